@@ -1,0 +1,196 @@
+"""One spelling for each operation: ``x.pow(2)``, ``x**2`` and ``torch.square(x)`` are one node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+
+    from npufix.rewriters.nodes import Graph, Node
+
+NONE = "none"
+
+# Positional order and defaults of the operators that rules look into. Others keep the order
+# in which they were written. ``dim=REQUIRED`` has no default.
+_REQUIRED = object()
+SIGNATURES: Mapping[str, Mapping[str, Hashable]] = {
+    "add": {"other": _REQUIRED, "alpha": 1},
+    "argmax": {"dim": None, "keepdim": False},
+    "argsort": {"dim": -1, "descending": False},
+    "bmm": {"mat2": _REQUIRED},
+    "cat": {"dim": 0},
+    "div": {"other": _REQUIRED, "rounding_mode": None},
+    "flatten": {"start_dim": 0, "end_dim": -1},
+    "gather": {"dim": _REQUIRED, "index": _REQUIRED, "sparse_grad": False},
+    "index_select": {"dim": _REQUIRED, "index": _REQUIRED},
+    "linear": {"weight": _REQUIRED, "bias": None},
+    "masked_fill": {"mask": _REQUIRED, "value": _REQUIRED},
+    "masked_fill_": {"mask": _REQUIRED, "value": _REQUIRED},
+    "matmul": {"other": _REQUIRED},
+    "mean": {"dim": None, "keepdim": False, "dtype": None},
+    "mul": {"other": _REQUIRED},
+    "one_hot": {"num_classes": -1},
+    "pow": {"exponent": _REQUIRED},
+    "repeat_interleave": {"repeats": _REQUIRED, "dim": None, "output_size": None},
+    "rsqrt": {},
+    "softmax": {"dim": None, "dtype": None},
+    "sqrt": {},
+    "square": {},
+    "squeeze": {"dim": None},
+    "sub": {"other": _REQUIRED, "alpha": 1},
+    "sum": {"dim": None, "keepdim": False, "dtype": None},
+    "t": {},
+    "topk": {"k": _REQUIRED, "dim": -1, "largest": True, "sorted": True},
+    "transpose": {"dim0": _REQUIRED, "dim1": _REQUIRED},
+    "unsqueeze": {"dim": _REQUIRED},
+}
+
+_KEYWORD_ALIASES = {"axis": "dim", "keepdims": "keepdim", "input": "self", "tensor": "self"}
+_OP_ALIASES = {
+    "multiply": "mul",
+    "divide": "div",
+    "true_divide": "div",
+    "subtract": "sub",
+    "permute_dims": "permute",
+    "swapaxes": "transpose",
+    "swapdims": "transpose",
+    "concat": "cat",
+    "concatenate": "cat",
+    "mm": "matmul",
+    "bitwise_and": "and",
+    "bitwise_not": "invert",
+    "negative": "neg",
+}
+COMMUTATIVE = frozenset({"add", "mul", "and", "or", "eq", "ne"})
+_CASTS = {
+    "float": "torch.float32",
+    "half": "torch.float16",
+    "bfloat16": "torch.bfloat16",
+    "double": "torch.float64",
+    "long": "torch.int64",
+    "int": "torch.int32",
+    "bool": "torch.bool",
+}
+# Fields of the named tuples that torch returns.
+_FIELDS = {"values": 0, "indices": 1}
+PAIRS = frozenset({"topk", "sort", "max", "min", "kthvalue", "mode", "median"})
+
+
+def tensor_op(
+    graph: Graph, op: str, args: Sequence[Node], keywords: Mapping[str, Node], epoch: int
+) -> Node:
+    """Return the canonical node of a torch call; ``args[0]`` is the tensor it acts on."""
+    op = _OP_ALIASES.get(op, op)
+    named = {_KEYWORD_ALIASES.get(key, key): node for key, node in keywords.items()}
+    values = list(args)
+    if "self" in named and op != "einsum":
+        values.insert(0, named.pop("self"))
+    if op in _CASTS and len(values) == 1 and not named:
+        return cast(graph, values[0], graph.node("dtype", value=_CASTS[op]), epoch)
+    if op in {"to", "type"}:
+        wanted = _cast_target(values, named)
+        if wanted is not None:
+            return cast(graph, values[0], wanted, epoch)
+    if op == "type_as" and len(values) == 2 and not named:  # noqa: PLR2004 - self and other
+        return cast(graph, values[0], dtype_of(graph, values[1]), epoch)
+    ordered = _ordered(graph, op, values, named)
+    if ordered is None:
+        keys = tuple(sorted(named))
+        return graph.node(op, *values, *(named[key] for key in keys), value=keys, epoch=epoch)
+    return arithmetic(graph, op, ordered, epoch)
+
+
+def _cast_target(values: list[Node], named: Mapping[str, Node]) -> Node | None:
+    """Return the dtype of ``x.to(...)`` if that is all the call asks for."""
+    rest = [*values[1:], *named.values()]
+    if len(rest) == 1 and set(named) <= {"dtype"} and rest[0].op in {"dtype", "dtype_of"}:
+        return rest[0]
+    return None
+
+
+def cast(graph: Graph, x: Node, dtype: Node, epoch: int) -> Node:
+    """Return ``x`` as ``dtype``; two equal casts in a row are one."""
+    if x.op == "cast" and x.args[1] is dtype:
+        return x
+    return graph.node("cast", x, dtype, epoch=epoch)
+
+
+def dtype_of(graph: Graph, x: Node) -> Node:
+    """Return the dtype of ``x`` as a node; that of a cast is the one asked for."""
+    return x.args[1] if x.op == "cast" else graph.node("dtype_of", x)
+
+
+def _ordered(
+    graph: Graph, op: str, values: list[Node], named: dict[str, Node]
+) -> list[Node] | None:
+    """Return all arguments in signature order with defaults, ``None`` if they do not fit."""
+    signature = SIGNATURES.get(op)
+    if signature is None or not values:
+        return None if named or signature is None else values
+    names = list(signature)
+    if op == "squeeze" and len(values) > 2:  # noqa: PLR2004 - self and one dim
+        return None
+    given = dict(zip(names, values[1:], strict=False))
+    if len(values) - 1 > len(names) or set(given) & set(named) or set(named) - set(names):
+        return None
+    given |= named
+    result = [values[0]]
+    for name, default in signature.items():
+        if name in given:
+            result.append(_plain_dim(graph, given[name]) if name == "dim" else given[name])
+        elif default is _REQUIRED:
+            return None
+        else:
+            result.append(graph.constant(default))
+    return result
+
+
+def _plain_dim(graph: Graph, dim: Node) -> Node:
+    """Return ``(-1,)`` as ``-1``."""
+    if dim.op == "tuple" and len(dim.args) == 1:
+        return dim.args[0]
+    return (
+        graph.constant(dim.value[0])
+        if (dim.op == "const" and isinstance(dim.value, tuple) and len(dim.value) == 1)
+        else dim
+    )
+
+
+def arithmetic(  # noqa: PLR0911 - one case a spelling
+    graph: Graph, op: str, args: Sequence[Node], epoch: int
+) -> Node:
+    """Return the canonical node of an operator, spelled out or as a symbol."""
+    x = args[0]
+    if op in {"add", "sub"} and len(args) == 3 and _is(args[2], 1):  # noqa: PLR2004 - alpha
+        args = args[:2]
+    if op == "div" and len(args) == 3 and _is(args[2], None):  # noqa: PLR2004 - rounding_mode
+        args = args[:2]
+    match op:
+        case "pow" if _is(args[1], 2):
+            return graph.node("square", x, epoch=epoch)
+        case "pow" if _is(args[1], -0.5):
+            return graph.node("rsqrt", x, epoch=epoch)
+        case "pow" if _is(args[1], 0.5):
+            return graph.node("sqrt", x, epoch=epoch)
+        case "mul" if x is args[1]:
+            return graph.node("square", x, epoch=epoch)
+        case "reciprocal" if x.op == "sqrt":
+            return graph.node("rsqrt", x.args[0], epoch=epoch)
+        case "div" if len(args) == 2 and args[1].op == "sqrt":  # noqa: PLR2004
+            inverse = graph.node("rsqrt", args[1].args[0], epoch=epoch)
+            return inverse if _is(x, 1) else graph.node("mul", x, inverse, epoch=epoch)
+        case "neg" if x.op == "const" and isinstance(x.value, (int, float)):
+            return graph.constant(-x.value)
+    return graph.node(op, *args, epoch=epoch)
+
+
+def field_of(graph: Graph, base: Node, name: str) -> Node | None:
+    """Return ``topk(...).indices`` as item 1 of the pair."""
+    if base.op in PAIRS and name in _FIELDS:
+        return graph.node("item", base, value=_FIELDS[name])
+    return None
+
+
+def _is(node: Node, value: object) -> bool:
+    return node.op == "const" and not isinstance(node.value, bool) and node.value == value

@@ -1,0 +1,53 @@
+"""Adding ``import torch_npu`` to a module, once and where its imports are."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+_GUARDED = """try:
+    import torch_npu
+except ImportError:  # not on an NPU machine
+    torch_npu = None
+"""
+
+
+def uses_torch_npu(text: str) -> bool:
+    """Tell whether code calls an operator of torch_npu."""
+    return re.search(r"\btorch_npu\.", text) is not None
+
+
+def imports_torch_npu(tree: ast.Module, *, unconditionally: bool = False) -> bool:
+    """Tell whether a module imports torch_npu at its top level."""
+    nodes = tree.body if unconditionally else list(ast.walk(tree))
+    return any(
+        isinstance(node, ast.Import)
+        and any(a.name.split(".")[0] == "torch_npu" for a in node.names)
+        for node in nodes
+    )
+
+
+def _is_torch(module: str) -> bool:
+    return module.split(".", maxsplit=1)[0] == "torch"
+
+
+def import_torch_npu(source: str, *, guarded: bool) -> str:
+    """Return the module with torch_npu imported; unchanged if it already is.
+
+    A plain import goes below ``import torch``; a guarded one is a block of its own and goes
+    below the last import.
+    """
+    tree = ast.parse(source)
+    if imports_torch_npu(tree):
+        return source
+    imports = [n for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))]
+    torch = [n for n in imports if isinstance(n, ast.Import) and _is_torch(n.names[0].name)]
+    place = imports[-1] if guarded or not torch else torch[-1]
+    lines = source.splitlines(keepends=True)
+    newline = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
+    at = place.end_lineno or place.lineno
+    if guarded:
+        block = [newline, *(f"{line}{newline}" for line in _GUARDED.splitlines())]
+    else:
+        block = [f"import torch_npu{newline}"]
+    return "".join([*lines[:at], *block, *lines[at:]])

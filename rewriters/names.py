@@ -1,0 +1,120 @@
+"""What the names of a module stand for: ``F.softmax`` is ``torch.nn.functional.softmax``."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+# Short names of one thing; the graph knows only the right-hand side.
+_CANONICAL = {
+    "torch.float": "torch.float32",
+    "torch.half": "torch.float16",
+    "torch.double": "torch.float64",
+    "torch.long": "torch.int64",
+    "torch.int": "torch.int32",
+}
+
+
+@dataclass(frozen=True)
+class ModuleNames:
+    """The imports, functions and classes of one module."""
+
+    imports: Mapping[str, str]
+    functions: Mapping[str, FunctionNode]
+    classes: Mapping[str, ast.ClassDef]
+    overridden: frozenset[str] = field(default=frozenset())
+    """Methods (``Class.method``) that a subclass in this module redefines."""
+
+    def dotted(self, node: ast.expr) -> str | None:
+        """Return the imported name that an expression spells, or ``None``."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name) or node.id not in self.imports:
+            return None
+        name = ".".join([self.imports[node.id], *reversed(parts)])
+        return _CANONICAL.get(name, name)
+
+    def bases(self, cls: ast.ClassDef) -> Iterator[ast.ClassDef]:
+        """Yield a class and its bases within this module, nearest first."""
+        seen: set[str] = set()
+        queue = [cls]
+        while queue:
+            current = queue.pop(0)
+            if current.name in seen:
+                continue
+            seen.add(current.name)
+            yield current
+            queue += [
+                self.classes[base.id]
+                for base in current.bases
+                if isinstance(base, ast.Name) and base.id in self.classes
+            ]
+
+    def method(self, cls: ast.ClassDef, name: str) -> FunctionNode | None:
+        """Return the method that ``self.name`` means in ``cls``; ``None`` if unsure."""
+        for base in self.bases(cls):
+            for item in base.body:
+                if isinstance(item, FunctionNode) and item.name == name:
+                    return None if f"{base.name}.{name}" in self.overridden else item
+        return None
+
+
+def module_names(tree: ast.Module) -> ModuleNames:
+    """Read the top level of a module (``if``/``try`` blocks included)."""
+    imports: dict[str, str] = {}
+    functions: dict[str, FunctionNode] = {}
+    classes: dict[str, ast.ClassDef] = {}
+    ambiguous: set[str] = set()
+    for node in _top_level(tree.body):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.asname:
+                    imports[alias.asname] = alias.name
+                else:
+                    top = alias.name.split(".")[0]
+                    imports[top] = top
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        elif isinstance(node, FunctionNode):
+            # Two definitions of one name (if/else): which one runs is not known here.
+            if node.name in functions:
+                ambiguous.add(node.name)
+            functions[node.name] = node
+        elif isinstance(node, ast.ClassDef):
+            classes[node.name] = node
+    kept = {name: node for name, node in functions.items() if name not in ambiguous}
+    return ModuleNames(imports, kept, classes, _overridden(classes))
+
+
+def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for node in body:
+        yield node
+        if isinstance(node, (ast.If, ast.Try)):
+            yield from _top_level(node.body)
+            yield from _top_level(node.orelse)
+            for handler in getattr(node, "handlers", []):
+                yield from _top_level(handler.body)
+
+
+def _overridden(classes: Mapping[str, ast.ClassDef]) -> frozenset[str]:
+    found: set[str] = set()
+    for cls in classes.values():
+        own = {item.name for item in cls.body if isinstance(item, FunctionNode)}
+        pending = list(cls.bases)
+        seen: set[str] = set()
+        while pending:
+            base = pending.pop()
+            if isinstance(base, ast.Name) and base.id in classes and base.id not in seen:
+                seen.add(base.id)
+                found |= {f"{base.id}.{name}" for name in own}
+                pending += classes[base.id].bases
+    return frozenset(found)

@@ -1,0 +1,217 @@
+"""What the source alone proves about a tensor: its number of dimensions and some lengths."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from npufix.rewriters.attributes import parameter_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from npufix.rewriters.dataflow import FunctionFlow
+    from npufix.rewriters.nodes import Node
+
+
+class RelativeRank(NamedTuple):
+    """As many dimensions as ``base``, and ``more``."""
+
+    base: Node
+    more: int
+
+
+# A number of dimensions, one relative to another tensor's, or ``None`` if nothing is known.
+Rank = int | RelativeRank | None
+
+SAME_SHAPE = frozenset(
+    {
+        "abs", "bernoulli", "cast", "clamp", "clone", "contiguous", "cpu", "cumsum", "data",
+        "detach", "dropout", "exp", "float", "invert", "isfinite", "isinf", "isnan", "log",
+        "log_softmax", "logical_not", "masked_fill", "neg", "pow", "rand_like", "randn_like",
+        "relu", "rsqrt", "sigmoid", "softmax", "sqrt", "square", "tanh", "tril", "triu",
+        "zeros_like", "ones_like", "full_like", "empty_like", "randint_like", "argsort", "gelu",
+        "silu", "round", "floor", "sin", "cos", "flip", "roll", "layer_norm", "normalize",
+    }
+)  # fmt: skip
+_BROADCAST = frozenset(
+    {
+        "add", "and", "div", "eq", "floordiv", "ge", "gt", "le", "logical_and", "logical_or", "lt",
+        "maximum", "minimum", "mod", "mul", "ne", "or", "pow", "sub", "xor",
+    }
+)  # fmt: skip
+_CREATED = frozenset({"empty", "full", "ones", "rand", "randn", "zeros"})
+_RESHAPED = frozenset({"expand", "reshape", "view"})
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Shape facts of one function at one place."""
+
+    flow: FunctionFlow
+    ranks: Mapping[Node, int]
+
+    def rank(self, node: Node) -> Rank:  # noqa: C901, PLR0911, PLR0912 - one case an operator
+        """Return the number of dimensions, or the node that has as many."""
+        if node in self.ranks:
+            return self.ranks[node]
+        args = node.args
+        op = node.op
+        if op in SAME_SHAPE and args:
+            return self.rank(args[0])
+        if op in _BROADCAST and len(args) == 2:  # noqa: PLR2004 - left and right
+            return self._broadcast(args[0], args[1])
+        if op in _CREATED:
+            return self._rank_of_sizes(_sizes(node), created=True)
+        if op in _RESHAPED:
+            return self._rank_of_sizes(_sizes(node)[1:], created=False)
+        match op:
+            case "attr":
+                shape = parameter_shape(self.flow, node)
+                return RelativeRank(node, 0) if shape is None else len(shape)
+            case "one_hot" | "unsqueeze":
+                return _shifted(self.rank(args[0]), 1)
+            case "sum" | "mean" | "argmax":
+                if args[1].op != "const" or args[1].value is None:
+                    return None
+                return self.rank(args[0]) if args[2].value else _shifted(self.rank(args[0]), -1)
+            case "flatten" if args[1].value == 0 and args[2].value == -1:
+                return 1
+            case "arange" | "randperm":
+                return 1
+            case "t" | "addmm":
+                return 2
+            case "gather":
+                return self.rank(args[2])
+            case "transpose" | "linear" | "index_select":
+                return self.rank(args[0])
+            case "permute" if all(arg.op == "const" for arg in args[1:]):
+                return len(args) - 1
+            case "item" if args[0].op in {"topk", "sort"}:
+                return self.rank(args[0].args[0])
+            case "getitem":
+                return self._indexed_rank(node)
+            case "phi":
+                left, right = self.rank(args[1]), self.rank(args[2])
+                return left if left == right else None
+        known = op in {"param", "item", "call", "global", "element"}
+        return RelativeRank(node, 0) if known else None
+
+    def shape(self, node: Node) -> tuple[int | None, ...] | None:
+        """Return the lengths that are known, ``None`` if not even their number is."""
+        rank = self.rank(node)
+        if not isinstance(rank, int):
+            return None
+        if node.op == "attr":
+            return parameter_shape(self.flow, node)
+        return tuple(self._length(node, dim - rank) for dim in range(rank))
+
+    def _length(self, node: Node, dim: int) -> int | None:
+        """Return the length of dimension ``dim``, counted from the end (negative)."""
+        rank, args = self.rank(node), node.args
+        if node.op in SAME_SHAPE and args:
+            return self._length(args[0], dim)
+        if node.op in _RESHAPED:
+            sizes = _sizes(node)[1:]
+            size = sizes[dim] if -dim <= len(sizes) else None
+            return _positive(size)
+        match node.op:
+            case "unsqueeze" if isinstance(rank, int) and isinstance(args[1].value, int):
+                at = args[1].value if args[1].value < 0 else args[1].value - rank
+                if dim == at:
+                    return 1
+                return self._length(args[0], dim if dim > at else dim + 1)
+            case "getitem" if args[1].op == "tuple" and _is_new_axis(args[1].args[-1]):
+                return 1 if dim == -1 else None
+        return None
+
+    def last(self, node: Node) -> int | None:
+        """Return the length of the last dimension, if it is a known number."""
+        if node.op == "unsqueeze" and node.args[1].value == -1:
+            return 1
+        return self._length(node, -1)
+
+    def _broadcast(self, left: Node, right: Node) -> Rank:
+        if self.is_number(right):
+            return self.rank(left)
+        if self.is_number(left):
+            return self.rank(right)
+        first, second = self.rank(left), self.rank(right)
+        if isinstance(first, int) and isinstance(second, int):
+            return max(first, second)
+        return first if first == second else None
+
+    def is_number(self, node: Node) -> bool:
+        """Tell whether a value is proven to be a Python number."""
+        if node.op == "const":
+            return isinstance(node.value, (int, float))
+        if node.op in {"size", "rank", "py:len", "py:int", "py:float"}:
+            return True
+        if node.op == "param":
+            return annotation(self.flow, str(node.value)) in {"int", "float", "bool"}
+        return node.op in _BROADCAST and all(self.is_number(arg) for arg in node.args)
+
+    def _rank_of_sizes(self, sizes: tuple[Node, ...], *, created: bool) -> Rank:
+        if len(sizes) == 1:
+            only = sizes[0]
+            if only.op == "shape":
+                return self.rank(only.args[0])
+            if only.op in {"tuple", "list"}:
+                return None if _starred(only.args) else len(only.args)
+            return 1 if self.is_number(only) else None
+        if not sizes or _starred(sizes):
+            return None
+        # ``torch.full(size, value)``: the sizes come first, in one tuple.
+        if created and sizes[0].op in {"tuple", "list", "shape"}:
+            return self._rank_of_sizes(sizes[:1], created=False)
+        return len(sizes)
+
+    def _indexed_rank(self, node: Node) -> Rank:
+        base, index = node.args
+        rank = self.rank(base)
+        items = index.args if index.op == "tuple" else (index,)
+        if not isinstance(rank, int) or any(
+            not (_is_new_axis(i) or i.op == "slice" or isinstance(i.value, int)) for i in items
+        ):
+            return None
+        added = sum(map(_is_new_axis, items))
+        dropped = sum(i.op == "const" and isinstance(i.value, int) for i in items)
+        return rank + added - dropped
+
+
+def annotation(flow: FunctionFlow, param: str) -> str:
+    """Return the annotation of a parameter as text, empty if it has none."""
+    spec = flow.function.args
+    for arg in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs):
+        if arg.arg == param and arg.annotation is not None:
+            return ast.unparse(arg.annotation).strip("'\"")
+    return ""
+
+
+def _sizes(node: Node) -> tuple[Node, ...]:
+    """Return the positional arguments; keywords such as ``device`` come last in a node."""
+    keywords = len(node.value) if isinstance(node.value, tuple) else 0
+    if isinstance(node.value, tuple) and node.value and isinstance(node.value[0], int):
+        keywords -= 1  # a random operator carries its serial number first
+    return node.args[: len(node.args) - keywords]
+
+
+def _shifted(rank: Rank, by: int) -> Rank:
+    if isinstance(rank, RelativeRank):
+        return RelativeRank(rank.base, rank.more + by)
+    return None if rank is None else rank + by
+
+
+def _positive(node: Node | None) -> int | None:
+    if node is None or isinstance(node.value, bool) or not isinstance(node.value, int):
+        return None
+    return node.value if node.value >= 0 else None
+
+
+def _is_new_axis(node: Node) -> bool:
+    return node.op == "const" and node.value is None
+
+
+def _starred(nodes: tuple[Node, ...]) -> bool:
+    return any(node.op == "star" for node in nodes)

@@ -1,0 +1,1 @@
+"""The tables: which slow pattern becomes what, one file per rule."""

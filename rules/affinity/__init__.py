@@ -1,0 +1,1 @@
+"""The affinity table: a slow operator and its NPU-friendly equivalent."""

@@ -1,0 +1,145 @@
+"""A linear layer that runs as a matrix product and an addition.
+
+What: ``x @ weight.t() + bias`` written by hand, or ``F.linear`` on a view that is not contiguous.
+
+Why it is slow on the NPU: MatMul writes its result, and Add reads it, adds the bias and writes it
+again. ``addmm`` adds the bias where the product is made.
+
+Not every Linear is worth it: on current versions ``F.linear`` on a matrix already is ``addmm``.
+So this is reported only where the profile shows MatMul *and* Add at that line.
+
+Safety: the bias is added before the result is rounded instead of after. ``x`` must be a matrix and
+the bias one number per column (conditions ``matrix-input``, ``vector-bias``).
+
+References: case "affinity operator optimisation" (Linear) of the MindStudio guide; torch.addmm.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+
+_MATRIX = 2
+
+
+def by_hand(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Multiply, then add."""
+    return x @ weight.t() + bias
+
+
+def by_hand_transposed(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Multiply, then add."""
+    return x @ weight.transpose(0, 1) + bias
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Call the library's linear layer."""
+    return F.linear(x, weight, bias)
+
+
+def addmm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Add where the product is made."""
+    return torch.addmm(bias, x, weight.t())
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return a matrix, a weight and a bias."""
+    import torch
+
+    rows, depth, columns = draw.integer(1, 5), draw.integer(1, 6), draw.integer(1, 4)
+    dtype = draw.choice([torch.float32, torch.bfloat16])
+    return {
+        "x": draw.floats(rows, depth, dtype=dtype),
+        "weight": draw.floats(columns, depth, dtype=dtype),
+        "bias": draw.floats(columns, dtype=dtype),
+    }
+
+
+def _ndim_is(name: str, wanted: int) -> Condition:
+    def holds(site: Site) -> bool | None:
+        ndim = site.ndim(name)
+        return None if ndim is None else ndim == wanted
+
+    text = "the input is a matrix" if wanted == _MATRIX else "the bias has one dimension"
+    return Condition("matrix-input" if wanted == _MATRIX else "vector-bias", text, holds)
+
+
+CONDITIONS = (
+    _ndim_is("x", _MATRIX),
+    _ndim_is("bias", 1),
+    Condition(
+        "same-dtype",
+        "the input and the weight have the same dtype",
+        # a product of different dtypes fails, before and after
+        lambda site: site.same_dtype("x", "weight") is not False,
+    ),
+)
+
+RULE = Substitution(
+    id="NPU205",
+    name="linear-as-matmul-and-add",
+    summary="a linear layer that runs as MatMul and Add",
+    table="affinity",
+    forms=(
+        Form(by_hand, addmm, inputs, CONDITIONS),
+        Form(by_hand_transposed, addmm, inputs, CONDITIONS),
+        Form(linear, addmm, inputs, CONDITIONS),
+    ),
+    replaces=("Add", "BatchMatMul", "BatchMatMulV2", "MatMul", "MatMulV2", "MatMulV3"),
+    becomes=("MatMulV2", "MatMulV3"),
+    passes=(0, 0),
+    requires="torch_npu>=2.1",
+    launches_together=(
+        ("MatMul", "MatMulV2", "MatMulV3", "BatchMatMul", "BatchMatMulV2"),
+        ("Add", "Adds", "Axpy"),
+    ),
+    valid=(
+        # a residual, not a bias
+        """
+def f(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor):
+    n, d = x.shape
+    a, b = residual.shape
+    return x @ weight.t() + residual
+""",
+        # three dimensions
+        """
+def f(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor):
+    b, s, d = x.shape
+    return x @ weight.t() + bias
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            """
+class Router(nn.Module):
+    def __init__(self, hidden: int, experts: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, hidden))
+        self.bias = nn.Parameter(torch.zeros(experts))
+
+    def forward(self, hidden: torch.Tensor):
+        tokens = hidden.view(-1, hidden.shape[-1])
+        logits = tokens @ self.weight.t() + self.bias
+        return logits
+""",
+            """
+class Router(nn.Module):
+    def __init__(self, hidden: int, experts: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, hidden))
+        self.bias = nn.Parameter(torch.zeros(experts))
+
+    def forward(self, hidden: torch.Tensor):
+        tokens = hidden.view(-1, hidden.shape[-1])
+        logits = torch.addmm(self.bias, tokens, self.weight.t())
+        return logits
+""",
+        ),
+    ),
+)

@@ -1,0 +1,155 @@
+"""Counting classes with ``one_hot(...).sum(...)``.
+
+What: the one-hot encoding of several indices per row is summed over the indices, to get how often
+each class occurs in the row (the expert mask of a mixture of experts).
+
+Why it is slow on the NPU: one_hot writes a tensor that is ``num_classes`` times as large as the
+indices, and ReduceSum reads all of it again; finding out the number of classes, where it is not
+given, makes the host wait. Scattering ones into the result writes only what is not zero.
+
+Safety: ``scatter_add_`` counts, so duplicates in a row are kept, and the result has the dtype of
+the indices, as before. Where the indices of a row are proven to be different (they come from
+``topk``), ``scatter_`` does the same and needs no tensor of ones. The sum must run over the index
+dimension (condition ``sum-over-indices``): over the rows it is a histogram per position.
+
+References: case "affinity operator optimisation" (Reduce_Sum) of the MindStudio guide;
+torch.nn.functional.one_hot; torch.Tensor.scatter_add_.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+
+
+def counted(indices: Tensor, classes: int, literal_dim: int) -> Tensor:
+    """Count how often each class occurs."""
+    return F.one_hot(indices, num_classes=classes).sum(dim=literal_dim)
+
+
+def scatter_ones(indices: Tensor, classes: int, literal_dim: int) -> Tensor:  # noqa: ARG001
+    """Write a one for each class that occurs; no class occurs twice in a row."""
+    return indices.new_zeros(*indices.shape[:-1], classes).scatter_(-1, indices, 1)
+
+
+def add_ones(indices: Tensor, classes: int, literal_dim: int) -> Tensor:  # noqa: ARG001
+    """Add a one for each occurrence."""
+    return indices.new_zeros(*indices.shape[:-1], classes).scatter_add_(
+        -1, indices, torch.ones_like(indices)
+    )
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return indices with duplicates."""
+    classes = draw.integer(1, 6)
+    shape = draw.choice([(4,), (3, 2), (2, 3, 4)])
+    return {
+        "indices": draw.integers(*shape, low=0, high=classes - 1),
+        "classes": classes,
+        "literal_dim": draw.choice([-2, len(shape) - 1]),
+    }
+
+
+def unique_inputs(draw: Draw) -> dict[str, Any]:
+    """Return indices that differ within each row."""
+    import torch
+
+    classes = draw.integer(3, 6)
+    scores = draw.floats(draw.integer(1, 4), classes, dtype=torch.float32)
+    return {
+        "indices": torch.argsort(scores, dim=-1)[:, :3].contiguous(),
+        "classes": classes,
+        "literal_dim": draw.choice([-2, 1]),
+    }
+
+
+def _over_indices(site: Site) -> bool | None:
+    dim, ndim = site.literal("literal_dim"), site.ndim("indices")
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        return False
+    if dim == -2:  # noqa: PLR2004 - the dimension before the classes
+        return True
+    return dim == ndim - 1 if ndim is not None and dim >= 0 else (None if dim > 0 else False)
+
+
+def _given(site: Site) -> bool | None:
+    # -1 asks one_hot to look for the largest index: the number of classes is not known then
+    return site.literal("classes") != -1
+
+
+SUM_OVER_INDICES = Condition(
+    "sum-over-indices", "the sum runs over the last dimension of the indices", _over_indices
+)
+CLASSES_GIVEN = Condition("number-of-classes", "the number of classes is given", _given)
+UNIQUE = Condition(
+    "unique-indices",
+    "the indices of a row are all different",
+    lambda site: site.is_unique("indices") or False,
+)
+
+RULE = Substitution(
+    id="NPU204",
+    name="one-hot-sum",
+    summary="counting classes with one_hot and sum",
+    table="affinity",
+    forms=(
+        Form(counted, scatter_ones, unique_inputs, (SUM_OVER_INDICES, CLASSES_GIVEN, UNIQUE)),
+        Form(counted, add_ones, inputs, (SUM_OVER_INDICES, CLASSES_GIVEN)),
+    ),
+    replaces=("OneHot", "ReduceSum", "ReduceSumD", "Cast", "ScatterElements", "ScatterElementsV2"),
+    becomes=("ZerosLike", "ScatterElementsV2"),
+    passes=(2, 0),
+    requires="torch_npu>=2.1",
+    valid=(
+        # a histogram per position, not per row
+        """
+def f(indices: torch.Tensor):
+    b, k = indices.shape
+    return F.one_hot(indices, num_classes=8).sum(dim=0)
+""",
+        # the number of classes is found at run time
+        """
+def f(indices: torch.Tensor):
+    return F.one_hot(indices).sum(dim=-2)
+""",
+        # not summed
+        """
+def f(indices: torch.Tensor):
+    return F.one_hot(indices, num_classes=8).float()
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            """
+def expert_mask(scores: torch.Tensor):
+    indices = scores.topk(2, dim=-1)[1]
+    mask = F.one_hot(indices, num_classes=8).sum(dim=-2)
+    return mask
+""",
+            """
+def expert_mask(scores: torch.Tensor):
+    indices = scores.topk(2, dim=-1)[1]
+    mask = indices.new_zeros(*indices.shape[:-1], 8).scatter_(-1, indices, 1)
+    return mask
+""",
+        ),
+        Rewritten(
+            """
+def histogram(bins: torch.Tensor, n: int):
+    rows, k = bins.shape
+    return F.one_hot(bins, n).sum(1)
+""",
+            """
+def histogram(bins: torch.Tensor, n: int):
+    rows, k = bins.shape
+    return bins.new_zeros(*bins.shape[:-1], n).scatter_add_(-1, bins, torch.ones_like(bins))
+""",
+        ),
+    ),
+)

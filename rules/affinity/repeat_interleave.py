@@ -1,0 +1,192 @@
+"""``repeat_interleave`` with the same number of repeats for every element.
+
+What: ``x.repeat_interleave(n)`` or ``x.repeat_interleave(n, dim)`` with a Python int ``n``.
+
+Why it is slow on the NPU: RepeatInterleave copies element by element in the given order. The same
+result is a broadcast over a new dimension, which BroadcastTo writes in one go.
+
+Safety: exact for an int, whatever its value; ``clone`` makes the copy that ``repeat_interleave``
+would have made even for a single repeat, where ``reshape`` alone would return a view of ``x`` that
+a later write in place would change. A tensor of repeats means something else (condition
+``int-repeats``).
+
+References: case "affinity operator optimisation" (RepeatInterleave) of the MindStudio guide;
+torch.repeat_interleave.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_AT_LEAST_A_COPY = 2
+
+
+def flattened(x: Tensor, repeats: int) -> Tensor:
+    """Repeat every element of the flattened tensor."""
+    return x.repeat_interleave(repeats)
+
+
+def along_first(x: Tensor, repeats: int) -> Tensor:
+    """Repeat along the first dimension."""
+    return x.repeat_interleave(repeats, 0)
+
+
+def along_last(x: Tensor, repeats: int) -> Tensor:
+    """Repeat along the last dimension."""
+    return x.repeat_interleave(repeats, -1)
+
+
+def along(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
+    """Repeat along a dimension counted from the front."""
+    return x.repeat_interleave(repeats, literal_dim)
+
+
+def broadcast_flat(x: Tensor, repeats: int) -> Tensor:
+    """Broadcast, then flatten; a literal of two or more always copies."""
+    return x.reshape(-1, 1).expand(-1, repeats).reshape(-1)
+
+
+def broadcast_flat_copy(x: Tensor, repeats: int) -> Tensor:
+    """Broadcast, copy, then flatten."""
+    return x.reshape(-1, 1).expand(-1, repeats).clone().reshape(-1)
+
+
+def broadcast_first(x: Tensor, repeats: int) -> Tensor:
+    """Broadcast over a new second dimension and merge it into the first."""
+    return x.unsqueeze(1).expand(x.size(0), repeats, *x.shape[1:]).clone().flatten(0, 1)
+
+
+def broadcast_last(x: Tensor, repeats: int) -> Tensor:
+    """Broadcast over a new last dimension and merge it into the one before."""
+    return x.unsqueeze(-1).expand(*x.shape, repeats).clone().flatten(-2)
+
+
+def broadcast(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
+    """Broadcast over a new dimension behind the one to repeat and merge the two."""
+    return (
+        x.unsqueeze(literal_dim + 1)
+        .expand(*x.shape[: literal_dim + 1], repeats, *x.shape[literal_dim + 1 :])
+        .clone()
+        .flatten(literal_dim, literal_dim + 1)
+    )
+
+
+def _tensor(draw: Draw, ndim: int) -> Tensor:
+    import torch
+
+    shape = [draw.integer(1, 4) for _ in range(ndim)]
+    return draw.floats(*shape, dtype=torch.float32)
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return tensors of one to three dimensions and repeats from none to some."""
+    return {"x": _tensor(draw, draw.integer(1, 3)), "repeats": draw.integer(0, 4)}
+
+
+def dim_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor, repeats and a dimension of it."""
+    ndim = draw.integer(1, 4)
+    return {
+        "x": _tensor(draw, ndim),
+        "repeats": draw.integer(0, 3),
+        "literal_dim": draw.integer(0, ndim - 1),
+    }
+
+
+def several_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor and at least two repeats."""
+    return {"x": _tensor(draw, draw.integer(1, 3)), "repeats": draw.integer(2, 4)}
+
+
+def _several(site: Site) -> bool | None:
+    repeats = site.literal("repeats")
+    return isinstance(repeats, int) and repeats >= _AT_LEAST_A_COPY
+
+
+INT_REPEATS = Condition(
+    "int-repeats",
+    "the number of repeats is a Python int, not a tensor",
+    lambda site: site.is_int("repeats"),
+)
+SEVERAL = Condition("several-repeats", "the number of repeats is a literal above one", _several)
+FROM_THE_FRONT = Condition(
+    "dimension-from-the-front",
+    "the dimension is a literal and not negative",
+    lambda site: isinstance(dim := site.literal("literal_dim"), int) and dim >= 0,
+)
+
+RULE = Substitution(
+    id="NPU203",
+    name="repeat-interleave-int",
+    summary="repeat_interleave with one number of repeats for all elements",
+    table="affinity",
+    forms=(
+        Form(flattened, broadcast_flat, several_inputs, (SEVERAL,)),
+        Form(flattened, broadcast_flat_copy, inputs, (INT_REPEATS,)),
+        Form(along_first, broadcast_first, inputs, (INT_REPEATS,)),
+        Form(along_last, broadcast_last, inputs, (INT_REPEATS,)),
+        Form(along, broadcast, dim_inputs, (FROM_THE_FRONT, INT_REPEATS)),
+    ),
+    replaces=("RepeatInterleave", "RepeatInterleaveV2"),
+    becomes=("BroadcastTo",),
+    passes=(2, 2),
+    requires="torch_npu>=2.1",
+    valid=(
+        # one number of repeats per element
+        """
+def f(x: torch.Tensor, durations: torch.Tensor):
+    return torch.repeat_interleave(x, durations, dim=0)
+""",
+        # the length of the result is given
+        """
+def f(x: torch.Tensor, n: int):
+    return torch.repeat_interleave(x, n, dim=0, output_size=8)
+""",
+        # the repeats alone
+        """
+def f(durations: torch.Tensor):
+    return torch.repeat_interleave(durations)
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            """
+def f(valid_lens: torch.Tensor, X: torch.Tensor):
+    shape = X.shape
+    valid_lens = torch.repeat_interleave(valid_lens, shape[1])
+    return valid_lens
+""",
+            """
+def f(valid_lens: torch.Tensor, X: torch.Tensor):
+    shape = X.shape
+    valid_lens = valid_lens.reshape(-1, 1).expand(-1, shape[1]).clone().reshape(-1)
+    return valid_lens
+""",
+        ),
+        Rewritten(
+            """
+def repeat_kv(key: torch.Tensor, groups: int):
+    return key.repeat_interleave(groups, dim=1)
+""",
+            """
+def repeat_kv(key: torch.Tensor, groups: int):
+    return key.unsqueeze(2).expand(*key.shape[:2], groups, *key.shape[2:]).clone().flatten(1, 2)
+""",
+        ),
+        Rewritten(
+            """
+def f(x: torch.Tensor):
+    return x.repeat_interleave(2)
+""",
+            """
+def f(x: torch.Tensor):
+    return x.reshape(-1, 1).expand(-1, 2).reshape(-1)
+""",
+        ),
+    ),
+)

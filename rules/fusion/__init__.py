@@ -1,0 +1,1 @@
+"""The fusion table: a sequence of small operators and the fused kernel."""
