@@ -42,6 +42,8 @@ class Rewrite:
     """The new code on an NPU, the old one elsewhere; equal to ``direct`` without NPU operators."""
     text: str
     """The expression that was put in."""
+    line: int
+    """Where it is in ``direct``."""
 
 
 class NotRewritableError(Exception):
@@ -98,13 +100,32 @@ def _checked(source: str, flow: FunctionFlow, match: Match, form: Form, edit: Ed
             raise NotRewritableError(problem)
         removable = [s for s in removable if s not in used]
     if direct == spliced:
-        return Rewrite(direct, direct, edit.text)
+        return Rewrite(direct, direct, edit.text, _line(direct, flow, edit.text))
     guard = f'{_device_holder(edit)}.device.type == "npu"'
     try:
         guarded = splice(source, flow.function, replace(edit, guard=guard))
     except CannotSpliceError as error:
         raise NotRewritableError(str(error)) from error
-    return Rewrite(direct, import_torch_npu(guarded, guarded=True), edit.text)
+    portable = import_torch_npu(guarded, guarded=True)
+    return Rewrite(direct, portable, edit.text, _line(direct, flow, edit.text))
+
+
+def _line(source: str, flow: FunctionFlow, text: str) -> int:
+    """Return the line of the new expression within its function."""
+    wanted = ast.unparse(ast.parse(text, mode="eval"))
+    for function, cls in functions(ast.parse(source)):
+        if _is_same(function, cls, flow):
+            for node in ast.walk(function):
+                if isinstance(node, ast.expr) and ast.unparse(node) == wanted:
+                    return node.lineno
+    raise NotRewritableError("the new expression is not where it should be")
+
+
+def _is_same(function: FunctionNode, cls: ast.ClassDef | None, flow: FunctionFlow) -> bool:
+    """Tell whether a function of another version of the module is the one of ``flow``."""
+    return function.name == flow.function.name and (cls and cls.name) == (
+        flow.cls and flow.cls.name
+    )
 
 
 def _device_holder(edit: Edit) -> str:
@@ -150,9 +171,7 @@ def _targets(statement: ast.stmt) -> set[str]:
 def _find(module: ast.Module, names: ModuleNames, flow: FunctionFlow) -> FunctionFlow | None:
     """Return the same function of another version of the module."""
     for function, cls in functions(module):
-        if function.name == flow.function.name and (cls and cls.name) == (
-            flow.cls and flow.cls.name
-        ):
+        if _is_same(function, cls, flow):
             try:
                 return read_function(function, names, cls)
             except UnsupportedCodeError:
@@ -183,9 +202,7 @@ def functions(module: ast.Module) -> Iterator[tuple[FunctionNode, ast.ClassDef |
 
 def _read_names(source: str, flow: FunctionFlow) -> set[str]:
     for function, cls in functions(ast.parse(source)):
-        if function.name == flow.function.name and (cls and cls.name) == (
-            flow.cls and flow.cls.name
-        ):
+        if _is_same(function, cls, flow):
             return {
                 n.id
                 for n in ast.walk(function)

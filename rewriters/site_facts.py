@@ -60,6 +60,9 @@ _ATEN_NAMES = {
     "setitem": ("aten::index_put_",),
     "cast": ("aten::to", "aten::_to_copy"),
     "matmul": ("aten::matmul", "aten::mm"),
+    "invert": ("aten::bitwise_not",),
+    "and": ("aten::bitwise_and", "aten::__and__"),
+    "or": ("aten::bitwise_or", "aten::__or__"),
 }
 _NO_TENSOR = frozenset({"const", "tuple", "list", "slice", "size", "shape", "opaque"})
 _INTEGERS = frozenset(
@@ -91,6 +94,11 @@ class RecordedCall:
     dims: tuple[tuple[int, ...] | None, ...]
     """One entry per argument; ``None`` where it is no tensor."""
     types: tuple[str, ...]
+
+
+def aten_names(node: Node) -> tuple[str, ...]:
+    """Return the names under which the profiler records an operation."""
+    return _ATEN_NAMES.get(node.op, (f"aten::{node.op}",))
 
 
 class SourceFacts:
@@ -264,6 +272,15 @@ class RecordedFacts(SourceFacts):
                 for arg, dims, dtype in zip(node.args, call.dims, call.types, strict=False):
                     self._dims.setdefault(arg, set()).add(dims)
                     self._types.setdefault(arg, set()).add(dtype)
+                    if arg.op == "cast" and arg.args[1].op == "dtype_of":
+                        # ``y.to(x.dtype)`` was recorded, so the dtype of ``x`` is known.
+                        self._types.setdefault(arg.args[1].args[0], set()).add(dtype)
+        ranks = {
+            node: len(next(iter(shapes)) or ())
+            for node, shapes in self._dims.items()
+            if None not in shapes and len({len(shape or ()) for shape in shapes}) == 1
+        }
+        self.shapes = Shapes(flow, {**ranks, **match.evaluation.ranks})
 
     def _calls(
         self, node: Node, recorded: Mapping[int, Sequence[RecordedCall]]
@@ -273,16 +290,13 @@ class RecordedFacts(SourceFacts):
         twins = [e.node for e in self.flow.evaluations if e.node.op == node.op]
         if any(other is not node and self.flow.lines[other] & lines for other in twins):
             return []
-        names = _ATEN_NAMES.get(node.op, (f"aten::{node.op}",))
+        names = aten_names(node)
         return [call for line in lines for call in recorded.get(line, ()) if call.name in names]
 
     def _only(self, name: str) -> tuple[int, ...] | None:
         """Return the one shape that a tensor always had."""
         shapes = self._dims.get(self.match.bindings[name], set())
         return next(iter(shapes)) if len(shapes) == 1 else None
-
-    def _ranks(self, name: str) -> set[int]:
-        return {len(d) for d in self._dims.get(self.match.bindings[name], set()) if d is not None}
 
     def _dtype(self, node: Node) -> str | None:
         types = self._types.get(node, set())
@@ -292,12 +306,6 @@ class RecordedFacts(SourceFacts):
     def _is_bool(self, node: Node) -> bool:
         return self._types.get(node) == {"bool"} or super()._is_bool(node)
 
-    def ndim(self, name: str) -> int | None:
-        """Return the number of dimensions of a tensor."""
-        ranks = self._ranks(name)
-        known = super().ndim(name)
-        return next(iter(ranks)) if known is None and len(ranks) == 1 else known
-
     def size(self, name: str, dim: int) -> int | None:
         """Return the length of one dimension, if it is a known number."""
         known = super().size(name, dim)
@@ -306,10 +314,9 @@ class RecordedFacts(SourceFacts):
             return shape[dim]
         return known
 
-    def is_tensor(self, name: str) -> bool | None:
-        """Tell whether the value is a torch tensor."""
-        known = super().is_tensor(name)
-        return True if known is None and self._ranks(name) else known
+    def _is_tensor(self, node: Node) -> bool | None:
+        known = super()._is_tensor(node)
+        return True if known is None and self._dims.get(node, {None}) != {None} else known
 
     def same_dtype(self, first: str, second: str) -> bool | None:
         """Tell whether two tensors have one dtype."""
@@ -318,9 +325,3 @@ class RecordedFacts(SourceFacts):
             return known
         left, right = (self._types.get(self.match.bindings[n], set()) for n in (first, second))
         return left == right if len(left) == 1 == len(right) else None
-
-    def same_ndim(self, first: str, second: str) -> bool | None:
-        """Tell whether two tensors have one number of dimensions."""
-        known = super().same_ndim(first, second)
-        left, right = self.ndim(first), self.ndim(second)
-        return left == right if known is None and left is not None and right is not None else known

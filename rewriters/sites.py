@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from npufix.rewriters.matching import find, pattern_of
 from npufix.rewriters.names import module_names
 from npufix.rewriters.reader import read_function
 from npufix.rewriters.rewrite import NotRewritableError, Rewrite, functions, rewrite
-from npufix.rewriters.site_facts import RecordedCall, RecordedFacts, SourceFacts
+from npufix.rewriters.site_facts import RecordedCall, RecordedFacts, SourceFacts, aten_names
 from npufix.rules.substitution import Safety
 
 if TYPE_CHECKING:
@@ -71,7 +71,9 @@ class Site:
     rewrite: Rewrite | None
     problem: str
     """Why the tool cannot write the change; empty if it can."""
-    function_lines: tuple[int, int] = field(default=(0, 0))
+    operators: frozenset[str]
+    """The names under which a profile records what the pattern stands for."""
+    function_lines: tuple[int, int]
 
     @property
     def open_conditions(self) -> tuple[Condition, ...]:
@@ -222,6 +224,7 @@ def _site(source: str, flow: FunctionFlow, rule: Substitution, found: _Candidate
         proofs=found.proofs,
         rewrite=new,
         problem=problem,
+        operators=frozenset(name for node in match.covered for name in aten_names(node)),
         function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
     )
 

@@ -22,7 +22,7 @@ Span = tuple[int, int, int, int]
 class Edit:
     """What changes in a function. Positions are those of the module, as ``ast`` gives them."""
 
-    replace: ast.AST
+    replace: ast.expr | ast.stmt
     """The expression, or the statement, that the new text stands for."""
     statement: ast.stmt
     """The statement that holds it."""
@@ -37,9 +37,9 @@ class CannotSpliceError(Exception):
     """The code is laid out in a way that the edit does not fit into."""
 
 
-def span(node: ast.AST, lines: Sequence[str]) -> Span:
+def span(node: ast.expr | ast.stmt, lines: Sequence[str]) -> Span:
     """Return the position of an ``ast`` node in characters."""
-    first, last = node.lineno, node.end_lineno
+    first, last = node.lineno, node.end_lineno or node.lineno
 
     def column(line: int, offset: int) -> int:
         return len(lines[line - 1].encode()[:offset].decode())
@@ -48,7 +48,7 @@ def span(node: ast.AST, lines: Sequence[str]) -> Span:
         first,
         column(first, node.col_offset),
         last,
-        column(last, node.end_col_offset),
+        column(last, node.end_col_offset or 0),
     )
 
 
@@ -64,7 +64,7 @@ def splice(source: str, function: FunctionNode, edit: Edit) -> str:
     text = "".join([*header, *lines[first - 1 : last]])
     offset = first - 1 - len(header)
 
-    def local(node: ast.AST) -> Span:
+    def local(node: ast.expr | ast.stmt) -> Span:
         a, b, c, d = span(node, lines)
         return a - offset, b, c - offset, d
 

@@ -94,6 +94,8 @@ def _fits(site: Site) -> bool | None:
 def _number_fits(site: Site) -> bool | None:
     if site.is_number("value") is False:
         return False
+    if site.is_int("value") and site.dtype("x") == "int64":
+        return True
     return True if site.is_number("value") and site.dtype("x") in _WIDE_FLOATS else None
 
 

@@ -1,0 +1,1 @@
+"""Joins the parts: ranking, estimate, configuration and the command line."""
