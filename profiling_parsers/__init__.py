@@ -1,0 +1,1 @@
+"""Bytes of a profiling dump in, one ``Profile`` out."""

@@ -1,0 +1,119 @@
+"""Dumps below a path that a user typed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from npufix.profiling_parsers import remedies
+from npufix.profiling_parsers.profile import DumpError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OUTPUT = "ASCEND_PROFILER_OUTPUT"
+KERNEL_DETAILS = "kernel_details.csv"
+_DEEPEST = 8
+_PROFILE = (
+    "profile with torch_npu.profiler.profile(..., on_trace_ready="
+    "torch_npu.profiler.tensorboard_trace_handler(PATH)) and give the folder *_ascend_pt"
+)
+
+
+def find_dumps(path: Path) -> list[Path]:
+    """Return the dumps at or below ``path``, by rank: each is a path for ``read_profile``.
+
+    Raise ``DumpError`` if there is none that can be read. Where some can, those that cannot are
+    in the list too: ``read_profile`` says why, so that no rank goes missing unnoticed.
+    """
+    try:
+        return _find(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def output_folder(dump: Path) -> Path:
+    """Return the folder of a dump that holds the analysed files; raise ``DumpError`` if none."""
+    try:
+        fault, output = _fault(dump), _output(dump)
+    except OSError as error:
+        raise _unreadable(dump, error) from error
+    if fault is not None:
+        raise fault
+    return output
+
+
+def _find(path: Path) -> list[Path]:
+    if not path.exists():
+        raise DumpError(f"{path}: no such folder", "check the path; " + _PROFILE)
+    if not path.is_dir():
+        raise DumpError(f"{path}: a file, not a folder", f"give the folder: {path.parent}")
+    start = path.parent if path.resolve().name == OUTPUT else path
+    dumps = sorted(_walk(start, depth=0, seen=set()), key=_by_rank)
+    if not dumps:
+        raise DumpError(f"{path}: no profiling dump in this folder", _PROFILE)
+    faults = [_fault(dump) for dump in dumps]
+    if all(faults) and faults[0] is not None:
+        raise faults[0]
+    return dumps
+
+
+def _unreadable(path: Path, error: OSError) -> DumpError:
+    return DumpError(f"{error.filename or path}: {error.strerror}", "make the folder readable")
+
+
+def _output(dump: Path) -> Path:
+    # Files copied out of ASCEND_PROFILER_OUTPUT lie in the folder itself.
+    return dump / OUTPUT if (dump / OUTPUT).is_dir() else dump
+
+
+def _fault(dump: Path) -> DumpError | None:
+    output = _output(dump)
+    if (output / KERNEL_DETAILS).exists():
+        return None
+    if any(output.glob("ascend_pytorch_profiler*.db")):
+        return DumpError(f"{output}: only the db export is there", remedies.export_text(dump))
+    if _is_raw(dump) and output == dump:
+        return DumpError(f"{dump}: raw data, not analysed yet", remedies.analyse(dump))
+    return DumpError(
+        f"{output}: no {KERNEL_DETAILS}, so no kernel times",
+        "profile with ProfilerActivity.NPU in activities; if it was, " + remedies.analyse(dump),
+    )
+
+
+def _walk(folder: Path, depth: int, seen: set[Path]) -> Iterator[Path]:
+    real = folder.resolve()
+    if real in seen:  # links may lead in circles
+        return
+    seen.add(real)
+    if _is_dump(folder):
+        yield folder
+    elif depth < _DEEPEST:
+        for child in sorted(folder.iterdir()):
+            if child.is_dir() and not child.name.startswith("."):
+                yield from _walk(child, depth + 1, seen)
+
+
+def _is_dump(folder: Path) -> bool:
+    return (
+        (folder / OUTPUT).is_dir()
+        or (folder / KERNEL_DETAILS).exists()
+        or _is_raw(folder)
+        or folder.name.endswith("_ascend_pt")
+    )
+
+
+def _is_raw(folder: Path) -> bool:
+    return (folder / "FRAMEWORK").is_dir() or any(folder.glob("PROF_*/"))
+
+
+def _by_rank(dump: Path) -> tuple[float, list[tuple[int, str]]]:
+    """Sort by the rank that the profiler put into a file name, else by the numbers in the path."""
+    ranks = [
+        int(found[1])
+        for file in dump.glob("profiler_info_*.json")
+        if (found := re.fullmatch(r"profiler_info_(\d+)\.json", file.name))
+    ]
+    parts = re.findall(r"(\d+)|(\D+)", str(dump))
+    return min(ranks, default=float("inf")), [(int(n) if n else -1, text) for n, text in parts]

@@ -1,0 +1,101 @@
+"""What a profiling dump says, in one schema whatever its version or format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import pandas as pd
+
+
+class DumpError(Exception):
+    """Nothing can be diagnosed: ``message`` says what and where, ``remedy`` what to do."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something of the dump that is missing or malformed, so that a diagnosis is partial."""
+
+    where: str
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """One frame of a call stack: the executing line, as recorded on the profiled machine."""
+
+    path: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The machine and the settings of the profiled run; ``None`` means the dump does not say."""
+
+    rank: int | None = None
+    world_size: int | None = None
+    torch_npu: str | None = None
+    cann: str | None = None
+    profiler_level: str | None = None
+    with_stack: bool | None = None
+    record_shapes: bool | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    source_sha256: Mapping[str, str] = field(default_factory=dict)
+    """sha256 of each source file (recorded path -> hex digest), where the run recorded them."""
+    simulated: str | None = None
+    """How the dump was made, when it does not come from a device."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One rank of one profiled run. Times are int64 nanoseconds (``*_ns``).
+
+    ``kernels`` -- one row per device task, in start order:
+
+    | column | dtype | meaning |
+    |---|---|---|
+    | ``step`` | Int64 | step id, <NA> without a schedule |
+    | ``name``, ``type``, ``core`` | category | Name, Type and Accelerator Core of kernel_details |
+    | ``start_ns``, ``duration_ns``, ``wait_ns`` | int64 | ``start_ns`` since the epoch |
+    | ``input_shapes``, ``input_dtypes``, ``output_shapes`` | category | ``"4,128;128"`` and \
+``"FLOAT;FLOAT"``, without quotes, ``""`` if not recorded |
+    | ``communication`` | bool | a collective, not compute |
+    | ``host_op`` | int64 | row of ``host_ops`` that asked for it (``aten::mul``, not the launch \
+``aclnnMul`` inside it), -1 if unknown |
+    | ``stack`` | int64 | index into ``stacks``, -1 if unknown |
+    | ``basis`` | category | how the stack was found: ``call-stack``, ``forward`` (a backward \
+kernel led to its forward operator), ``""`` |
+
+    ``host_ops`` -- one row per torch operator call that the dump records, in start order:
+    ``name`` (category), ``start_ns``, ``duration_ns`` (int64), ``sequence`` (int64, -1 if none),
+    ``input_dims`` (category, ``"4,128;128;"``, one entry per argument), ``input_types``
+    (category, ``"float;float;Scalar"``), ``stack`` (int64, the operator's own; -1 if none).
+
+    ``steps`` -- one row per step: ``step`` (Int64), ``computing_ns``,
+    ``communication_exposed_ns``, ``overlapped_ns``, ``communication_ns``, ``free_ns`` (int64).
+
+    ``op_statistic`` -- the dump's own totals: ``type``, ``core``, ``count``, ``total_ns``;
+    empty if the dump has none.
+
+    ``stacks`` -- the distinct call stacks, innermost frame first.
+    """
+
+    root: Path
+    environment: Environment
+    kernels: pd.DataFrame
+    host_ops: pd.DataFrame
+    steps: pd.DataFrame
+    op_statistic: pd.DataFrame
+    stacks: tuple[tuple[CallSite, ...], ...]
+    problems: tuple[Problem, ...] = ()

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_dump import write_dump
+
+from npufix.profiling_parsers.discover import find_dumps
+from npufix.profiling_parsers.profile import DumpError
+from npufix.profiling_parsers.reader import read_profile
+
+
+@pytest.mark.parametrize("give", ["", "..", "ASCEND_PROFILER_OUTPUT"])
+def test_a_dump_is_found_from_itself_above_and_inside(dump: Path, give: str) -> None:
+    (found,) = find_dumps((dump / give).resolve())
+    assert found == dump
+    assert len(read_profile(found).kernels) == 3
+
+
+def test_ranks_come_in_order_wherever_they_lie(tmp_path: Path) -> None:
+    for rank, folder in ((10, "a/x_ascend_pt"), (2, "b/c/d/y_ascend_pt"), (0, "z_ascend_pt")):
+        root = write_dump(tmp_path / folder)
+        (root / f"profiler_info_{rank}.json").write_text("{}")
+    found = find_dumps(tmp_path)
+    assert [path.name for path in found] == ["z_ascend_pt", "y_ascend_pt", "x_ascend_pt"]
+
+
+def test_without_a_rank_the_numbers_of_the_path_count(tmp_path: Path) -> None:
+    for number in (10, 9, 1):
+        write_dump(tmp_path / f"rank{number}_ascend_pt")
+    names = [path.name for path in find_dumps(tmp_path)]
+    assert names == ["rank1_ascend_pt", "rank9_ascend_pt", "rank10_ascend_pt"]
+
+
+def test_files_copied_out_of_the_output_folder_are_a_dump(dump: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "copied" / "files"
+    bare.parent.mkdir()
+    (dump / "ASCEND_PROFILER_OUTPUT").rename(bare)
+    assert find_dumps(tmp_path / "copied") == [bare]
+    assert len(read_profile(bare).kernels) == 3
+
+
+def test_links_in_a_circle_end(dump: Path) -> None:
+    (dump.parent / "again").symlink_to(dump.parent, target_is_directory=True)
+    assert find_dumps(dump.parent) == [dump]
+
+
+def test_a_linked_rank_is_found(dump: Path, tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / "rank0").symlink_to(dump, target_is_directory=True)
+    assert find_dumps(job) == [job / "rank0"]
+
+
+def fails(path: Path) -> DumpError:
+    with pytest.raises(DumpError) as caught:
+        find_dumps(path)
+    assert str(path) in caught.value.message
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+def test_no_such_path(tmp_path: Path) -> None:
+    assert "no such folder" in fails(tmp_path / "nowhere").message
+
+
+def test_a_file(dump: Path) -> None:
+    file = dump / "ASCEND_PROFILER_OUTPUT" / "trace_view.json"
+    assert str(file.parent) in fails(file).remedy
+
+
+def test_no_dump_in_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    assert "tensorboard_trace_handler" in fails(tmp_path).remedy
+
+
+@pytest.mark.parametrize("raw", ["FRAMEWORK", "PROF_000001_20250109_ABC"])
+def test_raw_data_that_was_not_analysed(tmp_path: Path, raw: str) -> None:
+    dump = tmp_path / "host_1_ascend_pt"
+    (dump / raw).mkdir(parents=True)
+    error = fails(dump)
+    call = f'from torch_npu.profiler.profiler import analyse; analyse("{dump}")'
+    assert call in error.remedy
+    assert "not analysed" in error.message
+
+
+def test_only_the_db_export(tmp_path: Path) -> None:
+    output = tmp_path / "host_1_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+    output.mkdir(parents=True)
+    (output / "ascend_pytorch_profiler_0.db").touch()
+    error = fails(tmp_path / "host_1_ascend_pt")
+    assert "only the db export" in error.message
+    assert 'export_type=["text"]' in error.remedy
+
+
+def test_an_output_folder_without_kernels(tmp_path: Path) -> None:
+    (tmp_path / "host_1_ascend_pt" / "ASCEND_PROFILER_OUTPUT").mkdir(parents=True)
+    error = fails(tmp_path)
+    assert "kernel_details.csv" in error.message
+    assert "ProfilerActivity.NPU" in error.remedy
+
+
+def test_a_folder_that_may_not_be_read(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    error = fails(dump.parent)
+    assert "Permission denied" in error.message
+    assert "readable" in error.remedy
+
+
+def test_a_dump_in_the_current_folder(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(dump / "ASCEND_PROFILER_OUTPUT")
+    (dump / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv").write_text("Name\n")
+    with pytest.raises(DumpError, match="no column"):
+        read_profile(Path())
+
+
+def test_a_rank_that_fails_stays_in_the_list_and_says_why(dump: Path) -> None:
+    raw = dump.parent / "other_ascend_pt"
+    (raw / "FRAMEWORK").mkdir(parents=True)
+    assert raw in find_dumps(dump.parent)
+    with pytest.raises(DumpError, match="not analysed"):
+        read_profile(raw)

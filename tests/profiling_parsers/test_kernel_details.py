@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npufix.profiling_parsers.kernel_details import read_kernel_details
+from npufix.profiling_parsers.profile import DumpError
+
+SHAPES = '"""4,128;128"""'
+MIDDLE = "Model ID,Task ID,Stream ID"
+IO = (
+    "Input Shapes,Input Data Types,Input Formats,"
+    "Output Shapes,Output Data Types,Output Formats,Context ID"
+)
+TIMES = "Start Time(us),Duration(us),Wait Time(us)"
+HEADERS = {
+    "level 0": f"Step Id,Name,Type,Accelerator Core,{TIMES},Block Dim",
+    "level 1": f"Step Id,{MIDDLE},Name,Type,OP State,Accelerator Core,{TIMES},Block Dim,"
+    f"Mix Block Dim,HF32 Eligible,{IO},aicore_time(us),cube_utilization(%)",
+    "CANN 8.3": f"Step Id,Device_id,{MIDDLE},Name,Type,OP State,Accelerator Core,{TIMES},"
+    f"Block Dim,Mix Block Dim,HF32 Eligible,{IO},aicore_time(us)",
+    "newest level 0": f"Device_id,Name,Type,Accelerator Core,{TIMES},Block Num,{IO}",
+    "no schedule": f"{MIDDLE},Name,Type,OP State,Accelerator Core,{TIMES},Block Num,"
+    f"Mix Block Num,HF32 Eligible,{IO}",
+    "2023": f"Step Id,{MIDDLE},Name,Type,Accelerator Core,{TIMES},Block Dim,Mix Block Dim,{IO},"
+    "aicore_time(us),aic_total_cycles,aic_mac_fp16_ratio",
+    "op_summary": f"Device_id,{MIDDLE},Op Name,OP Type,OP State,Task Type,Task Start Time(us),"
+    f"Task Duration(us),Task Wait Time(us),Block Num,Mix Block Num,HF32 Eligible,{IO}",
+    "hybrid": f"Step Id,Op Name,OP Type,Task Type,{TIMES}",
+    "db converter": "op_name,block_dim,op_type,task_type,input_shapes,input_data_types,"
+    "output_shapes,task_start_time,task_duration,task_wait_time",
+}
+CELLS = {
+    "Step Id": "50",
+    "Name": "aclnnMul_Mul",
+    "Op Name": "aclnnMul_Mul",
+    "op_name": "aclnnMul_Mul",
+    "Type": "Mul",
+    "OP Type": "Mul",
+    "op_type": "Mul",
+    "Accelerator Core": "AI_VECTOR_CORE",
+    "Task Type": "AI_VECTOR_CORE",
+    "task_type": "AI_VECTOR_CORE",
+    "Start Time(us)": "1736408883704801.156\t",
+    "Task Start Time(us)": "1736408883704801.156\t",
+    "task_start_time": "1736408883704801.156",
+    "Duration(us)": "6.54",
+    "Task Duration(us)": "6.54",
+    "task_duration": "6.54",
+    "Wait Time(us)": "104.202000",
+    "Task Wait Time(us)": "104.202000",
+    "task_wait_time": "104.202000",
+    "Input Shapes": SHAPES,
+    "input_shapes": SHAPES,
+    "Output Shapes": SHAPES,
+    "output_shapes": SHAPES,
+    "Input Data Types": "DT_BF16;FLOAT",
+    "input_data_types": "DT_BF16;FLOAT",
+}
+
+
+def read(text: str | bytes) -> pd.DataFrame:
+    return read_with_count(text)[0]
+
+
+def read_with_count(text: str | bytes) -> tuple[pd.DataFrame, int]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel_details.csv"
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+        kernels = read_kernel_details(path)
+    return kernels.frame, kernels.malformed
+
+
+def level_0(*rows: str) -> str:
+    return "\n".join([HEADERS["level 0"], *rows, ""])
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS)
+def test_every_header(header: str, end: str) -> None:
+    row = ",".join(CELLS.get(column, "N/A") for column in header.split(","))
+    frame = read(header + end + row + end)
+    (kernel,) = frame.to_dict("records")
+    kernel["step"] = "none" if pd.isna(kernel["step"]) else str(kernel["step"])
+    has_shapes = "nput" in header or "input" in header
+    assert kernel == {
+        "step": "50" if "Step Id" in header else "none",
+        "name": "aclnnMul_Mul",
+        "type": "Mul",
+        "core": "AI_VECTOR_CORE",
+        "start_ns": 1736408883704801156,
+        "duration_ns": 6_540,
+        "wait_ns": 104_202,
+        "input_shapes": "4,128;128" if has_shapes else "",
+        "input_dtypes": "DT_BF16;FLOAT" if has_shapes else "",
+        "output_shapes": "4,128;128" if has_shapes else "",
+        "communication": False,
+    }
+    assert frame["step"].dtype == "Int64"
+
+
+@pytest.mark.parametrize(
+    ("core", "communication"),
+    [("HCCL", True), ("COMMUNICATION", True), ("AI_CORE", False), ("AI_CPU", False)],
+)
+def test_collectives_are_known_by_their_core(core: str, communication: bool) -> None:  # noqa: FBT001
+    frame = read(level_0(f"1,hcom,hcom_allReduce_,{core},1.000,2,N/A,0"))
+    assert frame["communication"].tolist() == [communication]
+    assert frame["wait_ns"].tolist() == [0]
+
+
+def test_rows_come_in_start_order_with_their_values() -> None:
+    frame = read(level_0("1,b,T,AI_CORE,2.002,20,0,8", ",a,T,AI_CORE,1.001,10,0,8"))
+    assert frame["name"].tolist() == ["a", "b"]
+    assert frame["duration_ns"].tolist() == [10_000, 20_000]
+    assert frame["step"].isna().tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "1,a,T,AI_CORE,1.000",
+        "1,a,T,AI_CORE,1.000,2,0,8,surplus",
+        "1,a,T,AI_CORE,N/A,2,0,8",
+        "1,a,T,AI_CORE,1.000,N/A,0,8",
+        "1,a,T,AI_CORE,1.000,-2,0,8",
+        '1,"a,T,AI_CORE,1.000,2,0,8',
+        "1,a\0,T",
+    ],
+)
+@pytest.mark.parametrize("at_end", [True, False])
+def test_a_malformed_row_is_counted_and_the_others_stay(bad: str, at_end: bool) -> None:  # noqa: FBT001
+    good = [f"1,good{i},T,AI_CORE,{i}.000,2,0,8" for i in range(3)]
+    rows = [*good, bad] if at_end else [good[0], bad, *good[1:]]
+    frame, malformed = read_with_count(level_0(*rows))
+    assert frame["name"].tolist() == ["good0", "good1", "good2"]
+    assert malformed == 1
+
+
+def test_bytes_that_are_no_utf8_do_not_stop_the_rest() -> None:
+    text = level_0("1,caf\xe9,T,AI_CORE,1.000,2,0,8", "1,b,T,AI_CORE,2.000,2,0,8")
+    frame, malformed = read_with_count(text.encode("latin1"))
+    assert frame["name"].tolist() == ["caf\ufffd", "b"]
+    assert malformed == 0
+
+
+def test_a_malformed_row_leaves_other_names_as_they_are() -> None:
+    frame, malformed = read_with_count(level_0("1,算子,T,AI_CORE,1.000,2,0,8", '1,"b,T'))
+    assert frame["name"].tolist() == ["算子"]
+    assert malformed == 1
+
+
+def test_blank_lines_are_not_malformed() -> None:
+    frame, malformed = read_with_count(level_0("1,a,T,AI_CORE,1.000,2,0,8", "", "", ""))
+    assert len(frame) == 1
+    assert malformed == 0
+
+
+def test_a_byte_order_mark_and_a_repeated_column_do_no_harm() -> None:
+    header = "Name,Type,Accelerator Core,Start Time(us),Duration(us),Name"
+    frame = read(f"\ufeff{header}\na,T,AI_CORE,1.000,2,other\n")
+    assert frame["name"].tolist() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no column Name"),
+        ("\0\1\2\3" * 100, "no column Name"),
+        ('{"not": "csv"}', "no column Name"),
+        (HEADERS["level 0"], "no kernels"),
+        (HEADERS["level 0"] + "\n\n", "no kernels"),
+        (HEADERS["level 0"].replace("Duration(us)", "Dur") + "\n1,a,T,C,1,2,3,4\n", "Duration(us)"),
+    ],
+)
+def test_nothing_to_read_is_an_error_that_says_what_to_do(text: str, says: str) -> None:
+    with pytest.raises(DumpError) as caught:
+        read(text)
+    assert says in caught.value.message
+    assert "kernel_details.csv" in caught.value.message
+    assert "analyse(" in caught.value.remedy
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    with pytest.raises(DumpError) as caught:
+        read_kernel_details(tmp_path)  # opening a folder fails as a file without rights does
+    assert "readable" in caught.value.remedy
+
+
+CRLF = "\r\n".join(
+    [
+        HEADERS["newest level 0"],
+        *(
+            f"0,k{i},T,AI_CORE,1736408883704{i}00.123\t,1.5,0.5,8,{SHAPES},FLOAT,ND,"
+            f"{SHAPES},FLOAT,ND,N/A"
+            for i in range(4)
+        ),
+        "",
+    ]
+).encode()
+
+
+@given(st.integers(0, len(CRLF)))
+@settings(deadline=None, max_examples=300)
+def test_a_file_cut_at_any_byte_keeps_the_rows_before(cut: int) -> None:
+    complete = max(CRLF[:cut].count(b"\r\n") - 1, 0)
+    try:
+        frame, malformed = read_with_count(CRLF[:cut])
+    except DumpError:
+        assert complete == 0
+        return
+    # The cut row counts as whole where only its last, unused cell is short.
+    assert frame["name"].tolist() in ([f"k{i}" for i in range(n)] for n in (complete, complete + 1))
+    assert len(frame) + malformed - complete in {0, 1}
+    assert frame["start_ns"].tolist() == [
+        1736408883704000123 + i * 100_000 for i in range(len(frame))
+    ]
