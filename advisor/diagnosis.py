@@ -11,10 +11,10 @@ from npufix.advisor.evidence import Evidence, gather_evidence, locator, user_pat
 from npufix.advisor.findings import Located, Measured, locate, total_saving
 from npufix.advisor.ranking import hot_operators, step_split
 from npufix.advisor.source_tree import SourceState, map_recorded_paths, source_state
-from npufix.advisor.wording import headline, milliseconds
 from npufix.profiling_parsers.discover import find_dumps
 from npufix.profiling_parsers.reader import read_profile
 from npufix.reports import report
+from npufix.reports.wording import headline
 from npufix.rules.registry import all_rules
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def diagnose(
     """
     dumps = find_dumps(dump)
     profile = read_profile(dumps[0])
-    problems = [report.Problem(p.where, p.what, p.remedy) for p in profile.problems]
+    problems = [report.Problem(p.where, p.what, p.remedy, p.damaged) for p in profile.problems]
     if len(dumps) > 1:
         problems.append(_other_ranks(dumps))
     recorded = {site.path for stack in profile.stacks for site in stack}
@@ -78,7 +78,13 @@ def diagnose(
     environment = profile.environment
     made = report.Report(
         tool=tool(),
-        headline=headline([f.finding for f in found], total_saving(found), split, hot, tree),
+        headline=headline(
+            [f.finding for f in found],
+            total_saving(found),
+            split,
+            hot,
+            with_source=tree is not None,
+        ),
         dump=str(dumps[0]),
         source=str(tree.root) if tree else "",
         environment=report.Environment(
@@ -106,7 +112,7 @@ def scan(tree: SourceTree, rules: Sequence[Substitution] | None = None) -> Diagn
     source = str(tree.root)
     made = report.Report(
         tool=tool(),
-        headline=headline([f.finding for f in found], None, None, [], tree),
+        headline=headline([f.finding for f in found], None, None, [], with_source=True),
         dump="",
         source=source,
         environment=None,
@@ -170,8 +176,3 @@ def _next_steps(dump: Path, tree: SourceTree | None, found: Sequence[Located]) -
     if any(item.site.rewrite for item in found):
         return [f"npufix patch {dump} --source {tree.root} -o npufix.patch"]
     return []
-
-
-def saved_text(saving: report.Saving) -> str:
-    """Return ``12.3 to 14.5 ms``."""
-    return f"{milliseconds(saving.low_ns)} to {milliseconds(saving.high_ns)}"

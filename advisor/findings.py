@@ -63,7 +63,8 @@ def _unparsed(relative: str, error: Exception) -> report.Problem:
     line = getattr(error, "lineno", None)
     what = getattr(error, "msg", None) or str(error)
     where = f"{relative}:{line}" if line else relative
-    return report.Problem(where, f"not valid Python: {what}", "fix it, or leave the file out")
+    remedy = "fix it, or leave the file out"
+    return report.Problem(where, f"not valid Python: {what}", remedy, damaged=True)
 
 
 def _with_evidence(

@@ -90,10 +90,17 @@ def read_source_tree(root: Path) -> SourceTree:
             files[relative] = _read(path, relative)
         except OSError as error:
             problems.append(
-                Problem(relative, f"cannot be read: {error.strerror}", "check its permissions")
+                Problem(
+                    relative,
+                    f"cannot be read: {error.strerror}",
+                    "check its permissions",
+                    damaged=True,
+                )
             )
         except (SyntaxError, UnicodeDecodeError, LookupError, ValueError) as error:
-            problems.append(Problem(relative, f"cannot be decoded: {error}", "save it as UTF-8"))
+            problems.append(
+                Problem(relative, f"cannot be decoded: {error}", "save it as UTF-8", damaged=True)
+            )
     if not files and not problems:
         raise SourceError(f"no Python file below {root}", "give the folder of your program")
     return SourceTree(base, files, tuple(problems))

@@ -28,6 +28,8 @@ class Problem:
     where: str
     what: str
     remedy: str
+    damaged: bool = False
+    """The file is there but broken, as opposed to never collected."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,8 @@ def _json_object(path: Path, problems: list[Problem]) -> Mapping[str, Any]:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         what = f"cannot be read ({error}), so the settings of the run are unknown"
-        problems.append(Problem(path.name, what, "copy the file again from the profiled machine"))
+        remedy = "copy the file again from the profiled machine"
+        problems.append(Problem(path.name, what, remedy, damaged=True))
         return {}
     return _object(content)
 

@@ -67,7 +67,7 @@ def _row_problems(malformed: int, rows: int, dump: Path) -> list[Problem]:
         return []
     what = f"{malformed} of {malformed + rows} rows are malformed and left out"
     remedy = "is the file cut off? Copy it again, or " + remedies.analyse(dump)
-    return [Problem(KERNEL_DETAILS, what, remedy)]
+    return [Problem(KERNEL_DETAILS, what, remedy, damaged=True)]
 
 
 def _read_optional(
@@ -76,7 +76,7 @@ def _read_optional(
     try:
         return read(file)
     except DumpError as error:
-        problems.append(Problem(file.name, error.message, error.remedy))
+        problems.append(Problem(file.name, error.message, error.remedy, damaged=True))
         return None
 
 
@@ -97,7 +97,7 @@ def _read_op_statistic(
         )
         what = f"{len(differ)} Types disagree with the totals of {file.name} ({worst})"
         remedy = "do both files come from one export? If not, " + remedies.analyse(dump)
-        problems.append(Problem(KERNEL_DETAILS, what, remedy))
+        problems.append(Problem(KERNEL_DETAILS, what, remedy, damaged=True))
     return statistic
 
 
@@ -131,14 +131,14 @@ def _read_trace(
         return None
     except OSError as error:
         what = f"cannot be read ({error.strerror}), so no kernel is led to a line"
-        problems.append(Problem(file.name, what, "make the file readable"))
+        problems.append(Problem(file.name, what, "make the file readable", damaged=True))
         return None
     if trace.cut is not None:
         what = f"breaks off or is malformed at byte {trace.cut}; the events before are used"
-        problems.append(Problem(file.name, what, remedy))
+        problems.append(Problem(file.name, what, remedy, damaged=True))
     if trace.malformed:
         what = f"{trace.malformed} events are malformed and left out"
-        problems.append(Problem(file.name, what, remedy))
+        problems.append(Problem(file.name, what, remedy, damaged=True))
     return trace
 
 

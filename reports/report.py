@@ -17,6 +17,8 @@ class Problem(msgspec.Struct, frozen=True):
     where: str
     what: str
     remedy: str
+    damaged: bool = False
+    """An input is broken, so the exit status says so; otherwise it was just not collected."""
 
 
 class Environment(msgspec.Struct, frozen=True):

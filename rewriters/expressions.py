@@ -80,7 +80,9 @@ class ExpressionReader:
 
     def record(self, node: Node, code: ast.expr | ast.stmt) -> None:
         """Remember which code computes a value."""
-        self.lines.setdefault(node, set()).update(range(code.lineno, (code.end_lineno or 0) + 1))
+        if not isinstance(code, ast.Name):  # reading a name computes nothing
+            last = code.end_lineno or code.lineno
+            self.lines.setdefault(node, set()).update(range(code.lineno, last + 1))
         if self.depth == 0 and self.statement is not None:
             self.evaluations.append(
                 Evaluation(node, code, self.statement, self.block, self.before, dict(self.ranks))

@@ -288,7 +288,7 @@ class RecordedFacts(SourceFacts):
         """Return the recorded calls that computed ``node``; none if another may have."""
         lines = self.flow.lines.get(node, frozenset())
         twins = [e.node for e in self.flow.evaluations if e.node.op == node.op]
-        if any(other is not node and self.flow.lines[other] & lines for other in twins):
+        if any(other is not node and self.flow.lines.get(other, lines) & lines for other in twins):
             return []
         names = aten_names(node)
         return [call for line in lines for call in recorded.get(line, ()) if call.name in names]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.advisor.source_tree import SourceTree
     from npufix.reports.report import Finding, HotOperator, Saving, StepSplit
 
 
@@ -24,7 +24,8 @@ def headline(
     total: Saving | None,
     split: StepSplit | None,
     hot: Sequence[HotOperator],
-    tree: SourceTree | None,
+    *,
+    with_source: bool,
 ) -> str:
     """Return the answer in one sentence."""
     if total is None:
@@ -33,7 +34,7 @@ def headline(
             return "No known slow pattern in this source."
         return f"{_count(len(findings), 'slow pattern')} in {_count(files, 'file')}."
     seen = [f for f in findings if f.device_ns]
-    if tree is not None and seen:
+    if with_source and seen:
         spent = sum(f.share for f in seen)
         step = f" of a {milliseconds(split.total_ns)} step" if split else " per step"
         gain = _gain(total)
@@ -69,3 +70,13 @@ def _bottleneck(split: StepSplit | None, hot: Sequence[HotOperator]) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def plain(text: str) -> str:
+    """Return text of a dump or a source without characters that steer a terminal."""
+    return "".join(c if c.isprintable() or c == " " else "?" for c in text)
+
+
+def signed(text: str, sign: str) -> list[str]:
+    """Return the lines of a code snippet, each behind a sign, indentation reduced."""
+    return [f"{sign} {line}" for line in textwrap.dedent(text).splitlines()]

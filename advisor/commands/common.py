@@ -1,0 +1,81 @@
+"""What several commands share: opening a source tree, writing results."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from npufix.advisor.cli import INPUT_ERROR
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from npufix.reports.report import Report
+
+PATH = click.Path(path_type=Path)
+_FORMATS = (".json", ".md")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return a console as wide as the terminal, at most 120 columns; 80 in a pipe."""
+    from rich.console import Console  # noqa: PLC0415 - not needed for --help
+
+    made = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    made.width = min(made.width, 120)
+    return made
+
+
+@contextmanager
+def progress(text: str) -> Iterator[None]:
+    """Say on a terminal's stderr what takes a while."""
+    errors = console(stderr=True)
+    if not errors.is_terminal:
+        yield
+        return
+    with errors.status(text):
+        yield
+
+
+def check_report_path(path: Path | None) -> None:
+    """Refuse a report file of an unknown kind before any work is done."""
+    if path is not None and path.suffix not in _FORMATS:
+        raise click.UsageError(f"{path}: a report ends in {' or '.join(_FORMATS)}")
+
+
+def write_report(report: Report, path: Path) -> None:
+    """Write a report in the format of the file's ending."""
+    from npufix.reports.markdown import to_markdown  # noqa: PLC0415 - not needed for --help
+    from npufix.reports.report import to_json  # noqa: PLC0415 - same
+
+    write_text(path, to_json(report) + "\n" if path.suffix == ".json" else to_markdown(report))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file and say so.
+
+    Raises:
+        click.FileError: it cannot be written.
+
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    except OSError as error:
+        raise click.FileError(str(path), error.strerror or str(error)) from error
+    click.echo(f"Wrote {path}", err=True)
+
+
+def exit_status(report: Report) -> int:
+    """Return 2 if an input was broken: what could be diagnosed was, but it is not all."""
+    return INPUT_ERROR if any(p.damaged for p in report.problems) else 0
+
+
+def print_json(text: str) -> None:
+    """Print JSON to stdout, nothing else."""
+    sys.stdout.write(text + "\n")

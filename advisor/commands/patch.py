@@ -1,0 +1,155 @@
+"""``npufix patch``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from npufix.advisor.commands import common
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from npufix.advisor.patching import Patched
+    from npufix.reports.report import Report
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  npufix patch run1_ascend_pt --source src > npufix.patch && git apply npufix.patch
+  npufix patch run1_ascend_pt --source src --write
+  npufix patch --source src --allow same-dtype -o npufix.patch"""
+)
+@click.argument("dump", type=common.PATH, required=False)
+@click.option("--source", type=common.PATH, required=True, help="Folder of the program.")
+@click.option("-o", "--output", type=common.PATH, help="Write the patch to a file.")
+@click.option("--write", is_flag=True, help="Change the source files.")
+@click.option("--report", type=common.PATH, help="Write a report with verdicts: .md or .json.")
+@click.option("--rule", "rules", multiple=True, help="Only this rule; may be repeated.")
+@click.option("--allow", multiple=True, metavar="CONDITION",
+              help="Vouch for a condition that is not proven; may be repeated.")  # fmt: skip
+@click.option("--portable/--npu-only", default=None,
+              help="Keep the old code for other devices. Default: unless the program imports"
+              " torch_npu unconditionally.")  # fmt: skip
+@click.option("--unverified", is_flag=True, help="Also write what could not be verified.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report with verdicts as JSON.")
+@click.option("-v", "--verbose", is_flag=True, help="Show all figures of the verdicts.")
+def command(  # noqa: PLR0913, PLR0917 - one parameter an option
+    dump: Path | None,
+    source: Path,
+    output: Path | None,
+    report: Path | None,
+    rules: tuple[str, ...],
+    allow: tuple[str, ...],
+    *,
+    write: bool,
+    portable: bool | None,
+    unverified: bool,
+    as_json: bool,
+    verbose: bool,
+) -> int:
+    """Write the changes of a diagnosis as a unified diff, each verified in a child process.
+
+    The diff goes to stdout unless -o, --write or --json is given; everything else goes to stderr.
+    Without DUMP the source alone decides. Verification runs the functions of SOURCE.
+    """
+    common.check_report_path(report)
+    from npufix.advisor.diagnosis import diagnose, scan  # noqa: PLC0415 - pandas is slow
+    from npufix.advisor.patching import PatchOptions, patch  # noqa: PLC0415 - same
+    from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
+    from npufix.rewriters.patch import write as write_files  # noqa: PLC0415 - same
+
+    _check_names(rules, allow)
+    with common.progress("Reading the dump and the source"):
+        tree = read_source_tree(source)
+        result = diagnose(dump, tree, top=10) if dump else scan(tree)
+    options = PatchOptions(frozenset(allow), frozenset(rules), portable, unverified)
+    with common.progress("Verifying"):
+        patched = patch(result, tree, options)
+    finished = _with_verdicts(result.report, patched)
+    if write:
+        write_files(patched.changes)
+    elif output is not None:
+        common.write_text(output, patched.diff)
+    if report is not None:
+        common.write_report(finished, report)
+    _show(finished, patched, output=output, write=write, as_json=as_json, verbose=verbose)
+    return common.exit_status(finished)
+
+
+def _check_names(rules: tuple[str, ...], allow: tuple[str, ...]) -> None:
+    """Refuse names that nothing has: a typing error would otherwise change nothing, silently."""
+    from npufix.rules.registry import all_rules  # noqa: PLC0415 - not needed for --help
+
+    known = {name for rule in all_rules() for name in (rule.id, rule.name)}
+    conditions = {c.name for r in all_rules() for f in r.forms for c in f.conditions}
+    for name in rules:
+        if name not in known:
+            raise click.UsageError(f"no rule {name}; see npufix rules")
+    for name in allow:
+        if name not in conditions:
+            raise click.UsageError(
+                f"no condition {name}; there are {', '.join(sorted(conditions))}"
+            )
+
+
+def _with_verdicts(report: Report, patched: Patched) -> Report:
+    import msgspec  # noqa: PLC0415 - not needed for --help
+
+    return msgspec.structs.replace(report, findings=list(patched.findings), next_steps=[])
+
+
+def _show(  # noqa: PLR0913 - what to show and where
+    report: Report,
+    patched: Patched,
+    *,
+    output: Path | None,
+    write: bool,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Print the verdicts and, if it goes nowhere else, the diff."""
+    if as_json:
+        from npufix.reports.report import to_json  # noqa: PLC0415 - not needed for --help
+
+        common.print_json(to_json(report))
+        return
+    from npufix.reports.terminal import show_findings, show_problems  # noqa: PLC0415 - same
+
+    out = common.console(stderr=output is None and not write)
+    out.print(_summary(report, patched), style="bold")
+    out.print()
+    show_findings(report.findings, out, details=verbose)
+    if report.problems:
+        out.print()
+        show_problems(report.problems, out)
+    if write:
+        for change in patched.changes:
+            out.print(f"Changed {change.relative}", soft_wrap=True)
+    elif output is not None and patched.diff:
+        out.print(f"\nNext: git apply {output}", soft_wrap=True)
+    elif output is None:
+        _print_diff(patched.diff)
+
+
+def _summary(report: Report, patched: Patched) -> str:
+    proven, files = len(patched.written), len(patched.changes)
+    changed = "file" if files == 1 else "files"
+    return (
+        f"{proven} of {len(report.findings)} findings are in the patch, each proven equivalent;"
+        f" {files} {changed} changed."
+    )
+
+
+def _print_diff(diff: str) -> None:
+    if sys.stdout.isatty():
+        from rich.syntax import Syntax  # noqa: PLC0415 - only on a terminal
+
+        text = diff.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        common.console().print(Syntax(text, "diff", theme="ansi_dark", background_color="default"))
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(diff.encode("utf-8", "surrogateescape"))

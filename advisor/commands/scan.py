@@ -1,0 +1,45 @@
+"""``npufix scan``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from npufix.advisor.commands import common
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  npufix scan src
+  npufix scan src --json"""
+)
+@click.argument("source", type=common.PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("-o", "--output", type=common.PATH, help="Write the report too: .md or .json.")
+@click.option("-v", "--verbose", is_flag=True, help="Show all conditions and their proofs.")
+def command(source: Path, output: Path | None, *, as_json: bool, verbose: bool) -> int:
+    """Find slow patterns in SOURCE, a folder or a file, without a dump.
+
+    Nothing of the source is executed.
+    """
+    common.check_report_path(output)
+    from npufix.advisor.diagnosis import scan  # noqa: PLC0415 - pandas takes half a second
+    from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
+    from npufix.reports.report import to_json  # noqa: PLC0415 - same
+
+    with common.progress("Reading the source"):
+        result = scan(read_source_tree(source))
+    if as_json:
+        common.print_json(to_json(result.report))
+    else:
+        from npufix.reports.terminal import show  # noqa: PLC0415 - not needed for JSON
+
+        show(result.report, common.console(), details=verbose)
+    if output is not None:
+        common.write_report(result.report, output)
+    return common.exit_status(result.report)

@@ -1,0 +1,203 @@
+"""From findings to a patch: choose, verify, and write only what is proven."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from npufix.reports import report
+from npufix.rewriters.imports import imports_torch_npu
+from npufix.rewriters.patch import FileChange, unified_diff
+from npufix.rewriters.sites import Site, find_sites
+from npufix.rewriters.verdict import Status, Verdict
+from npufix.rewriters.verification import Job, RecordedOp, verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.advisor.diagnosis import Diagnosis
+    from npufix.advisor.findings import Located
+    from npufix.advisor.source_tree import SourceFile, SourceTree
+
+
+@dataclass(frozen=True, slots=True)
+class PatchOptions:
+    """What the user asked for."""
+
+    allow: frozenset[str] = frozenset()
+    """Names of conditions that the user vouches for."""
+    rules: frozenset[str] = frozenset()
+    """Only these rules; empty means all."""
+    portable: bool | None = None
+    """Keep the old code for other devices; ``None``: unless the program needs an NPU anyway."""
+    unverified: bool = False
+    """Also write what could not be verified (never what was refuted)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patched:
+    """The findings with verdicts, and the changes that belong into the patch."""
+
+    findings: tuple[report.Finding, ...]
+    written: tuple[report.Finding, ...]
+    changes: tuple[FileChange, ...]
+    diff: str
+
+
+def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patched:
+    """Verify the findings that may be written and compose the patch of the proven ones."""
+    portable = options.portable
+    if portable is None:
+        portable = not _needs_npu(tree)
+    chosen = [item for item in diagnosis.found if _wanted(item, options)]
+    jobs = [_job(item, tree, diagnosis, portable=portable) for item in chosen]
+    verdicts = dict(zip(chosen, verify(jobs), strict=True)) if jobs else {}
+    accepted = {Status.EQUIVALENT} | ({Status.NOT_VERIFIED} if options.unverified else set())
+    proven = [item for item in chosen if verdicts[item].status in accepted]
+    changes, failed = _compose(proven, portable=portable)
+    findings = [_judged(item, verdicts.get(item), failed.get(item, "")) for item in diagnosis.found]
+    written = [
+        finding
+        for item, finding in zip(diagnosis.found, findings, strict=True)
+        if item in proven and item not in failed
+    ]
+    return Patched(tuple(findings), tuple(written), tuple(changes), unified_diff(changes))
+
+
+def _needs_npu(tree: SourceTree) -> bool:
+    """Tell whether the program cannot start without torch_npu: then no fallback is needed."""
+    for file in tree.files.values():
+        if "torch_npu" in file.text:
+            try:
+                module = ast.parse(file.text)
+            except (SyntaxError, ValueError):
+                continue
+            if imports_torch_npu(module, unconditionally=True):
+                return True
+    return False
+
+
+def _wanted(item: Located, options: PatchOptions) -> bool:
+    site = item.site
+    names = {condition.name for condition in site.open_conditions}
+    return (
+        site.rewrite is not None
+        and (not options.rules or bool({site.rule.id, site.rule.name} & options.rules))
+        and names <= options.allow
+    )
+
+
+def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: bool) -> Job:
+    site, file = item.site, item.file
+    if site.rewrite is None:
+        raise ValueError(site)
+    recorded: list[RecordedOp] = []
+    if diagnosis.evidence is not None:
+        calls = diagnosis.evidence.recorded(file.relative)
+        first, last = site.function_lines
+        for line in sorted(line for line in calls if first <= line <= last):
+            recorded += [RecordedOp(c.name, c.dims, c.types) for c in calls[line]]
+    guarded = portable and site.rewrite.portable != site.rewrite.direct
+    return Job(
+        path=str(file.path.resolve()),
+        root=str(tree.root.resolve()),
+        original=file.text,
+        patched=site.rewrite.direct,
+        portable=site.rewrite.portable if guarded else "",
+        qualname=site.function,
+        lines_original=(site.line,),
+        lines_patched=(site.rewrite.line,),
+        recorded=tuple(recorded),
+        torch_npu_version=diagnosis.torch_npu,
+    )
+
+
+def _compose(
+    proven: Sequence[Located], *, portable: bool
+) -> tuple[list[FileChange], dict[Located, str]]:
+    """Apply the proven changes of each file one after the other."""
+    by_file: dict[str, list[Located]] = {}
+    for item in proven:
+        by_file.setdefault(item.file.relative, []).append(item)
+    changes: list[FileChange] = []
+    failed: dict[Located, str] = {}
+    for relative, items in sorted(by_file.items()):
+        file = items[0].file
+        text, problems = _apply(file, items, portable=portable)
+        failed |= problems
+        if text != file.text:
+            changes.append(FileChange(file.path, relative, file.data, file.encode(text)))
+    return changes, failed
+
+
+def _apply(
+    file: SourceFile, items: Sequence[Located], *, portable: bool
+) -> tuple[str, dict[Located, str]]:
+    """Return the file with its changes; each is looked up again in the text so far.
+
+    Guarded changes come last: their function then holds the old code as well.
+    """
+    text = file.text
+    failed: dict[Located, str] = {}
+    applied: Counter[tuple[str, str, str]] = Counter()
+    twins = {item: index for key in _keys(items) for index, item in enumerate(_same(items, key))}
+    for item in sorted(items, key=lambda i: (_is_guarded(i.site), i.site.line)):
+        key = _key(item)
+        rule = dataclasses.replace(item.site.rule, forms=(item.site.form,))
+        again = [s for s in find_sites(text, [rule]) if (s.function, s.code) == key[1:]]
+        place = twins[item] - applied[key]
+        new = again[place].rewrite if 0 <= place < len(again) else None
+        if new is None:
+            failed[item] = "another change in the same function is in the way; run npufix again"
+            continue
+        text = new.portable if portable else new.direct
+        applied[key] += 1
+    return text, failed
+
+
+def _is_guarded(site: Site) -> bool:
+    return site.rewrite is not None and site.rewrite.portable != site.rewrite.direct
+
+
+def _key(item: Located) -> tuple[str, str, str]:
+    return item.site.rule.id, item.site.function, item.site.code
+
+
+def _keys(items: Sequence[Located]) -> set[tuple[str, str, str]]:
+    return {_key(item) for item in items}
+
+
+def _same(items: Sequence[Located], key: tuple[str, str, str]) -> Iterator[Located]:
+    yield from sorted((i for i in items if _key(i) == key), key=lambda i: i.site.line)
+
+
+def _judged(item: Located, verdict: Verdict | None, problem: str) -> report.Finding:
+    """Return the finding with its verdict and its own diff."""
+    finding, site = item.finding, item.site
+    diff = ""
+    if site.rewrite is not None:
+        after = item.file.encode(site.rewrite.direct)
+        change = FileChange(item.file.path, item.file.relative, item.file.data, after)
+        diff = unified_diff([change])
+    judged = None
+    if verdict is not None:
+        judged = report.Verdict(
+            status=verdict.status.value,
+            ground=verdict.ground,
+            scope=verdict.scope,
+            reason=verdict.reason,
+            cases=verdict.cases,
+            measures=[
+                report.Measure(m.what, m.dtype, m.error_original, m.error_patched)
+                for m in verdict.measures
+            ],
+            counterexample=verdict.counterexample,
+        )
+    return msgspec.structs.replace(
+        finding, diff=diff, verdict=judged, problem=problem or finding.problem
+    )

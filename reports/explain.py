@@ -1,0 +1,47 @@
+"""One rule on a terminal: its documentation and an example before and after."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from typing import TYPE_CHECKING
+
+from rich.syntax import Syntax
+from rich.text import Text
+
+from npufix.rules.registry import documentation
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from npufix.rules.substitution import Substitution
+
+
+def explain(rule: Substitution, console: Console) -> None:
+    """Print what a rule does, why, and under which conditions."""
+    console.print(Text(f"{rule.id} {rule.name} ({rule.table})", style="bold"))
+    console.print()
+    for paragraph in documentation(rule).split("\n\n"):
+        console.print(Text(" ".join(paragraph.split())))
+        console.print()
+    console.print(Text(f"Kernels: {', '.join(rule.replaces)}"))
+    console.print(Text(f"become:  {', '.join(rule.becomes)} (needs {rule.requires})"))
+    conditions = {c.name: c.text for form in rule.forms for c in form.conditions}
+    if conditions:
+        console.print()
+        console.print("Conditions, where neither source nor profile proves them:", style="bold")
+        for name, text in conditions.items():
+            console.print(Text(f"  --allow {name}: {text}"))
+    form = rule.forms[0]
+    for title, function in (("Pattern", form.pattern), ("Replacement", form.replacement)):
+        _code(title, inspect.getsource(function), console)
+    if rule.rewritten:
+        _code("Before", rule.rewritten[0].before, console)
+        _code("After", rule.rewritten[0].after, console)
+
+
+def _code(title: str, source: str, console: Console) -> None:
+    console.print()
+    console.print(title, style="bold")
+    text = textwrap.dedent(source).strip()
+    console.print(Syntax(text, "python", theme="ansi_dark", background_color="default"))
