@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -43,5 +44,6 @@ def explain(rule: Substitution, console: Console) -> None:
 def _code(title: str, source: str, console: Console) -> None:
     console.print()
     console.print(title, style="bold")
-    text = textwrap.dedent(source).strip()
-    console.print(Syntax(text, "python", theme="ansi_dark", background_color="default"))
+    text = re.sub(r"  # (type: ignore|noqa).*", "", textwrap.dedent(source).strip())
+    code = Syntax(text, "python", theme="ansi_dark", background_color="default", word_wrap=True)
+    console.print(code)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.padding import Padding
 from rich.text import Text
 
-from npufix.reports.wording import milliseconds, plain, signed
+from npufix.reports.wording import counted, milliseconds, plain, signed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,23 +71,25 @@ def show_split(split: StepSplit, console: Console) -> None:
 
 def show_hot_operators(operators: Sequence[HotOperator], console: Console) -> None:
     """Print the Types with the most device time; line of code and shapes below each."""
-    console.print(Text(_row("Hot operator", "Core", "Calls", "Total", "Mean", "Share"), "bold"))
+    header = ("Hot operator", "Core", "Calls", "Total", "Mean", "Share")
+    console.print(Text(_row(header), "bold"))
     for op in operators:
         name, core = plain(op.type), plain(op.core)
         if len(name) > _NAME_WIDTH - 2:
             console.print(Text(name))
             name = ""
         spent = milliseconds(op.total_ns), milliseconds(op.mean_ns)
-        console.print(Text(_row(name, core, f"{op.calls:,}", *spent, f"{op.share:.1%}")))
+        console.print(Text(_row((name, core, f"{op.calls:,}", *spent, f"{op.share:.1%}"))))
         if op.where:
-            more = f" and {op.lines - 1} more lines" if op.lines > 1 else ""
+            more = f" and {counted(op.lines - 1, 'other line')}" if op.lines > 1 else ""
             _indented(Text(f"{plain(op.where)} {plain(op.function)}{more}", "dim"), console)
         if op.shapes:
-            more = f" and {op.other_shapes} more shapes" if op.other_shapes else ""
+            more = f" and {counted(op.other_shapes, 'other shape')}" if op.other_shapes else ""
             _indented(Text(f"{plain(op.shapes)}{more}", "dim"), console)
 
 
-def _row(name: str, core: str, calls: str, total: str, mean: str, share: str) -> str:
+def _row(cells: Sequence[str]) -> str:
+    name, core, calls, total, mean, share = cells
     return f"{name:<{_NAME_WIDTH}}{core:<16}{calls:>8}{total:>10}{mean:>10}{share:>8}"
 
 
@@ -95,11 +97,11 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
     """Print each finding: where, what it costs, what to write instead."""
     for number, finding in enumerate(findings, 1):
         title = Text.assemble(
-            (f"{number}. {finding.rule} {finding.name}", "bold"),
-            f"  {plain(finding.place)} in {plain(finding.function)}  ",
+            (f"{number}. {finding.rule} {finding.name}  ", "bold"),
             (finding.safety, _STYLES[finding.safety]),
         )
         console.print(title)
+        _indented(f"{finding.place} in {finding.function}", console)
         for line in (*_costs(finding), *_conditions(finding.conditions, details=details)):
             _indented(line, console)
         if finding.problem:
@@ -112,17 +114,20 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
         else:
             _indented(Text("\n".join(map(plain, signed(finding.code, " ")))), console)
         _show_verdict(finding, console, details=details)
+    for basis in sorted({f.saving.basis for f in findings if f.saving is not None}):
+        console.print(Text(f"Estimates: {basis}.", "dim"))
 
 
 def _costs(finding: Finding) -> list[str]:
     if not finding.device_ns:
         return []
     spent = f"{milliseconds(finding.device_ns)} per step ({finding.share:.1%})"
-    lines = [f"{spent}, {finding.calls} launches of {', '.join(finding.kernels)}"]
+    launches = counted(finding.calls, "launch", "launches")
+    lines = [f"{spent}, {launches} of {', '.join(finding.kernels)}"]
     if finding.saving is not None:
         low, high = milliseconds(finding.saving.low_ns), milliseconds(finding.saving.high_ns)
         between = low if low == high else f"{low} to {high}"
-        lines.append(f"saves about {between} ({finding.saving.basis})")
+        lines.append(f"saves about {between}")
     return lines
 
 

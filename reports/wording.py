@@ -32,14 +32,14 @@ def headline(
         files = len({f.path for f in findings})
         if not findings:
             return "No known slow pattern in this source."
-        return f"{_count(len(findings), 'slow pattern')} in {_count(files, 'file')}."
+        return f"{counted(len(findings), 'slow pattern')} in {counted(files, 'file')}."
     seen = [f for f in findings if f.device_ns]
     if with_source and seen:
         spent = sum(f.share for f in seen)
         step = f" of a {milliseconds(split.total_ns)} step" if split else " per step"
         gain = _gain(total)
         return (
-            f"{_count(len(seen), 'finding')}, {min(spent, 1.0):.1%} of the step: about {gain} can"
+            f"{counted(len(seen), 'finding')}, {min(spent, 1.0):.1%} of the step: about {gain} can"
             f" be saved{step}."
         )
     return _bottleneck(split, hot)
@@ -68,8 +68,9 @@ def _bottleneck(split: StepSplit | None, hot: Sequence[HotOperator]) -> str:
     return f"{text}; {first}." if first else f"{text}."
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return ``1 file``, ``2 files``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def plain(text: str) -> str:

@@ -136,12 +136,18 @@ def _show(  # noqa: PLR0913 - what to show and where
 
 
 def _summary(report: Report, patched: Patched) -> str:
-    proven, files = len(patched.written), len(patched.changes)
-    changed = "file" if files == 1 else "files"
-    return (
-        f"{proven} of {len(report.findings)} findings are in the patch, each proven equivalent;"
-        f" {files} {changed} changed."
+    from npufix.reports.wording import counted  # noqa: PLC0415 - not needed for --help
+
+    if not report.findings:
+        return report.headline
+    written, all_found = len(patched.written), counted(len(report.findings), "finding")
+    proven = sum(
+        f.verdict is not None and f.verdict.status == "equivalent" for f in patched.written
     )
+    files = counted(len(patched.changes), "file")
+    if proven == written:
+        return f"{written} of {all_found} in the patch, each proven equivalent; {files} changed."
+    return f"{written} of {all_found} in the patch, {proven} proven equivalent; {files} changed."
 
 
 def _print_diff(diff: str) -> None:

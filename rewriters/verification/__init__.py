@@ -1,0 +1,10 @@
+"""The proof of a rewrite: run the original and the patched code side by side and compare.
+
+``verify`` starts a child process and never imports torch itself. ``form.verify_form`` does the
+same for the two functions of a rule and runs in the process that calls it.
+"""
+
+from npufix.rewriters.verification.job import Job, RecordedOp
+from npufix.rewriters.verification.parent import verify
+
+__all__ = ["Job", "RecordedOp", "verify"]

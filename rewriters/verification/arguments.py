@@ -1,0 +1,207 @@
+"""Guess what a parameter wants from its default, its annotation and its name.
+
+Guesses are ordered by likelihood; the search tries them against the real function, so a wrong
+guess costs a millisecond and proves nothing false.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.verification.values import Several, Spec, Tensor, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
+    (r"_tp$|parallel|world_size", (1, 2)),
+    (r"intermediate|ffn|mlp_dim|inner", (16,)),
+    (r"vocab", (11,)),
+    (r"num_(key_value|kv)_heads|n_kv", (2, 1)),
+    (r"num_heads|n_?heads?|num_attention_heads", (2, 4)),
+    (r"top_?k|num_experts_per_tok|num_selected", (2, 1)),
+    (r"expert", (4,)),
+    (r"class|num_labels|categor", (4, 8)),
+    (r"head_dim", (4, 8)),
+    (r"kernel", (3,)),
+    (r"max_.*(pos|len|seq)|seq_?len|max_?len", (16,)),
+    (r"layers?$|depth|groups?$|stride|dilation", (1, 2)),
+    (r"padding$", (0, 1)),
+    (r"^(dim|axis)$", (-1, 1, 0)),
+    (r"rep(eat)?s?$|times|n_rep", (2, 1)),
+    (r"layer_idx|rank|pad_token|_id$|_idx$|index$", (0, 3)),
+    (r"dim|hidden|size|features|channels|embed|width|d_model|shape", (8, 16, 4)),
+    (r"^(n|k|m|num.*|.*count)$", (2, 8, 4)),
+)
+FLOATS: tuple[tuple[str, tuple[object, ...]], ...] = (
+    (r"eps", (1e-5, 1e-3)),
+    (r"drop|^p$|prob", (0.1,)),
+    (r"theta|base", (10000.0,)),
+    (r"temperature|tau|gamma", (2.0, 0.5)),
+    (r"alpha|scal|momentum|rate|lambda|decay|factor|std|range|thresh|limit", (0.25, 1.0)),
+)
+FLAGS = (
+    r"^(is_|use_|return_|output_|do_|no_|with_|has_|keep|training|inplace|causal|bias$|.*_bias$)"
+)
+TEXTS: tuple[tuple[str, tuple[object, ...]], ...] = (
+    (r"reduction", ("mean", "sum", "none")),
+    (r"act", ("silu", "gelu", "relu")),
+    (r"attn_impl", ("eager",)),
+)
+_INTEGER_TENSOR = (
+    r"ids?$|idx$|ind(ex|ices|exes)$|labels?$|targets?$|tokens?$|^gt|lens?$|lengths?$|offsets?$"
+    r"|selected|^y$|classes$|positions?$|inds?$"
+)
+_TABLE = r"^(cos|sin)|freqs|rotary|rope"
+MASK = r"mask|keep|valid$|is_pad"
+_UNIT_TENSOR = r"prob|alpha|weights?_matrix|conf"
+_TENSOR_ANNOTATION = r"Tensor"
+# Every symbol has its own size, so that a wrong axis cannot pass by coincidence.
+WIDTH = 8
+BASES: tuple[tuple[int, ...], ...] = (
+    (2, 3, WIDTH),
+    (3, WIDTH),
+    (2, 4, 3, WIDTH),
+    (WIDTH,),
+    (3, 4),
+    (3, 2),
+    (2, WIDTH, 3, 3),
+    (4, 4),
+    (),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of the function to call."""
+
+    name: str
+    annotation: str
+    default: object
+    keyword_only: bool = False
+
+    @property
+    def has_default(self) -> bool:
+        """Whether the call may leave it out."""
+        return self.default is not inspect.Parameter.empty
+
+
+def parameters(signature: inspect.Signature) -> list[Parameter]:
+    """Return the named parameters; what ``*args`` would collect is left empty."""
+    return [
+        Parameter(
+            p.name,
+            "" if p.annotation is p.empty else _text(p.annotation),
+            p.default,
+            p.kind is p.KEYWORD_ONLY,
+        )
+        for p in signature.parameters.values()
+        if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}
+    ]
+
+
+def _text(annotation: object) -> str:
+    if isinstance(annotation, type):
+        return annotation.__name__
+    return str(annotation)
+
+
+def _named(table: Sequence[tuple[str, tuple[object, ...]]], name: str) -> tuple[object, ...]:
+    return next((values for pattern, values in table if re.search(pattern, name)), ())
+
+
+def scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec]:
+    """Return guesses that are no tensors: by annotation if there is one, else by name."""
+    name, annotation = parameter.name.lower(), parameter.annotation
+    found: list[object] = []
+    if re.search(r"\bbool\b", annotation) or re.search(FLAGS, name):
+        found += [False, True]
+    if re.search(r"\bfloat\b", annotation) or (not annotation and _named(FLOATS, name)):
+        found += _named(FLOATS, name) or (0.5, 2.0)
+    if re.search(r"\bint\b", annotation) or (not annotation and _named(SIZES, name)):
+        found += [*(_named(SIZES, name) or (2, 8, 4, 1)), *widths]
+    if re.search(r"\bstr\b", annotation) or (not annotation and _named(TEXTS, name)):
+        found += _named(TEXTS, name)
+    specs: list[Spec] = []
+    for value in found:
+        if not any(
+            type(value) is type(s.value) and value == s.value for s in specs if isinstance(s, Value)
+        ):
+            specs.append(Value(value))
+    return specs
+
+
+def tensors(parameter: Parameter, base: tuple[int, ...]) -> list[Spec]:
+    """Return guesses that are tensors, with shapes that go with ``base``."""
+    name, annotation = parameter.name.lower(), parameter.annotation
+    lead, last = base[:-1], base[-1:]
+    rows = (*base[:1], *base[-2:-1])
+    same = [base, lead, last, base[-2:], (*lead, 1), base[:1]]
+    if re.search(_TABLE, name):
+        same = [base[-2:], (1, 1, *base[-2:]), *same]
+    fewer = [lead, base, (*lead, 1), base[:1], (*base[:1], 1), last, rows, (*lead, 2)]
+    if re.search("position", name):
+        fewer = [rows, *fewer]
+    ints = [Tensor(s, "int", h) for s in _distinct(fewer) for h in (4, 2, WIDTH)]
+    bools = [Tensor(s, "bool") for s in _distinct([base, lead, (*lead, 1), last, base[:1]])]
+    floats = [Tensor(s) for s in _distinct(same)]
+    units = [Tensor(s, "unit") for s in _distinct(same)]
+    order: list[list[Tensor]]
+    if re.search("Long|Int", annotation):
+        order = [ints]
+    elif "Bool" in annotation:
+        order = [bools]
+    elif re.search(MASK, name):
+        order = [bools, floats[:2], ints[:6]]
+    elif re.search(_INTEGER_TENSOR, name):
+        order = [ints, floats[:2]]
+    elif re.search(_UNIT_TENSOR, name):
+        order = [units, floats]
+    else:
+        order = [floats, ints[:6], bools[:2], units[:1]]
+    specs: list[Spec] = [spec for group in order for spec in group]
+    if re.search(r"(Tuple|tuple|List|list|Sequence)\[", annotation):
+        pair: list[Spec] = [Several((s, s)) for s in specs[:4] if isinstance(s, Tensor)]
+        specs = pair + specs
+    return specs
+
+
+def _distinct(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    return list(dict.fromkeys(shapes))
+
+
+def guesses(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()) -> list[Spec]:
+    """Return everything worth trying, the likeliest first."""
+    plain = scalars(parameter, widths)
+    wants_tensor = re.search(_TENSOR_ANNOTATION, parameter.annotation) is not None
+    made = tensors(parameter, base)
+    if parameter.has_default:
+        default: list[Spec] = [Value(parameter.default)]
+        others = made if wants_tensor or parameter.default is None else []
+        same_kind = [
+            s for s in plain if isinstance(s, Value) and type(s.value) is type(parameter.default)
+        ]
+        return default + (others if wants_tensor else same_kind + others)
+    if wants_tensor:
+        return made
+    if parameter.annotation and plain:
+        return plain
+    # No annotation: a name that is known to be a number is tried as one first.
+    return (
+        plain + made if plain and not re.search(_INTEGER_TENSOR, parameter.name) else made + plain
+    )
+
+
+def recorded_base(dims: tuple[int, ...]) -> tuple[int, ...]:
+    """Shrink a recorded shape, equal sizes staying equal and different ones different."""
+    small = iter((5, 7, 6, 9, 10, 12))
+    known: dict[int, int] = {}
+    for size in dims[:-1]:
+        if size not in known:
+            known[size] = size if size <= 4 else next(small, size)  # noqa: PLR2004 — already small
+    if dims and dims[-1] not in known:
+        known[dims[-1]] = dims[-1] if dims[-1] <= 4 else WIDTH  # noqa: PLR2004 — already small
+    return tuple(known[size] for size in dims)

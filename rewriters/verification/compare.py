@@ -1,0 +1,255 @@
+"""Judge two observations by a third: original and patched code against float64.
+
+An element passes if it is as close to the float64 value as twice the error that the original
+makes at elements of that magnitude, or within two units in the last place of the original.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from npufix.rewriters.verdict import Measure
+
+if TYPE_CHECKING:
+    from npufix.rewriters.verification.observe import Observation
+
+_FACTOR = 2.0
+"""How much worse than the original's error the patched error may be."""
+_ULPS = 2.0
+"""Half an ulp each for the two roundings, and as much again for another order of operations."""
+_SCALE_ULPS = 0.5
+"""Of the largest differing element: what cancellation leaves of one rounding of an operand."""
+_CREDIBLE_ULPS = 32.0
+"""An error beyond this is not carried over to other cases: it belongs to its own input."""
+_CREDIBLE = 0.1
+"""An original further off than this, for all cancellation, has overflowed or taken a branch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Triple:
+    """One tensor as the original, the patched code and the oracle left it."""
+
+    what: str
+    original: torch.Tensor
+    patched: torch.Tensor
+    oracle: torch.Tensor | None
+
+
+@dataclass(slots=True)
+class Difference:
+    """Something that tells the two apart."""
+
+    text: str
+    case: str
+    size: int
+    visible: bool = True
+    """Whether a person sees it in the printed numbers."""
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """Smallest is the best counterexample."""
+        return not self.visible, self.size
+
+
+class _Errors(NamedTuple):
+    original: float
+    patched: float
+
+
+@dataclass(slots=True)
+class Judge:
+    """Collects cases; tolerance is earned over all of them before any is judged."""
+
+    differences: list[Difference] = field(default_factory=list)
+    cases: int = 0
+    without_oracle: bool = False
+    _triples: list[tuple[str, int, Triple]] = field(default_factory=list)
+
+    def add(
+        self,
+        case: str,
+        size: int,
+        original: Observation,
+        patched: Observation,
+        oracle: Observation | None,
+    ) -> None:
+        """Take a case in which the original ran without an exception."""
+        self.cases += 1
+
+        def differs(text: str) -> None:
+            self.differences.append(Difference(text, case, size))
+
+        if patched.error:
+            during = " in backward" if patched.stage == "backward" else ""
+            differs(f"the original runs, the patched code raises {patched.error}{during}")
+            return
+        for name in sorted(original.plain.keys() | patched.plain.keys()):
+            before, after = original.plain.get(name), patched.plain.get(name)
+            if type(before) is not type(after) or before != after:
+                differs(f"{name} is {before!r} in the original, {after!r} in the patched code")
+        for name in original.aliases.keys() | patched.aliases.keys():
+            mine, theirs = original.aliases.get(name), patched.aliases.get(name)
+            if name in original.tensors and name in patched.tensors and mine != theirs:
+                differs(
+                    f"{name} shares memory with {_names(mine)} in the original, "
+                    f"with {_names(theirs)} in the patched code"
+                )
+        for name in [*original.tensors, *(patched.tensors.keys() - original.tensors.keys())]:
+            left, right = original.tensors.get(name), patched.tensors.get(name)
+            text = _unlike(name, left, right)
+            if text:
+                differs(text)
+            if text or left is None or right is None:
+                continue
+            found = oracle.tensors.get(name) if oracle is not None and not oracle.error else None
+            reference = found if found is not None and found.shape == left.shape else None
+            self.without_oracle |= left.is_floating_point() and reference is None
+            self._triples.append((case, size, Triple(name, left, right, reference)))
+
+    def decide(self) -> None:
+        """Judge the values of all cases."""
+        earned: dict[tuple[str, torch.dtype], float] = {}
+        for _, _, triple in self._triples:
+            error = _relative(triple.original, triple.oracle)
+            if error <= _CREDIBLE_ULPS * _eps(triple.original.dtype):
+                key = (triple.what, triple.original.dtype)
+                earned[key] = max(earned.get(key, 0.0), error)
+        for case, size, triple in self._triples:
+            known = earned.get((triple.what, triple.original.dtype), 0.0)
+            wrong = ~accepted(triple, known)
+            if wrong.any():
+                self.differences.append(_difference(triple, wrong, case, size))
+
+    def measures(self, changed: set[str]) -> tuple[Measure, ...]:
+        """Return the worst errors per tensor and dtype, leaving out what no call touched."""
+        worst: dict[tuple[str, str], _Errors] = {}
+        for _, _, triple in self._triples:
+            name = triple.what.removesuffix(" after the call")
+            if name != triple.what and name not in changed:
+                continue
+            key = (triple.what, str(triple.original.dtype).removeprefix("torch."))
+            reference = triple.original if triple.oracle is None else triple.oracle
+            found = _Errors(
+                _relative(triple.original, reference), _relative(triple.patched, reference)
+            )
+            if key not in worst or found.patched >= worst[key].patched:
+                worst[key] = found
+        return tuple(
+            Measure(what, dtype, errors.original, errors.patched)
+            for (what, dtype), errors in worst.items()
+        )
+
+
+def accepted(triple: Triple, earned: float) -> torch.Tensor:
+    """Return for each element whether the patched value may stand for the original.
+
+    ``earned`` is the largest relative error of the original's tensor over all cases.
+    """
+    original, patched = triple.original, triple.patched
+    same = (original == patched) | (original.isnan() & patched.isnan())
+    if not original.is_floating_point() or bool(same.all()):
+        return same
+    eps = _eps(original.dtype)
+    left, right = original.double(), patched.double()
+    reference = left if triple.oracle is None else triple.oracle.double()
+    rounded = reference.to(original.dtype)
+    finite = left.isfinite() & reference.isfinite() & right.isfinite()
+    # Only elements that differ set the scale: a fill value of -1e9 must not excuse the others.
+    scale = _largest(reference, ~same & reference.isfinite() & right.isfinite())
+    comparable = finite & (reference.abs() <= scale)
+    made = _largest(left - reference, comparable)
+    if made > max(_CREDIBLE * scale, _CREDIBLE_ULPS * eps * scale):
+        made = 0.0
+    allowed = _FACTOR * max(made, earned * scale)
+    near_oracle = (right - reference).abs() <= (
+        allowed + eps * (_ULPS * reference.abs() + _SCALE_ULPS * scale)
+    )
+    near_original = left.isfinite() & ((right - left).abs() <= eps * _ULPS * left.abs())
+    # Where the original overflows and float64 does not, the patched value may be either.
+    as_rounded = (rounded == patched) | (rounded.isnan() & patched.isnan())
+    return same | as_rounded | (right.isfinite() & (near_oracle | near_original))
+
+
+def _largest(value: torch.Tensor, where: torch.Tensor) -> float:
+    return value.abs()[where].max().item() if bool(where.any()) else 0.0
+
+
+def _unlike(name: str, left: torch.Tensor | None, right: torch.Tensor | None) -> str:
+    if left is None and right is None:
+        return ""
+    if left is None or right is None:
+        absent, present = ("original", "patched code")[:: 1 if left is None else -1]
+        return f"{name} is None in the {absent} and a tensor in the {present}"
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return f"{name} is {_kind(left)} in the original, {_kind(right)} in the patched code"
+    return ""
+
+
+def _eps(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+
+
+def _relative(value: torch.Tensor, oracle: torch.Tensor | None) -> float:
+    if oracle is None or not value.is_floating_point() or not value.numel():
+        return 0.0
+    left, right = value.double(), oracle.double()
+    finite = left.isfinite() & right.isfinite()
+    error, magnitude = _largest(left - right, finite), _largest(right, finite)
+    return error / magnitude if magnitude else error
+
+
+def _kind(value: torch.Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+def _names(names: frozenset[str] | None) -> str:
+    return " and ".join(sorted(names)) if names else "nothing"
+
+
+def _difference(triple: Triple, wrong: torch.Tensor, case: str, size: int) -> Difference:
+    """Describe the element that is furthest off."""
+    off = (triple.patched.double() - triple.original.double()).abs()
+    off = (off / triple.original.double().abs().clamp(min=1e-30)).nan_to_num(1e300, posinf=1e300)
+    off = torch.where(wrong, off, -1.0)
+    at = tuple((off == off.max()).nonzero()[0].tolist())
+    left, right = triple.original[at].item(), triple.patched[at].item()
+    reference = "" if triple.oracle is None else f" (float64: {triple.oracle[at].item():.6g})"
+    where = f" at {list(at)}" if at else ""
+    count = f"; {int(wrong.sum())} of {wrong.numel()} elements differ" if wrong.numel() > 1 else ""
+    text = (
+        f"{triple.what} {_kind(triple.original)}{where} is {left:.6g} in the original, "
+        f"{right:.6g} in the patched code{reference}{count}"
+    )
+    return Difference(text, case, size, visible=f"{left:.3g}" != f"{right:.3g}")
+
+
+def bitwise(left: Observation, right: Observation) -> str:
+    """Return what keeps two observations from being the same bit for bit; empty if nothing."""
+    if right.error:
+        return f"it raises {right.error}"
+    if left.plain != right.plain or left.aliases != right.aliases:
+        return "results, attributes or shared memory differ"
+    for name in left.tensors.keys() | right.tensors.keys():
+        before, after = left.tensors.get(name), right.tensors.get(name)
+        text = _unlike(name, before, after)
+        if text:
+            return text
+        if (
+            before is not None
+            and after is not None
+            and not torch.equal(_bits(before), _bits(after))
+        ):
+            return f"{name} differs"
+    return ""
+
+
+def _bits(value: torch.Tensor) -> torch.Tensor:
+    if not value.is_floating_point():
+        return value
+    # NaN is never equal to itself and 0.0 equals -0.0: compare where they stand.
+    nan = value.isnan()
+    number = torch.where(nan, 0.0, value.double())
+    return torch.stack([nan.double(), number.signbit().double(), number])

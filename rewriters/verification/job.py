@@ -1,0 +1,39 @@
+"""What the verifier is asked: one function of the user before and after a rewrite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedOp:
+    """An operator that the dump recorded inside the function."""
+
+    name: str
+    dims: tuple[tuple[int, ...] | None, ...]
+    """Shape per argument; None where the argument is no tensor."""
+    types: tuple[str, ...]
+    """As the profiler names them: ``float``, ``long int``, ``c10::BFloat16``, ``Scalar``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One function to verify; the texts are those of whole modules."""
+
+    path: str
+    """The user's file: for messages, and for the package that relative imports start from."""
+    root: str
+    """The source root, importable in the child."""
+    original: str
+    patched: str
+    """The direct form: it calls ``torch_npu`` unguarded, so that the fused branch runs on CPU."""
+    qualname: str
+    """``LlamaRMSNorm.forward``, ``focal_loss``."""
+    lines_original: tuple[int, ...]
+    """Where the rewritten expressions start; every one of them must be reached."""
+    lines_patched: tuple[int, ...]
+    portable: str = ""
+    """The text that is written, if it differs: guarded, and on CPU equal bit for bit."""
+    recorded: tuple[RecordedOp, ...] = ()
+    torch_npu_version: str = ""
+    """The user's; empty if unknown."""

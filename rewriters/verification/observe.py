@@ -1,0 +1,229 @@
+"""Run one call and write down everything that it did."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import torch
+
+from npufix.rewriters.verification.attempt import attempt
+from npufix.rewriters.verification.oracle import float64
+from npufix.rewriters.verification.values import generator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Gradients: TypeAlias = Literal["leaf", "copy", "none"]
+"""Inputs are leaves; or copies of leaves, for code that writes into them; or want no gradient."""
+CALL_S = 3.0
+_DEPTH = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call that is ready to run, with tensors that nobody else holds."""
+
+    call: Callable[[Mapping[str, object]], object]
+    arguments: Mapping[str, object]
+    state: Callable[[], Mapping[str, object]] = dict
+    """The tensors and plain attributes of ``self``; empty for a function."""
+
+
+@dataclass(slots=True)
+class Observation:
+    """What a call returned, changed and propagated."""
+
+    tensors: dict[str, torch.Tensor | None] = field(default_factory=dict)
+    plain: dict[str, object] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    """Arguments and attributes that no longer hold what they held before."""
+    aliases: dict[str, frozenset[str]] = field(default_factory=dict)
+    """For each result, the arguments, attributes and results that it shares memory with."""
+    error: str = ""
+    kind: str = ""
+    stage: Literal["", "call", "backward"] = ""
+
+    @property
+    def tells_something(self) -> bool:
+        """Whether there is a result or an effect that a wrong patch could change."""
+        values = (*self.tensors.items(), *self.plain.items())
+        results = [n for n, v in values if n.startswith("result") and v is not None]
+        return bool(results or self.changed)
+
+
+def leaves(value: object, name: str, depth: int = 0) -> Iterator[tuple[str, object]]:
+    """Yield tensors and plain values of a nested result, each with a readable name."""
+    if isinstance(value, torch.Tensor | bool | int | str | bytes) or value is None:
+        yield name, value
+    elif isinstance(value, float):
+        yield name, torch.tensor(value, dtype=torch.float32)
+    elif isinstance(value, torch.dtype | torch.device):
+        yield name, str(value)
+    elif type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+        yield f"type of {name}", type(value).__name__
+        yield name, torch.as_tensor(value)
+    else:
+        yield f"type of {name}", type(value).__name__
+        for inner, item in _items(value, name) if depth < _DEPTH else ():
+            yield from leaves(item, inner, depth + 1)
+
+
+def _items(value: object, name: str) -> list[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        return [(f"{name}[{key!r}]", item) for key, item in value.items()]
+    if isinstance(value, list | tuple):
+        return [(f"{name}[{index}]", item) for index, item in enumerate(value)]
+    if isinstance(value, type | torch.nn.Module) or callable(value):
+        return []
+    return [(f"{name}.{key}", item) for key, item in getattr(value, "__dict__", {}).items()]
+
+
+def seed_everything(seed: int) -> None:
+    """Give original and patched code the same random numbers."""
+    # torch.manual_seed also queues a traceback for every absent accelerator, and keeps it.
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % (1 << 32))
+
+
+def observe(
+    prepared: Prepared, gradients: Gradients, seed: int, oracle_of: torch.dtype | None = None
+) -> Observation:
+    """Run the call, forward and backward; with ``oracle_of``, in float64 instead of that dtype."""
+    roots = {
+        name: value
+        for key, argument in prepared.arguments.items()
+        for name, value in leaves(argument, key)
+        if isinstance(value, torch.Tensor)
+    }
+    if gradients != "none":
+        for root in roots.values():
+            if root.is_floating_point():
+                root.requires_grad_()
+    passed: Mapping[str, object] = prepared.arguments
+    if gradients == "copy":
+        passed = {key: _copied(value) for key, value in passed.items()}
+    inside = {f"self.{name}": value for name, value in prepared.state().items()}
+    weights = {
+        name: value
+        for name, value in inside.items()
+        if isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
+    }
+    before = _snapshot(passed, inside)
+    seed_everything(seed)
+    mode = nullcontext() if oracle_of is None else float64(oracle_of)
+    with mode, torch.set_grad_enabled(gradients != "none"):
+        outcome = attempt(lambda: prepared.call(passed), CALL_S)
+    seen = Observation(error=outcome.error, kind=outcome.kind, stage="call")
+    if outcome.error:
+        return seen
+    seen.stage = ""
+    results = dict(leaves(outcome.value, "result"))
+    _note_values(seen, results)
+    after_state = {f"self.{name}": value for name, value in prepared.state().items()}
+    after = _snapshot(passed, after_state)
+    for name, value in after.items():
+        seen.changed |= set() if _same(before.get(name), value) else {name}
+        (seen.tensors if isinstance(value, torch.Tensor) else seen.plain)[
+            f"{name} after the call"
+        ] = value  # type: ignore[assignment]
+    seen.plain["attributes after the call"] = tuple(sorted(after_state))
+    seen.aliases = _aliases(results, {**dict(_tensors(passed)), **inside})
+    if gradients != "none":
+        wanted = {n: r for n, r in roots.items() if r.requires_grad} | weights
+        _propagate(seen, results, wanted)
+    return seen
+
+
+def _tensors(passed: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    for key, argument in passed.items():
+        yield from leaves(argument, key)
+
+
+def _copied(value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, tuple):
+        return tuple(_copied(item) for item in value)
+    return value
+
+
+def _snapshot(passed: Mapping[str, object], inside: Mapping[str, object]) -> dict[str, object]:
+    return {
+        name: value.detach().clone() if isinstance(value, torch.Tensor) else value
+        for name, value in (*_tensors(passed), *inside.items())
+    }
+
+
+def _same(before: object, after: object) -> bool:
+    if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
+        if before.shape != after.shape or before.dtype != after.dtype:
+            return False
+        return torch.equal(before, after) or bool(
+            ((before == after) | (before.isnan() & after.isnan())).all()
+        )
+    return type(before) is type(after) and before == after
+
+
+def _note_values(seen: Observation, results: Mapping[str, object]) -> None:
+    for name, value in results.items():
+        if isinstance(value, torch.Tensor):
+            seen.tensors[name] = value.detach().clone()
+            seen.plain[f"requires_grad of {name}"] = value.requires_grad
+        else:
+            seen.plain[name] = value
+
+
+def _memory(value: object) -> int | None:
+    if not isinstance(value, torch.Tensor) or not value.numel() or value.layout != torch.strided:
+        return None
+    return value.untyped_storage().data_ptr()
+
+
+def _aliases(
+    results: Mapping[str, object], others: Mapping[str, object]
+) -> dict[str, frozenset[str]]:
+    everything = {**others, **results}
+    memory = {name: _memory(value) for name, value in everything.items()}
+    return {
+        name: frozenset(
+            other for other, at in memory.items() if other != name and at == memory[name]
+        )
+        for name in results
+        if memory[name] is not None
+    }
+
+
+def _propagate(
+    seen: Observation, results: Mapping[str, object], wanted: Mapping[str, torch.Tensor]
+) -> None:
+    terms = [
+        (value * _cotangent(value, name)).sum()
+        for name, value in results.items()
+        if isinstance(value, torch.Tensor) and value.requires_grad and value.is_floating_point()
+    ]
+    found: tuple[torch.Tensor | None, ...] = (None,) * len(wanted)
+    if terms and wanted:
+        loss = torch.stack([term.double() for term in terms]).sum()
+        outcome = attempt(
+            lambda: torch.autograd.grad(loss, list(wanted.values()), allow_unused=True), CALL_S
+        )
+        if outcome.error:
+            seen.error, seen.kind, seen.stage = outcome.error, outcome.kind, "backward"
+            return
+        found = outcome.value  # type: ignore[assignment]
+    for name, gradient in zip(wanted, found, strict=True):
+        seen.tensors[f"gradient of {name}"] = gradient
+
+
+def _cotangent(value: torch.Tensor, name: str) -> torch.Tensor:
+    # Eighths are exact in every floating dtype, so the upstream gradient is the same everywhere.
+    drawn = torch.randint(-8, 9, value.shape, generator=generator(name))
+    return (drawn / 8).to(value.dtype)

@@ -1,0 +1,132 @@
+"""The walls around the user's code: environment, limits, files, network."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "CONDA_PREFIX", "SYSTEMROOT")
+_SET = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "2",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    # Scripted and compiled functions run as the Python they are written in: only there can
+    # the verifier see which lines ran.
+    "PYTORCH_JIT": "0",
+    "TORCHDYNAMO_DISABLE": "1",
+    # A real torch_npu would claim the ``npu`` operators before the reference kernels do.
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+}
+_WRITING = ("w", "a", "x", "+")
+_REFUSED = frozenset(
+    {
+        "os.exec",
+        "os.fork",
+        "os.forkpty",
+        "os.kill",
+        "os.killpg",
+        "os.posix_spawn",
+        "os.spawn",
+        "os.system",
+        "socket.bind",
+        "socket.connect",
+        "socket.getaddrinfo",
+        "socket.sendto",
+        "subprocess.Popen",
+    }
+)
+_PATHS = frozenset({"os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.truncate", "os.chmod"})
+
+
+class ExpiredError(BaseException):
+    """One call of the user's code took too long; no ``except Exception`` of theirs stops it."""
+
+
+def environment(parent: Mapping[str, str], home: str) -> dict[str, str]:
+    """Return what the child may know of the parent's environment: no tokens, no proxies."""
+    kept = {name: parent[name] for name in _KEPT if name in parent}
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return kept | _SET | {"HOME": home, "TMPDIR": home, "PYTHONPATH": path}
+
+
+def separate_streams() -> tuple[int, int]:
+    """Keep the pipes of the protocol to ourselves; the user's code gets /dev/null instead."""
+    reading, writing = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.close(null)
+    return reading, writing
+
+
+def limit_memory(allowed: int) -> None:
+    """Let the process grow by ``allowed`` bytes from here, and leave no core file behind."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    statm = Path("/proc/self/statm")
+    # What torch has mapped by now is not the user's doing (a CUDA build maps gigabytes).
+    mapped = int(statm.read_text().split()[0]) * resource.getpagesize() if statm.exists() else 0
+    for name in ("RLIMIT_AS", "RLIMIT_DATA"):
+        kind = getattr(resource, name, None)
+        if kind is not None:
+            _, hard = resource.getrlimit(kind)
+            wanted = mapped + allowed
+            soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(kind, (soft, hard))
+
+
+def guard_side_effects(home: str) -> None:
+    """Refuse network, processes, and files written outside the child's own folder.
+
+    The verifier calls functions with arguments it made up; a ``save(path)`` among what they
+    call must not touch the user's disk. This stops accidents, not an attacker.
+    """
+    allowed = (os.path.realpath(home), "/dev/", "/proc/self/")
+
+    def inside(path: object) -> bool:
+        if not isinstance(path, str | bytes | os.PathLike):
+            return True  # a file descriptor that was opened under the same rule
+        return os.path.realpath(os.fsdecode(path)).startswith(allowed)
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event in _REFUSED:
+            raise PermissionError(f"{event} is not allowed during verification")
+        if event == "open":
+            path, mode, flags = arguments
+            writing = (isinstance(mode, str) and any(m in mode for m in _WRITING)) or (
+                mode is None and isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
+            )
+            if writing and not inside(path):
+                raise PermissionError(f"writing {path!r} is not allowed during verification")
+        elif event in _PATHS and not inside(arguments[0]):
+            raise PermissionError(f"{event} of {arguments[0]!r} is not allowed")
+
+    sys.addaudithook(hook)
+
+
+@contextmanager
+def alarm(seconds: float) -> Iterator[None]:
+    """Raise ``ExpiredError`` inside the block when it takes longer; a no-op off the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def expire(_signal: int, _frame: object) -> None:
+        raise ExpiredError(f"no result within {seconds:g} s")
+
+    previous = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)

@@ -1,0 +1,249 @@
+"""Find arguments under which the original runs and reaches the rewritten lines."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from npufix.rewriters.verification.arguments import (
+    BASES,
+    MASK,
+    WIDTH,
+    Parameter,
+    guesses,
+    recorded_base,
+)
+from npufix.rewriters.verification.attempt import attempt
+from npufix.rewriters.verification.observe import CALL_S, seed_everything
+from npufix.rewriters.verification.reach import Wanted, traced
+from npufix.rewriters.verification.stand_ins import Recipe, recipes
+from npufix.rewriters.verification.target import Assignment, Case, Target
+from npufix.rewriters.verification.values import (
+    FLAVOURS,
+    Flavour,
+    Spec,
+    Tensor,
+    Value,
+    dimensions,
+    kinds,
+    resized,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from npufix.rewriters.verification.job import RecordedOp
+
+_SEARCH_S = 6.0
+_AFTERWARDS_S = 1.5
+"""For further assignments, once the lines have been reached."""
+_ENOUGH = 5
+_ENOUGH_LATER = 2
+"""For each further way to make the object."""
+_HALF_TYPES = ("c10::BFloat16", "c10::Half")
+_MOST_RECIPES = 3
+_MOST_COST = 60
+_OPTIONAL_COST = 2
+_MOST_EXPIRED = 2
+_OTHER_SIZE = 5
+
+
+@dataclass(slots=True)
+class Found:
+    """The result of a search."""
+
+    assignments: list[Assignment] = field(default_factory=list)
+    reached: set[int] = field(default_factory=set)
+    ran: bool = False
+    """Whether the original ran at all, reaching the lines or not."""
+    errors: Counter[str] = field(default_factory=Counter)
+    expired: int = 0
+
+    @property
+    def reason(self) -> str:
+        """Why there are no assignments."""
+        if self.expired >= _MOST_EXPIRED:
+            return f"the original does not return within {CALL_S:g} s"
+        if self.ran:
+            return "no arguments were found that reach the rewritten lines"
+        common = self.errors.most_common(1)
+        why = f"; most often: {common[0][0]}" if common else ""
+        return f"no arguments were found under which the original runs{why}"
+
+
+def search(target: Target, wanted: Wanted, recorded: Sequence[RecordedOp]) -> Found:
+    """Try guesses, the likeliest first, until the lines are reached by several of them."""
+    found = Found()
+    deadline = time.monotonic() + _SEARCH_S
+    options: list[Recipe | None] = [None]
+    if target.owner is not None:
+        made = recipes(target.owner, target.name, target.loaded.namespace)
+        options = list(itertools.islice(made, _MOST_RECIPES))
+        if not options:
+            found.errors["no object of the class can be made"] += 1
+    for left, recipe in zip(range(len(options), 0, -1), options, strict=True):
+        until = time.monotonic() + (deadline - time.monotonic()) / left
+        widths = _widths(target, recipe)
+        tried = _combinations(target.parameters(), _bases(recorded, widths), widths)
+        assignments = (Assignment(recipe, specs) for specs in tried)
+        _search_some(target, wanted, assignments, found, until)
+    return found
+
+
+def _search_some(
+    target: Target, wanted: Wanted, tried: Iterator[Assignment], found: Found, until: float
+) -> None:
+    start = len(found.assignments)
+    enough = start + (_ENOUGH_LATER if start else _ENOUGH)
+    looks: set[tuple[object, ...]] = set()
+    for assignment in tried:
+        if time.monotonic() > until or found.expired >= _MOST_EXPIRED:
+            return
+        look = _look(assignment.specs)
+        if look in looks or (found.assignments and _far_fetched(assignment.specs)):
+            continue
+        ran = run_traced(target, Case(assignment), found)
+        reached = wanted.reached(ran) if ran is not None else set()
+        if ran is None or (wanted.unreached(set()) and not reached):
+            continue
+        looks.add(look)
+        if len(found.assignments) == start:
+            until = min(until, time.monotonic() + _AFTERWARDS_S)
+        if len(found.assignments) < enough or reached - found.reached:
+            found.assignments.append(assignment)
+        found.reached |= reached
+        if len(found.assignments) >= enough and not wanted.unreached(found.reached):
+            return
+
+
+def run_traced(target: Target, case: Case, found: Found | None = None) -> set[int] | None:
+    """Return the lines of the module that this call runs; None if it raises."""
+    with traced(target.loaded.filename) as lines:
+
+        def call() -> object:
+            prepared = target.prepare(case, torch.float32)
+            seed_everything(case.seed)
+            return prepared.call(prepared.arguments)
+
+        outcome = attempt(call, CALL_S)
+    if found is not None:
+        if outcome.error:
+            found.errors[outcome.error] += 1
+            found.expired += outcome.expired
+        else:
+            found.ran = True
+    return None if outcome.error else lines
+
+
+def _widths(target: Target, recipe: Recipe | None) -> list[int]:
+    """Return the sizes that the object's own tensors have: one of them is the input's width."""
+    if recipe is None or target.owner is None:
+        return []
+    made = target.instance(recipe, torch.float32)
+    if not isinstance(made, torch.nn.Module):
+        return []
+    sizes: dict[int, None] = {}
+    for parameter in made.parameters():
+        sizes.update(dict.fromkeys(reversed(parameter.shape)))
+    return [size for size in sizes if size > 1][:4]
+
+
+def _bases(recorded: Sequence[RecordedOp], widths: Sequence[int]) -> list[tuple[int, ...]]:
+    bases = [recorded_base(d) for op in recorded for d in op.dims if d and all(s > 0 for s in d)]
+    bases.sort(key=len, reverse=True)
+    for width in widths:
+        if width != WIDTH:
+            bases += [(2, 3, width), (3, width)]
+    return list(dict.fromkeys((*bases[:6], *BASES)))
+
+
+def _combinations(
+    wanted: Sequence[Parameter], bases: Sequence[tuple[int, ...]], widths: Sequence[int]
+) -> Iterator[dict[str, Spec]]:
+    """Yield arguments by rising cost: the sum of the ranks of all guesses made."""
+    table = [[guesses(p, base, widths) for p in wanted] for base in bases]
+    for cost in range(_MOST_COST):
+        for rank, options in enumerate(table[: cost + 1]):
+            for chosen in _split(wanted, options, cost - rank):
+                yield {p.name: s for p, s in zip(wanted, chosen, strict=True)}
+
+
+def _split(
+    wanted: Sequence[Parameter], options: Sequence[Sequence[Spec]], cost: int
+) -> Iterator[tuple[Spec, ...]]:
+    if not wanted:
+        if cost == 0:
+            yield ()
+        return
+    extra = _OPTIONAL_COST if wanted[0].has_default else 0
+    for rank, spec in enumerate(options[0]):
+        price = rank + extra if rank else 0
+        if price > cost:
+            break
+        for rest in _split(wanted[1:], options[1:], cost - price):
+            yield (spec, *rest)
+
+
+def _far_fetched(specs: Mapping[str, Spec]) -> bool:
+    """Say whether a tensor is bool though nothing in its name asks for it."""
+    return any(
+        isinstance(s, Tensor) and s.kind == "bool" and not re.search(MASK, name.lower())
+        for name, s in specs.items()
+    )
+
+
+def _look(specs: Mapping[str, Spec]) -> tuple[object, ...]:
+    """Return what makes assignments different enough: ranks, kinds and plain values."""
+    return tuple(
+        (len(s.shape), s.kind) if isinstance(s, Tensor) else str(s) for s in specs.values()
+    )
+
+
+def is_mixed(recorded: Sequence[RecordedOp]) -> bool:
+    """Say whether the dump shows float32 and half tensors meeting in one operator."""
+    return any({"float"} < set(op.types) & {"float", *_HALF_TYPES} for op in recorded)
+
+
+def cases(assignments: Sequence[Assignment], *, mixed: bool) -> Iterator[Case]:
+    """Yield the cases worth comparing: values, modes and sizes that tell code apart."""
+    for assignment in assignments:
+        for seed in range(2):
+            yield Case(assignment, seed=seed)
+    for assignment in assignments:
+        if assignment.recipe is not None:
+            yield Case(assignment, training=False)
+            if mixed:
+                yield Case(assignment, float32_weights=True)
+        for flavour in _flavours(assignment):
+            yield Case(assignment, flavour)
+    for assignment in assignments[:3]:
+        for resize in _resizes(assignment):
+            yield Case(resize)
+
+
+def _flavours(assignment: Assignment) -> Iterator[Flavour]:
+    present = kinds(assignment.specs.values())
+    needs: dict[Flavour, str] = {"negative": "int", "all true": "bool", "all false": "bool"}
+    for flavour in FLAVOURS[1:]:
+        if flavour in {"zeros", "strided"} or needs.get(flavour, "float") in present:
+            yield flavour
+
+
+def _resizes(assignment: Assignment) -> Iterator[Assignment]:
+    """Change one size everywhere it occurs: to one, to nothing, to another, to a square."""
+    sizes = dimensions(assignment.specs)
+    # A dimension of one is structure (a column of labels), not a size.
+    for old in (size for size in sizes if size > 1):
+        for new in dict.fromkeys((1, _OTHER_SIZE, 0, *sizes)):
+            if new != old:
+                yield Assignment(assignment.recipe, resized(assignment.specs, old, new))
+    whole = {n: s for n, s in assignment.specs.items() if isinstance(s, Value)}
+    for name, spec in whole.items():
+        if type(spec.value) is int and spec.value > 1:
+            yield Assignment(assignment.recipe, {**assignment.specs, name: Value(1)})

@@ -1,0 +1,262 @@
+"""Bring an object of the user's class into being, by its own ``__init__`` where possible."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import itertools
+import re
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from npufix.rewriters.verification.arguments import (
+    FLAGS,
+    FLOATS,
+    SIZES,
+    TEXTS,
+    WIDTH,
+    Parameter,
+    parameters,
+    scalars,
+)
+from npufix.rewriters.verification.attempt import attempt
+from npufix.rewriters.verification.values import Made, Spec, Value, generator, materialise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_CONFIG = r"^(config|cfg|args|configuration|hparams|params|model_args|opts?)$"
+_MOST_PARAMETERS = 50_000_000
+_TRIES = 48
+_BUILD_S = 5.0
+_REPAIRS = 12
+
+
+class StandInConfig:
+    """A configuration that invents what is asked of it, from the name."""
+
+    def __init__(self, known: Mapping[str, object]) -> None:
+        """Start from attributes that were asked for and could not be guessed before."""
+        self.__dict__.update(known)
+
+    def __getattr__(self, name: str) -> object:
+        lower = name.lower()
+        if lower.startswith("_") and "attn_impl" not in lower:
+            raise AttributeError(name)
+        if re.search(FLAGS, lower):
+            return False
+        for table in (FLOATS, TEXTS, SIZES):
+            for pattern, values in table:
+                if re.search(pattern, lower):
+                    return values[0]
+        raise AttributeError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to make an object, the same way for the original and the patched class."""
+
+    arguments: tuple[tuple[str, Spec], ...] = ()
+    attributes: tuple[tuple[str, str], ...] | None = None
+    """Not None: ``__init__`` does not run; these attributes are set, as what the values say."""
+
+    def build(self, owner: type) -> object:
+        """Make the object; parameters get values that no forgotten weight can hide behind."""
+        torch.default_generator.manual_seed(0)
+        if self.attributes is None:
+            made: object = owner(**materialise(dict(self.arguments), "ordinary", 0, torch.float32))
+        else:
+            made = self._without_init(owner, self.attributes)
+        if isinstance(made, torch.nn.Module):
+            _randomise(made)
+        return made
+
+    @staticmethod
+    def _without_init(owner: type, attributes: tuple[tuple[str, str], ...]) -> object:
+        made: object = object.__new__(owner)
+        if isinstance(made, torch.nn.Module):
+            torch.nn.Module.__init__(made)
+        for name, what in attributes:
+            setattr(made, name, _attribute(what, name, module=isinstance(made, torch.nn.Module)))
+        return made
+
+    def __str__(self) -> str:
+        if self.attributes is not None:
+            return "an instance made without __init__"
+        return ", ".join(f"{name}={spec}" for name, spec in self.arguments)
+
+
+class StandInLayer(torch.nn.Module):
+    """A layer that nothing is known of: no two of them compute the same."""
+
+    def __init__(self, name: str) -> None:
+        """Derive the function from the name."""
+        super().__init__()
+        self.scale, self.shift = torch.rand(2, generator=generator(name)).tolist()
+
+    def forward(self, x: object, *_others: object, **_keywords: object) -> object:
+        """Return the first argument, changed."""
+        if isinstance(x, torch.Tensor) and x.is_floating_point():
+            return x.tanh() * (0.5 + self.scale) + self.shift
+        return x
+
+
+def _attribute(what: str, name: str, *, module: bool) -> object:
+    if what == "call":
+        return StandInLayer(name)
+    if what == "tensor":
+        weight = torch.ones(WIDTH)
+        return torch.nn.Parameter(weight) if module else weight
+    plain = scalars(Parameter(name, "", inspect.Parameter.empty))
+    return plain[0].value if plain and isinstance(plain[0], Value) else None
+
+
+def _randomise(module: torch.nn.Module) -> None:
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if parameter.is_floating_point():
+                drawn = torch.randn(parameter.shape, generator=generator(name))
+                parameter.copy_(drawn * 0.5 + 0.25 * drawn.sign())
+
+
+def recipes(owner: type, method: str, namespace: Mapping[str, object]) -> Iterator[Recipe]:
+    """Yield recipes that work, the most faithful first."""
+    found = 0
+    for arguments in _constructions(owner, namespace):
+        recipe = Recipe(tuple(arguments.items()))
+        made = attempt(lambda r=recipe: _checked(r, owner), _BUILD_S)  # type: ignore[misc]
+        if not made.error:
+            found += 1
+            yield recipe
+    if not found:
+        recipe = Recipe(attributes=tuple(sorted(_read_attributes(owner, method).items())))
+        if not attempt(lambda: recipe.build(owner), _BUILD_S).error:
+            yield recipe
+
+
+def _checked(recipe: Recipe, owner: type) -> None:
+    made = recipe.build(owner)
+    if isinstance(made, torch.nn.Module):
+        count = sum(p.numel() for p in made.parameters())
+        if count > _MOST_PARAMETERS:
+            raise MemoryError(f"the module has {count} parameters")
+
+
+def _constructions(owner: type, namespace: Mapping[str, object]) -> Iterator[dict[str, Spec]]:
+    if owner.__init__ is object.__init__ or owner.__init__ is torch.nn.Module.__init__:  # type: ignore[misc]
+        yield {}
+        return
+    signature = attempt(lambda: inspect.signature(owner), _BUILD_S).value
+    if not isinstance(signature, inspect.Signature):
+        return
+    options: list[list[tuple[str, Spec | None]]] = []
+    for parameter in parameters(signature):
+        specs = _options(owner, parameter, namespace)
+        if parameter.has_default:
+            other = [s for s in specs if not _is(s, parameter.default)]
+            options.append([(parameter.name, None), *((parameter.name, s) for s in other[:2])])
+        elif specs:
+            options.append([(parameter.name, s) for s in specs])
+        else:
+            options.append([(parameter.name, Value(WIDTH)), (parameter.name, Value(None))])
+    seen: list[tuple[tuple[str, Spec | None], ...]] = []
+    for combination in itertools.islice(_by_rank(options), _TRIES):
+        if combination in seen:
+            continue
+        seen.append(combination)
+        yield {name: spec for name, spec in combination if spec is not None}
+
+
+def _is(spec: Spec, default: object) -> bool:
+    return isinstance(spec, Value) and spec.value == default
+
+
+def _by_rank(
+    options: list[list[tuple[str, Spec | None]]],
+) -> Iterator[tuple[tuple[str, Spec | None], ...]]:
+    ranks = itertools.islice(itertools.product(*(range(min(len(o), 4)) for o in options)), 4096)
+    # Second: nothing at its default, so that a forgotten ``eps`` cannot hide behind one that
+    # happens to be the operator's own.
+    off = tuple(1 if o[0][1] is None and len(o) > 1 else 0 for o in options)
+    first, *others = sorted(ranks, key=sum)
+    for combination in (first, off, *others):
+        yield tuple(o[i] for o, i in zip(options, combination, strict=True))
+
+
+def _options(owner: type, parameter: Parameter, namespace: Mapping[str, object]) -> list[Spec]:
+    bare = re.sub(r"\W.*", "", parameter.annotation.strip("'\"").rpartition(".")[2])
+    annotated = namespace.get(bare)
+    specs: list[Spec] = []
+    if isinstance(annotated, type) and annotated is not torch.Tensor and not parameter.has_default:
+        specs += _configurations(annotated)
+    if re.search(_CONFIG, parameter.name):
+        specs.append(_invented(owner, parameter.name))
+        for name, value in namespace.items():
+            if name.endswith(("Config", "Args")) and isinstance(value, type):
+                specs += _configurations(value)
+    return specs + scalars(parameter)
+
+
+def _configurations(kind: type) -> list[Spec]:
+    """Offer a configuration with small sizes first, then as it is by default."""
+
+    def small() -> object:
+        made = kind()
+        for name, value in list(vars(made).items()):
+            if type(value) is int and value > 2 * WIDTH:
+                guessed = scalars(Parameter(name, "int", inspect.Parameter.empty))
+                if guessed and isinstance(guessed[0], Value):
+                    setattr(made, name, guessed[0].value)
+        return made
+
+    if attempt(kind, _BUILD_S).error:
+        return []
+    return [Made(small, f"{kind.__name__}() with small sizes"), Made(kind, f"{kind.__name__}()")]
+
+
+def _invented(owner: type, name: str) -> Made:
+    """Find out by trying which attributes ``__init__`` reads that no name tells."""
+    known: dict[str, object] = {}
+    for _ in range(_REPAIRS):
+        config = StandInConfig(known)
+        outcome = attempt(lambda c=config: owner(**{name: c}), _BUILD_S)  # type: ignore[misc]
+        asked = outcome.error.removeprefix("AttributeError: ")
+        if outcome.kind != "AttributeError" or not asked.isidentifier() or asked in known:
+            break
+        known[asked] = WIDTH
+    return Made(lambda: StandInConfig(copy.copy(known)), "a stand-in configuration")
+
+
+def _read_attributes(owner: type, method: str) -> dict[str, str]:
+    """Return what ``method`` reads from ``self``: as a tensor, a callable or a number."""
+    found: dict[str, str] = {}
+    queue, seen = [method], set[str]()
+    while queue:
+        name = queue.pop()
+        function = inspect.getattr_static(owner, name, None)
+        if name in seen or not inspect.isfunction(function):
+            continue
+        seen.add(name)
+        source = attempt(lambda f=function: inspect.getsource(f), _BUILD_S).value  # type: ignore[misc]
+        if not isinstance(source, str):
+            continue
+        tree = ast.parse(textwrap.dedent(source))
+        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
+                continue
+            if node.value.id != "self" or not isinstance(node.ctx, ast.Load):
+                continue
+            if hasattr(owner, node.attr):
+                queue.append(node.attr)
+            elif id(node) in called:
+                found[node.attr] = "call"
+            elif re.search(r"weight|gamma|scale$|^g$|beta$|bias$", node.attr):
+                found[node.attr] = "tensor"
+            else:
+                found.setdefault(node.attr, "number")
+    return found

@@ -1,0 +1,183 @@
+"""The function to verify, in one version of the module, and calls of it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npufix.rewriters.verification.arguments import Parameter, parameters
+from npufix.rewriters.verification.load import Loaded, LoadError
+from npufix.rewriters.verification.observe import Prepared
+from npufix.rewriters.verification.values import Flavour, Several, Spec, Tensor, materialise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from npufix.rewriters.verification.stand_ins import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Arguments, and the object to call on, under which the original runs."""
+
+    recipe: Recipe | None
+    specs: Mapping[str, Spec]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={spec}" for name, spec in self.specs.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One call, fully determined but for the dtype."""
+
+    assignment: Assignment
+    flavour: Flavour = "ordinary"
+    seed: int = 0
+    training: bool = True
+    float32_weights: bool = False
+    """Mixed precision as with autocast: the object stays in float32, the arguments do not."""
+
+    def __str__(self) -> str:
+        flavour = "" if self.flavour == "ordinary" else f", {self.flavour}"
+        recipe = self.assignment.recipe
+        mode = "" if self.training or recipe is None else ", eval mode"
+        made = f" on an object made with {recipe}" if recipe is not None and str(recipe) else ""
+        weights = ", float32 weights" if self.float32_weights else ""
+        return f"{self.assignment}{flavour}{mode}{weights}{made}"
+
+    @property
+    def broadcasts(self) -> bool:
+        """Whether some tensor has a dimension of one, or none: what broadcasting stretches."""
+        return any(1 in shape or not shape for shape in _shapes(self.assignment.specs))
+
+    @property
+    def size(self) -> int:
+        """The number of elements of all tensors: what makes a counterexample small."""
+        return sum(torch.Size(shape).numel() for shape in _shapes(self.assignment.specs))
+
+
+def _shapes(specs: Mapping[str, Spec]) -> list[tuple[int, ...]]:
+    return [
+        item.shape
+        for spec in specs.values()
+        for item in (spec.items if isinstance(spec, Several) else (spec,))
+        if isinstance(item, Tensor)
+    ]
+
+
+@dataclass(slots=True)
+class Target:
+    """A function or method of a loaded module."""
+
+    loaded: Loaded
+    qualname: str
+    owner: type | None = None
+    name: str = ""
+    _function: Callable[..., Any] = print
+    _instances: dict[tuple[Recipe, torch.dtype], object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Find the function, and whether it wants an object."""
+        *path, self.name = self.qualname.partition(".<locals>")[0].split(".")
+        scope: Any = None
+        for part in path:
+            scope = self.loaded.namespace.get(part) if scope is None else getattr(scope, part, None)
+        if not path:
+            static = self.loaded.namespace.get(self.name)
+            self._function = static  # type: ignore[assignment]
+        else:
+            if not isinstance(scope, type):
+                raise LoadError(f"{'.'.join(path)} is no class")
+            static = inspect.getattr_static(scope, self.name, None)
+            bound = isinstance(static, staticmethod | classmethod)
+            self.owner = None if bound else scope
+            found = static.fget if isinstance(static, property) else getattr(scope, self.name, None)
+            self._function = found  # type: ignore[assignment]
+        if not callable(self._function):
+            raise LoadError(f"{self.qualname} is no function")
+
+    def parameters(self) -> list[Parameter]:
+        """Return what a call has to supply."""
+        try:
+            found = parameters(inspect.signature(self._function))
+        except (TypeError, ValueError) as error:
+            raise LoadError(f"{self.qualname} has no signature: {error}") from None
+        return found[1:] if self.owner is not None else found
+
+    def prepare(self, case: Case, dtype: torch.dtype, *, double: bool = False) -> Prepared:
+        """Make the call of ``case``, every floating tensor in ``dtype``."""
+        arguments = materialise(case.assignment.specs, case.flavour, case.seed, dtype)
+        if double:
+            arguments = {name: _doubled(value) for name, value in arguments.items()}
+        keyword_only = {p.name for p in self.parameters() if p.keyword_only}
+        first: tuple[object, ...] = ()
+        state: Callable[[], Mapping[str, object]] = dict
+        if self.owner is not None and case.assignment.recipe is not None:
+            own = torch.float32 if case.float32_weights else dtype
+            instance = self.instance(case.assignment.recipe, own)
+            if double:
+                _cast(instance, torch.float64)
+            if isinstance(instance, torch.nn.Module):
+                instance.train(case.training)
+            first = (instance,)
+            state = lambda: _state(instance)  # noqa: E731 — one expression over a local
+
+        def call(passed: Mapping[str, object]) -> object:
+            positional = [v for k, v in passed.items() if k not in keyword_only]
+            keywords = {k: v for k, v in passed.items() if k in keyword_only}
+            return self._function(*first, *positional, **keywords)
+
+        return Prepared(call, arguments, state)
+
+    def instance(self, recipe: Recipe, dtype: torch.dtype) -> object:
+        """Return a fresh object, in ``dtype``."""
+        assert self.owner is not None  # noqa: S101 — only methods have recipes
+        key = (recipe, dtype)
+        if key not in self._instances:
+            made = recipe.build(self.owner)
+            _cast(made, dtype)
+            self._instances[key] = made
+        try:
+            return copy.deepcopy(self._instances[key])
+        except Exception:  # noqa: BLE001 — __deepcopy__ of the user's class; then build it again
+            return self._instances.pop(key)
+
+
+def _doubled(value: object) -> object:
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.double()
+    if isinstance(value, tuple):
+        return tuple(_doubled(item) for item in value)
+    return value
+
+
+def _cast(instance: object, dtype: torch.dtype) -> None:
+    parts = [instance]
+    if isinstance(instance, torch.nn.Module):
+        instance.to(dtype)
+        parts = list(instance.modules())
+    for part in parts:
+        for name, value in list(getattr(part, "__dict__", {}).items()):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                part.__dict__[name] = value.to(dtype)
+
+
+def _state(instance: object) -> dict[str, object]:
+    parts = {"": instance}
+    if isinstance(instance, torch.nn.Module):
+        parts = {f"{name}." if name else "": part for name, part in instance.named_modules()}
+    found: dict[str, object] = {}
+    for prefix, part in parts.items():
+        if isinstance(part, torch.nn.Module):
+            registered = (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
+            found |= {f"{prefix}{name}": value for name, value in registered}
+        for name, value in getattr(part, "__dict__", {}).items():
+            plain = isinstance(value, torch.Tensor | bool | int | float | str)
+            if plain and not (name.startswith("_") and isinstance(part, torch.nn.Module)):
+                found[f"{prefix}{name}"] = value
+    return found

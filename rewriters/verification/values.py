@@ -1,0 +1,180 @@
+"""Descriptions of arguments, and the tensors they stand for.
+
+A case is a description: every run makes its tensors afresh from names and seeds, so no run can
+see what another one wrote.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+Kind: TypeAlias = Literal["float", "unit", "int", "bool"]
+Flavour: TypeAlias = Literal[
+    "ordinary", "tiny rows", "zeros", "NaN and Inf", "strided", "negative", "all true", "all false"
+]
+FLAVOURS: tuple[Flavour, ...] = (
+    "ordinary",
+    "tiny rows",
+    "zeros",
+    "NaN and Inf",
+    "strided",
+    "negative",
+    "all true",
+    "all false",
+)
+_TINY = 1e-4
+_MATRIX = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor to be made: ``unit`` holds values in (0, 1), ``int`` values in [0, high)."""
+
+    shape: tuple[int, ...]
+    kind: Kind = "float"
+    high: int = 2
+
+    def __str__(self) -> str:
+        return f"{self.kind}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An argument that is no tensor."""
+
+    value: object
+
+    def __str__(self) -> str:
+        return repr(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """A tuple or list of arguments."""
+
+    items: tuple[Tensor | Value, ...]
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.items))})"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An argument that has to be constructed anew for every run, like a configuration."""
+
+    make: Callable[[], object]
+    label: str
+
+    def __str__(self) -> str:
+        return self.label
+
+
+Spec: TypeAlias = Tensor | Value | Several | Made
+
+
+def generator(*seeds: object) -> torch.Generator:
+    """Return a generator seeded by names, the same in every process."""
+    return torch.Generator().manual_seed(zlib.crc32(repr(seeds).encode()))
+
+
+def materialise(
+    specs: Mapping[str, Spec], flavour: Flavour, seed: int, dtype: torch.dtype
+) -> dict[str, object]:
+    """Make the arguments that ``specs`` describe."""
+    return {name: _make(spec, name, flavour, seed, dtype) for name, spec in specs.items()}
+
+
+def _make(spec: Spec, name: str, flavour: Flavour, seed: int, dtype: torch.dtype) -> object:
+    if isinstance(spec, Value):
+        return spec.value
+    if isinstance(spec, Made):
+        return spec.make()
+    if isinstance(spec, Several):
+        items = enumerate(spec.items)
+        return tuple(_make(item, f"{name}{i}", flavour, seed, dtype) for i, item in items)
+    made = tensor(spec, flavour, generator(name, seed), dtype)
+    if flavour == "strided" and made.dim() >= _MATRIX:
+        made = made.transpose(-1, -2).contiguous().transpose(-1, -2)
+    return made
+
+
+def tensor(
+    spec: Tensor, flavour: Flavour, source: torch.Generator, dtype: torch.dtype
+) -> torch.Tensor:
+    """Make one contiguous tensor; floating values are drawn in float64 and rounded once."""
+    if spec.kind == "bool":
+        if flavour in {"all true", "all false"}:
+            return torch.full(spec.shape, flavour == "all true")
+        return torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 — a fair coin
+    if spec.kind == "int":
+        return _integers(spec, flavour, source)
+    if spec.kind == "unit":
+        drawn = torch.rand(spec.shape, generator=source, dtype=torch.float64)
+        return (drawn * 0.9 + 0.05).to(dtype)
+    return _floats(spec.shape, flavour, source).to(dtype)
+
+
+def _integers(spec: Tensor, flavour: Flavour, source: torch.Generator) -> torch.Tensor:
+    drawn = torch.randint(0, max(spec.high, 1), spec.shape, generator=source)
+    if flavour == "zeros":
+        return torch.zeros_like(drawn)
+    if flavour == "negative":
+        # -100 is what losses ignore, and what an index must not wrap around with.
+        choice = torch.rand(spec.shape, generator=source)
+        return drawn.masked_fill(choice < 0.25, -100)  # noqa: PLR2004 — a quarter of them
+    return drawn
+
+
+def _floats(shape: tuple[int, ...], flavour: Flavour, source: torch.Generator) -> torch.Tensor:
+    drawn = torch.randn(shape, generator=source, dtype=torch.float64)
+    if flavour == "tiny rows":
+        return drawn * _TINY
+    if flavour == "zeros":
+        flat = drawn.reshape(-1)
+        flat[: math.ceil(flat.numel() / 2)] = 0.0
+    if flavour == "NaN and Inf" and drawn.numel():
+        at = torch.rand(shape, generator=source)
+        for low, special in ((0.0, math.nan), (0.1, math.inf), (0.2, -math.inf), (0.3, -0.0)):
+            drawn = torch.where((at >= low) & (at < low + 0.1), special, drawn)
+    return drawn
+
+
+def resized(specs: Mapping[str, Spec], old: int, new: int) -> dict[str, Spec]:
+    """Return the same arguments with every dimension ``old`` made ``new``."""
+
+    def one(spec: Spec) -> Spec:
+        if isinstance(spec, Tensor):
+            return replace(spec, shape=tuple(new if d == old else d for d in spec.shape))
+        if isinstance(spec, Several):
+            return Several(tuple(i for i in map(one, spec.items) if isinstance(i, Tensor | Value)))
+        return spec
+
+    return {name: one(spec) for name, spec in specs.items()}
+
+
+def dimensions(specs: Mapping[str, Spec]) -> list[int]:
+    """Return the distinct dimensions of all tensors, in order of appearance."""
+    found: dict[int, None] = {}
+    for spec in specs.values():
+        items = spec.items if isinstance(spec, Several) else (spec,)
+        for item in items:
+            if isinstance(item, Tensor):
+                found.update(dict.fromkeys(item.shape))
+    return list(found)
+
+
+def kinds(specs: Iterable[Spec]) -> set[Kind]:
+    """Return the kinds of tensors among arguments."""
+    found: set[Kind] = set()
+    for spec in specs:
+        items = spec.items if isinstance(spec, Several) else (spec,)
+        found |= {item.kind for item in items if isinstance(item, Tensor)}
+    return found
