@@ -106,6 +106,8 @@ class ExpressionReader:
             case ast.Compare(left, ops, rights):
                 spelled = tuple(_COMPARE[type(op)] for op in ops)
                 return self.op("compare", *map(self.read, [left, *rights]), value=spelled)
+            case ast.BoolOp() | ast.IfExp() if _assigns(code):
+                return self._opaque(code)  # the assignment may be skipped
             case ast.BoolOp(op, values):
                 return self.op("boolop", *map(self.read, values), value=type(op).__name__)
             case ast.IfExp(test, body, orelse):
@@ -146,6 +148,8 @@ class ExpressionReader:
         calls = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
         if any(isinstance(n, calls) for n in ast.walk(code)):
             self.effect("opaque", node)
+        for name in _assigns(code):
+            self.env[name] = self.op("opaque", node, value=(self.unique(), name))
         return node
 
     def _name(self, name: str) -> Node:
@@ -209,8 +213,9 @@ class ExpressionReader:
             return self._library_call(code, dotted)
         match code.func:
             case ast.Name(name) if name not in self.env:
-                if name in self.names.functions:
-                    return self._inline(code, self.names.functions[name], ())
+                function = self.names.functions.get(name)
+                if function is not None and not function.decorator_list:
+                    return self._inline(code, function, ())
                 if name in torch_names.PURE_BUILTINS and hasattr(builtins, name):
                     return self._python(code, name)
             case ast.Attribute(ast.Name("self"), attr) if self.cls and "self" in self.env:
@@ -317,6 +322,11 @@ class ExpressionReader:
         for index, target in enumerate(targets):
             if isinstance(target, ast.Name):
                 self.env[target.id] = self.item(node, index)
+
+
+def _assigns(code: ast.expr | ast.stmt) -> list[str]:
+    """Return the names that ``:=`` assigns somewhere in an expression, sorted."""
+    return sorted({n.target.id for n in ast.walk(code) if isinstance(n, ast.NamedExpr)})
 
 
 def _straight_line(function: FunctionNode) -> list[ast.stmt] | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+from npufix.rewriters.names import source_lines
+
 _GUARDED = """try:
     import torch_npu
 except ImportError:  # not on an NPU machine
@@ -31,6 +33,15 @@ def _is_torch(module: str) -> bool:
     return module.split(".", maxsplit=1)[0] == "torch"
 
 
+def _below_docstring(tree: ast.Module) -> int:
+    """Return how many lines come before the code of a module: comments and the docstring."""
+    first = tree.body[0]
+    if ast.get_docstring(tree, clean=False) is not None:
+        return first.end_lineno or first.lineno
+    decorators = getattr(first, "decorator_list", [])
+    return min([first.lineno, *(d.lineno for d in decorators)]) - 1
+
+
 def import_torch_npu(source: str, *, guarded: bool) -> str:
     """Return the module with torch_npu imported; unchanged if it already is.
 
@@ -42,10 +53,13 @@ def import_torch_npu(source: str, *, guarded: bool) -> str:
         return source
     imports = [n for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))]
     torch = [n for n in imports if isinstance(n, ast.Import) and _is_torch(n.names[0].name)]
-    place = imports[-1] if guarded or not torch else torch[-1]
-    lines = source.splitlines(keepends=True)
+    lines = source_lines(source)
     newline = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
-    at = place.end_lineno or place.lineno
+    if imports:
+        place = imports[-1] if guarded or not torch else torch[-1]
+        at = place.end_lineno or place.lineno
+    else:
+        at = _below_docstring(tree)
     if guarded:
         block = [newline, *(f"{line}{newline}" for line in _GUARDED.splitlines())]
     else:

@@ -77,7 +77,7 @@ def find(pattern: Pattern, flow: FunctionFlow) -> Iterator[Match]:
         # Reading a name is not where its value was computed.
         if node.op != pattern.root.op or isinstance(evaluation.code, ast.Name):
             continue
-        if id(evaluation.code) in seen:
+        if id(evaluation.code) in seen or _is_discarded(evaluation):
             continue
         state = _Unification(pattern, {}, {})
         for end in state.unify(pattern.root, node):
@@ -86,6 +86,14 @@ def find(pattern: Pattern, flow: FunctionFlow) -> Iterator[Match]:
             seen.add(id(evaluation.code))
             yield Match(evaluation, end.bindings, frozenset(end.pairs), end.pairs)
             break
+
+
+def _is_discarded(evaluation: Evaluation) -> bool:
+    """Tell whether nobody uses a value: ``x * scale`` as a statement."""
+    match evaluation.statement:
+        case ast.Expr(value):
+            return value is evaluation.code
+    return False
 
 
 def _same_moment(pairs: Mapping[Node, Node], root: Node) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -61,10 +62,15 @@ class ModuleNames:
     def method(self, cls: ast.ClassDef, name: str) -> FunctionNode | None:
         """Return the method that ``self.name`` means in ``cls``; ``None`` if unsure."""
         for base in self.bases(cls):
-            for item in base.body:
+            for item in reversed(base.body):  # the last definition is the one that counts
                 if isinstance(item, FunctionNode) and item.name == name:
                     return None if f"{base.name}.{name}" in self.overridden else item
         return None
+
+
+def source_lines(source: str) -> list[str]:
+    """Return the lines as Python counts them, ends kept: a form feed does not end one."""
+    return re.split(r"(?<=\n)|(?<=\r)(?!\n)", source)
 
 
 def module_names(tree: ast.Module) -> ModuleNames:
@@ -86,11 +92,15 @@ def module_names(tree: ast.Module) -> ModuleNames:
                 imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
         elif isinstance(node, FunctionNode):
             # Two definitions of one name (if/else): which one runs is not known here.
-            if node.name in functions:
+            if node.name in functions or imports.pop(node.name, None):
                 ambiguous.add(node.name)
             functions[node.name] = node
         elif isinstance(node, ast.ClassDef):
+            imports.pop(node.name, None)
             classes[node.name] = node
+        elif isinstance(node, ast.Assign) and node in tree.body:
+            for target in node.targets:
+                imports.pop(ast.unparse(target), None)
     kept = {name: node for name, node in functions.items() if name not in ambiguous}
     return ModuleNames(imports, kept, classes, _overridden(classes))
 

@@ -107,6 +107,8 @@ class FunctionReader(ExpressionReader):
                 self.observe(type(code).__name__, self.graph.constant(None))
                 return True
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                if any(isinstance(n, ast.Nonlocal) for n in ast.walk(code)):
+                    raise UnsupportedCodeError("nonlocal")
                 self.captured |= {n.id for n in ast.walk(code) if isinstance(n, ast.Name)}
                 self.env[code.name] = self._opaque(code)
                 self.effect("def", self.env[code.name])
@@ -137,7 +139,11 @@ class FunctionReader(ExpressionReader):
                 self.effect("write", written)
             case ast.Attribute(base, attr):
                 owner = self.read(base)
-                self.observe("setattr", self.op("setattr", owner, node, value=attr))
+                stored = self.op("setattr", owner, node, value=attr)
+                if attr in {"data", "grad"}:  # a tensor holds other values from here on
+                    self.effect("write", stored)
+                else:
+                    self.observe("setattr", stored)
                 self.stored[owner, attr] = node
             case _:
                 raise UnsupportedCodeError(type(target).__name__)

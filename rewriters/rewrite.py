@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.dataflow import UnsupportedCodeError
 from npufix.rewriters.imports import import_torch_npu, uses_torch_npu
-from npufix.rewriters.names import FunctionNode, ModuleNames, module_names
+from npufix.rewriters.names import FunctionNode, module_names
 from npufix.rewriters.nodes import Node, same_term
 from npufix.rewriters.reader import read_function
-from npufix.rewriters.spelling import replacement_node, spell
+from npufix.rewriters.spelling import is_simple, replacement_node, spell
 from npufix.rewriters.splice import CannotSpliceError, Edit, splice
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Rewrite:
     portable: str
     """The new code on an NPU, the old one elsewhere; equal to ``direct`` without NPU operators."""
     text: str
-    """The expression that was put in."""
+    """What was put in: new local names, if any, then the expression."""
     line: int
     """Where it is in ``direct``."""
 
@@ -92,48 +92,46 @@ def _checked(source: str, flow: FunctionFlow, match: Match, form: Form, edit: Ed
         except CannotSpliceError as error:
             raise NotRewritableError(str(error)) from error
         direct = import_torch_npu(spliced, guarded=False) if uses_torch_npu(edit.text) else spliced
-        problem = _difference(direct, flow, match, form)
+        new = _reread(direct, flow)
+        problem = _difference(new, flow, match, form)
         if problem is None:
             break
-        used = [s for s in removable if _targets(s) & _read_names(spliced, flow)]
+        used = [s for s in removable if _targets(s) & _read_names(new)]
         if not used:
             raise NotRewritableError(problem)
         removable = [s for s in removable if s not in used]
     if direct == spliced:
-        return Rewrite(direct, direct, edit.text, _line(direct, flow, edit.text))
-    guard = f'{_device_holder(edit)}.device.type == "npu"'
+        return Rewrite(direct, direct, _shown(edit), _line(new, edit.text))
+    guard = f'{_device(edit)}.type == "npu"'
     try:
         guarded = splice(source, flow.function, replace(edit, guard=guard))
     except CannotSpliceError as error:
         raise NotRewritableError(str(error)) from error
     portable = import_torch_npu(guarded, guarded=True)
-    return Rewrite(direct, portable, edit.text, _line(direct, flow, edit.text))
+    return Rewrite(direct, portable, _shown(edit), _line(new, edit.text))
 
 
-def _line(source: str, flow: FunctionFlow, text: str) -> int:
+def _shown(edit: Edit) -> str:
+    return "\n".join([*(f"{name} = {text}" for name, text in edit.hoisted), edit.text])
+
+
+def _line(new: FunctionFlow, text: str) -> int:
     """Return the line of the new expression within its function."""
     wanted = ast.unparse(ast.parse(text, mode="eval"))
-    for function, cls in functions(ast.parse(source)):
-        if _is_same(function, cls, flow):
-            for node in ast.walk(function):
-                if isinstance(node, ast.expr) and ast.unparse(node) == wanted:
-                    return node.lineno
+    for node in ast.walk(new.function):
+        if isinstance(node, ast.expr) and ast.unparse(node) == wanted:
+            return node.lineno
     raise NotRewritableError("the new expression is not where it should be")
 
 
-def _is_same(function: FunctionNode, cls: ast.ClassDef | None, flow: FunctionFlow) -> bool:
-    """Tell whether a function of another version of the module is the one of ``flow``."""
-    return function.name == flow.function.name and (cls and cls.name) == (
-        flow.cls and flow.cls.name
-    )
-
-
-def _device_holder(edit: Edit) -> str:
-    """Return the first operand of the new call: where it lives decides which code runs."""
+def _device(edit: Edit) -> str:
+    """Return the device of an operand of the new call: it decides which code runs."""
     call = ast.parse(edit.text, mode="eval").body
     for node in ast.walk(call):
         if isinstance(node, ast.Call) and node.args and uses_torch_npu(ast.unparse(node.func)):
-            return ast.unparse(node.args[0])
+            # Asking a name costs nothing; an expression would be computed once more.
+            holder = next((arg for arg in node.args if is_simple(arg)), node.args[0])
+            return ast.unparse(ast.Attribute(holder, "device", ast.Load()))
     raise NotRewritableError(f"no tensor to ask for its device in {edit.text}")
 
 
@@ -168,15 +166,22 @@ def _targets(statement: ast.stmt) -> set[str]:
     }
 
 
-def _find(module: ast.Module, names: ModuleNames, flow: FunctionFlow) -> FunctionFlow | None:
+def _reread(source: str, flow: FunctionFlow) -> FunctionFlow:
     """Return the same function of another version of the module."""
+    try:
+        module = ast.parse(source)
+    except SyntaxError as error:
+        raise NotRewritableError(f"the new code does not parse: {error.msg}") from error
+    names = module_names(module)
     for function, cls in functions(module):
-        if _is_same(function, cls, flow):
+        if function.name == flow.function.name and (cls and cls.name) == (
+            flow.cls and flow.cls.name
+        ):
             try:
                 return read_function(function, names, cls)
             except UnsupportedCodeError:
-                return None
-    return None
+                break
+    raise NotRewritableError("the new function cannot be read")
 
 
 def functions(module: ast.Module) -> Iterator[tuple[FunctionNode, ast.ClassDef | None]]:
@@ -200,26 +205,16 @@ def functions(module: ast.Module) -> Iterator[tuple[FunctionNode, ast.ClassDef |
     return visit(module.body, None)
 
 
-def _read_names(source: str, flow: FunctionFlow) -> set[str]:
-    for function, cls in functions(ast.parse(source)):
-        if _is_same(function, cls, flow):
-            return {
-                n.id
-                for n in ast.walk(function)
-                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-            }
-    return set()
+def _read_names(new: FunctionFlow) -> set[str]:
+    return {
+        n.id
+        for n in ast.walk(new.function)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    }
 
 
-def _difference(direct: str, flow: FunctionFlow, match: Match, form: Form) -> str | None:
+def _difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) -> str | None:
     """Return how the new function differs from the expected one, ``None`` if it does not."""
-    try:
-        tree = ast.parse(direct)
-    except SyntaxError as error:
-        return f"the new code does not parse: {error.msg}"
-    new = _find(tree, module_names(tree), flow)
-    if new is None:
-        return "the new function cannot be read"
     root = match.evaluation.node
     wanted = replacement_node(form.replacement, flow, match)
 

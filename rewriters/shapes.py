@@ -42,6 +42,7 @@ _BROADCAST = frozenset(
     }
 )  # fmt: skip
 _CREATED = frozenset({"empty", "full", "ones", "rand", "randn", "zeros"})
+_MATRIX = 2
 _RESHAPED = frozenset({"expand", "reshape", "view"})
 
 
@@ -86,12 +87,16 @@ class Shapes:
                 return self.rank(args[2])
             case "transpose" | "linear" | "index_select":
                 return self.rank(args[0])
+            case "repeat" if len(args) > 2 and not _starred(args):  # noqa: PLR2004 - x and sizes
+                return len(args) - 1
             case "permute" if all(arg.op == "const" for arg in args[1:]):
                 return len(args) - 1
             case "item" if args[0].op in {"topk", "sort"}:
                 return self.rank(args[0].args[0])
             case "getitem":
                 return self._indexed_rank(node)
+            case "matmul":
+                return _product_rank(self.rank(args[0]), self.rank(args[1]))
             case "phi":
                 left, right = self.rank(args[1]), self.rank(args[2])
                 return left if left == right else None
@@ -171,13 +176,11 @@ class Shapes:
         base, index = node.args
         rank = self.rank(base)
         items = index.args if index.op == "tuple" else (index,)
-        if not isinstance(rank, int) or any(
-            not (_is_new_axis(i) or i.op == "slice" or isinstance(i.value, int)) for i in items
-        ):
+        if any(not (_is_new_axis(i) or i.op == "slice" or isinstance(i.value, int)) for i in items):
             return None
         added = sum(map(_is_new_axis, items))
         dropped = sum(i.op == "const" and isinstance(i.value, int) for i in items)
-        return rank + added - dropped
+        return _shifted(rank, added - dropped)
 
 
 def annotation(flow: FunctionFlow, param: str) -> str:
@@ -201,6 +204,15 @@ def _shifted(rank: Rank, by: int) -> Rank:
     if isinstance(rank, RelativeRank):
         return RelativeRank(rank.base, rank.more + by)
     return None if rank is None else rank + by
+
+
+def _product_rank(left: Rank, right: Rank) -> Rank:
+    """Return the rank of a matrix product; only products with a matrix are followed."""
+    if right == _MATRIX:
+        return left if isinstance(left, RelativeRank) or left is None else max(left, 1)
+    if left == _MATRIX and isinstance(right, int) and right > _MATRIX:
+        return right
+    return None
 
 
 def _positive(node: Node | None) -> int | None:

@@ -68,6 +68,8 @@ _NO_TENSOR = frozenset({"const", "tuple", "list", "slice", "size", "shape", "opa
 _INTEGERS = frozenset(
     {"arange", "argmax", "argmin", "argsort", "nonzero", "randint", "randperm", "item"}
 )
+_MAYBE_NUMBER = frozenset({"param", "attr", "global", "phi", "element", "neg", "carried", "after"})
+_INDEX_NAME = re.compile(r"idx|indices|index|(^|_)(ind|inds|ids|id)(_|$)")
 _MASK_NAME = re.compile(r"mask|pad|valid|ignore|(^|_)(is|keep|bad|pos|neg)(_|$)")
 _LAST = -1
 # The names that the profiler writes.
@@ -99,6 +101,13 @@ class RecordedCall:
 def aten_names(node: Node) -> tuple[str, ...]:
     """Return the names under which the profiler records an operation."""
     return _ATEN_NAMES.get(node.op, (f"aten::{node.op}",))
+
+
+def _finfo_dtype(node: Node) -> Node | None:
+    """Return the dtype of ``torch.finfo(dtype).min``."""
+    if node.op == "attr" and node.args[0].op == "finfo" and len(node.args[0].args) == 1:
+        return node.args[0].args[0]
+    return None
 
 
 class SourceFacts:
@@ -165,6 +174,8 @@ class SourceFacts:
         # Most subscripts are integers; only a name that speaks of a mask leaves it open.
         names = [str(n.value) for n in node.walk() if n.op in {"param", "attr", "global"}]
         names += [n for n, v in self.match.evaluation.names.items() if v is node]
+        if any(_INDEX_NAME.search(n) for n in names):
+            return False
         return None if any(_MASK_NAME.search(n) for n in names) else False
 
     def _is_bool(self, node: Node) -> bool:  # noqa: PLR0911 - one case a kind of proof
@@ -203,11 +214,16 @@ class SourceFacts:
     def is_number(self, name: str) -> bool | None:
         """Tell whether the value is a Python number."""
         node = self.match.bindings[name]
-        if self.shapes.is_number(node):
+        if self.shapes.is_number(node) or _finfo_dtype(node) is not None:
             return True
-        if node.op == "getitem" or self._is_tensor(node):
-            return False
-        return None
+        # What a call or an operator returns is rarely a number, and then not ours to write.
+        return None if node.op in _MAYBE_NUMBER else False
+
+    def is_limit_of(self, name: str, tensor: str) -> bool | None:
+        """Tell whether a number is the ``finfo(x.dtype).min`` or ``max`` of a tensor."""
+        dtype = _finfo_dtype(self.match.bindings[name])
+        x = self.match.bindings[tensor]
+        return dtype is not None and dtype.op == "dtype_of" and dtype.args[0] is x
 
     def is_detached(self, name: str) -> bool | None:
         """Tell whether gradients are cut off on purpose."""

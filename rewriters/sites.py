@@ -6,12 +6,13 @@ import ast
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.dataflow import UnsupportedCodeError
 from npufix.rewriters.imports import uses_torch_npu
 from npufix.rewriters.matching import find, pattern_of
-from npufix.rewriters.names import module_names
+from npufix.rewriters.names import module_names, source_lines
 from npufix.rewriters.reader import read_function
 from npufix.rewriters.rewrite import NotRewritableError, Rewrite, functions, rewrite
 from npufix.rewriters.site_facts import RecordedCall, RecordedFacts, SourceFacts, aten_names
@@ -102,23 +103,23 @@ def find_sites(
         SyntaxError: the source is not Python.
 
     """
-    wanted = [rule for rule in rules if any(_may_hold(form, source) for form in rule.forms)]
+    wanted = _possible(rules, source)
     if not wanted or "torch" not in source:
         return
     tree = ast.parse(source)
     names = module_names(tree)
-    lines = source.splitlines()
+    lines = source_lines(source)
     sites: list[Site] = []
     for function, cls in functions(tree):
-        text = "\n".join(lines[_first_line(function) - 1 : function.end_lineno])
-        here = [rule for rule in wanted if any(_may_hold(form, text) for form in rule.forms)]
+        text = "".join(lines[_first_line(function) - 1 : function.end_lineno])
+        here = _possible(wanted, text + _helpers(text, names))
         if not here or _is_off_limits(function, cls, text):
             continue
         try:
             flow = read_function(function, names, cls)
-        except UnsupportedCodeError:
+            sites += _sites_of(source, flow, here, recorded or {})
+        except (UnsupportedCodeError, RecursionError):  # the latter: thousands of operations
             continue
-        sites += _sites_of(source, flow, here, recorded or {})
     yield from sorted(sites, key=lambda site: (site.line, site.rule.id))
 
 
@@ -126,9 +127,15 @@ def _first_line(function: FunctionNode) -> int:
     return min([function.lineno, *(d.lineno for d in function.decorator_list)])
 
 
-def _may_hold(form: Form, text: str) -> bool:
-    ops = {node.op for node in pattern_of(form.pattern).root.walk()}
-    return all(re.search(_TRACES[op], text) for op in ops & set(_TRACES))
+def _possible(rules: Sequence[Substitution], text: str) -> list[Substitution]:
+    """Return the rules whose operations a text may hold, going by its words alone."""
+    missing = {op for op, trace in _TRACES.items() if not re.search(trace, text)}
+    return [r for r in rules if any(not (_operations(form) & missing) for form in r.forms)]
+
+
+@cache
+def _operations(form: Form) -> frozenset[str]:
+    return frozenset(node.op for node in pattern_of(form.pattern).root.walk())
 
 
 def _is_off_limits(function: FunctionNode, cls: ast.ClassDef | None, text: str) -> bool:

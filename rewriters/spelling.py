@@ -41,7 +41,7 @@ def spell(
         expression = _expression(match.bindings[param], flow, names)
         if expression is None:
             return None
-        if uses.count(param) > 1 and not _is_simple(expression):
+        if uses.count(param) > 1 and not is_simple(expression):
             name = _fresh(param, flow.function)
             hoisted[name] = ast.unparse(expression)
             expression = ast.Name(name, ast.Load())
@@ -86,7 +86,8 @@ def _expression(node: Node, flow: FunctionFlow, names: Mapping[str, Node]) -> as
     return None
 
 
-def _is_simple(code: ast.expr) -> bool:
+def is_simple(code: ast.expr) -> bool:
+    """Tell whether an expression is a name, an attribute of one, or a literal."""
     while isinstance(code, ast.Attribute):
         code = code.value
     return isinstance(code, (ast.Name, ast.Constant))

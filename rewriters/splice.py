@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
+from npufix.rewriters.names import source_lines
+
 if TYPE_CHECKING:
     import ast
     from collections.abc import Sequence
@@ -54,7 +56,7 @@ def span(node: ast.expr | ast.stmt, lines: Sequence[str]) -> Span:
 
 def splice(source: str, function: FunctionNode, edit: Edit) -> str:
     """Return ``source`` with one edit made inside ``function``."""
-    lines = source.splitlines(keepends=True)
+    lines = source_lines(source)
     first = min([function.lineno, *(d.lineno for d in function.decorator_list)])
     last = function.end_lineno or function.lineno
     indent = len(lines[first - 1]) - len(lines[first - 1].lstrip())
@@ -68,7 +70,10 @@ def splice(source: str, function: FunctionNode, edit: Edit) -> str:
         a, b, c, d = span(node, lines)
         return a - offset, b, c - offset, d
 
-    wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+    try:
+        wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+    except cst.ParserSyntaxError as error:
+        raise CannotSpliceError("libcst cannot read this function") from error
     editor = _Editor(
         config=wrapper.module.config_for_parsing,
         target=local(edit.replace),
@@ -78,7 +83,7 @@ def splice(source: str, function: FunctionNode, edit: Edit) -> str:
     )
     try:
         new = wrapper.visit(editor).code
-    except cst.ParserSyntaxError as error:
+    except (cst.ParserSyntaxError, cst.CSTValidationError) as error:
         raise CannotSpliceError(f"{edit.text!r} cannot stand there") from error
     if not editor.done:
         raise CannotSpliceError("the statement shares its line with another one")

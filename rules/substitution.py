@@ -76,6 +76,9 @@ class Site(Protocol):
     def is_number(self, name: str) -> bool | None:
         """Tell whether the value is a Python number."""
 
+    def is_limit_of(self, name: str, tensor: str) -> bool | None:
+        """Tell whether a number is the ``finfo(x.dtype).min`` or ``max`` of a tensor."""
+
     def is_detached(self, name: str) -> bool | None:
         """Tell whether gradients are cut off on purpose (``.data``, ``.detach()``)."""
 

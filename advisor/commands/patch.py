@@ -76,6 +76,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         common.write_text(output, patched.diff)
     if report is not None:
         common.write_report(finished, report)
+    if output is not None and not write and patched.diff:
+        finished = _with_next_step(finished, output)
     _show(finished, patched, output=output, write=write, as_json=as_json, verbose=verbose)
     return common.exit_status(finished)
 
@@ -102,6 +104,14 @@ def _with_verdicts(report: Report, patched: Patched) -> Report:
     return msgspec.structs.replace(report, findings=list(patched.findings), next_steps=[])
 
 
+def _with_next_step(report: Report, output: Path) -> Report:
+    import msgspec  # noqa: PLC0415 - not needed for --help
+
+    # Paths in the patch are those below the source folder.
+    step = f"git -C {report.source} apply {output.resolve()}"
+    return msgspec.structs.replace(report, next_steps=[step])
+
+
 def _show(  # noqa: PLR0913 - what to show and where
     report: Report,
     patched: Patched,
@@ -121,17 +131,18 @@ def _show(  # noqa: PLR0913 - what to show and where
 
     out = common.console(stderr=output is None and not write)
     out.print(_summary(report, patched), style="bold")
-    out.print()
-    show_findings(report.findings, out, details=verbose)
+    if report.findings:
+        out.print()
+        show_findings(report.findings, out, details=verbose)
     if report.problems:
         out.print()
         show_problems(report.problems, out)
     if write:
         for change in patched.changes:
             out.print(f"Changed {change.relative}", soft_wrap=True)
-    elif output is not None and patched.diff:
-        out.print(f"\nNext: git apply {output}", soft_wrap=True)
-    elif output is None:
+    for step in report.next_steps:
+        out.print(f"\nNext: {step}", soft_wrap=True)
+    if output is None and not write:
         _print_diff(patched.diff)
 
 
@@ -139,7 +150,7 @@ def _summary(report: Report, patched: Patched) -> str:
     from npufix.reports.wording import counted  # noqa: PLC0415 - not needed for --help
 
     if not report.findings:
-        return report.headline
+        return "No known slow pattern in this source; nothing to patch."
     written, all_found = len(patched.written), counted(len(report.findings), "finding")
     proven = sum(
         f.verdict is not None and f.verdict.status == "equivalent" for f in patched.written

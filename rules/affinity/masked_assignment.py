@@ -86,7 +86,7 @@ def _fits(site: Site) -> bool | None:
         return abs(value) <= _LARGEST_HALF or abs(value) == float("inf")
     if dtype is None:
         # Zero and one are in every dtype.
-        return True if isinstance(value, int) and value in {0, 1} else None
+        return True if value in {0, 1} else None
     low, high = _INTEGERS.get(dtype, (0, -1))
     return isinstance(value, int) and low <= value <= high
 
@@ -94,6 +94,8 @@ def _fits(site: Site) -> bool | None:
 def _number_fits(site: Site) -> bool | None:
     if site.is_number("value") is False:
         return False
+    if site.is_limit_of("value", "x"):
+        return True
     if site.is_int("value") and site.dtype("x") == "int64":
         return True
     return True if site.is_number("value") and site.dtype("x") in _WIDE_FLOATS else None
