@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from npufix.advisor.findings import Located
     from npufix.advisor.source_tree import SourceFile, SourceTree
 
+# Weights are floating point, so tensors of the same dtype are as well.
+_SAME_DTYPE = "same-dtype"
+
 
 @dataclass(frozen=True, slots=True)
 class PatchOptions:
@@ -114,6 +117,7 @@ def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: boo
         lines_patched=(site.rewrite.line,),
         recorded=tuple(recorded),
         torch_npu_version=diagnosis.torch_npu,
+        floating=any(p.condition.name == _SAME_DTYPE for p in site.proofs),
     )
 
 

@@ -115,7 +115,7 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
             _indented(Text("\n".join(map(plain, signed(finding.code, " ")))), console)
         _show_verdict(finding, console, details=details)
     for basis in sorted({f.saving.basis for f in findings if f.saving is not None}):
-        console.print(Text(f"Estimates: {basis}.", "dim"))
+        console.print(Text(f"Estimates: {plain(basis)}.", "dim"))
 
 
 def _costs(finding: Finding) -> list[str]:
@@ -145,7 +145,8 @@ def _show_verdict(finding: Finding, console: Console, *, details: bool) -> None:
     text = Text.assemble((verdict.status, _STYLES[verdict.status]))
     if verdict.cases:
         text.append(f" in {verdict.cases} runs of {plain(verdict.scope)}")
-    for part in (verdict.reason, verdict.counterexample, verdict.ground):
+    # A counterexample is often the reason itself.
+    for part in dict.fromkeys((verdict.reason, verdict.counterexample, verdict.ground)):
         if part:
             text.append(f"; {plain(part)}")
     _indented(text, console)

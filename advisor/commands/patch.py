@@ -156,6 +156,8 @@ def _summary(report: Report, patched: Patched) -> str:
         f.verdict is not None and f.verdict.status == "equivalent" for f in patched.written
     )
     files = counted(len(patched.changes), "file")
+    if not written:
+        return f"0 of {all_found} in the patch: what each is missing is said below."
     if proven == written:
         return f"{written} of {all_found} in the patch, each proven equivalent; {files} changed."
     return f"{written} of {all_found} in the patch, {proven} proven equivalent; {files} changed."

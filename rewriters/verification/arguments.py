@@ -51,7 +51,7 @@ TEXTS: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"act", ("silu", "gelu", "relu")),
     (r"attn_impl", ("eager",)),
 )
-_INTEGER_TENSOR = (
+INTEGER_TENSOR = (
     r"ids?$|idx$|ind(ex|ices|exes)$|labels?$|targets?$|tokens?$|^gt|lens?$|lengths?$|offsets?$"
     r"|selected|^y$|classes$|positions?$|inds?$"
 )
@@ -156,7 +156,7 @@ def tensors(parameter: Parameter, base: tuple[int, ...]) -> list[Spec]:
         order = [bools]
     elif re.search(MASK, name):
         order = [bools, floats[:2], ints[:6]]
-    elif re.search(_INTEGER_TENSOR, name):
+    elif re.search(INTEGER_TENSOR, name):
         order = [ints, floats[:2]]
     elif re.search(_UNIT_TENSOR, name):
         order = [units, floats]
@@ -190,9 +190,7 @@ def guesses(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] =
     if parameter.annotation and plain:
         return plain
     # No annotation: a name that is known to be a number is tried as one first.
-    return (
-        plain + made if plain and not re.search(_INTEGER_TENSOR, parameter.name) else made + plain
-    )
+    return plain + made if plain and not re.search(INTEGER_TENSOR, parameter.name) else made + plain
 
 
 def recorded_base(dims: tuple[int, ...]) -> tuple[int, ...]:

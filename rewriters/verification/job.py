@@ -37,3 +37,5 @@ class Job:
     recorded: tuple[RecordedOp, ...] = ()
     torch_npu_version: str = ""
     """The user's; empty if unknown."""
+    floating: bool = False
+    """A condition of the rule says that the tensors are floating point: no others are tried."""

@@ -13,6 +13,7 @@ import torch
 
 from npufix.rewriters.verification.arguments import (
     BASES,
+    INTEGER_TENSOR,
     MASK,
     WIDTH,
     Parameter,
@@ -77,7 +78,9 @@ class Found:
         return f"no arguments were found under which the original runs{why}"
 
 
-def search(target: Target, wanted: Wanted, recorded: Sequence[RecordedOp]) -> Found:
+def search(
+    target: Target, wanted: Wanted, recorded: Sequence[RecordedOp], *, floating: bool = False
+) -> Found:
     """Try guesses, the likeliest first, until the lines are reached by several of them."""
     found = Found()
     deadline = time.monotonic() + _SEARCH_S
@@ -91,7 +94,9 @@ def search(target: Target, wanted: Wanted, recorded: Sequence[RecordedOp]) -> Fo
         until = time.monotonic() + (deadline - time.monotonic()) / left
         widths = _widths(target, recipe)
         tried = _combinations(target.parameters(), _bases(recorded, widths), widths)
-        assignments = (Assignment(recipe, specs) for specs in tried)
+        assignments = (
+            Assignment(recipe, specs) for specs in tried if not (floating and _is_integral(specs))
+        )
         _search_some(target, wanted, assignments, found, until)
     return found
 
@@ -188,6 +193,14 @@ def _split(
             break
         for rest in _split(wanted[1:], options[1:], cost - price):
             yield (spec, *rest)
+
+
+def _is_integral(specs: Mapping[str, Spec]) -> bool:
+    """Say whether a tensor is of integers though nothing in its name asks for them."""
+    return any(
+        isinstance(s, Tensor) and s.kind == "int" and not re.search(INTEGER_TENSOR, name.lower())
+        for name, s in specs.items()
+    )
 
 
 def _far_fetched(specs: Mapping[str, Spec]) -> bool:

@@ -100,7 +100,7 @@ def _verify(run: _Run) -> Verdict:
     npu_operators.install(job.torch_npu_version)
     original = _target(run, job.original, "original")
     wanted = Wanted(job.original, original.loaded.filename, job.lines_original)
-    found = search(original, wanted, job.recorded)
+    found = search(original, wanted, job.recorded, floating=job.floating)
     if not found.assignments:
         raise NotVerifiedError(found.reason)
     recipes = [a.recipe for a in found.assignments]

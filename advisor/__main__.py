@@ -1,0 +1,5 @@
+"""``python -m npufix.advisor``."""
+
+from npufix.advisor.cli import main
+
+main()

@@ -1,0 +1,67 @@
+"""What the command-line tests share: the installed command, the example, the real dumps."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared"
+
+Run = "Callable[..., subprocess.CompletedProcess[str]]"
+
+
+@pytest.fixture(scope="session")
+def npufix() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the installed command as a user does, 80 columns, no terminal."""
+    command = Path(sys.executable).parent / "npufix"
+    environment = {k: v for k, v in os.environ.items() if k not in {"FORCE_COLOR", "NO_COLOR"}}
+
+    def run(*args: object, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [command, *map(str, args)],
+            capture_output=True,
+            check=False,
+            cwd=cwd,
+            encoding="utf-8",
+            env={**environment, "COLUMNS": "80"},
+            stdin=subprocess.DEVNULL,
+            timeout=300,
+        )
+
+    return run
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Path:
+    """Return a copy of the example's source."""
+    copy = tmp_path / "bert_like"
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "examples" / "bert_like", copy, ignore=ignored)
+    return copy
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    """Return a copy of the example's dump: the folder *_ascend_pt."""
+    copy = tmp_path / "dump"
+    shutil.copytree(ROOT / "examples" / "dump", copy)
+    return next(copy.glob("*_ascend_pt"))
+
+
+@pytest.fixture(scope="session")
+def real_dumps() -> Path:
+    """Return the folder of the real dumps."""
+    folder = SHARED / "dumps"
+    if not folder.is_dir():
+        pytest.skip("the real dumps are not on this machine")
+    return folder

@@ -1,0 +1,131 @@
+"""``npufix diagnose`` on the example and on the real dumps, as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Npufix = Callable[..., subprocess.CompletedProcess[str]]
+
+DUMP = "examples/dump"
+SOURCE = "examples/bert_like"
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def test_the_answer_comes_first(npufix: Npufix) -> None:
+    done = npufix("diagnose", DUMP, "--source", SOURCE)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("10 findings, ")
+    assert "can be saved of a" in first
+    assert done.stdout.splitlines()[-1].startswith("Next: npufix patch ")
+
+
+def test_lines_fit_80_columns_and_hold_no_escape_sequences(npufix: Npufix) -> None:
+    done = npufix("diagnose", DUMP, "--source", SOURCE)
+    long = [s for s in done.stdout.splitlines() if len(s) > 80 and not s.startswith("Next: ")]
+    assert not long
+    assert "\x1b" not in done.stdout
+
+
+def test_says_that_the_example_is_simulated(npufix: Npufix) -> None:
+    assert "Simulated dump: " in npufix("diagnose", DUMP).stdout
+
+
+def test_json_is_json_and_agrees_with_the_dump(npufix: Npufix, dump: Path) -> None:
+    report = json.loads(npufix("diagnose", dump, "--source", SOURCE, "--json").stdout)
+    steps = table(dump / "ASCEND_PROFILER_OUTPUT" / "step_trace_time.csv")
+    mean = sum(float(s["Computing"]) for s in steps) / len(steps)
+    assert report["split"]["computing_ns"] == pytest.approx(mean * 1000, abs=1)
+    hottest = report["hot_operators"][0]
+    assert hottest["type"] == "IndexPutV2"
+    assert hottest["where"] == "bert_like/masking.py:30"
+    rules = Counter(f["rule"] for f in report["findings"])
+    assert rules == {
+        "NPU101": 1,
+        "NPU201": 4,
+        "NPU202": 2,
+        "NPU203": 1,
+        "NPU204": 1,
+        "NPU205": 1,
+    }
+    assert all(f["safety"] == "safe" for f in report["findings"])
+    total = sum(f["saving"]["high_ns"] for f in report["findings"])
+    assert total <= report["split"]["total_ns"]
+
+
+def test_findings_are_ranked_by_what_they_save(npufix: Npufix) -> None:
+    report = json.loads(npufix("diagnose", DUMP, "--source", SOURCE, "--json").stdout)
+    savings = [f["saving"]["low_ns"] + f["saving"]["high_ns"] for f in report["findings"]]
+    assert savings == sorted(savings, reverse=True)
+
+
+def test_top_limits_the_table(npufix: Npufix) -> None:
+    report = json.loads(npufix("diagnose", DUMP, "--top", "3", "--json").stdout)
+    assert len(report["hot_operators"]) == 3
+
+
+def test_output_writes_a_report(npufix: Npufix, tmp_path: Path) -> None:
+    done = npufix("diagnose", DUMP, "--source", SOURCE, "-o", tmp_path / "report.md")
+    assert f"Wrote {tmp_path / 'report.md'}" in done.stderr
+    assert (tmp_path / "report.md").read_text(encoding="utf-8").startswith("# 10 findings")
+
+
+def test_a_folder_above_and_the_output_folder_are_the_same_dump(npufix: Npufix, dump: Path) -> None:
+    reports = [
+        json.loads(npufix("diagnose", path, "--json").stdout)["hot_operators"]
+        for path in (dump, dump.parent, dump / "ASCEND_PROFILER_OUTPUT")
+    ]
+    assert reports[0] == reports[1] == reports[2]
+
+
+def test_alexnet_totals_per_type_equal_its_own_statistic(npufix: Npufix, real_dumps: Path) -> None:
+    folder = real_dumps / "alexnet_910b_2ranks" / "text"
+    done = npufix("diagnose", folder, "--json", "--top", "1000")
+    assert done.returncode == 0
+    report = json.loads(done.stdout)
+    ours = {(h["type"], h["core"]): (h["calls"], h["total_ns"]) for h in report["hot_operators"]}
+    own = next(folder.rglob("op_statistic.csv"))
+    theirs = {
+        (row["OP Type"], row["Core Type"]): (int(row["Count"]), float(row["Total Time(us)"]))
+        for row in table(own)
+    }
+    assert ours.keys() == theirs.keys()
+    for key, (calls, total_us) in theirs.items():
+        assert ours[key][0] == calls
+        # The dump rounds each kernel to a nanosecond, its statistic only the sum.
+        assert ours[key][1] == pytest.approx(total_us * 1000, abs=calls + 1)
+    assert report["attributed"] > 0.9
+
+
+def test_llm_names_the_work_on_the_vocabulary_and_claims_no_lines(
+    npufix: Npufix, real_dumps: Path
+) -> None:
+    done = npufix("diagnose", real_dumps / "llm_megatron_4ranks", "--json")
+    assert done.returncode == 0
+    report = json.loads(done.stdout)
+    hot = [h for h in report["hot_operators"] if "151936" in h["shapes"]]
+    assert "Add" in {h["type"] for h in hot}
+    assert all(h["where"] == "" for h in report["hot_operators"])
+    assert report["attributed"] == 0.0
+    assert report["findings"] == []
+    assert any("with_stack=True" in p["remedy"] for p in report["problems"])
+
+
+def test_no_step_is_saved_twice(npufix: Npufix) -> None:
+    report = json.loads(npufix("diagnose", DUMP, "--source", SOURCE, "--json").stdout)
+    spent = sum(f["device_ns"] for f in report["findings"])
+    assert spent <= report["split"]["computing_ns"]

@@ -1,0 +1,198 @@
+"""``npufix patch``: what is written, what is not, and that the program stays the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Npufix = Callable[..., subprocess.CompletedProcess[str]]
+
+DUMP = "examples/dump"
+pytest.importorskip("torch", reason="torch is needed to verify changes")
+
+
+def losses(program: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, program / "train.py", "--steps", "2", "--seed", "0"],
+        capture_output=True,
+        check=True,
+        encoding="utf-8",
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+    )
+    return done.stdout
+
+
+def changed(example: Path, file: str, old: str, new: str) -> None:
+    path = example / "bert_like" / file
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def added(done: subprocess.CompletedProcess[str]) -> str:
+    lines = done.stdout.splitlines()
+    return "\n".join(s for s in lines if s.startswith("+") and not s.startswith("+++"))
+
+
+def test_the_patch_applies_and_the_program_trains_to_the_same_losses(
+    npufix: Npufix, example: Path, tmp_path: Path
+) -> None:
+    before = losses(example)
+    done = npufix("patch", DUMP, "--source", example, "-o", tmp_path / "npufix.patch")
+    assert done.returncode == 0
+    assert done.stdout.startswith("10 of 10 findings in the patch, each proven equivalent")
+    git = shutil.which("git")
+    assert git
+    subprocess.run([git, "init", "-q", example], check=True)
+    subprocess.run([git, "-C", example, "apply", tmp_path / "npufix.patch"], check=True)
+    assert "npu_rms_norm" in (example / "bert_like" / "norm.py").read_text(encoding="utf-8")
+    assert losses(example) == before
+    again = npufix("patch", "--source", example)
+    assert again.stdout == ""
+
+
+def test_write_changes_the_files_that_the_diff_names(npufix: Npufix, example: Path) -> None:
+    diff = npufix("patch", DUMP, "--source", example).stdout
+    before = {p: p.read_bytes() for p in example.rglob("*.py")}
+    done = npufix("patch", DUMP, "--source", example, "--write", "--rule", "NPU202")
+    assert done.returncode == 0
+    touched = {p.name for p, data in before.items() if p.read_bytes() != data}
+    assert touched == {"focal_loss.py"}
+    assert "Changed bert_like/focal_loss.py" in done.stdout
+    assert diff.count("diff --git ") == 5
+
+
+def test_npu_only_removes_the_old_code(npufix: Npufix, example: Path) -> None:
+    done = npufix("patch", DUMP, "--source", example, "--npu-only", "--rule", "NPU101")
+    assert "-        variance = hidden_states.pow(2).mean(-1, keepdim=True)" in done.stdout
+    assert "+import torch_npu" in done.stdout
+    assert "device.type" not in done.stdout
+
+
+def test_every_verdict_is_in_the_report(npufix: Npufix, example: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    npufix("patch", DUMP, "--source", example, "-o", tmp_path / "p", "--report", report)
+    findings = json.loads(report.read_text(encoding="utf-8"))["findings"]
+    assert {f["verdict"]["status"] for f in findings} == {"equivalent"}
+    assert all(f["verdict"]["cases"] > 0 and f["verdict"]["measures"] for f in findings)
+    norm = next(f for f in findings if f["rule"] == "NPU101")
+    assert "npu_rms_norm" in norm["verdict"]["ground"]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "forbidden"),
+    [
+        pytest.param(
+            "mlp.py",
+            "indices = torch.topk(scores, self.top_k, dim=-1).indices",
+            "indices = torch.randint(0, self.num_experts, (scores.size(0), self.top_k))",
+            "scatter_(",
+            id="duplicate indices are not set but counted",
+        ),
+        pytest.param(
+            "focal_loss.py",
+            "target.view(-1, 1)",
+            "target.view(-1, 2)",
+            "torch.arange",
+            id="an index of two columns is no row lookup",
+        ),
+        pytest.param(
+            "norm.py",
+            "variance = hidden_states.pow(2)",
+            "hidden_states = hidden_states - hidden_states.mean(-1, keepdim=True)\n"
+            "        variance = hidden_states.pow(2)",
+            "npu_rms_norm",
+            id="a mean is subtracted",
+        ),
+        pytest.param(
+            "norm.py",
+            "torch.rsqrt(variance + self.variance_epsilon)",
+            "(torch.rsqrt(variance) + self.variance_epsilon)",
+            "npu_rms_norm",
+            id="eps outside of the root",
+        ),
+        pytest.param(
+            "masking.py",
+            "hidden[pad] = 0.0",
+            "hidden[pad] *= 0.0",
+            "fill_",
+            id="NaN under the mask stays NaN",
+        ),
+        pytest.param(
+            "masking.py",
+            "pad = padding.unsqueeze(-1).expand(hidden.shape)",
+            "pad = padding",
+            "hidden.masked_fill_",
+            id="a mask over rows",
+        ),
+        pytest.param(
+            "lengths.py",
+            "repeat_interleave(valid_lens, shape[1])",
+            "repeat_interleave(valid_lens, torch.full_like(valid_lens, shape[1]))",
+            "expand",
+            id="repeats that are a tensor",
+        ),
+        pytest.param(
+            "mlp.py",
+            "self.num_experts).sum(dim=1)",
+            "self.num_experts).sum(dim=0)",
+            "scatter",
+            id="a histogram per position",
+        ),
+    ],
+)
+def test_one_changed_line_makes_the_rewrite_wrong(  # noqa: PLR0913, PLR0917 - what and where
+    npufix: Npufix, example: Path, file: str, old: str, new: str, forbidden: str
+) -> None:
+    changed(example, file, old, new)
+    done = npufix("patch", DUMP, "--source", example)
+    assert done.returncode == 0
+    assert forbidden not in added(done)
+    assert added(done)  # the other changes are still there
+
+
+def test_a_changed_source_is_not_proven_by_the_dump(npufix: Npufix, example: Path) -> None:
+    changed(example, "config.py", "from", "# edited\nfrom")
+    report = json.loads(npufix("diagnose", DUMP, "--source", example, "--json").stdout)
+    bases = {c["basis"] for f in report["findings"] for c in f["conditions"]}
+    assert "profile" not in bases
+    assert any("differs from the profiled one" in p["what"] for p in report["problems"])
+
+
+def test_conditions_are_written_only_by_name(npufix: Npufix, example: Path) -> None:
+    assert "npu_rms_norm" not in npufix("patch", "--source", example).stdout
+    allowed = npufix("patch", "--source", example, "--allow", "same-dtype")
+    assert "npu_rms_norm" in allowed.stdout
+
+
+def test_what_cannot_be_verified_is_left_out_and_said(npufix: Npufix, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "import torch\nimport not_installed_anywhere\n\n\n"
+        "def f(x: torch.Tensor, wrap):\n"
+        "    y = not_installed_anywhere.prepare(x)\n"
+        "    y[y < 0] = 0\n    return wrap(y.unsqueeze(0))\n",
+        encoding="utf-8",
+    )
+    done = npufix("patch", "--source", tmp_path)
+    assert done.stdout == ""
+    assert "not verified" in done.stderr
+
+
+def test_a_file_with_windows_line_ends_keeps_them(npufix: Npufix, tmp_path: Path) -> None:
+    text = "import torch\n\n\ndef f(x: torch.Tensor):\n    x[x < 0] = 0\n    return x\n"
+    path = tmp_path / "model.py"
+    path.write_bytes(text.replace("\n", "\r\n").encode())
+    npufix("patch", "--source", tmp_path, "--write")
+    data = path.read_bytes()
+    assert b"masked_fill_(x < 0, 0)\r\n" in data
+    assert data.count(b"\n") == data.count(b"\r\n")

@@ -1,0 +1,107 @@
+"""The report: round trip through JSON, and nothing of a dump that breaks an output."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from npufix.reports import report as model
+from npufix.reports.markdown import to_markdown
+from npufix.reports.terminal import show
+from npufix.reports.wording import milliseconds, plain
+
+
+def report_with(text: str) -> model.Report:
+    finding = model.Finding(
+        rule="NPU201",
+        name="masked-assignment",
+        summary="assignment through a boolean mask",
+        path=text,
+        line=3,
+        function=text,
+        code=text,
+        replacement=text,
+        safety="safe",
+        conditions=[model.Condition("same-dtype", text, "open")],
+        problem="",
+        fingerprint="0" * 16,
+        kernels=[text],
+        calls=2,
+        device_ns=1_000_000,
+        share=0.5,
+        saving=model.Saving(1, 2, text),
+        diff=text,
+        verdict=model.Verdict("refuted", text, text, text, 3, [], text),
+    )
+    operator = model.HotOperator(text, "AI_CORE", 1, 10, 10, 1.0, text, 2, f"{text}:3", text, 2)
+    return model.Report(
+        tool="npufix 0",
+        headline=text,
+        dump=text,
+        source=text,
+        environment=model.Environment(0, 1, text, text, text, text),
+        split=model.StepSplit(1, 100, 50, 25, 25),
+        compute_ns=10,
+        attributed=1.0,
+        hot_operators=[operator],
+        findings=[finding],
+        problems=[model.Problem(text, text, text)],
+        next_steps=[text],
+    )
+
+
+@given(st.text(st.characters(exclude_categories=("Cs",)), max_size=40))
+def test_json_round_trip(text: str) -> None:
+    made = report_with(text)
+    assert model.from_json(model.to_json(made)) == made
+
+
+@given(st.text(max_size=40))
+def test_a_terminal_gets_no_control_characters(text: str) -> None:
+    out = io.StringIO()
+    show(report_with(text), Console(file=out, width=80), details=True)
+    assert all(c.isprintable() or c == "\n" for c in out.getvalue())
+
+
+@pytest.mark.parametrize(
+    "text", ["<script>alert(1)</script>", "| a | b |", "`code` *bold* [x](http://e)", "```\n# x"]
+)
+def test_names_of_a_dump_are_text_in_markdown(text: str) -> None:
+    tokens = MarkdownIt("commonmark").parse(to_markdown(report_with(text)))
+    kinds = {t.type for token in tokens for t in (token, *(token.children or ()))}
+    assert not kinds & {"html_block", "html_inline", "link_open", "image", "em_open"}
+
+
+def test_another_schema_version_is_refused() -> None:
+    content = json.loads(model.to_json(report_with("x"))) | {"schema": 99}
+    with pytest.raises(model.ReportError, match="schema 99"):
+        model.from_json(json.dumps(content))
+    with pytest.raises(model.ReportError, match="not a report"):
+        model.from_json("{")
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0, "0 us"),
+        (1_500, "1.5 us"),
+        (99_949, "99.9 us"),
+        (99_960, "0.1 ms"),
+        (1_234_567, "1.23 ms"),
+        (99_900_000, "99.9 ms"),
+        (123_456_789, "123 ms"),
+        (12_345_678_901, "12,346 ms"),
+    ],
+)
+def test_times_have_three_digits(ns: int, text: str) -> None:
+    assert milliseconds(ns) == text
+
+
+def test_plain_keeps_text_and_drops_what_steers() -> None:
+    assert plain("a\x1b[31m\x07\u202eä 中") == "a?[31m??ä 中"
