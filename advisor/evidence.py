@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from npufix.rewriters.site_facts import RecordedCall
+from npufix.rewriters.recorded_facts import RecordedCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

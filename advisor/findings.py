@@ -55,6 +55,9 @@ def locate(
         except (SyntaxError, ValueError, RecursionError) as error:
             problems.append(_unparsed(relative, error))
             continue
+        except Exception as error:  # noqa: BLE001 - a rule's fault must not hide the other files
+            problems.append(_internal(relative, error))
+            continue
         found += _with_evidence(file, sites, measured)
     return sorted(found, key=_rank), problems
 
@@ -65,6 +68,11 @@ def _unparsed(relative: str, error: Exception) -> report.Problem:
     where = f"{relative}:{line}" if line else relative
     remedy = "fix it, or leave the file out"
     return report.Problem(where, f"not valid Python: {what}", remedy, damaged=True)
+
+
+def _internal(relative: str, error: Exception) -> report.Problem:
+    what = f"internal error, the file was left out: {type(error).__name__}: {error}"
+    return report.Problem(relative, what, "please report it with the file", damaged=True)
 
 
 def _with_evidence(

@@ -32,6 +32,7 @@ SIGNATURES: Mapping[str, Mapping[str, Hashable]] = {
     "mul": {"other": _REQUIRED},
     "one_hot": {"num_classes": -1},
     "pow": {"exponent": _REQUIRED},
+    "reciprocal": {},
     "repeat_interleave": {"repeats": _REQUIRED, "dim": None, "output_size": None},
     "rsqrt": {},
     "softmax": {"dim": None, "dtype": None},

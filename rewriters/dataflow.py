@@ -29,6 +29,8 @@ class Evaluation:
     """The value of each local name just before ``statement``."""
     ranks: Mapping[Node, int]
     """Number of dimensions, where an earlier unpacking of the shape proves it."""
+    certain: bool = True
+    """Whether the statement always computes it: not so in one arm of a conditional."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class ExpressionReader:
         self.effects = 0
         self.serial = 0
         self.depth = 0
+        self.maybe = 0
         self.statement: ast.stmt | None = None
         self.block: list[ast.stmt] = []
         self.before: dict[str, Node] = {}
@@ -51,6 +52,7 @@ class ExpressionReader:
         self.observables: list[Observable] = []
         self.lines: dict[Node, set[int]] = {}
         self.touched: set[Node] = set()
+        self.captured: set[str] = set()
 
     def observe(self, kind: str, node: Node) -> None:
         """Record something that the outside can see."""
@@ -61,6 +63,8 @@ class ExpressionReader:
         self.observe(kind, node)
         self.effects += 1
         self.epoch = self.effects
+        if kind in {"call", "opaque", "suspend"}:
+            self.stored.clear()  # other code may have set the attributes
         return node
 
     def unique(self) -> int:
@@ -85,7 +89,15 @@ class ExpressionReader:
             self.lines.setdefault(node, set()).update(range(code.lineno, last + 1))
         if self.depth == 0 and self.statement is not None:
             self.evaluations.append(
-                Evaluation(node, code, self.statement, self.block, self.before, dict(self.ranks))
+                Evaluation(
+                    node,
+                    code,
+                    self.statement,
+                    self.block,
+                    self.before,
+                    dict(self.ranks),
+                    certain=self.maybe == 0,
+                )
             )
 
     def _read(self, code: ast.expr) -> Node:  # noqa: C901, PLR0911, PLR0912 - one case a syntax
@@ -109,9 +121,10 @@ class ExpressionReader:
             case ast.BoolOp() | ast.IfExp() if _assigns(code):
                 return self._opaque(code)  # the assignment may be skipped
             case ast.BoolOp(op, values):
-                return self.op("boolop", *map(self.read, values), value=type(op).__name__)
+                nodes = [self.read(values[0]), *map(self._read_maybe, values[1:])]
+                return self.op("boolop", *nodes, value=type(op).__name__)
             case ast.IfExp(test, body, orelse):
-                return self.phi(self.read(test), self.read(body), self.read(orelse))
+                return self.phi(self.read(test), self._read_maybe(body), self._read_maybe(orelse))
             case ast.Tuple(items) | ast.List(items):
                 kind = "tuple" if isinstance(code, ast.Tuple) else "list"
                 return self.graph.node(kind, *map(self.read, items))
@@ -135,6 +148,14 @@ class ExpressionReader:
                 return self.effect("suspend", self._opaque(code))
         return self._opaque(code)
 
+    def _read_maybe(self, code: ast.expr) -> Node:
+        """Read an expression that Python may skip."""
+        self.maybe += 1
+        try:
+            return self.read(code)
+        finally:
+            self.maybe -= 1
+
     def phi(self, test: Node, then: Node, other: Node) -> Node:
         """Return the value that depends on a branch."""
         return then if then is other else self.graph.node("phi", test, then, other)
@@ -148,6 +169,9 @@ class ExpressionReader:
         calls = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
         if any(isinstance(n, calls) for n in ast.walk(code)):
             self.effect("opaque", node)
+        for later in ast.walk(code):  # what is evaluated when other values may have the names
+            if isinstance(later, (ast.Lambda, ast.GeneratorExp)):
+                self.captured |= {n.id for n in ast.walk(later) if isinstance(n, ast.Name)}
         for name in _assigns(code):
             self.env[name] = self.op("opaque", node, value=(self.unique(), name))
         return node
@@ -188,9 +212,7 @@ class ExpressionReader:
                 return self.op("t", base)
             case "data" | "grad" | "mT" | "real" | "imag":
                 return self.op(code.attr, base)
-        return field_of(self.graph, base, code.attr) or self.graph.node(
-            "attr", base, value=code.attr
-        )
+        return field_of(self.graph, base, code.attr) or self.op("attr", base, value=code.attr)
 
     def _subscript(self, base: Node, index: Node) -> Node:
         if index.op == "const" and isinstance(index.value, int):
@@ -207,11 +229,13 @@ class ExpressionReader:
             return base.args[index]
         return self.op("getitem", base, self.graph.constant(index))
 
-    def _call(self, code: ast.Call) -> Node:  # noqa: PLR0911 - one case a kind of call
+    def _call(self, code: ast.Call) -> Node:  # noqa: C901, PLR0911 - one case a kind of call
         dotted = self.dotted(code.func)
         if dotted is not None:
             return self._library_call(code, dotted)
         match code.func:
+            case ast.Name("locals" | "vars" | "eval" | "exec" as name) if name not in self.env:
+                raise UnsupportedCodeError(name)
             case ast.Name(name) if name not in self.env:
                 function = self.names.functions.get(name)
                 if function is not None and not function.decorator_list:
@@ -223,9 +247,14 @@ class ExpressionReader:
                 if method is not None and not method.decorator_list:
                     return self._inline(code, method, (self.read(code.func.value),))
                 return self._unknown(code)
-            case ast.Attribute(_, attr) if attr in torch_names.PURE_METHODS:
-                return self._tensor_call(code, attr, (self.read(code.func.value),))
+            case ast.Attribute(owner, attr) if attr in torch_names.PURE_METHODS:
+                base = self.read(owner)
+                # A function of some module (``np.sum``) may do anything.
+                unknown = base.op == "global"
+                return self._unknown(code) if unknown else self._tensor_call(code, attr, (base,))
             case ast.Attribute(owner, attr) if attr.endswith("_") and not attr.endswith("__"):
+                if attr in torch_names.CHANGES_SHAPE:
+                    raise UnsupportedCodeError(attr)
                 base = self.read(owner)
                 node = self._tensor_call(code, attr, (base,))
                 fresh = base.op.removesuffix("(*)") in torch_names.FRESH
@@ -281,7 +310,7 @@ class ExpressionReader:
 
     def _inline(self, code: ast.Call, function: FunctionNode, bound: tuple[Node, ...]) -> Node:
         """Return what a simple helper returns; a helper that does more stays a call."""
-        body = _straight_line(function)
+        body = straight_line(function)
         if body is None or self.depth >= _MAX_INLINE_DEPTH:
             return self._unknown(code)
         saved = (self.env, self.epoch, self.effects, self.serial, len(self.observables))
@@ -329,7 +358,7 @@ def _assigns(code: ast.expr | ast.stmt) -> list[str]:
     return sorted({n.target.id for n in ast.walk(code) if isinstance(n, ast.NamedExpr)})
 
 
-def _straight_line(function: FunctionNode) -> list[ast.stmt] | None:
+def straight_line(function: FunctionNode) -> list[ast.stmt] | None:
     """Return the body of a helper of assignments to names and one final return."""
     if isinstance(function, ast.AsyncFunctionDef) or function.args.vararg or function.args.kwarg:
         return None

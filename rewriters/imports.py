@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from npufix.rewriters.names import source_lines
+from npufix.rewriters.names import module_names, source_lines
 
 _GUARDED = """try:
     import torch_npu
@@ -22,11 +22,9 @@ def uses_torch_npu(text: str) -> bool:
 def imports_torch_npu(tree: ast.Module, *, unconditionally: bool = False) -> bool:
     """Tell whether a module imports torch_npu at its top level."""
     nodes = tree.body if unconditionally else list(ast.walk(tree))
-    return any(
-        isinstance(node, ast.Import)
-        and any(a.name.split(".")[0] == "torch_npu" for a in node.names)
-        for node in nodes
-    )
+    imported = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
+    imported |= {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom) and not n.level}
+    return any(name.split(".")[0] == "torch_npu" for name in imported)
 
 
 def _is_torch(module: str) -> bool:
@@ -38,7 +36,7 @@ def _below_docstring(tree: ast.Module) -> int:
     first = tree.body[0]
     if ast.get_docstring(tree, clean=False) is not None:
         return first.end_lineno or first.lineno
-    decorators = getattr(first, "decorator_list", [])
+    decorators: list[ast.expr] = getattr(first, "decorator_list", [])
     return min([first.lineno, *(d.lineno for d in decorators)]) - 1
 
 
@@ -49,7 +47,7 @@ def import_torch_npu(source: str, *, guarded: bool) -> str:
     below the last import.
     """
     tree = ast.parse(source)
-    if imports_torch_npu(tree):
+    if module_names(tree).imports.get("torch_npu") == "torch_npu":
         return source
     imports = [n for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))]
     torch = [n for n in imports if isinstance(n, ast.Import) and _is_torch(n.names[0].name)]

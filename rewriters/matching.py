@@ -75,7 +75,9 @@ def find(pattern: Pattern, flow: FunctionFlow) -> Iterator[Match]:
     for evaluation in flow.evaluations:
         node = evaluation.node
         # Reading a name is not where its value was computed.
-        if node.op != pattern.root.op or isinstance(evaluation.code, ast.Name):
+        if node.op != pattern.root.op or isinstance(
+            evaluation.code, (ast.Name, ast.NamedExpr, ast.Attribute)
+        ):
             continue
         if id(evaluation.code) in seen or _is_discarded(evaluation):
             continue

@@ -92,27 +92,40 @@ def module_names(tree: ast.Module) -> ModuleNames:
                 imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
         elif isinstance(node, FunctionNode):
             # Two definitions of one name (if/else): which one runs is not known here.
-            if node.name in functions or imports.pop(node.name, None):
+            if node.name in functions:
                 ambiguous.add(node.name)
             functions[node.name] = node
         elif isinstance(node, ast.ClassDef):
-            imports.pop(node.name, None)
             classes[node.name] = node
-        elif isinstance(node, ast.Assign) and node in tree.body:
-            for target in node.targets:
-                imports.pop(ast.unparse(target), None)
+        ambiguous |= {name for name in _defined(node, tree) if imports.pop(name, None)}
     kept = {name: node for name, node in functions.items() if name not in ambiguous}
     return ModuleNames(imports, kept, classes, _overridden(classes))
+
+
+def _defined(node: ast.stmt, tree: ast.Module) -> list[str]:
+    """Return the names that no longer mean what an import above made them mean."""
+    match node:
+        case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+            return [name]
+        case ast.Assign(targets) if node in tree.body:  # not the `torch_npu = None` of a fallback
+            return [ast.unparse(target) for target in targets]
+    return []
 
 
 def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     for node in body:
         yield node
         if isinstance(node, (ast.If, ast.Try)):
-            yield from _top_level(node.body)
+            if not _for_type_checkers(node):
+                yield from _top_level(node.body)
             yield from _top_level(node.orelse)
             for handler in getattr(node, "handlers", []):
                 yield from _top_level(handler.body)
+
+
+def _for_type_checkers(node: ast.If | ast.Try) -> bool:
+    """Tell whether a block is there for type checkers only and does not run."""
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
 
 
 def _overridden(classes: Mapping[str, ast.ClassDef]) -> frozenset[str]:

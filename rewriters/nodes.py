@@ -14,7 +14,7 @@ class Node:
     """One value of a function. Nodes of one ``Graph`` are equal only if they are the same object.
 
     ``epoch`` counts the side effects before the value was computed: the same expression before
-    and after a write is two values. Leaves and metadata have epoch 0.
+    and after a write is two values. Leaves and metadata other than attributes have epoch 0.
     """
 
     op: str

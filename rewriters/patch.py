@@ -88,14 +88,18 @@ def _stage(change: FileChange) -> str:
     """Write the new content beside the file, durable and with its mode."""
     target = change.path.resolve()
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.npufix-")
-    with os.fdopen(handle, "wb") as file:
-        file.write(change.after)
-        file.flush()
-        os.fsync(file.fileno())
-    status = target.stat()
-    os.chmod(temporary, status.st_mode)  # noqa: PTH101 - a plain string from tempfile
-    with contextlib.suppress(PermissionError):
-        os.chown(temporary, status.st_uid, status.st_gid)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(change.after)
+            file.flush()
+            os.fsync(file.fileno())
+        status = target.stat()
+        os.chmod(temporary, status.st_mode)  # noqa: PTH101 - a plain string from tempfile
+        with contextlib.suppress(PermissionError):
+            os.chown(temporary, status.st_uid, status.st_gid)
+    except OSError:
+        os.unlink(temporary)  # noqa: PTH108 - a plain string from tempfile
+        raise
     return temporary
 
 

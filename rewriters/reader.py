@@ -43,7 +43,6 @@ class FunctionReader(ExpressionReader):
 
     def __init__(self, names: ModuleNames, cls: ast.ClassDef | None, graph: Graph) -> None:
         super().__init__(names, cls, graph)
-        self.captured: set[str] = set()
         self.carried: list[tuple[Node, str, Node]] = []
 
     def run(self, function: FunctionNode) -> None:
@@ -202,7 +201,7 @@ class FunctionReader(ExpressionReader):
                 self.record(joined, code)
         self.ranks = {node: n for node, n in ranks.items() if self.ranks.get(node) == n}
         for key in {*stored, *self.stored}:
-            unset = self.graph.node("attr", key[0], value=key[1])
+            unset = self.op("attr", key[0], value=key[1])
             self.stored[key] = self.phi(test, stored.get(key, unset), self.stored.get(key, unset))
 
     def _loop(self, code: ast.For | ast.AsyncFor | ast.While) -> None:
@@ -227,7 +226,9 @@ class FunctionReader(ExpressionReader):
 
     def _forget(self, assigned: list[str], kind: str) -> dict[str, Node]:
         """Make the names that some path may have assigned unknown; return what they were."""
-        fresh = {name: self.graph.node(kind, value=(self.unique(), name)) for name in assigned}
+        # One number for all: it must not depend on how many temporaries there are.
+        mark = self.unique()
+        fresh = {name: self.graph.node(kind, value=(mark, name)) for name in assigned}
         old = {name: self.env.get(name, self.graph.node("unset", value=name)) for name in fresh}
         self.env.update(fresh)
         for name, node in fresh.items():
@@ -245,21 +246,34 @@ class FunctionReader(ExpressionReader):
             node = self.effect("with", self.op("with", self.read(item.context_expr)))
             if item.optional_vars is not None:
                 self._assign(item.optional_vars, node, code)
+        ranks = dict(self.ranks)
         ended = self._block(code.body)
+        if not all(self._passes_errors_on(item.context_expr) for item in code.items):
+            # ``contextlib.suppress``: any part of the block may not have run.
+            self._forget(_assigned([code]), "after")
+            self.ranks = ranks
+            ended = False
         self.effect("with end", self.graph.constant(None))
         return ended
 
+    def _passes_errors_on(self, context: ast.expr) -> bool:
+        function = context.func if isinstance(context, ast.Call) else context
+        return (self.dotted(function) or "").startswith("torch.")
+
     def _try(self, code: ast.Try) -> None:
         self.effect("try", self.graph.constant(None))
+        ranks = dict(self.ranks)
         self._block(code.body)
         for handler in code.handlers:
             self._forget(_assigned([code]), "caught")
+            self.ranks = dict(ranks)
             self.effect("except", self.graph.constant(None))
             if handler.name:
                 self.env[handler.name] = self.op("caught", value=(self.unique(), handler.name))
             self._block(handler.body)
         self._block(code.orelse)
         self._forget(_assigned([code]), "after")
+        self.ranks = ranks
         self._block(code.finalbody)
         self.effect("try end", self.graph.constant(None))
 

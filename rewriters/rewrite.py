@@ -68,6 +68,8 @@ def rewrite(source: str, flow: FunctionFlow, match: Match, form: Form) -> Rewrit
         spelled = spell(form.replacement, flow, match, names)
         if spelled is None:
             continue
+        if spelled.hoisted and _is_conditional(match):
+            raise NotRewritableError("its operands are computed on a condition only")
         edit = Edit(
             match.evaluation.code,
             match.evaluation.statement,
@@ -80,6 +82,16 @@ def rewrite(source: str, flow: FunctionFlow, match: Match, form: Form) -> Rewrit
         except NotRewritableError as error:
             reason = str(error)
     raise NotRewritableError(reason)
+
+
+def _is_conditional(match: Match) -> bool:
+    """Tell whether the statement computes the matched value only sometimes: ``a and b``."""
+    return any(
+        node is match.evaluation.code
+        for choice in ast.walk(match.evaluation.statement)
+        if isinstance(choice, (ast.IfExp, ast.BoolOp, ast.Assert))
+        for node in ast.walk(choice)
+    )
 
 
 def _checked(source: str, flow: FunctionFlow, match: Match, form: Form, edit: Edit) -> Rewrite:

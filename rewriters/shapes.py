@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.attributes import parameter_shape
+from npufix.rewriters.canonical import SIGNATURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,12 +28,12 @@ Rank = int | RelativeRank | None
 
 SAME_SHAPE = frozenset(
     {
-        "abs", "bernoulli", "cast", "clamp", "clone", "contiguous", "cpu", "cumsum", "data",
+        "abs", "cast", "clone", "contiguous", "cpu", "cuda", "cumsum", "data",
         "detach", "dropout", "exp", "float", "invert", "isfinite", "isinf", "isnan", "log",
-        "log_softmax", "logical_not", "masked_fill", "neg", "pow", "rand_like", "randn_like",
+        "log_softmax", "logical_not", "neg", "rand_like", "randn_like",
         "relu", "rsqrt", "sigmoid", "softmax", "sqrt", "square", "tanh", "tril", "triu",
         "zeros_like", "ones_like", "full_like", "empty_like", "randint_like", "argsort", "gelu",
-        "silu", "round", "floor", "sin", "cos", "flip", "roll", "layer_norm", "normalize",
+        "silu", "round", "to", "floor", "sin", "cos", "flip", "roll", "layer_norm", "normalize",
     }
 )  # fmt: skip
 _BROADCAST = frozenset(
@@ -59,14 +60,20 @@ class Shapes:
             return self.ranks[node]
         args = node.args
         op = node.op
+        if op in SIGNATURES and node.value is not None:
+            return None  # arguments that do not fit the signature keep the order they were given in
         if op in SAME_SHAPE and args:
             return self.rank(args[0])
+        if op in {"bernoulli", "clamp", "masked_fill"}:
+            # a tensor among the other arguments may have more dimensions
+            return self._broadcast_all(args)
         if op in _BROADCAST and len(args) == 2:  # noqa: PLR2004 - left and right
             return self._broadcast(args[0], args[1])
         if op in _CREATED:
-            return self._rank_of_sizes(_sizes(node), created=True)
+            # ``torch.full(size, value)`` takes the lengths in one tuple.
+            return self._rank_of_sizes(_sizes(node)[: 1 if op == "full" else None])
         if op in _RESHAPED:
-            return self._rank_of_sizes(_sizes(node)[1:], created=False)
+            return self._rank_of_sizes(_sizes(node)[1:])
         match op:
             case "attr":
                 shape = parameter_shape(self.flow, node)
@@ -74,18 +81,20 @@ class Shapes:
             case "one_hot" | "unsqueeze":
                 return _shifted(self.rank(args[0]), 1)
             case "sum" | "mean" | "argmax":
-                if args[1].op != "const" or args[1].value is None:
+                if args[1].op != "const" or args[1].value is None or args[2].op != "const":
                     return None
                 return self.rank(args[0]) if args[2].value else _shifted(self.rank(args[0]), -1)
             case "flatten" if args[1].value == 0 and args[2].value == -1:
                 return 1
             case "arange" | "randperm":
                 return 1
-            case "t" | "addmm":
+            case "addmm":
                 return 2
             case "gather":
                 return self.rank(args[2])
-            case "transpose" | "linear" | "index_select":
+            case "linear":
+                return self.rank(args[0]) if self.rank(args[1]) == _MATRIX else None
+            case "transpose" | "t" | "index_select":
                 return self.rank(args[0])
             case "repeat" if len(args) > 2 and not _starred(args):  # noqa: PLR2004 - x and sizes
                 return len(args) - 1
@@ -112,7 +121,7 @@ class Shapes:
             return parameter_shape(self.flow, node)
         return tuple(self._length(node, dim - rank) for dim in range(rank))
 
-    def _length(self, node: Node, dim: int) -> int | None:
+    def _length(self, node: Node, dim: int) -> int | None:  # noqa: PLR0911 - one case an operator
         """Return the length of dimension ``dim``, counted from the end (negative)."""
         rank, args = self.rank(node), node.args
         if node.op in SAME_SHAPE and args:
@@ -127,15 +136,30 @@ class Shapes:
                 if dim == at:
                     return 1
                 return self._length(args[0], dim if dim > at else dim + 1)
-            case "getitem" if args[1].op == "tuple" and _is_new_axis(args[1].args[-1]):
-                return 1 if dim == -1 else None
+            case "getitem" if dim == -1:
+                return 1 if self._ends_with_new_axis(args[0], args[1]) else None
+            case "item" if args[0].op == "topk" and args[0].args[2].value == -1 == dim:
+                return _positive(args[0].args[1])
         return None
+
+    def _ends_with_new_axis(self, base: Node, index: Node) -> bool:
+        """Tell whether ``x[:, None]`` puts the new axis last: behind every axis of ``x``."""
+        items = index.args if index.op == "tuple" else (index,)
+        if not items or not _is_new_axis(items[-1]):
+            return False
+        taken = sum(not _is_new_axis(item) for item in items)
+        whole = items[0].op == "const" and items[0].value is Ellipsis
+        return whole or taken == self.rank(base)
 
     def last(self, node: Node) -> int | None:
         """Return the length of the last dimension, if it is a known number."""
         if node.op == "unsqueeze" and node.args[1].value == -1:
             return 1
         return self._length(node, -1)
+
+    def _broadcast_all(self, args: tuple[Node, ...]) -> Rank:
+        ranks = {self.rank(a) for a in args if not (self.is_number(a) or _is_new_axis(a))}
+        return ranks.pop() if len(ranks) == 1 else None
 
     def _broadcast(self, left: Node, right: Node) -> Rank:
         if self.is_number(right):
@@ -157,7 +181,7 @@ class Shapes:
             return annotation(self.flow, str(node.value)) in {"int", "float", "bool"}
         return node.op in _BROADCAST and all(self.is_number(arg) for arg in node.args)
 
-    def _rank_of_sizes(self, sizes: tuple[Node, ...], *, created: bool) -> Rank:
+    def _rank_of_sizes(self, sizes: tuple[Node, ...]) -> Rank:
         if len(sizes) == 1:
             only = sizes[0]
             if only.op == "shape":
@@ -165,22 +189,15 @@ class Shapes:
             if only.op in {"tuple", "list"}:
                 return None if _starred(only.args) else len(only.args)
             return 1 if self.is_number(only) else None
-        if not sizes or _starred(sizes):
-            return None
-        # ``torch.full(size, value)``: the sizes come first, in one tuple.
-        if created and sizes[0].op in {"tuple", "list", "shape"}:
-            return self._rank_of_sizes(sizes[:1], created=False)
-        return len(sizes)
+        return None if not sizes or _starred(sizes) else len(sizes)
 
     def _indexed_rank(self, node: Node) -> Rank:
         base, index = node.args
-        rank = self.rank(base)
         items = index.args if index.op == "tuple" else (index,)
-        if any(not (_is_new_axis(i) or i.op == "slice" or isinstance(i.value, int)) for i in items):
+        if any(not (_is_new_axis(i) or i.op == "slice" or _is_int(i)) for i in items):
             return None
-        added = sum(map(_is_new_axis, items))
-        dropped = sum(i.op == "const" and isinstance(i.value, int) for i in items)
-        return _shifted(rank, added - dropped)
+        added, dropped = sum(map(_is_new_axis, items)), sum(map(_is_int, items))
+        return _shifted(self.rank(base), added - dropped)
 
 
 def annotation(flow: FunctionFlow, param: str) -> str:
@@ -216,9 +233,13 @@ def _product_rank(left: Rank, right: Rank) -> Rank:
 
 
 def _positive(node: Node | None) -> int | None:
-    if node is None or isinstance(node.value, bool) or not isinstance(node.value, int):
+    if node is None or not _is_int(node):
         return None
-    return node.value if node.value >= 0 else None
+    return node.value if isinstance(node.value, int) and node.value >= 0 else None
+
+
+def _is_int(node: Node) -> bool:
+    return node.op == "const" and type(node.value) is int
 
 
 def _is_new_axis(node: Node) -> bool:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.attributes import is_int_attribute
+from npufix.rewriters.attributes import is_int_attribute, is_plain_attribute
 from npufix.rewriters.shapes import SAME_SHAPE, RelativeRank, Shapes, annotation
+from npufix.rewriters.torch_names import TORCH_FUNCTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator
 
-    from npufix.rewriters.dataflow import FunctionFlow
+    from npufix.rewriters.dataflow import Evaluation, FunctionFlow
     from npufix.rewriters.matching import Match
     from npufix.rewriters.nodes import Node
 
@@ -51,56 +52,35 @@ _CREATES_TENSOR = frozenset(
 )  # fmt: skip
 # The first argument of these can only be a tensor: NumPy arrays and lists have no such method.
 _PROVES_TENSOR = frozenset(
-    {"unsqueeze", "masked_fill", "masked_fill_", "softmax", "log_softmax", "rsqrt", "gather",
-     "expand", "permute", "contiguous", "detach", "index_select", "device_of", "clone", "cast",
-     "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "empty_like", "new_zeros"}
+    {"unsqueeze", "masked_fill", "masked_fill_", "log_softmax", "rsqrt", "permute", "contiguous",
+     "detach", "index_select", "cast", "new_zeros", "new_ones", "type_as"}
 )  # fmt: skip
-_ATEN_NAMES = {
-    "square": ("aten::pow", "aten::square"),
-    "setitem": ("aten::index_put_",),
-    "cast": ("aten::to", "aten::_to_copy"),
-    "matmul": ("aten::matmul", "aten::mm"),
-    "invert": ("aten::bitwise_not",),
-    "and": ("aten::bitwise_and", "aten::__and__"),
-    "or": ("aten::bitwise_or", "aten::__or__"),
-}
 _NO_TENSOR = frozenset({"const", "tuple", "list", "slice", "size", "shape", "opaque"})
 _INTEGERS = frozenset(
     {"arange", "argmax", "argmin", "argsort", "nonzero", "randint", "randperm", "item"}
 )
 _MAYBE_NUMBER = frozenset({"param", "attr", "global", "phi", "element", "neg", "carried", "after"})
+_TENSOR_ANNOTATION = re.compile(r"(Optional\[)?[\w.]*Tensor\]?( \| None)?")
+_CREATED_SOMEWHERE = frozenset(
+    {
+        "arange",
+        "empty",
+        "eye",
+        "full",
+        "linspace",
+        "ones",
+        "rand",
+        "randint",
+        "randn",
+        "randperm",
+        "tensor",
+        "zeros",
+    }
+)
+_TAKES_ANYTHING = re.compile(r"is_|tensor$|as_|from_|get_|set_|full|arange|zeros$|ones$|empty$")
 _INDEX_NAME = re.compile(r"idx|indices|index|(^|_)(ind|inds|ids|id)(_|$)")
 _MASK_NAME = re.compile(r"mask|pad|valid|ignore|(^|_)(is|keep|bad|pos|neg)(_|$)")
 _LAST = -1
-# The names that the profiler writes.
-_DTYPES = {
-    "double": "float64",
-    "float": "float32",
-    "c10::Half": "float16",
-    "c10::BFloat16": "bfloat16",
-    "long int": "int64",
-    "long": "int64",
-    "int": "int32",
-    "short int": "int16",
-    "signed char": "int8",
-    "unsigned char": "uint8",
-    "bool": "bool",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedCall:
-    """The arguments of one operator call as the dump recorded them at a line."""
-
-    name: str
-    dims: tuple[tuple[int, ...] | None, ...]
-    """One entry per argument; ``None`` where it is no tensor."""
-    types: tuple[str, ...]
-
-
-def aten_names(node: Node) -> tuple[str, ...]:
-    """Return the names under which the profiler records an operation."""
-    return _ATEN_NAMES.get(node.op, (f"aten::{node.op}",))
 
 
 def _finfo_dtype(node: Node) -> Node | None:
@@ -122,6 +102,41 @@ class SourceFacts:
         """Return the literal that a variable matched, ``None`` if it is no literal."""
         node = self.match.bindings[name]
         return node.value if node.op == "const" else None
+
+    def default(self, name: str) -> object:
+        """Return the literal that a parameter of the function has by default."""
+        node = self.match.bindings[name]
+        spec = self.flow.function.args
+        params = [*spec.posonlyargs, *spec.args]
+        given = dict(zip(params[::-1], spec.defaults[::-1], strict=False))
+        given |= {a: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d}
+        for param, value in given.items():
+            if node.op == "param" and param.arg == node.value:
+                try:
+                    return ast.literal_eval(value)
+                except ValueError:
+                    return None
+        return None
+
+    def is_plain(self, name: str) -> bool | None:
+        """Tell whether the value is a setting: a literal, a parameter, an attribute from one."""
+        node = self.match.bindings[name]
+        if node.op in {"const", "global"} or _finfo_dtype(node) is not None:
+            return True
+        if node.op == "attr":
+            return is_plain_attribute(self.flow, node)
+        return node.op == "param" and not self._is_tensor(node)
+
+    def same_device(self, first: str, second: str) -> bool | None:
+        """Tell whether nothing suggests that two tensors are on different devices."""
+        for name in (first, second):
+            for node in self.match.bindings[name].walk():
+                keywords = node.value if isinstance(node.value, tuple) else ()
+                if node.op.removesuffix("(*)") in _CREATED_SOMEWHERE and "device" not in keywords:
+                    return None
+                if node.op in {"cpu", "cuda", "to", "npu"}:
+                    return None
+        return True
 
     def ndim(self, name: str) -> int | None:
         """Return the number of dimensions of a tensor."""
@@ -146,9 +161,11 @@ class SourceFacts:
         if node.op in {"const", "tuple", "list", "size", "shape"}:
             return False
         declared = self._annotation(node)
-        if declared:
-            return bool(re.search(r"Tensor\b", declared))
-        if any(user.args[0] is node for user in self._users() if user.op in _PROVES_TENSOR):
+        if _TENSOR_ANNOTATION.fullmatch(declared):
+            return True
+        if declared in {"int", "float", "bool", "str", "np.ndarray", "numpy.ndarray"}:
+            return False
+        if any(user.node.args[0] is node for user in self._certain_users()):
             return True
         if node.op == "attr" and self.shapes.shape(node) is not None:
             return True
@@ -156,8 +173,23 @@ class SourceFacts:
             return self._is_tensor(node.args[0])
         return None
 
-    def _users(self) -> list[Node]:
-        return [e.node for e in self.flow.evaluations if e.node.args]
+    def _certain_users(self) -> Iterator[Evaluation]:
+        """Yield the operations that the site's path always runs and that only tensors have."""
+        site = self.match.evaluation.statement
+        for evaluation in self.flow.evaluations:
+            if evaluation.node.args and evaluation.certain and self._proves_tensor(evaluation):
+                around = (s for s in evaluation.block if s.lineno <= site.lineno)
+                if any(site is s or any(site is n for n in ast.walk(s)) for s in around):
+                    yield evaluation
+
+    def _proves_tensor(self, evaluation: Evaluation) -> bool:
+        if evaluation.node.op in _PROVES_TENSOR:
+            return True
+        # A function of torch takes nothing but tensors, unless it asks or converts.
+        code = evaluation.code
+        dotted = self.flow.names.dotted(code.func) if isinstance(code, ast.Call) else None
+        module, _, name = (dotted or "").rpartition(".")
+        return module in TORCH_FUNCTIONS and not _TAKES_ANYTHING.match(name)
 
     def _annotation(self, node: Node) -> str:
         return annotation(self.flow, str(node.value)) if node.op == "param" else ""
@@ -181,6 +213,8 @@ class SourceFacts:
     def _is_bool(self, node: Node) -> bool:  # noqa: PLR0911 - one case a kind of proof
         args = node.args
         if node.op in _BOOLEAN:
+            if isinstance(node.value, tuple) and "out" in node.value:
+                return False
             # Only a comparison with a tensor is a tensor: ``n == 3`` is a Python bool.
             return any(self._may_be_compared(arg) for arg in args)
         if node.op in _BOOLEAN_IF_OPERANDS_ARE:
@@ -245,7 +279,7 @@ class SourceFacts:
         declared = self._annotation(node)
         if declared == "int":
             return True
-        return False if re.search(r"Tensor\b", declared) else None
+        return False if _TENSOR_ANNOTATION.fullmatch(declared) else None
 
     def same_dtype(self, first: str, second: str) -> bool | None:
         """Tell whether two tensors have one dtype."""
@@ -267,77 +301,11 @@ class SourceFacts:
         node = self.match.bindings[name]
         while node.op == "cast":
             node = node.args[0]
+        source = node.args[0] if node.op == "item" else node
+        if source.epoch != self.match.evaluation.node.epoch:
+            return None  # something may have been written into the indices since
         if node.op == "item" and node.value == 1 and node.args[0].op == "topk":
             return True if node.args[0].args[2].value == _LAST else None
         if node.op == "argsort":
             return True if node.args[1].value == _LAST else None
         return True if node.op == "randperm" else None
-
-
-class RecordedFacts(SourceFacts):
-    """Adds what held in every recorded call of the profiled run."""
-
-    def __init__(
-        self, flow: FunctionFlow, match: Match, recorded: Mapping[int, Sequence[RecordedCall]]
-    ) -> None:
-        super().__init__(flow, match)
-        self._dims: dict[Node, set[tuple[int, ...] | None]] = {}
-        self._types: dict[Node, set[str]] = {}
-        for node in {e.node for e in flow.evaluations}:
-            for call in self._calls(node, recorded):
-                for arg, dims, dtype in zip(node.args, call.dims, call.types, strict=False):
-                    self._dims.setdefault(arg, set()).add(dims)
-                    self._types.setdefault(arg, set()).add(dtype)
-                    if arg.op == "cast" and arg.args[1].op == "dtype_of":
-                        # ``y.to(x.dtype)`` was recorded, so the dtype of ``x`` is known.
-                        self._types.setdefault(arg.args[1].args[0], set()).add(dtype)
-        ranks = {
-            node: len(next(iter(shapes)) or ())
-            for node, shapes in self._dims.items()
-            if None not in shapes and len({len(shape or ()) for shape in shapes}) == 1
-        }
-        self.shapes = Shapes(flow, {**ranks, **match.evaluation.ranks})
-
-    def _calls(
-        self, node: Node, recorded: Mapping[int, Sequence[RecordedCall]]
-    ) -> list[RecordedCall]:
-        """Return the recorded calls that computed ``node``; none if another may have."""
-        lines = self.flow.lines.get(node, frozenset())
-        twins = [e.node for e in self.flow.evaluations if e.node.op == node.op]
-        if any(other is not node and self.flow.lines.get(other, lines) & lines for other in twins):
-            return []
-        names = aten_names(node)
-        return [call for line in lines for call in recorded.get(line, ()) if call.name in names]
-
-    def _only(self, name: str) -> tuple[int, ...] | None:
-        """Return the one shape that a tensor always had."""
-        shapes = self._dims.get(self.match.bindings[name], set())
-        return next(iter(shapes)) if len(shapes) == 1 else None
-
-    def _dtype(self, node: Node) -> str | None:
-        types = self._types.get(node, set())
-        known = super()._dtype(node)
-        return _DTYPES.get(next(iter(types))) if known is None and len(types) == 1 else known
-
-    def _is_bool(self, node: Node) -> bool:
-        return self._types.get(node) == {"bool"} or super()._is_bool(node)
-
-    def size(self, name: str, dim: int) -> int | None:
-        """Return the length of one dimension, if it is a known number."""
-        known = super().size(name, dim)
-        shape = self._only(name)
-        if known is None and shape is not None and -len(shape) <= dim < len(shape):
-            return shape[dim]
-        return known
-
-    def _is_tensor(self, node: Node) -> bool | None:
-        known = super()._is_tensor(node)
-        return True if known is None and self._dims.get(node, {None}) != {None} else known
-
-    def same_dtype(self, first: str, second: str) -> bool | None:
-        """Tell whether two tensors have one dtype."""
-        known = super().same_dtype(first, second)
-        if known is not None:
-            return known
-        left, right = (self._types.get(self.match.bindings[n], set()) for n in (first, second))
-        return left == right if len(left) == 1 == len(right) else None

@@ -10,12 +10,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.dataflow import UnsupportedCodeError
+from npufix.rewriters.expressions import straight_line
 from npufix.rewriters.imports import uses_torch_npu
 from npufix.rewriters.matching import find, pattern_of
 from npufix.rewriters.names import module_names, source_lines
 from npufix.rewriters.reader import read_function
+from npufix.rewriters.recorded_facts import RecordedCall, RecordedFacts, aten_names
 from npufix.rewriters.rewrite import NotRewritableError, Rewrite, functions, rewrite
-from npufix.rewriters.site_facts import RecordedCall, RecordedFacts, SourceFacts, aten_names
+from npufix.rewriters.site_facts import SourceFacts
 from npufix.rules.substitution import Safety
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.dataflow import FunctionFlow
     from npufix.rewriters.matching import Match
-    from npufix.rewriters.names import FunctionNode
+    from npufix.rewriters.names import FunctionNode, ModuleNames
     from npufix.rewriters.nodes import Node
     from npufix.rules.substitution import Condition, Form, Substitution
 
@@ -109,11 +111,15 @@ def find_sites(
     tree = ast.parse(source)
     names = module_names(tree)
     lines = source_lines(source)
+    helpers = {name: full for name, full in names.imports.items() if not full.endswith(name)}
+    for function, _ in functions(tree):
+        if straight_line(function):
+            helpers[function.name] = helpers.get(function.name, "") + _text(function, lines)
     sites: list[Site] = []
     for function, cls in functions(tree):
-        text = "".join(lines[_first_line(function) - 1 : function.end_lineno])
-        here = _possible(wanted, text + _helpers(text, names))
-        if not here or _is_off_limits(function, cls, text):
+        text = _text(function, lines)
+        here = _possible(wanted, _with_helpers(text, helpers))
+        if not here or _is_off_limits(function, cls, text, names):
             continue
         try:
             flow = read_function(function, names, cls)
@@ -127,6 +133,18 @@ def _first_line(function: FunctionNode) -> int:
     return min([function.lineno, *(d.lineno for d in function.decorator_list)])
 
 
+def _text(function: FunctionNode, lines: Sequence[str]) -> str:
+    return "".join(lines[_first_line(function) - 1 : function.end_lineno])
+
+
+def _with_helpers(text: str, helpers: Mapping[str, str]) -> str:
+    """Return the code of a function and of the helpers that may be inlined into it."""
+    left, parts = dict(helpers), [text]
+    for part in parts:  # grows where helpers call helpers
+        parts += [left.pop(name) for name in list(left) if f"{name}(" in part]
+    return "".join(parts)
+
+
 def _possible(rules: Sequence[Substitution], text: str) -> list[Substitution]:
     """Return the rules whose operations a text may hold, going by its words alone."""
     missing = {op for op, trace in _TRACES.items() if not re.search(trace, text)}
@@ -138,12 +156,14 @@ def _operations(form: Form) -> frozenset[str]:
     return frozenset(node.op for node in pattern_of(form.pattern).root.walk())
 
 
-def _is_off_limits(function: FunctionNode, cls: ast.ClassDef | None, text: str) -> bool:
+def _is_off_limits(
+    function: FunctionNode, cls: ast.ClassDef | None, text: str, names: ModuleNames
+) -> bool:
     if uses_torch_npu(text) or any(
         _COMPILED.search(ast.unparse(d)) for d in function.decorator_list
     ):
         return True
-    bases = [ast.unparse(base) for base in cls.bases] if cls else []
+    bases = [names.dotted(base) or ast.unparse(base) for base in cls.bases] if cls else []
     return any(base.endswith(("autograd.Function", "ScriptModule")) for base in bases)
 
 
@@ -165,9 +185,8 @@ def _sites_of(
         # The widest match first: ``gather(...).view(-1)`` before the ``gather`` inside it.
         for group in sorted(candidates.values(), key=lambda g: -_width(g[0].match)):
             best = min(group, key=lambda c: sum(p.basis is Basis.OPEN for p in c.proofs))
-            codes = _codes(flow, best.match)
-            if not codes & taken:
-                taken |= codes
+            if id(best.match.evaluation.code) not in taken:
+                taken |= _codes(flow, best.match)
                 yield _site(source, flow, rule, best)
 
 
@@ -183,12 +202,10 @@ def _width(match: Match) -> int:
 
 
 def _codes(flow: FunctionFlow, match: Match) -> set[int]:
-    """Return the operations in the source that a match takes away."""
-    inner = {n for n in match.covered if n.op in _TRACES or n is match.evaluation.node}
-    root = match.evaluation.code
-    own = {id(e.code) for e in flow.evaluations if e.node in inner}
-    inside = {id(n) for n in ast.walk(root)}
-    return (own & inside) | {id(root)}
+    """Return the code that a match stands for: the places where no other one may be."""
+    root = match.evaluation
+    inner = match.covered - {root.node}
+    return {id(root.code), *(id(e.code) for e in flow.evaluations if e.node in inner)}
 
 
 def _prove(

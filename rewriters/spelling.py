@@ -83,6 +83,9 @@ def _expression(node: Node, flow: FunctionFlow, names: Mapping[str, Node]) -> as
             free = {n.id for n in ast.walk(code) if isinstance(n, ast.Name)}
             if all(names.get(f) is evaluation.names.get(f) for f in free):
                 return code
+    if node.op == "attr":  # read in a helper only: ``self.eps``
+        base = _expression(node.args[0], flow, names)
+        return base and ast.Attribute(base, str(node.value), ast.Load())
     return None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tokenize
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -54,6 +56,15 @@ def span(node: ast.expr | ast.stmt, lines: Sequence[str]) -> Span:
     )
 
 
+def _holds_comment(source: str, node: ast.expr | ast.stmt) -> bool:
+    """Tell whether a comment stands between the first and the last line of ``node``."""
+    last = node.end_lineno or node.lineno
+    return node.lineno < last and any(
+        token.type == tokenize.COMMENT and node.lineno <= token.start[0] < last
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+    )
+
+
 def splice(source: str, function: FunctionNode, edit: Edit) -> str:
     """Return ``source`` with one edit made inside ``function``."""
     lines = source_lines(source)
@@ -70,6 +81,8 @@ def splice(source: str, function: FunctionNode, edit: Edit) -> str:
         a, b, c, d = span(node, lines)
         return a - offset, b, c - offset, d
 
+    if _holds_comment(source, edit.replace):
+        raise CannotSpliceError("a comment stands inside the expression")
     try:
         wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
     except cst.ParserSyntaxError as error:

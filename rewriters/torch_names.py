@@ -80,3 +80,9 @@ TENSOR_ONLY_METHODS = frozenset(
 FRESH = frozenset(
     {"clone", "empty", "full", "new_empty", "new_full", "new_ones", "new_zeros", "ones", "zeros"}
 )
+
+# After these a tensor has another shape: what was known about it no longer holds.
+CHANGES_SHAPE = frozenset(
+    {"resize_", "resize_as_", "set_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_",
+     "unsqueeze_"}
+)  # fmt: skip

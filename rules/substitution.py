@@ -58,6 +58,15 @@ class Site(Protocol):
     def literal(self, name: str) -> object:
         """Return the literal that a variable matched, ``None`` if it is no literal."""
 
+    def default(self, name: str) -> object:
+        """Return the literal that a parameter of the function has by default."""
+
+    def is_plain(self, name: str) -> bool | None:
+        """Tell whether the value is a setting: a literal, a parameter, an attribute from one."""
+
+    def same_device(self, first: str, second: str) -> bool | None:
+        """Tell whether nothing suggests that two tensors are on different devices."""
+
     def ndim(self, name: str) -> int | None:
         """Return the number of dimensions of a tensor."""
 

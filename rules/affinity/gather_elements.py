@@ -113,13 +113,17 @@ def _one_column(site: Site) -> bool | None:
 
 
 def _is_vector(site: Site) -> bool | None:
-    ranks = [n for n in (site.ndim("x"), site.ndim("index")) if n is not None]
-    return all(rank == 1 for rank in ranks) if ranks else None
+    # gather accepts only as many dimensions in the index as in the tensor
+    x, index = site.ndim("x"), site.ndim("index")
+    if index is None:
+        return None if x in {None, 1} else False
+    return index == 1 and x in {None, 1}
 
 
 ONE_COLUMN = Condition(
     "one-column-index", "the index has the shape (N, 1), on a matrix", _one_column
 )
+IS_TENSOR = Condition("is-tensor", "the object is a torch tensor", lambda site: site.is_tensor("x"))
 VECTOR = Condition("vector", "the tensor and the index have one dimension", _is_vector)
 
 RULE = Substitution(
@@ -128,13 +132,13 @@ RULE = Substitution(
     summary="gather that picks one element per row, or elements of a vector",
     table="affinity",
     forms=(
-        Form(column_flat, pick_flat, column_inputs, (ONE_COLUMN,)),
-        Form(column_reshaped, pick_flat, column_inputs, (ONE_COLUMN,)),
-        Form(column_squeezed, pick_flat, column_inputs, (ONE_COLUMN,)),
-        Form(column_squeezed_last, pick_flat, column_inputs, (ONE_COLUMN,)),
-        Form(column_last_squeezed, pick_flat, column_inputs, (ONE_COLUMN,)),
-        Form(column, pick, column_inputs, (ONE_COLUMN,)),
-        Form(vector, select, vector_inputs, (VECTOR,)),
+        Form(column_flat, pick_flat, column_inputs, (IS_TENSOR, ONE_COLUMN)),
+        Form(column_reshaped, pick_flat, column_inputs, (IS_TENSOR, ONE_COLUMN)),
+        Form(column_squeezed, pick_flat, column_inputs, (IS_TENSOR, ONE_COLUMN)),
+        Form(column_squeezed_last, pick_flat, column_inputs, (IS_TENSOR, ONE_COLUMN)),
+        Form(column_last_squeezed, pick_flat, column_inputs, (IS_TENSOR, ONE_COLUMN)),
+        Form(column, pick, column_inputs, (IS_TENSOR, ONE_COLUMN)),
+        Form(vector, select, vector_inputs, (IS_TENSOR, VECTOR)),
     ),
     replaces=("GatherElements", "GatherElementsV2", "GatherElementsD"),
     becomes=("Index", "GatherV2", "GatherV3"),

@@ -61,24 +61,35 @@ def inputs(draw: Draw) -> dict[str, Any]:
     }
 
 
-def _ndim_is(name: str, wanted: int) -> Condition:
-    def holds(site: Site) -> bool | None:
-        ndim = site.ndim(name)
-        return None if ndim is None else ndim == wanted
+def _are_matrices(site: Site) -> bool | None:
+    ranks = [site.ndim("x"), site.ndim("weight")]
+    if any(rank not in {None, _MATRIX} for rank in ranks):
+        return False
+    return True if None not in ranks else None
 
-    text = "the input is a matrix" if wanted == _MATRIX else "the bias has one dimension"
-    return Condition("matrix-input" if wanted == _MATRIX else "vector-bias", text, holds)
+
+def _is_row(site: Site) -> bool | None:
+    ndim = site.ndim("bias")
+    if site.is_tensor("bias") is False or ndim not in {None, 1}:
+        return False
+    length, columns = site.size("bias", 0), site.size("weight", 0)
+    if ndim is None or length is None or columns is None:
+        return None
+    return length == columns
+
+
+def _one_dtype(site: Site) -> bool | None:
+    pairs = [site.same_dtype("x", "weight"), site.same_dtype("weight", "bias")]
+    if False in pairs:
+        return False
+    return True if all(pairs) else None
 
 
 CONDITIONS = (
-    _ndim_is("x", _MATRIX),
-    _ndim_is("bias", 1),
-    Condition(
-        "same-dtype",
-        "the input and the weight have the same dtype",
-        # a product of different dtypes fails, before and after
-        lambda site: site.same_dtype("x", "weight") is not False,
-    ),
+    Condition("matrix-input", "the input and the weight are matrices", _are_matrices),
+    Condition("vector-bias", "the bias has one number per column of the product", _is_row),
+    # Under autocast the product is in half precision and the bias added in float32.
+    Condition("same-dtype", "input, weight and bias have the same dtype", _one_dtype),
 )
 
 RULE = Substitution(
@@ -120,7 +131,7 @@ def f(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor):
 class Router(nn.Module):
     def __init__(self, hidden: int, experts: int):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(experts, hidden))
+        self.weight = nn.Parameter(torch.randn(experts, hidden))
         self.bias = nn.Parameter(torch.zeros(experts))
 
     def forward(self, hidden: torch.Tensor):
@@ -132,7 +143,7 @@ class Router(nn.Module):
 class Router(nn.Module):
     def __init__(self, hidden: int, experts: int):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(experts, hidden))
+        self.weight = nn.Parameter(torch.randn(experts, hidden))
         self.bias = nn.Parameter(torch.zeros(experts))
 
     def forward(self, hidden: torch.Tensor):

@@ -14,7 +14,8 @@ what they saw before, and what the mask covers may hold NaN or infinity. (The mu
 aligned with the last dimensions by ``masked_fill_`` but with the first by indexing, so both must
 have the same number of dimensions (condition ``same-rank-mask``). An integer "mask" is an index
 and something else entirely (``boolean-mask``). A value that the dtype cannot hold is truncated or
-becomes infinite by indexing, and is an error for ``masked_fill_`` (``value-fits-dtype``).
+becomes infinite by indexing, and is an error for ``masked_fill_`` (``value-fits-dtype``). Indexing
+takes a mask from the host, ``masked_fill_`` does not (``same-device``).
 
 References: "IndexPut operator" in the performance tuning guide of Ascend Extension for PyTorch;
 torch.Tensor.masked_fill_.
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LARGEST_HALF = 65504
-_WIDE_FLOATS = frozenset({"bfloat16", "float32", "float64"})
+_LARGEST_BFLOAT16 = 3.38953e38
+_WIDE_FLOATS = frozenset({"float32", "float64"})
 _INTEGERS = {
     "bool": (0, 1),
     "int16": (-(2**15), 2**15 - 1),
@@ -61,6 +63,12 @@ def fill(x: Tensor, mask: Tensor, value: float) -> None:
     x.masked_fill_(mask, value)
 
 
+def literal_inputs(draw: Draw) -> dict[str, Any]:
+    """Return ``inputs`` with the value under the name of a literal."""
+    given = inputs(draw)
+    return {"x": given["x"], "mask": given["mask"], "literal_value": given["value"]}
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return a tensor with NaN and infinities, and a mask of its shape."""
     import torch
@@ -72,7 +80,6 @@ def inputs(draw: Draw) -> dict[str, Any]:
         "x": draw.wild(*shape, dtype=dtype),
         "mask": draw.booleans(*shape),
         "value": value,
-        "literal_value": value,
     }
 
 
@@ -82,8 +89,9 @@ def _fits(site: Site) -> bool | None:
         return False
     if dtype in _WIDE_FLOATS:
         return True
-    if dtype == "float16":
-        return abs(value) <= _LARGEST_HALF or abs(value) == float("inf")
+    if dtype in {"float16", "bfloat16"}:
+        largest = _LARGEST_HALF if dtype == "float16" else _LARGEST_BFLOAT16
+        return abs(value) <= largest or abs(value) == float("inf")
     if dtype is None:
         # Zero and one are in every dtype.
         return True if value in {0, 1} else None
@@ -116,10 +124,15 @@ IS_TENSOR = Condition(
     "the object that is written to is a torch tensor, not a NumPy array",
     lambda site: site.is_tensor("x"),
 )
+SAME_DEVICE = Condition(
+    "same-device",
+    "the mask is on the device of the tensor",
+    lambda site: site.same_device("x", "mask"),
+)
 VALUE_FITS = Condition("value-fits-dtype", "the dtype of the tensor can hold the value", _fits)
 NUMBER_FITS = Condition(
     "value-fits-dtype",
-    "the value is a number (or a tensor with one element) that the dtype of the tensor can hold",
+    "the value is a number that the dtype of the tensor can hold",
     _number_fits,
 )
 
@@ -132,10 +145,15 @@ RULE = Substitution(
         Form(
             literal_value,
             fill_literal,
-            inputs,
-            (IS_TENSOR, BOOLEAN_MASK, SAME_RANK_MASK, VALUE_FITS),
+            literal_inputs,
+            (IS_TENSOR, BOOLEAN_MASK, SAME_RANK_MASK, SAME_DEVICE, VALUE_FITS),
         ),
-        Form(any_value, fill, inputs, (IS_TENSOR, BOOLEAN_MASK, SAME_RANK_MASK, NUMBER_FITS)),
+        Form(
+            any_value,
+            fill,
+            inputs,
+            (IS_TENSOR, BOOLEAN_MASK, SAME_RANK_MASK, SAME_DEVICE, NUMBER_FITS),
+        ),
     ),
     replaces=(
         "IndexPut",

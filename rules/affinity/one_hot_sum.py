@@ -80,7 +80,9 @@ def _over_indices(site: Site) -> bool | None:
 
 def _given(site: Site) -> bool | None:
     # -1 asks one_hot to look for the largest index: the number of classes is not known then
-    return site.literal("classes") != -1
+    if site.literal("classes") == -1:
+        return False
+    return True if site.default("classes") != -1 else None
 
 
 SUM_OVER_INDICES = Condition(

@@ -6,9 +6,9 @@ Why it is slow on the NPU: RepeatInterleave copies element by element in the giv
 result is a broadcast over a new dimension, which BroadcastTo writes in one go.
 
 Safety: exact for an int, whatever its value; ``clone`` makes the copy that ``repeat_interleave``
-would have made even for a single repeat, where ``reshape`` alone would return a view of ``x`` that
-a later write in place would change. A tensor of repeats means something else (condition
-``int-repeats``).
+would have made even for a single repeat or a single element, where ``reshape`` alone would return
+a view of ``x`` that a later write in place would change. A tensor of repeats means something else
+(condition ``int-repeats``).
 
 References: case "affinity operator optimisation" (RepeatInterleave) of the MindStudio guide;
 torch.repeat_interleave.
@@ -18,12 +18,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
-
-_AT_LEAST_A_COPY = 2
 
 
 def flattened(x: Tensor, repeats: int) -> Tensor:
@@ -47,23 +46,28 @@ def along(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
 
 
 def broadcast_flat(x: Tensor, repeats: int) -> Tensor:
-    """Broadcast, then flatten; a literal of two or more always copies."""
-    return x.reshape(-1, 1).expand(-1, repeats).reshape(-1)
-
-
-def broadcast_flat_copy(x: Tensor, repeats: int) -> Tensor:
     """Broadcast, copy, then flatten."""
     return x.reshape(-1, 1).expand(-1, repeats).clone().reshape(-1)
 
 
 def broadcast_first(x: Tensor, repeats: int) -> Tensor:
     """Broadcast over a new second dimension and merge it into the first."""
-    return x.unsqueeze(1).expand(x.size(0), repeats, *x.shape[1:]).clone().flatten(0, 1)
+    return (
+        x.unsqueeze(1)
+        .expand(x.size(0), repeats, *x.shape[1:])
+        .clone(memory_format=torch.contiguous_format)
+        .flatten(0, 1)
+    )
 
 
 def broadcast_last(x: Tensor, repeats: int) -> Tensor:
     """Broadcast over a new last dimension and merge it into the one before."""
-    return x.unsqueeze(-1).expand(*x.shape, repeats).clone().flatten(-2)
+    return (
+        x.unsqueeze(-1)
+        .expand(*x.shape, repeats)
+        .clone(memory_format=torch.contiguous_format)
+        .flatten(-2)
+    )
 
 
 def broadcast(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
@@ -71,7 +75,7 @@ def broadcast(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
     return (
         x.unsqueeze(literal_dim + 1)
         .expand(*x.shape[: literal_dim + 1], repeats, *x.shape[literal_dim + 1 :])
-        .clone()
+        .clone(memory_format=torch.contiguous_format)
         .flatten(literal_dim, literal_dim + 1)
     )
 
@@ -80,7 +84,8 @@ def _tensor(draw: Draw, ndim: int) -> Tensor:
     import torch
 
     shape = [draw.integer(1, 4) for _ in range(ndim)]
-    return draw.floats(*shape, dtype=torch.float32)
+    made = draw.floats(*shape, dtype=torch.float32)
+    return made.transpose(0, -1) if draw.choice([False, True]) else made
 
 
 def inputs(draw: Draw) -> dict[str, Any]:
@@ -98,22 +103,12 @@ def dim_inputs(draw: Draw) -> dict[str, Any]:
     }
 
 
-def several_inputs(draw: Draw) -> dict[str, Any]:
-    """Return a tensor and at least two repeats."""
-    return {"x": _tensor(draw, draw.integer(1, 3)), "repeats": draw.integer(2, 4)}
-
-
-def _several(site: Site) -> bool | None:
-    repeats = site.literal("repeats")
-    return isinstance(repeats, int) and repeats >= _AT_LEAST_A_COPY
-
-
 INT_REPEATS = Condition(
     "int-repeats",
     "the number of repeats is a Python int, not a tensor",
-    lambda site: site.is_int("repeats"),
+    lambda site: False if site.is_tensor("repeats") else site.is_int("repeats"),
 )
-SEVERAL = Condition("several-repeats", "the number of repeats is a literal above one", _several)
+IS_TENSOR = Condition("is-tensor", "the object is a torch tensor", lambda site: site.is_tensor("x"))
 FROM_THE_FRONT = Condition(
     "dimension-from-the-front",
     "the dimension is a literal and not negative",
@@ -126,11 +121,10 @@ RULE = Substitution(
     summary="repeat_interleave with one number of repeats for all elements",
     table="affinity",
     forms=(
-        Form(flattened, broadcast_flat, several_inputs, (SEVERAL,)),
-        Form(flattened, broadcast_flat_copy, inputs, (INT_REPEATS,)),
-        Form(along_first, broadcast_first, inputs, (INT_REPEATS,)),
-        Form(along_last, broadcast_last, inputs, (INT_REPEATS,)),
-        Form(along, broadcast, dim_inputs, (FROM_THE_FRONT, INT_REPEATS)),
+        Form(flattened, broadcast_flat, inputs, (IS_TENSOR, INT_REPEATS)),
+        Form(along_first, broadcast_first, inputs, (IS_TENSOR, INT_REPEATS)),
+        Form(along_last, broadcast_last, inputs, (IS_TENSOR, INT_REPEATS)),
+        Form(along, broadcast, dim_inputs, (FROM_THE_FRONT, IS_TENSOR, INT_REPEATS)),
     ),
     replaces=("RepeatInterleave", "RepeatInterleaveV2"),
     becomes=("BroadcastTo",),
@@ -170,12 +164,12 @@ def f(valid_lens: torch.Tensor, X: torch.Tensor):
         ),
         Rewritten(
             """
-def repeat_kv(key: torch.Tensor, groups: int):
-    return key.repeat_interleave(groups, dim=1)
+def repeat(x: torch.Tensor, n: int):
+    return x.repeat_interleave(n, dim=0)
 """,
             """
-def repeat_kv(key: torch.Tensor, groups: int):
-    return key.unsqueeze(2).expand(*key.shape[:2], groups, *key.shape[2:]).clone().flatten(1, 2)
+def repeat(x: torch.Tensor, n: int):
+    return x.unsqueeze(1).expand(x.size(0), n, *x.shape[1:]).clone(memory_format=torch.contiguous_format).flatten(0, 1)
 """,
         ),
         Rewritten(
@@ -185,7 +179,7 @@ def f(x: torch.Tensor):
 """,
             """
 def f(x: torch.Tensor):
-    return x.reshape(-1, 1).expand(-1, 2).reshape(-1)
+    return x.reshape(-1, 1).expand(-1, 2).clone().reshape(-1)
 """,
         ),
     ),

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import Condition, Draw, Form, Site, Substitution
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
 
 if TYPE_CHECKING:
     import torch
@@ -110,18 +110,29 @@ ONE_DIMENSIONAL = Condition(
     _one_dimensional,
 )
 
+PLAIN_EPS = Condition(
+    "number-eps",
+    "eps is a Python number, not a tensor or a trained parameter",
+    lambda site: site.is_plain("eps"),
+)
+KERNEL_DTYPES = Condition(
+    "same-dtype",
+    "the activation and the weight have the same dtype (a float32 weight is fine as well)",
+    lambda site: site.dtype("weight") == "float32" or site.same_dtype("x", "weight"),
+)
+
 RULE = Substitution(
     id="NPU101",
     name="eager-rms-norm",
     summary="RMSNorm written out in eager operators",
     table="fusion",
     forms=(
-        Form(weight_then_cast, fused, inputs, (ONE_DIMENSIONAL,)),
-        Form(weight_32_then_cast, fused, inputs, (ONE_DIMENSIONAL,)),
-        Form(cast_then_weight, fused, inputs, (ONE_DIMENSIONAL, SAME_DTYPE)),
-        Form(promoted_then_weight, fused, inputs, (ONE_DIMENSIONAL, SAME_DTYPE)),
-        Form(cast_to_weight, fused, inputs, (ONE_DIMENSIONAL, SAME_DTYPE)),
-        Form(without_cast, fused, inputs, (ONE_DIMENSIONAL, SAME_DTYPE)),
+        Form(weight_then_cast, fused, inputs, (ONE_DIMENSIONAL, PLAIN_EPS, KERNEL_DTYPES)),
+        Form(weight_32_then_cast, fused, inputs, (ONE_DIMENSIONAL, PLAIN_EPS, KERNEL_DTYPES)),
+        Form(cast_then_weight, fused, inputs, (ONE_DIMENSIONAL, PLAIN_EPS, SAME_DTYPE)),
+        Form(promoted_then_weight, fused, inputs, (ONE_DIMENSIONAL, PLAIN_EPS, SAME_DTYPE)),
+        Form(cast_to_weight, fused, inputs, (ONE_DIMENSIONAL, PLAIN_EPS, SAME_DTYPE)),
+        Form(without_cast, fused, inputs, (ONE_DIMENSIONAL, PLAIN_EPS, SAME_DTYPE)),
     ),
     replaces=(
         "Add",
@@ -143,6 +154,257 @@ RULE = Substitution(
     becomes=("RmsNorm", "RmsNormGrad"),
     passes=(2, 3),
     requires="torch_npu>=2.1",
-    valid=(),
-    rewritten=(),
+    valid=(
+        # the mean is subtracted: LayerNorm
+        """
+class LayerNorm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x):
+        mean = x.mean(-1, keepdim=True)
+        variance = (x - mean).pow(2).mean(-1, keepdim=True)
+        x = (x - mean) / torch.sqrt(variance + self.eps)
+        return self.weight * x
+""",
+        # eps outside the square root
+        """
+class Norm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x):
+        return self.weight * (x / (torch.sqrt(x.pow(2).mean(-1, keepdim=True)) + self.eps))
+""",
+        # over the channels
+        """
+class ChannelNorm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + self.eps))
+""",
+        # over groups of the last dimension
+        """
+class GroupedNorm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x):
+        groups = x.view(*x.shape[:-1], 4, -1)
+        groups = groups * torch.rsqrt(groups.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * groups.view(*x.shape)
+""",
+        # no gradient for the weight: ImageGPT
+        """
+class ImageGPTLayerNorm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x):
+        return (
+            x
+            / torch.sqrt(torch.mean(torch.square(x), axis=-1, keepdim=True) + self.eps)
+            * self.weight.data[..., :]
+        )
+""",
+        # the result is thrown away: MegaRMSNorm
+        """
+class MegaRMSNorm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x):
+        mean_square = torch.mean(torch.square(x), dim=-1, keepdim=True)
+        x * torch.rsqrt(mean_square + self.eps) * self.weight
+        return x
+""",
+        # one gain for all
+        """
+class ScaleNorm(nn.Module):
+    def __init__(self, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.eps = eps
+
+    def forward(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
+""",
+        # the variance is a result as well
+        """
+class Norm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x):
+        variance = x.pow(2).mean(-1, keepdim=True)
+        return self.weight * (x * torch.rsqrt(variance + self.eps)), variance
+""",
+        # a write between the square and the product
+        """
+class Norm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x):
+        variance = x.pow(2).mean(-1, keepdim=True)
+        x.add_(1)
+        return self.weight * (x * torch.rsqrt(variance + self.eps))
+""",
+        # a subclass normalises in another way
+        """
+class Norm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def _norm(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+    def forward(self, x):
+        return self.weight * self._norm(x)
+
+
+class ClippedNorm(Norm):
+    def _norm(self, x):
+        return x.clamp(-1, 1)
+""",
+        # compiled
+        """
+@torch.jit.script
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float):
+    return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps))
+""",
+    ),
+    rewritten=(
+        # Llama
+        Rewritten(
+            """
+class LlamaRMSNorm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, hidden_states):
+        input_dtype = hidden_states.dtype
+        hidden_states = hidden_states.to(torch.float32)
+        variance = hidden_states.pow(2).mean(-1, keepdim=True)
+        hidden_states = hidden_states * torch.rsqrt(variance + self.eps)
+        return self.weight * hidden_states.to(input_dtype)
+""",
+            """
+class LlamaRMSNorm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, hidden_states):
+        return torch_npu.npu_rms_norm(hidden_states, self.weight, epsilon=self.eps)[0]
+""",
+        ),
+        # the code of the Llama paper
+        Rewritten(
+            """
+class RMSNorm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def _norm(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+    def forward(self, x):
+        output = self._norm(x.float()).type_as(x)
+        return output * self.weight
+""",
+            """
+class RMSNorm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def _norm(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+    def forward(self, x):
+        return torch_npu.npu_rms_norm(x, self.weight, epsilon=self.eps)[0]
+""",
+        ),
+        # T5
+        Rewritten(
+            """
+class T5LayerNorm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, hidden_states):
+        variance = hidden_states.to(torch.float32).pow(2).mean(-1, keepdim=True)
+        hidden_states = hidden_states * torch.rsqrt(variance + self.eps)
+        if self.weight.dtype in [torch.float16, torch.bfloat16]:
+            hidden_states = hidden_states.to(self.weight.dtype)
+        return self.weight * hidden_states
+""",
+            """
+class T5LayerNorm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, hidden_states):
+        return torch_npu.npu_rms_norm(hidden_states, self.weight, epsilon=self.eps)[0]
+""",
+        ),
+        # OLMo
+        Rewritten(
+            """
+class OlmoRMSNorm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x):
+        og_dtype = x.dtype
+        x = x.to(torch.float32)
+        variance = x.pow(2).mean(-1, keepdim=True)
+        x = x * torch.rsqrt(variance + self.eps)
+        return (self.weight * x).to(og_dtype)
+""",
+            """
+class OlmoRMSNorm(nn.Module):
+    def __init__(self, dim, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x):
+        return torch_npu.npu_rms_norm(x, self.weight, epsilon=self.eps)[0]
+""",
+        ),
+    ),
 )
