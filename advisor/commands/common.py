@@ -71,6 +71,21 @@ def write_text(path: Path, text: str) -> None:
     click.echo(f"Wrote {path}", err=True)
 
 
+def finish(report: Report, output: Path | None, *, as_json: bool, verbose: bool) -> int:
+    """Print a report, write it if asked to, and return the exit status."""
+    if as_json:
+        from npufix.reports.report import to_json  # noqa: PLC0415 - not needed for --help
+
+        print_json(to_json(report))
+    else:
+        from npufix.reports.terminal import show  # noqa: PLC0415 - not needed for JSON
+
+        show(report, console(), details=verbose)
+    if output is not None:
+        write_report(report, output)
+    return exit_status(report)
+
+
 def exit_status(report: Report) -> int:
     """Return 2 if an input was broken: what could be diagnosed was, but it is not all."""
     return INPUT_ERROR if any(p.damaged for p in report.problems) else 0

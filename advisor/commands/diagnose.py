@@ -37,16 +37,7 @@ def command(  # noqa: PLR0913 - one parameter an option
     common.check_report_path(output)
     from npufix.advisor.diagnosis import diagnose  # noqa: PLC0415 - pandas takes half a second
     from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
-    from npufix.reports.report import to_json  # noqa: PLC0415 - same
 
     with common.progress("Reading the dump"):
         result = diagnose(dump, read_source_tree(source) if source else None, top)
-    if as_json:
-        common.print_json(to_json(result.report))
-    else:
-        from npufix.reports.terminal import show  # noqa: PLC0415 - not needed for JSON
-
-        show(result.report, common.console(), details=verbose)
-    if output is not None:
-        common.write_report(result.report, output)
-    return common.exit_status(result.report)
+    return common.finish(result.report, output, as_json=as_json, verbose=verbose)
