@@ -109,7 +109,7 @@ def diagnose(
 def scan(tree: SourceTree, rules: Sequence[Substitution] | None = None) -> Diagnosis:
     """Say which slow patterns a source tree holds, without a dump."""
     found, unparsed = locate(tree, rules or all_rules(), None)
-    source = str(tree.root)
+    source = str(tree.given)
     made = report.Report(
         tool=tool(),
         headline=headline([f.finding for f in found], None, None, [], with_source=True),
@@ -174,5 +174,5 @@ def _next_steps(dump: Path, tree: SourceTree | None, found: Sequence[Located]) -
     if tree is None:
         return [f"npufix diagnose {dump} --source FOLDER_OF_YOUR_CODE"]
     if any(item.site.rewrite for item in found):
-        return [f"npufix patch {dump} --source {tree.root} -o npufix.patch"]
+        return [f"npufix patch {dump} --source {tree.given} -o npufix.patch"]
     return []

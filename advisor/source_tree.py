@@ -67,6 +67,8 @@ class SourceError(Exception):
 class SourceTree:
     """The Python files below a folder (or one file)."""
 
+    given: Path
+    """What the user named."""
     root: Path
     files: Mapping[str, SourceFile]
     problems: tuple[Problem, ...]
@@ -103,7 +105,7 @@ def read_source_tree(root: Path) -> SourceTree:
             )
     if not files and not problems:
         raise SourceError(f"no Python file below {root}", "give the folder of your program")
-    return SourceTree(base, files, tuple(problems))
+    return SourceTree(root, base, files, tuple(problems))
 
 
 def _python_files(root: Path) -> Iterator[Path]:

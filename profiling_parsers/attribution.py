@@ -8,7 +8,7 @@ the nearest around it, leads to the forward operator with the same number.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
+_HOST_OPS = ["name", "start_ns", "duration_ns", "sequence", "input_dims", "input_types", "stack"]
 _PLACE = ["pid", "tid", "start_ns"]
 _BASES = ["", "call-stack", "forward"]
 _CALL_STACK, _FORWARD = 1, 2
@@ -58,22 +59,33 @@ def attribute(kernels: pd.DataFrame, trace: Trace) -> Attribution:
     operators = trace.operators.sort_values("start_ns", kind="stable", ignore_index=True)
     stacks, numbers = intern_stacks(trace.stacks)
     operators["stack"] = numbers[operators["stack"]]
-    parents = _enclosing(operators)
-    stack, basis = _operator_stacks(operators, parents)
     launching = _launching_operators(starts, trace, operators)
-    return Attribution(
-        host_ops=_host_ops(operators, offset or 0),
-        stacks=stacks,
-        host_op=_pick(_torch_operators(operators, parents), launching, missing=-1),
-        stack=_pick(stack, launching, missing=-1),
-        basis=category(_pick(basis, launching, missing=0), _BASES),
+    found = attribute_launches(operators, stacks, launching)
+    return replace(
+        found,
+        host_ops=found.host_ops.assign(start_ns=found.host_ops["start_ns"] + (offset or 0)),
         shared_clock=offset is not None,
     )
 
 
-def _host_ops(operators: pd.DataFrame, offset: int) -> pd.DataFrame:
-    columns = ["name", "start_ns", "duration_ns", "sequence", "input_dims", "input_types", "stack"]
-    return operators[columns].assign(start_ns=operators["start_ns"] + offset)
+def attribute_launches(
+    operators: pd.DataFrame, stacks: tuple[tuple[CallSite, ...], ...], launching: Integers
+) -> Attribution:
+    """Find operator and stack of each kernel from the row of the operator that launched it.
+
+    ``operators`` has the columns of ``Trace.operators``, in start order; its ``stack`` is an
+    index into ``stacks``. ``launching`` is -1 where the launch is unknown.
+    """
+    parents = _enclosing(operators)
+    stack, basis = _operator_stacks(operators, parents)
+    return Attribution(
+        host_ops=operators[_HOST_OPS],
+        stacks=stacks,
+        host_op=_pick(_torch_operators(operators, parents), launching, missing=-1),
+        stack=_pick(stack, launching, missing=-1),
+        basis=category(_pick(basis, launching, missing=0), _BASES),
+        shared_clock=True,
+    )
 
 
 def _pick(values: Integers, rows: Integers, missing: int) -> Integers:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 KERNEL_DETAILS = "kernel_details.csv"
+_DATABASES = "ascend_pytorch_profiler*.db"
 _DEEPEST = 8
 _PROFILE = (
     "profile with torch_npu.profiler.profile(..., on_trace_ready="
@@ -44,6 +45,12 @@ def output_folder(dump: Path) -> Path:
     return output
 
 
+def find_database(output: Path) -> Path | None:
+    """Return the main file of a db export; one of no bytes was never written, and is none."""
+    files = (file for file in sorted(output.glob(_DATABASES)) if file.is_file())
+    return next((file for file in files if file.stat().st_size), None)
+
+
 def _find(path: Path) -> list[Path]:
     if not path.exists():
         raise DumpError(f"{path}: no such folder", "check the path; " + _PROFILE)
@@ -70,14 +77,15 @@ def _output(dump: Path) -> Path:
 
 def _fault(dump: Path) -> DumpError | None:
     output = _output(dump)
-    if (output / KERNEL_DETAILS).exists():
+    if (output / KERNEL_DETAILS).exists() or find_database(output) is not None:
         return None
-    if any(output.glob("ascend_pytorch_profiler*.db")):
-        return DumpError(f"{output}: only the db export is there", remedies.export_text(dump))
+    if any(output.glob(_DATABASES)):
+        what = "only the db export is there, and it is empty"
+        return DumpError(f"{output}: {what}", remedies.export_text(dump))
     if _is_raw(dump) and output == dump:
         return DumpError(f"{dump}: raw data, not analysed yet", remedies.analyse(dump))
     return DumpError(
-        f"{output}: no {KERNEL_DETAILS}, so no kernel times",
+        f"{output}: no {KERNEL_DETAILS} and no {_DATABASES}, so no kernel times",
         "profile with ProfilerActivity.NPU in activities; if it was, " + remedies.analyse(dump),
     )
 
@@ -99,6 +107,7 @@ def _is_dump(folder: Path) -> bool:
     return (
         (folder / OUTPUT).is_dir()
         or (folder / KERNEL_DETAILS).exists()
+        or any(folder.glob(_DATABASES))
         or _is_raw(folder)
         or folder.name.endswith("_ascend_pt")
     )

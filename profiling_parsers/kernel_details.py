@@ -61,9 +61,9 @@ def read_kernel_details(path: Path) -> Kernels:
             "start_ns": start,
             "duration_ns": duration,
             "wait_ns": wait,
-            "input_shapes": columns.category("input_shapes", _without_quotes),
-            "input_dtypes": columns.category("input_dtypes", _without_quotes),
-            "output_shapes": columns.category("output_shapes", _without_quotes),
+            "input_shapes": columns.category("input_shapes", without_quotes),
+            "input_dtypes": columns.category("input_dtypes", without_quotes),
+            "output_shapes": columns.category("output_shapes", without_quotes),
             "communication": np.isin(core.codes, _codes_of(core, COMMUNICATION_CORES)),
         }
     )
@@ -94,7 +94,7 @@ def _codes_of(column: pd.Categorical[str], values: frozenset[str]) -> list[int]:
     return [code for code, value in enumerate(column.categories) if value in values]
 
 
-def _without_quotes(text: str) -> str:
+def without_quotes(text: str) -> str:
     """Return a shape list without the quotes that are part of the cell; N/A is none."""
     bare = text.strip().strip('"')
     return "" if bare == "N/A" else bare

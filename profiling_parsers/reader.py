@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.attribution import Attribution, attribute
-from npufix.profiling_parsers.discover import KERNEL_DETAILS, output_folder
+from npufix.profiling_parsers.db_export import read_db_export
+from npufix.profiling_parsers.discover import KERNEL_DETAILS, find_database, output_folder
 from npufix.profiling_parsers.kernel_details import read_kernel_details
 from npufix.profiling_parsers.op_statistic import (
     disagreements,
@@ -34,9 +36,26 @@ _TRACE = "trace_view.json"
 def read_profile(path: Path) -> Profile:
     """Read one dump, a path that ``find_dumps`` returned.
 
-    Raise ``DumpError`` if the kernel times cannot be read: nothing can be said without them.
+    A dump of both exports is read from the database alone, or from the text alone where the
+    database is broken: they are never mixed. Raise ``DumpError`` if the kernel times cannot be
+    read: nothing can be said without them.
     """
     output = output_folder(path)
+    database = find_database(output)
+    if database is None:
+        return _read_text(path, output)
+    try:
+        return read_db_export(path, database)
+    except DumpError as error:
+        if not (output / KERNEL_DETAILS).exists():
+            raise
+        what = f"{error.message}; the text export beside it is read instead"
+        problem = Problem(database.name, what, error.remedy, damaged=True)
+    profile = _read_text(path, output)
+    return replace(profile, problems=(problem, *profile.problems))
+
+
+def _read_text(path: Path, output: Path) -> Profile:
     kernels = read_kernel_details(output / KERNEL_DETAILS)
     environment, problems = read_environment(path)
     problems += _row_problems(kernels.malformed, len(kernels.frame), path)

@@ -27,6 +27,6 @@ def export_text(dump: Path) -> str:
     """Say how a dump that was exported as a database gets the text files."""
     again = analyse(dump, ', export_type=["text"]')
     return (
-        f"the db export cannot be read yet, export text: {again}, or profile with "
+        f"export text: {again}, or profile with "
         "export_type=[torch_npu.profiler.ExportType.Text] in _ExperimentalConfig"
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters import torch_names
 from npufix.rewriters.canonical import PAIRS, arithmetic, dtype_of, field_of, tensor_op
 from npufix.rewriters.dataflow import Evaluation, Observable, UnsupportedCodeError
+from npufix.rewriters.names import straight_line
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -356,28 +357,6 @@ class ExpressionReader:
 def _assigns(code: ast.expr | ast.stmt) -> list[str]:
     """Return the names that ``:=`` assigns somewhere in an expression, sorted."""
     return sorted({n.target.id for n in ast.walk(code) if isinstance(n, ast.NamedExpr)})
-
-
-def straight_line(function: FunctionNode) -> list[ast.stmt] | None:
-    """Return the body of a helper of assignments to names and one final return."""
-    if isinstance(function, ast.AsyncFunctionDef) or function.args.vararg or function.args.kwarg:
-        return None
-    body = [
-        s
-        for s in function.body
-        if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
-    ]
-    if not body or not isinstance(body[-1], ast.Return) or body[-1].value is None:
-        return None
-    for statement in body[:-1]:
-        match statement:
-            case ast.Assign([ast.Name()]):
-                pass
-            case ast.Assign([ast.Tuple(items)]) if all(isinstance(i, ast.Name) for i in items):
-                pass
-            case _:
-                return None
-    return body
 
 
 def _bind(

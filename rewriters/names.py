@@ -68,6 +68,28 @@ class ModuleNames:
         return None
 
 
+def straight_line(function: FunctionNode) -> list[ast.stmt] | None:
+    """Return the body of a helper of assignments to names and one final return."""
+    if isinstance(function, ast.AsyncFunctionDef) or function.args.vararg or function.args.kwarg:
+        return None
+    body = [
+        s
+        for s in function.body
+        if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
+    ]
+    if not body or not isinstance(body[-1], ast.Return) or body[-1].value is None:
+        return None
+    for statement in body[:-1]:
+        match statement:
+            case ast.Assign([ast.Name()]):
+                pass
+            case ast.Assign([ast.Tuple(items)]) if all(isinstance(i, ast.Name) for i in items):
+                pass
+            case _:
+                return None
+    return body
+
+
 def source_lines(source: str) -> list[str]:
     """Return the lines as Python counts them, ends kept: a form feed does not end one."""
     return re.split(r"(?<=\n)|(?<=\r)(?!\n)", source)

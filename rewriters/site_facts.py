@@ -259,6 +259,13 @@ class SourceFacts:
         x = self.match.bindings[tensor]
         return dtype is not None and dtype.op == "dtype_of" and dtype.args[0] is x
 
+    def is_centred(self, name: str) -> bool | None:
+        """Tell whether a mean was subtracted to get the value."""
+        return any(
+            node.op == "sub" and any(part.op == "mean" for part in node.args[1].walk())
+            for node in self.match.bindings[name].walk()
+        )
+
     def is_detached(self, name: str) -> bool | None:
         """Tell whether gradients are cut off on purpose."""
         return any(n.op in {"data", "detach"} for n in self.match.bindings[name].walk())

@@ -10,10 +10,9 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.dataflow import UnsupportedCodeError
-from npufix.rewriters.expressions import straight_line
 from npufix.rewriters.imports import uses_torch_npu
 from npufix.rewriters.matching import find, pattern_of
-from npufix.rewriters.names import module_names, source_lines
+from npufix.rewriters.names import module_names, source_lines, straight_line
 from npufix.rewriters.reader import read_function
 from npufix.rewriters.recorded_facts import RecordedCall, RecordedFacts, aten_names
 from npufix.rewriters.rewrite import NotRewritableError, Rewrite, functions, rewrite

@@ -88,6 +88,9 @@ class Site(Protocol):
     def is_limit_of(self, name: str, tensor: str) -> bool | None:
         """Tell whether a number is the ``finfo(x.dtype).min`` or ``max`` of a tensor."""
 
+    def is_centred(self, name: str) -> bool | None:
+        """Tell whether a mean was subtracted to get the value."""
+
     def is_detached(self, name: str) -> bool | None:
         """Tell whether gradients are cut off on purpose (``.data``, ``.detach()``)."""
 

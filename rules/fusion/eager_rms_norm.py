@@ -90,6 +90,8 @@ def inputs(draw: Draw) -> dict[str, Any]:
 
 def _one_dimensional(site: Site) -> bool | None:
     ndim = site.ndim("weight")
+    if site.is_centred("x"):  # a LayerNorm
+        return False
     if (
         site.is_tensor("weight") is False
         or site.size("weight", 0) == 1
@@ -157,39 +159,25 @@ RULE = Substitution(
     valid=(
         # the mean is subtracted: LayerNorm
         """
-class LayerNorm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, x):
-        mean = x.mean(-1, keepdim=True)
-        variance = (x - mean).pow(2).mean(-1, keepdim=True)
-        x = (x - mean) / torch.sqrt(variance + self.eps)
-        return self.weight * x
+def f(x, weight: torch.Tensor, bias: torch.Tensor, eps: float):
+    x = x - x.mean(-1, keepdim=True)
+    return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)) + bias
+""",
+        """
+def f(x, weight: torch.Tensor, eps: float):
+    mean = x.mean(-1, keepdim=True)
+    variance = (x - mean).pow(2).mean(-1, keepdim=True)
+    return weight * ((x - mean) / torch.sqrt(variance + eps))
 """,
         # eps outside the square root
         """
-class Norm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, x):
-        return self.weight * (x / (torch.sqrt(x.pow(2).mean(-1, keepdim=True)) + self.eps))
+def f(x, weight: torch.Tensor, eps: float):
+    return weight * (x / (torch.sqrt(x.pow(2).mean(-1, keepdim=True)) + eps))
 """,
         # over the channels
         """
-class ChannelNorm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, x):
-        return self.weight * (x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + self.eps))
+def f(x, weight: torch.Tensor, eps: float):
+    return weight * (x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + eps))
 """,
         # over groups of the last dimension
         """

@@ -63,7 +63,7 @@ def test_a_root_above_or_below_the_recorded_one_works(tmp_path: Path) -> None:
 
 @given(st.lists(st.text(max_size=30), max_size=5))
 def test_no_recorded_path_breaks_the_mapping(recorded: list[str]) -> None:
-    tree = SourceTree(Path(), {}, ())
+    tree = SourceTree(Path(), Path(), {}, ())
     assert map_recorded_paths(recorded, tree) == {}
 
 

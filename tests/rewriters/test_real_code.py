@@ -1,0 +1,145 @@
+"""Every model of transformers 4.31.0: what is found, and what must not be.
+
+The package is read, never imported. Another copy can be named in ``NPUFIX_TRANSFORMERS``.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+from real_code_scan import Found, scan
+
+from npufix.rules.substitution import Safety
+
+VERSION = "4.31.0"
+LABELS = Path(__file__).parents[2].parent / "shared" / "facts" / "labelled_sites.jsonl"
+
+
+def package() -> Path | None:
+    if named := os.environ.get("NPUFIX_TRANSFORMERS"):
+        return Path(named)
+    try:
+        if version("transformers") != VERSION:
+            return None
+    except PackageNotFoundError:
+        return None
+    spec = importlib.util.find_spec("transformers")
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+@pytest.fixture(scope="module")
+def root() -> Path:
+    found = package()
+    if found is None or not (found / "models").is_dir():
+        pytest.skip(f"transformers {VERSION} is not installed (pip install --no-deps)")
+    return found
+
+
+@pytest.fixture(scope="module")
+def found(root: Path) -> list[Found]:
+    files = sorted((root / "models").rglob("*.py"))
+    assert len(files) > 1000
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        results = list(pool.map(scan, files, chunksize=40))
+    problems = [result for result in results if isinstance(result, str)]
+    assert problems == []
+    return [site for result in results if not isinstance(result, str) for site in result]
+
+
+def test_the_tree_has_sites_of_every_rule(found: list[Found]) -> None:
+    rules = {site.rule for site in found}
+    assert {"NPU101", "NPU201", "NPU202", "NPU203", "NPU205"} <= rules
+
+
+def test_every_rms_norm_is_found_and_no_other_norm(found: list[Found]) -> None:
+    names = {(site.path.parent.name, site.function) for site in found if site.rule == "NPU101"}
+    assert names == {
+        ("cpmant", "CpmAntLayerNorm.forward"),
+        ("llama", "LlamaRMSNorm.forward"),
+        ("longt5", "LongT5LayerNorm.forward"),
+        ("mt5", "MT5LayerNorm.forward"),
+        ("open_llama", "OpenLlamaRMSNorm.forward"),
+        ("pix2struct", "Pix2StructLayerNorm.forward"),
+        ("switch_transformers", "SwitchTransformersLayerNorm.forward"),
+        ("t5", "T5LayerNorm.forward"),
+        ("umt5", "UMT5LayerNorm.forward"),
+    }
+
+
+def test_every_rms_norm_can_be_rewritten_on_one_condition(found: list[Found]) -> None:
+    norms = [site for site in found if site.rule == "NPU101"]
+    assert {site.conditions for site in norms} == {("same-dtype",)}
+    assert all(site.safety is Safety.CONDITIONAL for site in norms)
+
+
+@pytest.mark.parametrize("model", ["imagegpt", "mega", "deberta", "deberta_v2", "convnext"])
+def test_norms_that_look_alike_are_left_alone(model: str, found: list[Found]) -> None:
+    assert [s for s in found if s.path.parent.name == model and s.rule == "NPU101"] == []
+
+
+def test_no_layer_norm_is_touched(found: list[Found]) -> None:
+    touched = {s.function.split(".")[0] for s in found if "LayerNorm" in s.function}
+    assert all(("T5" in name or "Transformers" in name or name.startswith(("CpmAnt", "Pix2Struct"))
+                or "EncoderStableLayerNorm" in name) for name in touched), touched  # fmt: skip
+
+
+def test_what_cannot_be_written_says_why(found: list[Found]) -> None:
+    assert all(bool(site.problem) is (site.safety is Safety.ADVICE) for site in found)
+
+
+def test_every_rewrite_is_python_and_is_found_once(found: list[Found]) -> None:
+    assert [site for site in found if site.fault] == []
+
+
+def test_places_are_found_once(found: list[Found]) -> None:
+    places = [(site.path, site.rule, site.span) for site in found]
+    assert len(places) == len(set(places))
+
+
+RULE_OF = {
+    "rmsnorm": "NPU101",
+    "masked_index_put": "NPU201",
+    "gather": "NPU202",
+    "repeat_interleave": "NPU203",
+    "one_hot_sum": "NPU204",
+}
+
+
+def labels() -> list[dict[str, object]]:
+    if not LABELS.exists():
+        return []
+    rows = [json.loads(line) for line in LABELS.read_text(encoding="utf-8").splitlines()]
+    return [r for r in rows if r["repo"] == f"transformers-{VERSION}" and r["pattern"] in RULE_OF]
+
+
+def enclosing(path: Path, line: int) -> range:
+    """Return the lines of the class or function at the top level that holds a line."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+            lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+            if line in lines:
+                return lines
+    return range(line, line + 1)
+
+
+@pytest.mark.skipif(not labels(), reason=f"no {LABELS}")
+@pytest.mark.parametrize(
+    "label", labels(), ids=lambda r: f"{r['pattern']}-{Path(r['file']).parent.name}-{r['line']}"
+)
+def test_labelled_sites(label: dict[str, object], root: Path, found: list[Found]) -> None:
+    path = root / Path(*Path(str(label["file"])).parts[2:])
+    lines = enclosing(path, int(str(label["line"])))
+    rule = RULE_OF[str(label["pattern"])]
+    here = [s for s in found if s.path == path and s.rule == rule and s.line in lines]
+    if label["should_rewrite"] is True:
+        assert [s for s in here if s.safety is not Safety.ADVICE]
+    else:
+        assert [s for s in here if s.safety is Safety.SAFE] == []
