@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from npufix.advisor.estimate import calibrate
 from npufix.advisor.evidence import Evidence, gather_evidence, locator, user_path
 from npufix.advisor.findings import Located, Measured, locate, total_saving
-from npufix.advisor.ranking import hot_operators, step_split
+from npufix.advisor.ranking import hot_operators, hot_shapes, step_split
 from npufix.advisor.source_tree import SourceState, map_recorded_paths, source_state
 from npufix.profiling_parsers.discover import find_dumps
 from npufix.profiling_parsers.reader import read_profile
@@ -99,9 +99,10 @@ def diagnose(
         compute_ns=compute,
         attributed=known / compute if compute else 0.0,
         hot_operators=hot,
+        hot_shapes=hot_shapes(evidence.kernels, top),
         findings=[f.finding for f in found],
         problems=problems,
-        next_steps=_next_steps(dump, tree, found),
+        next_steps=_next_steps(dump, tree, found, has_stacks=bool(profile.stacks)),
     )
     return Diagnosis(made, tuple(found), evidence, environment.torch_npu or "")
 
@@ -120,6 +121,7 @@ def scan(tree: SourceTree, rules: Sequence[Substitution] | None = None) -> Diagn
         compute_ns=0,
         attributed=0.0,
         hot_operators=[],
+        hot_shapes=[],
         findings=[f.finding for f in found],
         problems=[*tree.problems, *unparsed],
         next_steps=[f"npufix patch --source {source}"] if found else [],
@@ -170,9 +172,12 @@ def _source_problems(
     ]
 
 
-def _next_steps(dump: Path, tree: SourceTree | None, found: Sequence[Located]) -> list[str]:
+def _next_steps(
+    dump: Path, tree: SourceTree | None, found: Sequence[Located], *, has_stacks: bool
+) -> list[str]:
     if tree is None:
-        return [f"npufix diagnose {dump} --source FOLDER_OF_YOUR_CODE"]
+        # Without stacks no source leads further; the problems say how to collect them.
+        return [f"npufix diagnose {dump} --source FOLDER_OF_YOUR_CODE"] if has_stacks else []
     if any(item.site.rewrite for item in found):
         return [f"npufix patch {dump} --source {tree.given} -o npufix.patch"]
     return []

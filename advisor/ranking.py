@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npufix.reports.report import HotOperator, StepSplit
+from npufix.reports.report import HotOperator, HotShape, StepSplit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +45,27 @@ def hot_operators(kernels: pd.DataFrame, top: int) -> list[HotOperator]:
     return rows
 
 
+def hot_shapes(kernels: pd.DataFrame, top: int) -> list[HotShape]:
+    """Return the ``top`` combinations of Type and input shapes with the most device time."""
+    known = kernels[kernels["input_shapes"].astype(str).str.strip(";") != ""]
+    total = int(kernels["duration_ns"].sum()) or 1
+    keys = ["type", "core", "input_shapes", "input_dtypes"]
+    table = known.groupby(keys, observed=True)["duration_ns"].agg(["sum", "count"])
+    table = table.sort_values("sum", ascending=False, kind="stable").head(top).reset_index()
+    return [
+        HotShape(
+            type=str(kind),
+            core=str(core),
+            shapes=_shape_text(shapes, dtypes),
+            calls=int(calls),
+            total_ns=int(spent),
+            mean_ns=int(spent) // int(calls),
+            share=int(spent) / total,
+        )
+        for kind, core, shapes, dtypes, spent, calls in table.itertuples(index=False)
+    ]
+
+
 def _costliest(kernels: pd.DataFrame, keys: list[str]) -> pd.Series[int]:
     spent = kernels.groupby(keys, observed=True)["duration_ns"].sum()
     return spent.sort_values(ascending=False, kind="stable")
@@ -77,8 +98,3 @@ def step_split(profile: Profile) -> StepSplit | None:
         exposed_communication_ns=exposed,
         free_ns=free,
     )
-
-
-def compute_kernels(profile: Profile) -> pd.DataFrame:
-    """Return the kernels that are not collectives."""
-    return profile.kernels[~profile.kernels["communication"].to_numpy(dtype=bool)]

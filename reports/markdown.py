@@ -11,7 +11,7 @@ from npufix.reports.wording import milliseconds, plain
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from npufix.reports.report import Finding, HotOperator, Report
+    from npufix.reports.report import Finding, HotOperator, HotShape, Report
 
 
 def to_markdown(report: Report) -> str:
@@ -43,6 +43,7 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"- made by {report.tool}"
     yield from _split(report)
     yield from _hot_operators(report.hot_operators)
+    yield from _hot_shapes(report.hot_shapes)
     for number, finding in enumerate(report.findings, 1):
         yield from _finding(number, finding)
     if report.problems:
@@ -84,6 +85,18 @@ def _hot_operators(operators: Sequence[HotOperator]) -> Iterator[str]:
             _text(op.shapes),
         ]
         yield "| " + " | ".join(cells) + " |"
+
+
+def _hot_shapes(shapes: Sequence[HotShape]) -> Iterator[str]:
+    if not shapes:
+        return
+    yield from ("", "## Hot shapes", "")
+    yield "| Type | shapes | calls | total | mean | share |"
+    yield "|---|---|---:|---:|---:|---:|"
+    for hot in shapes:
+        what = f"{_code(hot.type)} | {_text(hot.shapes)} | {hot.calls:,}"
+        spent = f"{milliseconds(hot.total_ns)} | {milliseconds(hot.mean_ns)}"
+        yield f"| {what} | {spent} | {hot.share:.1%} |"
 
 
 def _finding(number: int, finding: Finding) -> Iterator[str]:

@@ -63,6 +63,19 @@ class HotOperator(msgspec.Struct, frozen=True):
     """How many lines of code asked for it."""
 
 
+class HotShape(msgspec.Struct, frozen=True):
+    """The kernels of one Type on inputs of the same shapes, over all recorded steps."""
+
+    type: str
+    core: str
+    shapes: str
+    calls: int
+    total_ns: int
+    mean_ns: int
+    share: float
+    """Of all compute, 0..1."""
+
+
 class Condition(msgspec.Struct, frozen=True):
     """What must hold for a rewrite to be equal; ``basis``: source, profile or open."""
 
@@ -148,6 +161,7 @@ class Report(msgspec.Struct, frozen=True):
     attributed: float
     """Share of the compute time that was led to a line of source, 0..1."""
     hot_operators: list[HotOperator]
+    hot_shapes: list[HotShape]
     findings: list[Finding]
     problems: list[Problem]
     next_steps: list[str]

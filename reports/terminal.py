@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from npufix.reports.report import Condition, Finding, HotOperator, Problem, Report, StepSplit
+    from npufix.reports.report import (
+        Condition,
+        Finding,
+        HotOperator,
+        HotShape,
+        Problem,
+        Report,
+        StepSplit,
+    )
 
 _NAME_WIDTH = 28
 _STYLES = {
@@ -43,6 +51,10 @@ def show(report: Report, console: Console, *, details: bool) -> None:
             style="dim",
             highlight=False,
         )
+    # Where no line is known, the shapes are what leads to the code.
+    if report.hot_shapes and (details or not report.attributed):
+        console.print()
+        show_hot_shapes(report.hot_shapes, console)
     if report.findings:
         console.print()
         show_findings(report.findings, console, details=details)
@@ -86,6 +98,18 @@ def show_hot_operators(operators: Sequence[HotOperator], console: Console) -> No
         if op.shapes:
             more = f" and {counted(op.other_shapes, 'other shape')}" if op.other_shapes else ""
             _indented(Text(f"{plain(op.shapes)}{more}", "dim"), console)
+
+
+def show_hot_shapes(shapes: Sequence[HotShape], console: Console) -> None:
+    """Print the shapes that cost most, whatever the Type."""
+    header = ("Hot shapes", "Core", "Calls", "Total", "Mean", "Share")
+    console.print(Text(_row(header), "bold"))
+    for hot in shapes:
+        spent = milliseconds(hot.total_ns), milliseconds(hot.mean_ns)
+        name = plain(hot.type)
+        cells = (name, plain(hot.core), f"{hot.calls:,}", *spent, f"{hot.share:.1%}")
+        console.print(Text(_row(cells)))
+        _indented(Text(plain(hot.shapes), "dim"), console)
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -31,11 +31,6 @@ class Pattern:
     root: Node
     code: FunctionNode
 
-    @property
-    def is_write(self) -> bool:
-        """Tell whether the pattern is a statement with an effect, not a value."""
-        return self.root.op == "setitem"
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Match:

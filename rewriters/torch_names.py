@@ -66,16 +66,6 @@ PURE_METHODS = frozenset(
     }
 )  # fmt: skip
 
-# A value with one of these methods is a torch tensor: neither NumPy nor Python has them.
-TENSOR_ONLY_METHODS = frozenset(
-    {
-        "bfloat16", "contiguous", "cuda", "detach", "expand", "expand_as", "float", "half",
-        "index_select", "is_floating_point", "log_softmax", "long", "masked_fill",
-        "masked_fill_", "new_ones", "new_zeros", "npu", "permute", "requires_grad_", "rsqrt",
-        "scatter", "scatter_", "softmax", "type_as", "unsqueeze",
-    }
-)  # fmt: skip
-
 # A tensor that nobody else can hold yet: writing into it is not an effect.
 FRESH = frozenset(
     {"clone", "empty", "full", "new_empty", "new_full", "new_ones", "new_zeros", "ones", "zeros"}

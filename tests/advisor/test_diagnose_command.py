@@ -119,6 +119,10 @@ def test_llm_names_the_work_on_the_vocabulary_and_claims_no_lines(
     report = json.loads(done.stdout)
     hot = [h for h in report["hot_operators"] if "151936" in h["shapes"]]
     assert "Add" in {h["type"] for h in hot}
+    vocabulary = [h for h in report["hot_shapes"] if "151936" in h["shapes"]]
+    assert [(h["type"], h["calls"]) for h in vocabulary] == [("Add", 2)]
+    shown = npufix("diagnose", real_dumps / "llm_megatron_4ranks").stdout
+    assert "151936,1024 float; 151936,1024 bf16" in shown.split("Hot shapes")[1]
     assert all(h["where"] == "" for h in report["hot_operators"])
     assert report["attributed"] == 0.0
     assert report["findings"] == []

@@ -50,6 +50,7 @@ def report_with(text: str) -> model.Report:
         compute_ns=10,
         attributed=1.0,
         hot_operators=[operator],
+        hot_shapes=[model.HotShape(text, "AI_CORE", text, 1, 10, 10, 1.0)],
         findings=[finding],
         problems=[model.Problem(text, text, text)],
         next_steps=[text],
