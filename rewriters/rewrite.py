@@ -129,9 +129,10 @@ def _shown(edit: Edit) -> str:
 
 def _line(new: FunctionFlow, text: str) -> int:
     """Return the line of the new expression within its function."""
-    wanted = ast.unparse(ast.parse(text, mode="eval"))
+    wanted = ast.parse(text, mode="eval").body
+    same = ast.dump(wanted)
     for node in ast.walk(new.function):
-        if isinstance(node, ast.expr) and ast.unparse(node) == wanted:
+        if type(node) is type(wanted) and isinstance(node, ast.expr) and ast.dump(node) == same:
             return node.lineno
     raise NotRewritableError("the new expression is not where it should be")
 

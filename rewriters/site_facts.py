@@ -176,10 +176,13 @@ class SourceFacts:
     def _certain_users(self) -> Iterator[Evaluation]:
         """Yield the operations that the site's path always runs and that only tensors have."""
         site = self.match.evaluation.statement
+        last = site.end_lineno or site.lineno
         for evaluation in self.flow.evaluations:
-            if evaluation.node.args and evaluation.certain and self._proves_tensor(evaluation):
-                around = (s for s in evaluation.block if s.lineno <= site.lineno)
-                if any(site is s or any(site is n for n in ast.walk(s)) for s in around):
+            before = evaluation.code.lineno <= last and evaluation.certain
+            if before and evaluation.node.args and self._proves_tensor(evaluation):
+                # its block is the one of the site, or one around it
+                ends = ((s.lineno, s.end_lineno or s.lineno) for s in evaluation.block)
+                if any(first <= site.lineno and last <= end for first, end in ends):
                     yield evaluation
 
     def _proves_tensor(self, evaluation: Evaluation) -> bool:

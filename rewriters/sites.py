@@ -17,6 +17,7 @@ from npufix.rewriters.reader import read_function
 from npufix.rewriters.recorded_facts import RecordedCall, RecordedFacts, aten_names
 from npufix.rewriters.rewrite import NotRewritableError, Rewrite, functions, rewrite
 from npufix.rewriters.site_facts import SourceFacts
+from npufix.rewriters.splice import segment
 from npufix.rules.substitution import Safety
 
 if TYPE_CHECKING:
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
     from npufix.rewriters.nodes import Node
     from npufix.rules.substitution import Condition, Form, Substitution
 
-# What the text of a file must contain for an operation to be in it.
+# Of these words a text must hold one for an operation to be in it.
 _TRACES = {
-    "gather": r"\bgather\b",
-    "one_hot": r"\bone_hot\b",
-    "repeat_interleave": r"\brepeat_interleave\b",
-    "rsqrt": r"sqrt|\*\*|\bpow\b",
-    "setitem": r"\]\s*=[^=]",
-    "linear": r"\blinear\b",
-    "matmul": r"@|\bmatmul\b|\bmm\b",
+    "gather": ("gather",),
+    "one_hot": ("one_hot",),
+    "repeat_interleave": ("repeat_interleave",),
+    "rsqrt": ("sqrt", "**", "pow"),
+    "setitem": ("] =", "]="),
+    "linear": ("linear",),
+    "matmul": ("@", "matmul", "mm"),
 }
 # Code that is compiled, or whose backward pass is written by hand, is not ours to change.
 _COMPILED = re.compile(r"\b(jit\.(script|trace|ignore)\w*|triton\.jit|jit_fuser|custom_op)\b")
@@ -146,7 +147,7 @@ def _with_helpers(text: str, helpers: Mapping[str, str]) -> str:
 
 def _possible(rules: Sequence[Substitution], text: str) -> list[Substitution]:
     """Return the rules whose operations a text may hold, going by its words alone."""
-    missing = {op for op, trace in _TRACES.items() if not re.search(trace, text)}
+    missing = {op for op, words in _TRACES.items() if not any(word in text for word in words)}
     return [r for r in rules if any(not (_operations(form) & missing) for form in r.forms)]
 
 
@@ -242,7 +243,7 @@ def _site(source: str, flow: FunctionFlow, rule: Substitution, found: _Candidate
         form=found.form,
         function=flow.qualname,
         line=code.lineno,
-        code=ast.get_source_segment(source, code) or "",
+        code=segment(source_lines(source), code),
         lines=_lines(flow, match),
         proofs=found.proofs,
         rewrite=new,

@@ -56,6 +56,14 @@ def span(node: ast.expr | ast.stmt, lines: Sequence[str]) -> Span:
     )
 
 
+def segment(lines: Sequence[str], node: ast.expr | ast.stmt) -> str:
+    """Return the text of an ``ast`` node."""
+    first, start, last, end = span(node, lines)
+    if first == last:
+        return lines[first - 1][start:end]
+    return "".join([lines[first - 1][start:], *lines[first : last - 1], lines[last - 1][:end]])
+
+
 def _holds_comment(source: str, node: ast.expr | ast.stmt) -> bool:
     """Tell whether a comment stands between the first and the last line of ``node``."""
     last = node.end_lineno or node.lineno

@@ -146,13 +146,13 @@ RULE = Substitution(
             literal_value,
             fill_literal,
             literal_inputs,
-            (IS_TENSOR, BOOLEAN_MASK, SAME_RANK_MASK, SAME_DEVICE, VALUE_FITS),
+            (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK, SAME_DEVICE, VALUE_FITS),
         ),
         Form(
             any_value,
             fill,
             inputs,
-            (IS_TENSOR, BOOLEAN_MASK, SAME_RANK_MASK, SAME_DEVICE, NUMBER_FITS),
+            (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK, SAME_DEVICE, NUMBER_FITS),
         ),
     ),
     replaces=(

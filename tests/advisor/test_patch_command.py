@@ -179,8 +179,8 @@ def test_what_cannot_be_verified_is_left_out_and_said(npufix: Npufix, tmp_path: 
     (tmp_path / "model.py").write_text(
         "import torch\nimport not_installed_anywhere\n\n\n"
         "def f(x: torch.Tensor, wrap):\n"
-        "    y = not_installed_anywhere.prepare(x)\n"
-        "    y[y < 0] = 0\n    return wrap(y.unsqueeze(0))\n",
+        "    y = not_installed_anywhere.prepare(x).float()\n"
+        "    y[y < 0] = 0\n    return wrap(y)\n",
         encoding="utf-8",
     )
     done = npufix("patch", "--source", tmp_path)
