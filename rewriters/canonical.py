@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.nodes import Graph, Node
 
-NONE = "none"
-
 # Positional order and defaults of the operators that rules look into. Others keep the order
 # in which they were written. ``dim=REQUIRED`` has no default.
 _REQUIRED = object()

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared"
 
-Run = "Callable[..., subprocess.CompletedProcess[str]]"
-
 
 @pytest.fixture(scope="session")
 def npufix() -> Callable[..., subprocess.CompletedProcess[str]]:
