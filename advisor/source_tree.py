@@ -119,7 +119,8 @@ def _python_files(root: Path) -> Iterator[Path]:
         )
         for name in sorted(names):
             path = Path(folder, name)
-            if name.endswith(".py") and path.is_file():
+            # A link to a file is that file twice, and no patch can change a link.
+            if name.endswith(".py") and path.is_file() and not path.is_symlink():
                 yield path
 
 

@@ -112,7 +112,7 @@ def _checked(source: str, flow: FunctionFlow, match: Match, form: Form, edit: Ed
         if not used:
             raise NotRewritableError(problem)
         removable = [s for s in removable if s not in used]
-    if direct == spliced:
+    if not uses_torch_npu(edit.text):
         return Rewrite(direct, direct, _shown(edit), _line(new, edit.text))
     guard = f'{_device(edit)}.type == "npu"'
     try:

@@ -103,20 +103,9 @@ class SourceFacts:
         node = self.match.bindings[name]
         return node.value if node.op == "const" else None
 
-    def default(self, name: str) -> object:
-        """Return the literal that a parameter of the function has by default."""
-        node = self.match.bindings[name]
-        spec = self.flow.function.args
-        params = [*spec.posonlyargs, *spec.args]
-        given = dict(zip(params[::-1], spec.defaults[::-1], strict=False))
-        given |= {a: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d}
-        for param, value in given.items():
-            if node.op == "param" and param.arg == node.value:
-                try:
-                    return ast.literal_eval(value)
-                except ValueError:
-                    return None
-        return None
+    def is_argument(self, name: str) -> bool:
+        """Tell whether the value is an argument of the function."""
+        return self.match.bindings[name].op == "param"
 
     def is_plain(self, name: str) -> bool | None:
         """Tell whether the value is a setting: a literal, a parameter, an attribute from one."""

@@ -58,8 +58,8 @@ class Site(Protocol):
     def literal(self, name: str) -> object:
         """Return the literal that a variable matched, ``None`` if it is no literal."""
 
-    def default(self, name: str) -> object:
-        """Return the literal that a parameter of the function has by default."""
+    def is_argument(self, name: str) -> bool:
+        """Tell whether the value is an argument of the function."""
 
     def is_plain(self, name: str) -> bool | None:
         """Tell whether the value is a setting: a literal, a parameter, an attribute from one."""

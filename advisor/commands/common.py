@@ -60,14 +60,15 @@ def write_text(path: Path, text: str) -> None:
     """Write a file and say so.
 
     Raises:
-        click.FileError: it cannot be written.
+        click.UsageError: it cannot be written.
 
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
     except OSError as error:
-        raise click.FileError(str(path), error.strerror or str(error)) from error
+        raise click.UsageError(
+            f"{path}: {error.strerror}; name a file that can be written"
+        ) from error
     click.echo(f"Wrote {path}", err=True)
 
 

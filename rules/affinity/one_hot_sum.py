@@ -80,9 +80,11 @@ def _over_indices(site: Site) -> bool | None:
 
 def _given(site: Site) -> bool | None:
     # -1 asks one_hot to look for the largest index: the number of classes is not known then
-    if site.literal("classes") == -1:
-        return False
-    return True if site.default("classes") != -1 else None
+    number = site.literal("classes")
+    if isinstance(number, int):
+        return number >= 0
+    # An attribute is a setting; the argument of a function may be -1 as well.
+    return None if site.is_argument("classes") else True
 
 
 SUM_OVER_INDICES = Condition(
