@@ -196,3 +196,22 @@ def test_a_file_with_windows_line_ends_keeps_them(npufix: Npufix, tmp_path: Path
     data = path.read_bytes()
     assert b"masked_fill_(x < 0, 0)\r\n" in data
     assert data.count(b"\n") == data.count(b"\r\n")
+
+
+def test_every_site_of_a_file_keeps_its_fallback(npufix: Npufix, tmp_path: Path) -> None:
+    norm = (
+        "\n\nclass {name}(nn.Module):\n"
+        "    def __init__(self, dim: int, eps: float = 1e-6):\n"
+        "        super().__init__()\n"
+        "        self.weight = nn.Parameter(torch.ones(dim))\n"
+        "        self.eps = eps\n\n"
+        "    def forward(self, x: torch.Tensor):\n"
+        "        v = x.float().pow(2).mean(-1, keepdim=True)\n"
+        "        y = (x.float() * torch.rsqrt(v + self.eps)).to(x.dtype)\n"
+        "        return self.weight * y\n"
+    )
+    text = "import torch\nfrom torch import nn\n" + norm.format(name="A") + norm.format(name="B")
+    (tmp_path / "model.py").write_text(text, encoding="utf-8")
+    done = npufix("patch", "--source", tmp_path, "--allow", "same-dtype")
+    assert done.stdout.count('+        if x.device.type == "npu":') == 2
+    assert not [s for s in done.stdout.splitlines() if s.startswith("-") and s[1:2] != "-"]
