@@ -62,8 +62,8 @@ def diagnose(
     found: list[Located] = []
     if tree is not None:
         problems += tree.problems
-        problems += _source_problems(profile, tree, mapped)
         state = source_state(profile, tree, mapped)
+        problems += _source_problems(profile, tree, mapped, state)
         measured = Measured(
             evidence,
             calibrate(evidence.kernels),
@@ -147,7 +147,7 @@ def _other_ranks(dumps: Sequence[Path]) -> report.Problem:
 
 
 def _source_problems(
-    profile: Profile, tree: SourceTree, mapped: dict[str, str]
+    profile: Profile, tree: SourceTree, mapped: dict[str, str], state: SourceState
 ) -> list[report.Problem]:
     where = str(tree.root)
     if profile.stacks and not mapped:
@@ -158,7 +158,6 @@ def _source_problems(
                 "give the source of the profiled program with --source",
             )
         ]
-    state = source_state(profile, tree, mapped)
     if not mapped or state is SourceState.AS_PROFILED:
         return []
     changed = "differs from" if state is SourceState.CHANGED else "may differ from"

@@ -105,13 +105,12 @@ def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: boo
         first, last = site.function_lines
         for line in sorted(line for line in calls if first <= line <= last):
             recorded += [RecordedOp(c.name, c.dims, c.types) for c in calls[line]]
-    guarded = portable and site.rewrite.portable != site.rewrite.direct
     return Job(
         path=str(file.path.resolve()),
         root=str(tree.root.resolve()),
         original=file.text,
         patched=site.rewrite.direct,
-        portable=site.rewrite.portable if guarded else "",
+        portable=site.rewrite.portable if portable and _is_guarded(site) else "",
         qualname=site.function,
         lines_original=(site.line,),
         lines_patched=(site.rewrite.line,),

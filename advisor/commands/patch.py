@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 @click.command(
     epilog="""\b
 Examples:
-  npufix patch run1_ascend_pt --source src > npufix.patch && git apply npufix.patch
+  npufix patch run1_ascend_pt --source src > npufix.patch
+  git apply --directory=src npufix.patch
   npufix patch run1_ascend_pt --source src --write
   npufix patch --source src --allow same-dtype -o npufix.patch"""
 )
