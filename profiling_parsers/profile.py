@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from npufix.profiling_parsers.signals import Signals
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -47,8 +49,11 @@ class Environment:
 
     rank: int | None = None
     world_size: int | None = None
+    torch: str | None = None
     torch_npu: str | None = None
     cann: str | None = None
+    chip: str | None = None
+    """As the device names itself: ``Ascend910B3``, ``NVIDIA A100-SXM4-40GB``."""
     profiler_level: str | None = None
     with_stack: bool | None = None
     record_shapes: bool | None = None
@@ -73,24 +78,35 @@ class Profile:
     | ``input_shapes``, ``input_dtypes``, ``output_shapes`` | category | ``"4,128;128"`` and \
 ``"FLOAT;FLOAT"``, without quotes, ``""`` if not recorded |
     | ``communication`` | bool | a collective, not compute |
+    | ``device`` | int32 | Device_id, -1 if the dump does not say |
+    | ``state`` | category | OP State: ``dynamic``, ``static``, ``""`` |
+    | ``bound`` | category | the busiest pipe by the PMU columns: ``cube``, ``vector``, ``mte``, \
+``scalar``; ``launch`` if none is busy; ``""`` without PMU columns |
+    | ``bound_ratio`` | float32 | share of the duration in which that pipe was busy, NaN if unknown |
+    | ``launch_ns`` | int64 | when the host launched it, since the epoch; -1 if unknown |
     | ``host_op`` | int64 | row of ``host_ops`` that asked for it (``aten::mul``, not the launch \
 ``aclnnMul`` inside it), -1 if unknown |
     | ``stack`` | int64 | index into ``stacks``, -1 if unknown |
-    | ``basis`` | category | how the stack was found: ``call-stack``, ``forward`` (a backward \
-kernel led to its forward operator), ``""`` |
+    | ``module`` | int64 | index into ``modules``, -1 if unknown |
+    | ``basis`` | category | how the stack was found: ``call-stack`` (the executing line), \
+``forward`` (a backward kernel led to its forward operator), ``function`` (of the Python functions \
+around the operator, whose lines are those of the ``def``), ``forward-function`` (both), ``""`` |
 
     ``host_ops`` -- one row per torch operator call that the dump records, in start order:
     ``name`` (category), ``start_ns``, ``duration_ns`` (int64), ``sequence`` (int64, -1 if none),
     ``input_dims`` (category, ``"4,128;128;"``, one entry per argument), ``input_types``
-    (category, ``"float;float;Scalar"``), ``stack`` (int64, the operator's own; -1 if none).
+    (category, ``"float;float;Scalar"``), ``stack`` (int64, that of the operator or of the nearest
+    around it; -1 if none).
 
-    ``steps`` -- one row per step: ``step`` (Int64), ``computing_ns``,
+    ``steps`` -- one row per step: ``step`` (Int64), ``device`` (int32), ``computing_ns``,
     ``communication_exposed_ns``, ``overlapped_ns``, ``communication_ns``, ``free_ns`` (int64).
 
     ``op_statistic`` -- the dump's own totals: ``type``, ``core``, ``count``, ``total_ns``;
     empty if the dump has none.
 
     ``stacks`` -- the distinct call stacks, innermost frame first.
+
+    ``modules`` -- the distinct paths of nn.Module, ``AlexNet_0/Sequential_0/Conv2d_0``.
     """
 
     root: Path
@@ -101,3 +117,7 @@ kernel led to its forward operator), ``""`` |
     op_statistic: pd.DataFrame
     stacks: tuple[tuple[CallSite, ...], ...]
     problems: tuple[Problem, ...] = ()
+    modules: tuple[str, ...] = ()
+    signals: Signals = field(default_factory=Signals)
+    format: str = "ascend-text"
+    """``ascend-text``, ``ascend-db``, ``msprof``, ``trace`` (trace_view.json alone), ``kineto``."""

@@ -1,0 +1,98 @@
+"""What a dump says beside its kernels: host calls, memory, links, clocks. All of it optional."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pandas as pd
+
+    from npufix.profiling_parsers.profile import CallSite
+
+_CATEGORY, _INT, _FLOAT = "category", "int64", "float64"
+
+SCHEMAS: Mapping[str, Mapping[str, str]] = {
+    "apis": {
+        "level": _CATEGORY, "name": _CATEGORY, "count": _INT, "total_ns": _INT, "max_ns": _INT,
+    },
+    "gc": {"start_ns": _INT, "duration_ns": _INT},
+    "frequency": {"device": _INT, "start_ns": _INT, "mhz": _FLOAT},
+    "memory": {
+        "component": _CATEGORY, "device": _CATEGORY, "time_ns": _INT, "allocated_bytes": _INT,
+        "reserved_bytes": _INT,
+    },
+    "allocations": {
+        "name": _CATEGORY, "size_bytes": _INT, "allocated_ns": _INT, "duration_ns": _INT,
+    },
+    "aicpu": {
+        "node": _CATEGORY, "start_ns": _INT, "compute_ns": _INT, "memcpy_ns": _INT,
+        "task_ns": _INT, "dispatch_ns": _INT, "total_ns": _INT,
+    },
+    "l2_cache": {"name": _CATEGORY, "hit_rate": _FLOAT, "victim_rate": _FLOAT},
+    "collectives": {
+        "step": _CATEGORY, "kind": _CATEGORY, "name": _CATEGORY, "group": _CATEGORY,
+        "start_ns": _INT, "elapse_ns": _INT, "transit_ns": _INT, "wait_ns": _INT,
+        "synchronization_ns": _INT, "idle_ns": _INT,
+    },
+    "transports": {
+        "step": _CATEGORY, "kind": _CATEGORY, "name": _CATEGORY, "group": _CATEGORY,
+        "transport": _CATEGORY, "size_bytes": _INT, "transit_ns": _INT, "gb_per_s": _FLOAT,
+        "large_packet_ratio": _FLOAT,
+    },
+    "links": {
+        "step": _CATEGORY, "kind": _CATEGORY, "name": _CATEGORY, "group": _CATEGORY,
+        "source": _INT, "destination": _INT, "transport": _CATEGORY, "size_bytes": _INT,
+        "transit_ns": _INT, "gb_per_s": _FLOAT,
+    },
+    "operator_totals": {
+        "name": _CATEGORY, "input_dims": _CATEGORY, "stack": _INT, "host_self_ns": _INT,
+        "device_self_ns": _INT,
+    },
+}  # fmt: skip
+"""Columns of each table. Times are int64 nanoseconds, since the epoch where they are a moment;
+-1 is "the dump does not say". Rates and ratios are 0..1."""
+
+
+def empty(table: str) -> pd.DataFrame:
+    """Return a table of ``Signals`` without rows."""
+    import pandas as pd  # noqa: PLC0415 - the types are wanted without it, and it is slow to load
+
+    return pd.DataFrame(
+        {name: pd.Series([], dtype=kind) for name, kind in SCHEMAS[table].items()}
+    )
+
+
+def _none(table: str) -> Callable[[], pd.DataFrame]:
+    return lambda: empty(table)
+
+
+@dataclass(frozen=True)
+class Signals:
+    """One table per kind of record; ``SCHEMAS`` says the columns. Empty where not recorded."""
+
+    apis: pd.DataFrame = field(default_factory=_none("apis"))
+    """Calls of the host into CANN, per API (api_statistic)."""
+    gc: pd.DataFrame = field(default_factory=_none("gc"))
+    """Runs of Python's garbage collector."""
+    frequency: pd.DataFrame = field(default_factory=_none("frequency"))
+    """Clock of the AI cores from ``start_ns`` on."""
+    memory: pd.DataFrame = field(default_factory=_none("memory"))
+    """Device memory over time (memory_record)."""
+    allocations: pd.DataFrame = field(default_factory=_none("allocations"))
+    """Blocks of device memory and who asked for them (operator_memory)."""
+    aicpu: pd.DataFrame = field(default_factory=_none("aicpu"))
+    """Where the time of AI CPU tasks goes (data_preprocess)."""
+    l2_cache: pd.DataFrame = field(default_factory=_none("l2_cache"))
+    collectives: pd.DataFrame = field(default_factory=_none("collectives"))
+    """Time of each collective (communication.json)."""
+    transports: pd.DataFrame = field(default_factory=_none("transports"))
+    """Bandwidth of each collective per kind of link."""
+    links: pd.DataFrame = field(default_factory=_none("links"))
+    """Bandwidth between two ranks (communication_matrix.json)."""
+    operator_totals: pd.DataFrame = field(default_factory=_none("operator_totals"))
+    """Host operators with their device time (operator_details): leads to lines without a trace.
+    ``stack`` is an index into ``operator_stacks``."""
+    operator_stacks: tuple[tuple[CallSite, ...], ...] = ()

@@ -1,0 +1,83 @@
+"""A rule about the run as a whole: it reads the recording and says what to change beside code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import pandas as pd
+
+    from npufix.profiling_parsers.profile import Environment
+    from npufix.profiling_parsers.signals import Signals
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a diagnostic looks at: a profile whose rows are led to the lines of the user.
+
+    ``kernels``, ``host_ops`` -- as in ``Profile``, only those of the steady steps, with ``path``
+    (str, "" if unknown), ``line`` (int64) and ``function`` (str) of the user's innermost frame.
+    ``steps`` -- the steady steps of ``Profile.steps``, empty if the dump does not say.
+    """
+
+    kernels: pd.DataFrame
+    host_ops: pd.DataFrame
+    steps: pd.DataFrame
+    step_ns: int
+    """Length of the average steady step, or of the whole recording."""
+    step_count: int
+    """Number of steady steps, at least one."""
+    signals: Signals
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the user's code that takes part, and what it costs per step."""
+
+    path: str
+    line: int
+    function: str
+    cost_ns: int
+    calls: int
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One thing that was found: a fact with its numbers, no prose. Times are per step."""
+
+    what: str
+    """One sentence with the numbers: "Free is 31.4 % of the step (12.3 of 39.2 ms)"."""
+    evidence: tuple[tuple[str, str], ...] = ()
+    """Name and value of each further number, traceable to the dump."""
+    cost_ns: int = 0
+    """What it takes now."""
+    saving_ns: tuple[int, int] | None = None
+    """Low and high; ``None`` where nothing in the dump tells."""
+    basis: str = ""
+    """Why the saving is what it is."""
+    places: tuple[Place, ...] = ()
+    """The most expensive first."""
+    kernels: frozenset[int] = field(default_factory=frozenset)
+    """Index labels of ``Recording.kernels`` whose time would go."""
+    is_idle: bool = False
+    """Whether ``cost_ns`` is time in which the device waits, not time of kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One row of the settings table; the module docstring explains it."""
+
+    id: str
+    name: str
+    """Names the pattern, and reads after "allow": ``host-bound-step``."""
+    summary: str
+    advice: str
+    """What to do: settings and commands as they are typed, the cheapest first."""
+    check: Callable[[Recording], Iterable[Observation]]
+    table: str = "settings"
+    requires: str = ""
+    """Version from which the advice can be followed, "" for any."""

@@ -1,0 +1,1 @@
+"""Settings table: what to change beside the code, one file per rule."""
