@@ -82,12 +82,12 @@ class Profile:
     | ``state`` | category | OP State: ``dynamic``, ``static``, ``""`` |
     | ``bound`` | category | the busiest pipe by the PMU columns: ``cube``, ``vector``, ``mte``, \
 ``scalar``; ``launch`` if none is busy; ``""`` without PMU columns |
-    | ``bound_ratio`` | float32 | share of the duration in which that pipe was busy, NaN if unknown |
+    | ``bound_ratio`` | float32 | share of the duration in which it was busy, NaN if unknown |
     | ``launch_ns`` | int64 | when the host launched it, since the epoch; -1 if unknown |
-    | ``host_op`` | int64 | row of ``host_ops`` that asked for it (``aten::mul``, not the launch \
+    | ``host_op`` | int32 | row of ``host_ops`` that asked for it (``aten::mul``, not the launch \
 ``aclnnMul`` inside it), -1 if unknown |
-    | ``stack`` | int64 | index into ``stacks``, -1 if unknown |
-    | ``module`` | int64 | index into ``modules``, -1 if unknown |
+    | ``stack`` | int32 | index into ``stacks``, -1 if unknown |
+    | ``module`` | int32 | index into ``modules``, -1 if unknown |
     | ``basis`` | category | how the stack was found: ``call-stack`` (the executing line), \
 ``forward`` (a backward kernel led to its forward operator), ``function`` (of the Python functions \
 around the operator, whose lines are those of the ``def``), ``forward-function`` (both), ``""`` |
@@ -95,8 +95,8 @@ around the operator, whose lines are those of the ``def``), ``forward-function``
     ``host_ops`` -- one row per torch operator call that the dump records, in start order:
     ``name`` (category), ``start_ns``, ``duration_ns`` (int64), ``sequence`` (int64, -1 if none),
     ``input_dims`` (category, ``"4,128;128;"``, one entry per argument), ``input_types``
-    (category, ``"float;float;Scalar"``), ``stack`` (int64, that of the operator or of the nearest
-    around it; -1 if none).
+    (category, ``"float;float;Scalar"``), ``stack`` (int32, that of the operator or of the nearest
+    around it; -1 if none), ``basis`` (category, how that was found, as in ``kernels``).
 
     ``steps`` -- one row per step: ``step`` (Int64), ``device`` (int32), ``computing_ns``,
     ``communication_exposed_ns``, ``overlapped_ns``, ``communication_ns``, ``free_ns`` (int64).

@@ -1,14 +1,19 @@
-"""One dump folder in, one ``Profile`` out; what is missing becomes a ``Problem``."""
+"""One dump in, one ``Profile`` out, whatever its format; what is missing becomes a ``Problem``."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.profiling_parsers.db_export import read_db_export
-from npufix.profiling_parsers.discover import KERNEL_DETAILS, find_database, output_folder
+from npufix.profiling_parsers import remedies
+from npufix.profiling_parsers.discover import (
+    KERNEL_DETAILS,
+    empty_database,
+    find_database,
+    is_msprof_folder,
+    output_folder,
+)
 from npufix.profiling_parsers.profile import DumpError, Problem, Profile
-from npufix.profiling_parsers.text_export import read_text_export
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,16 +26,48 @@ def read_profile(path: Path) -> Profile:
     database is broken: they are never mixed. Raise ``DumpError`` if the kernel times cannot be
     read: nothing can be said without them.
     """
+    # A reader is loaded when its format is met: each brings libraries of its own.
+    if path.is_file():
+        return _read_file(path)
     output = output_folder(path)
+    if is_msprof_folder(path):
+        from npufix.profiling_parsers.msprof.reader import read_msprof  # noqa: PLC0415 - see above
+
+        return read_msprof(path)
+    return _read_ascend(path, output)
+
+
+def _read_file(path: Path) -> Profile:
+    from npufix.profiling_parsers.kineto.reader import is_kineto, read_kineto  # noqa: PLC0415 - see above
+
+    if path.suffix == ".db":
+        from npufix.profiling_parsers.database.msprof import read_msprof_db  # noqa: PLC0415 - see above
+
+        return read_msprof_db(path.parent, path)
+    if is_kineto(path):
+        return read_kineto(path)
+    from npufix.profiling_parsers.trace.alone import read_trace_alone  # noqa: PLC0415 - see above
+
+    return read_trace_alone(path)
+
+
+def _read_ascend(path: Path, output: Path) -> Profile:
+    faults: tuple[Problem, ...] = ()
     database = find_database(output)
-    if database is None:
-        return read_text_export(path, output)
-    try:
-        return read_db_export(path, database)
-    except DumpError as error:
-        if not (output / KERNEL_DETAILS).exists():
-            raise
-        what = f"{error.message}; the text export beside it is read instead"
-        problem = Problem(database.name, what, error.remedy, damaged=True)
+    if database is not None:
+        from npufix.profiling_parsers.database.export import read_db_export  # noqa: PLC0415 - see above
+
+        try:
+            return read_db_export(path, database)
+        except DumpError as error:
+            if not (output / KERNEL_DETAILS).exists():
+                raise
+            what = f"{error.message}; the text export beside it is read instead"
+            faults = (Problem(database.name, what, error.remedy, damaged=True),)
+    elif (nothing := empty_database(output)) is not None:
+        what = "holds nothing; the text export beside it is read instead"
+        faults = (Problem(nothing.name, what, remedies.analyse(path), damaged=True),)
+    from npufix.profiling_parsers.text.export import read_text_export  # noqa: PLC0415 - see above
+
     profile = read_text_export(path, output)
-    return replace(profile, problems=(problem, *profile.problems))
+    return replace(profile, problems=(*faults, *profile.problems))

@@ -60,9 +60,7 @@ def empty(table: str) -> pd.DataFrame:
     """Return a table of ``Signals`` without rows."""
     import pandas as pd  # noqa: PLC0415 - the types are wanted without it, and it is slow to load
 
-    return pd.DataFrame(
-        {name: pd.Series([], dtype=kind) for name, kind in SCHEMAS[table].items()}
-    )
+    return pd.DataFrame({name: pd.Series([], dtype=kind) for name, kind in SCHEMAS[table].items()})
 
 
 def _none(table: str) -> Callable[[], pd.DataFrame]:

@@ -128,6 +128,105 @@ def small_tables() -> Tables:
     return {**tables, "STRING_IDS": [{"id": code, "value": value} for value, code in text.items()]}
 
 
+def full_tables() -> Tables:
+    """Return the small tables, and those of what a run records beside its kernels."""
+    tables = small_tables()
+    text = Strings({row["value"]: row["id"] for row in tables["STRING_IDS"]})
+    for row in tables["COMPUTE_TASK_INFO"]:
+        row["opState"] = text("dynamic")
+    ratios = {"aic_mac_ratio": 0, "aiv_vec_ratio": 0.9, "aiv_mte2_ratio": 0.25}
+    counters = {**ratios, "aiv_total_time": 5e5}
+    tables |= {
+        "TASK_PMU_INFO": [
+            {"globalTaskId": 5, "name": text(name), "value": value}
+            for name, value in counters.items()
+        ],
+        "CANN_API": [
+            cann(20_000, text("aclnnMul"), 30_000, 20_000, 899),
+            cann(10_000, text("launch"), 40_000, 9_000, 900),
+            cann(10_000, text("launch"), 150_000, 11_000, 901),
+            cann(5_000, text("KernelLaunch"), 41_000, 1_000, 902),
+        ],
+        "ENUM_API_TYPE": [
+            {"id": 5_000, "name": "runtime"},
+            {"id": 10_000, "name": "node"},
+            {"id": 20_000, "name": "acl"},
+        ],
+        "GC_RECORD": [{"startNs": START + 7, "endNs": START + 57, "globalTid": 1 << 32}],
+        "AICORE_FREQ": [
+            {"deviceId": 0, "timestampNs": START + 90, "freq": 800},
+            {"deviceId": 0, "timestampNs": START, "freq": 1800},
+        ],
+        "MEMORY_RECORD": [memory(text("PTA"), 20, 512, 1024), memory(text("GE"), 10, 0, 2048)],
+        "NPU_MEM": [
+            {"type": text(kind), "ddr": 1, "hbm": 4095, "timestampNs": START, "deviceId": 0}
+            for kind in ("app", "device")
+        ],
+        "OP_MEMORY": [
+            {"name": text("aten::mul"), "size": 512, "allocationTime": START, "duration": 99},
+            {"name": text("aten::mul"), "size": 64, "allocationTime": None, "duration": None},
+        ],
+        "NPU_INFO": [{"id": 0, "name": "Ascend910B3"}, {"id": 1, "name": "Ascend910B4"}],
+        "RANK_DEVICE_MAP": [{"rankId": 6, "deviceId": 0}],
+        "META_DATA": [
+            {"name": "SCHEMA_VERSION", "value": "1.2.0"},
+            {"name": "distributed_args", "value": '{"world_size": 8}'},
+            {"name": "ENV_VARIABLES", "value": '{"ASCEND_LAUNCH_BLOCKING": "1"}'},
+        ],
+    }
+    return {**tables, "STRING_IDS": [{"id": code, "value": value} for value, code in text.items()]}
+
+
+def cann(kind: int, name: int | None, start: int, duration: int, connection: int) -> dict[str, Any]:
+    return {
+        "startNs": START + start,
+        "endNs": START + start + duration,
+        "type": kind,
+        "globalTid": (1 << 32) + 12,
+        "connectionId": connection,
+        "name": name,
+    }
+
+
+def memory(component: int | None, time: int, allocated: int, reserved: int) -> dict[str, Any]:
+    return {
+        "component": component,
+        "timestamp": START + time,
+        "totalAllocated": allocated,
+        "totalReserved": reserved,
+        "deviceId": 0,
+    }
+
+
+def collective_tables() -> Tables:
+    """Return the tables of analysis.db that say how a collective spent its time."""
+    entry = {"hccl_op_name": "hcom_allReduce__1_0_1", "group_name": "17", "step": "step50"}
+    entry["type"] = "collective"
+    times = {
+        "start_timestamp": START / 1000,
+        "elapse_time": 0.1,
+        "transit_time": 0.05,
+        "wait_time": 0.02,
+        "synchronization_time": 0.01,
+        "idle_time": 0.03,
+    }
+    moved = {"transit_size": 2.5, "transit_time": 0.05, "bandwidth": 50.0}
+    packets = [{"package_size": size, "count": 1} for size in (2, 0.5)]
+    link = {"src_rank": "0", "dst_rank": "1", "transport_type": "HCCS"}
+    return {
+        "CommAnalyzerTime": [{**entry, **times}],
+        "CommAnalyzerBandwidth": [
+            {**entry, "transport_type": "HCCS", **moved, "large_packet_ratio": 0.5, **packet}
+            for packet in packets
+        ]
+        + [
+            {**entry, "transport_type": "RDMA", **dict.fromkeys(moved, 0), "large_packet_ratio": 0}
+            | packets[0]
+        ],
+        "CommAnalyzerMatrix": [{**entry, "hccl_op_name": "allreduce-top1", **link, **moved}],
+    }
+
+
 def split_tables() -> Tables:
     """Return the tables of analysis.db."""
     times = {

@@ -61,6 +61,36 @@ def launch(kernel: str, kernel_start: int, tid: int, host_start: int) -> list[di
     ]
 
 
+def python_call(name: str, tid: int, start: int, duration_us: float) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "name": name,
+        "pid": 1,
+        "tid": tid,
+        "ts": microseconds(START + start),
+        "dur": duration_us,
+        "cat": "python_function",
+        "args": {"Python id": 1},
+    }
+
+
+def cann_launch(flow: str, kernel_start: int, host_start: int) -> list[dict[str, Any]]:
+    """Return the flow from the call of CANN that hands a kernel to the device."""
+    kind = {"name": f"HostToDevice{flow}", "id": flow, "cat": "HostToDevice"}
+    host = {"pid": 3170820001, "tid": 12, "ts": microseconds(START + host_start)}
+    device = {"pid": 3170820512, "tid": 2, "ts": microseconds(START + kernel_start)}
+    return [{"ph": "s", **kind, **host}, {"ph": "f", "bp": "e", **kind, **device}]
+
+
+def without_stacks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        event
+        if "Call stack" not in event.get("args", {})
+        else event | {"args": {k: v for k, v in event["args"].items() if k != "Call stack"}}
+        for event in events
+    ]
+
+
 def small_trace() -> list[dict[str, Any]]:
     """Return a forward operator with a stack and a backward operator that only has its number."""
     backward = "autograd::engine::evaluate_function: MulBackward0"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npufix.profiling_parsers.call_stack import intern_stacks, parse_call_stack
+from npufix.profiling_parsers.attribution.call_stack import intern_stacks, parse_call_stack
 from npufix.profiling_parsers.profile import CallSite
 
 

@@ -6,17 +6,29 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_db import MAIN, small_tables, write_database, write_db_dump
+from small_db import (
+    MAIN,
+    collective_tables,
+    full_tables,
+    small_tables,
+    split_tables,
+    write_database,
+    write_db_dump,
+)
 from small_dump import write_dump
 
 from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.reader import read_profile
+from npufix.profiling_parsers.signals import SCHEMAS
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from small_db import Tables
 
     from npufix.profiling_parsers.profile import Profile
 
@@ -25,7 +37,7 @@ WIDE = {f"Filler{number}": [{"a": "x" * 3000}] * 3 for number in range(3)}
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    dump = write_db_dump(tmp_path_factory.mktemp("whole"), {**WIDE, **small_tables()})
+    dump = write_db_dump(tmp_path_factory.mktemp("whole"), {**WIDE, **full_tables()})
     return (dump / "ASCEND_PROFILER_OUTPUT" / MAIN).read_bytes()
 
 
@@ -81,8 +93,18 @@ def test_pages_that_are_lost(
     page = 4096 * data.draw(st.integers(1, len(whole) // 4096 - 1))
     fill = data.draw(st.sampled_from([b"\0", b"\xff", b"\x0d", b"\x05"]))
     content = whole[:page] + fill * 4096 + whole[page + 4096 :]
-    result = read_bytes(tmp_path_factory.mktemp("lost"), content)
-    assert isinstance(result, DumpError) or result.kernels["start_ns"].is_monotonic_increasing
+    root = tmp_path_factory.mktemp("lost")
+    result = read_bytes(root, content)
+    if not isinstance(result, DumpError) and not any(each.damaged for each in result.problems):
+        untouched = read_bytes(root, whole)
+        assert not isinstance(untouched, DumpError)
+        for name in ("kernels", "host_ops"):
+            mine, theirs = getattr(result, name), getattr(untouched, name)
+            pd.testing.assert_frame_equal(mine, theirs)
+        assert all(
+            len(getattr(result.signals, name)) == len(getattr(untouched.signals, name))
+            for name in SCHEMAS
+        )
 
 
 @given(st.data())
@@ -90,7 +112,7 @@ def test_pages_that_are_lost(
 def test_any_column_or_table_may_be_missing(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    tables = small_tables()
+    tables = full_tables()
     for _ in range(data.draw(st.integers(1, 3))):
         table = data.draw(st.sampled_from(sorted(tables)))
         columns = [*tables[table][0], None]
@@ -128,6 +150,70 @@ def test_cells_of_any_kind(tmp_path_factory: pytest.TempPathFactory, data: st.Da
     else:
         assert (result.kernels["duration_ns"] >= 0).all()
         assert (result.host_ops["duration_ns"] >= 0).all()
+
+
+def analysis_tables() -> Tables:
+    return {**split_tables(), **collective_tables()}
+
+
+def read_with_analysis(root: Path, tables: Tables) -> Profile:
+    dump = write_db_dump(root, full_tables())
+    path = dump / "ASCEND_PROFILER_OUTPUT" / "analysis.db"
+    path.unlink()
+    write_database(path, tables)
+    return read_profile(dump)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=60)
+def test_analysis_of_any_kind(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    tables = analysis_tables()
+    extreme = [0, -1, -(2**63), 2**63 - 1, 1e300, -1e300, 9e15, "", "x", b"\xff", None]
+    for _ in range(data.draw(st.integers(1, 4))):
+        rows = tables[data.draw(st.sampled_from(sorted(tables)))]
+        row = rows[data.draw(st.integers(0, len(rows) - 1))]
+        key = data.draw(st.sampled_from(sorted(row)))
+        row[key] = data.draw(st.sampled_from(extreme))
+    profile = read_with_analysis(tmp_path_factory.mktemp("cells"), tables)
+    assert len(profile.kernels) == 3
+    assert len(profile.steps) == 1
+    for name, schema in SCHEMAS.items():
+        frame = getattr(profile.signals, name)
+        assert frame.dtypes.astype(str).to_dict() == dict(schema)
+
+
+@pytest.mark.parametrize("table", sorted(analysis_tables()))
+def test_any_column_of_analysis_may_be_missing(tmp_path: Path, table: str) -> None:
+    for column in analysis_tables()[table][0]:
+        tables = analysis_tables()
+        for row in tables[table]:
+            del row[column]
+        profile = read_with_analysis(tmp_path / column, tables)
+        assert len(profile.steps) == 1
+        unread = {"package_size", "count", "step" if table == "StepTraceTime" else ""}
+        assert any(each.damaged for each in profile.problems) == (column not in unread)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=100)
+def test_bytes_of_analysis_that_changed(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    dump = write_db_dump(tmp_path_factory.mktemp("changed"), full_tables())
+    path = dump / "ASCEND_PROFILER_OUTPUT" / "analysis.db"
+    path.unlink()
+    write_database(path, analysis_tables())
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 8))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.one_of(st.none(), st.integers(0, len(content))))
+    path.write_bytes(content[:cut])
+    profile = read_profile(dump)
+    assert len(profile.kernels) == 3
+    assert len(profile.steps)
+    assert all("\n" not in problem.what and problem.remedy for problem in profile.problems)
 
 
 @pytest.mark.parametrize("content", [b"x", b"SQLite format 3\0", b"<html>404</html>" * 99])

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
 
+from npufix.profiling_parsers.database.communication import read_communication
+from npufix.profiling_parsers.database.steps import read_split
+from npufix.profiling_parsers.database.tables import Database
+from npufix.profiling_parsers.database.texts import Texts
 from npufix.profiling_parsers.reader import read_profile
+from npufix.profiling_parsers.text.side_files import read_signals
+from npufix.profiling_parsers.text.step_trace_time import read_step_trace_time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +89,7 @@ def test_the_split_agrees_with_the_kernels(text: Profile, db: Profile) -> None:
     exposed, overlapped = split["communication_exposed_ns"], split["overlapped_ns"]
     assert exposed + overlapped == split["communication_ns"]
     (of_text,) = text.steps.to_dict("records")
+    assert (split.pop("device"), of_text.pop("device")) == (0, -1)
     for key, value in of_text.items():
         assert split[key] == pytest.approx(value, rel=0.05)
     assert (db.kernels["step"] == 50).all()
@@ -124,3 +132,93 @@ def ranking(profile: Profile, name: str) -> list[tuple[str, int]]:
         line = next((frame for frame in frames if "site-packages" not in frame.path), None)
         time[(line.path, line.line) if line else ("", 0)] += duration
     return [line for line, _ in time.most_common()]
+
+
+def test_what_is_recorded_beside_the_kernels_is_the_same(text: Profile, db: Profile) -> None:
+    """Two runs of one job: what does not depend on the clock is equal, the rest is as large."""
+    mine, theirs = db.signals, text.signals
+    for table, keys in {
+        "apis": ["level", "name", "count"],
+        "allocations": ["size_bytes"],  # only the text names the blocks of CANN "cann::..."
+        # Which collective is the fastest differs, so how much it moved does as well.
+        "links": ["step", "kind", "name", "source", "destination", "transport"],
+        "transports": ["step", "kind", "transport", "size_bytes", "large_packet_ratio"],
+    }.items():
+        counted = [
+            Counter(getattr(signals, table)[keys].itertuples(index=False, name=None))
+            for signals in (mine, theirs)
+        ]
+        same = sum((counted[0] & counted[1]).values())
+        assert same >= 0.93 * max(counted[0].total(), counted[1].total()), table
+    for table, column in (
+        ("apis", "total_ns"),
+        ("collectives", "elapse_ns"),
+        ("collectives", "transit_ns"),
+        ("transports", "gb_per_s"),
+        ("links", "transit_ns"),
+        ("allocations", "duration_ns"),
+        ("frequency", "mhz"),
+    ):
+        sums = [getattr(signals, table)[column].mean() for signals in (mine, theirs)]
+        assert sums[0] == pytest.approx(sums[1], rel=0.5), (table, column)
+
+
+def test_the_memory_is_the_same(text: Profile, db: Profile) -> None:
+    for component in ("APP", "PTA", "GE", "PTA+GE"):
+        mine, theirs = (
+            profile.signals.memory[profile.signals.memory["component"] == component]
+            for profile in (db, text)
+        )
+        assert len(mine) == pytest.approx(len(theirs), abs=2)
+        for column in ("allocated_bytes", "reserved_bytes"):
+            assert mine[column].max() == pytest.approx(theirs[column].max(), rel=0.1)
+    assert db.signals.memory["device"].unique().tolist() == ["NPU:0"]
+
+
+def test_analysis_of_a_run_says_what_its_communication_json_says(megatron: Path) -> None:
+    """The same run in both exports, so that each number is equal."""
+    output = megatron / "ASCEND_PROFILER_OUTPUT"
+    of_text, problems = read_signals(output)
+    assert not any(problem.damaged for problem in problems)
+    with closing(Database(output / "analysis.db")) as analysis:
+        tables = read_communication(analysis, Texts({}), analysis)
+        steps = read_split(analysis)
+        assert analysis.problems == []
+    for name, mine in zip(("collectives", "transports", "links"), tables, strict=True):
+        theirs = getattr(of_text, name)
+        assert len(mine) > 10
+        order = [column for column in mine if mine[column].dtype == "category"]
+        order += [column for column in ("source", "destination", "start_ns") if column in mine]
+        pd.testing.assert_frame_equal(
+            *(
+                frame.astype(dict.fromkeys(frame.select_dtypes("category"), object))
+                .sort_values(order, ignore_index=True)
+                for frame in (mine, theirs)
+            )
+        )  # fmt: skip
+    stated, _ = read_step_trace_time(output / "step_trace_time.csv")
+    assert steps.drop(columns="device").equals(stated.drop(columns="device"))
+
+
+def test_the_machine_is_known(db: Profile) -> None:
+    assert db.environment.chip == "Ascend910B"
+    assert db.environment.rank == 0
+    assert (db.kernels["device"] == 0).all()
+
+
+def test_a_kernel_starts_after_it_was_launched(text: Profile, db: Profile) -> None:
+    gaps = [
+        (profile.kernels["start_ns"] - profile.kernels["launch_ns"])[
+            profile.kernels["launch_ns"] > 0
+        ]
+        for profile in (text, db)
+    ]
+    assert len(gaps[1]) == len(db.kernels)
+    assert (gaps[1] > 0).mean() > 0.95
+    assert gaps[1].median() == pytest.approx(gaps[0].median(), rel=0.5)
+
+
+def test_the_bounds_and_modules_are_the_same(text: Profile, db: Profile) -> None:
+    assert set(db.modules) == set(text.modules)
+    bounds = [Counter(compute(profile)["bound"]) for profile in (text, db)]
+    assert sum((bounds[0] & bounds[1]).values()) >= 0.95 * len(compute(db))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npufix.profiling_parsers.exact_time import duration_ns, epoch_ns
+from npufix.profiling_parsers.tables.exact_time import duration_ns, epoch_ns
 
 NO_NUMBERS = [
     "",
@@ -84,3 +84,31 @@ def test_a_duration_keeps_its_nanoseconds(times: list[int]) -> None:
     parsed, valid = duration_ns(pa.array([f"{Decimal(t) / 1000}" for t in times], pa.string()))
     assert parsed.tolist() == times
     assert valid.all()
+
+
+@given(
+    st.integers(5, 21).flatmap(
+        lambda width: st.lists(
+            st.text("0123456789.", min_size=width, max_size=width)
+            | st.integers(0, 10 ** (width - 4) - 1).map(
+                lambda n: f"{n:0{width - 4}}.{n % 1000:03}"
+            ),
+            min_size=1,
+        )
+    ),
+    st.integers(0, 3),
+)
+def test_texts_of_one_width_are_read_as_each_of_them_is(texts: list[str], skipped: int) -> None:
+    column = pa.array([*["1"] * skipped, *texts], pa.string())[skipped:]
+    parsed, valid = epoch_ns(column)
+    # Beside a text of another width, each is read on its own.
+    alone = [epoch_ns(pa.array([text, "1"], pa.string())) for text in texts]
+    assert parsed.tolist() == [values[0] for values, _ in alone]
+    assert valid.tolist() == [mask[0] for _, mask in alone]
+
+
+def test_a_missing_text_is_no_time() -> None:
+    for texts in (["1.000", None], [None, "1.000"], [None]):
+        parsed, valid = epoch_ns(pa.array(texts, pa.string()))
+        assert valid.tolist() == [text is not None for text in texts]
+        assert parsed.tolist() == [1_000 if text else 0 for text in texts]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -61,12 +62,44 @@ def fails(path: Path) -> DumpError:
 
 
 def test_no_such_path(tmp_path: Path) -> None:
-    assert "no such folder" in fails(tmp_path / "nowhere").message
+    assert "no such file or folder" in fails(tmp_path / "nowhere").message
 
 
-def test_a_file(dump: Path) -> None:
-    file = dump / "ASCEND_PROFILER_OUTPUT" / "trace_view.json"
-    assert str(file.parent) in fails(file).remedy
+@pytest.mark.parametrize("name", ["trace_view.json", "kernel_details.csv", "op_statistic.csv"])
+def test_a_file_of_a_dump_stands_for_the_dump(dump: Path, name: str) -> None:
+    assert find_dumps(dump / "ASCEND_PROFILER_OUTPUT" / name) == [dump]
+
+
+def test_a_trace_without_kernels_beside_it_is_a_dump(dump: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "copied" / "trace_view.json"
+    trace.parent.mkdir()
+    (dump / "ASCEND_PROFILER_OUTPUT" / "trace_view.json").rename(trace)
+    (found,) = find_dumps(trace)
+    assert read_profile(found).format == "trace"
+
+
+def test_what_msprof_exported_is_found_from_everywhere(tmp_path: Path) -> None:
+    output = tmp_path / "PROF_000001_20250109_ABC" / "mindstudio_profiler_output"
+    output.mkdir(parents=True)
+    (output / "op_summary_20250109.csv").write_text("Op Name\n")
+    for given in (tmp_path, output.parent, output, output / "op_summary_20250109.csv"):
+        assert find_dumps(given) in ([output.parent], [output])
+
+
+def test_each_trace_of_torch_profiler_is_a_dump(tmp_path: Path) -> None:
+    for rank in (10, 9):
+        trace = {"schemaVersion": 1, "deviceProperties": [], "traceEvents": []}
+        (tmp_path / f"rank{rank}.pt.trace.json").write_text(json.dumps(trace))
+    (tmp_path / "settings.json").write_text("{}")
+    assert [path.name for path in find_dumps(tmp_path)] == [
+        "rank9.pt.trace.json",
+        "rank10.pt.trace.json",
+    ]
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    assert "_ascend_pt" in fails(tmp_path / "notes.txt").remedy
 
 
 def test_no_dump_in_the_folder(tmp_path: Path) -> None:
@@ -113,6 +146,7 @@ def test_a_folder_that_may_not_be_read(dump: Path, monkeypatch: pytest.MonkeyPat
 def test_a_dump_in_the_current_folder(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(dump / "ASCEND_PROFILER_OUTPUT")
     (dump / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv").write_text("Name\n")
+    (dump / "ASCEND_PROFILER_OUTPUT" / "trace_view.json").unlink()
     with pytest.raises(DumpError, match="no column"):
         read_profile(Path())
 

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_dump import KERNELS, STACK, START, host_op, launch, microseconds, small_trace, write_dump
+from small_dump import (
+    KERNELS,
+    STACK,
+    START,
+    STEP_TRACE_TIME,
+    host_op,
+    launch,
+    microseconds,
+    python_call,
+    small_trace,
+    without_stacks,
+    write_dump,
+)
 
 from npufix.profiling_parsers.profile import CallSite, DumpError, Problem, Profile
 from npufix.profiling_parsers.reader import read_profile
@@ -121,17 +133,6 @@ def test_same_start_on_two_streams_is_told_apart_by_name(tmp_path: Path) -> None
     assert paths == ["/home/me/model.py", "/home/me/other.py"]
 
 
-def test_times_relative_to_the_start_are_aligned(tmp_path: Path) -> None:
-    events = small_trace()
-    for event in events:
-        if "ts" in event:
-            event["ts"] = round(float(event["ts"]) - START / 1000 + 2000, 3)
-    profile = read_events(tmp_path, events)
-    assert profile.problems == ()
-    assert profile.kernels["basis"].tolist() == ["call-stack", "forward", ""]
-    assert profile.host_ops["start_ns"].iloc[0] == START + 1_000
-
-
 def test_a_trace_of_another_run_is_a_problem(tmp_path: Path) -> None:
     text = json.dumps(small_trace()).replace("17364088", "17364099")
     profile = read(tmp_path, trace_view=text)
@@ -140,14 +141,19 @@ def test_a_trace_of_another_run_is_a_problem(tmp_path: Path) -> None:
 
 
 def test_without_stacks_the_remedy_is_the_profiler_call(tmp_path: Path) -> None:
-    events = small_trace()
-    for event in events:
-        event.get("args", {}).pop("Call stack", None)
-    profile = read_events(tmp_path, events)
+    profile = read_events(tmp_path, without_stacks(small_trace()))
     assert "no call stacks" in problem(profile).what
     call = "torch_npu.profiler.profile(..., with_stack=True, record_shapes=True)"
     assert call in problem(profile).remedy
     assert (profile.kernels["host_op"][:2] >= 0).all()
+
+
+def test_without_stacks_the_functions_around_are_one_and_the_remedy_stays(tmp_path: Path) -> None:
+    events = [*without_stacks(small_trace()), python_call("model.py(3): forward", 10, 0, 60)]
+    profile = read_events(tmp_path, events)
+    assert "functions" in problem(profile).what
+    assert "with_stack=True" in problem(profile).remedy
+    assert profile.kernels["basis"].tolist() == ["function", "forward-function", ""]
 
 
 def test_without_host_activity(tmp_path: Path) -> None:
@@ -173,8 +179,8 @@ def test_without_a_trace(tmp_path: Path, info: str, database: bool, remedy: str)
     if database:
         (root / "ASCEND_PROFILER_OUTPUT" / "ascend_pytorch_profiler.db").touch()
     profile = read_profile(root)
-    assert problem(profile).where == "trace_view.json"
-    assert remedy in problem(profile).remedy
+    (trace,) = [each for each in profile.problems if each.where == "trace_view.json"]
+    assert remedy in trace.remedy
     assert profile.host_ops.empty
     assert profile.stacks == ()
     whole = read(tmp_path / "whole")
@@ -195,10 +201,16 @@ def test_a_trace_cut_at_any_byte(tmp_path_factory: pytest.TempPathFactory, cut: 
         assert profile.kernels["basis"].iloc[0] == "call-stack"
 
 
-def test_without_step_times_the_split_is_unknown(tmp_path: Path) -> None:
-    profile = read(tmp_path, step_trace_time=None)
-    assert problem(profile).where == "step_trace_time.csv"
-    assert profile.steps.empty
+@pytest.mark.parametrize("content", [None, "<html>404</html>", "", STEP_TRACE_TIME[:87]])
+def test_without_step_times_the_split_is_that_of_the_kernels(
+    tmp_path: Path, content: str | None
+) -> None:
+    profile = read(tmp_path, step_trace_time=content)
+    (split,) = [each for each in profile.problems if "computed from its kernels" in each.what]
+    assert split.where == "step_trace_time.csv"
+    assert split.damaged == (content is not None)
+    assert profile.steps["computing_ns"].tolist() == [30_750]
+    assert profile.steps["communication_exposed_ns"].tolist() == [100_000]
     whole = read(tmp_path / "whole")
     assert profile.steps.dtypes.tolist() == whole.steps.dtypes.tolist()
 
@@ -207,6 +219,7 @@ def test_step_times(dump: Path) -> None:
     (step,) = read_profile(dump).steps.to_dict("records")
     assert step == {
         "step": 50,
+        "device": -1,
         "computing_ns": 30_750,
         "communication_exposed_ns": 100_000,
         "overlapped_ns": 0,
@@ -231,6 +244,7 @@ def test_a_dump_without_totals_is_no_problem(tmp_path: Path) -> None:
 def test_an_optional_file_that_is_none_is_a_problem(tmp_path: Path, file: str) -> None:
     profile = read(tmp_path, **{file: "<html>404</html>"})
     assert problem(profile).where == f"{file}.csv"
+    assert problem(profile).damaged
     assert "no column" in problem(profile).what
 
 
@@ -243,9 +257,9 @@ def test_malformed_rows_are_counted_in_a_problem(tmp_path: Path) -> None:
     assert "analyse(" in problem(profile).remedy
 
 
-def test_a_missing_kernel_file_is_an_error(tmp_path: Path) -> None:
+def test_without_kernels_of_any_kind_there_is_nothing_to_say(tmp_path: Path) -> None:
     with pytest.raises(DumpError, match=r"no kernel_details\.csv"):
-        read(tmp_path, kernel_details=None)
+        read(tmp_path, kernel_details=None, trace_view=None)
 
 
 def test_the_environment(dump: Path) -> None:

@@ -67,7 +67,8 @@ def test_a_convolution_of_alexnet_leads_to_the_model(alexnet: Path) -> None:
     profile = read_profile(alexnet)
     is_convolution = profile.kernels["type"].isin(["Conv2D", "Conv2DBackpropFilter"])
     convolutions = profile.kernels[is_convolution]
-    assert convolutions["basis"].value_counts().to_dict() == {"call-stack": 5, "forward": 5, "": 0}
+    bases = convolutions["basis"].value_counts()
+    assert bases[bases > 0].to_dict() == {"call-stack": 5, "forward": 5}
     for stack in convolutions["stack"]:
         lines = [(frame.path.rsplit("/", 1)[-1], frame.line) for frame in profile.stacks[stack]]
         assert ("main.py", 354) in lines  # output = model(images)

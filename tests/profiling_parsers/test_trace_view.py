@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+import gc
+import gzip
 import io
 import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_dump import START, small_trace
 
-from npufix.profiling_parsers.json_stream import EventStream
-from npufix.profiling_parsers.trace_view import Trace, read_trace
+from npufix.profiling_parsers.trace.json_stream import EventStream
+from npufix.profiling_parsers.trace.rows import Keys, Table
+from npufix.profiling_parsers.trace.unpacked import UnpackedFile
+from npufix.profiling_parsers.trace.view import Trace, read_trace
 
 KERNELS = {"aclnnMul_Mul": 0, "aclnnMulGrad_Mul": 1}
 NASTY = [
@@ -180,3 +185,107 @@ def test_a_time_that_is_none_is_counted() -> None:
     assert trace.malformed == 3
     assert len(trace.operators) == 4
     assert trace.operators["sequence"].tolist() == [-1, -1, -1, -1]
+
+
+@given(st.integers(0, 400), st.binary(max_size=4))
+@settings(deadline=None)
+def test_a_packed_text_is_read_up_to_where_it_is_damaged(place: int, damage: bytes) -> None:
+    text = json.dumps(small_trace()).encode()
+    packed = gzip.compress(text)
+    place = 2 + place % (len(packed) - 2)  # what it is packed with stands in the first two
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace_view.json"
+        path.write_bytes(packed[:place])
+        with UnpackedFile(path) as file:
+            assert text.startswith(file.read())
+        path.write_bytes(packed[:place] + damage + packed[place + len(damage) :])
+        with UnpackedFile(path) as file:
+            file.read()  # whatever it is, it ends
+
+
+def test_a_packed_text_cut_late_loses_only_its_end() -> None:
+    text = json.dumps([{"name": str(number)} for number in range(50_000)]).encode()
+    packed = gzip.compress(text)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace_view.json"
+        path.write_bytes(packed[:-9])  # the end of the last block, and the checksum
+        with UnpackedFile(path) as file:
+            read_text = file.read()
+            assert file.tell() == len(read_text)
+            assert file.packed
+            assert file.damage == "the gzip file is cut off"
+        assert len(read_text) > len(text) - 100
+        path.write_bytes(packed + gzip.compress(b" more"))
+        with UnpackedFile(path) as file:
+            assert file.read() == text + b" more"
+            assert file.damage is None
+        path.write_bytes(packed + b"\0" * 100_000)  # filled up
+        with UnpackedFile(path) as file:
+            assert file.read() == text
+            assert file.damage is None
+        path.write_bytes(packed[:-6] + b"\0\0\0\0\0\0")  # only the checksum is wrong
+        with UnpackedFile(path) as file:
+            assert file.read() in (text, text[:-1])
+            assert file.damage is not None
+            assert "cannot be read further" in file.damage
+
+
+keys = st.integers(-1, 10**40).flatmap(
+    lambda number: st.sampled_from([number, str(number), f"0{number}" if number >= 0 else number])
+)
+
+
+@given(st.lists(keys | st.none() | st.text(max_size=3) | st.floats() | st.lists(st.none())))
+@settings(deadline=None)
+def test_keys_are_the_same_together_and_alone(values: list[Any]) -> None:
+    together, alone = Keys(), Keys()
+    of_all = together.of(values).tolist()
+    assert of_all == [alone.key(value) for value in values]
+    for value, key in zip(values, of_all, strict=True):
+        if str(value).isdecimal() and int(value) < 1 << 62:
+            assert key == int(value)
+        assert (key == -1) == (str(value) == "-1")
+
+
+@given(st.lists(st.integers(0, 9 * 10**18 // 1000), min_size=1, max_size=6))
+def test_connections_are_told_apart_by_their_last_62_bits(heads: list[int]) -> None:
+    values = [str((1 << 62) + (head << 32)) for head in heads]
+    found = Keys().of(values).tolist()
+    expected = [int(value) % (1 << 62) for value in values]
+    for one, key in zip(expected, found, strict=True):
+        assert [each == key for each in found] == [each == one for each in expected]
+
+
+columns = st.lists(st.integers(-(2**40), 2**40) | st.integers(-5, 5), max_size=9)
+
+
+@given(st.lists(columns, max_size=5))
+def test_a_table_holds_what_was_added_in_order_of_time(chunks: list[list[int]]) -> None:
+    table = Table("a", "time", small=("a",))
+    for chunk in chunks:
+        table.add(np.array(chunk, np.int64), np.arange(len(chunk))[::-1] + len(chunk))
+    rows = [
+        (length * 2 - 1 - place, value)
+        for chunk in chunks
+        for length in [len(chunk)]
+        for place, value in enumerate(chunk)
+    ]
+    frame = table.frame()
+    assert list(zip(frame["time"], frame["a"], strict=True)) == sorted(rows, key=lambda row: row[0])
+
+
+def test_arguments_that_are_damaged_are_counted_and_cost_only_themselves() -> None:
+    text = json.dumps(small_trace()).replace('"Input Dims": "4,128', '"Input Dims": "\\ud8004,128')
+    trace = read(text)
+    assert trace.operators["input_dims"].tolist()[0] in ("", "\ud8004,128;128;")
+    assert trace.stacks[trace.operators["stack"].iloc[0]].startswith("/home/me/model.py(12)")
+
+
+def test_the_garbage_collector_is_left_as_it_was() -> None:
+    for enabled in (True, False):
+        (gc.enable if enabled else gc.disable)()
+        try:
+            read(json.dumps(small_trace()))
+            assert gc.isenabled() == enabled
+        finally:
+            gc.enable()

@@ -1,0 +1,156 @@
+"""From a kernel to the operator that launched it, along the flows of a trace.
+
+kernel -> device event (name and start) -> end of its flow -> start of the flow -> operator at
+that place. A second kind of flow tells when the launch was handed to the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from npufix.profiling_parsers.attribution.call_stack import intern_stacks
+from npufix.profiling_parsers.attribution.operators import Attribution, attribute_launches
+from npufix.profiling_parsers.attribution.time_index import TimeIndex, pair_in_order, threads
+from npufix.profiling_parsers.tables.columns import pick
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from npufix.profiling_parsers.trace.view import Trace
+
+    Integers = NDArray[np.int64]
+
+_PLACE = ["pid", "tid", "start_ns"]
+_EARLIEST_EPOCH_NS = 10**18
+"""2001: a trace whose times are smaller counts from its own start."""
+_SAME_NS = 500
+"""Times of one event differ by this much: collectives by a rounding, others where a float64 took
+the epoch. No kernel is that short."""
+_CLOCK_SKEW_NS = 100_000
+"""The clocks of host and device agree within this."""
+
+
+def attribute(kernels: pd.DataFrame, trace: Trace) -> Attribution:
+    """Find operator, line, module and launch of each kernel.
+
+    ``trace`` was read with the codes of the category ``kernels["name"]``.
+    """
+    stacks, numbers = intern_stacks(trace.stacks)
+    operators = trace.operators.assign(stack=numbers[trace.operators["stack"]])
+    launching = np.full(len(kernels), -1, np.int32)
+    if trace.device.empty:
+        return attribute_launches(operators, stacks, launching, trace.calls)
+    names = kernels["name"].cat.codes.to_numpy().astype(np.int64)
+    starts = kernels["start_ns"].to_numpy()
+    offset, events = _on_device(names, starts, trace.device)
+    moved = offset or 0
+    places = trace.device[_PLACE].iloc[events[events >= 0]]
+    rows = np.flatnonzero(events >= 0)
+    flows = _flow_starts(places, trace.flow_starts, trace.flow_ends)
+    launch = np.full(len(kernels), -1, np.int64)
+    launching[rows] = _operators_at(flows, trace.flow_starts, operators)
+    launch[rows] = _launch_times(places, flows, trace)
+    found = attribute_launches(operators, stacks, launching, trace.calls)
+    return replace(
+        found,
+        host_ops=_moved(found.host_ops, moved),
+        launch_ns=np.where(launch >= 0, launch + moved, -1),
+        shared_clock=offset is not None,
+        offset_ns=moved,
+    )
+
+
+def _moved(host_ops: pd.DataFrame, by: int) -> pd.DataFrame:
+    return host_ops.assign(start_ns=host_ops["start_ns"] + by) if by else host_ops
+
+
+def _on_device(
+    names: Integers, starts: Integers, device: pd.DataFrame
+) -> tuple[int | None, Integers]:
+    """Return what to add to a time of the trace to get one of the kernels, None if unknown.
+
+    And, for each kernel, the row of its event in the trace; -1 where it has none.
+    """
+    index = TimeIndex(device["kernel"].to_numpy().astype(np.int64), device["start_ns"].to_numpy())
+    events = index.nearest(names, starts, _SAME_NS)
+    if (events >= 0).any():
+        return 0, events
+    offset = _clock_offset(pd.DataFrame({"kernel": names, "start_ns": starts}), device)
+    return offset, events if offset is None else index.nearest(names, starts - offset, _SAME_NS)
+
+
+def _clock_offset(kernels: pd.DataFrame, device: pd.DataFrame) -> int | None:
+    """Return the offset of a trace that counts from its own start, None if there is none.
+
+    The n-th event of a name is the n-th kernel of that name, and the difference that most of
+    them agree on is the offset.
+    """
+    if device["start_ns"].max() >= _EARLIEST_EPOCH_NS:
+        return None
+    pairs = [
+        frame.sort_values("start_ns").assign(nth=lambda rows: rows.groupby("kernel").cumcount())
+        for frame in (kernels, device[["kernel", "start_ns"]])
+    ]
+    paired = pairs[0].merge(pairs[1], on=["kernel", "nth"])
+    offsets = (paired["start_ns_x"] - paired["start_ns_y"]).value_counts()
+    if offsets.empty or 2 * offsets.iloc[0] < len(paired):
+        return None
+    return int(offsets.index[0])
+
+
+def _at_places(places: pd.DataFrame, offered: pd.DataFrame) -> Integers:
+    """Return the row of ``offered`` at each place (thread and start), -1 if none is there."""
+    wanted_threads, threads_offered = threads(places, offered)
+    index = TimeIndex(threads_offered, offered["start_ns"].to_numpy())
+    return index.nearest(wanted_threads, places["start_ns"].to_numpy(), _SAME_NS)
+
+
+def _flow_starts(places: pd.DataFrame, starts: pd.DataFrame, ends: pd.DataFrame) -> Integers:
+    """Return the row of ``starts`` where the flow to each place starts, -1 if unknown.
+
+    The id of a flow is the start of its kernel: two kernels may share one. The ends of a flow are
+    written together, so the n-th start of an id belongs to its n-th end.
+    """
+    paired = pair_in_order(ends["flow"].to_numpy(), starts["flow"].to_numpy())
+    return pick(paired, _at_places(places, ends))
+
+
+def _operators_at(flows: Integers, starts: pd.DataFrame, operators: pd.DataFrame) -> Integers:
+    """Return the row of ``operators`` at the start of each flow, -1 if unknown."""
+    times = np.sort(starts["start_ns"].to_numpy())
+    known = operators["start_ns"].to_numpy()
+    launching = np.flatnonzero(_is_near(known, times))
+    # Of several operators that start at one time, the shortest is the innermost.
+    durations = operators["duration_ns"].to_numpy()[launching]
+    innermost = launching[np.argsort(durations, kind="stable")]
+    at = _at_places(starts[_PLACE], operators[_PLACE].iloc[innermost])
+    return pick(pick(innermost, at), flows)
+
+
+def _is_near(times: Integers, others: Integers) -> NDArray[np.bool_]:
+    """Say which times may be one of the others, which are in order."""
+    first = np.searchsorted(others, times - _SAME_NS)
+    is_near = first < len(others)
+    is_near[is_near] = others[first[is_near]] <= times[is_near] + _SAME_NS
+    return is_near
+
+
+def _launch_times(places: pd.DataFrame, flows: Integers, trace: Trace) -> Integers:
+    """Return when each kernel was launched: by CANN where that is recorded, else by torch.
+
+    The id of a launch may come again; the last one before the kernel counts.
+    """
+    starts = trace.launch_starts["start_ns"].to_numpy()
+    calls = TimeIndex(trace.launch_starts["flow"].to_numpy(), starts)
+    ends = _at_places(places, trace.launch_ends)
+    rows = np.full(len(places), -1, np.int64)
+    rows[ends >= 0] = calls.last(
+        trace.launch_ends["flow"].to_numpy()[ends[ends >= 0]],
+        places["start_ns"].to_numpy()[ends >= 0] + _CLOCK_SKEW_NS,
+    )
+    by_torch = pick(trace.flow_starts["start_ns"].to_numpy(), flows)
+    return np.where(rows >= 0, pick(starts, rows), by_torch)

@@ -1,0 +1,1 @@
+"""The db export of the PyTorch profiler, and msprof's own database."""

@@ -1,0 +1,1 @@
+"""What follows from the kernels alone, whatever file they come from."""

@@ -1,0 +1,1 @@
+"""Traces of torch.profiler (Kineto), of a GPU or a CPU."""

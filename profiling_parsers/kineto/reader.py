@@ -1,0 +1,207 @@
+"""Traces of torch.profiler (Kineto, for CUDA, ROCm, MTIA and the CPU) to a ``Profile``.
+
+So that the run on a GPU can stand beside the one on the NPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.profiling_parsers.attribution.call_stack import intern_stacks
+from npufix.profiling_parsers.attribution.operators import attribute_launches
+from npufix.profiling_parsers.kernels.totals import no_op_statistic
+from npufix.profiling_parsers.kineto.events import KinetoTrace, read_events
+from npufix.profiling_parsers.kineto.file import is_kineto
+from npufix.profiling_parsers.kineto.header import (
+    base_ns,
+    has_devices,
+    read_environment,
+    read_header,
+)
+from npufix.profiling_parsers.kineto.kernels import device_kernels, operator_kernels
+from npufix.profiling_parsers.kineto.launches import find_launches
+from npufix.profiling_parsers.kineto.names import operator_dims, operator_types
+from npufix.profiling_parsers.kineto.steps import split_steps, step_annotations, steps_of
+from npufix.profiling_parsers.profile import DumpError, Environment, Problem, Profile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from npufix.profiling_parsers.attribution.operators import Attribution
+    from npufix.profiling_parsers.kineto.header import Header
+
+    Integers = NDArray[np.int64]
+    Rows = NDArray[np.int32]
+
+__all__ = ["is_kineto", "read_kineto"]
+
+_PROFILE = (
+    "profile again with `torch.profiler.profile(activities=[ProfilerActivity.CPU, "
+    "ProfilerActivity.CUDA], record_shapes=True, with_stack=True)` and `export_chrome_trace`"
+)
+_COPY = "copy the file again, or " + _PROFILE
+_WITH_TIMES = ("operators", "annotations", "calls", "runtime", "device", "flow_starts", "flow_ends")
+
+
+def read_kineto(path: Path) -> Profile:
+    """Read a ``.json`` or ``.json.gz`` of torch.profiler; raise ``DumpError`` without kernels."""
+    try:
+        trace = read_events(path)
+    except OSError as error:
+        raise DumpError(f"{path}: {error.strerror}", "make the file readable") from error
+    header = read_header(trace)
+    _check(path, trace, header)
+    trace = _in_order(trace, base_ns(header))
+    steps = step_annotations(trace.annotations)
+    kernels, launching = _kernels(trace)
+    launched = kernels["launch_ns"] if len(trace.device) else kernels["start_ns"]
+    kernels["step"] = steps_of(steps, kernels["start_ns"].to_numpy(), launched.to_numpy())
+    found = _attribution(trace, launching)
+    environment = _environment(read_environment(header, _busiest(kernels)), trace)
+    return Profile(
+        root=path,
+        environment=environment,
+        kernels=kernels.assign(
+            host_op=found.host_op, stack=found.stack, module=found.module, basis=found.basis
+        ),
+        host_ops=found.host_ops,
+        steps=split_steps(_with_whole_operators(kernels, trace), steps),
+        op_statistic=no_op_statistic(),
+        stacks=found.stacks,
+        problems=tuple(_problems(path.name, trace, found, has_steps=bool(len(steps)))),
+        modules=found.modules,
+        format="kineto",
+    )
+
+
+def _check(path: Path, trace: KinetoTrace, header: Header) -> None:
+    """Raise ``DumpError`` if the trace says nothing of what ran, or hides that it does not."""
+    if len(trace.device):
+        return
+    if trace.cut is not None and (len(trace.runtime) or has_devices(header)):
+        what = f"{_broken(trace)}, before the first kernel"
+    elif len(trace.operators):
+        return
+    elif trace.cut is not None:
+        what = f"no kernels and no operators: {_broken(trace)}"
+    elif trace.malformed:
+        what = f"no kernels and no operators, and {trace.malformed} malformed events"
+    else:
+        what = "no kernels and no operators"
+    raise DumpError(f"{path}: {what}", _PROFILE if trace.cut is None else _COPY)
+
+
+def _broken(trace: KinetoTrace) -> str:
+    place = "unpacked byte" if trace.packed else "byte"
+    reason = f" ({trace.damage})" if trace.damage else ""
+    return f"breaks off or is malformed at {place} {trace.cut}{reason}"
+
+
+def _in_order(trace: KinetoTrace, base: int) -> KinetoTrace:
+    """Return the trace with times since the epoch; operators and device tasks in start order."""
+    frames: dict[str, pd.DataFrame] = {name: getattr(trace, name) for name in _WITH_TIMES}
+    latest = max(int(frame["start_ns"].max()) for frame in frames.values() if len(frame))
+    if latest < base:  # the versions that name a base count from it
+        for frame in frames.values():
+            frame["start_ns"] += base
+    operators = frames["operators"]
+    order = np.lexsort((-operators["duration_ns"], operators["start_ns"]))
+    operators = operators.iloc[order].reset_index(drop=True)
+    frames["operators"] = operators.assign(sequence=_sequence(operators, frames))
+    frames["device"] = frames["device"].sort_values("start_ns", kind="stable", ignore_index=True)
+    return replace(trace, **frames)  # type: ignore[arg-type]  # the frames alone
+
+
+def _sequence(operators: pd.DataFrame, frames: dict[str, pd.DataFrame]) -> Integers:
+    """Return the sequence numbers; without any, the flows from forward to backward number them."""
+    recorded = operators["sequence"].to_numpy().clip(min=-1)
+    if (recorded >= 0).any():
+        return np.asarray(recorded, np.int64)
+    place = ["pid", "tid", "start_ns"]
+    rows = operators[place].assign(row=np.arange(len(operators)))
+    sequence = np.full(len(operators), -1, np.int64)
+    for end in ("flow_starts", "flow_ends"):
+        joined = rows.merge(frames[end].drop_duplicates(place), on=place)
+        sequence[joined["row"]] = joined["flow"].clip(lower=-1)
+    return sequence
+
+
+def _kernels(trace: KinetoTrace) -> tuple[pd.DataFrame, Rows]:
+    """Return the kernels and the row of the operator that launched each."""
+    if len(trace.device):
+        launches = find_launches(trace)
+        return device_kernels(trace, launches), launches.operator.astype(np.int32)
+    return operator_kernels(trace), np.arange(len(trace.operators), dtype=np.int32)
+
+
+def _busiest(kernels: pd.DataFrame) -> int:
+    time = kernels["duration_ns"].groupby(kernels["device"]).sum()
+    return int(time.index.to_numpy()[time.to_numpy().argmax()])
+
+
+def _with_whole_operators(kernels: pd.DataFrame, trace: KinetoTrace) -> pd.DataFrame:
+    """Return kernels whose union is the time in which something ran.
+
+    The time of an operator without those in it is no interval; with them it is.
+    """
+    if len(trace.device):
+        return kernels
+    return kernels.assign(duration_ns=trace.operators["duration_ns"].to_numpy())
+
+
+def _attribution(trace: KinetoTrace, launching: Rows) -> Attribution:
+    # Until torch 1.12 the frames stand on one line.
+    texts = [text if "\n" in text else text.replace(";", ";\n") for text in trace.stacks]
+    stacks, numbers = intern_stacks(texts)
+    operators = trace.operators.assign(
+        stack=numbers[trace.operators["stack"]],
+        input_dims=trace.dims.category(trace.operators["input_dims"], operator_dims),
+        input_types=trace.types.category(trace.operators["input_types"], operator_types),
+    )
+    calls = trace.calls if len(trace.calls) else None
+    return attribute_launches(operators, stacks, launching, calls)
+
+
+def _environment(stated: Environment, trace: KinetoTrace) -> Environment:
+    """Add what the events show where the settings are not recorded, as before torch 1.11."""
+    stacks = True if len(trace.calls) or any(trace.stacks) else stated.with_stack
+    shapes = True if any(b"[" in text for text in trace.dims) else stated.record_shapes
+    return replace(stated, with_stack=stacks, record_shapes=shapes)
+
+
+def _problems(
+    file: str, trace: KinetoTrace, found: Attribution, *, has_steps: bool
+) -> Iterator[Problem]:
+    if trace.cut is not None:
+        what = f"{_broken(trace)}; the events before are used"
+        if not len(trace.device):
+            what += ", among them no device task: the time is that of the host"
+        yield Problem(file, what, _COPY, damaged=True)
+    elif trace.damage is not None:
+        what = f"{trace.damage} after the last event: a number in it may be wrong"
+        yield Problem(file, what, _COPY, damaged=True)
+    if trace.malformed:
+        what = f"{trace.malformed} events are malformed and left out"
+        yield Problem(file, what, _COPY, damaged=True)
+    if not len(trace.device) and len(trace.runtime):
+        what = "holds calls of the GPU's runtime but no kernels: the time is that of the host"
+        yield Problem(file, what, _PROFILE)
+    if trace.operators.empty:
+        what = "holds no host operators (cpu_op), so no kernel is led to a line"
+        yield Problem(file, what, _PROFILE)
+    elif not (found.host_op >= 0).any():
+        what = "none of its kernels is led to the operator that launched it"
+        yield Problem(file, what, _PROFILE)
+    elif not (found.stack >= 0).any():
+        what = "holds no call stacks of the operators, so no kernel is led to a line"
+        yield Problem(file, what, _PROFILE)
+    if not has_steps:
+        what = "holds no steps (ProfilerStep#), so the whole run is taken as one"
+        yield Problem(file, what, "call `prof.step()` after each step of the training loop")

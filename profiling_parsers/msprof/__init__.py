@@ -1,0 +1,1 @@
+"""What ``msprof`` exports below PROF_*."""

@@ -1,0 +1,1 @@
+"""CSV files as columns, and times without loss."""

@@ -1,0 +1,110 @@
+"""The bytes of a CSV file on their way to a parser: counted, and without what would stop it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.profiling_parsers.profile import DumpError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LONGEST_HEADER = 1 << 16
+"""Far above the 50 columns of the widest export; a binary file has no line end to stop at."""
+_LONGEST_LINE = 1 << 20
+_LINE_END = ord("\n")
+
+
+def read_header(path: Path) -> list[str]:
+    """Return the names in the first line; raise ``DumpError`` if the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline(_LONGEST_HEADER)
+    except OSError as error:
+        raise DumpError(f"{path}: {error.strerror}", "make the file readable") from error
+    return cells(line.decode("utf-8-sig", errors="replace"))
+
+
+def cells(line: str) -> list[str]:
+    """Return the fields of a line, without what the csv module refuses inside of one."""
+    bare = line.replace("\0", "").replace("\r", " ").strip()
+    return [cell.strip() for cell in next(csv.reader([bare]), [])]
+
+
+class CountedLines(io.RawIOBase):
+    """A file that counts its lines as they are read, so that it is not read twice."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb", buffering=0)
+        self._line_ends = 0
+        self._last = b"\n"
+
+    @property
+    def lines(self) -> int:
+        """Number of lines read so far, one without an end included."""
+        return self._line_ends + self.endless
+
+    @property
+    def endless(self) -> bool:
+        """Whether the last line has no end: no profiler writes such a file, so it was cut."""
+        return self._last != b"\n"
+
+    def readable(self) -> bool:
+        """Say that this can be read."""
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return the next bytes."""
+        block = self._file.read(size)
+        if block:
+            # Four times as fast as bytes.count, which stops at each.
+            self._line_ends += int(np.count_nonzero(np.frombuffer(block, np.uint8) == _LINE_END))
+            self._last = block[-1:]
+        return block
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+
+class SoundLines(io.RawIOBase):
+    """The lines after the header that a CSV parser can take one by one.
+
+    Left out are lines with an open quote, which would swallow those after them, and those too
+    long to be a row; bytes that are no UTF-8 are replaced.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+        self._file.readline(_LONGEST_LINE)
+        self.lines = 0
+        """Number of lines read so far that are not blank."""
+        self.sound = 0
+        """Number of those that can be taken."""
+        self.endless = False
+        """Whether the last line has no end."""
+
+    def readable(self) -> bool:
+        """Say that this can be read."""
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return about ``size`` bytes of whole lines, none at the end."""
+        sound: list[bytes] = []
+        while not sound and (lines := self._file.readlines(max(size, 1))):
+            lines = [line for line in lines if line.strip()]
+            self.lines += len(lines)
+            self.endless = not lines[-1].endswith(b"\n") if lines else self.endless
+            sound = [ln for ln in lines if ln.count(b'"') % 2 == 0 and len(ln) <= _LONGEST_LINE]
+            self.sound += len(sound)
+        return b"".join(sound).decode("utf-8", errors="replace").encode()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()

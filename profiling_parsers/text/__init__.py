@@ -1,0 +1,1 @@
+"""The text export of the PyTorch profiler: one file per table."""

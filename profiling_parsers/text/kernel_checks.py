@@ -1,0 +1,58 @@
+"""Kernels held against what the dump says elsewhere: rows that are missing show only there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.profiling_parsers.kernels.steps import steps_from_kernels
+from npufix.profiling_parsers.kernels.totals import disagreements
+from npufix.profiling_parsers.profile import Problem
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROUNDING_NS = 2_000
+_SHARE_AT_BORDERS = 0.01
+"""Kernels that two steps share are counted by the time they start, merged ones by the first."""
+
+
+def total_problems(
+    kernels: pd.DataFrame, op_statistic: pd.DataFrame, files: tuple[str, str], remedy: str
+) -> list[Problem]:
+    """Return a problem if ``op_statistic`` states other totals; ``files`` name where both are."""
+    differ = disagreements(kernels, op_statistic)
+    if not len(differ):
+        return []
+    worst = "; ".join(
+        f"{name}: {row['count_kernels']} kernels, {row['total_ns_kernels'] / 1e3:.3f} us "
+        f"against {row['count_stated']}, {row['total_ns_stated'] / 1e3:.3f} us"
+        for name, row in differ.head(3).iterrows()
+    )
+    what = f"{len(differ)} Types disagree with the totals of {files[1]} ({worst})"
+    return [Problem(files[0], what, _one_export(remedy), damaged=True)]
+
+
+def step_problems(
+    kernels: pd.DataFrame, steps: pd.DataFrame, files: tuple[str, str], remedy: str
+) -> list[Problem]:
+    """Return a problem if ``steps``, as the dump states them, are not of these kernels."""
+    if not len(steps):
+        return []
+    if steps["step"].notna().any() and not kernels["step"].notna().any():
+        what = f"no kernel is of a step, although {files[1]} has {len(steps)}"
+        return [Problem(files[0], what, _one_export(remedy), damaged=True)]
+    mine = steps_from_kernels(kernels)
+    faults = []
+    for column, name in (("computing_ns", "computing"), ("communication_ns", "communication")):
+        own, stated = int(mine[column].sum()), int(steps[column].sum())
+        borders = stated * _SHARE_AT_BORDERS if len(steps) > 1 else 0
+        if abs(own - stated) > _ROUNDING_NS + len(kernels) + borders:
+            faults.append(f"{own / 1e3:.3f} us {name} against {stated / 1e3:.3f} us")
+    if not faults:
+        return []
+    what = f"the kernels disagree with the steps of {files[1]} ({', '.join(faults)})"
+    return [Problem(files[0], what, _one_export(remedy), damaged=True)]
+
+
+def _one_export(remedy: str) -> str:
+    return "do both files come from one export? If not, " + remedy

@@ -1,0 +1,231 @@
+"""kernel_details.csv: one row per device task, in every header that the profiler has written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from npufix.profiling_parsers import remedies
+from npufix.profiling_parsers.kernels.cells import (
+    COMMUNICATION_CORES,
+    recorded,
+    step_ids,
+    type_of_cell,
+    without_quotes,
+)
+from npufix.profiling_parsers.kernels.pmu_bound import dominant_pipe
+from npufix.profiling_parsers.kernels.types import fill_types
+from npufix.profiling_parsers.profile import DumpError, Problem
+from npufix.profiling_parsers.tables import kernel_times
+from npufix.profiling_parsers.tables.columns import joined
+from npufix.profiling_parsers.tables.csv_columns import Selection, read_blocks, read_columns
+from npufix.profiling_parsers.tables.csv_lines import read_header
+from npufix.profiling_parsers.text.kernel_header import COLUMNS, REQUIRED, lacking, ratio_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from npufix.profiling_parsers.tables.csv_columns import Columns
+
+_TYPES = {
+    "start": kernel_times.START,
+    "duration": kernel_times.DURATION,
+    "wait": kernel_times.DURATION,
+}
+_START_AND_DURATION = ("start_ns", "duration_ns")
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The rows, with the columns of ``Profile.kernels`` that such a file has, in start order."""
+
+    frame: pd.DataFrame
+    malformed: int
+    """Number of rows left out: a wrong number of fields, or no time where one must be."""
+    problems: tuple[Problem, ...] = ()
+    """What is damaged: malformed rows, a cut end, columns that someone dropped."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some of the rows: those that are kernels, and the number of all."""
+
+    frame: pd.DataFrame
+    rows: int
+    rounded: int | None
+    """How many starts lost digits, ``None`` if it cannot be told from the numbers."""
+
+
+def read_kernel_details(path: Path) -> Kernels:
+    """Read the kernels; raise ``DumpError`` if there is none to read."""
+    return join_kernels([read_kernel_table(path)], path)
+
+
+def join_kernels(tables: list[Kernels], path: Path) -> Kernels:
+    """Put tables of one run together; raise ``DumpError`` if they hold no kernel at all."""
+    malformed = sum(table.malformed for table in tables)
+    frame = _concatenate([table.frame for table in tables])
+    if frame.empty:
+        rows = f", all {malformed} rows are malformed" if malformed else ""
+        raise DumpError(
+            f"{path}: no kernels{rows}",
+            "profile at least one step with ProfilerActivity.NPU in activities; if it was, "
+            + remedies.analyse(path.parent.parent),
+        )
+    problems = tuple(problem for table in tables for problem in table.problems)
+    return Kernels(_in_start_order(frame), malformed, problems)
+
+
+def read_kernel_table(
+    path: Path,
+    names: Mapping[str, tuple[str, ...]] = COLUMNS,
+    required: tuple[str, ...] = REQUIRED,
+) -> Kernels:
+    """Read one file, its rows as they come; raise ``DumpError`` if it is none.
+
+    ``names`` are the spellings of the columns, by the keys of ``kernel_header.COLUMNS``.
+    """
+    header = read_header(path)
+    ratios = ratio_columns(header)
+    wanted = Selection(
+        names={**names, **{ratio: (ratio,) for ratio in ratios}},
+        required=required,
+        plain=tuple(_TYPES),
+        numbers={**_TYPES, **dict.fromkeys(ratios, pa.float32())},
+    )
+    blocks = read_blocks(path, wanted, lambda columns: _convert(columns, ratios))
+    rows = sum(part.rows for part in blocks.parts) + blocks.malformed
+    rounded = _count_rounded(path, names, blocks.parts)
+    frame = _concatenate([part.frame for part in blocks.parts])
+    plausible = kernel_times.plausible(*(frame[key].to_numpy() for key in _START_AND_DURATION))
+    frame = frame if plausible.all() else frame[plausible]
+    problems = [
+        *_row_problems(path, rows - len(frame), rows, endless=blocks.endless),
+        *_header_problems(path, lacking(header) if names is COLUMNS else []),
+        *_rounding_problems(path, rounded),
+    ]
+    return Kernels(fill_types(frame), rows - len(frame), tuple(problems))
+
+
+def _convert(columns: Columns, ratios: tuple[str, ...]) -> _Part:
+    """Return the kernels of a block, without the rows that are none."""
+    start, has_start = kernel_times.starts(columns)
+    duration, has_duration = kernel_times.durations(columns, "duration")
+    core, step = columns.category("core", recorded), columns.category("step", recorded)
+    bound, bound_ratio = dominant_pipe({name: columns.floats(name) for name in ratios}, duration)
+    frame = pd.DataFrame(
+        {
+            "step": step_ids(step),
+            "name": columns.category("name"),
+            "type": columns.category("type", type_of_cell),
+            "core": core,
+            "start_ns": start,
+            "duration_ns": duration,
+            "wait_ns": kernel_times.durations(columns, "wait")[0],
+            "input_shapes": columns.category("input_shapes", without_quotes),
+            "input_dtypes": columns.category("input_dtypes", without_quotes),
+            "output_shapes": columns.category("output_shapes", without_quotes),
+            "communication": np.isin(core.codes, _codes_of(core, COMMUNICATION_CORES.__contains__)),
+            "device": _device_ids(columns.category("device", recorded)),
+            "state": columns.category("state", recorded),
+            "bound": bound,
+            "bound_ratio": bound_ratio,
+        }
+    )
+    shifted = np.isin(core.codes, _codes_of(core, _is_number))
+    shifted |= np.isin(step.codes, _codes_of(step, _is_no_step))
+    usable = has_start & has_duration & ~shifted
+    return _Part(
+        frame if usable.all() else frame[usable],
+        len(frame),
+        None
+        if columns.is_a("start", kernel_times.START)
+        else kernel_times.count_rounded(columns.text("start")),
+    )
+
+
+def _concatenate(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """Put frames of the same columns below each other."""
+    if len(frames) == 1:
+        return frames[0]
+    columns = {}
+    for name in list(frames[0].columns):
+        parts = [frame.pop(name) for frame in frames]  # so that no column is held twice for long
+        coded = isinstance(parts[0].dtype, pd.CategoricalDtype)
+        columns[name] = joined(parts) if coded else pd.concat(parts, ignore_index=True)
+    return pd.DataFrame(columns, copy=False)
+
+
+def _in_start_order(frame: pd.DataFrame) -> pd.DataFrame:
+    if frame["start_ns"].is_monotonic_increasing:
+        return frame.reset_index(drop=True)
+    return frame.sort_values("start_ns", kind="stable", ignore_index=True)
+
+
+def _row_problems(path: Path, malformed: int, rows: int, *, endless: bool) -> list[Problem]:
+    if malformed:
+        what = f"{malformed} of {rows} rows are malformed and left out"
+    elif endless:
+        what = "the last line has no end: kernels after it may be missing"
+    else:
+        return []
+    return [Problem(path.name, what, _copy_again(path), damaged=True)]
+
+
+def _header_problems(path: Path, missing: list[str]) -> list[Problem]:
+    if not missing:
+        return []
+    what = f"no column {', '.join(missing)}, although those that come with it are there"
+    return [Problem(path.name, what, _copy_again(path), damaged=True)]
+
+
+def _rounding_problems(path: Path, rounded: int) -> list[Problem]:
+    if not rounded:
+        return []
+    what = (
+        f"{rounded} start times are in scientific notation, as a spreadsheet saves them: "
+        "their last digits are lost, so neither idle time nor lines can be found"
+    )
+    return [Problem(path.name, what, _copy_again(path), damaged=True)]
+
+
+def _copy_again(path: Path) -> str:
+    return "copy the file again, or " + remedies.analyse(path.parent.parent)
+
+
+def _count_rounded(
+    path: Path, names: Mapping[str, tuple[str, ...]], parts: tuple[_Part, ...]
+) -> int:
+    """Return how many starts lost digits. Only where some may have, the file is read for it."""
+    known = [part.rounded for part in parts if part.rounded is not None]
+    starts = (part.frame["start_ns"].to_numpy() for part in parts)
+    if len(known) == len(parts) or not any(map(kernel_times.has_round_starts, starts)):
+        return sum(known)
+    columns = read_columns(path, {"start": names["start"]}, required=(), plain=("start",))
+    return kernel_times.count_rounded(columns.text("start"))
+
+
+def _device_ids(texts: pd.Categorical[str]) -> NDArray[np.int32]:
+    """Return device numbers, -1 where there is none."""
+    known = [int(text) if re.fullmatch(r"[0-9]{1,9}", text) else -1 for text in texts.categories]
+    return np.asarray(np.array(known, np.int32)[texts.codes])
+
+
+def _codes_of(column: pd.Categorical[str], wanted: Callable[[str], bool]) -> list[int]:
+    return [code for code, value in enumerate(column.categories) if wanted(value)]
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[+-]?[0-9]+\.?[0-9]*([eE][+-]?[0-9]+)?", text) is not None
+
+
+def _is_no_step(text: str) -> bool:
+    return bool(text) and not _is_number(text)

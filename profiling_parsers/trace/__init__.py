@@ -1,0 +1,1 @@
+"""trace_view.json, streamed."""

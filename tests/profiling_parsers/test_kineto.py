@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from small_kineto import (
+    ADD,
+    ALL_REDUCE,
+    BASE,
+    FOOTER,
+    HEADER,
+    event,
+    gpu,
+    new_events,
+    trace,
+    write_new,
+    write_old,
+    write_trace,
+)
+
+from npufix.profiling_parsers.kineto.reader import is_kineto, read_kineto
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from npufix.profiling_parsers.profile import Profile
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Profile:
+    return read_kineto(write_new(tmp_path / "new.pt.trace.json"))
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Profile:
+    return read_kineto(write_old(tmp_path / "old.pt.trace.json.gz"))
+
+
+def frames(profile: Profile, kernel: int) -> list[tuple[str, int]]:
+    stack = profile.kernels["stack"][kernel]
+    return [(site.path, site.line) for site in profile.stacks[stack]] if stack >= 0 else []
+
+
+def test_every_device_task_is_a_kernel(new: Profile) -> None:
+    kernels = new.kernels
+    assert new.format == "kineto"
+    assert kernels["name"].tolist()[0] == ADD
+    assert kernels["core"].tolist() == ["GPU", "Memcpy", "GPU", "GPU", "Memset"]
+    assert kernels["duration_ns"].tolist() == [10_375, 20_000, 50_000, 30_000, 1_000]
+    assert kernels["device"].tolist() == [0] * 5
+    assert new.problems == ()
+
+
+def test_the_type_is_the_operator_an_engineer_knows(new: Profile) -> None:
+    types = ["aten::add", "Memcpy HtoD", "aten::mul", "nccl:all_reduce", "Memset"]
+    assert new.kernels["type"].tolist() == types
+    asked = [new.host_ops["name"][row] if row >= 0 else "" for row in new.kernels["host_op"]]
+    assert asked == ["aten::add", "aten::copy_", "aten::mul", "", ""]
+
+
+def test_a_kernel_without_a_known_operator_has_its_own_short_name(tmp_path: Path) -> None:
+    events = [e for e in new_events() if e.get("cat") != "user_annotation"]
+    profile = read_kineto(write_new(tmp_path / "x.json", events))
+    assert profile.kernels["type"][3] == "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+    compiled = [
+        event("cpu_op", "triton_poi_fused_0", 10, 90),
+        gpu("kernel", "triton_poi", 50, 9, 1),
+    ]
+    compiled.append(event("cuda_driver", "cuLaunchKernel", 20, 5, correlation=1))
+    profile = read_kineto(write_new(tmp_path / "y.json", compiled))
+    assert profile.kernels["type"].tolist() == ["triton_poi"]
+    assert profile.host_ops["name"][profile.kernels["host_op"][0]] == "triton_poi_fused_0"
+
+
+def test_collectives_are_communication(new: Profile) -> None:
+    assert new.kernels["communication"].tolist() == [False, False, False, True, False]
+    assert new.kernels["name"][3] == ALL_REDUCE
+
+
+def test_times_are_exact_and_since_the_epoch(new: Profile) -> None:
+    kernels = new.kernels
+    assert kernels["start_ns"][0] == BASE + 200_125
+    assert kernels["launch_ns"].tolist()[:2] == [BASE + 120_000, BASE + 165_000]
+    assert kernels["launch_ns"][4] == -1
+    assert kernels["wait_ns"].tolist() == [0, 10_000, 359_500, 0, 30_000]
+    assert new.host_ops["start_ns"][0] == BASE + 110_250
+
+
+def test_more_digits_than_a_float_holds_are_kept(tmp_path: Path) -> None:
+    text = trace(new_events(), HEADER, {}).replace("200.125", "1712195495519689.047")
+    profile = read_kineto(write_trace(tmp_path / "x.json", text))
+    assert 1_712_195_495_519_689_047 in profile.kernels["start_ns"].tolist()
+
+
+def test_shapes_are_those_of_the_tensors(new: Profile) -> None:
+    assert new.kernels["input_shapes"].tolist() == ["4,128;128", "", "", "", ""]
+    assert new.kernels["input_dtypes"].tolist() == ["FLOAT;FLOAT16", "", "", "", ""]
+    assert new.host_ops["input_dims"][0] == "4,128;128;"
+    assert new.host_ops["input_types"][0] == "float;c10::Half;Scalar"
+
+
+def test_python_functions_lead_to_functions_and_modules(new: Profile) -> None:
+    assert frames(new, 0) == [("model.py", 10), ("train.py", 5)]
+    assert new.kernels["basis"].tolist() == ["function", "function", "forward-function", "", ""]
+    assert frames(new, 2) == frames(new, 0)
+    assert new.modules[new.kernels["module"][0]] == "Linear_0"
+
+
+def test_modules_of_torch_script(tmp_path: Path) -> None:
+    hierarchy = "TOP(Net)::forward.SELF(Net)::run.layer1(__torch__.Block)::forward."
+    events = [
+        event("cpu_op", "aten::linear", 10, 50, Module_Hierarchy=hierarchy),
+        event("cpu_op", "aten::addmm", 15, 30, Module_Hierarchy=""),
+        event("cpu_op", "aten::relu", 70, 20),
+    ]
+    profile = read_kineto(write_new(tmp_path / "x.json", events))
+    assert profile.modules == ("Net/layer1",)
+    assert profile.kernels["module"].tolist() == [0, 0, -1]
+
+
+def test_steps_last_as_long_as_on_the_host(new: Profile) -> None:
+    assert new.kernels["step"].tolist()[:4] == [3, 3, 4, 4]
+    # The last one was launched by nothing that was recorded, and ran while step 4 did.
+    assert new.kernels["step"].isna().tolist() == [False] * 5
+    steps = new.steps.set_index("step")
+    assert steps["computing_ns"].tolist() == [30_375, 51_000]
+    assert steps["communication_ns"].tolist() == [0, 30_000]
+    assert steps["communication_exposed_ns"].tolist() == [0, 20_000]
+    assert steps["overlapped_ns"].tolist() == [0, 10_000]
+    whole = steps["computing_ns"] + steps["communication_exposed_ns"] + steps["free_ns"]
+    kernels = new.kernels
+    follows = int(kernels["start_ns"][kernels["step"] == 4].min())
+    # Both marks on the host together, but the device starts on the second step later.
+    assert whole.sum() == 700_000
+    assert whole[3] == follows - (int(kernels["start_ns"].min()) - 100_125)
+
+
+def test_a_step_known_on_the_device_alone(tmp_path: Path) -> None:
+    events = [e for e in new_events() if not str(e.get("cat")).startswith("cuda")]
+    events.append(event("gpu_user_annotation", "ProfilerStep#4", 590, 200, pid=0, tid=7))
+    profile = read_kineto(write_new(tmp_path / "x.json", events))
+    assert profile.kernels["launch_ns"].tolist() == [-1] * 5
+    assert not profile.kernels["step"].isna().any()
+    assert profile.kernels["type"][0] == "aten::add"  # by its External id
+
+
+def test_the_machine_and_the_settings(new: Profile, old: Profile) -> None:
+    environment = new.environment
+    assert environment.chip == "NVIDIA A100-SXM4-40GB"
+    assert (environment.rank, environment.world_size) == (3, 8)
+    assert environment.with_stack is True
+    assert environment.record_shapes is True
+    assert old.environment.chip is None
+    assert old.environment.rank is None
+    assert old.environment.with_stack is True  # the events show it
+
+
+@pytest.mark.parametrize("keys_first", [True, False])
+def test_the_settings_may_stand_on_either_side(tmp_path: Path, keys_first: bool) -> None:  # noqa: FBT001
+    sides = (HEADER | FOOTER, {}) if keys_first else ({}, HEADER | FOOTER)
+    profile = read_kineto(write_trace(tmp_path / "x.json", trace(new_events(), *sides)))
+    assert profile.environment.rank == 3
+    assert profile.kernels["start_ns"][0] == BASE + 200_125
+
+
+def test_the_spelling_of_torch_1_9(old: Profile) -> None:
+    kernels = old.kernels
+    assert kernels["type"].tolist() == ["aten::addmm", "aten::mm", "Memset"]
+    assert kernels["core"].tolist() == ["GPU", "GPU", "Memset"]
+    assert kernels["launch_ns"].tolist() == [150_000, 320_000, -1]
+    assert kernels["step"].tolist()[:2] == [1, 1]
+    assert kernels["input_shapes"][0] == "4,128;128"
+    assert not old.host_ops["name"].str.startswith("ProfilerStep").any()
+
+
+def test_call_stacks_on_one_line_lead_to_lines(old: Profile) -> None:
+    lines = [("/site-packages/torch/nn/modules/linear.py", 114), ("model.py", 12), ("train.py", 7)]
+    assert frames(old, 0) == lines
+    assert frames(old, 1) == lines
+    assert old.kernels["basis"].tolist()[:2] == ["call-stack", "forward"]
+
+
+def test_an_external_id_that_repeats_the_correlation_is_not_believed(tmp_path: Path) -> None:
+    events = [
+        event("cpu_op", "aten::add", 100, 50, External_id=7),
+        event("cpu_op", "aten::mul", 160, 50, External_id=8),
+        event("cuda_runtime", "cudaLaunchKernel", 162, 5, External_id=7, correlation=7),
+        gpu("kernel", "k", 300, 5, 7, External_id=7),
+    ]
+    profile = read_kineto(write_new(tmp_path / "x.json", events))
+    assert profile.kernels["type"].tolist() == ["aten::mul"]
+
+
+def test_flows_number_the_operators_where_nothing_else_does(tmp_path: Path) -> None:
+    events = new_events()
+    for one in events:
+        one.get("args", {}).pop("Sequence number", None)
+    flow = {"cat": "fwdbwd", "name": "fwdbwd", "id": 1, "pid": 1}
+    events.append({"ph": "s", **flow, "tid": 10, "ts": 110.25})
+    events.append({"ph": "f", **flow, "tid": 11, "ts": 511.0, "bp": "e"})
+    profile = read_kineto(write_new(tmp_path / "x.json", events))
+    assert frames(profile, 2) == [("model.py", 10), ("train.py", 5)]
+
+
+def test_an_accelerator_that_waits_does_not_work(tmp_path: Path) -> None:
+    events = [
+        event("mtia_runtime", "runFunction", 10, 5, correlation=1),
+        event("cpu_op", "aten::mm", 5, 20),
+        event("mtia_ccp_events", "fc-dtype_Float", 30, 40, pid=9, tid=4, correlation=1),
+        event("mtia_ccp_events", "dma_request", 75, 3, pid=9, tid=4),
+        event("mtia_ccp_events", "event_wait", 80, 900, pid=9, tid=4),
+    ]
+    profile = read_kineto(write_new(tmp_path / "x.json", events))
+    assert profile.kernels["core"].tolist() == ["MTIA", "Memcpy"]
+    assert profile.kernels["type"].tolist() == ["aten::mm", "dma_request"]
+    assert profile.kernels["device"].tolist() == [9, 9]
+
+
+def test_without_device_tasks_the_operators_are_the_kernels(tmp_path: Path) -> None:
+    events = [
+        event("user_annotation", "ProfilerStep#0", 0, 100),
+        event("cpu_op", "aten::linear", 10, 50, Input_Dims=[[2, 3]], Input_type=["float"]),
+        event("cpu_op", "aten::addmm", 15, 30),
+        event("cpu_op", "aten::relu", 70, 20),
+        event("cpu_op", "c10d::allreduce_", 20, 5, tid=11),
+    ]
+    profile = read_kineto(write_new(tmp_path / "x.json", events))
+    kernels = profile.kernels
+    assert kernels["type"].tolist() == [
+        "aten::linear",
+        "aten::addmm",
+        "c10d::allreduce_",
+        "aten::relu",
+    ]
+    assert kernels["duration_ns"].tolist() == [20_000, 30_000, 5_000, 20_000]
+    assert set(kernels["core"]) == {"CPU"}
+    assert kernels["input_shapes"][0] == "2,3"
+    assert kernels["communication"].tolist() == [False, False, True, False]
+    assert profile.steps["computing_ns"].tolist() == [70_000]
+    assert profile.steps["free_ns"].tolist() == [30_000]
+
+
+def test_categories_hold_no_missing_value(new: Profile) -> None:
+    columns = ("name", "type", "core", "input_shapes", "output_shapes", "state", "bound", "basis")
+    for column in columns:
+        assert new.kernels[column].dtype == "category"
+        assert not new.kernels[column].isna().any()
+    times = ("start_ns", "duration_ns", "wait_ns", "launch_ns")
+    assert {new.kernels[column].dtype for column in times} == {np.dtype("int64")}
+    rows = ("host_op", "stack", "module")
+    assert {new.kernels[column].dtype for column in rows} == {np.dtype("int32")}
+    assert new.kernels["step"].dtype == "Int64"
+    assert new.kernels["device"].dtype == "int32"
+    assert new.kernels["bound_ratio"].dtype == "float32"
+
+
+ASCEND: list[dict[str, Any]] = [
+    {"ph": "M", "name": "process_name", "pid": 2, "args": {"name": "Ascend Hardware"}},
+    {"ph": "X", "name": "aten::mul", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": "1.0", "dur": 1,
+     "args": {"Sequence number": 1}},
+]  # fmt: skip
+
+
+def test_kineto_is_told_from_ascend_and_from_anything_else(tmp_path: Path) -> None:
+    assert is_kineto(write_new(tmp_path / "new.json"))
+    assert is_kineto(write_old(tmp_path / "old.json.gz"))
+    assert not is_kineto(write_trace(tmp_path / "list.json", json.dumps(ASCEND)))
+    assert not is_kineto(write_trace(tmp_path / "dict.json.gz", trace(ASCEND, {}, {})))
+    browser = [{"ph": "X", "cat": "toplevel", "name": "x", "ts": 1, "dur": 1, "args": {}}]
+    assert not is_kineto(write_trace(tmp_path / "browser.json", trace(browser, {}, {})))
+    assert not is_kineto(write_trace(tmp_path / "setting.json", '{"schemaVersion": 1}'))
+    assert not is_kineto(tmp_path / "missing.json")
+    assert not is_kineto(tmp_path)
+
+
+def test_a_large_file_is_not_read_to_tell_it(tmp_path: Path) -> None:
+    path = tmp_path / "large.json"
+    with path.open("wb") as file:
+        file.write(b'{"a": "')
+        file.seek(1 << 40)  # a file with a hole: it takes no room
+        file.write(b'"}')
+    assert not is_kineto(path)
