@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 class Recording:
     """What a diagnostic looks at: a profile whose rows are led to the lines of the user.
 
-    ``kernels``, ``host_ops`` -- as in ``Profile``, only those of the steady steps, with ``path``
-    (str, "" if unknown), ``line`` (int64) and ``function`` (str) of the user's innermost frame.
+    ``kernels``, ``host_ops`` -- as in ``Profile`` (collectives too: the device is not idle while
+    they run), only those of the steady steps, with ``path`` (str, "" if unknown), ``line`` (int64)
+    and ``function`` (str) of the user's innermost frame.
     ``steps`` -- the steady steps of ``Profile.steps``, empty if the dump does not say.
     """
 
@@ -32,6 +33,9 @@ class Recording:
     """Number of steady steps, at least one."""
     signals: Signals
     environment: Environment
+    recorded_steps: int = 0
+    """Number of steps that sums without times, as ``signals.apis``, are over: all that the dump
+    holds, steady or not; 0 as many as ``step_count``."""
 
 
 @dataclass(frozen=True, slots=True)

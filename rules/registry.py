@@ -8,12 +8,16 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from npufix.rules import affinity, fusion
+from npufix.rules import affinity, fusion, settings
+from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.substitution import Substitution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
+
+    Rule = Substitution | Diagnostic
+    """Both have an id, a name, a summary and a table."""
 
 _ENTRY_POINT_GROUP = "npufix.rules"
 
@@ -22,19 +26,34 @@ class RuleError(Exception):
     """A rule that cannot be loaded: the message names it and the reason."""
 
 
-@cache
 def all_rules() -> tuple[Substitution, ...]:
-    """Return every rule, ours and those that installed packages add, ordered by id.
+    """Return every substitution, ours and those that installed packages add, ordered by id.
 
     Raises:
         RuleError: a rule file has no ``RULE``, or two rules share an id.
 
     """
+    return tuple(rule for rule in every_rule() if isinstance(rule, Substitution))
+
+
+def all_diagnostics() -> tuple[Diagnostic, ...]:
+    """Return every rule about the run as a whole, found alike, ordered by id.
+
+    Raises:
+        RuleError: a rule file has no ``RULE``, or two rules share an id.
+
+    """
+    return tuple(rule for rule in every_rule() if isinstance(rule, Diagnostic))
+
+
+@cache
+def every_rule() -> tuple[Rule, ...]:
+    """Return substitutions and diagnostics, ordered by id; raise ``RuleError`` as these do."""
     rules = [_rule(module) for module in _modules()]
     for point in entry_points(group=_ENTRY_POINT_GROUP):
         loaded = point.load()
-        rules.append(_rule(loaded) if hasattr(loaded, "RULE") else loaded)
-    by_id: dict[str, Substitution] = {}
+        rules.append(loaded if isinstance(loaded, (Substitution, Diagnostic)) else _rule(loaded))
+    by_id: dict[str, Rule] = {}
     for rule in rules:
         if rule.id in by_id:
             raise RuleError(f"two rules have the id {rule.id}: {by_id[rule.id].name}, {rule.name}")
@@ -43,19 +62,20 @@ def all_rules() -> tuple[Substitution, ...]:
 
 
 def _modules() -> Iterator[ModuleType]:
-    for package in (affinity, fusion):
+    for package in (affinity, fusion, settings):
         for info in pkgutil.iter_modules(package.__path__):
             yield importlib.import_module(f"{package.__name__}.{info.name}")
 
 
-def _rule(module: ModuleType) -> Substitution:
+def _rule(module: ModuleType) -> Rule:
     rule = getattr(module, "RULE", None)
-    if not isinstance(rule, Substitution):
-        raise RuleError(f"{module.__name__} has no RULE of type Substitution")
+    if not isinstance(rule, (Substitution, Diagnostic)):
+        raise RuleError(f"{module.__name__} has no RULE of type Substitution or Diagnostic")
     return rule
 
 
-def documentation(rule: Substitution) -> str:
+def documentation(rule: Rule) -> str:
     """Return the docstring of the file that a rule lives in: its documentation."""
-    module = importlib.import_module(rule.forms[0].pattern.__module__)
+    written = rule.check if isinstance(rule, Diagnostic) else rule.forms[0].pattern
+    module = importlib.import_module(written.__module__)
     return (module.__doc__ or rule.summary).strip()

@@ -1,0 +1,219 @@
+"""What several diagnostics measure alike: idle time, time per step, the lines that take part."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.rules.diagnostic import Place
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from npufix.rules.diagnostic import Recording
+
+    Integers = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+_MOST_PLACES = 10
+_STEP_MARK = r"ProfilerStep#\d+"
+
+
+def milliseconds(ns: float) -> str:
+    """Return a time as people read it: ``12.3 ms``, ``0.0123 ms`` as ``12.3 us``."""
+    return f"{ns / 1e6:.3g} ms" if ns >= 1e6 else f"{ns / 1e3:.3g} us"  # noqa: PLR2004 - 1 ms
+
+
+def counted(count: float, what: str) -> str:
+    """Return a number of things per step: ``1 collective``, ``2.5 collectives``."""
+    return f"{count:.3g} {what}" if f"{count:.3g}" == "1" else f"{count:.3g} {what}s"
+
+
+def percent(share: float) -> str:
+    """Return a share as people read it: ``31.4 %``."""
+    return f"{100 * share:.1f} %"
+
+
+def per_step(ns: float, recording: Recording) -> int:
+    """Return the part of one step, never more than the step; ``ns`` is over the steady steps."""
+    return min(round(ns / max(1, recording.step_count)), recording.step_ns)
+
+
+def share(ns: float, recording: Recording) -> float:
+    """Return the share of the step; ``ns`` is per step."""
+    return ns / recording.step_ns if recording.step_ns else 0.0
+
+
+def compute_ns(recording: Recording) -> int:
+    """Return the time of all kernels that are no collectives, over the steady steps."""
+    communicates = recording.kernels["communication"].to_numpy(bool)
+    return int(recording.kernels["duration_ns"].to_numpy()[~communicates].sum())
+
+
+def computing(recording: Recording, pattern: str) -> pd.DataFrame:
+    """Return the kernels whose Type matches a regular expression from start to end."""
+    rows = named(recording.kernels, pattern, "type")
+    return rows[~rows["communication"].to_numpy(bool)]
+
+
+def free_ns(recording: Recording) -> int:
+    """Return the idle time per step: what the dump states, else what the kernels leave."""
+    if len(recording.steps):
+        # One row per device and step: devices are alike, so the mean row is the step.
+        return min(round(float(recording.steps["free_ns"].mean())), recording.step_ns)
+    return per_step(idle_time(recording).total_ns, recording)
+
+
+def places(
+    rows: pd.DataFrame, cost_ns: Integers | Floats, recording: Recording
+) -> tuple[Place, ...]:
+    """Return the lines of the user, the most expensive first; ``cost_ns`` is one per row."""
+    known = (rows["path"] != "").to_numpy(bool)
+    keys = ["path", "line", "function"]
+    costs = rows.loc[known, keys].assign(cost=np.asarray(cost_ns, np.float64)[known])
+    lines = costs.groupby(keys, observed=True, sort=True)["cost"].agg(["sum", "size"])
+    lines = lines.sort_values("sum", ascending=False, kind="stable").head(_MOST_PLACES)
+    return tuple(
+        Place(
+            path=str(path),
+            line=int(line),
+            function=str(function),
+            cost_ns=per_step(cost, recording),
+            calls=max(1, round(calls / max(1, recording.step_count))),
+        )
+        for (path, line, function), cost, calls in zip(
+            lines.index, lines["sum"], lines["size"], strict=True
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Times in which a device does nothing, in order; ``next_kernel`` is a row of the kernels."""
+
+    start_ns: Integers
+    end_ns: Integers
+    next_kernel: Integers
+
+    @property
+    def total_ns(self) -> int:
+        """Return the sum of all of them."""
+        return int((self.end_ns - self.start_ns).sum())
+
+    def covered(self, start_ns: Integers, end_ns: Integers) -> Integers:
+        """Return how much of each interval is idle; an interval may cross several idle times."""
+        return self._before(end_ns) - self._before(start_ns)
+
+    def _before(self, moments: Integers) -> Integers:
+        """Return the idle time before each moment."""
+        sums = np.concatenate([[0], np.cumsum(self.end_ns - self.start_ns)])
+        at = np.searchsorted(self.start_ns, moments, side="right")
+        inside = np.zeros(len(moments), np.int64)
+        last = at > 0
+        end = np.minimum(self.end_ns[at[last] - 1], moments[last])
+        inside[last] = end - self.start_ns[at[last] - 1]
+        before: Integers = sums[np.maximum(at - 1, 0)] + np.where(last, inside, 0)
+        return before
+
+
+def idle_time(recording: Recording, *, before_first: bool = False) -> Idle:
+    """Return when the busiest device of the recording waits between its kernels.
+
+    Between steps that do not follow each other nothing is known, so nothing is idle there. With
+    ``before_first`` a step that follows none is idle from its mark on the host to its first kernel.
+    """
+    kernels = recording.kernels
+    rows = _busiest_device(kernels)
+    start = kernels["start_ns"].to_numpy()[rows]
+    order = np.argsort(start, kind="stable")
+    rows, start = rows[order], start[order]
+    if not len(rows):
+        return Idle(start, start, rows)
+    ends = np.maximum.accumulate(start + kernels["duration_ns"].to_numpy()[rows])
+    step = kernels["step"].to_numpy(np.int64, na_value=-1)[rows]
+    jumps = np.flatnonzero(~np.isin(np.diff(step), (0, 1))) + 1
+    before = np.concatenate([start[:1], ends[:-1]])
+    before[jumps] = start[jumps]
+    if before_first:
+        heads = np.concatenate([[0], jumps])
+        before[heads] = _marks(recording, start[heads])
+    idle = start > before
+    return Idle(before[idle], start[idle], rows[idle])
+
+
+def _busiest_device(kernels: pd.DataFrame) -> Integers:
+    device = kernels["device"].to_numpy()
+    if not len(device) or (device == device[0]).all():
+        return np.arange(len(device), dtype=np.int64)
+    busiest = kernels.groupby("device")["duration_ns"].sum().idxmax()
+    return np.flatnonzero(device == busiest).astype(np.int64)
+
+
+def _marks(recording: Recording, first_kernels: Integers) -> Integers:
+    """Return the start of the step around each kernel, the kernel's own where it is not marked."""
+    own = named(recording.host_ops, _STEP_MARK)
+    starts = np.sort(own["start_ns"].to_numpy())
+    ends = np.sort((own["start_ns"] + own["duration_ns"]).to_numpy())
+    if not len(starts):
+        return first_kernels
+    at = np.searchsorted(starts, first_kernels, side="right") - 1
+    inside = (at >= 0) & (first_kernels < ends[at.clip(min=0)])
+    return np.where(inside, starts[at.clip(min=0)], first_kernels)
+
+
+def named(rows: pd.DataFrame, pattern: str, column: str = "name") -> pd.DataFrame:
+    """Return the rows whose category matches a regular expression from start to end."""
+    names = rows[column].cat.categories
+    matches = np.array([re.fullmatch(pattern, str(name)) is not None for name in names], bool)
+    found: pd.DataFrame = rows[np.append(matches, False)[rows[column].cat.codes]]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class HostCalls:
+    """Calls of the host into CANN, over the whole recording."""
+
+    count: int
+    total_ns: int
+    longest_ns: int
+
+
+def host_calls(recording: Recording, pattern: str) -> HostCalls:
+    """Sum up the APIs whose name matches; one level counts, as levels contain each other."""
+    rows = named(recording.signals.apis, pattern)
+    if rows.empty:
+        return HostCalls(0, 0, 0)
+    levels = rows.groupby("level", observed=True).agg(
+        count=("count", "sum"), total=("total_ns", "sum"), longest=("max_ns", "max")
+    )
+    level = levels.iloc[int(levels["total"].to_numpy().argmax())]
+    return HostCalls(int(level["count"]), int(level["total"]), int(level["longest"]))
+
+
+def recorded_steps(recording: Recording) -> int:
+    """Return how many steps the calls of the host are summed over: the steady and the others."""
+    return max(1, recording.recorded_steps, recording.step_count)
+
+
+SYNCHRONISE = r"aclrtSynchronizeStream\w*|StreamSynchronize\w*"
+"""Calls with which the host waits for a stream."""
+
+
+def copies_to_device(recording: Recording) -> pd.DataFrame:
+    """Return the copies to the device: the operators that contain the copy of CANN."""
+    copies = named(recording.host_ops, r"aten::copy_")
+    inner = named(recording.host_ops, r"acl_memcpy_host_to_device")["start_ns"].to_numpy()
+    if copies.empty or not len(inner):
+        return copies[:0]
+    start = copies["start_ns"].to_numpy()
+    around = np.searchsorted(start, inner, side="right") - 1
+    around = np.unique(around[around >= 0])
+    found = copies.iloc[around]
+    ends = found["start_ns"].to_numpy() + found["duration_ns"].to_numpy()
+    holds = np.searchsorted(inner, ends) > np.searchsorted(inner, start[around])
+    held: pd.DataFrame = found[holds]
+    return held
