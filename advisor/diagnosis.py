@@ -6,24 +6,47 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from npufix.advisor.estimate import calibrate
-from npufix.advisor.evidence import Evidence, gather_evidence, locator, user_path
-from npufix.advisor.findings import Located, Measured, locate, total_saving
-from npufix.advisor.ranking import hot_operators, hot_shapes, step_split
-from npufix.advisor.source_tree import SourceState, map_recorded_paths, source_state
+from npufix.advisor.evidence import Evidence, gather_evidence
+from npufix.advisor.hygiene import missing_parts, snippet
+from npufix.advisor.operator_lines import operator_lines
+from npufix.advisor.ranking import Ranking, Step, step_split
+from npufix.advisor.ranks import choose, summarise
+from npufix.advisor.recorded_paths import SourceState, map_recorded_paths, source_state
+from npufix.advisor.run_findings import observe
+from npufix.advisor.savings import ranked, total_saving
 from npufix.profiling_parsers.discover import find_dumps
 from npufix.profiling_parsers.reader import read_profile
 from npufix.reports import report
 from npufix.reports.wording import headline
-from npufix.rules.registry import all_rules
+from npufix.rules.registry import all_diagnostics, all_rules, every_rule
+from npufix.rules.versions import unmet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from npufix.advisor.findings import Located
     from npufix.advisor.source_tree import SourceTree
     from npufix.profiling_parsers.profile import Profile
+    from npufix.rules.diagnostic import Diagnostic
     from npufix.rules.substitution import Substitution
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for."""
+
+    top: int = 10
+    """How many hot operators, shapes, lines and modules."""
+    rank: int | None = None
+    """``None``: the slowest one."""
+    path_map: tuple[tuple[str, str], ...] = ()
+    """Beginnings of recorded paths, and of the paths here that they mean."""
+    rules: tuple[Substitution, ...] | None = None
+    """``None``: all."""
 
 
 @dataclass(frozen=True)
@@ -41,74 +64,174 @@ def tool() -> str:
     return f"npufix {version('npufix')}"
 
 
-def diagnose(
-    dump: Path, tree: SourceTree | None, top: int, rules: Sequence[Substitution] | None = None
-) -> Diagnosis:
+def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None) -> Diagnosis:
     """Read one dump, and the source where given, and say where the time goes.
 
     Raises:
         DumpError: there is nothing to diagnose.
+        RankError: there is no dump of the wanted rank.
 
     """
-    dumps = find_dumps(dump)
-    profile = read_profile(dumps[0])
-    problems = [report.Problem(p.where, p.what, p.remedy, p.damaged) for p in profile.problems]
-    if len(dumps) > 1:
-        problems.append(_other_ranks(dumps))
-    recorded = {site.path for stack in profile.stacks for site in stack}
-    mapped = map_recorded_paths(recorded, tree) if tree else {}
-    evidence = gather_evidence(profile, locator(mapped) if tree else user_path)
-    split = step_split(profile)
-    found: list[Located] = []
-    if tree is not None:
-        problems += tree.problems
-        state = source_state(profile, tree, mapped)
-        problems += _source_problems(profile, tree, mapped, state)
-        measured = Measured(
-            evidence,
-            calibrate(evidence.kernels),
-            split.total_ns if split else _span_ns(profile) // evidence.steps,
-            proves=state is SourceState.AS_PROFILED,
-        )
-        found, unparsed = locate(tree, rules or all_rules(), measured)
-        problems += unparsed
-    compute = int(evidence.kernels["duration_ns"].sum())
-    known = int(evidence.kernels.loc[evidence.kernels["path"] != "", "duration_ns"].sum())
-    hot = hot_operators(evidence.kernels, top)
-    environment = profile.environment
-    made = report.Report(
-        tool=tool(),
+    options = options or Options()
+    ranks, profile = _read(dump, options)
+    run, unclear = _run(profile, tree, options)
+    rules, diagnostics, skipped = _applicable(profile, options)
+    seen, faults = observe(profile, run.evidence, run.step, diagnostics)
+    found, source_problems = _find(run, tree, rules, options) if tree else ([], [])
+    everything = ranked([*found, *seen])
+    measured = _measured(run, options)
+    made = msgspec.structs.replace(
+        measured,
         headline=headline(
-            [f.finding for f in found],
-            total_saving(found),
-            split,
-            hot,
+            [item.finding for item in everything],
+            total_saving(everything, run.split),
+            run.split,
+            measured.hot_operators,
             with_source=tree is not None,
         ),
-        dump=str(dumps[0]),
         source=str(tree.root) if tree else "",
-        environment=report.Environment(
-            rank=environment.rank,
-            world_size=environment.world_size,
-            torch_npu=environment.torch_npu,
-            cann=environment.cann,
-            profiler_level=environment.profiler_level,
-            simulated=environment.simulated,
-        ),
-        split=split,
-        compute_ns=compute,
-        attributed=known / compute if compute else 0.0,
-        hot_operators=hot,
-        hot_shapes=hot_shapes(evidence.kernels, top),
-        findings=[f.finding for f in found],
-        problems=problems,
+        findings=[item.finding for item in everything],
+        problems=[
+            *(report.Problem(p.where, p.what, p.remedy, p.damaged) for p in profile.problems),
+            *_rank_problems(ranks),
+            *unclear,
+            *faults,
+            *source_problems,
+        ],
         next_steps=_next_steps(dump, tree, found, has_stacks=bool(profile.stacks)),
+        ranks=ranks,
+        skipped_rules=skipped,
     )
-    return Diagnosis(made, tuple(found), evidence, environment.torch_npu or "")
+    return Diagnosis(made, tuple(found), run.evidence, profile.environment.torch_npu or "")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A profile, led to the source."""
+
+    profile: Profile
+    mapped: dict[str, str]
+    """Recorded path -> path below the source."""
+    evidence: Evidence
+    split: report.StepSplit | None
+    step: Step
+
+
+def _run(
+    profile: Profile, tree: SourceTree | None, options: Options
+) -> tuple[_Run, list[report.Problem]]:
+    """Lead a profile to the source, and say which paths are not clear."""
+    stacks = (*profile.stacks, *profile.signals.operator_stacks)
+    recorded = {site.path for stack in stacks for site in stack}
+    mapped, unclear = map_recorded_paths(recorded, tree, options.path_map) if tree else ({}, [])
+    evidence = gather_evidence(profile, mapped)
+    split = step_split(evidence)
+    step = Step(split.total_ns if split else _span_ns(evidence), evidence.steps)
+    return _Run(profile, mapped, evidence, split, step), unclear
+
+
+def _find(
+    run: _Run, tree: SourceTree, rules: Sequence[Substitution], options: Options
+) -> tuple[list[Located], list[report.Problem]]:
+    """Return the findings in the source with what they cost in this run."""
+    from npufix.advisor.findings import Measured, locate  # noqa: PLC0415 - libcst is slow to load
+
+    state = source_state(run.profile, tree, run.mapped, options.path_map)
+    measured = Measured(
+        run.evidence,
+        calibrate(run.evidence.kernels),
+        run.step.length_ns,
+        proves=state is SourceState.AS_PROFILED,
+    )
+    found, unparsed = locate(tree, rules, measured)
+    changed = _source_problems(run.profile, tree, run.mapped, state)
+    return found, [*tree.problems, *changed, *unparsed]
+
+
+def _measured(run: _Run, options: Options) -> report.Report:
+    """Return a report of what the run spent its time on, without findings."""
+    profile, top = run.profile, options.top
+    ranking = Ranking(run.evidence, run.step)
+    on_lines, in_functions = ranking.coverage()
+    lines, by_operators = ranking.hot_lines(top), 0.0
+    if not lines:
+        lines, by_operators = operator_lines(profile.signals, run.mapped, top, ranking.total_ns)
+    return report.Report(
+        tool=tool(),
+        headline="",
+        dump=str(profile.root),
+        source="",
+        environment=_environment(profile),
+        split=run.split,
+        compute_ns=ranking.total_ns,
+        attributed=on_lines,
+        hot_operators=ranking.hot_operators(top),
+        hot_shapes=ranking.hot_shapes(top),
+        findings=[],
+        problems=[],
+        next_steps=[],
+        format=profile.format,
+        attributed_to_functions=in_functions,
+        attributed_by_operators=by_operators,
+        hot_lines=lines,
+        hot_modules=ranking.hot_modules(profile.modules, top),
+        not_recorded=[report.Fact(*part) for part in missing_parts(profile)],
+        collect=snippet(profile),
+    )
+
+
+def _read(dump: Path, options: Options) -> tuple[list[report.Rank], Profile]:
+    """Read the dump or, of several ranks, the one to look into."""
+    dumps = find_dumps(dump)
+    if len(dumps) == 1 and options.rank is None:
+        return [], read_profile(dumps[0])
+    ranks = [summarise(path) for path in dumps]
+    chosen = choose(ranks, options.rank)
+    ranks[chosen] = msgspec.structs.replace(ranks[chosen], diagnosed=True)
+    return ranks, read_profile(dumps[chosen])
+
+
+def _rank_problems(ranks: Sequence[report.Rank]) -> list[report.Problem]:
+    """Return what is wrong with the ranks that are not looked into."""
+    return [
+        report.Problem(row.dump, row.problem, "diagnose it alone to see more", damaged=True)
+        for row in ranks
+        if row.problem and not row.diagnosed
+    ]
+
+
+def _applicable(
+    profile: Profile, options: Options
+) -> tuple[list[Substitution], list[Diagnostic], list[report.Fact]]:
+    """Return the rules that the versions of the run allow, and why the others are left out."""
+    # What a GPU does says nothing about the settings of an NPU.
+    on_npu = profile.format != "kineto"
+    reasons = {rule.id: unmet(rule.requires, profile.environment) for rule in every_rule()}
+    rules = [rule for rule in options.rules or all_rules() if not reasons[rule.id]]
+    diagnostics = [rule for rule in all_diagnostics() if on_npu and not reasons[rule.id]]
+    return rules, diagnostics, [report.Fact(key, why) for key, why in reasons.items() if why]
+
+
+def _environment(profile: Profile) -> report.Environment:
+    recorded = profile.environment
+    devices = sorted({int(number) for number in profile.kernels["device"].unique()} - {-1})
+    return report.Environment(
+        rank=recorded.rank,
+        world_size=recorded.world_size,
+        torch_npu=recorded.torch_npu,
+        cann=recorded.cann,
+        profiler_level=recorded.profiler_level,
+        simulated=recorded.simulated,
+        torch=recorded.torch,
+        chip=recorded.chip,
+        devices=devices,
+    )
 
 
 def scan(tree: SourceTree, rules: Sequence[Substitution] | None = None) -> Diagnosis:
     """Say which slow patterns a source tree holds, without a dump."""
+    from npufix.advisor.findings import locate  # noqa: PLC0415 - libcst is slow to load
+
     found, unparsed = locate(tree, rules or all_rules(), None)
     source = str(tree.given)
     made = report.Report(
@@ -129,21 +252,14 @@ def scan(tree: SourceTree, rules: Sequence[Substitution] | None = None) -> Diagn
     return Diagnosis(made, tuple(found), None, "")
 
 
-def _span_ns(profile: Profile) -> int:
-    kernels = profile.kernels
-    if kernels.empty:
+def _span_ns(evidence: Evidence) -> int:
+    """Return the time from the first to the last kernel, per step."""
+    chosen = evidence.computes & evidence.steady
+    if not chosen.any():
         return 0
-    ends = kernels["start_ns"] + kernels["duration_ns"]
-    return int(ends.max()) - int(kernels["start_ns"].min())
-
-
-def _other_ranks(dumps: Sequence[Path]) -> report.Problem:
-    others = ", ".join(dump.name for dump in dumps[1:4]) + (", ..." if len(dumps) > 4 else "")  # noqa: PLR2004 - a few
-    return report.Problem(
-        str(dumps[0].parent),
-        f"{len(dumps)} dumps here, only {dumps[0].name} was read",
-        f"name another one to read it: {others}",
-    )
+    starts = evidence.kernels["start_ns"].to_numpy()[chosen]
+    ends = starts + evidence.kernels["duration_ns"].to_numpy()[chosen]
+    return (int(ends.max()) - int(starts.min())) // evidence.steps
 
 
 def _source_problems(

@@ -12,20 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.reports.report import Saving
+from npufix.rules.tensor_traffic import CELLS, ELEMENT_WISE, LARGE_BYTES, moved_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Kernels that do little more than move their operands.
-ELEMENTWISE = (
-    "Add", "Adds", "Axpy", "BroadcastTo", "Cast", "Div", "Exp", "MaskedFill", "Mul", "Muls",
-    "RealDiv", "Relu", "ReluGrad", "SelectV2", "Sub", "Tanh", "TensorMove",
-)  # fmt: skip
-_BYTES = {
-    "BF16": 2, "BOOL": 1, "COMPLEX64": 8, "DOUBLE": 8, "FLOAT": 4, "FLOAT16": 2, "INT16": 2,
-    "INT32": 4, "INT64": 8, "INT8": 1, "UINT8": 1,
-}  # fmt: skip
-_LARGE = 1 << 20
 _FEW = 5
 # HBM of an Atlas A2 device reaches about 1.6 TB/s on paper; kernels get a quarter to all of it.
 _ASSUMED_BYTES_PER_NS = (400.0, 1600.0)
@@ -41,31 +32,17 @@ class Calibration:
     basis: str
 
 
-def tensor_bytes(shapes: str, dtypes: str) -> list[int]:
-    """Return the size of each tensor of a shape cell: ``"4,8;8"`` and ``"FLOAT;INT64"``."""
-    sizes = []
-    names = dtypes.split(";")
-    for index, shape in enumerate(shapes.split(";")):
-        dims = [int(d) for d in shape.split(",") if d.strip().isdigit()]
-        name = names[index].removeprefix("DT_") if index < len(names) else ""
-        sizes.append(int(np.prod(dims, dtype=np.int64)) * _BYTES.get(name, 4) if dims else 0)
-    return sizes
-
-
 def calibrate(kernels: pd.DataFrame) -> Calibration:
     """Measure the bandwidth of the large element-wise kernels and the time of the smallest."""
-    own = kernels[kernels["type"].isin(ELEMENTWISE) & (kernels["duration_ns"] > 0)]
-    keys = ["input_shapes", "input_dtypes", "output_shapes"]
-    groups = own.groupby(keys, observed=True)["duration_ns"].median()
-    rates: list[float] = []
-    small: list[float] = []
-    for inputs, dtypes, outputs, duration in groups.reset_index().itertuples(index=False):
-        moved = sum(tensor_bytes(str(inputs), str(dtypes)))
-        moved += sum(tensor_bytes(str(outputs), str(dtypes)))
-        if moved >= _LARGE:
-            rates.append(moved / float(duration))
-        elif moved:
-            small.append(float(duration))
+    wanted = kernels["type"].isin(ELEMENT_WISE) & (kernels["duration_ns"] > 0)
+    own = kernels.loc[wanted, [*CELLS, "duration_ns"]]
+    own = own.assign(moved=moved_bytes(own))
+    # One figure for each shape, however often it ran.
+    groups = own[own["moved"] > 0].groupby(CELLS, observed=True)
+    typical = groups.agg(moved=("moved", "first"), duration=("duration_ns", "median"))
+    is_large = typical["moved"] >= LARGE_BYTES
+    rates = (typical["moved"] / typical["duration"])[is_large].to_numpy()
+    small = typical.loc[~is_large, "duration"].to_numpy()
     launch = _ASSUMED_LAUNCH_NS
     if len(small) >= _FEW:
         launch = (float(np.quantile(small, 0.1)), float(np.quantile(small, 0.5)))

@@ -6,9 +6,10 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.advisor.estimate import Calibration, Replacement, saving, tensor_bytes
+from npufix.advisor.estimate import Calibration, Replacement, saving
 from npufix.reports import report
 from npufix.rewriters.sites import Site, find_sites
+from npufix.rules.tensor_traffic import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Located:
-    """A site with its file and its finding; ``kernels`` are rows of the profile."""
+    """A site with its file and its finding; ``kernels`` are index labels of the profile's."""
 
     file: SourceFile
     site: Site
@@ -84,7 +85,7 @@ def _with_evidence(
             if not site.rule.launches_together:
                 yield Located(file, site, _finding(file, site, seen), frozenset())
             continue
-        kernels = measured.evidence.at(file.relative, site.lines)
+        kernels = measured.evidence.at(file.relative, site.lines, site.function)
         types = set(kernels["type"].astype(str))
         if not all(types & set(group) for group in site.rule.launches_together):
             continue
@@ -164,18 +165,3 @@ def _fingerprint(file: SourceFile, site: Site, seen: dict[str, int]) -> str:
     key = "\0".join([site.rule.id, file.relative, site.function, " ".join(site.code.split())])
     seen[key] = seen.get(key, 0) + 1
     return hashlib.sha256(f"{key}\0{seen[key]}".encode()).hexdigest()[:16]
-
-
-def total_saving(found: Sequence[Located]) -> report.Saving:
-    """Return what all changes save together; kernels that two findings share count once."""
-    claimed: set[int] = set()
-    low = high = 0.0
-    for item in found:
-        estimate = item.finding.saving
-        if estimate is None or not item.kernels:
-            continue
-        fresh = len(item.kernels - claimed) / len(item.kernels)
-        claimed |= item.kernels
-        low += estimate.low_ns * fresh
-        high += estimate.high_ns * fresh
-    return report.Saving(round(low), round(high), "sum of the findings, shared kernels once")

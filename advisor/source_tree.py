@@ -1,4 +1,4 @@
-"""The user's source files, and which of them a recorded path means."""
+"""The user's source files."""
 
 from __future__ import annotations
 
@@ -6,31 +6,19 @@ import hashlib
 import io
 import os
 import tokenize
-from collections import Counter
 from dataclasses import dataclass
-from enum import Enum
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npufix.reports.report import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from npufix.profiling_parsers.profile import Profile
+    from collections.abc import Iterator, Mapping
 
 _SKIPPED = frozenset(
     {"__pycache__", "build", "dist", "env", "node_modules", "site-packages", "venv"}
 )
 _MAX_FILE_BYTES = 16 << 20
-
-
-class SourceState(str, Enum):
-    """Whether the source is what the profiled run executed."""
-
-    AS_PROFILED = "as profiled"
-    CHANGED = "changed since"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,50 +118,3 @@ def _read(path: Path, relative: str) -> SourceFile:
     data = path.read_bytes()
     encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     return SourceFile(path, relative, data, data.decode(encoding), encoding)
-
-
-def map_recorded_paths(recorded: Iterable[str], tree: SourceTree) -> dict[str, str]:
-    """Return recorded path -> relative path of the file here that it means.
-
-    A dump comes from another machine: ``/workspace/job/model/norm.py`` there is
-    ``model/norm.py`` here. The folder that explains most recorded paths is the root; paths
-    outside of it are libraries.
-    """
-    by_name: dict[str, list[PurePosixPath]] = {}
-    for relative in tree.files:
-        path = PurePosixPath(relative)
-        by_name.setdefault(path.name, []).append(path)
-    votes: Counter[tuple[str, ...]] = Counter()
-    candidates: list[tuple[str, tuple[str, ...], str]] = []
-    for name in sorted(set(recorded)):
-        parts = PurePosixPath(name.replace("\\", "/")).parts
-        for path in by_name.get(parts[-1] if parts else "", ()):
-            if parts[-len(path.parts) :] == path.parts:
-                root = parts[: -len(path.parts)]
-                votes[root] += len(path.parts)
-                candidates.append((name, root, path.as_posix()))
-    if not votes:
-        return {}
-    best = max(votes, key=lambda root: (votes[root], -len(root), root))
-    return {name: relative for name, root, relative in candidates if root == best}
-
-
-def source_state(profile: Profile, tree: SourceTree, mapped: Mapping[str, str]) -> SourceState:
-    """Tell whether the files of the profiled program are the ones that were profiled.
-
-    The digests that the run recorded decide; without them, files older than the run are taken
-    for the ones it executed.
-    """
-    digests = profile.environment.source_sha256
-    files = set(mapped.values())
-    if digests:
-        expected = map_recorded_paths(digests, tree)
-        if any(tree.files[rel].sha256 != digests[name] for name, rel in expected.items()):
-            return SourceState.CHANGED
-        complete = set(digests) <= set(expected) and files <= set(expected.values())
-        return SourceState.AS_PROFILED if expected and complete else SourceState.UNKNOWN
-    if not files or profile.kernels.empty:
-        return SourceState.UNKNOWN
-    started = int(profile.kernels["start_ns"].iloc[0])
-    newest = max(tree.files[name].path.stat().st_mtime_ns for name in files)
-    return SourceState.AS_PROFILED if newest < started else SourceState.UNKNOWN

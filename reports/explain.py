@@ -10,21 +10,31 @@ from typing import TYPE_CHECKING
 from rich.syntax import Syntax
 from rich.text import Text
 
+from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.registry import documentation
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from npufix.rules.registry import Rule
     from npufix.rules.substitution import Substitution
 
 
-def explain(rule: Substitution, console: Console) -> None:
+def explain(rule: Rule, console: Console) -> None:
     """Print what a rule does, why, and under which conditions."""
     console.print(Text(f"{rule.id} {rule.name} ({rule.table})", style="bold"))
     console.print()
     for paragraph in documentation(rule).split("\n\n"):
         console.print(Text(" ".join(paragraph.split())))
         console.print()
+    if isinstance(rule, Diagnostic):
+        console.print("Do:", style="bold")
+        console.print(Text(rule.advice))
+    else:
+        _explain_substitution(rule, console)
+
+
+def _explain_substitution(rule: Substitution, console: Console) -> None:
     console.print(Text(f"Kernels: {', '.join(rule.replaces)}"))
     console.print(Text(f"become:  {', '.join(rule.becomes)} (needs {rule.requires})"))
     conditions = {c.name: c.text for form in rule.forms for c in form.conditions}

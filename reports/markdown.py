@@ -6,12 +6,20 @@ import html
 import re
 from typing import TYPE_CHECKING
 
-from npufix.reports.wording import milliseconds, plain
+from npufix.reports.wording import (
+    coverage_text,
+    environment_text,
+    few_tensors,
+    interval,
+    milliseconds,
+    plain,
+    totals_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from npufix.reports.report import Finding, HotOperator, HotShape, Report
+    from npufix.reports.report import Finding, HotLine, HotModule, HotShape, Rank, Report, StepSplit
 
 
 def to_markdown(report: Report) -> str:
@@ -26,30 +34,52 @@ def _lines(report: Report) -> Iterator[str]:
     if report.source:
         yield f"- source: {_code(report.source)}"
     if report.environment is not None:
-        known = [
-            f"{name} {value}"
-            for name, value in (
-                ("torch_npu", report.environment.torch_npu),
-                ("CANN", report.environment.cann),
-                ("rank", report.environment.rank),
-                ("level", report.environment.profiler_level),
-            )
-            if value is not None
-        ]
-        if known:
-            yield f"- environment: {_text(', '.join(known))}"
+        if known := environment_text(report.environment):
+            yield f"- environment: {_text(known)}"
         if report.environment.simulated:
             yield f"- **simulated**: {_text(report.environment.simulated)}"
     yield f"- made by {report.tool}"
+    yield from _ranks(report.ranks)
     yield from _split(report)
-    yield from _hot_operators(report.hot_operators)
+    yield from _hot_operators(report)
     yield from _hot_shapes(report.hot_shapes)
+    yield from _hot_lines(report.hot_lines)
+    yield from _hot_modules(report.hot_modules)
     for number, finding in enumerate(report.findings, 1):
-        yield from _finding(number, finding)
+        write = _run_finding if finding.kind == "run" else _finding
+        yield from write(number, finding)
+    yield from _gaps(report)
+
+
+def _gaps(report: Report) -> Iterator[str]:
     if report.problems:
         yield from ("", "## Partial", "")
         for problem in report.problems:
             yield f"- {_code(problem.where)}: {_text(problem.what)} — {_text(problem.remedy)}"
+    if report.not_recorded:
+        yield from ("", "## Not recorded", "")
+        for part in report.not_recorded:
+            yield f"- {_text(part.name)}: {_text(part.value)}"
+    if report.collect:
+        yield from ("", "This collects it:", "", "```python", report.collect.rstrip("\n"), "```")
+
+
+def _ranks(ranks: Sequence[Rank]) -> Iterator[str]:
+    if not ranks:
+        return
+    yield from ("", "## Ranks", "")
+    yield "| rank | computing | exposed communication | free | |"
+    yield "|---:|---:|---:|---:|---|"
+    for row in ranks:
+        times = (row.computing_ns, row.exposed_communication_ns, row.free_ns)
+        cells = ["" if ns is None else milliseconds(ns) for ns in times]
+        name = "?" if row.rank is None else str(row.rank)
+        note = "**diagnosed here**" if row.diagnosed else _text(row.problem)
+        yield "| " + " | ".join([name, *cells, note]) + " |"
+
+
+def _average(split: StepSplit) -> str:
+    return f"Average of {split.steps} steps" if split.steps > 1 else split.unit.capitalize()
 
 
 def _split(report: Report) -> Iterator[str]:
@@ -57,7 +87,7 @@ def _split(report: Report) -> Iterator[str]:
     if split is None:
         return
     total = split.total_ns or 1
-    yield from ("", f"## Average of {split.steps} step(s): {milliseconds(split.total_ns)}", "")
+    yield from ("", f"## {_average(split)}: {milliseconds(split.total_ns)}", "")
     yield from ("| | time | share |", "|---|---:|---:|")
     for name, ns in (
         ("computing", split.computing_ns),
@@ -65,24 +95,39 @@ def _split(report: Report) -> Iterator[str]:
         ("free", split.free_ns),
     ):
         yield f"| {name} | {milliseconds(ns)} | {ns / total:.1%} |"
+    for odd in split.left_out:
+        name = "a step" if odd.step is None else f"step {odd.step}"
+        yield ""
+        spent = f"{milliseconds(odd.total_ns)}, {odd.ratio:.1f} times a typical step"
+        yield f"Left out: {name}, {odd.reason}: {spent}"
 
 
-def _hot_operators(operators: Sequence[HotOperator]) -> Iterator[str]:
-    if not operators:
+def _hot_operators(report: Report) -> Iterator[str]:
+    if not report.hot_operators:
         return
     yield from ("", "## Hot operators", "")
-    yield "| Type | core | calls | total | mean | share | line | shapes |"
-    yield "|---|---|---:|---:|---:|---:|---|---|"
-    for op in operators:
+    yield " ".join(filter(None, (totals_text(report.split), coverage_text(report))))
+    yield ""
+    yield (
+        "| Type | core | calls | total | mean | p50 | p95 | max | share | of step | bound | line "
+        "| shapes |"
+    )
+    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|---|---|"
+    for op in report.hot_operators:
         cells = [
             _code(op.type),
             op.core,
             f"{op.calls:,}",
             milliseconds(op.total_ns),
             milliseconds(op.mean_ns),
+            milliseconds(op.p50_ns),
+            milliseconds(op.p95_ns),
+            milliseconds(op.max_ns),
             f"{op.share:.1%}",
+            f"{op.share_of_step:.1%}" if op.share_of_step else "",
+            op.bound,
             _code(op.where) if op.where else "",
-            _text(op.shapes),
+            _text(few_tensors(op.shapes)),
         ]
         yield "| " + " | ".join(cells) + " |"
 
@@ -94,9 +139,47 @@ def _hot_shapes(shapes: Sequence[HotShape]) -> Iterator[str]:
     yield "| Type | shapes | calls | total | mean | share |"
     yield "|---|---|---:|---:|---:|---:|"
     for hot in shapes:
-        what = f"{_code(hot.type)} | {_text(hot.shapes)} | {hot.calls:,}"
+        what = f"{_code(hot.type)} | {_text(few_tensors(hot.shapes))} | {hot.calls:,}"
         spent = f"{milliseconds(hot.total_ns)} | {milliseconds(hot.mean_ns)}"
         yield f"| {what} | {spent} | {hot.share:.1%} |"
+
+
+def _hot_lines(lines: Sequence[HotLine]) -> Iterator[str]:
+    if not lines:
+        return
+    yield from ("", "## Hot lines", "")
+    yield "| line | function | level | through | calls | total | share | Types |"
+    yield "|---|---|---|---|---:|---:|---:|---|"
+    for hot in lines:
+        via = _code(hot.via) if hot.via else ""
+        place = f"{_code(f'{hot.path}:{hot.line}')} | {_code(hot.function)} | {hot.level} | {via}"
+        spent = f"{hot.calls:,} | {milliseconds(hot.total_ns)} | {hot.share:.1%}"
+        yield f"| {place} | {spent} | {', '.join(map(_code, hot.types))} |"
+
+
+def _hot_modules(modules: Sequence[HotModule]) -> Iterator[str]:
+    if not modules:
+        return
+    yield from ("", "## Hot modules", "", "| nn.Module | calls | total | share | Types |")
+    yield "|---|---:|---:|---:|---|"
+    for hot in modules:
+        spent = f"{hot.calls:,} | {milliseconds(hot.total_ns)} | {hot.share:.1%}"
+        yield f"| {_code(hot.module)} | {spent} | {', '.join(map(_code, hot.types))} |"
+
+
+def _run_finding(number: int, finding: Finding) -> Iterator[str]:
+    yield from ("", f"## {number}. {finding.rule} {_text(finding.summary)}", "")
+    yield _text(finding.what)
+    yield ""
+    if finding.saving is not None:
+        yield f"- saves {interval(finding.saving)} per step ({_text(finding.saving.basis)})"
+    for fact in finding.evidence:
+        yield f"- {_text(fact.name)}: {_text(fact.value)}"
+    for place in finding.places:
+        spent = f"{milliseconds(place.cost_ns)}, {place.calls:,} calls"
+        yield f"- {_code(f'{place.path}:{place.line}')} in {_code(place.function)}: {spent}"
+    yield ""
+    yield from (f"{_text(line)}  " for line in finding.advice.splitlines())
 
 
 def _finding(number: int, finding: Finding) -> Iterator[str]:
@@ -110,8 +193,7 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
             f"{finding.calls} launches of {kernels}"
         )
     if finding.saving is not None:
-        low, high = milliseconds(finding.saving.low_ns), milliseconds(finding.saving.high_ns)
-        yield f"- saves {low} to {high} per step ({_text(finding.saving.basis)})"
+        yield f"- saves {interval(finding.saving)} per step ({_text(finding.saving.basis)})"
     for condition in finding.conditions:
         basis = "**to be vouched for**" if condition.basis == "open" else condition.basis
         yield f"- {_code(condition.name)} ({basis}): {_text(condition.text)}"

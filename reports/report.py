@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -30,16 +30,53 @@ class Environment(msgspec.Struct, frozen=True):
     cann: str | None
     profiler_level: str | None
     simulated: str | None
+    torch: str | None = None
+    chip: str | None = None
+    devices: list[int] = []
+    """Device ids of the kernels; empty if the dump does not say."""
+
+
+class LeftOutStep(msgspec.Struct, frozen=True):
+    """A step that no average contains."""
+
+    step: int | None
+    total_ns: int
+    reason: str
+    """``warm-up`` or ``outlier``."""
+    ratio: float
+    """Of its length to that of a typical step."""
 
 
 class StepSplit(msgspec.Struct, frozen=True):
     """Where the time of an average step goes."""
 
     steps: int
+    """How many steps the average is taken over."""
     total_ns: int
     computing_ns: int
     exposed_communication_ns: int
     free_ns: int
+    overlapped_ns: int = 0
+    """Communication hidden behind computing; part of ``computing_ns``."""
+    left_out: list[LeftOutStep] = []
+    recorded_steps: int = 1
+    """How many steps the totals of the report are over."""
+    unit: str = "step"
+    """``recording`` where the dump has no steps: then all times "per step" are those of it."""
+
+
+class Rank(msgspec.Struct, frozen=True):
+    """One rank of a cluster, per steady step; times are ``None`` where the dump does not say."""
+
+    rank: int | None
+    dump: str
+    computing_ns: int | None
+    exposed_communication_ns: int | None
+    free_ns: int | None
+    problem: str = ""
+    diagnosed: bool = False
+    readable: bool = True
+    """Whether it can be diagnosed; otherwise its small files are all there is."""
 
 
 class HotOperator(msgspec.Struct, frozen=True):
@@ -52,6 +89,7 @@ class HotOperator(msgspec.Struct, frozen=True):
     total_ns: int
     """Over all recorded steps."""
     mean_ns: int
+    """Over the steady steps, as ``p50_ns``, ``p95_ns`` and ``max_ns``."""
     share: float
     shapes: str
     """Input shapes and dtypes that take most of its time."""
@@ -61,6 +99,17 @@ class HotOperator(msgspec.Struct, frozen=True):
     function: str
     lines: int
     """How many lines of code asked for it."""
+    share_of_step: float = 0.0
+    """Of the average step, 0..1; 0 where the length of a step is unknown."""
+    p50_ns: int = 0
+    p95_ns: int = 0
+    max_ns: int = 0
+    bound: str = ""
+    """The pipe that limits most of its time: cube, vector, mte, scalar or launch; "" unknown."""
+    bound_ratio: float | None = None
+    """Share of the duration in which that pipe is busy, 0..1."""
+    via: str = ""
+    """The library function that the line called."""
 
 
 class HotShape(msgspec.Struct, frozen=True):
@@ -74,6 +123,38 @@ class HotShape(msgspec.Struct, frozen=True):
     mean_ns: int
     share: float
     """Of all compute, 0..1."""
+    p50_ns: int = 0
+    p95_ns: int = 0
+    max_ns: int = 0
+    bound: str = ""
+
+
+class HotLine(msgspec.Struct, frozen=True):
+    """A line of the user's code and the kernels it asked for, over all recorded steps."""
+
+    path: str
+    line: int
+    function: str
+    level: str
+    """``line``: the executing line; ``function``: only the function is known."""
+    via: str
+    """The library function that the line called, "" if it called the operator itself."""
+    calls: int
+    total_ns: int
+    share: float
+    """Of all compute, 0..1."""
+    types: list[str]
+    """Types that take most of its time, the first the most."""
+
+
+class HotModule(msgspec.Struct, frozen=True):
+    """An nn.Module and the kernels it asked for, over all recorded steps."""
+
+    module: str
+    calls: int
+    total_ns: int
+    share: float
+    types: list[str]
 
 
 class Condition(msgspec.Struct, frozen=True):
@@ -113,8 +194,25 @@ class Verdict(msgspec.Struct, frozen=True):
     counterexample: str
 
 
+class Fact(msgspec.Struct, frozen=True):
+    """A number behind a finding."""
+
+    name: str
+    value: str
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A line of the user's code that takes part in a finding about the run; per step."""
+
+    path: str
+    line: int
+    function: str
+    cost_ns: int
+    calls: int
+
+
 class Finding(msgspec.Struct, frozen=True):
-    """A slow pattern at a line of the user's code."""
+    """A slow pattern at a line of the user's code, or (``kind``) one of the run as a whole."""
 
     rule: str
     name: str
@@ -140,11 +238,18 @@ class Finding(msgspec.Struct, frozen=True):
     saving: Saving | None
     diff: str = ""
     verdict: Verdict | None = None
+    kind: str = "code"
+    """``code`` or ``run``."""
+    what: str = ""
+    """The fact with its numbers, for a finding about the run."""
+    advice: str = ""
+    evidence: list[Fact] = []
+    places: list[Place] = []
 
     @property
     def place(self) -> str:
-        """Return ``file.py:12``."""
-        return f"{self.path}:{self.line}"
+        """Return ``file.py:12``, "" for a finding that has no line."""
+        return f"{self.path}:{self.line}" if self.path else ""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -165,6 +270,23 @@ class Report(msgspec.Struct, frozen=True):
     findings: list[Finding]
     problems: list[Problem]
     next_steps: list[str]
+    format: str = ""
+    """Of the dump: ascend-text, ascend-db, msprof, trace or kineto."""
+    attributed_to_functions: float = 0.0
+    """Share of the compute time that was led to a function only, 0..1."""
+    attributed_by_operators: float = 0.0
+    """Share of the compute time on ``hot_lines`` where they come from the sums of the operators
+    (operator_details), because no kernel is led to a line; ``types`` then are host operators."""
+    hot_lines: list[HotLine] = []
+    hot_modules: list[HotModule] = []
+    ranks: list[Rank] = []
+    """All ranks, where the dump holds several."""
+    skipped_rules: list[Fact] = []
+    """Rules that the versions of this run do not allow, and why."""
+    not_recorded: list[Fact] = []
+    """What the dump does not hold, and what cannot be said for want of it."""
+    collect: str = ""
+    """The code that would collect what is missing, "" if nothing is."""
     schema: int = SCHEMA_VERSION
 
 

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.reports.report import Finding, HotOperator, Saving, StepSplit
+    from npufix.reports.report import (
+        Environment,
+        Finding,
+        HotOperator,
+        Report,
+        Saving,
+        StepSplit,
+    )
+
+_FEW_TENSORS = 6
 
 
 def milliseconds(ns: float) -> str:
@@ -33,21 +42,75 @@ def headline(
         if not findings:
             return "No known slow pattern in this source."
         return f"{counted(len(findings), 'slow pattern')} in {counted(files, 'file')}."
-    seen = [f for f in findings if f.device_ns]
-    if with_source and seen:
-        spent = sum(f.share for f in seen)
-        step = f" of a {milliseconds(split.total_ns)} step" if split else " per step"
-        gain = _gain(total)
+    worth = [f for f in findings if f.device_ns and f.saving is not None]
+    if not total.high_ns or not worth:
+        return _bottleneck(split, hot)
+    step = f" of a {milliseconds(split.total_ns)} {split.unit}" if split else " per step"
+    if with_source and any(f.kind == "code" for f in worth):
+        return f"{counted(len(worth), 'finding')}: {interval(total)} can be saved{step}."
+    found = counted(len(worth), "finding")
+    return f"{_bottleneck(split, hot)[:-1]}; {found} could save {interval(total)}{step}."
+
+
+def environment_text(environment: Environment) -> str:
+    """Return what is known about the profiled machine, "" if nothing is."""
+    devices = ", ".join(map(str, environment.devices))
+    known = (
+        ("", environment.chip),
+        ("torch ", environment.torch),
+        ("torch_npu ", environment.torch_npu),
+        ("CANN ", environment.cann),
+        ("", environment.profiler_level),
+        ("rank ", environment.rank),
+        ("devices ", devices if len(environment.devices) > 1 else None),
+    )
+    return ", ".join(f"{name}{value}" for name, value in known if value not in {None, ""})
+
+
+def coverage_text(report: Report) -> str:
+    """Return how much of the compute time is led to a line, a function, nothing."""
+    if report.attributed_by_operators:
         return (
-            f"{counted(len(seen), 'finding')}, {min(spent, 1.0):.1%} of the step: about {gain} can"
-            f" be saved{step}."
+            "No kernel is led to a line; the lines are those of the operators in operator_details,"
+            f" {report.attributed_by_operators:.1%} of the compute time."
         )
-    return _bottleneck(split, hot)
+    shares = [f"{report.attributed:.1%} of the compute time is led to a line of code"]
+    if report.attributed_to_functions:
+        shares.append(f"{report.attributed_to_functions:.1%} to a function")
+    unknown = max(0.0, 1 - report.attributed - report.attributed_to_functions)
+    return f"{', '.join(shares)}, {unknown:.1%} to nothing."
 
 
-def _gain(total: Saving) -> str:
-    low, high = milliseconds(total.low_ns), milliseconds(total.high_ns)
-    return low if low == high else f"{low} to {high}"
+def totals_text(split: StepSplit | None) -> str:
+    """Return what totals and means are over, where they differ; "" where they do not."""
+    if split is None or not split.left_out:
+        return ""
+    return (
+        f"Calls and totals are over all {split.recorded_steps} recorded steps, means over the "
+        f"{split.steps} that are not left out."
+    )
+
+
+def figures_text(hot: HotOperator, *, details: bool) -> str:
+    """Return the pipe that limits an operator and, with ``details``, how its times spread."""
+    parts = []
+    if details:
+        spread = (("p50", hot.p50_ns), ("p95", hot.p95_ns), ("max", hot.max_ns))
+        parts.append(", ".join(f"{name} {milliseconds(ns)}" for name, ns in spread))
+        if hot.share_of_step:
+            parts.append(f"{hot.share_of_step:.1%} of the step")
+    if hot.bound:
+        busy = "" if hot.bound_ratio is None else f" ({hot.bound_ratio:.0%} busy)"
+        parts.append(f"{hot.bound}-bound{busy}")
+    return "; ".join(parts)
+
+
+def interval(saving: Saving) -> str:
+    """Return ``about 3 to 5 ms``, ``at most 5 ms`` where nothing is certain."""
+    low, high = milliseconds(saving.low_ns), milliseconds(saving.high_ns)
+    if not saving.low_ns:
+        return f"at most {high}"
+    return f"about {low}" if low == high else f"about {low} to {high}"
 
 
 def _bottleneck(split: StepSplit | None, hot: Sequence[HotOperator]) -> str:
@@ -60,11 +123,11 @@ def _bottleneck(split: StepSplit | None, hot: Sequence[HotOperator]) -> str:
         return f"{first}." if first else "The dump holds no kernels."
     shares = {
         "computing": split.computing_ns / split.total_ns,
-        "waiting for communication": split.exposed_communication_ns / split.total_ns,
+        "exposed communication": split.exposed_communication_ns / split.total_ns,
         "idle": split.free_ns / split.total_ns,
     }
     main, share = max(shares.items(), key=lambda item: item[1])
-    text = f"The step of {milliseconds(split.total_ns)} is {share:.1%} {main}"
+    text = f"The {split.unit} of {milliseconds(split.total_ns)} is {share:.1%} {main}"
     return f"{text}; {first}." if first else f"{text}."
 
 
@@ -76,6 +139,15 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 def plain(text: str) -> str:
     """Return text of a dump or a source without characters that steer a terminal."""
     return "".join(c if c.isprintable() or c == " " else "?" for c in text)
+
+
+def few_tensors(shapes: str) -> str:
+    """Return a list of shapes that fits a table: a foreach kernel has hundreds of tensors."""
+    tensors = shapes.split("; ")
+    if len(tensors) <= _FEW_TENSORS:
+        return shapes
+    more = counted(len(tensors) - _FEW_TENSORS, "more tensor")
+    return f"{'; '.join(tensors[:_FEW_TENSORS])}; {more}"
 
 
 def signed(text: str, sign: str) -> list[str]:

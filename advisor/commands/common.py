@@ -22,6 +22,33 @@ PATH = click.Path(path_type=Path)
 _FORMATS = (".json", ".md")
 
 
+def _moves(
+    context: click.Context,  # noqa: ARG001 - click's interface
+    parameter: click.Parameter,  # noqa: ARG001 - same
+    values: tuple[str, ...],
+) -> tuple[tuple[str, str], ...]:
+    """Split ``OLD=NEW``; a path that holds a sign of equality is split at the last one."""
+    moves = []
+    for value in values:
+        old, sign, new = value.rpartition("=")
+        if not (sign and old and new):
+            raise click.BadParameter(f"{value!r} is not OLD=NEW")
+        moves.append((old, new))
+    return tuple(moves)
+
+
+rank_option = click.option(
+    "--rank", type=click.IntRange(min=0), help="Which of several ranks. Default: the slowest."
+)
+path_map_option = click.option(
+    "--path-map",
+    multiple=True,
+    metavar="OLD=NEW",
+    callback=_moves,
+    help="Where a folder of the profiled machine is here; may be repeated.",
+)
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return a console as wide as the terminal, at most 120 columns; 80 in a pipe."""
     from rich.console import Console  # noqa: PLC0415 - not needed for --help

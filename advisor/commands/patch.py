@@ -26,6 +26,8 @@ Examples:
 )
 @click.argument("dump", type=common.PATH, required=False)
 @click.option("--source", type=common.PATH, required=True, help="Folder of the program.")
+@common.rank_option
+@common.path_map_option
 @click.option("-o", "--output", type=common.PATH, help="Write the patch to a file.")
 @click.option("--write", is_flag=True, help="Change the source files.")
 @click.option("--report", type=common.PATH, help="Write a report with verdicts: .md or .json.")
@@ -41,6 +43,8 @@ Examples:
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     dump: Path | None,
     source: Path,
+    rank: int | None,
+    path_map: tuple[tuple[str, str], ...],
     output: Path | None,
     report: Path | None,
     rules: tuple[str, ...],
@@ -58,7 +62,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     Without DUMP the source alone decides. Verification runs the functions of SOURCE.
     """
     common.check_report_path(report)
-    from npufix.advisor.diagnosis import diagnose, scan  # noqa: PLC0415 - pandas is slow
+    from npufix.advisor.diagnosis import Options, diagnose, scan  # noqa: PLC0415 - pandas is slow
     from npufix.advisor.patching import PatchOptions, patch  # noqa: PLC0415 - same
     from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
     from npufix.rewriters.patch import write as write_files  # noqa: PLC0415 - same
@@ -66,7 +70,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     _check_names(rules, allow)
     with common.progress("Reading the dump and the source"):
         tree = read_source_tree(source)
-        result = diagnose(dump, tree, top=10) if dump else scan(tree)
+        result = diagnose(dump, tree, Options(rank=rank, path_map=path_map)) if dump else scan(tree)
     options = PatchOptions(frozenset(allow), frozenset(rules), portable, unverified)
     with common.progress("Verifying"):
         patched = patch(result, tree, options)
@@ -128,7 +132,8 @@ def _show(  # noqa: PLR0913 - what to show and where
 
         common.print_json(to_json(report))
         return
-    from npufix.reports.terminal import show_findings, show_problems  # noqa: PLC0415 - same
+    from npufix.reports.terminal import show_problems  # noqa: PLC0415 - not needed for --help
+    from npufix.reports.terminal_findings import show_findings  # noqa: PLC0415 - same
 
     out = common.console(stderr=output is None and not write)
     out.print(_summary(report, patched), style="bold")

@@ -9,7 +9,7 @@ import click
 from npufix.advisor.commands import common
 
 if TYPE_CHECKING:
-    from npufix.rules.substitution import Substitution
+    from npufix.rules.registry import Rule
 
 
 @click.group(
@@ -22,35 +22,40 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool) -> None:
-    """List the substitutions; `show` explains one."""
+    """List the substitutions and the diagnostics of a run; `show` explains one."""
     if ctx.invoked_subcommand is not None:
         return
-    from npufix.rules.registry import all_rules  # noqa: PLC0415 - not needed for --help
+    from npufix.rules.registry import every_rule  # noqa: PLC0415 - not needed for --help
 
     if as_json:
         import msgspec  # noqa: PLC0415 - same
 
-        rows = [_row(rule) for rule in all_rules()]
+        rows = [_row(rule) for rule in every_rule()]
         common.print_json(msgspec.json.format(msgspec.json.encode(rows)).decode())
         return
     from rich.table import Table  # noqa: PLC0415 - same
 
+    from npufix.rules.substitution import Substitution  # noqa: PLC0415 - same
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("Id", "Table", "Slow pattern", "Kernels become"):
         table.add_column(name, overflow="fold")
-    for rule in all_rules():
-        table.add_row(rule.id, rule.table, rule.summary, ", ".join(rule.becomes))
+    for rule in every_rule():
+        becomes = ", ".join(rule.becomes) if isinstance(rule, Substitution) else ""
+        table.add_row(rule.id, rule.table, rule.summary, becomes)
     out = common.console()
     out.print(table)
     out.print("\nnpufix rules show ID explains one.", style="dim")
 
 
-def _row(rule: Substitution) -> dict[str, object]:
+def _row(rule: Rule) -> dict[str, object]:
+    from npufix.rules.substitution import Substitution  # noqa: PLC0415 - not needed for --help
+
+    row = {"id": rule.id, "name": rule.name, "table": rule.table, "summary": rule.summary}
+    if not isinstance(rule, Substitution):
+        return {**row, "advice": rule.advice, "requires": rule.requires}
     return {
-        "id": rule.id,
-        "name": rule.name,
-        "table": rule.table,
-        "summary": rule.summary,
+        **row,
         "replaces": list(rule.replaces),
         "becomes": list(rule.becomes),
         "requires": rule.requires,
@@ -63,12 +68,12 @@ def _row(rule: Substitution) -> dict[str, object]:
 def show(rule_id: str) -> None:
     """Explain the rule RULE_ID (NPU101, or its name), with its example before and after."""
     from npufix.reports.explain import explain  # noqa: PLC0415 - not needed for --help
-    from npufix.rules.registry import all_rules  # noqa: PLC0415 - same
+    from npufix.rules.registry import every_rule  # noqa: PLC0415 - same
 
     wanted = rule_id.lower()
-    for rule in all_rules():
+    for rule in every_rule():
         if wanted in {rule.id.lower(), rule.name}:
             explain(rule, common.console())
             return
-    known = ", ".join(rule.id for rule in all_rules())
+    known = ", ".join(rule.id for rule in every_rule())
     raise click.UsageError(f"no rule {rule_id}; there are {known}")

@@ -46,9 +46,11 @@ def test_folder_without_a_dump(npufix: Npufix, tmp_path: Path) -> None:
     refused(npufix("diagnose", tmp_path), str(tmp_path), "_ascend_pt")
 
 
-def test_a_file_instead_of_a_folder(npufix: Npufix, tmp_path: Path) -> None:
+def test_a_file_that_is_no_dump(npufix: Npufix, tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text("[]", encoding="utf-8")
-    refused(npufix("diagnose", tmp_path / "trace.json"), "a file")
+    refused(npufix("diagnose", tmp_path / "trace.json"), "trace.json", "no kernels")
+    (tmp_path / "notes.txt").write_text("", encoding="utf-8")
+    refused(npufix("diagnose", tmp_path / "notes.txt"), "no file of a profiling dump")
 
 
 def test_raw_dump(npufix: Npufix, tmp_path: Path) -> None:
@@ -62,6 +64,9 @@ def test_missing_columns(npufix: Npufix, dump: Path) -> None:
     table = dump / OUTPUT / "kernel_details.csv"
     text = table.read_text(encoding="utf-8")
     table.write_text(text.replace("Duration(us)", "Length", 1), encoding="utf-8")
+    report = partial(npufix("diagnose", dump, "--json"), "kernel_details.csv", "Duration(us)")
+    assert report["hot_operators"]
+    (dump / OUTPUT / "trace_view.json").unlink()
     refused(npufix("diagnose", dump), "kernel_details.csv", "Duration(us)")
 
 

@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npufix.advisor.estimate import Calibration, Replacement, calibrate, saving, tensor_bytes
+from npufix.advisor.estimate import Calibration, Replacement, calibrate, saving
+from npufix.rules.tensor_traffic import tensor_bytes
 
 MIB = 1 << 20
 
 
 def kernels(rows: list[tuple[str, str, str, str, int]]) -> pd.DataFrame:
     columns = ["type", "input_shapes", "input_dtypes", "output_shapes", "duration_ns"]
-    return pd.DataFrame(rows, columns=columns)
+    texts = dict.fromkeys(columns[:-1], "category")
+    return pd.DataFrame(rows, columns=columns).astype(texts)
 
 
 def test_bytes_of_shapes_and_dtypes() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from npufix.rules.registry import all_rules
+from npufix.rules.registry import all_diagnostics, all_rules, every_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,16 @@ def test_rules_lists_and_explains_each(npufix: Npufix) -> None:
         for heading in ("Why it is slow", "Safety:", "References:", "Before", "After"):
             assert heading in shown.stdout
         assert npufix("rules", "show", rule.name).stdout == shown.stdout
-    assert len(json.loads(npufix("rules", "--json").stdout)) == len(all_rules())
+    assert len(json.loads(npufix("rules", "--json").stdout)) == len(every_rule())
+
+
+def test_rules_about_the_run_are_listed_and_explained(npufix: Npufix) -> None:
+    listed = npufix("rules").stdout
+    for rule in all_diagnostics():
+        assert rule.id in listed
+        shown = npufix("rules", "show", rule.name)
+        assert shown.returncode == 0
+        assert "Do:" in shown.stdout
 
 
 def test_scan_finds_the_patterns_without_a_dump(npufix: Npufix) -> None:

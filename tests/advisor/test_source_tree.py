@@ -11,14 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npufix.advisor.source_tree import (
-    SourceError,
-    SourceState,
-    SourceTree,
-    map_recorded_paths,
-    read_source_tree,
-    source_state,
-)
+from npufix.advisor.recorded_paths import SourceState, map_recorded_paths, source_state
+from npufix.advisor.source_tree import SourceError, SourceTree, read_source_tree
 from npufix.profiling_parsers.profile import Environment, Profile
 
 
@@ -39,7 +33,7 @@ def test_a_moved_tree_is_mapped_by_its_suffix(tmp_path: Path) -> None:
         "/usr/lib/python3.11/site-packages/lightning/train.py",
         "<string>",
     ]
-    assert map_recorded_paths(recorded, tree) == {
+    assert map_recorded_paths(recorded, tree)[0] == {
         "/workspace/job/train.py": "train.py",
         "/workspace/job/model/norm.py": "model/norm.py",
     }
@@ -47,7 +41,7 @@ def test_a_moved_tree_is_mapped_by_its_suffix(tmp_path: Path) -> None:
 
 def test_windows_paths_are_mapped(tmp_path: Path) -> None:
     tree = tree_of(tmp_path, "model/norm.py")
-    assert map_recorded_paths([r"C:\job\model\norm.py"], tree) == {
+    assert map_recorded_paths([r"C:\job\model\norm.py"], tree)[0] == {
         r"C:\job\model\norm.py": "model/norm.py"
     }
 
@@ -57,14 +51,53 @@ def test_a_root_above_or_below_the_recorded_one_works(tmp_path: Path) -> None:
     above = read_source_tree(tmp_path)
     below = read_source_tree(tmp_path / "job" / "model")
     recorded = ["/w/job/model/norm.py"]
-    assert map_recorded_paths(recorded, above) == {recorded[0]: "job/model/norm.py"}
-    assert map_recorded_paths(recorded, below) == {recorded[0]: "norm.py"}
+    assert map_recorded_paths(recorded, above)[0] == {recorded[0]: "job/model/norm.py"}
+    assert map_recorded_paths(recorded, below)[0] == {recorded[0]: "norm.py"}
 
 
 @given(st.lists(st.text(max_size=30), max_size=5))
 def test_no_recorded_path_breaks_the_mapping(recorded: list[str]) -> None:
     tree = SourceTree(Path(), Path(), {}, ())
-    assert map_recorded_paths(recorded, tree) == {}
+    assert map_recorded_paths(recorded, tree)[0] == {}
+
+
+def test_a_tree_with_folders_of_its_own_above_is_mapped(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path, "src/train.py", "src/model/norm.py", "docs/train.py")
+    recorded = ["/workspace/train.py", "/workspace/model/norm.py"]
+    mapped, unclear = map_recorded_paths(recorded, tree)
+    assert mapped == {recorded[0]: "src/train.py", recorded[1]: "src/model/norm.py"}
+    assert not unclear
+
+
+def test_paths_without_their_folder_are_mapped(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path, "src/train.py", "src/model/norm.py", "torch_like/nn/modules/conv.py")
+    recorded = ["train.py", "model/norm.py", "torch/nn/modules/conv.py", "threading.py"]
+    mapped, _ = map_recorded_paths(recorded, tree)
+    assert mapped == {"train.py": "src/train.py", "model/norm.py": "src/model/norm.py"}
+
+
+def test_a_path_of_another_root_is_mapped_if_it_is_beyond_doubt(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path, "train.py", "model/norm.py", "ops/fast.py")
+    recorded = ["/w/train.py", "/w/model/norm.py", "/opt/ours/ops/fast.py", "/opt/other/train.py"]
+    mapped, _ = map_recorded_paths(recorded, tree)
+    assert mapped == {
+        "/w/train.py": "train.py",
+        "/w/model/norm.py": "model/norm.py",
+        "/opt/ours/ops/fast.py": "ops/fast.py",
+    }
+
+
+def test_twins_are_told_apart_by_the_user(tmp_path: Path) -> None:
+    tree = tree_of(tmp_path, "a/model/norm.py", "b/model/norm.py")
+    recorded = ["/w/model/norm.py"]
+    mapped, unclear = map_recorded_paths(recorded, tree)
+    assert not mapped
+    assert "a/model/norm.py or b/model/norm.py" in unclear[0].what
+    assert "--path-map" in unclear[0].remedy
+    for new in ("b", str(tmp_path / "b")):
+        mapped, unclear = map_recorded_paths(recorded, tree, [("/w", new)])
+        assert mapped == {"/w/model/norm.py": "b/model/norm.py"}
+        assert not unclear
 
 
 def test_environments_and_hidden_folders_are_left_out(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""Which steps an average is taken over: neither warm-up nor outliers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.reports.report import LeftOutStep
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+_FEW = 3
+"""With fewer steps nothing tells which of them is the odd one."""
+_LEAST_DEVIATION = 0.3
+"""Steps closer to the median than this share of it are alike, however little others vary."""
+_NOISE = 5 * 1.4826
+"""Median absolute deviations; times 1.4826 they are standard deviations of normal noise."""
+
+
+def split_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, list[LeftOutStep]]:
+    """Return the rows of ``Profile.steps`` that an average may be taken over, and the others.
+
+    Warm-up are the first steps while they are far slower than the second half of the run; an
+    outlier is a step far from the median of the rest. Of fewer than three steps all count.
+    """
+    spent = steps["computing_ns"] + steps["communication_exposed_ns"] + steps["free_ns"]
+    # One step of several devices is one step.
+    totals = spent.groupby(steps["step"], dropna=False).mean()
+    if len(totals) < _FEW:
+        return steps, []
+    times = totals.to_numpy(np.float64)
+    warm_up = _warm_up(times)
+    outlier = np.zeros(len(times), np.bool_)
+    outlier[warm_up:] = np.abs(_deviation(times[warm_up:], times[warm_up:])) > 1
+    typical = float(np.median(times[warm_up:][~outlier[warm_up:]]))
+    left_out = [
+        LeftOutStep(
+            step=None if totals.index.isna()[position] else int(totals.index[position]),
+            total_ns=round(times[position]),
+            reason="warm-up" if position < warm_up else "outlier",
+            ratio=float(times[position] / typical) if typical else 0.0,
+        )
+        for position in range(len(times))
+        if position < warm_up or outlier[position]
+    ]
+    if not left_out:
+        return steps, []
+    kept = set(totals.index[[i for i in range(len(times)) if i >= warm_up and not outlier[i]]])
+    return steps[steps["step"].isin(list(kept))], left_out
+
+
+def _warm_up(times: NDArray[np.float64]) -> int:
+    """Return how many steps at the start are slower than the second half of the run."""
+    slow = _deviation(times, times[len(times) // 2 :]) > 1
+    first_half = len(times) // 2
+    return int(np.argmin(np.append(slow[:first_half], False)))
+
+
+def _deviation(times: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far each time is from the median of the reference, 1 being the limit."""
+    median = float(np.median(reference))
+    spread = float(np.median(np.abs(reference - median)))
+    limit = max(_LEAST_DEVIATION * median, _NOISE * spread, 1.0)
+    deviation: NDArray[np.float64] = (times - median) / limit
+    return deviation
