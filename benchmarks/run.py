@@ -1,6 +1,10 @@
-"""Times whole commands against a limit measured in the same run; prints a table.
+"""Times whole commands against a limit and against the peer, all measured in the same run.
 
-python benchmarks/run.py [--source FOLDER] [--dump FOLDER] [--rows N] [--runs N]
+python benchmarks/run.py [--rows N] [--trace-kernels N] [--tasks N] [--runs N] [--peer PYTHON]
+
+The limit is a process that reads every byte of the same files once and counts the line ends. The
+peer is msprof-analyze, installed beside PYTHON; it runs once, because it takes minutes. Processor
+time and peak memory are those of the whole process, start and imports included.
 """
 
 from __future__ import annotations
@@ -15,20 +19,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+_NPUFIX = (sys.executable, "-m", "npufix.advisor")
 _COUNT_BYTES = """
-import mmap, pathlib, sys
-for p in pathlib.Path(sys.argv[1]).rglob("*"):
-    if p.is_file() and p.stat().st_size:
-        with p.open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as m:
-            at = m.find(b"\\n")
-            while at >= 0:
-                at = m.find(b"\\n", at + 1)
+import pathlib, sys
+for path in pathlib.Path(sys.argv[1]).rglob("*"):
+    if path.is_file():
+        with path.open("rb", buffering=0) as file:
+            while chunk := file.read(1 << 20):
+                chunk.count(b"\\n")
 """
 _AST_PARSE = """
 import ast, pathlib, sys
-for p in pathlib.Path(sys.argv[1]).rglob("*.py"):
-    ast.parse(p.read_bytes())
+for path in pathlib.Path(sys.argv[1]).rglob("*.py"):
+    ast.parse(path.read_bytes())
 """
+_TABLES = ("kernel_details.csv", "op_statistic.csv", "step_trace_time.csv")
+_MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -39,9 +45,21 @@ class Cost:
     peak_mib: float
 
 
-def cost(command: list[str]) -> Cost:
-    """Run a command and return its own CPU time and peak memory."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+@dataclass(frozen=True)
+class Comparison:
+    """Commands that do the same work; ``peer`` is empty where it has none for it."""
+
+    name: str
+    ours: tuple[str, ...]
+    limit: tuple[str, ...]
+    peer: tuple[str, ...] = ()
+
+
+def cost(command: tuple[str, ...], folder: Path) -> Cost:
+    """Run a command in ``folder`` and return its own processor time and peak memory."""
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode not in {0, 2}:
@@ -49,58 +67,104 @@ def cost(command: list[str]) -> Cost:
     return Cost(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
 
-def generated_dump(folder: Path, rows: int) -> Path:
-    """Write a dump of one kernel_details.csv by repeating the rows of the example's."""
-    source = next((ROOT / "examples" / "dump").rglob("kernel_details.csv"))
-    header, *lines = source.read_bytes().splitlines(keepends=True)
-    output = folder / "bench_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
-    output.mkdir(parents=True)
-    with (output / "kernel_details.csv").open("wb") as file:
-        file.write(header)
-        for _ in range(rows // len(lines) + 1):
-            file.writelines(lines)
-    return output.parent
+def generated(folder: Path, *options: object) -> Path:
+    """Write a dump with ``python -m benchmarks.generator`` and return its path."""
+    command = [sys.executable, "-m", "benchmarks.generator", str(folder), *map(str, options)]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return Path(done.stdout.strip())
 
 
-def table(pairs: list[tuple[str, list[str], list[str]]], runs: int) -> None:
+def of_dump(what: str, dump: Path, peer: Path | None, *advisor: str) -> Comparison:
+    """Compare ``npufix diagnose DUMP`` with reading its bytes and with the peer's command."""
+    size = sum(path.stat().st_size for path in dump.rglob("*") if path.is_file()) / _MIB
+    theirs: tuple[str, ...] = ()
+    if peer is not None and advisor:
+        command = str(peer.with_name("msprof-analyze"))
+        theirs = (command, "advisor", *advisor, "-d", str(dump), "-o", str(dump.parent), "--force")
+    return Comparison(
+        f"diagnose {what}, {size:,.0f} MiB",
+        (*_NPUFIX, "diagnose", str(dump)),
+        (sys.executable, "-c", _COUNT_BYTES, str(dump)),
+        theirs,
+    )
+
+
+def comparisons(options: argparse.Namespace, folder: Path) -> list[Comparison]:
+    """Write the dumps and return what is to be timed."""
+    python, peer = sys.executable, options.peer
+    only = [word for name in _TABLES for word in ("--only", name)]
+    rows = ("--steps", 5, "--kernels")
+    source = str(ROOT / "examples" / "bert_like")
+    return [
+        Comparison("--help / python -c pass", (*_NPUFIX, "--help"), (python, "-c", "pass")),
+        Comparison(
+            "scan the example / ast.parse",
+            (*_NPUFIX, "scan", source),
+            (python, "-c", _AST_PARSE, source),
+        ),
+        of_dump(
+            f"{options.rows:,} kernel rows",
+            generated(folder / "rows", *rows, options.rows, *only),
+            peer,
+            "computation",
+        ),
+        of_dump(
+            f"text with trace of {options.trace_kernels:,} kernels",
+            generated(folder / "trace", *rows, options.trace_kernels),
+            peer,
+            "all",
+        ),
+        of_dump(
+            f"db, {options.tasks:,} tasks, no stacks",
+            generated(
+                folder / "db", *rows, options.tasks, "--format", "db", "--no-stacks", "--no-pmu"
+            ),
+            None,
+        ),
+        of_dump(
+            f"db, {options.tasks:,} tasks, all tables",
+            generated(folder / "full", *rows, options.tasks, "--format", "db"),
+            None,
+        ),
+    ]
+
+
+def report(compared: list[Comparison], runs: int, folder: Path) -> None:
     """Print what each command costs beside its limit, interleaved run by run."""
-    print(f"{'what':<34}{'CPU s':>8}{'MiB':>7}{'limit s':>9}{'ratio':>8}")
-    for name, command, limit in pairs:
+    print(
+        f"{'what':<54}{'CPU s':>8}{'MiB':>7}{'limit s':>9}{'ratio':>8}{'peer s':>9}{'peer/us':>9}"
+    )
+    for each in compared:
         ours: list[Cost] = []
-        theirs: list[Cost] = []
+        limits: list[Cost] = []
         for _ in range(runs):
-            ours.append(cost(command))
-            theirs.append(cost(limit))
+            ours.append(cost(each.ours, folder))
+            limits.append(cost(each.limit, folder))
         cpu = statistics.median(c.cpu_s for c in ours)
-        floor = statistics.median(c.cpu_s for c in theirs)
+        floor = statistics.median(c.cpu_s for c in limits)
         peak = max(c.peak_mib for c in ours)
-        print(f"{name:<34}{cpu:>8.2f}{peak:>7.0f}{floor:>9.2f}{cpu / floor:>8.1f}")
+        line = f"{each.name:<54}{cpu:>8.2f}{peak:>7.0f}{floor:>9.2f}{cpu / floor:>8.1f}"
+        if each.peer:
+            theirs = cost(each.peer, folder)
+            line += f"{theirs.cpu_s:>9.1f}{theirs.cpu_s / cpu:>9.0f}  ({theirs.peak_mib:,.0f} MiB)"
+        print(line, flush=True)
 
 
 def main() -> None:
     """Read the options and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--source", type=Path, default=ROOT / "examples" / "bert_like")
-    parser.add_argument("--dump", type=Path, default=ROOT / "examples" / "dump")
-    parser.add_argument("--rows", type=int, default=200_000)
-    parser.add_argument("--runs", type=int, default=3)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--rows", type=int, default=200_000, help="of kernel_details.csv, 320 B each")
+    add("--trace-kernels", type=int, default=10_000, help="each with 3.3 kB of trace_view.json")
+    add("--tasks", type=int, default=50_000, help="of the databases")
+    add("--runs", type=int, default=3)
+    add("--peer", type=Path, help="interpreter of a virtual environment with msprof-analyze")
     options = parser.parse_args()
-    npufix = [sys.executable, "-m", "npufix.advisor"]
-    python = [sys.executable, "-c"]
-    with tempfile.TemporaryDirectory() as folder:
-        large = generated_dump(Path(folder), options.rows)
-        dump, source = str(options.dump), str(options.source)
-        pairs = [
-            ("--help / python -c pass", [*npufix, "--help"], [*python, "pass"]),
-            ("diagnose / count lines", [*npufix, "diagnose", dump], [*python, _COUNT_BYTES, dump]),
-            (
-                f"diagnose {options.rows:,} rows / count",
-                [*npufix, "diagnose", str(large)],
-                [*python, _COUNT_BYTES, str(large)],
-            ),
-            ("scan / ast.parse", [*npufix, "scan", source], [*python, _AST_PARSE, source]),
-        ]
-        table(pairs, options.runs)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        report(comparisons(options, folder), options.runs, folder)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,110 @@
+"""ascend_pytorch_profiler_N.db: the run as tables, times in nanoseconds, texts as numbers."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from benchmarks.generator import profiler_db_device, profiler_db_host
+from benchmarks.generator.memory import RESERVED, STREAM, blocks
+from benchmarks.generator.profiler_json import VARIABLES
+from benchmarks.generator.sqlite_file import new_database
+from benchmarks.generator.trace_device import collections, frequencies
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.generator.run import Run
+    from benchmarks.generator.sqlite_file import Writer
+
+_MEMORY_TEXTS = 1 << 29
+_API_TYPES = {
+    5000: "runtime", 5500: "hccl", 10000: "node", 15000: "model", 20000: "acl", 50001: "op",
+    50002: "queue", 50003: "trace", 50004: "mstx",
+}  # fmt: skip
+_DATA_TYPES = ("INT8", "INT16", "INT32", "FP16", "FP32", "INT64", "UINT64")
+_RECORD = (
+    "component INTEGER, timestamp INTEGER, totalAllocated INTEGER, totalReserved INTEGER, "
+    "totalActive INTEGER, streamPtr INTEGER, deviceId INTEGER"
+)
+_OPERATOR = (
+    "name INTEGER, size INTEGER, allocationTime INTEGER, releaseTime INTEGER, "
+    "activeReleaseTime INTEGER, duration INTEGER, activeDuration INTEGER, "
+    "allocationTotalAllocated INTEGER, allocationTotalReserved INTEGER, "
+    "allocationTotalActive INTEGER, releaseTotalAllocated INTEGER, releaseTotalReserved INTEGER, "
+    "releaseTotalActive INTEGER, streamPtr INTEGER, deviceId INTEGER"
+)
+
+
+def write(run: Run, path: Path) -> None:
+    """Write the file."""
+    with new_database(path) as database:
+        _machine(run, database)
+        profiler_db_device.write(run, database)
+        profiler_db_host.write(run, database)
+        _memory(run, database)
+        database.texts()
+
+
+def _machine(run: Run, database: Writer) -> None:
+    """Write the small tables: the machine, the session, the clocks."""
+    devices = range(run.parameters.devices)
+    start, end = run.steps[0].start_ns, run.steps[-1].end_ns
+    texts = "id INTEGER PRIMARY KEY,name TEXT"
+    database.table(
+        "SESSION_TIME_INFO", "startTimeNs INTEGER,endTimeNs INTEGER", [(start - 10**8, end + 10**8)]
+    )
+    database.table("NPU_INFO", "id INTEGER,name TEXT", [(each, "Ascend910B") for each in devices])
+    database.table("HOST_INFO", "hostUid TEXT,hostName TEXT", [("3538958389648580163", "ubuntu")])
+    database.table("ENUM_API_TYPE", texts, _API_TYPES.items())
+    database.table("ENUM_HCCL_DATA_TYPE", texts, enumerate(_DATA_TYPES))
+    database.table(
+        "META_DATA",
+        "name TEXT,value TEXT",
+        [("SCHEMA_VERSION", "1.0.0"), ("ENV_VARIABLES", json.dumps(VARIABLES))],
+    )
+    database.table(
+        "AICORE_FREQ",
+        "deviceId INTEGER,timestampNs NUMERIC,freq INTEGER",
+        [(device, at, mhz) for device in devices for at, mhz in frequencies(run)],
+    )
+    database.table(
+        "RANK_DEVICE_MAP",
+        "rankId INTEGER, deviceId INTEGER",
+        [(run.parameters.rank, device) for device in devices],
+    )
+    database.table(
+        "GC_RECORD",
+        "startNs INTEGER, endNs INTEGER, globalTid INTEGER",
+        [(at, at + length, run.pid << 32 | run.pid) for at, length in collections(run)],
+    )
+    if run.parameters.schedule:
+        database.table(
+            "STEP_TIME",
+            "id INTEGER, startNs INTEGER, endNs INTEGER",
+            [(run.step_id(n), step.start_ns, step.end_ns) for n, step in enumerate(run.steps)],
+        )
+
+
+def _memory(run: Run, database: Writer) -> None:
+    """Write the blocks of device memory; the last one is not released."""
+    own = blocks(run)
+    components = [database.text(name, _MEMORY_TEXTS) for name in ("PTA", "APP")]
+    rows = list(
+        zip(
+            [database.text(name, _MEMORY_TEXTS) for name in own.name],
+            own.size.tolist(), own.allocated_ns.tolist(), own.duration_ns.tolist(),
+            own.total.tolist(), own.device.tolist(), strict=True,
+        )
+    )  # fmt: skip
+    records = []
+    operators: list[tuple[object, ...]] = []
+    for number, (name, size, at, length, total, device) in enumerate(rows):
+        records.append((components[0], at, total, RESERVED, total, STREAM, device))
+        end, rest = at + length, total - size
+        released = (end, end, length, length, total, RESERVED, total, rest, RESERVED, rest)
+        kept = (None, None, None, None, total, RESERVED, total, None, None, None)
+        moments = kept if number == len(rows) - 1 else released
+        operators.append((name, size, at, *moments, STREAM, device))
+    database.table("MEMORY_RECORD", _RECORD, records)
+    database.table("OP_MEMORY", _OPERATOR, operators)

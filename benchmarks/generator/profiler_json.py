@@ -1,0 +1,76 @@
+"""profiler_info_N.json and profiler_metadata.json: the settings of the recording."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from benchmarks.generator.run import EPOCH_NS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.generator.parameters import Parameters
+
+VARIABLES = {
+    "ASCEND_GLOBAL_LOG_LEVEL": "",
+    "HCCL_RDMA_TC": "",
+    "HCCL_RDMA_SL": "",
+    "ACLNN_CACHE_LIMIT": "",
+    "HOST_CACHE_CAPACITY": "",
+    "ASCEND_ENHANCE_ENABLE": "",
+    "PYTORCH_NPU_ALLOC_CONF": "",
+    "ASCEND_LAUNCH_BLOCKING": "",
+}
+_VERSIONS = {"cann8.3": ("2.7.1", "8.3.RC1"), "newest": ("2.9.0", "8.5.0")}
+
+
+def write_info(own: Parameters, export: str, path: Path) -> None:
+    """Write profiler_info_N.json."""
+    named = own.version in _VERSIONS
+    schedule = {"wait": 0, "active": own.steps, "warmup": 1, "repeat": 1, "skip_first": 10}
+    common = {
+        "activities": ["ProfilerActivity.CPU", "ProfilerActivity.NPU"],
+        **({"schedule": schedule} if own.schedule else {}),
+        "record_shapes": own.shapes,
+        "profile_memory": True,
+        "with_stack": own.stacks,
+        "with_flops": False,
+        "with_modules": own.modules,
+    }
+    experimental = {
+        "_profiler_level": f"Level{own.level}",
+        "_aic_metrics": "ACL_AICORE_PIPE_UTILIZATION" if own.level else "ACL_AICORE_NONE",
+        "_l2_cache": False,
+        "_msprof_tx": False,
+        "_data_simplification": True,
+        "record_op_args": False,
+        "_export_type": [export] if named else export,
+        "_op_attr": False,
+        "_gc_detect_threshold": 0.0,
+    }
+    info: dict[str, object] = {
+        "config": {"common_config": common, "experimental_config": experimental},
+        "start_info": {"syscnt_enable": True, "freq": 100, "start_cnt": 17_238_197_612_056,
+                       "start_monotonic": 172_163_581_670_080},
+        "end_info": {"collectionTimeEnd": EPOCH_NS, "MonotonicTimeEnd": 172_164_265_133_640},
+    }  # fmt: skip
+    if named:
+        torch_npu, cann = _VERSIONS[own.version]
+        info |= {"torch_npu_version": torch_npu, "cann_version": cann, "rank_id": str(own.rank)}
+    else:
+        info["rank_id"] = own.rank
+    path.write_text(json.dumps(info, indent=4), encoding="utf-8")
+
+
+def write_metadata(own: Parameters, path: Path) -> None:
+    """Write profiler_metadata.json."""
+    group = {
+        "group_name": "default_group", "group_rank": own.rank,
+        "global_ranks": list(range(own.ranks)),
+    }  # fmt: skip
+    metadata: dict[str, object] = {"ENV_VARIABLES": VARIABLES}
+    if own.ranks > 1:
+        metadata["distributed_args"] = {"rank": own.rank, "world_size": own.ranks}
+        metadata["parallel_group_info"] = {"group_name_0": group}
+    path.write_text(json.dumps(metadata, indent=4), encoding="utf-8")
