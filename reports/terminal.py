@@ -15,6 +15,7 @@ from npufix.reports.terminal_tables import (
     show_ranks,
     show_split,
 )
+from npufix.reports.terminal_text import paragraph
 from npufix.reports.wording import coverage_text, environment_text, plain, totals_text
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _LINES_SHOWN = 5
 
 def show(report: Report, console: Console, *, details: bool) -> None:
     """Print a whole report; ``details`` adds all figures, conditions that hold and modules."""
-    console.print(Text(plain(report.headline), style="bold"))
+    paragraph(report.headline, console, "bold")
     _show_environment(report, console)
     # Where no place is known, the shapes are what leads to the code.
     lost = not (report.attributed or report.attributed_to_functions)
@@ -63,7 +64,7 @@ def show_problems(problems: Sequence[Problem], console: Console) -> None:
     console.print("Partial:", style="bold yellow")
     for problem in problems:
         text = f"{problem.where}: {problem.what} -- {problem.remedy}"
-        console.print(Text(f"  {plain(text)}"))
+        paragraph(text, console, margin="  ")
 
 
 def _show_environment(report: Report, console: Console) -> None:
@@ -71,22 +72,22 @@ def _show_environment(report: Report, console: Console) -> None:
     if environment is None:
         return
     if environment.simulated:
-        console.print(Text(f"Simulated dump: {plain(environment.simulated)}", "yellow"))
+        paragraph(f"Simulated dump: {environment.simulated}", console, "yellow")
     if known := environment_text(environment):
-        console.print(Text(plain(known), "dim"))
+        paragraph(known, console, "dim")
 
 
 def _show_hot_operators(report: Report, console: Console, *, details: bool) -> None:
     show_hot_operators(report.hot_operators, console, details=details)
     for line in filter(None, (totals_text(report.split), coverage_text(report))):
-        console.print(Text(line, "dim"))
+        paragraph(line, console, "dim")
 
 
 def _show_not_recorded(report: Report, console: Console, *, details: bool) -> None:
     """Print what the dump does not hold and, with ``details``, the code that collects it."""
     console.print("Not recorded:", style="bold")
     for part in report.not_recorded:
-        console.print(Text(f"  {plain(part.name)}: {plain(part.value)}"))
+        paragraph(f"{part.name}: {part.value}", console, margin="  ")
     if report.collect and details:
         console.print("To collect it:", style="bold")
         console.print(Text("\n".join(map(plain, report.collect.splitlines()))), soft_wrap=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from npufix.reports.terminal_text import indented
+from npufix.reports.terminal_text import indented, paragraph
 from npufix.reports.wording import counted, few_tensors, figures_text, milliseconds, plain
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def show_split(split: StepSplit | None, console: Console) -> None:
     mean = f" (mean of {split.steps} steps)" if split.steps > 1 else ""
     line = f"{split.unit.capitalize()} {milliseconds(split.total_ns)}{mean}: "
     line += ", ".join(f"{name} {milliseconds(ns)} {ns / total:.1%}" for name, ns in parts)
-    console.print(Text(line))
+    paragraph(line, console)
     if split.overlapped_ns:
         hidden = milliseconds(split.overlapped_ns)
         indented(Text(f"{hidden} of communication is hidden behind computing", "dim"), console)

@@ -1,7 +1,8 @@
-"""Text below a row, on a terminal."""
+"""Lines of text on a terminal, wrapped at its width."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -12,6 +13,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MARGIN = "   "
+
+
+def paragraph(text: str, console: Console, style: str = "", margin: str = "") -> None:
+    """Print text of several lines if need be; a number stays with its unit."""
+    joined = re.sub(r"(?<=\d) (?=(?:us|ms)\b)", "\xa0", plain(text))
+    for part in Text(joined, style).wrap(console, max(1, console.width - len(margin))):
+        part.rstrip()
+        part.plain = part.plain.replace("\xa0", " ")
+        console.print(Text.assemble(margin, part))
 
 
 def indented(line: str | Text, console: Console) -> None:

@@ -16,7 +16,7 @@ from benchmarks.generator.dump import write_dump
 from benchmarks.generator.parameters import Parameters
 from benchmarks.generator.run import simulate
 from benchmarks.generator.truth import kernel_truths
-from damage import KINDS, Damage, columns, damaged_copy, damages, drop_column
+from dump_damage import KINDS, Damage, columns, damaged_copy, damages, drop_column
 from hypothesis import example, given, settings
 from logical_runs import SETTINGS, kernel_rows
 
