@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _MARGIN = "   "
+# Nothing that can be seen in a text, and no white space, at which a line could be broken.
+_GLUE = "\ue000"
 
 
 def paragraph(text: str, console: Console, style: str = "", margin: str = "") -> None:
     """Print text of several lines if need be; a number stays with its unit."""
-    joined = re.sub(r"(?<=\d) (?=(?:us|ms)\b)", "\xa0", plain(text))
+    joined = re.sub(r"(?<=\d) (?=(?:us|ms)\b)", _GLUE, plain(text))
     for part in Text(joined, style).wrap(console, max(1, console.width - len(margin))):
         part.rstrip()
-        part.plain = part.plain.replace("\xa0", " ")
+        part.plain = part.plain.replace(_GLUE, " ")
         console.print(Text.assemble(margin, part))
 
 

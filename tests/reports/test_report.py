@@ -14,6 +14,7 @@ from rich.console import Console
 from npufix.reports import report as model
 from npufix.reports.markdown import to_markdown
 from npufix.reports.terminal import show
+from npufix.reports.terminal_text import paragraph
 from npufix.reports.wording import milliseconds, plain
 
 
@@ -102,6 +103,16 @@ def test_another_schema_version_is_refused() -> None:
 )
 def test_times_have_three_digits(ns: int, text: str) -> None:
     assert milliseconds(ns) == text
+
+
+def test_a_number_stays_with_its_unit_and_no_line_ends_in_a_blank() -> None:
+    for width in range(12, 40):
+        out = io.StringIO()
+        paragraph("free 25.7 ms of it, computing 0 us", Console(file=out, width=width))
+        lines = out.getvalue().splitlines()
+        assert " ".join(lines) == "free 25.7 ms of it, computing 0 us"
+        assert not any(line.startswith(("ms", "us")) for line in lines)
+        assert not any(line.endswith(" ") for line in lines)
 
 
 def test_plain_keeps_text_and_drops_what_steers() -> None:
