@@ -43,8 +43,8 @@ class Evidence:
     host_ops: pd.DataFrame
     """The operators of the steady steps, with the same columns."""
     calls: pd.DataFrame
-    """One row per distinct (path, line, name, input_dims, input_types), with ``count``: the calls
-    of the steady steps whose executing line is known."""
+    """One row per distinct (path, line, name, input_dims, input_types) of the calls whose executing
+    line is known, in whatever step: all of them prove. ``count`` is that of the steady steps."""
     split: pd.DataFrame
     """The steady rows of ``Profile.steps``."""
     steps: int
@@ -87,13 +87,13 @@ def gather_evidence(profile: Profile, mapped: Mapping[str, str]) -> Evidence:
     odd = [step.step for step in left_out]
     steady = _is_steady(profile.kernels["step"], odd)
     ops = profile.host_ops
-    host_ops = frames.located(rows_of(ops, _is_steady(_host_steps(ops), odd)))
+    host_ops, steady_ops = frames.located(ops), _is_steady(_host_steps(ops), odd)
     return Evidence(
         kernels=frames.located(profile.kernels),
         computes=~profile.kernels["communication"].to_numpy(dtype=bool),
         steady=steady,
-        host_ops=host_ops,
-        calls=_distinct_calls(host_ops),
+        host_ops=rows_of(host_ops, steady_ops),
+        calls=_distinct_calls(host_ops, steady_ops),
         split=split,
         steps=max(1, int(profile.kernels["step"][steady].nunique())),
         left_out=tuple(left_out),
@@ -166,12 +166,12 @@ def _host_steps(ops: pd.DataFrame) -> pd.Series[int]:
     return pd.Series(pd.arrays.IntegerArray(steps, outside), index=ops.index)
 
 
-def _distinct_calls(host_ops: pd.DataFrame) -> pd.DataFrame:
+def _distinct_calls(host_ops: pd.DataFrame, steady: Mask) -> pd.DataFrame:
     # What a backward operator got belongs to another call, the forward one.
     known = (host_ops["basis"] == "call-stack") & (host_ops["path"] != "")
     keys = ["path", "line", "name", "input_dims", "input_types"]
-    calls = host_ops.loc[known, keys]
-    return calls.groupby(keys, sort=True, observed=True).size().rename("count").reset_index()
+    calls = host_ops.loc[known, keys].assign(count=steady[known.to_numpy()].astype(np.int64))
+    return calls.groupby(keys, sort=True, observed=True)["count"].sum().reset_index()
 
 
 def _call(name: str, dims: str, types: str) -> RecordedCall:

@@ -64,7 +64,8 @@ def map_recorded_paths(
     votes: Counter[tuple[tuple[str, ...], tuple[str, ...]]] = Counter()
     for each in candidates:
         votes[each.moved] += each.same
-    best = {move for move, count in votes.items() if count == max(votes.values()) and count > 0}
+    most = max(votes.values(), default=0)
+    best = {move for move, count in votes.items() if count == most > 0}
     # As long as nothing of the source lies deeper than recorded, no folder is made up.
     plain = {(root, folder) for root, folder in best if not folder}
     chosen = plain if len(plain) == 1 else best
