@@ -9,9 +9,11 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from npufix.rewriters.verification.values import Several, Spec, Tensor, Value
+import torch
+
+from npufix.rewriters.verification.values import Made, Several, Spec, Tensor, Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +32,7 @@ SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"max_.*(pos|len|seq)|seq_?len|max_?len", (16,)),
     (r"layers?$|depth|groups?$|stride|dilation", (1, 2)),
     (r"padding$", (0, 1)),
-    (r"^axis$", (-1, 1, 0)),
+    (r"axis$|unsqueeze_dim", (-1, 2, 1, 0)),
     (r"^dim$", (8, -1, 1, 0)),
     (r"rep(eat)?s?$|times|n_rep", (2, 1)),
     (r"layer_idx|rank|pad_token|_id$|_idx$|index$", (0, 3)),
@@ -51,15 +53,22 @@ TEXTS: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"reduction", ("mean", "sum", "none")),
     (r"act", ("silu", "gelu", "relu")),
     (r"attn_impl", ("eager",)),
+    (r"^device$|_device$", ("cpu",)),
 )
 INTEGER_TENSOR = (
     r"ids?$|idx$|ind(ex|ices|exes)$|labels?$|targets?$|tokens?$|^gt|lens?$|lengths?$|offsets?$"
     r"|selected|^y$|classes$|positions?$|inds?$"
 )
 _TABLE = r"^(cos|sin)|freqs|rotary|rope"
+HEADS = r"^x?([qkv]|query|key|value)(_|$)|^(queries|keys|values)$"
+"""Queries, keys and values: split into heads, more often than not."""
 MASK = r"mask|keep|valid$|is_pad"
 _UNIT_TENSOR = r"prob|alpha|weights?_matrix|conf"
+_MODEL = "model|net|network|module"
 _TENSOR_ANNOTATION = r"Tensor"
+_MODULE_ANNOTATION = r"(nn\.|^)Module$"
+_ABSENT = r"Optional\[|\| *None|None *\|"
+_HEADS = 4
 # Every symbol has its own size, so that a wrong axis cannot pass by coincidence.
 WIDTH = 8
 BASES: tuple[tuple[int, ...], ...] = (
@@ -72,6 +81,7 @@ BASES: tuple[tuple[int, ...], ...] = (
     (2, WIDTH, 3, 3),
     (4, 4),
     (),
+    (1, 2, 32, 32),  # what some operators want
 )
 
 
@@ -135,34 +145,27 @@ def scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec]:
     return specs
 
 
-def tensors(parameter: Parameter, base: tuple[int, ...]) -> list[Spec]:
+def tensors(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()) -> list[Spec]:
     """Return guesses that are tensors, with shapes that go with ``base``."""
     name, annotation = parameter.name.lower(), parameter.annotation
-    lead, last = base[:-1], base[-1:]
-    rows = (*base[:1], *base[-2:-1])
-    same = [base, lead, last, base[-2:], (*lead, 1), base[:1]]
-    if re.search(_TABLE, name):
-        same = [base[-2:], (1, 1, *base[-2:]), *same]
-    fewer = [lead, base, (*lead, 1), base[:1], (*base[:1], 1), last, rows, (*lead, 2)]
-    if re.search("position", name):
-        fewer = [rows, *fewer]
-    ints = [Tensor(s, "int", h) for s in _distinct(fewer) for h in (4, 2, WIDTH)]
-    bools = [Tensor(s, "bool") for s in _distinct([base, lead, (*lead, 1), last, base[:1]])]
-    floats = [Tensor(s) for s in _distinct(same)]
-    units = [Tensor(s, "unit") for s in _distinct(same)]
-    order: list[list[Tensor]]
+    floats = [Tensor(s) for s in _shapes(name, base, widths)]
+    units = [Tensor(s.shape, "unit") for s in floats]
+    ints = _integers(name, base)
+    bools = _masks(name, base)
+    order: list[list[Tensor]] = [floats, ints[:6], bools[:2], units[:1]]
     if re.search("Long|Int", annotation):
         order = [ints]
     elif "Bool" in annotation:
         order = [bools]
     elif re.search(MASK, name):
-        order = [bools, floats[:2], ints[:6]]
+        # Between heads, what is added to the scores; elsewhere, what selects.
+        added = [Tensor(s.shape, "additive") for s in floats[:1]]
+        order = [added, floats[:1], bools, floats[1:2], ints[:6]]
+        order = order if len(base) == _HEADS else [bools, floats[:2], ints[:6]]
     elif re.search(INTEGER_TENSOR, name):
         order = [ints, floats[:2]]
     elif re.search(_UNIT_TENSOR, name):
         order = [units, floats]
-    else:
-        order = [floats, ints[:6], bools[:2], units[:1]]
     specs: list[Spec] = [spec for group in order for spec in group]
     if re.search(r"(Tuple|tuple|List|list|Sequence)\[", annotation):
         pair: list[Spec] = [Several((s, s)) for s in specs[:4] if isinstance(s, Tensor)]
@@ -170,15 +173,82 @@ def tensors(parameter: Parameter, base: tuple[int, ...]) -> list[Spec]:
     return specs
 
 
+def _shapes(name: str, base: tuple[int, ...], widths: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the shapes that floating tensors may have."""
+    lead, last = base[:-1], base[-1:]
+    others = [(*lead, width) for width in widths] if base else []
+    found = [base, *others, lead, last, base[-2:], (*lead, 1), base[:1]]
+    heads = len(base) == _HEADS
+    if re.search(_TABLE, name):
+        # Per position, per row and position, as they come out of the cache or of the module.
+        rowwise = [(*base[:1], *base[-2:]), (1, *base[-2:])] if heads else []
+        other = [(*base[:2], *base[-1:])] if heads else []
+        found = [*rowwise, base[-2:], (1, 1, *base[-2:]), *other, *found]
+    if re.search(MASK, name) and heads:
+        found.insert(0, _between_positions(base))
+    return _distinct(found)
+
+
+def _integers(name: str, base: tuple[int, ...]) -> list[Tensor]:
+    lead, last = base[:-1], base[-1:]
+    rows = (*base[:1], *base[-2:-1])
+    shapes = [lead, base, (*lead, 1), base[:1], (*base[:1], 1), last, rows, (*lead, 2)]
+    highs = [4, 2, WIDTH]
+    if re.search("position", name):
+        shapes.insert(0, rows)
+        highs[:0] = base[-2:-1]  # they index a table that is as long
+    return [Tensor(s, "int", h) for s in _distinct(shapes) for h in highs]
+
+
+def _masks(name: str, base: tuple[int, ...]) -> list[Tensor]:
+    lead, last = base[:-1], base[-1:]
+    shapes = [base, lead, (*lead, 1), last, base[:1]]
+    if re.search(MASK, name) and len(base) == _HEADS:
+        shapes.insert(0, _between_positions(base))
+    return [Tensor(s, "bool") for s in _distinct(shapes)]
+
+
+def _between_positions(base: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of what is added to the scores of every head."""
+    return (*base[:1], 1, base[-2], base[-2])
+
+
 def _distinct(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(shapes))
+
+
+def guessed(name: str) -> object:
+    """Return what an attribute of this name may be; raise ``AttributeError`` if nobody knows."""
+    lower = name.lower()
+    if re.search(FLAGS, lower):
+        return False
+    for table in (FLOATS, TEXTS, SIZES):
+        values = _named(table, lower)
+        if values:
+            return values[0]
+    raise AttributeError(name)
+
+
+class StandInModule(torch.nn.Module):
+    """A module that is an argument, for the sake of ``training`` and of a few numbers."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 — whatever the name suggests
+        """Invent what is not there."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return guessed(name)
 
 
 def guesses(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()) -> list[Spec]:
     """Return everything worth trying, the likeliest first."""
     plain = scalars(parameter, widths)
     wants_tensor = re.search(_TENSOR_ANNOTATION, parameter.annotation) is not None
-    made = tensors(parameter, base)
+    made = tensors(parameter, base, widths)
+    if re.search(_MODULE_ANNOTATION, parameter.annotation):
+        return [Made(StandInModule, "a stand-in module")]
+    if re.fullmatch(_MODEL, parameter.name) and not parameter.has_default:
+        return [Made(lambda: torch.nn.Linear(WIDTH, WIDTH), "a linear layer"), *made]
     if parameter.has_default:
         default: list[Spec] = [Value(parameter.default)]
         others = made if wants_tensor or parameter.default is None else []
@@ -187,7 +257,8 @@ def guesses(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] =
         ]
         return default + (others if wants_tensor else same_kind + others)
     if wants_tensor:
-        return made
+        absent: list[Spec] = [Value(None)] if re.search(_ABSENT, parameter.annotation) else []
+        return absent + made
     if parameter.annotation and plain:
         return plain
     # No annotation: a name that is known to be a number is tried as one first.

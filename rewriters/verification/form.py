@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import math
 import random
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from npufix.rewriters.matching import pattern_of, unmentioned
 from npufix.rewriters.verdict import Status, Verdict
 from npufix.rewriters.verification import npu_operators
+from npufix.rewriters.verification.called import called
 from npufix.rewriters.verification.compare import Judge
-from npufix.rewriters.verification.observe import Gradients, Observation, Prepared, leaves, observe
+from npufix.rewriters.verification.observe import (
+    Gradients,
+    Observation,
+    Prepared,
+    leaves,
+    observe,
+    seed_everything,
+)
+from npufix.rewriters.verification.target import cast, state_of
+from npufix.rewriters.verification.values import ROUNDINGS, rounded
+from npufix.rules.substitution import Spelling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npufix.rules.substitution import Form
 
 T = TypeVar("T")
 
 _ROUNDS = 24
+_RULE_S = 60.0
+"""A rule is no stranger's code, and its first call may import half of torch."""
+_INFERENCE = "inference"
+"""The condition of a form whose operators have no gradient."""
 
 
 class SeededDraw:
@@ -75,33 +95,49 @@ def bind_torch(function: Callable[..., Any]) -> Callable[..., Any]:
     scope.setdefault("nn", torch.nn)
     # Always anew: the schemas of the version in question.
     scope["torch_npu"] = npu_operators.install()
+    scope["mindspeed"] = sys.modules["mindspeed"]
     return function
 
 
 def verify_form(form: Form, seed: int = 0, rounds: int = _ROUNDS) -> Verdict:
-    """Run both functions of ``form`` on ``rounds`` drawn inputs and compare all they do."""
+    """Run both functions of ``form`` on ``rounds`` drawn inputs and compare all they do.
+
+    Where the pattern offers several spellings, each round takes the next one.
+    """
     pattern, replacement = bind_torch(form.pattern), bind_torch(form.replacement)
     inputs = bind_torch(form.inputs)
+    inference = any(condition.name == _INFERENCE for condition in form.conditions)
+    modes: tuple[Gradients, ...] = ("none",) if inference else ("leaf", "copy", "none")
     judge, kernels, changed, raised = Judge(), set[str](), set[str](), ""
     for number in range(seed, seed + rounds):
-        # Drawn anew for each run, so that none sees what another one wrote.
-        first = _ready(pattern, inputs(SeededDraw(number)))
-        original, mode = _observed(pattern, inputs, first, number)
+        with _spelling(number - seed):
+            original, mode = _observed(pattern, inputs, modes, number)
         if original.error:
             raised = original.error
             continue
-        npu_operators.called.clear()
-        after = observe(_ready(replacement, inputs(SeededDraw(number))), mode, number)
-        kernels |= npu_operators.called
-        wide = {name: _doubled(value) for name, value in inputs(SeededDraw(number)).items()}
-        low = _lowest(first.arguments)
-        reference = observe(_ready(pattern, wide), mode, number, oracle_of=low)
+        first, oracle = (
+            _drawn(inputs, number),
+            _Oracle(pattern, inputs, mode, number, number - seed),
+        )
+        called.clear()
+        has_defaults = bool(pattern.__defaults__)
+        defaults = unmentioned(pattern_of(pattern), number - seed) if has_defaults else {}
+        after = observe(
+            _ready(_with(replacement, defaults), _drawn(inputs, number)),
+            mode,
+            number,
+            seconds=_RULE_S,
+        )
+        kernels |= called
         changed |= original.changed
-        judge.add(_words(first.arguments), _size(first.arguments), original, after, reference)
+        words, size = _words(first), _size(first)
+        judge.add(words, size, original, after, oracle.run(), rounded=oracle.rounded)
     judge.decide()
     ground = f"torch {torch.__version__.partition('+')[0]}, CPU"
     if kernels:
         ground += f" + reference kernels: {', '.join(sorted(kernels))}"
+    if inference:
+        ground += "; without gradients"
     scope = f"{form.pattern.__module__}.{form.pattern.__qualname__}"
     count = judge.cases
     if not count:
@@ -114,25 +150,78 @@ def verify_form(form: Form, seed: int = 0, rounds: int = _ROUNDS) -> Verdict:
     return Verdict(Status.EQUIVALENT, ground, scope, cases=count, measures=measures)
 
 
+@dataclass(frozen=True, slots=True)
+class _Oracle:
+    """The pattern in float64."""
+
+    pattern: Callable[..., Any]
+    inputs: Callable[..., Mapping[str, Any]]
+    mode: Gradients
+    number: int
+    spelling: int
+
+    def run(self, rounding: int | None = None) -> Observation:
+        drawn = _drawn(self.inputs, self.number)
+        low = _lowest(drawn)
+        wide = {name: _doubled(value) for name, value in drawn.items()}
+        if rounding is not None:
+            wide = {name: rounded(value, low, rounding) for name, value in wide.items()}
+        ready = _ready(self.pattern, wide)
+        with _spelling(self.spelling):
+            return observe(ready, self.mode, self.number, oracle_of=low, seconds=_RULE_S)
+
+    def rounded(self) -> list[Observation]:
+        return [self.run(rounding) for rounding in ROUNDINGS]
+
+
+@contextmanager
+def _spelling(chosen: int) -> Iterator[None]:
+    Spelling.chosen = chosen
+    try:
+        yield
+    finally:
+        Spelling.chosen = 0
+
+
 def _observed(
     pattern: Callable[..., Any],
     inputs: Callable[..., Mapping[str, Any]],
-    first: Prepared,
+    modes: Sequence[Gradients],
     number: int,
 ) -> tuple[Observation, Gradients]:
-    seen = observe(first, "leaf", number)
-    if not seen.error:
-        return seen, "leaf"
-    modes: tuple[Gradients, ...] = ("copy", "none")
     for mode in modes:
-        seen = observe(_ready(pattern, inputs(SeededDraw(number))), mode, number)
+        # Drawn anew for each run, so that none sees what another one wrote.
+        seen = observe(_ready(pattern, _drawn(inputs, number)), mode, number, seconds=_RULE_S)
         if not seen.error:
-            return seen, mode
-    return seen, "none"
+            break
+    return seen, mode
+
+
+def _drawn(inputs: Callable[..., Mapping[str, Any]], number: int) -> dict[str, Any]:
+    seed_everything(number)  # the modules among the arguments take their weights from there
+    drawn = inputs(SeededDraw(number))
+    return {n: copy.deepcopy(v) if _is_module(v) else v for n, v in drawn.items()}
+
+
+def _is_module(value: object) -> bool:
+    return isinstance(value, torch.nn.Module)
+
+
+def _with(function: Callable[..., Any], defaults: Mapping[str, object]) -> Callable[..., Any]:
+    """Return ``function`` with the defaults of what one spelling of the pattern does without."""
+    return lambda **passed: function(**{**passed, **defaults})
 
 
 def _ready(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Prepared:
-    return Prepared(lambda passed: function(**passed), arguments)
+    def state() -> dict[str, object]:
+        return {
+            inner: value
+            for name, argument in arguments.items()
+            if _is_module(argument)
+            for inner, value in state_of(argument, name).items()
+        }
+
+    return Prepared(lambda passed: function(**passed), arguments, state)
 
 
 def _tensors(arguments: Mapping[str, object]) -> list[torch.Tensor]:
@@ -150,15 +239,27 @@ def _size(arguments: Mapping[str, object]) -> int:
 
 
 def _words(arguments: Mapping[str, object]) -> str:
-    return ", ".join(
-        f"{name}={str(v.dtype).removeprefix('torch.')}{list(v.shape)}"
-        if isinstance(v, torch.Tensor)
-        else f"{name}={v!r}"
-        for name, v in arguments.items()
-    )
+    return ", ".join(f"{name}={_word(value)}" for name, value in arguments.items())
+
+
+def _word(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_word, value))}]"
+    if isinstance(value, torch.optim.Optimizer):
+        return type(value).__name__
+    return str(getattr(value, "__name__", "")) or repr(value)
 
 
 def _doubled(value: object) -> object:
+    if isinstance(value, torch.nn.Module):
+        cast(value, torch.float64)
+        return value
     if isinstance(value, torch.Tensor) and value.is_floating_point():
-        return value.double()
+        return value.detach().double().requires_grad_(value.requires_grad)
+    if isinstance(value, list):
+        return [_doubled(item) for item in value]
+    if type(value) is tuple:
+        return tuple(_doubled(item) for item in value)
     return value

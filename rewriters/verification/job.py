@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+PROBE = "npufix_operands_"
+"""The function that the text of ``Job.probe`` calls."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedOp:
@@ -39,3 +42,10 @@ class Job:
     """The user's; empty if unknown."""
     floating: bool = False
     """A condition of the rule says that the tensors are floating point: no others are tried."""
+    probe: str = ""
+    """The original with a call of ``rewrite.PROBE`` in place of the new code: it gets the operands
+    by their names in the rule."""
+    vouched: tuple[str, ...] = ()
+    """Names of the conditions that only the user vouches for: calls that break them say nothing."""
+    inference: bool = False
+    """The operator has no gradient and the user says that none is wanted: none is compared."""

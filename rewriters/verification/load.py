@@ -3,7 +3,8 @@
 Only the definitions that the function needs are executed: that is faster than the whole module
 (``transformers`` imports for seconds), survives imports that are missing here, and does not
 start a training script. Where that fails the whole module is executed, and at last the needed
-definitions again, with placeholders for what cannot be imported.
+definitions again: what cannot be imported is then taken from the neighbouring files in the same
+way, and has a placeholder where even that fails.
 """
 
 from __future__ import annotations
@@ -12,22 +13,32 @@ import __future__
 import ast
 import importlib
 import linecache
+import re
 import sys
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from npufix.rewriters.verification.attempt import attempt
+from npufix.rewriters.verification.needed import (
+    IMPORTS,
+    bound_names,
+    needed_statements,
+    used_names,
+)
+from npufix.rewriters.verification.placeholder import Placeholder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 _IMPORT_S = 30.0
 _OURS = "__npufix__"
-_IMPORTS = (ast.Import, ast.ImportFrom)
+_DEEPEST = 5
+"""How many files away a definition is looked for."""
+_CONFIG_BASE = r"^Pre[tT]rained\w*Config$"
+"""Its own file needs half of the package; a configuration needs nothing of it here."""
 
 
 class LoadError(Exception):
@@ -43,43 +54,27 @@ class Loaded:
     """What its code objects carry: tells the lines of two versions of one file apart."""
     missing: tuple[str, ...] = ()
     """Imports that a placeholder stands for."""
+    names: tuple[str, ...] = ()
+    """Everything that the file defines or imports, executed or not."""
+    find: Callable[[str], object] = field(default=lambda _: None)
+    """Return one of ``names``, executing what it needs; None if that is not possible."""
 
 
-class Placeholder:
-    """Stands for something that could not be imported.
+@dataclass(slots=True)
+class _Package:
+    """The files of the user's package that were read so far."""
 
-    Harmless as a decorator or a base class while the definitions are executed; an error as soon
-    as the function to verify uses it, for what it computes would be neither right nor wrong.
-    """
+    folders: tuple[Path, ...]
+    files: dict[Path, _Module] = field(default_factory=dict)
 
-    def __init__(self, name: str, loading: list[bool]) -> None:
-        """Remember what is missing, and the flag that says when loading is over."""
-        self._name = name
-        self._loading = loading
 
-    def _use(self) -> None:
-        if not self._loading:
-            raise ImportError(f"{self._name} could not be imported")
-
-    def __call__(self, *args: object, **keywords: object) -> object:
-        """Return a decorated function as it was; anything else stays a placeholder."""
-        self._use()
-        if len(args) == 1 and not keywords and isinstance(args[0], types.FunctionType | type):
-            return args[0]
-        return Placeholder(f"{self._name}(...)", self._loading)
-
-    def __getattr__(self, name: str) -> Placeholder:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        self._use()
-        return Placeholder(f"{self._name}.{name}", self._loading)
-
-    def __mro_entries__(self, _bases: tuple[object, ...]) -> tuple[type, ...]:
-        return (torch.nn.Module,)
-
-    def __bool__(self) -> bool:
-        self._use()
-        return False
+@cache
+def can_import(package: str, folder: Path) -> bool:
+    """Say whether a package imports, and is the one that the user's file belongs to."""
+    failed = attempt(lambda: importlib.import_module(package), _IMPORT_S).error
+    top = package.partition(".")[0]
+    found = getattr(sys.modules.get(top), "__path__", None) or [""]
+    return not failed and Path(found[0]).resolve() == (folder / top).resolve()
 
 
 def package_of(path: Path) -> tuple[str, Path]:
@@ -105,22 +100,21 @@ def make_importable(*folders: Path) -> None:
 
 def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
     """Execute what ``qualname`` needs of ``text``; raise ``LoadError`` if nothing works."""
+    _, folder = package_of(Path(path))
+    make_importable(folder, Path(root))
     try:
-        tree = ast.parse(text)
+        module = _Module(text, Path(path), tag, _Package((folder, Path(root))))
     except (SyntaxError, ValueError) as error:
         raise LoadError(f"the text does not compile: {error}") from None
-    package, folder = package_of(Path(path))
-    make_importable(folder, Path(root))
-    module = _Module(text, Path(path), package, tag)
     target = qualname.partition(".")[0]
-    needed = needed_statements(tree, target)
-    if not any(target in _bound(statement) for statement in needed):
+    needed = needed_statements(module.tree, target)
+    if not any(target in bound_names(statement) for statement in needed):
         raise LoadError(f"{target} is not defined in this file")
     reasons: list[str] = []
     for execute in (
-        lambda: module.parts(needed, strict=True),
-        lambda: module.whole(tree),
-        lambda: module.parts(needed, strict=False),
+        lambda: module.exactly(needed),
+        module.whole,
+        lambda: module.as_far_as_possible([target]),
     ):
         outcome = attempt(execute, _IMPORT_S)
         loaded = outcome.value
@@ -131,14 +125,20 @@ def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
 
 
 class _Module:
-    def __init__(self, text: str, path: Path, package: str, tag: str) -> None:
+    def __init__(self, text: str, path: Path, tag: str, package: _Package, depth: int = 0) -> None:
+        self.tree = ast.parse(text)
         self._path = path
         # Statements may be compiled one by one, where a future import would bind only itself.
         lazy = "from __future__ import annotations" in text
         self._flags = __future__.annotations.compiler_flag if lazy else 0
-        self._package = package
-        self._name = f"{package}.{path.stem}" if package else path.stem
+        self._inside, self._folder = package_of(path)
+        self._name = f"{self._inside}.{path.stem}" if self._inside else path.stem
         self._filename = f"{path} ({tag})"
+        self._package = package
+        self._depth = depth
+        self._live: types.ModuleType | None = None
+        self._done: set[int] = set()
+        self._missing: set[str] = set()
         linecache.cache[self._filename] = (
             len(text),
             None,
@@ -149,8 +149,9 @@ class _Module:
     def _fresh(self) -> types.ModuleType:
         module = types.ModuleType(self._name)
         module.__file__ = str(self._path)
-        module.__package__ = self._package
+        module.__package__ = self._inside
         module.__dict__[_OURS] = True
+        self._live, self._done = module, set()
         # Dataclasses and typing look their module up by name. A real module of that name stays:
         # a user's ``random.py`` must not replace the library's.
         previous = sys.modules.get(self._name)
@@ -164,113 +165,114 @@ class _Module:
         )
         exec(code, module.__dict__)  # noqa: S102 — running the user's code is this package's purpose
 
-    def whole(self, tree: ast.Module) -> Loaded:
-        if self._package:
-            importlib.import_module(self._package)
-        module = self._fresh()
-        self._execute(tree.body, module)
-        return Loaded(module.__dict__, self._filename)
+    def _loaded(self, module: types.ModuleType) -> Loaded:
+        names = sorted(set[str]().union(*map(bound_names, self.tree.body)))
+        missing = tuple(sorted(self._missing))
+        return Loaded(module.__dict__, self._filename, missing, tuple(names), self.find)
 
-    def parts(self, statements: Sequence[ast.stmt], *, strict: bool) -> Loaded:
+    def whole(self) -> Loaded:
+        """Execute every statement, as an import would."""
+        if self._inside and not can_import(self._inside, self._folder):
+            raise ImportError(f"{self._inside} cannot be imported here")
         module = self._fresh()
-        missing: list[str] = []
-        loading = [True]
+        self._execute(self.tree.body, module)
+        self._done = set(map(id, self.tree.body))
+        return self._loaded(module)
+
+    def exactly(self, statements: Sequence[ast.stmt]) -> Loaded:
+        """Execute ``statements``, imports included; any of them may raise."""
+        module = self._fresh()
         for statement in statements:
-            if strict:
-                self._execute([statement], module)
+            own = isinstance(statement, ast.ImportFrom) and statement.level > 0
+            if own and not can_import(self._inside, self._folder):
+                raise ImportError(f"{self._inside} cannot be imported here")
+            self._execute([statement], module)
+            self._done.add(id(statement))
+        return self._loaded(module)
+
+    def find(self, name: str) -> object:
+        """Return one more definition; None if it cannot be had."""
+        if self._live is None or name not in self._live.__dict__:
+            attempt(lambda: self.as_far_as_possible([name], again=False), _IMPORT_S)
+        found = self._live.__dict__.get(name) if self._live is not None else None
+        return None if isinstance(found, Placeholder) else found
+
+    def as_far_as_possible(self, names: Sequence[str], *, again: bool = True) -> Loaded:
+        """Execute what ``names`` need, with something else for what cannot be imported."""
+        module = self._live if self._live is not None and not again else self._fresh()
+        loading = [True]
+        statements = [s for name in names for s in needed_statements(self.tree, name)]
+        wanted = set(names).union(*map(used_names, statements))
+        for statement in statements:
+            if id(statement) in self._done:
                 continue
-            outcome = attempt(lambda s=statement: self._execute([s], module), _IMPORT_S)  # type: ignore[misc]
-            if not outcome.error:
+            if isinstance(statement, IMPORTS):
+                self._import(statement, wanted, module, loading)
                 continue
-            for name in _bound(statement) - module.__dict__.keys():
-                if isinstance(statement, _IMPORTS):
-                    module.__dict__[name] = Placeholder(name, loading)
-                    missing.append(name)
+            self._done.add(id(statement))
+            attempt(lambda s=statement: self._execute([s], module), _IMPORT_S)  # type: ignore[misc]
         loading.clear()
-        return Loaded(module.__dict__, self._filename, tuple(sorted(missing)))
+        return self._loaded(module)
 
+    def _import(
+        self,
+        statement: ast.Import | ast.ImportFrom,
+        wanted: Iterable[str],
+        module: types.ModuleType,
+        loading: list[bool],
+    ) -> None:
+        for alias in statement.names:
+            (name,) = bound_names(ast.Import([alias]))
+            if name in module.__dict__ or (name != "*" and name not in wanted):
+                continue
+            if self._imports(statement, alias, module):
+                continue
+            if isinstance(statement, ast.ImportFrom) and not re.search(_CONFIG_BASE, alias.name):
+                found = self._neighbour(statement, alias.name)
+                if found is not None:
+                    module.__dict__[name] = found
+                    continue
+            module.__dict__[name] = Placeholder(name, loading)
+            self._missing.add(name)
 
-def needed_statements(tree: ast.Module, target: str) -> list[ast.stmt]:
-    """Return the top-level statements that ``target`` needs, in their order.
+    def _imports(
+        self, statement: ast.Import | ast.ImportFrom, alias: ast.alias, module: types.ModuleType
+    ) -> bool:
+        """Import one name for real, if the package that it comes from can be imported."""
+        alone: ast.stmt = ast.copy_location(ast.Import([alias]), statement)
+        if isinstance(statement, ast.ImportFrom):
+            own = statement.level > 0
+            if own and not can_import(self._inside, self._folder):
+                return False
+            made = ast.ImportFrom(statement.module, [alias], statement.level)
+            alone = ast.copy_location(made, statement)
+        return not attempt(lambda: self._execute([alone], module), _IMPORT_S).error
 
-    A statement that changes a needed definition (``Norm.forward = ...``, ``register(Norm)``)
-    belongs to it.
-    """
-    bound = [_bound(statement) for statement in tree.body]
-    used = [_used(statement) for statement in tree.body]
-    imported = set[str]().union(
-        *(b for s, b in zip(tree.body, bound, strict=True) if isinstance(s, _IMPORTS))
-    )
-    changes = [_changes(statement) - imported for statement in tree.body]
-    wanted, queue = set[int](), [target]
-    seen: set[str] = set()
-    while queue:
-        name = queue.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        for index in range(len(tree.body)):
-            if (name in bound[index] or name in changes[index]) and index not in wanted:
-                wanted.add(index)
-                queue.extend(used[index])
-    unresolved = seen - set[str]().union(*bound)
-    wanted |= {i for i, names in enumerate(bound) if "*" in names and unresolved}
-    return [tree.body[index] for index in sorted(wanted)]
+    def _neighbour(self, statement: ast.ImportFrom, name: str) -> object:
+        """Return a definition out of another file of the user, without importing its package."""
+        if self._depth == _DEEPEST:
+            return None
+        for path in self._files_of(statement):
+            other = self._package.files.get(path)
+            if other is None:
+                outcome = attempt(lambda p=path: self._read(p), _IMPORT_S)  # type: ignore[misc]
+                if not isinstance(outcome.value, _Module):
+                    continue
+                other = self._package.files[path] = outcome.value
+            found = other.find(name)
+            if found is not None:
+                return found
+        return None
 
+    def _read(self, path: Path) -> _Module:
+        text = path.read_text(encoding="utf-8")
+        return _Module(text, path, "neighbour", self._package, self._depth + 1)
 
-def _walk_scope(statement: ast.stmt, visit: Callable[[ast.AST], None]) -> None:
-    visit(statement)
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-        return
-    for child in ast.iter_child_nodes(statement):
-        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.expr | ast.withitem):
-            _walk_scope(child, visit)  # type: ignore[arg-type]
-
-
-def _bound(statement: ast.stmt) -> set[str]:
-    names: set[str] = set()
-
-    def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, _IMPORTS):
-            names.update((a.asname or a.name.partition(".")[0]) for a in node.names)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-
-    _walk_scope(statement, visit)
-    return names
-
-
-def _used(statement: ast.stmt) -> set[str]:
-    names = {
-        node.id
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }
-    for node in ast.walk(statement):
-        # Annotations in quotes name classes that a dataclass or a signature may look up.
-        value = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(value, str) and value.isidentifier():
-            names.add(value)
-    return names
-
-
-def _changes(statement: ast.stmt) -> set[str]:
-    if isinstance(statement, ast.Assign):
-        targets: list[ast.expr] = statement.targets
-    elif isinstance(statement, ast.AugAssign):
-        targets = [statement.target]
-    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        call = statement.value
-        # ``train()`` at the end of a script uses the definition; ``Norm.update()`` changes it.
-        targets = [*call.args, *([] if isinstance(call.func, ast.Name) else [call.func])]
-    else:
-        return set()
-    return {
-        node.id
-        for target in targets
-        if not isinstance(target, ast.Name) or isinstance(statement, ast.Expr)
-        for node in ast.walk(target)
-        if isinstance(node, ast.Name)
-    }
+    def _files_of(self, statement: ast.ImportFrom) -> list[Path]:
+        parts = (statement.module or "").split(".") if statement.module else []
+        bases = list(self._package.folders)
+        if statement.level:
+            bases = [self._path.parents[statement.level - 1]]
+        places = [base.joinpath(*parts) for base in bases]
+        files = [f for p in places for f in (p.with_suffix(".py"), p / "__init__.py")]
+        return [file for file in dict.fromkeys(files) if file.is_file()]

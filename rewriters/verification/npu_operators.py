@@ -1,8 +1,8 @@
 """A stand-in for torch_npu: the real operator schemas in front of reference kernels on CPU.
 
 The schemas of ``schemas.json`` were read from 17 torch_npu wheels (not from its documentation,
-which names arguments differently). To add an operator, add its schemas there and one module
-``reference_<operator>.py`` with ``forward``, ``saved`` and ``backward``.
+which names arguments differently). To add an operator, add its schemas there and one module to
+``kernels``.
 """
 
 from __future__ import annotations
@@ -19,21 +19,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import torch
 
+from npufix.rewriters.verification import fused_optimizers, mindspeed_functions
+from npufix.rewriters.verification.autograd import differentiable
+from npufix.rewriters.verification.called import called
+from npufix.rewriters.verification.kernels.common import NoReferenceKernelError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _PACKAGE = __package__ or ""
-
-called: set[str] = set()
-"""The reference kernels that have run since somebody last cleared this set."""
-
-
-class NoReferenceKernelError(Exception):
-    """The code calls an operator that torch_npu has and this package cannot compute."""
-
-
-class ShapeRefusedError(RuntimeError):
-    """An operator does not take these shapes."""
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -103,13 +97,27 @@ def install(version: str = "") -> types.ModuleType:
         library: Any = torch.library.Library("npu", "DEF")  # type: ignore[no-untyped-call]
         for name, schema in schemas.items():
             library.define(schema)
-            kernel = importlib.import_module(f"{_PACKAGE}.reference_{name}")
-            library.impl(name, _count(name, kernel.forward), "CPU")
-            library.impl(name, _differentiable(name, kernel), "Autograd")
+            _implement(library, name)
         _installed.append(_Installed(library, schemas))
     module = _stand_in(recorded, schemas)
     sys.modules["torch_npu"] = module
+    sys.modules["torch_npu.optim"] = module.optim
+    sys.modules.update(mindspeed_functions.modules())
     return module
+
+
+def _implement(library: Any, name: str) -> None:  # noqa: ANN401 — torch.library has no annotations
+    kernel = importlib.import_module(f"{_PACKAGE}.kernels.{name}")
+
+    def counted(*arguments: object, **keywords: object) -> object:
+        called.add(name)
+        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — one operator, not its parts
+            return kernel.forward(*arguments, **keywords)
+
+    library.impl(name, counted, "CPU")
+    # Without a kernel for autograd, gradients are lost as quietly here as on the device.
+    if getattr(kernel, "BACKWARD", "") != "silent":
+        library.impl(name, differentiable(name, kernel), "Autograd")
 
 
 def _stand_in(version: str, schemas: Mapping[str, str]) -> types.ModuleType:
@@ -127,39 +135,6 @@ def _stand_in(version: str, schemas: Mapping[str, str]) -> types.ModuleType:
             raise AttributeError(f"torch_npu {version} has no operator {name!r}")
         raise NoReferenceKernelError(f"there is no reference kernel for torch_npu.{name}")
 
-    module.__dict__.update(__getattr__=attribute, __version__=version)
+    optim = fused_optimizers.module()
+    module.__dict__.update(__getattr__=attribute, __version__=version, optim=optim)
     return module
-
-
-def _count(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-    def counted(*arguments: object, **keywords: object) -> object:
-        called.add(name)
-        return forward(*arguments, **keywords)
-
-    return counted
-
-
-def _differentiable(name: str, kernel: types.ModuleType) -> Callable[..., Any]:
-    operator = getattr(torch.ops.npu, name)
-
-    class Reference(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *arguments: object) -> object:  # noqa: ANN401 — torch's own
-            with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — reach the CPU kernel
-                outputs = operator(*arguments)
-            kernel.saved(ctx, arguments, outputs)
-            return outputs
-
-        @staticmethod
-        @torch.autograd.function.once_differentiable
-        def backward(ctx: Any, *gradients: torch.Tensor) -> object:  # noqa: ANN401 — torch's own
-            return kernel.backward(ctx, *gradients)
-
-    def run(*arguments: object, **keywords: object) -> object:
-        schema = operator.default._schema  # noqa: SLF001 — the public way in torch 2.1 to 2.14
-        rest = schema.arguments[len(arguments) :]
-        filled = [keywords.get(a.name, a.default_value) for a in rest]
-        apply: Callable[..., Any] = Reference.apply
-        return apply(*arguments, *filled)
-
-    return run

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import torch
 
 from npufix.rewriters.verification.attempt import attempt
+from npufix.rewriters.verification.exercise import exercised
 from npufix.rewriters.verification.oracle import float64
 from npufix.rewriters.verification.values import generator
 
@@ -31,7 +32,10 @@ class Prepared:
     call: Callable[[Mapping[str, object]], object]
     arguments: Mapping[str, object]
     state: Callable[[], Mapping[str, object]] = dict
-    """The tensors and plain attributes of ``self``; empty for a function."""
+    """The tensors and plain attributes of ``self`` (or of a module among the arguments), named
+    as in code: ``self.weight``; empty for a function."""
+    constants: frozenset[str] = frozenset()
+    """Arguments that nobody asks a gradient of."""
 
 
 @dataclass(slots=True)
@@ -80,6 +84,8 @@ def _items(value: object, name: str) -> list[tuple[str, object]]:
         return [(f"{name}[{index}]", item) for index, item in enumerate(value)]
     if isinstance(value, type | torch.nn.Module) or callable(value):
         return []
+    if isinstance(value, torch.optim.Optimizer):
+        return [(f"{name}.param_groups", value.param_groups)]
     return [(f"{name}.{key}", item) for key, item in getattr(value, "__dict__", {}).items()]
 
 
@@ -94,7 +100,12 @@ def seed_everything(seed: int) -> None:
 
 
 def observe(
-    prepared: Prepared, gradients: Gradients, seed: int, oracle_of: torch.dtype | None = None
+    prepared: Prepared,
+    gradients: Gradients,
+    seed: int,
+    *,
+    oracle_of: torch.dtype | None = None,
+    seconds: float = CALL_S,
 ) -> Observation:
     """Run the call, forward and backward; with ``oracle_of``, in float64 instead of that dtype."""
     roots = {
@@ -104,13 +115,13 @@ def observe(
         if isinstance(value, torch.Tensor)
     }
     if gradients != "none":
-        for root in roots.values():
-            if root.is_floating_point():
+        for name, root in roots.items():
+            if root.is_floating_point() and name not in prepared.constants:
                 root.requires_grad_()
     passed: Mapping[str, object] = prepared.arguments
     if gradients == "copy":
         passed = {key: _copied(value) for key, value in passed.items()}
-    inside = {f"self.{name}": value for name, value in prepared.state().items()}
+    inside = dict(prepared.state())
     weights = {
         name: value
         for name, value in inside.items()
@@ -120,14 +131,14 @@ def observe(
     seed_everything(seed)
     mode = nullcontext() if oracle_of is None else float64(oracle_of)
     with mode, torch.set_grad_enabled(gradients != "none"):
-        outcome = attempt(lambda: prepared.call(passed), CALL_S)
+        outcome = attempt(lambda: exercised(prepared.call(passed)), seconds)
     seen = Observation(error=outcome.error, kind=outcome.kind, stage="call")
     if outcome.error:
         return seen
     seen.stage = ""
     results = dict(leaves(outcome.value, "result"))
     _note_values(seen, results)
-    after_state = {f"self.{name}": value for name, value in prepared.state().items()}
+    after_state = dict(prepared.state())
     after = _snapshot(passed, after_state)
     for name, value in after.items():
         seen.changed |= set() if _same(before.get(name), value) else {name}
@@ -156,9 +167,14 @@ def _copied(value: object) -> object:
 
 
 def _snapshot(passed: Mapping[str, object], inside: Mapping[str, object]) -> dict[str, object]:
+    found = dict((*_tensors(passed), *inside.items()))
+    for name, value in list(found.items()):
+        # What clips gradients or steps along them finds them here.
+        if isinstance(value, torch.Tensor) and value.is_leaf and value.grad is not None:
+            found[f"{name}.grad"] = value.grad
     return {
         name: value.detach().clone() if isinstance(value, torch.Tensor) else value
-        for name, value in (*_tensors(passed), *inside.items())
+        for name, value in found.items()
     }
 
 

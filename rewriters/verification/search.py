@@ -13,6 +13,7 @@ import torch
 
 from npufix.rewriters.verification.arguments import (
     BASES,
+    HEADS,
     INTEGER_TENSOR,
     MASK,
     WIDTH,
@@ -37,7 +38,7 @@ from npufix.rewriters.verification.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.job import RecordedOp
 
@@ -53,6 +54,7 @@ _MOST_COST = 60
 _OPTIONAL_COST = 2
 _MOST_EXPIRED = 2
 _OTHER_SIZE = 5
+_HEADS_DIMS = 4
 
 
 @dataclass(slots=True)
@@ -63,6 +65,8 @@ class Found:
     reached: set[int] = field(default_factory=set)
     ran: bool = False
     """Whether the original ran at all, reaching the lines or not."""
+    outside: bool = False
+    """Whether a call was left out that is not within what the user vouches for."""
     errors: Counter[str] = field(default_factory=Counter)
     expired: int = 0
 
@@ -71,6 +75,8 @@ class Found:
         """Why there are no assignments."""
         if self.expired >= _MOST_EXPIRED:
             return f"the original does not return within {CALL_S:g} s"
+        if self.outside:
+            return "no arguments were found that meet the conditions"
         if self.ran:
             return "no arguments were found that reach the rewritten lines"
         common = self.errors.most_common(1)
@@ -79,36 +85,51 @@ class Found:
 
 
 def search(
-    target: Target, wanted: Wanted, recorded: Sequence[RecordedOp], *, floating: bool = False
+    target: Target,
+    wanted: Wanted,
+    recorded: Sequence[RecordedOp],
+    *,
+    floating: bool = False,
+    keeps: Callable[[Case], bool] = lambda _: True,
 ) -> Found:
-    """Try guesses, the likeliest first, until the lines are reached by several of them."""
+    """Try guesses, the likeliest first, until the lines are reached by several of them.
+
+    ``keeps`` tells whether a call is within what the user vouches for.
+    """
     found = Found()
-    deadline = time.monotonic() + _SEARCH_S
     options: list[Recipe | None] = [None]
     if target.owner is not None:
-        made = recipes(target.owner, target.name, target.loaded.namespace)
+        made = recipes(target.owner, target.name, target.loaded)
         options = list(itertools.islice(made, _MOST_RECIPES))
         if not options:
             found.errors["no object of the class can be made"] += 1
+    # Of this process alone: on a busy machine the search must not find less.
+    deadline = time.process_time() + _SEARCH_S
     for left, recipe in zip(range(len(options), 0, -1), options, strict=True):
-        until = time.monotonic() + (deadline - time.monotonic()) / left
+        until = time.process_time() + (deadline - time.process_time()) / left
         widths = _widths(target, recipe)
-        tried = _combinations(target.parameters(), _bases(recorded, widths), widths)
+        bases = _bases(recorded, widths, target.parameters())
+        tried = _combinations(target.parameters(), bases, widths)
         assignments = (
             Assignment(recipe, specs) for specs in tried if not (floating and _is_integral(specs))
         )
-        _search_some(target, wanted, assignments, found, until)
+        _search_some(target, wanted, assignments, found, until, keeps)
     return found
 
 
-def _search_some(
-    target: Target, wanted: Wanted, tried: Iterator[Assignment], found: Found, until: float
+def _search_some(  # noqa: PLR0913, PLR0917 - the state of the search
+    target: Target,
+    wanted: Wanted,
+    tried: Iterator[Assignment],
+    found: Found,
+    until: float,
+    keeps: Callable[[Case], bool],
 ) -> None:
     start = len(found.assignments)
     enough = start + (_ENOUGH_LATER if start else _ENOUGH)
     looks: set[tuple[object, ...]] = set()
     for assignment in tried:
-        if time.monotonic() > until or found.expired >= _MOST_EXPIRED:
+        if time.process_time() > until or found.expired >= _MOST_EXPIRED:
             return
         look = _look(assignment.specs)
         if look in looks or (found.assignments and _far_fetched(assignment.specs)):
@@ -117,9 +138,12 @@ def _search_some(
         reached = wanted.reached(ran) if ran is not None else set()
         if ran is None or (wanted.unreached(set()) and not reached):
             continue
+        if not keeps(Case(assignment)):
+            found.outside = True
+            continue
         looks.add(look)
         if len(found.assignments) == start:
-            until = min(until, time.monotonic() + _AFTERWARDS_S)
+            until = min(until, time.process_time() + _AFTERWARDS_S)
         if len(found.assignments) < enough or reached - found.reached:
             found.assignments.append(assignment)
         found.reached |= reached
@@ -159,13 +183,17 @@ def _widths(target: Target, recipe: Recipe | None) -> list[int]:
     return [size for size in sizes if size > 1][:4]
 
 
-def _bases(recorded: Sequence[RecordedOp], widths: Sequence[int]) -> list[tuple[int, ...]]:
+def _bases(
+    recorded: Sequence[RecordedOp], widths: Sequence[int], wanted: Sequence[Parameter]
+) -> list[tuple[int, ...]]:
     bases = [recorded_base(d) for op in recorded for d in op.dims if d and all(s > 0 for s in d)]
     bases.sort(key=len, reverse=True)
     for width in widths:
         if width != WIDTH:
             bases += [(2, 3, width), (3, width)]
-    return list(dict.fromkeys((*bases[:6], *BASES)))
+    split = any(re.search(HEADS, p.name.lower()) for p in wanted)
+    usual = sorted(BASES, key=lambda base: len(base) != _HEADS_DIMS) if split else BASES
+    return list(dict.fromkeys((*bases[:6], *usual)))
 
 
 def _combinations(
@@ -204,8 +232,8 @@ def _is_integral(specs: Mapping[str, Spec]) -> bool:
 
 
 def _far_fetched(specs: Mapping[str, Spec]) -> bool:
-    """Say whether a tensor is bool though nothing in its name asks for it."""
-    return any(
+    """Say whether a tensor is bool though nothing in its name asks for it, or has no dimension."""
+    return any(isinstance(s, Tensor) and not s.shape for s in specs.values()) or any(
         isinstance(s, Tensor) and s.kind == "bool" and not re.search(MASK, name.lower())
         for name, s in specs.items()
     )

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verdict import Measure, Status, Verdict
+from npufix.rewriters.verdict import Status, Verdict
 from npufix.rewriters.verification import npu_operators
 from npufix.rewriters.verification.attempt import attempt
-from npufix.rewriters.verification.compare import Difference, Judge, bitwise
+from npufix.rewriters.verification.called import called
+from npufix.rewriters.verification.compare import Difference, bitwise
+from npufix.rewriters.verification.kernels.common import (
+    NoReferenceKernelError,
+    ShapeRefusedError,
+)
 from npufix.rewriters.verification.load import Loaded, LoadError, load
 from npufix.rewriters.verification.observe import (
     CALL_S,
@@ -24,69 +29,34 @@ from npufix.rewriters.verification.observe import (
     Prepared,
     observe,
 )
+from npufix.rewriters.verification.probe import Probe
+from npufix.rewriters.verification.randomness import drop_alike, is_random
 from npufix.rewriters.verification.reach import Wanted
+from npufix.rewriters.verification.run import NotVerifiedError, Refusal, RefutedError, Run
 from npufix.rewriters.verification.search import cases, is_mixed, run_traced, search
 from npufix.rewriters.verification.target import Assignment, Case, Target
-from npufix.rewriters.verification.values import kinds
+from npufix.rewriters.verification.values import ROUNDINGS, Value, kinds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from npufix.rewriters.verification.job import Job
+
+    _Keeps = Callable[..., bool]
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _COMPARE_S = 15.0
 """For all cases of a job; the first ones are the most telling."""
 _ENOUGH_DIFFERENCES = 12
 _NO_CPU_KERNEL = r"not implemented for '(Half|BFloat16)'|not supported.*(Half|BFloat16)"
+_FUSED_ATTENTION = "scaled_dot_product_attention"
+_NO_REAL_LAYER = r"AttributeError: 'StandIn"
 _NO_MEMORY = r"MemoryError|can't allocate memory|OutOfMemory"
-
-
-class NotVerifiedError(Exception):
-    """There is no verdict; the message says why."""
-
-
-class RefutedError(Exception):
-    """The two are different before any case was compared."""
-
-
-@dataclass(slots=True)
-class _Run:
-    """What has happened so far in the verification of one job."""
-
-    job: Job
-    missing: set[str] = field(default_factory=set)
-    kernels: set[str] = field(default_factory=set)
-    judge: Judge = field(default_factory=Judge)
-    changed: set[str] = field(default_factory=set)
-    skipped: str = ""
-    without_init: bool = False
-    refused: list[str] = field(default_factory=list)
-    """Cases of shapes that an operator does not take and the original stretches."""
-
-    def verdict(
-        self,
-        status: Status,
-        reason: str = "",
-        counterexample: str = "",
-        measures: tuple[Measure, ...] = (),
-    ) -> Verdict:
-        ground = f"torch {torch.__version__.partition('+')[0]}, CPU"
-        if self.kernels:
-            ground += f" + reference kernels: {', '.join(sorted(self.kernels))}"
-        if self.judge.without_oracle:
-            ground += "; no float64 run for some results: compared with the original itself"
-        if self.refused:
-            ground += f"; not for {self.refused[0]}, which the operator refuses"
-        if self.without_init:
-            ground += "; on an object with stand-in attributes, its __init__ does not run here"
-        if self.missing:
-            ground += f"; without the imports {', '.join(sorted(self.missing))}"
-        count = self.judge.cases
-        return Verdict(status, ground, self.job.qualname, reason, count, measures, counterexample)
 
 
 def verify_site(job: Job) -> Verdict:
     """Return the verdict on ``job``."""
-    run = _Run(job)
+    run = Run(job)
     try:
         return _verify(run)
     except (NotVerifiedError, LoadError) as error:
@@ -95,12 +65,15 @@ def verify_site(job: Job) -> Verdict:
         return run.verdict(Status.REFUTED, str(error), counterexample=str(error))
 
 
-def _verify(run: _Run) -> Verdict:
+def _verify(run: Run) -> Verdict:
     job = run.job
     npu_operators.install(job.torch_npu_version)
     original = _target(run, job.original, "original")
     wanted = Wanted(job.original, original.loaded.filename, job.lines_original)
-    found = search(original, wanted, job.recorded, floating=job.floating)
+    keeps: _Keeps = _anything
+    if job.vouched and job.probe:
+        keeps = Probe(_target(run, job.probe, "probe"), job.vouched).keeps
+    found = search(original, wanted, job.recorded, floating=job.floating, keeps=keeps)
     if not found.assignments:
         raise NotVerifiedError(found.reason)
     recipes = [a.recipe for a in found.assignments]
@@ -113,15 +86,15 @@ def _verify(run: _Run) -> Verdict:
         patched = _target(run, job.patched, "patched")
     except LoadError as error:
         raise RefutedError(f"the original loads, the patched text does not: {error}") from None
-    compared = _compare(run, original, patched, found.assignments)
-    run.judge.decide()
+    compared = _compare(run, original, patched, found.assignments, keeps)
+    _decide(run, original, patched, compared)
     _refute(run, patched, compared, found.assignments)
     if job.portable:
         _check_portable(run, original, compared)
     return run.verdict(Status.EQUIVALENT, measures=run.judge.measures(run.changed))
 
 
-def _target(run: _Run, text: str, tag: str) -> Target:
+def _target(run: Run, text: str, tag: str) -> Target:
     loaded: Loaded = load(text, run.job.path, run.job.root, run.job.qualname, tag)
     run.missing.update(loaded.missing)
     return Target(loaded, run.job.qualname)
@@ -137,42 +110,84 @@ class _Compared:
     original: Observation
 
 
+def _anything(_case: Case, _dtype: torch.dtype = torch.float32) -> bool:
+    return True
+
+
 def _compare(
-    run: _Run, original: Target, patched: Target, assignments: list[Assignment]
+    run: Run, original: Target, patched: Target, assignments: list[Assignment], keeps: _Keeps
 ) -> list[_Compared]:
-    deadline = time.monotonic() + _COMPARE_S
+    deadline = time.process_time() + _COMPARE_S
     compared: list[_Compared] = []
+    job_text = "".join(_lines_patched(run.job))
     for case in cases(assignments, mixed=is_mixed(run.job.recorded)):
-        if time.monotonic() > deadline or len(run.judge.differences) > _ENOUGH_DIFFERENCES:
+        if time.process_time() > deadline or len(run.judge.differences) > _ENOUGH_DIFFERENCES:
             break
         for dtype in _dtypes(case, original):
-            one = _run_original(original, case, dtype)
-            if one is None:
+            if case.flavour == "NaN and Inf" and _FUSED_ATTENTION in job_text:
+                continue  # which of them come out is decided by the device's kernel
+            one = _run_original(run, original, case, dtype)
+            if one is None or not keeps(case, dtype):
                 continue
-            npu_operators.called.clear()
+            called.clear()
             after = _observed(patched, one)
-            run.kernels |= npu_operators.called
+            run.kernels |= called
             if _cannot_run(run, case, after):
                 continue
             reference = _oracle(original, case, dtype, one.gradients)
             run.changed |= one.original.changed | after.changed
             name = str(dtype).removeprefix("torch.")
             before, then = (_comparable(case, run, seen) for seen in (one.original, after))
-            run.judge.add(f"{case} in {name}", case.size, before, then, reference)
+            judge = run.drawn if _draws(run, original, one) else run.judge
+            again = _rounded(original, one)
+            judge.add(f"{case} in {name}", case.size, before, then, reference, rounded=again)
             compared.append(one)
     if compared and not any(one.original.tells_something for one in compared):
         raise NotVerifiedError("the call returns nothing and changes nothing to compare")
+    if not compared and run.refused:
+        first = run.refused[0]
+        text = f"the original runs, the patched code raises {first.error}, for {first.case}"
+        raise RefutedError(text)
     if not compared:
         raise NotVerifiedError(run.skipped or "the original raises in every dtype")
     return compared
 
 
-def _observed(target: Target, one: _Compared) -> Observation:
+def _draws(run: Run, original: Target, one: _Compared) -> bool:
+    """Say whether the original draws random numbers in this case: in training, with dropout."""
+    plain = tuple(str(s) for s in one.case.assignment.specs.values() if isinstance(s, Value))
+    key = (one.case.assignment.recipe, one.case.training, plain)
+    if key not in run.drawing:
+        seed = one.case.seed
+        run.drawing[key] = is_random(one.original, lambda s: _observed(original, one, s), seed)
+    return run.drawing[key]
+
+
+def _decide(run: Run, original: Target, patched: Target, compared: list[_Compared]) -> None:
+    """Judge all cases; where only the drawn numbers differ, by their mean and variance."""
+    run.judge.decide()
+    structural = bool(run.drawn.differences)
+    run.drawn.decide()
+    if run.judge.differences or structural or not run.drawn.differences:
+        run.judge.take(run.drawn)
+        return
+    one = next(c for c in compared if _draws(run, original, c))
+    if not drop_alike(
+        lambda seed: _observed(original, one, seed), lambda seed: _observed(patched, one, seed)
+    ):
+        run.judge.take(run.drawn)
+        return
+    if not run.judge.cases:
+        raise NotVerifiedError("it draws other random numbers, and no mode was found without them")
+    run.other_numbers = True
+
+
+def _observed(target: Target, one: _Compared, seed: int | None = None) -> Observation:
     """Run another version through the same case; making its object may fail as well."""
     prepared = attempt(lambda: target.prepare(one.case, one.dtype), CALL_S)
     if not isinstance(prepared.value, Prepared):
         return Observation(error=prepared.error, kind=prepared.kind, stage="call")
-    return observe(prepared.value, one.gradients, one.case.seed)
+    return observe(prepared.value, one.gradients, one.case.seed if seed is None else seed)
 
 
 def _dtypes(case: Case, target: Target) -> tuple[torch.dtype, ...]:
@@ -187,9 +202,9 @@ def _dtypes(case: Case, target: Target) -> tuple[torch.dtype, ...]:
     return _DTYPES[:1]
 
 
-def _run_original(target: Target, case: Case, dtype: torch.dtype) -> _Compared | None:
+def _run_original(run: Run, target: Target, case: Case, dtype: torch.dtype) -> _Compared | None:
     """Run with gradients if the code allows it, else with copies of leaves, else without."""
-    modes: tuple[Gradients, ...] = ("leaf", "copy", "none")
+    modes: tuple[Gradients, ...] = ("none",) if run.job.inference else ("leaf", "copy", "none")
     for mode in modes:
         prepared = attempt(lambda: target.prepare(case, dtype), CALL_S)
         if not isinstance(prepared.value, Prepared):
@@ -202,33 +217,47 @@ def _run_original(target: Target, case: Case, dtype: torch.dtype) -> _Compared |
     return None
 
 
+def _rounded(original: Target, one: _Compared) -> Callable[[], list[Observation]]:
+    def run() -> list[Observation]:
+        seen = (_oracle(original, one.case, one.dtype, one.gradients, r) for r in ROUNDINGS)
+        return [found for found in seen if found is not None]
+
+    return run
+
+
 def _oracle(
-    target: Target, case: Case, dtype: torch.dtype, gradients: Gradients
+    target: Target,
+    case: Case,
+    dtype: torch.dtype,
+    gradients: Gradients,
+    rounding: int | None = None,
 ) -> Observation | None:
-    prepared = attempt(lambda: target.prepare(case, dtype, double=True), CALL_S)
+    def prepare() -> Prepared:
+        return target.prepare(case, dtype, double=True, rounding=rounding)
+
+    prepared = attempt(prepare, CALL_S)
     if not isinstance(prepared.value, Prepared):
         return None
     seen = observe(prepared.value, gradients, case.seed, oracle_of=dtype)
     return None if seen.error else seen
 
 
-def _cannot_run(run: _Run, case: Case, after: Observation) -> bool:
+def _cannot_run(run: Run, case: Case, after: Observation) -> bool:
     """Say whether the failure of the patched run tells nothing against the patch."""
-    if after.kind == npu_operators.NoReferenceKernelError.__name__:
+    if after.kind == NoReferenceKernelError.__name__:
         raise NotVerifiedError(after.error.partition(": ")[2])
-    if after.error and re.search(f"{_NO_CPU_KERNEL}|{_NO_MEMORY}", after.error):
+    if after.error and re.search(f"{_NO_CPU_KERNEL}|{_NO_MEMORY}|{_NO_REAL_LAYER}", after.error):
         run.skipped = f"the patched code cannot run here: {after.error}"
         return True
-    if after.kind == npu_operators.ShapeRefusedError.__name__ and case.broadcasts:
-        # ``weight * x`` takes an x of width one by accident of broadcasting; that the operator
-        # refuses it aloud is no wrong result.
-        run.skipped = after.error
-        run.refused.append(str(case))
+    if after.kind == ShapeRefusedError.__name__ or (after.error and run.job.vouched):
+        # Eager code takes shapes that nobody meant, like an x of width one by broadcasting; that
+        # the operator refuses them aloud is no wrong result, unless it refuses all of them.
+        run.refused.append(Refusal(str(case), after.error))
         return True
     return False
 
 
-def _comparable(case: Case, run: _Run, seen: Observation) -> Observation:
+def _comparable(case: Case, run: Run, seen: Observation) -> Observation:
     # Which NaN a gradient formula makes of an Inf is decided by the device's kernel; a
     # reference kernel is no evidence for it.
     if case.flavour != "NaN and Inf" or not run.kernels:
@@ -238,7 +267,7 @@ def _comparable(case: Case, run: _Run, seen: Observation) -> Observation:
 
 
 def _refute(
-    run: _Run, patched: Target, compared: list[_Compared], assignments: list[Assignment]
+    run: Run, patched: Target, compared: list[_Compared], assignments: list[Assignment]
 ) -> None:
     if run.judge.differences:
         raise RefutedError(_words(run.judge.differences))
@@ -258,8 +287,12 @@ def _refute(
 
 
 def _calls_torch_npu(job: Job) -> bool:
+    return any("torch_npu." in line for line in _lines_patched(job))
+
+
+def _lines_patched(job: Job) -> list[str]:
     lines = job.patched.splitlines()
-    return any("torch_npu." in lines[n - 1] for n in job.lines_patched if n <= len(lines))
+    return [lines[n - 1] for n in job.lines_patched if n <= len(lines)]
 
 
 def _words(differences: list[Difference]) -> str:
@@ -267,7 +300,7 @@ def _words(differences: list[Difference]) -> str:
     return f"{smallest.text}, for {smallest.case}"
 
 
-def _check_portable(run: _Run, original: Target, compared: list[_Compared]) -> None:
+def _check_portable(run: Run, original: Target, compared: list[_Compared]) -> None:
     """Require that the guarded text is, on CPU, the original bit for bit."""
     try:
         portable = _target(run, run.job.portable, "portable")

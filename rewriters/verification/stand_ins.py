@@ -9,51 +9,37 @@ import itertools
 import re
 import textwrap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 
 from npufix.rewriters.verification.arguments import (
-    FLAGS,
-    FLOATS,
-    SIZES,
-    TEXTS,
     WIDTH,
     Parameter,
     parameters,
     scalars,
 )
 from npufix.rewriters.verification.attempt import attempt
+from npufix.rewriters.verification.configurations import (
+    CONFIG_CLASS,
+    StandInConfig,
+    configurations,
+)
 from npufix.rewriters.verification.values import Made, Spec, Value, generator, materialise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
+
+    from npufix.rewriters.verification.load import Loaded
 
 _CONFIG = r"^(config|cfg|args|configuration|hparams|params|model_args|opts?)$"
-_MOST_PARAMETERS = 50_000_000
+_MOST_PARAMETERS = 5_000_000
+_MOST_FURTHER_PARAMETERS = 50_000
+"""For another object, once there is one: that of a real size says nothing new, slowly."""
 _TRIES = 48
 _BUILD_S = 5.0
 _REPAIRS = 12
-
-
-class StandInConfig:
-    """A configuration that invents what is asked of it, from the name."""
-
-    def __init__(self, known: Mapping[str, object]) -> None:
-        """Start from attributes that were asked for and could not be guessed before."""
-        self.__dict__.update(known)
-
-    def __getattr__(self, name: str) -> object:
-        lower = name.lower()
-        if lower.startswith("_") and "attn_impl" not in lower:
-            raise AttributeError(name)
-        if re.search(FLAGS, lower):
-            return False
-        for table in (FLOATS, TEXTS, SIZES):
-            for pattern, values in table:
-                if re.search(pattern, lower):
-                    return values[0]
-        raise AttributeError(name)
+_MOST_CONFIGURATIONS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +93,7 @@ class StandInLayer(torch.nn.Module):
 
 def _attribute(what: str, name: str, *, module: bool) -> object:
     if what == "call":
-        return StandInLayer(name)
+        return torch.nn.SiLU() if "act" in name.lower() else StandInLayer(name)
     if what == "tensor":
         weight = torch.ones(WIDTH)
         return torch.nn.Parameter(weight) if module else weight
@@ -123,12 +109,13 @@ def _randomise(module: torch.nn.Module) -> None:
                 parameter.copy_(drawn * 0.5 + 0.25 * drawn.sign())
 
 
-def recipes(owner: type, method: str, namespace: Mapping[str, object]) -> Iterator[Recipe]:
+def recipes(owner: type, method: str, loaded: Loaded) -> Iterator[Recipe]:
     """Yield recipes that work, the most faithful first."""
     found = 0
-    for arguments in _constructions(owner, namespace):
+    for arguments in _constructions(owner, loaded):
         recipe = Recipe(tuple(arguments.items()))
-        made = attempt(lambda r=recipe: _checked(r, owner), _BUILD_S)  # type: ignore[misc]
+        most = _MOST_FURTHER_PARAMETERS if found else _MOST_PARAMETERS
+        made = attempt(lambda r=recipe, m=most: _checked(r, owner, m), _BUILD_S)  # type: ignore[misc]
         if not made.error:
             found += 1
             yield recipe
@@ -138,15 +125,22 @@ def recipes(owner: type, method: str, namespace: Mapping[str, object]) -> Iterat
             yield recipe
 
 
-def _checked(recipe: Recipe, owner: type) -> None:
-    made = recipe.build(owner)
-    if isinstance(made, torch.nn.Module):
-        count = sum(p.numel() for p in made.parameters())
-        if count > _MOST_PARAMETERS:
+def _checked(recipe: Recipe, owner: type, most: int) -> None:
+    """Build the object, first without its values: the sizes of a real model take seconds."""
+    with torch.device("meta"):
+        sketched = attempt(lambda: recipe.build(owner), _BUILD_S).value
+    for made in (sketched, None):
+        module = recipe.build(owner) if made is None else made
+        count = sum(p.numel() for p in module.parameters()) if _is_module(module) else 0
+        if count > most:
             raise MemoryError(f"the module has {count} parameters")
 
 
-def _constructions(owner: type, namespace: Mapping[str, object]) -> Iterator[dict[str, Spec]]:
+def _is_module(made: object) -> TypeGuard[torch.nn.Module]:
+    return isinstance(made, torch.nn.Module)
+
+
+def _constructions(owner: type, loaded: Loaded) -> Iterator[dict[str, Spec]]:
     if owner.__init__ is object.__init__ or owner.__init__ is torch.nn.Module.__init__:  # type: ignore[misc]
         yield {}
         return
@@ -155,7 +149,7 @@ def _constructions(owner: type, namespace: Mapping[str, object]) -> Iterator[dic
         return
     options: list[list[tuple[str, Spec | None]]] = []
     for parameter in parameters(signature):
-        specs = _options(owner, parameter, namespace)
+        specs = _options(owner, parameter, loaded)
         if parameter.has_default:
             other = [s for s in specs if not _is(s, parameter.default)]
             options.append([(parameter.name, None), *((parameter.name, s) for s in other[:2])])
@@ -187,35 +181,33 @@ def _by_rank(
         yield tuple(o[i] for o, i in zip(options, combination, strict=True))
 
 
-def _options(owner: type, parameter: Parameter, namespace: Mapping[str, object]) -> list[Spec]:
+def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     bare = re.sub(r"\W.*", "", parameter.annotation.strip("'\"").rpartition(".")[2])
-    annotated = namespace.get(bare)
+    annotated = loaded.find(bare) if bare else None
     specs: list[Spec] = []
     if isinstance(annotated, type) and annotated is not torch.Tensor and not parameter.has_default:
-        specs += _configurations(annotated)
+        specs += configurations(annotated)
     if re.search(_CONFIG, parameter.name):
+        if not specs:
+            specs += _of_the_file(owner, loaded)
         specs.append(_invented(owner, parameter.name))
-        for name, value in namespace.items():
-            if name.endswith(("Config", "Args")) and isinstance(value, type):
-                specs += _configurations(value)
     return specs + scalars(parameter)
 
 
-def _configurations(kind: type) -> list[Spec]:
-    """Offer a configuration with small sizes first, then as it is by default."""
+def _of_the_file(owner: type, loaded: Loaded) -> list[Spec]:
+    """Offer the configurations that the file knows, those that share the class's name first."""
 
-    def small() -> object:
-        made = kind()
-        for name, value in list(vars(made).items()):
-            if type(value) is int and value > 2 * WIDTH:
-                guessed = scalars(Parameter(name, "int", inspect.Parameter.empty))
-                if guessed and isinstance(guessed[0], Value):
-                    setattr(made, name, guessed[0].value)
-        return made
+    def unlike(name: str) -> int:
+        pairs = zip(name.lower(), owner.__name__.lower(), strict=False)
+        return -sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
-    if attempt(kind, _BUILD_S).error:
-        return []
-    return [Made(small, f"{kind.__name__}() with small sizes"), Made(kind, f"{kind.__name__}()")]
+    specs: list[Spec] = []
+    names = [n for n in loaded.names if re.search(CONFIG_CLASS, n)]
+    for name in sorted(names, key=unlike)[:_MOST_CONFIGURATIONS]:
+        kind = loaded.find(name)
+        if isinstance(kind, type):
+            specs += configurations(kind)
+    return specs
 
 
 def _invented(owner: type, name: str) -> Made:

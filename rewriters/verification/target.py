@@ -12,7 +12,14 @@ import torch
 from npufix.rewriters.verification.arguments import Parameter, parameters
 from npufix.rewriters.verification.load import Loaded, LoadError
 from npufix.rewriters.verification.observe import Prepared
-from npufix.rewriters.verification.values import Flavour, Several, Spec, Tensor, materialise
+from npufix.rewriters.verification.values import (
+    Flavour,
+    Several,
+    Spec,
+    Tensor,
+    materialise,
+    rounded,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -109,11 +116,18 @@ class Target:
             raise LoadError(f"{self.qualname} has no signature: {error}") from None
         return found[1:] if self.owner is not None else found
 
-    def prepare(self, case: Case, dtype: torch.dtype, *, double: bool = False) -> Prepared:
-        """Make the call of ``case``, every floating tensor in ``dtype``."""
+    def prepare(
+        self, case: Case, dtype: torch.dtype, *, double: bool = False, rounding: int | None = None
+    ) -> Prepared:
+        """Make the call of ``case``, every floating tensor in ``dtype``.
+
+        With ``double``, in float64; with a ``rounding``, as if it had been rounded differently.
+        """
         arguments = materialise(case.assignment.specs, case.flavour, case.seed, dtype)
         if double:
             arguments = {name: _doubled(value) for name, value in arguments.items()}
+        if rounding is not None:
+            arguments = {n: rounded(value, dtype, rounding) for n, value in arguments.items()}
         keyword_only = {p.name for p in self.parameters() if p.keyword_only}
         first: tuple[object, ...] = ()
         state: Callable[[], Mapping[str, object]] = dict
@@ -121,18 +135,22 @@ class Target:
             own = torch.float32 if case.float32_weights else dtype
             instance = self.instance(case.assignment.recipe, own)
             if double:
-                _cast(instance, torch.float64)
+                cast(instance, torch.float64)
+            if rounding is not None:
+                rounded(instance, own, rounding)
             if isinstance(instance, torch.nn.Module):
                 instance.train(case.training)
             first = (instance,)
-            state = lambda: _state(instance)  # noqa: E731 — one expression over a local
+            state = lambda: state_of(instance, "self")  # noqa: E731 — one expression over a local
 
         def call(passed: Mapping[str, object]) -> object:
             positional = [v for k, v in passed.items() if k not in keyword_only]
             keywords = {k: v for k, v in passed.items() if k in keyword_only}
             return self._function(*first, *positional, **keywords)
 
-        return Prepared(call, arguments, state)
+        specs = case.assignment.specs.items()
+        added = {n for n, s in specs if isinstance(s, Tensor) and s.kind == "additive"}
+        return Prepared(call, arguments, state, frozenset(added))
 
     def instance(self, recipe: Recipe, dtype: torch.dtype) -> object:
         """Return a fresh object, in ``dtype``."""
@@ -140,7 +158,7 @@ class Target:
         key = (recipe, dtype)
         if key not in self._instances:
             made = recipe.build(self.owner)
-            _cast(made, dtype)
+            cast(made, dtype)
             self._instances[key] = made
         try:
             return copy.deepcopy(self._instances[key])
@@ -156,7 +174,8 @@ def _doubled(value: object) -> object:
     return value
 
 
-def _cast(instance: object, dtype: torch.dtype) -> None:
+def cast(instance: object, dtype: torch.dtype) -> None:
+    """Bring every floating tensor of an object to ``dtype``."""
     parts = [instance]
     if isinstance(instance, torch.nn.Module):
         instance.to(dtype)
@@ -167,10 +186,12 @@ def _cast(instance: object, dtype: torch.dtype) -> None:
                 part.__dict__[name] = value.to(dtype)
 
 
-def _state(instance: object) -> dict[str, object]:
-    parts = {"": instance}
+def state_of(instance: object, called: str) -> dict[str, object]:
+    """Return the tensors and plain attributes of an object, by the names that code gives them."""
+    parts = {f"{called}.": instance}
     if isinstance(instance, torch.nn.Module):
-        parts = {f"{name}." if name else "": part for name, part in instance.named_modules()}
+        named = instance.named_modules()
+        parts = {f"{called}.{name}." if name else f"{called}.": part for name, part in named}
     found: dict[str, object] = {}
     for prefix, part in parts.items():
         if isinstance(part, torch.nn.Module):

@@ -16,7 +16,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-Kind: TypeAlias = Literal["float", "unit", "int", "bool"]
+Kind: TypeAlias = Literal["float", "unit", "int", "bool", "additive"]
 Flavour: TypeAlias = Literal[
     "ordinary", "tiny rows", "zeros", "NaN and Inf", "strided", "negative", "all true", "all false"
 ]
@@ -30,13 +30,18 @@ FLAVOURS: tuple[Flavour, ...] = (
     "all true",
     "all false",
 )
+ROUNDINGS = range(3)
+"""Seeds of the roundings that show how far a result is determined."""
 _TINY = 1e-4
 _MATRIX = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor to be made: ``unit`` holds values in (0, 1), ``int`` values in [0, high)."""
+    """A tensor to be made: ``unit`` holds values in (0, 1), ``int`` values in [0, high).
+
+    ``additive`` is a mask of 0 and the lowest number of the dtype, and takes no gradient.
+    """
 
     shape: tuple[int, ...]
     kind: Kind = "float"
@@ -116,6 +121,10 @@ def tensor(
         return torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 — a fair coin
     if spec.kind == "int":
         return _integers(spec, flavour, source)
+    if spec.kind == "additive":
+        hidden = torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 — a fair coin
+        hidden[..., :1] = False  # every query sees a key
+        return torch.zeros(spec.shape, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
     if spec.kind == "unit":
         drawn = torch.rand(spec.shape, generator=source, dtype=torch.float64)
         return (drawn * 0.9 + 0.05).to(dtype)
@@ -145,6 +154,22 @@ def _floats(shape: tuple[int, ...], flavour: Flavour, source: torch.Generator) -
         for low, special in ((0.0, math.nan), (0.1, math.inf), (0.2, -math.inf), (0.3, -0.0)):
             drawn = torch.where((at >= low) & (at < low + 0.1), special, drawn)
     return drawn
+
+
+def rounded(value: object, dtype: torch.dtype, seed: int) -> object:
+    """Return a float64 argument as another rounding to ``dtype`` might have left it."""
+    if isinstance(value, torch.Tensor) and value.dtype == torch.float64 and value.numel():
+        drawn = torch.rand(value.shape, generator=generator("rounding", seed), dtype=value.dtype)
+        factor = 1 + torch.finfo(dtype).eps * (drawn - 0.5)
+        return (value.detach() * factor).requires_grad_(value.requires_grad)
+    if isinstance(value, torch.nn.Module):
+        for number, parameter in enumerate(value.parameters()):
+            parameter.data = rounded(parameter.data, dtype, seed + number)  # type: ignore[assignment]
+    if isinstance(value, list):
+        return [rounded(item, dtype, seed + 1) for item in value]
+    if type(value) is tuple:
+        return tuple(rounded(item, dtype, seed + 1) for item in value)
+    return value
 
 
 def resized(specs: Mapping[str, Spec], old: int, new: int) -> dict[str, Spec]:

@@ -157,7 +157,7 @@ def test_what_cannot_be_verified_says_why() -> None:
             snippet.job("return x + x"),
             absent.job("return x + x"),
             needs.job("return go(x).z"),
-            LLAMA.job("return torch_npu.npu_swiglu(hidden_states)"),
+            LLAMA.job("return torch_npu.npu_mish(hidden_states)"),
             PATCHED_UNREACHED.job("y = x * 2\nif x is f:\n    y = x + x"),
         ]
     )
@@ -167,7 +167,7 @@ def test_what_cannot_be_verified_says_why() -> None:
     assert third.status is Status.NOT_VERIFIED
     assert "g is not defined" in third.reason
     assert "missing_abc" in fourth.reason or "go" in fourth.reason
-    assert fifth.reason == "there is no reference kernel for torch_npu.npu_swiglu"
+    assert fifth.reason == "there is no reference kernel for torch_npu.npu_mish"
     assert sixth.status is Status.NOT_VERIFIED
     assert "never reached" in sixth.reason
 

@@ -21,7 +21,10 @@ def job(path: str, qualname: str, before: str, after: str) -> Job:
     at = text.index(before)
     line = text.count("\n", 0, at) + 1
     patched = "import torch_npu\n" + text.replace(before, after, 1)
-    return Job(str(MODELS / path), str(ROOT), text, patched, qualname, (line,), (line + 1,))
+    fused = "npu_" in patched
+    return Job(
+        str(MODELS / path), str(ROOT), text, patched, qualname, (line,), (line + 1,), floating=fused
+    )
 
 
 LLAMA = """input_dtype = hidden_states.dtype

@@ -22,7 +22,18 @@ class Snippet:
         original, line = self.fill(self.eager)
         patched, new_line = self.fill(rewrite)
         text = self.fill(portable)[0] if portable else ""
-        return Job(path, "/user", original, patched, self.qualname, line, new_line, portable=text)
+        floating = "torch_npu." in patched
+        return Job(
+            path,
+            "/user",
+            original,
+            patched,
+            self.qualname,
+            line,
+            new_line,
+            portable=text,
+            floating=floating,
+        )
 
     def fill(self, code: str) -> tuple[str, tuple[int, ...]]:
         lines = ["import torch_npu", *dedent(self.text).strip().splitlines()]

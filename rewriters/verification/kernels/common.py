@@ -1,0 +1,69 @@
+"""What the reference kernels share: the errors, the precision inside, the checks."""
+
+from __future__ import annotations
+
+import torch
+
+HALF = (torch.float16, torch.bfloat16)
+# No operator takes float64 on the device; here it is for checking derivatives numerically.
+FLOATING = (torch.float32, *HALF, torch.float64)
+
+
+class NoReferenceKernelError(Exception):
+    """The code calls something that torch_npu has and this package cannot compute."""
+
+
+class ShapeRefusedError(RuntimeError):
+    """An operator does not take these shapes."""
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """Return ``x`` in the precision that the kernels compute in."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def accept(operator: str, ok: bool, what: str) -> None:  # noqa: FBT001 — reads like an assertion
+    """Refuse a shape unless ``ok``."""
+    if not ok:
+        raise ShapeRefusedError(f"{operator}: {what}")
+
+
+def accept_dtypes(operator: str, *tensors: torch.Tensor | None) -> None:
+    """Refuse tensors that are not floating or not all of one dtype."""
+    dtypes = [tensor.dtype for tensor in tensors if tensor is not None]
+    if dtypes[0] not in FLOATING or any(dtype != dtypes[0] for dtype in dtypes):
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise RuntimeError(f"{operator}: no kernel for {names}")
+
+
+def accept_dims(operator: str, x: torch.Tensor, low: int, high: int) -> None:
+    """Refuse a number of dimensions outside [low, high]."""
+    accept(
+        operator,
+        low <= x.dim() <= high,
+        f"input has {x.dim()} dimensions, {low} to {high} are supported",
+    )
+
+
+def accept_tail(operator: str, x: torch.Tensor, gamma: torch.Tensor, name: str = "gamma") -> None:
+    """Refuse a weight whose shape is not that of the last dimensions of ``x``."""
+    accept(
+        operator,
+        1 <= gamma.dim() <= x.dim() and x.shape[x.dim() - gamma.dim() :] == gamma.shape,
+        f"{name} {tuple(gamma.shape)} is not the tail of input {tuple(x.shape)}",
+    )
+
+
+def accept_even(operator: str, x: torch.Tensor, dim: int = -1) -> None:
+    """Refuse a dimension that cannot be halved."""
+    accept(operator, x.dim() > 0, "input has no dimension to halve")
+    accept(
+        operator,
+        x.shape[dim] % 2 == 0,
+        f"dimension {dim} of input {tuple(x.shape)} is not even",
+    )
+
+
+def tail(gamma: torch.Tensor) -> list[int]:
+    """Return the dimensions of the input that a weight of this shape normalises over."""
+    return list(range(-gamma.dim(), 0))

@@ -1,0 +1,186 @@
+"""``npu_fusion_attention``: scores and softmax in float32, probabilities rounded before values.
+
+True in ``atten_mask`` drops a score, ``pse`` is added before the scale is applied, the default
+scale is one, and without a mask no ``sparse_mode`` masks anything.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812 — the field's name
+
+from npufix.rewriters.verification.kernels.common import (
+    NoReferenceKernelError,
+    accept,
+    accept_dtypes,
+    wide,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+NOT_DIFFERENTIABLE = (1, 2, 3)
+RANDOM = True
+_NAME = "npu_fusion_attention"
+_MOST_HEADS = 256
+_WIDEST = 768
+_COMPRESSED = 2048
+_LEFT_UP, _RIGHT_DOWN = 2, 3
+_EVERYTHING = 2147483647
+_COPIES = 8
+"""How often the statistics are repeated along their last dimension."""
+_LAYOUTS = {"BNSD": 4, "BSND": 4, "BSH": 3, "SBH": 3}
+
+
+class _Heads(NamedTuple):
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+
+def forward(  # noqa: PLR0913, PLR0917 — the operator's schema
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    head_num: int,
+    input_layout: str,
+    pse: Tensor | None = None,
+    padding_mask: Tensor | None = None,
+    atten_mask: Tensor | None = None,
+    scale: float = 1.0,
+    keep_prob: float = 1.0,
+    pre_tockens: int = _EVERYTHING,
+    next_tockens: int = _EVERYTHING,
+    inner_precise: int = 0,  # noqa: ARG001 — how the kernel sums
+    prefix: Sequence[int] | None = None,
+    actual_seq_qlen: Sequence[int] | None = None,
+    actual_seq_kvlen: Sequence[int] | None = None,
+    sparse_mode: int = 0,
+    gen_mask_parallel: bool = True,  # noqa: FBT001, FBT002, ARG001 — how dropout is scheduled
+    sync: bool = False,  # noqa: FBT001, FBT002, ARG001 — how dropout is scheduled
+    softmax_layout: str = "",  # noqa: ARG001 — for TND only
+    sink: Tensor | None = None,
+    dropout_mask: Tensor | None = None,
+    seed: int = 0,  # noqa: ARG001 — for dropout_mask only
+    offset: int = 0,  # noqa: ARG001 — for dropout_mask only
+) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int, int]:
+    """Return attention, softmax statistics, and what the backward pass needs for dropout."""
+    absent = (prefix, actual_seq_qlen, actual_seq_kvlen, sink, dropout_mask)
+    layout = input_layout.upper()
+    if any(argument is not None for argument in absent) or layout == "TND":
+        raise NoReferenceKernelError(f"there is no reference kernel for {_NAME} with these options")
+    if padding_mask is not None:
+        raise RuntimeError(f"{_NAME}: padding_mask is not supported")
+    if not 0 < keep_prob <= 1:
+        raise RuntimeError(f"{_NAME}: keep_prob is {keep_prob}, not in (0, 1]")
+    accept_dtypes(_NAME, query, key, value, pse)
+    q, k, v = _heads(query, key, value, head_num, layout)
+    scores = wide(q) @ wide(k).transpose(-1, -2)
+    if pse is not None:
+        _check_pse(pse, scores)
+        scores = scores + wide(pse)
+    scores = scores * scale
+    if atten_mask is not None:
+        dropped = _dropped(atten_mask, scores, sparse_mode, pre_tockens, next_tockens)
+        scores = scores.masked_fill(dropped, float("-inf"))
+    # A row in which everything is dropped has the sum zero, and the result zero.
+    highest = scores.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)
+    weights = torch.exp(scores - highest)
+    total = weights.sum(-1, keepdim=True)
+    probabilities = (weights / total.masked_fill(total == 0, 1.0)).to(query.dtype)
+    if keep_prob < 1:
+        probabilities = F.dropout(probabilities, 1 - keep_prob)
+    result = (wide(probabilities) @ wide(v)).to(query.dtype)
+    statistics = [s.expand(*s.shape[:-1], _COPIES).contiguous() for s in (highest, total)]
+    return _packed(result, layout), *statistics, query.new_empty(0), 0, 0, 0  # type: ignore[return-value]
+
+
+def _heads(query: Tensor, key: Tensor, value: Tensor, heads: int, layout: str) -> _Heads:
+    """Return all three as (batch, heads, length, width), as many heads in each."""
+    if layout not in _LAYOUTS:
+        raise RuntimeError(f"{_NAME}: input_layout {layout!r} is none of {', '.join(_LAYOUTS)}")
+    for tensor in (query, key, value):
+        accept(_NAME, tensor.dim() == _LAYOUTS[layout], f"{layout} does not fit {tensor.dim()}-D")
+    accept(_NAME, 0 < heads <= _MOST_HEADS, f"head_num is {heads}")
+    if layout in {"BSH", "SBH"}:
+        accept(_NAME, query.shape[-1] % heads == 0, f"{query.shape[-1]} is no {heads} heads")
+        width = query.shape[-1] // heads
+        accept(_NAME, key.shape[-1] % max(width, 1) == 0, "key and query differ in head width")
+        fewer = key.shape[-1] // max(width, 1)
+        counts = (heads, fewer, fewer)
+        q, k, v = (
+            _split(t if layout == "BSH" else t.transpose(0, 1), n)
+            for t, n in zip((query, key, value), counts, strict=True)
+        )
+    else:
+        q, k, v = (t if layout == "BNSD" else t.transpose(1, 2) for t in (query, key, value))
+    accept(_NAME, q.shape[1] == heads, f"head_num is {heads}, the query has {q.shape[1]} heads")
+    accept(
+        _NAME,
+        k.shape[:3] == v.shape[:3]
+        and q.shape[0] == k.shape[0]
+        and q.shape[-1] == k.shape[-1] >= v.shape[-1]
+        and q.shape[-1] <= _WIDEST,
+        f"query {tuple(q.shape)}, key {tuple(k.shape)} and value {tuple(v.shape)} do not match",
+    )
+    known = k.shape[1]
+    accept(_NAME, known > 0 and heads % known == 0, f"{heads} heads for {k.shape[1]} key heads")
+    groups = heads // k.shape[1]
+    return _Heads(q, k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1))
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(1, 2)
+
+
+def _packed(result: Tensor, layout: str) -> Tensor:
+    if layout == "BNSD":
+        return result.contiguous()
+    if layout == "BSND":
+        return result.transpose(1, 2).contiguous()
+    return (result.permute(0, 2, 1, 3) if layout == "BSH" else result.permute(2, 0, 1, 3)).flatten(
+        -2
+    )
+
+
+def _check_pse(pse: Tensor, scores: Tensor) -> None:
+    accept(
+        _NAME,
+        pse.dim() == scores.dim()
+        and pse.shape[1:] == scores.shape[1:]
+        and pse.shape[0] in {1, scores.shape[0]},
+        f"pse {tuple(pse.shape)} does not go with scores {tuple(scores.shape)}",
+    )
+
+
+def _dropped(mask: Tensor, scores: Tensor, mode: int, before: int, after: int) -> Tensor:
+    """Return a bool tensor that broadcasts to ``scores``, True where nothing is attended."""
+    if mask.dtype not in {torch.bool, torch.uint8}:
+        raise RuntimeError(f"{_NAME}: atten_mask is {mask.dtype}, not bool or uint8")
+    queries, keys = scores.shape[-2:]
+    distance = torch.arange(keys) - torch.arange(queries)[:, None]
+    if mode in {_LEFT_UP, _RIGHT_DOWN}:
+        triangle = torch.ones(_COMPRESSED, _COMPRESSED, dtype=torch.bool).triu(1)
+        accept(
+            _NAME,
+            mask.shape[-2:] == triangle.shape and bool((mask.bool() == triangle).all()),
+            f"sparse_mode {mode} wants the upper triangle of {_COMPRESSED} x {_COMPRESSED}",
+        )
+        return distance > (keys - queries if mode == _RIGHT_DOWN else 0)
+    if mode not in {0, 1}:
+        raise NoReferenceKernelError(f"there is no reference kernel for sparse_mode {mode}")
+    batch, heads = scores.shape[:2]
+    shapes = [(batch, heads), (batch, 1), (1, 1), ()]
+    accept(
+        _NAME,
+        any(mask.shape == (*lead, queries, keys) for lead in shapes),
+        f"atten_mask {tuple(mask.shape)} is not BNSS, B1SS, 11SS or SS of {tuple(scores.shape)}",
+    )
+    dropped = mask.bool()
+    if mode == 0:
+        dropped = dropped | (distance > after) | (-distance > before)
+    return dropped

@@ -1,0 +1,33 @@
+"""``npu_moe_gating_top_k_softmax``: softmax in float32, then the k largest; inference only."""
+
+from __future__ import annotations
+
+import torch
+
+from npufix.rewriters.verification.kernels.common import (
+    accept,
+    accept_dims,
+    accept_dtypes,
+    wide,
+)
+
+BACKWARD = "raises"
+_NAME = "npu_moe_gating_top_k_softmax"
+_MOST = 1024
+
+
+def forward(
+    x: torch.Tensor, finished: torch.Tensor | None = None, k: int = 1
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return probabilities, experts and rows; the last two are int32."""
+    accept_dtypes(_NAME, x)
+    accept_dims(_NAME, x, 2, 3)
+    experts = x.shape[-1]
+    accept(_NAME, 0 < k <= min(experts, _MOST), f"k={k} of {experts} experts")
+    order = torch.sort(torch.softmax(wide(x), -1), dim=-1, descending=True, stable=True)
+    chosen = order.indices[..., :k].int()
+    if finished is not None:
+        chosen = chosen.masked_fill(finished.bool()[..., None], experts)
+    count = x.shape[:-1].numel()
+    rows = torch.arange(count * k, dtype=torch.int32).view(k, count).t().reshape(chosen.shape)
+    return order.values[..., :k].to(x.dtype), chosen, rows.contiguous()

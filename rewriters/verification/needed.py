@@ -1,0 +1,99 @@
+"""Which top-level statements of a module a definition needs."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+def needed_statements(tree: ast.Module, target: str) -> list[ast.stmt]:
+    """Return the top-level statements that ``target`` needs, in their order.
+
+    A statement that changes a needed definition (``Norm.forward = ...``, ``register(Norm)``)
+    belongs to it.
+    """
+    bound = [bound_names(statement) for statement in tree.body]
+    used = [used_names(statement) for statement in tree.body]
+    imported = set[str]().union(
+        *(b for s, b in zip(tree.body, bound, strict=True) if isinstance(s, IMPORTS))
+    )
+    changes = [_changes(statement) - imported for statement in tree.body]
+    wanted, queue = set[int](), [target]
+    seen: set[str] = set()
+    while queue:
+        name = queue.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for index in range(len(tree.body)):
+            if (name in bound[index] or name in changes[index]) and index not in wanted:
+                wanted.add(index)
+                queue.extend(used[index])
+    unresolved = seen - set[str]().union(*bound)
+    wanted |= {i for i, names in enumerate(bound) if "*" in names and unresolved}
+    return [tree.body[index] for index in sorted(wanted)]
+
+
+def _walk_scope(statement: ast.stmt, visit: Callable[[ast.AST], None]) -> None:
+    visit(statement)
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        return
+    for child in ast.iter_child_nodes(statement):
+        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.expr | ast.withitem):
+            _walk_scope(child, visit)  # type: ignore[arg-type]
+
+
+def bound_names(statement: ast.stmt) -> set[str]:
+    """Return the names that a top-level statement binds."""
+    names: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, IMPORTS):
+            names.update((a.asname or a.name.partition(".")[0]) for a in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+
+    _walk_scope(statement, visit)
+    return names
+
+
+def used_names(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement reads, wherever in it."""
+    names = {
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    for node in ast.walk(statement):
+        # Annotations in quotes name classes that a dataclass or a signature may look up.
+        value = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(value, str) and value.isidentifier():
+            names.add(value)
+    return names
+
+
+def _changes(statement: ast.stmt) -> set[str]:
+    if isinstance(statement, ast.Assign):
+        targets: list[ast.expr] = statement.targets
+    elif isinstance(statement, ast.AugAssign):
+        targets = [statement.target]
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        call = statement.value
+        # ``train()`` at the end of a script uses the definition; ``Norm.update()`` changes it.
+        targets = [*call.args, *([] if isinstance(call.func, ast.Name) else [call.func])]
+    else:
+        return set()
+    return {
+        node.id
+        for target in targets
+        if not isinstance(target, ast.Name) or isinstance(statement, ast.Expr)
+        for node in ast.walk(target)
+        if isinstance(node, ast.Name)
+    }

@@ -1,0 +1,186 @@
+"""What the conditions that a user vouches for mean for the operands of one call.
+
+A condition is a promise about the program. The verifier makes up its calls, so it has to keep the
+promise: a call whose operands break it says nothing. Operands come by the names of the rule.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    Operands = Mapping[str, object]
+
+_VERY_NEGATIVE = -10000
+_MASKS = ("mask", "shown", "hidden", "added", "bias")
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
+
+
+def meets(names: Iterable[str], operands: Operands) -> bool:
+    """Tell whether a call keeps the promises; one that cannot be told from operands is kept."""
+    return all(_MEANINGS[name](operands) for name in names if name in _MEANINGS)
+
+
+def _tensors(operands: Operands, *names: str) -> list[torch.Tensor]:
+    wanted = names or tuple(operands)
+    found = (operands.get(name) for name in wanted)
+    return [value for value in found if isinstance(value, torch.Tensor)]
+
+
+def _floats(operands: Operands) -> list[torch.Tensor]:
+    inner = [p for v in operands.values() if isinstance(v, torch.nn.Module) for p in v.parameters()]
+    return [t for t in (*_tensors(operands), *inner) if t.is_floating_point()]
+
+
+def _same_dtype(operands: Operands) -> bool:
+    return len({t.dtype for t in _floats(operands)}) <= 1
+
+
+def _dims(number: int, *names: str) -> Callable[[Operands], bool]:
+    return lambda operands: all(t.dim() == number for t in _tensors(operands, *names))
+
+
+def _fewer_dims(by: int) -> Callable[[Operands], bool]:
+    def holds(operands: Operands) -> bool:
+        found = _tensors(operands, "x", "mask")
+        return len(found) < 2 or found[0].dim() - found[1].dim() == by  # noqa: PLR2004 - both
+
+    return holds
+
+
+def _same_shape(operands: Operands) -> bool:
+    return len({t.shape for t in _tensors(operands) if t.dim() > 1 and t.is_floating_point()}) <= 1
+
+
+def _same_heads(operands: Operands) -> bool:
+    found = _tensors(operands, "q", "k", "v", "query", "key", "value")
+    return len({t.shape[:-2] for t in found}) <= 1
+
+
+def _no_nan(operands: Operands) -> bool:
+    return not any(bool(t.isnan().any()) for t in _floats(operands))
+
+
+def _no_ties(operands: Operands) -> bool:
+    values = [v for v in operands.values() if isinstance(v, (torch.Tensor, int, float))]
+    if len(values) != 2:  # noqa: PLR2004 - the two that are compared
+        return True
+    first, second = (torch.as_tensor(v) for v in values)
+    return not bool(torch.eq(first, second).any())
+
+
+def _is_additive_mask(operands: Operands) -> bool:
+    masks = _tensors(operands, *_MASKS)
+    return not any(
+        m.is_floating_point()
+        and (m.requires_grad or bool(((m != 0) & ~(m <= _VERY_NEGATIVE)).any()))
+        for m in masks
+    )
+
+
+def _sees_a_key(operands: Operands) -> bool:
+    for mask in _tensors(operands, *_MASKS):
+        hidden = mask if mask.dtype == torch.bool else mask <= _VERY_NEGATIVE
+        # Whether True hides or shows a key is the rule's business: neither may fill a row.
+        if mask.dim() and mask.numel() and bool((hidden.all(-1) | (~hidden).all(-1)).any()):
+            return False
+    return True
+
+
+def _column_index(operands: Operands) -> bool:
+    return all(t.dim() == 2 and t.shape[1] == 1 for t in _tensors(operands, "index"))  # noqa: PLR2004 - (N, 1)
+
+
+def _not_negative(operands: Operands) -> bool:
+    return all(not bool((t < 0).any()) for t in _tensors(operands, "index", "indices"))
+
+
+def _unique(operands: Operands) -> bool:
+    return all(
+        not bool((t.sort(-1).values.diff(dim=-1) == 0).any())
+        for t in _tensors(operands, "indices", "index")
+        if t.dim()
+    )
+
+
+def _fits(operands: Operands) -> bool:
+    value = operands.get("value", operands.get("literal_value", operands.get("limit")))
+    for x in _tensors(operands, "x"):
+        if not isinstance(value, (int, float)):
+            return True
+        if x.dtype in _INTEGERS and not float(value).is_integer():
+            return False
+        if x.is_floating_point() and abs(float(value)) > torch.finfo(x.dtype).max:
+            return abs(float(value)) == float("inf")
+    return True
+
+
+def _zero_one(operands: Operands) -> bool:
+    # One of floating point would be asked for its gradient.
+    return all(
+        not t.is_floating_point() and not bool(((t != 0) & (t != 1)).any())
+        for t in _tensors(operands, *_MASKS)
+    )
+
+
+def _is_function(expected: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Operands], bool]:
+    def holds(operands: Operands) -> bool:
+        act = operands.get("act")
+        tried = torch.linspace(-3, 3, 13)
+        return not callable(act) or bool(torch.allclose(act(tried), expected(tried)))
+
+    return holds
+
+
+def _takes_kernel(operands: Operands) -> bool:
+    return all(
+        t.dim() == 4 and all(size and size % 32 == 0 for size in t.shape[-2:])  # noqa: PLR2004 - the operator's limits
+        for t in _tensors(operands, "x", "scores")
+    )
+
+
+_MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
+    "activation-is-gelu": _is_function(functional.gelu),
+    "activation-is-gelu-tanh": _is_function(partial(functional.gelu, approximate="tanh")),
+    "activation-is-silu": _is_function(functional.silu),
+    "batch-sequence-hidden": _dims(3, "x", "residual"),
+    "batches-of-matrices": _dims(3),
+    "boolean-mask": lambda o: all(t.dtype == torch.bool for t in _tensors(o, "mask")),
+    "column-mask": _fewer_dims(1),
+    "four-dimensional": _dims(4, "q", "k", "v", "query", "key", "value"),
+    "integer-vector": lambda o: all(
+        t.dim() == 1 and t.dtype in _INTEGERS[:-1] for t in _tensors(o, "index")
+    ),
+    "int-repeats": lambda o: type(o.get("repeats", 0)) is int,
+    "is-device": lambda o: isinstance(o.get("device", "cpu"), (str, int, torch.device)),
+    "kernel-shape": _takes_kernel,
+    "mask-is-boolean": _is_additive_mask,
+    "mask-shape": _dims(4, "mask"),
+    "matrix-factors": _dims(2, "a", "b", "left", "right"),
+    "matrix-input": _dims(2, "x", "weight"),
+    "matrix-scores": _dims(2, "x", "scores", "input"),
+    "no-fully-masked-row": _sees_a_key,
+    "no-nan": _no_nan,
+    "nonnegative-index": _not_negative,
+    "one-column-index": _column_index,
+    "plane-mask": _fewer_dims(2),
+    "rotary-limits": _dims(4, "x", "cos", "sin"),
+    "row-mask": _fewer_dims(1),
+    "same-dtype": _same_dtype,
+    "same-heads": _same_heads,
+    "same-rank-mask": _fewer_dims(0),
+    "same-shape": _same_shape,
+    "three-dimensions": _dims(3, "x"),
+    "ties-without-gradient": _no_ties,
+    "unique-indices": _unique,
+    "value-fits-dtype": _fits,
+    "vector": _dims(1, "x", "index"),
+    "vector-mask": _dims(1, "x", "mask"),
+    "zero-one-mask": _zero_one,
+}
