@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.names import FunctionNode, ModuleNames
+from npufix.rewriters.names import FunctionNode, ModuleNames, statements
+from npufix.rewriters.neighbours import foreign_bases
+from npufix.rewriters.syntax import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.rewriters.dataflow import FunctionFlow
     from npufix.rewriters.nodes import Node
@@ -21,6 +24,10 @@ _INT_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 _ONE_LENGTH = re.compile(
     r"(^|_)(dims?|hidden|features?|channels?|width|d_model|embed\w*|inner|units|num|n|\w+_size)(_|$)"
 )
+# Words of settings that are one number; ``repeats`` and ``lengths`` may be one number per element.
+COUNT = re.compile(r"^(n|num|nb)(_|$)|(^|_)(n_rep|heads|groups|kv_groups|per_kv|head_dim)$")
+# Calls after which a submodule computes something else than its class says.
+_HOOK = re.compile(r"register_\w*hook$|register_parametrization$|(weight|spectral)_norm$")
 _Value = tuple[FunctionNode, "ast.expr | None"]
 
 
@@ -46,68 +53,145 @@ def is_plain_attribute(flow: FunctionFlow, node: Node) -> bool | None:
     return all(found) if found else None
 
 
-def _values(flow: FunctionFlow, node: Node) -> list[_Value]:
-    """Return what ``self.name`` is assigned anywhere in the class, its bases and subclasses.
-
-    Subclasses within the module count because their objects run the same method.
-    """
+def _values(flow: FunctionFlow, node: Node) -> Sequence[_Value]:
+    """Return what ``self.name`` is assigned, nothing if the node is something else."""
     is_own = node.op == "attr" and node.args[0].op == "param" and node.args[0].value == "self"
     if not is_own or flow.cls is None:
         return []
-    family = {*flow.names.bases(flow.cls)}
-    family |= {c for c in flow.names.classes.values() if flow.cls in flow.names.bases(c)}
-    return [
-        (method, value)
-        for member in sorted(family, key=lambda c: c.lineno)
-        for method in member.body
-        if isinstance(method, FunctionNode)
-        for part in ast.walk(method)
-        for value in _given(part, str(node.value))
-    ]
+    return assigned_values(flow.names, flow.cls, str(node.value))
 
 
-def _given(node: ast.AST, attribute: str) -> Iterator[ast.expr | None]:
-    """Yield the value that a statement or call gives to ``self.attribute``; ``None`` if unclear."""
+def is_made_once(names: ModuleNames, cls: ast.ClassDef, attribute: str) -> bool:
+    """Tell whether only ``__init__`` binds ``self.attribute``: it is one object from then on."""
+    values = assigned_values(names, cls, attribute)
+    return bool(values) and all(method.name == "__init__" for method, _ in values)
+
+
+def assigned_values(names: ModuleNames, cls: ast.ClassDef, attribute: str) -> Sequence[_Value]:
+    """Return what ``self.attribute`` is assigned anywhere in a class, its bases and subclasses.
+
+    Subclasses within the module count because their objects run the same method; bases in other
+    modules of the package do. A value is ``None`` where it is not clear.
+    """
+    key = f"{cls.name}:{cls.lineno}"  # there may be two of one name
+    if key not in names.assigned:
+        family = {*names.bases(cls)}
+        family |= {c for c in names.classes.values() if cls in names.bases(c)}
+        found: dict[str, list[_Value]] = {}
+        for member in sorted(family, key=lambda c: c.lineno):
+            for name, values in _values_in(member).items():
+                found.setdefault(name, []).extend(values)
+        for home, base in foreign_bases(names, cls):
+            for name, values in _values_in(base).items():
+                clear = [
+                    (m, v if v is not None and _means_the_same(v, home, names) else None)
+                    for m, v in values
+                ]
+                found.setdefault(name, []).extend(clear)
+        names.assigned[key] = found
+    known: dict[str, list[_Value]] = names.assigned[key]
+    return known.get(attribute, [])
+
+
+@lru_cache(maxsize=512)
+def _values_in(cls: ast.ClassDef) -> Mapping[str, Sequence[_Value]]:
+    """Return what the methods of one class assign to the attributes of ``self``."""
+    found: dict[str, list[_Value]] = {}
+    for method in cls.body:
+        if isinstance(method, FunctionNode):
+            for statement in statements(method.body, inner=True):
+                for name, value in _given(statement):
+                    found.setdefault(name, []).append((method, value))
+    return found
+
+
+def _means_the_same(value: ast.expr, home: ModuleNames, names: ModuleNames) -> bool:
+    """Tell whether the names in a value mean in its own module what they mean in another."""
+    used = {n.id for n in walk(value) if isinstance(n, ast.Name)}
+    return all(home.imports.get(n) == names.imports.get(n) for n in used) and not (
+        used & {*home.functions, *home.classes, *names.functions, *names.classes}
+    )
+
+
+def _given(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield each attribute of ``self`` that code sets, with ``None`` if it is unclear to what."""
     match node:
-        case ast.Assign([ast.Attribute(ast.Name("self"), attr)], value) if attr == attribute:
-            yield value
-        case ast.AnnAssign(ast.Attribute(ast.Name("self"), attr), _, value) if attr == attribute:
+        case ast.Assign(targets, value):
+            for target in targets:  # ``self.a = self.b = value``
+                yield from _assigned(target, value)
+            yield from _hooked(value)
+        case ast.AnnAssign(ast.Attribute(ast.Name("self"), attr), _, value):
             if value is not None:
-                yield value
+                yield attr, value
+        case ast.Expr(ast.Call() as call):
+            yield from _registered(call)
+            yield from _hooked(call)
+        case ast.Delete(targets):
+            yield from ((name, None) for target in targets for name in _stored(target))
+        case ast.AugAssign(target) | ast.For(target):
+            yield from ((name, None) for name in _stored(target))
+        case ast.With(items):
+            targets = [i.optional_vars for i in items if i.optional_vars is not None]
+            yield from ((name, None) for target in targets for name in _stored(target))
+
+
+def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr | None]]:
+    match target, value:
+        case ast.Attribute(ast.Name("self"), attr), _:
+            yield attr, value
+        case ast.Tuple(items), ast.Tuple(values) if len(items) == len(values) and not any(
+            isinstance(part, ast.Starred) for part in (*items, *values)
+        ):
+            for item, part in zip(items, values, strict=True):
+                yield from _assigned(item, part)
+        case _:
+            yield from ((name, None) for name in _stored(target))
+
+
+def _hooked(value: ast.expr) -> Iterator[tuple[str, None]]:
+    """Yield the submodules whose calls do more than their class says."""
+    if not isinstance(value, ast.Call):
+        return
+    function = value.func
+    how = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    if _HOOK.search(how):
+        owner = function.value if isinstance(function, ast.Attribute) else function
+        for code in (owner, *value.args):
+            if isinstance(code, ast.Attribute) and isinstance(code.value, ast.Name):
+                yield code.attr, None
+
+
+def _registered(call: ast.Call) -> Iterator[tuple[str, ast.expr | None]]:
+    match call:
         case ast.Call(
             ast.Attribute(ast.Name("self"), "register_buffer" | "register_parameter"),
-            [ast.Constant(attr), value, *_],
-        ) if attr == attribute:
-            yield value
-        case ast.Call(ast.Name("setattr"), [ast.Name("self"), ast.Constant(attr), *_]) if (
-            attr == attribute
+            [ast.Constant(str(attr)), value, *_],
         ):
-            yield None
-        case ast.Assign(targets) | ast.Delete(targets):
-            yield from (None for target in targets if _stores(target, attribute))
-        case ast.AugAssign(target) | ast.For(target):
-            yield from (None for _ in range(_stores(target, attribute)))
+            yield attr, value
+        case ast.Call(
+            ast.Attribute(ast.Name("self"), "add_module" | "register_module"),
+            [ast.Constant(str(attr)), *_],
+        ) | ast.Call(ast.Name("setattr"), [ast.Name("self"), ast.Constant(str(attr)), *_]):
+            yield attr, None
 
 
-def _stores(target: ast.expr, attribute: str) -> bool:
-    return any(
-        isinstance(n, ast.Attribute)
-        and n.attr == attribute
-        and isinstance(n.value, ast.Name)
-        and n.value.id == "self"
-        and not isinstance(n.ctx, ast.Load)
-        for n in ast.walk(target)
-    )
+def _stored(target: ast.expr) -> Iterator[str]:
+    for n in walk(target):
+        match n:
+            case ast.Attribute(ast.Attribute(ast.Name("self"), attr), "forward"):
+                yield attr  # another function for this one object
+            case ast.Attribute(ast.Name("self"), attr) if not isinstance(n.ctx, ast.Load):
+                yield attr
 
 
 def _locals(method: FunctionNode) -> dict[str, ast.expr]:
     """Return the local names of a method with what they are assigned, the last one counting."""
     return {
         name.id: node.value
-        for node in ast.walk(method)
+        for node in walk(method)
         if isinstance(node, ast.Assign)
         for target in node.targets
-        for name in ast.walk(target)
+        for name in walk(target)
         if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
     }
 
@@ -156,6 +240,12 @@ def _sizes(args: list[ast.expr], method: FunctionNode) -> tuple[int | None, ...]
     )
 
 
+def number_of_lengths(size: ast.expr, method: FunctionNode) -> int | None:
+    """Return of how many lengths a shape consists, 1 for a number; ``None`` if unclear."""
+    sizes = _sizes([size], method)
+    return None if sizes is None else len(sizes)
+
+
 def _is_one_length(size: ast.expr, method: FunctionNode) -> bool:
     match size:
         case ast.Name(name):
@@ -175,6 +265,8 @@ def _is_int(value: ast.expr, method: FunctionNode) -> bool:
             return _annotation(method, name) == "int" and name not in _locals(method)
         case ast.Call(ast.Name("int" | "len")):
             return True
+        case ast.Attribute(_, name):
+            return bool(COUNT.search(name)) and _is_plain(value, method)
         case ast.BinOp(left, op, right):
             return (
                 isinstance(op, _INT_OPERATORS) and _is_int(left, method) and _is_int(right, method)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    from npufix.rewriters.nodes import Graph, Node
+    from npufix.rewriters.nodes import Graph, Node, Serial
 
 # Positional order and defaults of the operators that rules look into. Others keep the order
 # in which they were written. ``dim=REQUIRED`` has no default.
@@ -18,35 +18,73 @@ SIGNATURES: Mapping[str, Mapping[str, Hashable]] = {
     "argsort": {"dim": -1, "descending": False},
     "bmm": {"mat2": _REQUIRED},
     "cat": {"dim": 0},
+    "chunk": {"chunks": _REQUIRED, "dim": 0},
+    "cross_entropy": {
+        "target": _REQUIRED,
+        "weight": None,
+        "size_average": None,
+        "ignore_index": -100,
+        "reduce": None,
+        "reduction": "mean",
+        "label_smoothing": 0.0,
+    },
+    "clamp": {"min": None, "max": None},
+    "cumsum": {"dim": _REQUIRED, "dtype": None},
     "div": {"other": _REQUIRED, "rounding_mode": None},
+    "dropout": {"p": 0.5, "training": True, "inplace": False},
     "flatten": {"start_dim": 0, "end_dim": -1},
+    "gelu": {"approximate": "none"},
     "gather": {"dim": _REQUIRED, "index": _REQUIRED, "sparse_grad": False},
+    "group_norm": {"num_groups": _REQUIRED, "weight": None, "bias": None, "eps": 1e-5},
     "index_select": {"dim": _REQUIRED, "index": _REQUIRED},
+    "layer_norm": {"normalized_shape": _REQUIRED, "weight": None, "bias": None, "eps": 1e-5},
     "linear": {"weight": _REQUIRED, "bias": None},
     "masked_fill": {"mask": _REQUIRED, "value": _REQUIRED},
     "masked_fill_": {"mask": _REQUIRED, "value": _REQUIRED},
     "matmul": {"other": _REQUIRED},
     "mean": {"dim": None, "keepdim": False, "dtype": None},
     "mul": {"other": _REQUIRED},
+    "nonzero": {"as_tuple": False},
+    "neg": {},
     "one_hot": {"num_classes": -1},
     "pow": {"exponent": _REQUIRED},
     "reciprocal": {},
+    "relu": {"inplace": False},
     "repeat_interleave": {"repeats": _REQUIRED, "dim": None, "output_size": None},
+    "rms_norm": {"normalized_shape": _REQUIRED, "weight": None, "eps": None},
     "rsqrt": {},
+    "scaled_dot_product_attention": {
+        "key": _REQUIRED,
+        "value": _REQUIRED,
+        "attn_mask": None,
+        "dropout_p": 0.0,
+        "is_causal": False,
+        "scale": None,
+        "enable_gqa": False,
+    },
+    "sigmoid": {},
+    "silu": {"inplace": False},
     "softmax": {"dim": None, "dtype": None},
+    "split": {"split_size": _REQUIRED, "dim": 0},
     "sqrt": {},
     "square": {},
+    "stack": {"dim": 0},
     "squeeze": {"dim": None},
     "sub": {"other": _REQUIRED, "alpha": 1},
     "sum": {"dim": None, "keepdim": False, "dtype": None},
     "t": {},
     "topk": {"k": _REQUIRED, "dim": -1, "largest": True, "sorted": True},
     "transpose": {"dim0": _REQUIRED, "dim1": _REQUIRED},
+    "unbind": {"dim": 0},
+    "unflatten": {"dim": _REQUIRED, "sizes": _REQUIRED},
     "unsqueeze": {"dim": _REQUIRED},
 }
 
-_KEYWORD_ALIASES = {"axis": "dim", "keepdims": "keepdim", "input": "self", "tensor": "self"}
-_OP_ALIASES = {
+_KEYWORD_ALIASES = {
+    "axis": "dim", "keepdims": "keepdim", "input": "self", "tensor": "self", "tensors": "self",
+    "split_size_or_sections": "split_size",
+}  # fmt: skip
+OP_ALIASES = {
     "multiply": "mul",
     "divide": "div",
     "true_divide": "div",
@@ -76,11 +114,64 @@ _FIELDS = {"values": 0, "indices": 1}
 PAIRS = frozenset({"topk", "sort", "max", "min", "kthvalue", "mode", "median"})
 
 
+# Classes of torch.optim that rules exchange. What newer versions have added goes by keyword.
+_ALL = {
+    "maximize": False, "foreach": None, "capturable": False, "differentiable": False,
+}  # fmt: skip
+_ADAM = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8}
+CONSTRUCTORS: Mapping[str, Mapping[str, Hashable]] = {
+    "Adadelta": {"lr": 1.0, "rho": 0.9, "eps": 1e-6, "weight_decay": 0, **_ALL},
+    "Adam": {**_ADAM, "weight_decay": 0, "amsgrad": False, **_ALL, "fused": None},
+    "AdamW": {**_ADAM, "weight_decay": 1e-2, "amsgrad": False, **_ALL, "fused": None},
+    "RMSprop": {
+        "lr": 1e-2, "alpha": 0.99, "eps": 1e-8, "weight_decay": 0, "momentum": 0,
+        "centered": False, **_ALL,
+    },
+    "SGD": {
+        "lr": 1e-3, "momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False, **_ALL,
+        "fused": None,
+    },
+}  # fmt: skip
+
+
+def constructed(
+    graph: Graph, dotted: str, args: Sequence[Node], keywords: Mapping[str, Node], epoch: int
+) -> Node:
+    """Return the node of an object of a known class; the first argument is what it is made of."""
+    values, named = list(args), dict(keywords)
+    if "params" in named and not values:
+        values.insert(0, named.pop("params"))
+    ordered = _in_order(graph, CONSTRUCTORS.get(dotted.rpartition(".")[2]), values, named)
+    if ordered is None:
+        keys = tuple(sorted(named))
+        return graph.node(dotted, *values, *(named[k] for k in keys), value=keys, epoch=epoch)
+    return graph.node(dotted, *ordered, epoch=epoch)
+
+
+def random_op(  # noqa: PLR0913, PLR0917 - what a call is, and where it stands
+    graph: Graph,
+    op: str,
+    args: Sequence[Node],
+    keywords: Mapping[str, Node],
+    serial: Serial,
+    epoch: int,
+) -> Node:
+    """Return the node of a call that draws random numbers: no two of them are the same."""
+    named = {_KEYWORD_ALIASES.get(key, key): node for key, node in keywords.items()}
+    values = list(args)
+    if "self" in named:
+        values.insert(0, named.pop("self"))
+    ordered = _ordered(graph, op, values, named)
+    if ordered is not None:
+        return graph.node(op, *ordered, value=(serial,), epoch=epoch)
+    return graph.node(op, *args, *keywords.values(), value=(serial, *keywords), epoch=epoch)
+
+
 def tensor_op(
     graph: Graph, op: str, args: Sequence[Node], keywords: Mapping[str, Node], epoch: int
 ) -> Node:
     """Return the canonical node of a torch call; ``args[0]`` is the tensor it acts on."""
-    op = _OP_ALIASES.get(op, op)
+    op = OP_ALIASES.get(op, op)
     named = {_KEYWORD_ALIASES.get(key, key): node for key, node in keywords.items()}
     values = list(args)
     if "self" in named and op != "einsum":
@@ -93,6 +184,8 @@ def tensor_op(
             return cast(graph, values[0], wanted, epoch)
     if op == "type_as" and len(values) == 2 and not named:  # noqa: PLR2004 - self and other
         return cast(graph, values[0], dtype_of(graph, values[1]), epoch)
+    if op in {"cat", "stack"} and values and values[0].op == "list":
+        values[0] = graph.node("tuple", *values[0].args)
     ordered = _ordered(graph, op, values, named)
     if ordered is None:
         keys = tuple(sorted(named))
@@ -103,9 +196,15 @@ def tensor_op(
 def _cast_target(values: list[Node], named: Mapping[str, Node]) -> Node | None:
     """Return the dtype of ``x.to(...)`` if that is all the call asks for."""
     rest = [*values[1:], *named.values()]
-    if len(rest) == 1 and set(named) <= {"dtype"} and rest[0].op in {"dtype", "dtype_of"}:
+    if len(rest) == 1 and set(named) <= {"dtype"} and (named or _is_dtype(rest[0])):
         return rest[0]
     return None
+
+
+def _is_dtype(node: Node) -> bool:
+    """Tell whether a value can only be a dtype: ``torch.float32``, ``x.dtype``, ``self.dtype``."""
+    by_name = node.op in {"attr", "param"} and str(node.value).endswith("dtype")
+    return by_name or node.op in {"dtype", "dtype_of"}
 
 
 def cast(graph: Graph, x: Node, dtype: Node, epoch: int) -> Node:
@@ -124,12 +223,20 @@ def _ordered(
     graph: Graph, op: str, values: list[Node], named: dict[str, Node]
 ) -> list[Node] | None:
     """Return all arguments in signature order with defaults, ``None`` if they do not fit."""
-    signature = SIGNATURES.get(op)
+    if op == "squeeze" and len(values) > 2:  # noqa: PLR2004 - self and one dim
+        return None
+    return _in_order(graph, SIGNATURES.get(op), values, named)
+
+
+def _in_order(
+    graph: Graph,
+    signature: Mapping[str, Hashable] | None,
+    values: list[Node],
+    named: dict[str, Node],
+) -> list[Node] | None:
     if signature is None or not values:
         return None if named or signature is None else values
     names = list(signature)
-    if op == "squeeze" and len(values) > 2:  # noqa: PLR2004 - self and one dim
-        return None
     given = dict(zip(names, values[1:], strict=False))
     if len(values) - 1 > len(names) or set(given) & set(named) or set(named) - set(names):
         return None
@@ -149,6 +256,8 @@ def _plain_dim(graph: Graph, dim: Node) -> Node:
     """Return ``(-1,)`` as ``-1``."""
     if dim.op == "tuple" and len(dim.args) == 1:
         return dim.args[0]
+    if dim.op == "sub" and dim.args[0].op == "rank" and _is(dim.args[1], 1):
+        return graph.constant(-1)  # ``x.ndim - 1``
     return (
         graph.constant(dim.value[0])
         if (dim.op == "const" and isinstance(dim.value, tuple) and len(dim.value) == 1)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.scopes import bound_names
+from npufix.rewriters.syntax import walk
+
 if TYPE_CHECKING:
-    import ast
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from npufix.rewriters.names import FunctionNode, ModuleNames
     from npufix.rewriters.nodes import Graph, Node
+    from npufix.rewriters.scopes import Scope
+
+
+# ``is_torch_npu_available()``, ``x.device.type == "npu"``, ``torch_npu is not None``
+_NPU = re.compile(r"(?<![A-Za-z])npu", re.IGNORECASE)
 
 
 class UnsupportedCodeError(Exception):
@@ -43,7 +53,7 @@ class Observable:
     """The branches taken to get there."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class FunctionFlow:
     """The dataflow of one function."""
 
@@ -57,9 +67,32 @@ class FunctionFlow:
     """The lines of this file that compute a value, inlined helpers included."""
     captured: frozenset[str] = frozenset()
     """Names that a nested function reads later."""
+    scope: Scope | None = None
+    """Where the function stands in its module."""
+
+    @cached_property
+    def by_operation(self) -> Mapping[str, Sequence[Evaluation]]:
+        """Return the evaluations by the operator of their values."""
+        found: dict[str, list[Evaluation]] = {}
+        for evaluation in self.evaluations:
+            found.setdefault(evaluation.node.op, []).append(evaluation)
+        return found
+
+    @cached_property
+    def bound(self) -> frozenset[str]:
+        """Return the names that the function binds."""
+        return bound_names(self.function)
+
+    @cached_property
+    def npu_branches(self) -> Sequence[ast.If | ast.IfExp]:
+        """Return where the function asks whether it runs on an NPU."""
+        return tuple(
+            node
+            for node in walk(self.function)
+            if isinstance(node, (ast.If, ast.IfExp)) and _NPU.search(ast.unparse(node.test))
+        )
 
     @property
     def qualname(self) -> str:
-        """Return ``Class.method`` or ``function``."""
-        prefix = f"{self.cls.name}." if self.cls else ""
-        return prefix + self.function.name
+        """Return ``Class.method`` or ``function.<locals>.inner``."""
+        return self.function.name if self.scope is None else self.scope.qualname

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
-import builtins
 from typing import TYPE_CHECKING
 
-from npufix.rewriters import torch_names
-from npufix.rewriters.canonical import PAIRS, arithmetic, dtype_of, field_of, tensor_op
-from npufix.rewriters.dataflow import Evaluation, Observable, UnsupportedCodeError
-from npufix.rewriters.names import straight_line
+from npufix.rewriters import halves, torch_names
+from npufix.rewriters.attributes import is_made_once
+from npufix.rewriters.canonical import PAIRS, arithmetic, dtype_of, field_of
+from npufix.rewriters.dataflow import Evaluation, Observable
+from npufix.rewriters.nodes import Serial
+from npufix.rewriters.syntax import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Mapping
 
     from npufix.rewriters.names import FunctionNode, ModuleNames
     from npufix.rewriters.nodes import Graph, Node
@@ -27,18 +28,35 @@ _COMPARE = {
     ast.In: "in", ast.NotIn: "notin", ast.Is: "is", ast.IsNot: "isnot",
 }  # fmt: skip
 _UNARY = {ast.USub: "neg", ast.UAdd: "pos", ast.Invert: "invert", ast.Not: "not"}
-_MAX_INLINE_DEPTH = 3
+_CALLS = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
 
 
 class ExpressionReader:
     """Evaluates expressions symbolically; ``FunctionReader`` adds the statements."""
 
-    def __init__(self, names: ModuleNames, cls: ast.ClassDef | None, graph: Graph) -> None:
+    def __init__(
+        self,
+        names: ModuleNames,
+        cls: ast.ClassDef | None,
+        graph: Graph,
+        declared: Mapping[str, str] | None = None,
+    ) -> None:
         self.names = names
         self.cls = cls
         self.graph = graph
+        self.declared = declared or {}
+        """Parameters of a rule that stand for submodules or activations."""
         self.env: dict[str, Node] = {}
-        self.ranks: dict[Node, int] = {}
+        self.frame: dict[str, Node] = {}
+        """The names of the function itself while a helper is read."""
+        self.inner: dict[Node, FunctionNode] = {}
+        """Functions and lambdas that the function defines."""
+        self.made: dict[Node, int] = {}
+        """New tensors, with the number of others of the same contents."""
+        self.moved: dict[str, int] = {}
+        """When an attribute of this name was set last, under "" any attribute."""
+        self.ranks: Mapping[Node, int] = {}
+        """Never changed, only exchanged: evaluations keep it."""
         self.stored: dict[tuple[Node, str], Node] = {}
         self.path: tuple[tuple[Node, bool], ...] = ()
         self.epoch = 0
@@ -64,14 +82,14 @@ class ExpressionReader:
         self.observe(kind, node)
         self.effects += 1
         self.epoch = self.effects
-        if kind in {"call", "opaque", "suspend"}:
+        if kind not in {"write", "def", "try", "Assert"}:
             self.stored.clear()  # other code may have set the attributes
         return node
 
-    def unique(self) -> int:
+    def unique(self) -> Serial:
         """Return a number that no other call of this function has."""
         self.serial += 1
-        return self.serial
+        return Serial(self.serial)
 
     def op(self, op: str, *args: Node, value: Hashable = None) -> Node:
         """Return a node computed now."""
@@ -85,7 +103,7 @@ class ExpressionReader:
 
     def record(self, node: Node, code: ast.expr | ast.stmt) -> None:
         """Remember which code computes a value."""
-        if not isinstance(code, ast.Name):  # reading a name computes nothing
+        if not (isinstance(code, ast.Name) or self.names.home):  # reading a name computes nothing
             last = code.end_lineno or code.lineno
             self.lines.setdefault(node, set()).update(range(code.lineno, last + 1))
         if self.depth == 0 and self.statement is not None:
@@ -96,7 +114,7 @@ class ExpressionReader:
                     self.statement,
                     self.block,
                     self.before,
-                    dict(self.ranks),
+                    self.ranks,
                     certain=self.maybe == 0,
                 )
             )
@@ -118,6 +136,8 @@ class ExpressionReader:
                 return self.op(_COMPARE[type(op)], self.read(left), self.read(right))
             case ast.Compare(left, ops, rights):
                 spelled = tuple(_COMPARE[type(op)] for op in ops)
+                if _assigns(code):
+                    return self._opaque(code)
                 return self.op("compare", *map(self.read, [left, *rights]), value=spelled)
             case ast.BoolOp() | ast.IfExp() if _assigns(code):
                 return self._opaque(code)  # the assignment may be skipped
@@ -139,7 +159,7 @@ class ExpressionReader:
                 ]
                 return self.graph.node("slice", *parts)
             case ast.Call():
-                return self._call(code)
+                return self.call(code)
             case ast.NamedExpr(ast.Name(name), value):
                 self.env[name] = self.read(value)
                 return self.env[name]
@@ -151,11 +171,13 @@ class ExpressionReader:
 
     def _read_maybe(self, code: ast.expr) -> Node:
         """Read an expression that Python may skip."""
+        ranks = self.ranks
         self.maybe += 1
         try:
             return self.read(code)
         finally:
             self.maybe -= 1
+            self.ranks = ranks  # what is proven there may not have been computed
 
     def phi(self, test: Node, then: Node, other: Node) -> Node:
         """Return the value that depends on a branch."""
@@ -163,16 +185,15 @@ class ExpressionReader:
 
     def _opaque(self, code: ast.expr | ast.stmt) -> Node:
         """Return code that is not looked into, with the values of the names it reads."""
-        free = sorted(
-            {n.id for n in ast.walk(code) if isinstance(n, ast.Name) and n.id in self.env}
-        )
-        node = self.op("opaque", *(self._name(name) for name in free), value=ast.dump(code))
-        calls = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
-        if any(isinstance(n, calls) for n in ast.walk(code)):
+        inside = list(walk(code))
+        names = {n.id for n in inside if isinstance(n, ast.Name)}
+        free = [self._name(name) for name in sorted(names) if name in self.env]
+        node = self.op("opaque", *free, value=f"{self.names.home} {ast.dump(code)}".lstrip())
+        if any(isinstance(n, _CALLS) for n in inside):
             self.effect("opaque", node)
-        for later in ast.walk(code):  # what is evaluated when other values may have the names
+        for later in inside:  # what is evaluated when other values may have the names
             if isinstance(later, (ast.Lambda, ast.GeneratorExp)):
-                self.captured |= {n.id for n in ast.walk(later) if isinstance(n, ast.Name)}
+                self.captured |= {n.id for n in walk(later) if isinstance(n, ast.Name)}
         for name in _assigns(code):
             self.env[name] = self.op("opaque", node, value=(self.unique(), name))
         return node
@@ -182,7 +203,17 @@ class ExpressionReader:
             node = self.env[name]
             self.touched.add(node)
             return node
-        return self.graph.node("global", value=self.names.imports.get(name, name))
+        names = self.names
+        if name in names.imports:
+            return self.graph.node("global", value=names.imports[name])
+        full = f"{names.home}.{name}" if names.home and name in names.bound else name
+        epoch = self.epoch if names.is_rebound(name) else 0
+        return self.graph.node("global", value=full, epoch=epoch)
+
+    def is_self(self) -> bool:
+        """Tell whether ``self`` is what it is called: the object that the method belongs to."""
+        found = self.env.get("self")
+        return found is not None and found.op == "param" and found.value == "self"
 
     def _is_local(self, code: ast.expr) -> bool:
         while isinstance(code, ast.Attribute):
@@ -213,170 +244,50 @@ class ExpressionReader:
                 return self.op("t", base)
             case "data" | "grad" | "mT" | "real" | "imag":
                 return self.op(code.attr, base)
-        return field_of(self.graph, base, code.attr) or self.op("attr", base, value=code.attr)
+        return field_of(self.graph, base, code.attr) or self.attribute_of(base, code.attr)
+
+    def attribute_of(self, base: Node, name: str) -> Node:
+        """Return an attribute; one that only ``__init__`` binds is the same at all times."""
+        is_own = self.cls is not None and base.op == "param" and base.value == "self"
+        fixed = is_own and self.cls is not None and is_made_once(self.names, self.cls, name)
+        epoch = 0 if fixed else max(self.epoch, self.moved.get(name, 0))
+        return self.graph.node("attr", base, value=name, epoch=epoch)
 
     def _subscript(self, base: Node, index: Node) -> Node:
         if index.op == "const" and isinstance(index.value, int):
             return self.item(base, index.value)
-        return self.op("getitem", base, index)
+        half = halves.subscript(self.graph, base, index, self.ranks, self.epoch)
+        return half or self.op("getitem", base, index)
 
     def item(self, base: Node, index: int) -> Node:
         """Return element ``index`` of a pair, a shape, a tuple or a tensor."""
         if base.op in PAIRS or base.op in {"chunk", "split", "unbind"}:
-            return self.graph.node("item", base, value=index)
+            half = halves.part(self.graph, base, index, self.ranks)
+            return half or self.graph.node("item", base, value=index)
         if base.op == "shape":
             return self.graph.node("size", base.args[0], self.graph.constant(index))
-        if base.op == "tuple" and -len(base.args) <= index < len(base.args):
+        fits = base.op == "tuple" and -len(base.args) <= index < len(base.args)
+        if fits and all(arg.op != "star" for arg in base.args):
             return base.args[index]
         return self.op("getitem", base, self.graph.constant(index))
 
-    def _call(self, code: ast.Call) -> Node:  # noqa: C901, PLR0911 - one case a kind of call
-        dotted = self.dotted(code.func)
-        if dotted is not None:
-            return self._library_call(code, dotted)
-        match code.func:
-            case ast.Name("locals" | "vars" | "eval" | "exec" as name) if name not in self.env:
-                raise UnsupportedCodeError(name)
-            case ast.Name(name) if name not in self.env:
-                function = self.names.functions.get(name)
-                if function is not None and not function.decorator_list:
-                    return self._inline(code, function, ())
-                if name in torch_names.PURE_BUILTINS and hasattr(builtins, name):
-                    return self._python(code, name)
-            case ast.Attribute(ast.Name("self"), attr) if self.cls and "self" in self.env:
-                method = self.names.method(self.cls, attr)
-                if method is not None and not method.decorator_list:
-                    return self._inline(code, method, (self.read(code.func.value),))
-                return self._unknown(code)
-            case ast.Attribute(owner, attr) if attr in torch_names.PURE_METHODS:
-                base = self.read(owner)
-                # A function of some module (``np.sum``) may do anything.
-                unknown = base.op == "global"
-                return self._unknown(code) if unknown else self._tensor_call(code, attr, (base,))
-            case ast.Attribute(owner, attr) if attr.endswith("_") and not attr.endswith("__"):
-                if attr in torch_names.CHANGES_SHAPE:
-                    raise UnsupportedCodeError(attr)
-                base = self.read(owner)
-                node = self._tensor_call(code, attr, (base,))
-                fresh = base.op.removesuffix("(*)") in torch_names.FRESH
-                return node if fresh and isinstance(owner, ast.Call) else self.effect("write", node)
-        return self._unknown(code)
+    def call(self, code: ast.Call) -> Node:
+        """Return the value of a call."""
+        return self.unknown(code)
 
-    def _library_call(self, code: ast.Call, dotted: str) -> Node:
-        module, _, name = dotted.rpartition(".")
-        if module in torch_names.TORCH_FUNCTIONS and not name[:1].isupper():
-            changes = {"out", "inplace"} & {k.arg for k in code.keywords}
-            node = self._tensor_call(code, name, ())
-            if name.endswith("_") or changes or name.startswith(("set_", "manual_seed")):
-                return self.effect("write", node)
-            return node
-        if module.split(".")[0] in torch_names.PURE_MODULES:
-            return self._python(code, dotted)
-        return self._unknown(code)
-
-    def _arguments(self, code: ast.Call) -> tuple[list[Node], dict[str, Node]]:
+    def arguments(self, code: ast.Call) -> tuple[list[Node], dict[str, Node]]:
+        """Read the arguments of a call."""
         args = [self.read(arg) for arg in code.args]
         return args, {k.arg or "**": self.read(k.value) for k in code.keywords}
 
-    def _python(self, code: ast.Call, name: str) -> Node:
-        args, keywords = self._arguments(code)
-        if name == "int" and len(args) == 1 and args[0].op == "size":
-            return args[0]
-        return self.op(f"py:{name}", *args, *keywords.values(), value=tuple(keywords))
-
-    def _tensor_call(self, code: ast.Call, name: str, bound: tuple[Node, ...]) -> Node:
-        args, keywords = self._arguments(code)
-        args = [*bound, *args]
-        if name in torch_names.RANDOM:
-            node = self.op(name, *args, *keywords.values(), value=(self.unique(), *keywords))
-            self.observe("random", node)
-            return node
-        if name == "size" and args:
-            plain = [arg for arg in args[1:] if arg.op == "const"]
-            if len(args) == 1:
-                return self.graph.node("shape", args[0])
-            if len(plain) == 1 == len(args) - 1:
-                return self.graph.node("size", args[0], plain[0])
-        if name in {"dim", "ndimension"} and len(args) == 1:
-            return self.graph.node("rank", args[0])
-        if "**" in keywords or any(arg.op == "star" for arg in args):
-            return self.op(f"{name}(*)", *args, *keywords.values(), value=tuple(keywords))
-        return tensor_op(self.graph, name, args, keywords, self.epoch)
-
-    def _unknown(self, code: ast.Call) -> Node:
+    def unknown(self, code: ast.Call) -> Node:
+        """Read a call that may do anything."""
         target = self.read(code.func)
-        args, keywords = self._arguments(code)
+        args, keywords = self.arguments(code)
         value = (self.unique(), *keywords)
         return self.effect("call", self.op("call", target, *args, *keywords.values(), value=value))
-
-    def _inline(self, code: ast.Call, function: FunctionNode, bound: tuple[Node, ...]) -> Node:
-        """Return what a simple helper returns; a helper that does more stays a call."""
-        body = straight_line(function)
-        if body is None or self.depth >= _MAX_INLINE_DEPTH:
-            return self._unknown(code)
-        saved = (self.env, self.epoch, self.effects, self.serial, len(self.observables))
-        args, keywords = self._arguments(code)
-        if self.epoch != saved[1] or "**" in keywords:
-            inner = None
-        else:
-            inner = _bind(self.graph, function, [*bound, *args], keywords)
-        if inner is not None:
-            observed = len(self.observables)
-            self.env, self.depth = inner, self.depth + 1
-            try:
-                result = self._helper_body(body)
-            finally:
-                self.depth -= 1
-            if len(self.observables) == observed and self.epoch == saved[1]:
-                self.env = saved[0]
-                return result
-        self.env, self.epoch, self.effects, self.serial = saved[:4]
-        del self.observables[saved[4] :]
-        return self._unknown(code)
-
-    def _helper_body(self, body: list[ast.stmt]) -> Node:
-        for statement in body:
-            match statement:
-                case ast.Assign([ast.Name(name)], value):
-                    self.env[name] = self.read(value)
-                case ast.Assign([ast.Tuple(targets)], value):
-                    self.unpack(targets, self.read(value))
-                case ast.Return(value) if value is not None:
-                    return self.read(value)
-        raise UnsupportedCodeError
-
-    def unpack(self, targets: list[ast.expr], node: Node) -> None:
-        """Bind the names of ``a, b = node``."""
-        if node.op == "shape" and all(isinstance(t, ast.Name) for t in targets):
-            self.ranks[node.args[0]] = len(targets)
-        for index, target in enumerate(targets):
-            if isinstance(target, ast.Name):
-                self.env[target.id] = self.item(node, index)
 
 
 def _assigns(code: ast.expr | ast.stmt) -> list[str]:
     """Return the names that ``:=`` assigns somewhere in an expression, sorted."""
-    return sorted({n.target.id for n in ast.walk(code) if isinstance(n, ast.NamedExpr)})
-
-
-def _bind(
-    graph: Graph, function: FunctionNode, args: list[Node], keywords: dict[str, Node]
-) -> dict[str, Node] | None:
-    """Return the parameters of a helper with their values, ``None`` if the call does not fit."""
-    spec = function.args
-    params = [a.arg for a in (*spec.posonlyargs, *spec.args)]
-    if any(arg.op == "star" for arg in args) or len(args) > len(params):
-        return None
-    env = dict(zip(params, args, strict=False))
-    if set(env) & set(keywords):
-        return None
-    env |= keywords
-    defaults = dict(zip(params[::-1], spec.defaults[::-1], strict=False))
-    defaults |= {
-        a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None
-    }
-    for name, default in defaults.items():
-        if name not in env and isinstance(default, ast.Constant):
-            env[name] = graph.constant(default.value)
-    wanted = {*params, *(a.arg for a in spec.kwonlyargs)}
-    return env if set(env) == wanted else None
+    return sorted({n.target.id for n in walk(code) if isinstance(n, ast.NamedExpr)})

@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
 
+class Serial(int):
+    """Tells two calls of one function apart. Which number it is means nothing."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Node:
     """One value of a function. Nodes of one ``Graph`` are equal only if they are the same object.
@@ -54,6 +58,10 @@ class Graph:
             self._known[key] = Node(op, args, value, epoch)
         return self._known[key]
 
+    def has(self, op: str, value: Hashable) -> bool:
+        """Tell whether a leaf was made."""
+        return (op, type(value), value, 0) in self._known
+
     def constant(self, value: Hashable) -> Node:
         """Return a literal."""
         return self.node("const", value=value)
@@ -78,17 +86,43 @@ class Graph:
         return visit(root)
 
 
-def same_term(left: Node, right: Node, known: dict[tuple[Node, Node], bool] | None = None) -> bool:
-    """Tell whether two nodes of different graphs are the same term."""
-    known = {} if known is None else known
-    key = (left, right)
-    if key not in known:
-        known[key] = (
-            left.op == right.op
-            and left.epoch == right.epoch
-            and type(left.value) is type(right.value)
-            and left.value == right.value
-            and len(left.args) == len(right.args)
-            and all(same_term(a, b, known) for a, b in zip(left.args, right.args, strict=True))
-        )
-    return known[key]
+class Comparison:
+    """Compares nodes of two graphs; serial numbers may differ, as long as they do one to one."""
+
+    def __init__(self) -> None:
+        """Start with nothing known."""
+        self._known: dict[tuple[Node, Node], bool] = {}
+        self._partners: dict[tuple[str, int], int] = {}
+
+    @staticmethod
+    def once(left: Node, right: Node) -> bool:
+        """Tell whether two nodes are the same term, whatever else was compared."""
+        return Comparison().same_term(left, right)
+
+    def same_term(self, left: Node, right: Node) -> bool:
+        """Tell whether two nodes are the same term."""
+        key = (left, right)
+        if key not in self._known:
+            self._known[key] = (
+                left.op == right.op
+                and left.epoch == right.epoch
+                and self._same_value(left.value, right.value)
+                and len(left.args) == len(right.args)
+                and all(map(self.same_term, left.args, right.args))
+            )
+        return self._known[key]
+
+    def _same_value(self, left: Hashable, right: Hashable) -> bool:
+        if type(left) is not type(right):
+            return False
+        if isinstance(left, tuple) and isinstance(right, tuple):
+            return len(left) == len(right) and all(map(self._same_value, left, right))
+        if isinstance(left, Serial) and isinstance(right, Serial):
+            return self._same_number(left, right)
+        return left == right
+
+    def _same_number(self, left: int, right: int) -> bool:
+        """Tell whether a number of the left graph always meets the same one of the right."""
+        first = self._partners.setdefault(("left", left), right)
+        second = self._partners.setdefault(("right", right), left)
+        return first == right and second == left

@@ -5,26 +5,41 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.calls import CallReader
 from npufix.rewriters.canonical import arithmetic
 from npufix.rewriters.dataflow import FunctionFlow, Observable, UnsupportedCodeError
-from npufix.rewriters.expressions import BINARY, ExpressionReader
+from npufix.rewriters.expressions import BINARY
 from npufix.rewriters.names import FunctionNode
 from npufix.rewriters.nodes import Graph, Node
+from npufix.rewriters.scopes import MODULE
+from npufix.rewriters.syntax import walk
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from npufix.rewriters.names import ModuleNames
+    from npufix.rewriters.scopes import Scope
 
 
 def read_function(
-    function: FunctionNode, names: ModuleNames, cls: ast.ClassDef | None = None
+    function: FunctionNode,
+    names: ModuleNames,
+    cls: ast.ClassDef | None = None,
+    declared: Mapping[str, str] | None = None,
+    scope: Scope | None = None,
 ) -> FunctionFlow:
     """Return the dataflow of ``function``.
+
+    ``scope`` says where it stands: names of the functions around it are values from outside.
+    ``declared`` names the parameters of a rule that stand for submodules and activations.
 
     Raises:
         UnsupportedCodeError: it uses ``global``, ``nonlocal`` or ``match``.
 
     """
-    reader = FunctionReader(names, cls, Graph())
+    reader = FunctionReader(names, cls, Graph(), declared)
+    if scope is not None:
+        reader.env = {name: reader.graph.node("outer", value=name) for name in scope.hidden}
     reader.run(function)
     return FunctionFlow(
         function=function,
@@ -35,18 +50,27 @@ def read_function(
         observables=tuple(reader.observables),
         lines={node: frozenset(lines) for node, lines in reader.lines.items()},
         captured=frozenset(reader.captured),
+        scope=scope,
     )
 
 
-class FunctionReader(ExpressionReader):
+class FunctionReader(CallReader):
     """Follows the statements of a function, branch by branch."""
 
-    def __init__(self, names: ModuleNames, cls: ast.ClassDef | None, graph: Graph) -> None:
-        super().__init__(names, cls, graph)
+    def __init__(
+        self,
+        names: ModuleNames,
+        cls: ast.ClassDef | None,
+        graph: Graph,
+        declared: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(names, cls, graph, declared)
         self.carried: list[tuple[Node, str, Node]] = []
+        self.is_module = False
 
     def run(self, function: FunctionNode) -> None:
         """Read the whole function."""
+        self.is_module = function.name == MODULE
         spec = function.args
         params = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]
         params += [a for a in (spec.vararg, spec.kwarg) if a is not None]
@@ -75,9 +99,10 @@ class FunctionReader(ExpressionReader):
     def _statement(self, code: ast.stmt) -> bool:  # noqa: C901, PLR0912 - one case a syntax
         match code:
             case ast.Expr(value):
-                self.read(value)
+                self._discard(value)
             case ast.Assign(targets, value):
                 node = self.read(value)
+                self.keep_lambda(node, value)
                 for target in targets:
                     self._assign(target, node, code)
             case ast.AnnAssign(target, _, value) if value is not None:
@@ -106,11 +131,7 @@ class FunctionReader(ExpressionReader):
                 self.observe(type(code).__name__, self.graph.constant(None))
                 return True
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                if any(isinstance(n, ast.Nonlocal) for n in ast.walk(code)):
-                    raise UnsupportedCodeError("nonlocal")
-                self.captured |= {n.id for n in ast.walk(code) if isinstance(n, ast.Name)}
-                self.env[code.name] = self._opaque(code)
-                self.effect("def", self.env[code.name])
+                self._define(code)
             case ast.Import() | ast.ImportFrom():
                 self._local_import(code)
             case ast.Pass() | ast.AnnAssign():
@@ -118,6 +139,26 @@ class FunctionReader(ExpressionReader):
             case _:
                 raise UnsupportedCodeError(type(code).__name__)
         return False
+
+    def _discard(self, code: ast.expr) -> None:
+        """Read an expression whose value nobody wants: a call is there for what it changes."""
+        observed = len(self.observables)
+        node = self.read(code)
+        if isinstance(code, ast.Call) and len(self.observables) == observed:
+            self.effect("call", node)
+
+    def _define(self, code: FunctionNode | ast.ClassDef) -> None:
+        """Read the definition of an inner function, not the function."""
+        for inner in walk(code):
+            if isinstance(inner, ast.Nonlocal):
+                raise UnsupportedCodeError("nonlocal")
+            if isinstance(inner, ast.Name):
+                self.captured.add(inner.id)
+        node = self.op("def", value=(self.unique(), code.name))
+        self.env[code.name] = node
+        if isinstance(code, ast.FunctionDef) and not code.decorator_list:
+            self.inner[node] = code
+        self.effect("def", node)
 
     def _assign(self, target: ast.expr, node: Node, code: ast.stmt) -> None:
         match target:
@@ -129,7 +170,7 @@ class FunctionReader(ExpressionReader):
                         self.env[name] = self.op("opaque", node, value=(self.unique(), name))
                     return
                 if node.op == "shape" and all(isinstance(item, ast.Name) for item in items):
-                    self.ranks[node.args[0]] = len(items)
+                    self.ranks = {**self.ranks, node.args[0]: len(items)}
                 for index, item in enumerate(items):
                     self._assign(item, self.item(node, index), code)
             case ast.Subscript(base, index):
@@ -143,26 +184,36 @@ class FunctionReader(ExpressionReader):
                     self.effect("write", stored)
                 else:
                     self.observe("setattr", stored)
-                self.stored[owner, attr] = node
+                self._store(owner, attr, node)
             case _:
                 raise UnsupportedCodeError(type(target).__name__)
+
+    def _store(self, owner: Node, name: str, node: Node) -> None:
+        """Remember what an attribute is; that of any other object may be the same one."""
+        self.effects += 1  # a later moment for the attributes of this name, not for tensors
+        self.moved[name] = self.moved[""] = self.effects
+        self.stored = {key: value for key, value in self.stored.items() if key[1] != name}
+        self.stored[owner, name] = node
 
     def _augmented(self, code: ast.AugAssign) -> None:
         """Read ``x += y``: a write to the tensor that every alias of ``x`` sees."""
         left = self.read(_as_load(code.target))
         right = self.read(code.value)
         node = arithmetic(self.graph, BINARY[type(code.op)], [left, right], self.epoch)
-        self.effect("write", self.op("augment", left, node))
+        written = self.op("augment", left, node)
+        self.record(written, code)
+        self.effect("write", written)
         if isinstance(code.target, ast.Name):
             # The updated tensor is not the value of the expression before the write.
             self.env[code.target.id] = self.op("augmented", node)
         elif isinstance(code.target, ast.Attribute):
-            self.stored[self.read(code.target.value), code.target.attr] = self.op("augmented", node)
+            owner = self.read(code.target.value)
+            self._store(owner, code.target.attr, self.op("augmented", node))
 
     def _if(self, code: ast.If) -> bool:
         test = self.read(code.test)
         path, epoch = self.path, self.epoch
-        start = (dict(self.env), dict(self.ranks), dict(self.stored))
+        start = (dict(self.env), self.ranks, dict(self.stored))
         self.path = (*path, (test, True))
         then_ended = self._block(code.body)
         then = (self.env, self.ranks, self.stored, self.epoch)
@@ -188,12 +239,14 @@ class FunctionReader(ExpressionReader):
         self,
         test: Node,
         env: dict[str, Node],
-        ranks: dict[Node, int],
+        ranks: Mapping[Node, int],
         stored: dict[tuple[Node, str], Node],
         code: ast.If,
     ) -> None:
         """Join the two branches of ``code``; ``self`` holds those of the ``else`` side."""
         for name in sorted({*env, *self.env}):
+            if env.get(name) is self.env.get(name):
+                continue
             unset = self.graph.node("unset", value=name)
             joined = self.phi(test, env.get(name, unset), self.env.get(name, unset))
             self.env[name] = joined
@@ -215,7 +268,7 @@ class FunctionReader(ExpressionReader):
         else:
             for name in _assigned_in(code.target):
                 self.env[name] = self.op("element", value=(self.unique(), name))
-        ranks = dict(self.ranks)
+        ranks = self.ranks
         self._block(code.body)
         self._carry(entered, before)
         self._carry(entered, self.env)
@@ -246,7 +299,7 @@ class FunctionReader(ExpressionReader):
             node = self.effect("with", self.op("with", self.read(item.context_expr)))
             if item.optional_vars is not None:
                 self._assign(item.optional_vars, node, code)
-        ranks = dict(self.ranks)
+        ranks = self.ranks
         ended = self._block(code.body)
         if not all(self._passes_errors_on(item.context_expr) for item in code.items):
             # ``contextlib.suppress``: any part of the block may not have run.
@@ -262,11 +315,11 @@ class FunctionReader(ExpressionReader):
 
     def _try(self, code: ast.Try) -> None:
         self.effect("try", self.graph.constant(None))
-        ranks = dict(self.ranks)
+        ranks = self.ranks
         self._block(code.body)
         for handler in code.handlers:
             self._forget(_assigned([code]), "caught")
-            self.ranks = dict(ranks)
+            self.ranks = ranks
             self.effect("except", self.graph.constant(None))
             if handler.name:
                 self.env[handler.name] = self.op("caught", value=(self.unique(), handler.name))
@@ -278,9 +331,11 @@ class FunctionReader(ExpressionReader):
         self.effect("try end", self.graph.constant(None))
 
     def _local_import(self, code: ast.Import | ast.ImportFrom) -> None:
+        names = [alias.asname or alias.name.split(".")[0] for alias in code.names]
+        if self.is_module and set(names) <= set(self.names.imports):
+            return  # the imports of the module itself: what they mean is known
         self.observe("import", self.graph.constant(ast.dump(code)))
-        for alias in code.names:
-            name = alias.asname or alias.name.split(".")[0]
+        for name, alias in zip(names, code.names, strict=True):
             self.env[name] = self.graph.node("global", value=f"{ast.dump(code)}.{alias.name}")
 
 
@@ -298,14 +353,14 @@ def _as_load(target: ast.Name | ast.Attribute | ast.Subscript) -> ast.expr:
 
 
 def _assigned_in(target: ast.expr) -> list[str]:
-    return [n.id for n in ast.walk(target) if isinstance(n, ast.Name)]
+    return [n.id for n in walk(target) if isinstance(n, ast.Name)]
 
 
 def _assigned(body: list[ast.stmt]) -> list[str]:
     """Return every name that these statements may bind, sorted."""
     found: set[str] = set()
     for statement in body:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
                 found.add(node.id)
             elif isinstance(node, (FunctionNode, ast.ClassDef)):

@@ -11,18 +11,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.dataflow import UnsupportedCodeError
-from npufix.rewriters.imports import import_torch_npu, uses_torch_npu
-from npufix.rewriters.names import FunctionNode, module_names
-from npufix.rewriters.nodes import Node, same_term
+from npufix.rewriters.imports import Import, add_import, insertion
+from npufix.rewriters.layout import style_of
+from npufix.rewriters.leftovers import leftovers
+from npufix.rewriters.names import FunctionNode, module_names, source_lines
+from npufix.rewriters.nodes import Comparison, Node
 from npufix.rewriters.reader import read_function
-from npufix.rewriters.spelling import is_simple, replacement_node, spell
-from npufix.rewriters.splice import CannotSpliceError, Edit, splice
+from npufix.rewriters.scopes import MODULE, Scope, top_level
+from npufix.rewriters.spelling import replacement_node, spell
+from npufix.rewriters.splice import CannotSpliceError, Edit, extent, splice, unit_of
+from npufix.rewriters.verification.job import PROBE
+from npufix.rewriters.wording import Wording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from npufix.rewriters.dataflow import FunctionFlow, Observable
+    from npufix.rewriters.dataflow import Evaluation, FunctionFlow, Observable
     from npufix.rewriters.matching import Match
+    from npufix.rewriters.spelling import Spelled
     from npufix.rules.substitution import Form
 
 # Values that cost nothing on the device; they may stay when the code around them goes.
@@ -30,6 +36,9 @@ _FREE = frozenset(
     {"attr", "const", "dtype", "dtype_of", "global", "item", "list", "param", "rank", "shape",
      "size", "slice", "tuple", "cast"}
 )  # fmt: skip
+
+
+_SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +53,18 @@ class Rewrite:
     """What was put in: new local names, if any, then the expression."""
     line: int
     """Where it is in ``direct``."""
+    probe: str = ""
+    """The module with a call of ``PROBE`` in place of the new code: it gets the operands."""
 
 
 class NotRewritableError(Exception):
     """The match stays as it is, for the reason given."""
 
 
-def rewrite(source: str, flow: FunctionFlow, match: Match, form: Form) -> Rewrite:
-    """Return the module with one match replaced.
+def rewrite(
+    source: str, flow: FunctionFlow, match: Match, form: Form, *, portable: bool = True
+) -> Rewrite:
+    """Return the module with one match replaced; without ``portable`` that text is left empty.
 
     Raises:
         NotRewritableError: the replacement has no spelling here, a removed value is used
@@ -59,13 +72,14 @@ def rewrite(source: str, flow: FunctionFlow, match: Match, form: Form) -> Rewrit
 
     """
     covered = list(_covered_statements(flow, match))
+    lines, style = source_lines(source), style_of(source)
     places = [match.evaluation.names]
     if covered:
         first = min(covered, key=lambda s: s.lineno)
         places.insert(0, next(e.names for e in flow.evaluations if e.statement is first))
     reason = "its operands have no name at this place"
     for names in places:
-        spelled = spell(form.replacement, flow, match, names)
+        spelled = spell(form.replacement, flow, match, names, Wording(lines, style.quote))
         if spelled is None:
             continue
         if spelled.hoisted and _is_conditional(match):
@@ -74,11 +88,14 @@ def rewrite(source: str, flow: FunctionFlow, match: Match, form: Form) -> Rewrit
             match.evaluation.code,
             match.evaluation.statement,
             spelled.text,
-            covered,
+            [*covered, *leftovers(flow, match, covered, [spelled.text, *spelled.hoisted.values()])],
             list(spelled.hoisted.items()),
+            width=style.width,
+            tensors=spelled.tensors,
         )
         try:
-            return _checked(source, flow, match, form, edit)
+            around = _Around(source, lines, flow, spelled)
+            return _checked(around, match, form, edit, portable=portable)
         except NotRewritableError as error:
             reason = str(error)
     raise NotRewritableError(reason)
@@ -94,33 +111,131 @@ def _is_conditional(match: Match) -> bool:
     )
 
 
-def _checked(source: str, flow: FunctionFlow, match: Match, form: Form, edit: Edit) -> Rewrite:
-    """Apply an edit; keep statements whose values are still read; validate the result."""
-    removable = [s for s in edit.remove if not _targets(s) & flow.captured]
-    while True:
-        edit = replace(edit, remove=removable)
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """The module around the function that is edited."""
+
+    source: str
+    lines: Sequence[str]
+    flow: FunctionFlow
+    spelled: Spelled
+
+    def spliced(self, edit: Edit) -> str:
+        """Return the new text of the function."""
         try:
-            spliced = splice(source, flow.function, edit)
+            return splice(self.source, self.lines, self.flow.function, edit)
         except CannotSpliceError as error:
             raise NotRewritableError(str(error)) from error
-        direct = import_torch_npu(spliced, guarded=False) if uses_torch_npu(edit.text) else spliced
-        new = _reread(direct, flow)
-        problem = _difference(new, flow, match, form)
+
+    def module(self, function: str, *, guarded: bool) -> tuple[str, int]:
+        """Return the module with a new text of the function, and its first line there."""
+        first, last = extent(self.flow.function)
+        if self.flow.function.name == MODULE:
+            text = function
+            for needed in self.spelled.imports:
+                only = guarded and needed.module != "torch"
+                text = add_import(text, needed, guarded=only, unit=self._unit)
+            return text, 1 + text.count("\n") - function.count("\n")
+        parts = [*self.lines[: first - 1], function, *self.lines[last:]]
+        start = first
+        # From the last place to the first, so that none moves another; the function is one part.
+        inserts = sorted(
+            (self._insert(i, guarded=guarded) for i in self.spelled.imports), reverse=True
+        )
+        for at, block in inserts:
+            place = at if at < first else at - (last - first)
+            parts[place:place] = block
+            start += len(block) if at < first else 0
+        return "".join(parts), start
+
+    @property
+    def _unit(self) -> str:
+        return unit_of(self.flow.function, self.lines)
+
+    def _insert(self, needed: Import, *, guarded: bool) -> tuple[int, list[str]]:
+        tree = self.flow.names.tree or ast.parse(self.source)
+        only = guarded and needed.module != "torch"
+        return insertion(tree, self.lines, needed, guarded=only, unit=self._unit)
+
+
+def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, portable: bool) -> Rewrite:
+    """Apply an edit; keep statements whose values are still read; validate the result."""
+    flow = around.flow
+    is_module = flow.function.name == MODULE  # whose names others may import
+    removable = [s for s in edit.remove if not (is_module or _targets(s) & flow.captured)]
+    while True:
+        edit = replace(edit, remove=removable)
+        text = around.spliced(edit)
+        new = _reread(text, flow, around.spelled.imports)
+        problem = _difference(new, flow, match, form) or _unbound(new, removable)
         if problem is None:
             break
         used = [s for s in removable if _targets(s) & _read_names(new)]
         if not used:
             raise NotRewritableError(problem)
-        removable = [s for s in removable if s not in used]
-    if not uses_torch_npu(edit.text):
-        return Rewrite(direct, direct, _shown(edit), _line(new, edit.text))
-    guard = f'{_device(edit)}.type == "npu"'
-    try:
-        guarded = splice(source, flow.function, replace(edit, guard=guard))
-    except CannotSpliceError as error:
-        raise NotRewritableError(str(error)) from error
-    portable = import_torch_npu(guarded, guarded=True)
-    return Rewrite(direct, portable, _shown(edit), _line(new, edit.text))
+        # What the changed statement binds anew is hardly what is read after it.
+        again = _targets(edit.statement)
+        kept = [s for s in used if not _targets(s) & again] or used
+        removable = [s for s in removable if s not in kept]
+    direct, start = around.module(text, guarded=False)
+    line = start + _line(new, edit.text) - extent(new.function)[0]
+    probe = ""
+    if portable:
+        asked = replace(edit, text=f"{PROBE}({around.spelled.operands})")
+        bare = replace(around, spelled=replace(around.spelled, imports=()))
+        probe, _ = bare.module(around.spliced(asked), guarded=False)
+    if around.spelled.guard is None:
+        raise NotRewritableError(f"no tensor to ask for its device in {edit.text}")
+    if not around.spelled.guard:
+        return Rewrite(direct, direct, _shown(edit), line, probe)
+    edit = replace(edit, guard=around.spelled.guard, after=_guard_below(match))
+    _check_layout(match, edit)
+    guarded = around.module(around.spliced(edit), guarded=True)[0] if portable else ""
+    return Rewrite(direct, guarded, _shown(edit), line, probe)
+
+
+def _unbound(new: FunctionFlow, removed: Sequence[ast.stmt]) -> str | None:
+    """Return what is wrong if a name is read that is bound no more, be it for nothing."""
+    names = set().union(*map(_targets, removed))
+    if not any(new.graph.has("global", new.names.imports.get(name, name)) for name in names) and (
+        not any(new.graph.has("unset", name) for name in names)
+    ):
+        return None
+    seen: set[Node] = set()
+    left = [evaluation.node for evaluation in new.evaluations]
+    while left:
+        node = left.pop()
+        if node not in seen:
+            seen.add(node)
+            left += node.args
+    for name in sorted(names):
+        read = new.names.imports.get(name, name)
+        if any((n.op, n.value) in {("global", read), ("unset", name)} for n in seen):
+            return f"{name} is read elsewhere in the function"
+    return None
+
+
+def _check_layout(match: Match, edit: Edit) -> None:
+    """Refuse code that no ``if`` can be put around."""
+    block = match.evaluation.block
+    at = [number for number, s in enumerate(block) if s is edit.statement or s in edit.remove]
+    between = [s for s in block[min(at, default=0) : max(at, default=0)] if s not in edit.remove]
+    # They move before the ``if``, unless the code that goes would see other values then.
+    bound = set().union(*map(_targets, between))
+    if any(isinstance(n, ast.Name) and n.id in bound for s in edit.remove for n in ast.walk(s)):
+        raise NotRewritableError("other statements lie between the ones to replace")
+    if not isinstance(edit.statement, _SIMPLE):
+        raise NotRewritableError("the expression is part of a compound statement")
+
+
+def _guard_below(match: Match) -> ast.stmt | None:
+    """Return the next statement if it has code for an NPU and other code."""
+    block = match.evaluation.block
+    at = next((i for i, s in enumerate(block) if s is match.evaluation.statement), len(block))
+    match block[at + 1 : at + 2]:
+        case [ast.If(ast.Compare(_, [ast.Eq()], [ast.Constant("npu")]), _, [_, *_]) as below]:
+            return below
+    return None
 
 
 def _shown(edit: Edit) -> str:
@@ -137,17 +252,6 @@ def _line(new: FunctionFlow, text: str) -> int:
     raise NotRewritableError("the new expression is not where it should be")
 
 
-def _device(edit: Edit) -> str:
-    """Return the device of an operand of the new call: it decides which code runs."""
-    call = ast.parse(edit.text, mode="eval").body
-    for node in ast.walk(call):
-        if isinstance(node, ast.Call) and node.args and uses_torch_npu(ast.unparse(node.func)):
-            # Asking a name costs nothing; an expression would be computed once more.
-            holder = next((arg for arg in node.args if is_simple(arg)), node.args[0])
-            return ast.unparse(ast.Attribute(holder, "device", ast.Load()))
-    raise NotRewritableError(f"no tensor to ask for its device in {edit.text}")
-
-
 def _covered_statements(flow: FunctionFlow, match: Match) -> Iterator[ast.stmt]:
     """Yield the statements of the same block that do nothing but compute matched values."""
     values = {id(e.code): e.node for e in flow.evaluations}
@@ -157,6 +261,9 @@ def _covered_statements(flow: FunctionFlow, match: Match) -> Iterator[ast.stmt]:
             case ast.Assign([ast.Name()], value) | ast.AnnAssign(ast.Name(), _, value) if value:
                 node = values.get(id(value))
                 return node in inside and node is not root
+            case ast.Assign([ast.Tuple(items)], value):
+                names_only = all(isinstance(item, ast.Name) for item in items)
+                return names_only and values.get(id(value)) in inside
             case ast.If(_, body, []):
                 return all(covered(s) for s in body)
         return False
@@ -179,43 +286,28 @@ def _targets(statement: ast.stmt) -> set[str]:
     }
 
 
-def _reread(source: str, flow: FunctionFlow) -> FunctionFlow:
-    """Return the same function of another version of the module."""
+def _reread(text: str, flow: FunctionFlow, imports: tuple[Import, ...]) -> FunctionFlow:
+    """Return the dataflow of a new text of the same function."""
+    scope = flow.scope or Scope(flow.function, flow.cls)
+    indented = text[:1] in {" ", "\t"}
     try:
-        module = ast.parse(source)
+        module = ast.parse(f"if True:\n{text}" if indented else text)
     except SyntaxError as error:
         raise NotRewritableError(f"the new code does not parse: {error.msg}") from error
-    names = module_names(module)
-    for function, cls in functions(module):
-        if function.name == flow.function.name and (cls and cls.name) == (
-            flow.cls and flow.cls.name
-        ):
-            try:
-                return read_function(function, names, cls)
-            except UnsupportedCodeError:
-                break
-    raise NotRewritableError("the new function cannot be read")
-
-
-def functions(module: ast.Module) -> Iterator[tuple[FunctionNode, ast.ClassDef | None]]:
-    """Yield the functions of a module and the methods of its classes."""
-
-    def visit(
-        body: list[ast.stmt], cls: ast.ClassDef | None
-    ) -> Iterator[tuple[FunctionNode, ast.ClassDef | None]]:
-        for node in body:
-            match node:
-                case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    yield node, cls
-                case ast.ClassDef():
-                    yield from visit(node.body, node)
-                case ast.If() | ast.Try():
-                    yield from visit(node.body, cls)
-                    yield from visit(node.orelse, cls)
-                    for handler in getattr(node, "handlers", []):
-                        yield from visit(handler.body, cls)
-
-    return visit(module.body, None)
+    if flow.function.name == MODULE:
+        function: FunctionNode = top_level(module).function
+        names = module_names(module)
+    else:
+        first = module.body[0]
+        block = first.body if indented and isinstance(first, ast.If) else module.body
+        if not isinstance(block[0], FunctionNode):
+            raise NotRewritableError("the new function cannot be read")
+        function, names = block[0], flow.names
+    names = replace(names, imports={**names.imports, **{i.bound: i.full for i in imports}})
+    try:
+        return read_function(function, names, flow.cls, scope=replace(scope, function=function))
+    except UnsupportedCodeError as error:
+        raise NotRewritableError("the new function cannot be read") from error
 
 
 def _read_names(new: FunctionFlow) -> set[str]:
@@ -234,14 +326,19 @@ def _difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form)
     def exchange(node: Node) -> Node | None:
         return wanted if node is root else None
 
-    expected = [_exchanged(o, flow, exchange) for o in flow.observables]
-    known: dict[tuple[Node, Node], bool] = {}
+    # The replacement draws the random numbers of the operators that it takes the place of.
+    expected = [
+        _exchanged(o, flow, exchange)
+        for o in flow.observables
+        if not (o.kind == "random" and o.node in match.covered)
+    ]
+    compared = Comparison()
     if len(expected) != len(new.observables) or not all(
         a.kind == b.kind
-        and same_term(a.node, b.node, known)
+        and compared.same_term(a.node, b.node)
         and len(a.path) == len(b.path)
         and all(
-            x[1] == y[1] and same_term(x[0], y[0], known)
+            x[1] == y[1] and compared.same_term(x[0], y[0])
             for x, y in zip(a.path, b.path, strict=True)
         )
         for a, b in zip(expected, new.observables, strict=True)
@@ -249,11 +346,21 @@ def _difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form)
         return "a value that would be replaced is used elsewhere in the function"
     # What the fused operator computes must not be computed beside it once more.
     needed = set(wanted.walk())
+    needed |= {e.node for e in flow.evaluations if _is_apart(e, match.evaluation)}
     kept = [n for n in match.covered - needed if n is not root and n.op not in _FREE]
     for evaluation in new.evaluations:
-        if any(same_term(n, evaluation.node, known) for n in kept):
+        if any(Comparison.once(n, evaluation.node) for n in kept):
             return "a value in between is needed elsewhere in the function"
     return None
+
+
+def _is_apart(evaluation: Evaluation, root: Evaluation) -> bool:
+    """Tell whether code in a block that does not hold the match computes a value for itself."""
+    if isinstance(evaluation.code, ast.Name) or evaluation.block is root.block:
+        return False
+    last = evaluation.block[-1]
+    first = evaluation.block[0].lineno
+    return not first <= root.statement.lineno <= (last.end_lineno or last.lineno)
 
 
 def _exchanged(

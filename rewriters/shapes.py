@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.attributes import parameter_shape
 from npufix.rewriters.canonical import SIGNATURES
+from npufix.rewriters.constants import number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +55,7 @@ class Shapes:
     flow: FunctionFlow
     ranks: Mapping[Node, int]
 
-    def rank(self, node: Node) -> Rank:  # noqa: C901, PLR0911, PLR0912 - one case an operator
+    def rank(self, node: Node) -> Rank:  # noqa: PLR0911 - one case a family of operators
         """Return the number of dimensions, or the node that has as many."""
         if node in self.ranks:
             return self.ranks[node]
@@ -72,8 +73,14 @@ class Shapes:
         if op in _CREATED:
             # ``torch.full(size, value)`` takes the lengths in one tuple.
             return self._rank_of_sizes(_sizes(node)[: 1 if op == "full" else None])
+        if op.startswith("new_") and op.removeprefix("new_") in _CREATED:
+            return self._rank_of_sizes(_sizes(node)[1 : 2 if op == "new_full" else None])
         if op in _RESHAPED:
             return self._rank_of_sizes(_sizes(node)[1:])
+        return self._result_rank(node)
+
+    def _result_rank(self, node: Node) -> Rank:  # noqa: C901, PLR0911, PLR0912 - one case an operator
+        args, op = node.args, node.op
         match op:
             case "attr":
                 shape = parameter_shape(self.flow, node)
@@ -81,13 +88,31 @@ class Shapes:
             case "one_hot" | "unsqueeze":
                 return _shifted(self.rank(args[0]), 1)
             case "sum" | "mean" | "argmax":
-                if args[1].op != "const" or args[1].value is None or args[2].op != "const":
+                if args[1].op != "const" or args[2].op != "const":
                     return None
+                if args[1].value is None:
+                    return None if args[2].value else 0
                 return self.rank(args[0]) if args[2].value else _shifted(self.rank(args[0]), -1)
             case "flatten" if args[1].value == 0 and args[2].value == -1:
                 return 1
             case "arange" | "randperm":
                 return 1
+            case "tensor" if self.is_number(args[0]):
+                return 0
+            case "max" | "min" | "any" | "all" if len(args) == 1:
+                return 0
+            case "item" if args[0].op in {"max", "min"} and _reduces_one(args[0]):
+                return _shifted(self.rank(args[0].args[0]), -1)
+            case "nonzero" if args[1].value is False:
+                return _MATRIX
+            case "squeeze" if self._has_one_column(args[0]) and args[1].value in {1, -1}:
+                return 1
+            case "getitem" if _are_positions(args[0]) and _is_int(args[1]):
+                return 1
+            case "cat" | "stack" if args[0].args and _is_sequence(args[0]):
+                return _shifted(self.rank(args[0].args[0]), op == "stack")
+            case "where" if len(args) == 3:  # noqa: PLR2004 - condition, value, other value
+                return self._broadcast_all(args)
             case "addmm":
                 return 2
             case "gather":
@@ -100,7 +125,9 @@ class Shapes:
                 return len(args) - 1
             case "permute" if all(arg.op == "const" for arg in args[1:]):
                 return len(args) - 1
-            case "item" if args[0].op in {"topk", "sort"}:
+            case "item" if args[0].op == "unbind":
+                return _shifted(self.rank(args[0].args[0]), -1)
+            case "item" if args[0].op in {"topk", "sort", "chunk", "split"}:
                 return self.rank(args[0].args[0])
             case "getitem":
                 return self._indexed_rank(node)
@@ -111,6 +138,15 @@ class Shapes:
                 return left if left == right else None
         known = op in {"param", "item", "call", "global", "element"}
         return RelativeRank(node, 0) if known else None
+
+    def covers(self, node: Node, other: Node) -> bool:
+        """Tell whether a value has all dimensions of another one: computed with its elements."""
+        rank, least = self.rank(node), self.rank(other)
+        if rank is not None and rank == least:
+            return True
+        if node.op in SAME_SHAPE:
+            return self.covers(node.args[0], other)
+        return node.op in _BROADCAST and any(self.covers(arg, other) for arg in node.args)
 
     def shape(self, node: Node) -> tuple[int | None, ...] | None:
         """Return the lengths that are known, ``None`` if not even their number is."""
@@ -138,9 +174,15 @@ class Shapes:
                 return self._length(args[0], dim if dim > at else dim + 1)
             case "getitem" if dim == -1:
                 return 1 if self._ends_with_new_axis(args[0], args[1]) else None
+            case "nonzero" if self._has_one_column(node) and dim == -1:
+                return 1
             case "item" if args[0].op == "topk" and args[0].args[2].value == -1 == dim:
                 return _positive(args[0].args[1])
         return None
+
+    def _has_one_column(self, node: Node) -> bool:
+        """Tell whether a node is the table of the positions in a vector."""
+        return node.op == "nonzero" and node.args[1].value is False and self.rank(node.args[0]) == 1
 
     def _ends_with_new_axis(self, base: Node, index: Node) -> bool:
         """Tell whether ``x[:, None]`` puts the new axis last: behind every axis of ``x``."""
@@ -175,6 +217,8 @@ class Shapes:
         """Tell whether a value is proven to be a Python number."""
         if node.op == "const":
             return isinstance(node.value, (int, float))
+        if number(node) is not None:
+            return True
         if node.op in {"size", "rank", "py:len", "py:int", "py:float"}:
             return True
         if node.op == "param":
@@ -230,6 +274,22 @@ def _product_rank(left: Rank, right: Rank) -> Rank:
     if left == _MATRIX and isinstance(right, int) and right > _MATRIX:
         return right
     return None
+
+
+def _is_sequence(node: Node) -> bool:
+    return node.op in {"tuple", "list"} and not _starred(node.args)
+
+
+def _reduces_one(node: Node) -> bool:
+    """Tell whether ``max(x, dim)`` drops one dimension: no second tensor, no ``keepdim``."""
+    return len(node.args) == 2 and _is_int(node.args[1]) and node.value in {None, (), ("dim",)}  # noqa: PLR2004
+
+
+def _are_positions(node: Node) -> bool:
+    """Tell whether a node is a tuple of index vectors: ``where(mask)``."""
+    return (node.op == "where" and len(node.args) == 1) or (
+        node.op == "nonzero" and node.args[1].value is True
+    )
 
 
 def _positive(node: Node | None) -> int | None:

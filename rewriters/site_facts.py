@@ -2,65 +2,24 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.attributes import is_int_attribute, is_plain_attribute
-from npufix.rewriters.shapes import SAME_SHAPE, RelativeRank, Shapes, annotation
-from npufix.rewriters.torch_names import TORCH_FUNCTIONS
+from npufix.rewriters import module_facts, module_words, origins
+from npufix.rewriters.activations import activation
+from npufix.rewriters.attention_facts import AttentionFacts
+from npufix.rewriters.attributes import is_plain_attribute
+from npufix.rewriters.constants import number
+from npufix.rewriters.index_facts import is_device, is_position
+from npufix.rewriters.shapes import RelativeRank, Shapes
+from npufix.rewriters.value_kinds import KEEPS_DTYPE, ValueKinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping, Sequence
 
-    from npufix.rewriters.dataflow import Evaluation, FunctionFlow
+    from npufix.rewriters.dataflow import FunctionFlow
     from npufix.rewriters.matching import Match
     from npufix.rewriters.nodes import Node
 
-_BOOLEAN = frozenset(
-    {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_not",
-     "logical_and", "logical_or", "logical_xor", "compare"}
-)  # fmt: skip
-_BOOLEAN_IF_OPERANDS_ARE = frozenset({"and", "or", "xor", "invert"})
-_KEEPS_DTYPE = frozenset(
-    {"view", "reshape", "expand", "unsqueeze", "squeeze", "getitem", "transpose", "permute",
-     "contiguous", "clone", "detach", "tril", "triu", "flatten", "t", "cpu", "flip", "roll"}
-)  # fmt: skip
-_KEEPS_TENSOR = (
-    _KEEPS_DTYPE
-    | SAME_SHAPE
-    | {
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "pow",
-        "item",
-        "sum",
-        "mean",
-        "square",
-        "matmul",
-        "gather",
-        "cast",
-    }
-)
-_CREATES_TENSOR = frozenset(
-    {"zeros", "ones", "rand", "randn", "empty", "full", "arange", "tensor", "linear", "embedding",
-     "cat", "stack", "where", "one_hot", "topk", "randint", "randperm", "masked_fill", "softmax",
-     "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "bernoulli", "new_zeros",
-     "new_ones", "new_full"}
-)  # fmt: skip
-# The first argument of these can only be a tensor: NumPy arrays and lists have no such method.
-_PROVES_TENSOR = frozenset(
-    {"unsqueeze", "masked_fill", "masked_fill_", "log_softmax", "rsqrt", "permute", "contiguous",
-     "detach", "index_select", "cast", "new_zeros", "new_ones", "type_as"}
-)  # fmt: skip
-_NO_TENSOR = frozenset({"const", "tuple", "list", "slice", "size", "shape", "opaque"})
-_INTEGERS = frozenset(
-    {"arange", "argmax", "argmin", "argsort", "nonzero", "randint", "randperm", "item"}
-)
-_MAYBE_NUMBER = frozenset({"param", "attr", "global", "phi", "element", "neg", "carried", "after"})
-_TENSOR_ANNOTATION = re.compile(r"(Optional\[)?[\w.]*Tensor\]?( \| None)?")
 _CREATED_SOMEWHERE = frozenset(
     {
         "arange",
@@ -77,9 +36,6 @@ _CREATED_SOMEWHERE = frozenset(
         "zeros",
     }
 )
-_TAKES_ANYTHING = re.compile(r"is_|tensor$|as_|from_|get_|set_|full|arange|zeros$|ones$|empty$")
-_INDEX_NAME = re.compile(r"idx|indices|index|(^|_)(ind|inds|ids|id)(_|$)")
-_MASK_NAME = re.compile(r"mask|pad|valid|ignore|(^|_)(is|keep|bad|pos|neg)(_|$)")
 _LAST = -1
 
 
@@ -90,7 +46,7 @@ def _finfo_dtype(node: Node) -> Node | None:
     return None
 
 
-class SourceFacts:
+class SourceFacts(ValueKinds, AttentionFacts):
     """What the source proves; implements ``npufix.rules.substitution.Site``."""
 
     def __init__(self, flow: FunctionFlow, match: Match) -> None:
@@ -101,7 +57,7 @@ class SourceFacts:
     def literal(self, name: str) -> object:
         """Return the literal that a variable matched, ``None`` if it is no literal."""
         node = self.match.bindings[name]
-        return node.value if node.op == "const" else None
+        return node.value if node.op == "const" else number(node)
 
     def is_argument(self, name: str) -> bool:
         """Tell whether the value is an argument of the function."""
@@ -118,6 +74,8 @@ class SourceFacts:
 
     def same_device(self, first: str, second: str) -> bool | None:
         """Tell whether nothing suggests that two tensors are on different devices."""
+        if self.is_test_of(second, first):
+            return True
         for name in (first, second):
             for node in self.match.bindings[name].walk():
                 keywords = node.value if isinstance(node.value, tuple) else ()
@@ -144,106 +102,20 @@ class SourceFacts:
         """Tell whether the value is a torch tensor."""
         return self._is_tensor(self.match.bindings[name])
 
-    def _is_tensor(self, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind of proof
-        if node.op in _CREATES_TENSOR or self._is_bool(node):
-            return True
-        if node.op in {"const", "tuple", "list", "size", "shape"}:
-            return False
-        declared = self._annotation(node)
-        if _TENSOR_ANNOTATION.fullmatch(declared):
-            return True
-        if declared in {"int", "float", "bool", "str", "np.ndarray", "numpy.ndarray"}:
-            return False
-        if any(user.node.args[0] is node for user in self._certain_users()):
-            return True
-        if node.op == "attr" and self.shapes.shape(node) is not None:
-            return True
-        if node.op in _KEEPS_TENSOR:
-            return self._is_tensor(node.args[0])
-        return None
-
-    def _certain_users(self) -> Iterator[Evaluation]:
-        """Yield the operations that the site's path always runs and that only tensors have."""
-        site = self.match.evaluation.statement
-        last = site.end_lineno or site.lineno
-        for evaluation in self.flow.evaluations:
-            before = evaluation.code.lineno <= last and evaluation.certain
-            if before and evaluation.node.args and self._proves_tensor(evaluation):
-                # its block is the one of the site, or one around it
-                ends = ((s.lineno, s.end_lineno or s.lineno) for s in evaluation.block)
-                if any(first <= site.lineno and last <= end for first, end in ends):
-                    yield evaluation
-
-    def _proves_tensor(self, evaluation: Evaluation) -> bool:
-        if evaluation.node.op in _PROVES_TENSOR:
-            return True
-        # A function of torch takes nothing but tensors, unless it asks or converts.
-        code = evaluation.code
-        dotted = self.flow.names.dotted(code.func) if isinstance(code, ast.Call) else None
-        module, _, name = (dotted or "").rpartition(".")
-        return module in TORCH_FUNCTIONS and not _TAKES_ANYTHING.match(name)
-
-    def _annotation(self, node: Node) -> str:
-        return annotation(self.flow, str(node.value)) if node.op == "param" else ""
-
     def is_bool_tensor(self, name: str) -> bool | None:
         """Tell whether the value is a tensor of dtype bool."""
-        node = self.match.bindings[name]
-        if self._is_bool(node):
-            return True
-        if node.op in _NO_TENSOR or node.op in _INTEGERS or self._is_int(node):
-            return False
-        if node.op == "cast" and "int" in str(node.args[1].value):
-            return False
-        # Most subscripts are integers; only a name that speaks of a mask leaves it open.
-        names = [str(n.value) for n in node.walk() if n.op in {"param", "attr", "global"}]
-        names += [n for n, v in self.match.evaluation.names.items() if v is node]
-        if any(_INDEX_NAME.search(n) for n in names):
-            return False
-        return None if any(_MASK_NAME.search(n) for n in names) else False
-
-    def _is_bool(self, node: Node) -> bool:  # noqa: PLR0911 - one case a kind of proof
-        args = node.args
-        if node.op in _BOOLEAN:
-            if isinstance(node.value, tuple) and "out" in node.value:
-                return False
-            # Only a comparison with a tensor is a tensor: ``n == 3`` is a Python bool.
-            return any(self._may_be_compared(arg) for arg in args)
-        if node.op in _BOOLEAN_IF_OPERANDS_ARE:
-            return all(map(self._is_bool, args))
-        if node.op == "cast":
-            return args[1].value == "torch.bool"
-        if node.op in _KEEPS_DTYPE:
-            return self._is_bool(args[0])
-        if node.op in {"zeros", "ones", "zeros_like", "ones_like", "full", "full_like", "tensor"}:
-            return any(arg.op == "dtype" and arg.value == "torch.bool" for arg in args)
-        if node.op == "phi":
-            return self._is_bool(args[1]) and self._is_bool(args[2])
-        return self._annotation(node).endswith("BoolTensor")
-
-    def _may_be_compared(self, node: Node) -> bool:
-        return not self.shapes.is_number(node) and self._is_tensor(node) is True
+        return self._is_mask(self.match.bindings[name])
 
     def dtype(self, name: str) -> str | None:
         """Return the dtype of a tensor."""
         return self._dtype(self.match.bindings[name])
-
-    def _dtype(self, node: Node) -> str | None:
-        if self._is_bool(node):
-            return "bool"
-        if node.op == "cast" and node.args[1].op == "dtype":
-            return str(node.args[1].value).removeprefix("torch.")
-        if node.op in _KEEPS_DTYPE or node.op in {"masked_fill", "softmax", "relu"}:
-            return self._dtype(node.args[0])
-        return None
 
     def is_number(self, name: str) -> bool | None:
         """Tell whether the value is a Python number."""
         node = self.match.bindings[name]
         if self.shapes.is_number(node) or _finfo_dtype(node) is not None:
             return True
-        # What a call or an operator returns is rarely a number, and then not ours to write.
-        return None if node.op in _MAYBE_NUMBER else False
+        return None if self._may_be_number(node) else False
 
     def is_limit_of(self, name: str, tensor: str) -> bool | None:
         """Tell whether a number is the ``finfo(x.dtype).min`` or ``max`` of a tensor."""
@@ -266,34 +138,50 @@ class SourceFacts:
         """Tell whether the value is a Python int."""
         return self._is_int(self.match.bindings[name])
 
-    def _is_int(self, node: Node) -> bool | None:
-        if node.op == "const":
-            return isinstance(node.value, int) and not isinstance(node.value, bool)
-        if node.op in {"size", "rank", "py:len", "py:int"}:
-            return True
-        if node.op in {"add", "sub", "mul", "floordiv", "mod", "neg"}:
-            return True if all(map(self._is_int, node.args)) else None
-        if node.op == "attr":
-            return is_int_attribute(self.flow, node)
-        declared = self._annotation(node)
-        if declared == "int":
-            return True
-        return False if _TENSOR_ANNOTATION.fullmatch(declared) else None
-
     def same_dtype(self, first: str, second: str) -> bool | None:
         """Tell whether two tensors have one dtype."""
         left, right = (self.match.bindings[name] for name in (first, second))
-        casts = [n.args[1] if n.op == "cast" else None for n in (left, right)]
-        return True if left is right or (casts[0] is not None and casts[0] is casts[1]) else None
+        return True if self._dtype_node(left) is self._dtype_node(right) else None
+
+    def _dtype_node(self, node: Node) -> Node:
+        """Return the dtype of a tensor as the graph knows it: of what it is a view or copy of."""
+        while node.op in KEEPS_DTYPE and node.args:
+            node = node.args[0]
+        return node.args[1] if node.op == "cast" else self.flow.graph.node("dtype_of", node)
 
     def same_ndim(self, first: str, second: str) -> bool | None:
         """Tell whether two tensors have one number of dimensions."""
+        more = self.more_dims(first, second)
+        return None if more is None else more == 0
+
+    def covers(self, name: str, tensor: str) -> bool | None:
+        """Tell whether a value has all dimensions of a tensor: it is computed with them."""
+        value, x = (self.match.bindings[n] for n in (name, tensor))
+        return True if self.shapes.covers(value, x) else None
+
+    def more_dims(self, first: str, second: str) -> int | None:
+        """Return how many dimensions the first tensor has more than the second."""
         left, right = (self.shapes.rank(self.match.bindings[name]) for name in (first, second))
         if isinstance(left, int) and isinstance(right, int):
-            return left == right
+            return left - right
         if isinstance(left, RelativeRank) and isinstance(right, RelativeRank):
-            return left.more == right.more if left.base is right.base else None
+            return left.more - right.more if left.base is right.base else None
         return None
+
+    def is_position(self, name: str) -> bool | None:
+        """Tell whether a tensor holds positions that do not count from the end."""
+        return is_position(self.match.bindings[name])
+
+    def is_indicator(self, name: str) -> bool | None:
+        """Tell whether a tensor holds nothing but zeros and ones: it is a mask, or was one."""
+        node = self.match.bindings[name]
+        while node.op == "cast":
+            node = node.args[0]
+        return True if self._is_bool(node) else None
+
+    def is_device(self, name: str) -> bool | None:
+        """Tell whether the value is a device, not a dtype or a tensor."""
+        return is_device(self.match.bindings[name])
 
     def is_unique(self, name: str) -> bool | None:
         """Tell whether the entries along the last dimension are all different."""
@@ -308,3 +196,41 @@ class SourceFacts:
         if node.op == "argsort":
             return True if node.args[1].value == _LAST else None
         return True if node.op == "randperm" else None
+
+    def is_sinusoid(self, name: str) -> bool | None:
+        """Tell whether the value is a sine or cosine that nothing has scaled."""
+        plain = origins.is_sinusoid(self.match.bindings[name]) and self._is_unchanged(name)
+        return True if plain else None
+
+    def same_projection(self, first: str, second: str) -> bool | None:
+        """Tell whether two tensors are the halves of one, or made by layers of one width."""
+        bound = self.match.bindings
+        return origins.same_projection(self.flow, bound[first], bound[second])
+
+    def activation(self, name: str) -> str | None:
+        """Return which function an activation out of a table is."""
+        return activation(self.flow, self.match.bindings[name])
+
+    def setting(self, name: str, parameter: str) -> str | None:
+        """Return the code of an argument of a submodule's constructor, "" for its default."""
+        return module_facts.setting(self.flow, self.match.bindings[name], parameter)
+
+    def normalized_dims(self, name: str) -> int | None:
+        """Return over how many dimensions a norm among the submodules computes its mean."""
+        return module_facts.normalized_dims(self.flow, self.match.bindings[name])
+
+    def operator(self, name: str) -> str:
+        """Return the operation that computed the value: ``add``, ``module:Dropout``."""
+        return self.match.bindings[name].op
+
+    def mentions(self, *words: str) -> bool:
+        """Tell whether the module uses one of these names, wherever."""
+        return module_words.mentions(self.flow.names, words)
+
+    def arguments(self, method: str) -> Sequence[Mapping[str, str]]:
+        """Return the arguments of each call of a method in the module, as they are written."""
+        return module_words.arguments(self.flow.names, method)
+
+    def is_without_gradients(self) -> bool | None:
+        """Tell whether the code says that no gradient is wanted."""
+        return module_facts.is_without_gradients(self.flow, self.match)

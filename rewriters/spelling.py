@@ -7,16 +7,20 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.matching import RULE_IMPORTS, Match, parse_rule_function
+from npufix.rewriters.canonical import SIGNATURES
+from npufix.rewriters.guards import Guard, is_simple, is_tensor
+from npufix.rewriters.imports import Import
+from npufix.rewriters.matching import RULE_IMPORTS, Match, declared, parse_rule_function
 from npufix.rewriters.names import ModuleNames
 from npufix.rewriters.reader import FunctionReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
     from npufix.rewriters.dataflow import FunctionFlow
     from npufix.rewriters.names import FunctionNode
     from npufix.rewriters.nodes import Node
+    from npufix.rewriters.wording import Wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,27 +30,141 @@ class Spelled:
     text: str
     hoisted: Mapping[str, str]
     """New local names for expressions that the replacement needs more than once."""
+    imports: tuple[Import, ...] = ()
+    """What the text needs and the file does not import."""
+    operands: str = ""
+    """The operands as keywords, by the names of the rule: ``x=hidden_states, eps=self.eps``."""
+    guard: str | None = ""
+    """Where the text calls an operator for NPUs: the condition on which it can, if there is one."""
+    tensors: frozenset[str] = frozenset()
+    """The names that stand for tensors among the operands."""
 
 
 def spell(
-    replacement: Callable[..., object], flow: FunctionFlow, match: Match, names: Mapping[str, Node]
+    replacement: Callable[..., object],
+    flow: FunctionFlow,
+    match: Match,
+    names: Mapping[str, Node],
+    wording: Wording,
 ) -> Spelled | None:
     """Write the replacement where ``names`` are the local names; ``None`` if that is impossible."""
     code = parse_rule_function(replacement)
-    body = result_expression(code)
+    body = without_defaults(code, match.bindings)
     uses = [n.id for n in ast.walk(body) if isinstance(n, ast.Name)]
     texts: dict[str, ast.expr] = {}
-    hoisted: dict[str, str] = {}
-    for param in (arg.arg for arg in code.args.args):
-        expression = _expression(match.bindings[param], flow, names)
+    hoisted: dict[str, ast.expr] = {}
+    library = _Library(flow, set(uses) & {arg.arg for arg in code.args.args})
+    for param in (arg.arg for arg in code.args.args if arg.arg in uses):
+        bound = match.bindings[param]
+        expression = _expression(bound, flow, names)
+        if expression is None and bound.op == "dtype":  # ``x.float()`` does not spell it
+            expression = library.visit(_dotted(str(bound.value).split(".")))
         if expression is None:
             return None
         if uses.count(param) > 1 and not is_simple(expression):
             name = _fresh(param, flow.function)
-            hoisted[name] = ast.unparse(expression)
+            hoisted[name] = expression
             expression = ast.Name(name, ast.Load())
         texts[param] = expression
-    return Spelled(ast.unparse(_fold(_Substitute(texts).visit(copy.deepcopy(body)))), hoisted)
+    left = [arg.arg for arg in code.args.args if arg.arg not in uses]
+    spelled = {name: _expression(match.bindings[name], flow, names) for name in left}
+    unused = {name: expression for name, expression in spelled.items() if expression is not None}
+    shown = {param: wording.shown(code) for param, code in texts.items()}
+    body = _fold(_Substitute(shown).visit(library.visit(copy.deepcopy(body))))
+    tensors = [shown[a.arg] for a in code.args.args if a.arg in shown and is_tensor(a)]
+    return Spelled(
+        wording.written(body),
+        {name: wording.own(value) for name, value in hoisted.items()},
+        tuple(sorted(library.missing)),
+        ", ".join(f"{name}={ast.unparse(code)}" for name, code in {**unused, **texts}.items()),
+        Guard(flow, wording, hoisted).of(body, library.for_npu, tensors),
+        frozenset(t.id for t in tensors if isinstance(t, ast.Name)),
+    )
+
+
+def without_defaults(code: FunctionNode, bindings: Mapping[str, Node]) -> ast.expr:
+    """Return what a replacement returns, without keywords whose values are its own defaults."""
+    spec = code.args
+    defaults = dict(zip([a.arg for a in spec.args][::-1], spec.defaults[::-1], strict=False))
+
+    def is_default(value: ast.expr) -> bool:
+        if not isinstance(value, ast.Name) or value.id not in defaults:
+            return False
+        bound, default = bindings[value.id], ast.literal_eval(defaults[value.id])
+        return bound.op == "const" and bound.value == default and type(bound.value) is type(default)
+
+    body = copy.deepcopy(result_expression(code))
+    for node in ast.walk(body):
+        if isinstance(node, ast.Call):
+            node.keywords = [k for k in node.keywords if not is_default(k.value)]
+    return body
+
+
+class _Library(ast.NodeTransformer):
+    """Writes ``torch``, ``F`` and the like as the user's file does."""
+
+    def __init__(self, flow: FunctionFlow, params: set[str]) -> None:
+        self.params = params
+        self.missing: set[Import] = set()
+        self.for_npu: set[str] = set()
+        """What of ``torch_npu`` and MindSpeed is used, as it is written."""
+        self.tree = flow.names.tree
+        hidden = flow.bound
+        self.known = {full: name for name, full in flow.names.imports.items() if name not in hidden}
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        parts: list[str] = []
+        inner: ast.expr = node
+        while isinstance(inner, ast.Attribute):
+            parts.append(inner.attr)
+            inner = inner.value
+        if isinstance(inner, ast.Name) and inner.id in RULE_IMPORTS and inner.id not in self.params:
+            return self._spelled([*RULE_IMPORTS[inner.id].split("."), *reversed(parts)])
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+    def _spelled(self, parts: list[str]) -> ast.expr:
+        """Return a dotted name by the longest import of the file that leads to it."""
+        if parts[0] in {"torch_npu", "mindspeed"}:
+            found = self._for_npu(parts)
+            self.for_npu.add(ast.unparse(found))
+            return found
+        for length in range(len(parts) - 1, 0, -1):
+            name = self.known.get(".".join(parts[:length]))
+            if name is not None:
+                return _dotted([name, *parts[length:]])
+        self.missing.add(Import(parts[0]))
+        return _dotted(parts)
+
+    def _for_npu(self, parts: list[str]) -> ast.expr:
+        """Return an operator as the file imports it, or is going to."""
+        *path, last = parts
+        known = self.known.get(".".join(parts))
+        if known is not None:
+            return ast.Name(known, ast.Load())
+        if parts[0] == "torch_npu":
+            self.missing.add(Import("torch_npu"))
+        elif not self._is_taken(last):
+            self.missing.add(Import(".".join(path), last))
+            return ast.Name(last, ast.Load())
+        else:
+            self.missing.add(Import(".".join(path)))
+        return _dotted(parts)
+
+    def _is_taken(self, name: str) -> bool:
+        """Tell whether anything in the module has this name."""
+        nodes = ast.walk(self.tree or ast.Module([], []))
+        return any(
+            name in {getattr(n, "id", ""), getattr(n, "name", ""), getattr(n, "arg", "")}
+            or name == getattr(n, "asname", "")
+            for n in nodes
+        )
+
+
+def _dotted(parts: list[str]) -> ast.expr:
+    found: ast.expr = ast.Name(parts[0], ast.Load())
+    for part in parts[1:]:
+        found = ast.Attribute(found, part, ast.Load())
+    return found
 
 
 def result_expression(code: FunctionNode) -> ast.expr:
@@ -60,16 +178,21 @@ def result_expression(code: FunctionNode) -> ast.expr:
 def replacement_node(replacement: Callable[..., object], flow: FunctionFlow, match: Match) -> Node:
     """Return the replacement as a node of the user's graph: what the patched code must compute."""
     code = parse_rule_function(replacement)
-    reader = FunctionReader(ModuleNames(RULE_IMPORTS, {}, {}), None, flow.graph)
+    reader = FunctionReader(ModuleNames(RULE_IMPORTS, {}, {}), None, flow.graph, declared(code))
     reader.epoch = match.evaluation.node.epoch
     reader.env = {arg.arg: match.bindings[arg.arg] for arg in code.args.args}
-    return reader.read(_fold(_Literals(match.bindings).visit(result_expression(code))))
+    body = without_defaults(code, match.bindings)
+    return reader.read(_fold(_Literals(match.bindings).visit(body)))
 
 
-def _expression(node: Node, flow: FunctionFlow, names: Mapping[str, Node]) -> ast.expr | None:
+def _expression(  # noqa: PLR0911 - one way to write a value after the other
+    node: Node, flow: FunctionFlow, names: Mapping[str, Node]
+) -> ast.expr | None:
     """Return the shortest way to write a value where ``names`` are the local names."""
     if node.op == "const":
-        return ast.Constant(node.value)  # type: ignore[arg-type]  # a literal of the user
+        constant = ast.Constant(node.value)  # type: ignore[arg-type]  # a literal of the user
+        codes = (e.code for e in flow.evaluations if e.node is node)
+        return next((c for c in codes if isinstance(c, ast.Constant)), constant)
     for name, value in names.items():
         if value is node:
             return ast.Name(name, ast.Load())
@@ -83,17 +206,16 @@ def _expression(node: Node, flow: FunctionFlow, names: Mapping[str, Node]) -> as
             free = {n.id for n in ast.walk(code) if isinstance(n, ast.Name)}
             if all(names.get(f) is evaluation.names.get(f) for f in free):
                 return code
+    if node.op == "rsqrt":  # ``x / d ** 0.5`` is read as ``x * d ** -0.5``
+        base = _expression(node.args[0], flow, names)
+        return base and ast.BinOp(base, ast.Pow(), ast.UnaryOp(ast.USub(), ast.Constant(0.5)))
+    if node.op == "dtype_of":  # ``x.type_as(y)``
+        base = _expression(node.args[0], flow, names)
+        return base and ast.Attribute(base, "dtype", ast.Load())
     if node.op == "attr":  # read in a helper only: ``self.eps``
         base = _expression(node.args[0], flow, names)
         return base and ast.Attribute(base, str(node.value), ast.Load())
     return None
-
-
-def is_simple(code: ast.expr) -> bool:
-    """Tell whether an expression is a name, an attribute of one, or a literal."""
-    while isinstance(code, ast.Attribute):
-        code = code.value
-    return isinstance(code, (ast.Name, ast.Constant))
 
 
 def _fresh(wanted: str, function: FunctionNode) -> str:
@@ -136,7 +258,38 @@ def _fold(code: ast.expr) -> ast.expr:
                     if isinstance(op, (ast.Add, ast.Sub)):
                         total = left + right if isinstance(op, ast.Add) else left - right
                         return ast.copy_location(ast.Constant(total), node)
+                case ast.BinOp(left, ast.Div(), ast.Constant(1.0)):
+                    return left  # a divisor that the code does not have
+            return node
+
+        def visit_Compare(self, node: ast.Compare) -> ast.expr:
+            self.generic_visit(node)
+            match node:
+                case ast.Compare(ast.Constant(left), [ast.Is()], [ast.Constant(None)]):
+                    return ast.copy_location(ast.Constant(left is None), node)
+            return node
+
+        def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+            self.generic_visit(node)
+            match node.test:
+                case ast.Constant(bool(chosen)):
+                    return node.body if chosen else node.orelse
+            return node
+
+        def visit_Call(self, node: ast.Call) -> ast.expr:
+            self.generic_visit(node)
+            known = SIGNATURES.get(node.func.attr if isinstance(node.func, ast.Attribute) else "")
+            node.keywords = [k for k in node.keywords if not _is_default(k, known or {})]
             return node
 
     folded: ast.expr = Fold().visit(code)
     return folded
+
+
+def _is_default(keyword: ast.keyword, signature: Mapping[str, Hashable]) -> bool:
+    """Tell whether a call says what an operator of torch does anyway: ``dropout_p=0.0``."""
+    match keyword.value:
+        case ast.Constant(value):
+            default = signature.get(keyword.arg or "", ...)
+            return type(value) is type(default) and value == default
+    return False

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import io
+import re
 import tokenize
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
+from npufix.rewriters.blocks import Deeper, bound_in, joined, names_in
+from npufix.rewriters.layout import broken
 from npufix.rewriters.names import source_lines
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Sequence
 
     from npufix.rewriters.names import FunctionNode
 
+_DEVICE = re.compile(r"""\w[\w.]*\.device\.type == ["']npu["']""")
+_Block = cst.IndentedBlock | cst.Module
 Span = tuple[int, int, int, int]
 """Line and column (in characters, not bytes) of the first character and after the last."""
 
@@ -35,6 +40,12 @@ class Edit:
     hoisted: Sequence[tuple[str, str]] = ()
     guard: str = ""
     """If given, the old code stays and the new runs where this condition is true."""
+    width: int = 100
+    """How long a line may get."""
+    tensors: frozenset[str] = frozenset()
+    """The names of tensors that ``text`` uses."""
+    after: ast.stmt | None = None
+    """The next statement, if it is a guard that may be shared."""
 
 
 class CannotSpliceError(Exception):
@@ -73,14 +84,27 @@ def _holds_comment(source: str, node: ast.expr | ast.stmt) -> bool:
     )
 
 
-def splice(source: str, function: FunctionNode, edit: Edit) -> str:
-    """Return ``source`` with one edit made inside ``function``."""
-    lines = source_lines(source)
+def extent(function: FunctionNode) -> tuple[int, int]:
+    """Return the first line of a function, decorators included, and its last."""
     first = min([function.lineno, *(d.lineno for d in function.decorator_list)])
-    last = function.end_lineno or function.lineno
-    indent = len(lines[first - 1]) - len(lines[first - 1].lstrip())
+    return first, function.end_lineno or function.lineno
+
+
+def splice(source: str, lines: Sequence[str], function: FunctionNode, edit: Edit) -> str:
+    """Return the text of ``function`` with one edit made in it."""
+    start, end = extent(function)
+    # libcst takes long, so it gets to see no more than the statements that change.
+    edited = [edit.statement, *edit.remove]
+    first = min(s.lineno for s in edited)
+    while first > start + 1 and lines[first - 2].lstrip()[:1] in {"", "#"}:
+        first -= 1  # the comments above belong to them
+    if edit.guard and edit.after:
+        edited.append(edit.after)
+    last = max(s.end_lineno or s.lineno for s in edited)
+    head = lines[min(s.lineno for s in edited) - 1]
+    indent = len(head) - len(head.lstrip())
     newline = "\r\n" if lines[first - 1].endswith("\r\n") else "\n"
-    # A method is not a module: an `if` above gives its indentation something to belong to.
+    # A block is not a module: an `if` above gives its indentation something to belong to.
     header = [f"if True:{newline}"] if indent else []
     text = "".join([*header, *lines[first - 1 : last]])
     offset = first - 1 - len(header)
@@ -94,13 +118,16 @@ def splice(source: str, function: FunctionNode, edit: Edit) -> str:
     try:
         wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
     except cst.ParserSyntaxError as error:
-        raise CannotSpliceError("libcst cannot read this function") from error
+        raise CannotSpliceError("libcst cannot read these statements") from error
     editor = _Editor(
         config=wrapper.module.config_for_parsing,
         target=local(edit.replace),
         statement=local(edit.statement),
         removed=frozenset(local(s) for s in edit.remove),
         edit=edit,
+        indent=unit_of(function, lines),
+        room=edit.width - indent,
+        in_brackets=_needs_brackets(text, local(edit.replace), edit.text),
     )
     try:
         new = wrapper.visit(editor).code
@@ -108,9 +135,30 @@ def splice(source: str, function: FunctionNode, edit: Edit) -> str:
         raise CannotSpliceError(f"{edit.text!r} cannot stand there") from error
     if not editor.done:
         raise CannotSpliceError("the statement shares its line with another one")
-    if header:
-        new = new.removeprefix(header[0])
-    return "".join([*lines[: first - 1], new, *lines[last:]])
+    new = new.removeprefix(header[0]) if header else new
+    return "".join([*lines[start - 1 : first - 1], new, *lines[last:end]])
+
+
+def _needs_brackets(text: str, place: Span, new: str) -> bool:
+    """Tell whether a new expression binds less tightly than what is around it."""
+    lines = source_lines(text)
+    first, start, last, end = place
+    above, below = "".join([*lines[: first - 1], lines[first - 1][:start]]), lines[last - 1][end:]
+    rest = "".join([below, *lines[last:]])
+    try:
+        return ast.dump(ast.parse(f"{above}{new}{rest}")) != ast.dump(
+            ast.parse(f"{above}({new}){rest}")
+        )
+    except SyntaxError:
+        return True
+
+
+def unit_of(function: FunctionNode, lines: Sequence[str]) -> str:
+    """Return by what the body of a function is indented below its head."""
+    first = function.body[0]
+    if first.lineno == function.lineno or first.col_offset <= function.col_offset:
+        return "    "
+    return lines[first.lineno - 1][function.col_offset : first.col_offset]
 
 
 @dataclass
@@ -122,6 +170,11 @@ class _Editor(cst.CSTTransformer):
     statement: Span
     removed: frozenset[Span]
     edit: Edit
+    indent: str
+    room: int
+    """How long the statement may get."""
+    in_brackets: bool
+    """Whether the new expression needs brackets where it goes."""
     done: bool = field(default=False)
 
     def __post_init__(self) -> None:
@@ -146,15 +199,22 @@ class _Editor(cst.CSTTransformer):
             and self._span(original_node) == self.target
         ):
             self.done = True
-            new = cst.parse_expression(self.edit.text, self.config)
-            if isinstance(new, (cst.BinaryOperation, cst.UnaryOperation)):
-                new = new.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-            return new
+            return self.replacement(original_node)
         return node  # type: ignore[return-value]
 
     def leave_IndentedBlock(  # noqa: N802 - the name that libcst asks for
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
     ) -> cst.IndentedBlock:
+        """Edit the statements of one block."""
+        return cast("cst.IndentedBlock", self._edited(original_node, updated_node))
+
+    def leave_Module(  # noqa: N802 - the name that libcst asks for
+        self, original_node: cst.Module, updated_node: cst.Module
+    ) -> cst.Module:
+        """Edit the statements of the top level."""
+        return cast("cst.Module", self._edited(original_node, updated_node))
+
+    def _edited(self, original_node: _Block, updated_node: _Block) -> _Block:
         """Remove, replace or guard the statements of one block."""
         spans = [self._statement_span(s) for s in original_node.body]
         if not any(s in self.removed or self._holds_target(s) for s in spans):
@@ -162,15 +222,15 @@ class _Editor(cst.CSTTransformer):
         if self.edit.guard:
             return self._guarded(original_node, updated_node, spans)
         body: list[cst.BaseStatement] = []
-        comments: list[cst.EmptyLine] = []
+        above: list[cst.EmptyLine] = []
         for place, new in zip(spans, updated_node.body, strict=True):
             if place in self.removed:
-                comments += _comments(new)
+                above = joined(above, new)
                 continue
             here = self._statement(place, new)
-            if comments:
-                here[0] = here[0].with_changes(leading_lines=[*comments, *_comments(here[0])])
-                comments = []
+            if above:
+                here[0] = here[0].with_changes(leading_lines=joined(above, here[0]))
+                above = []
             body += here
         return updated_node.with_changes(body=body)
 
@@ -189,28 +249,46 @@ class _Editor(cst.CSTTransformer):
         if place == self.target:  # the statement itself is what the rule rewrites
             self.done = True
             new = new.with_changes(body=self._parsed(self.edit.text).body)
-        before = [self._parsed(f"{name} = {text}") for name, text in self.edit.hoisted]
+        before = self._hoisted(self.room)
+        new = self._laid_out(new, self.room)
         if before and isinstance(new, cst.SimpleStatementLine):
             before[0] = before[0].with_changes(leading_lines=new.leading_lines)
             new = new.with_changes(leading_lines=[])
         return [*before, new]
 
+    def _hoisted(self, room: int) -> list[cst.BaseStatement]:
+        """Return the new local names."""
+        texts = [f"{name} = {text}" for name, text in self.edit.hoisted]
+        return [self._parsed(broken(text, room, self.indent)) for text in texts]
+
+    def _laid_out(self, new: cst.BaseStatement, room: int) -> cst.BaseStatement:
+        """Return a statement in several lines if it is too long for one."""
+        if not isinstance(new, cst.SimpleStatementLine):
+            return new
+        bare = new.with_changes(leading_lines=[], trailing_whitespace=cst.TrailingWhitespace())
+        text = cst.Module([bare]).code.strip()
+        lines = broken(text, room, self.indent)
+        return new if lines == text else new.with_changes(body=self._parsed(lines).body)
+
     def _parsed(self, text: str) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
-        return cst.parse_statement(text, self.config)
+        return cst.parse_statement(
+            text.replace("\n", str(self.config.default_newline)), self.config
+        )
 
     def _guarded(
         self,
-        original: cst.IndentedBlock,
-        updated: cst.IndentedBlock,
+        original: _Block,
+        updated: _Block,
         spans: list[Span | None],
-    ) -> cst.IndentedBlock:
+    ) -> _Block:
         """Keep the old code for other devices: ``if <guard>: new`` before or around it."""
         at = next((i for i, s in enumerate(spans) if self._holds_target(s)), None)
         covered = [i for i, s in enumerate(spans) if s in self.removed]
         if at is None:
             return updated
         first = min([at, *covered])
-        if set(range(first, at)) - set(covered):
+        between = [updated.body[i] for i in range(first, at) if i not in covered]
+        if bound_in(between) & names_in(updated.body[i] for i in covered):
             raise CannotSpliceError("other statements lie between the ones to replace")
         line = original.body[at]
         if not isinstance(line, cst.SimpleStatementLine):
@@ -219,29 +297,63 @@ class _Editor(cst.CSTTransformer):
         if not isinstance(new, cst.SimpleStatementLine):
             raise TypeError(new)
         self.done = True
-        bare = new.with_changes(leading_lines=[])
-        hoisted = [self._parsed(f"{name} = {text}") for name, text in self.edit.hoisted]
+        room = self.room - len(self.indent)
+        deeper = Deeper(self.indent)
+        bare = self._laid_out(new.with_changes(leading_lines=[]), room)
+        bare = cast("cst.BaseStatement", bare.visit(deeper))
+        old = [updated.body[i] for i in (*covered, at)]
         choice = cst.If(
             cst.parse_expression(self.edit.guard, self.config),
-            cst.IndentedBlock([*hoisted, bare]),
+            cst.IndentedBlock([*self._hoisted(room), bare], indent=self.indent),
+            leading_lines=getattr(old[0], "leading_lines", ()),
         )
-        old = list(updated.body[first : at + 1])
+        old[0] = old[0].with_changes(leading_lines=[])
+        before = [*updated.body[:first], *between]
+        after = updated.body[at + 1 :]
         if isinstance(line.body[0], cst.Return):
-            body = [*updated.body[:first], choice, *old, *updated.body[at + 1 :]]
-        else:
-            other = choice.with_changes(orelse=cst.Else(cst.IndentedBlock(old)))
-            body = [*updated.body[:first], other, *updated.body[at + 1 :]]
-        return updated.with_changes(body=body)
+            return updated.with_changes(body=[*before, choice, *old, *after])
+        other = [cast("cst.BaseStatement", s.visit(deeper)) for s in old]
+        if after and (next_one := self._same_guard(after[0], bound_in([bare]))):
+            block, orelse = next_one
+            choice = choice.with_changes(
+                body=choice.body.with_changes(body=[*choice.body.body, *block])
+            )
+            other, after = [*other, *orelse], after[1:]
+        choice = choice.with_changes(orelse=cst.Else(cst.IndentedBlock(other, indent=self.indent)))
+        return updated.with_changes(body=[*before, choice, *after])
 
-    def replacement(self) -> cst.BaseExpression:
-        """Return the new expression."""
-        return cst.parse_expression(self.edit.text, self.config)
+    def _same_guard(
+        self, after: cst.CSTNode, bound: set[str]
+    ) -> tuple[Sequence[cst.BaseStatement], Sequence[cst.BaseStatement]] | None:
+        """Return both branches of the next statement if it asks for the same device.
 
+        It does if it asks the same tensor, or if its operator takes a tensor that this one takes.
+        """
+        match after:
+            case cst.If(
+                test=cst.BaseExpression() as test,
+                body=cst.IndentedBlock(body=[cst.SimpleStatementLine() as new]) as block,
+                orelse=cst.Else(body=cst.IndentedBlock() as orelse),
+                leading_lines=[],
+            ):
+                asked = cst.Module([]).code_for_node(test)
+                if not _DEVICE.fullmatch(asked) or asked.split(".")[0] in bound:
+                    return None
+                shared = self.edit.tensors & names_in([new]) - bound
+                if asked == self.edit.guard or shared:
+                    return block.body, orelse.body
+        return None
 
-def _comments(statement: cst.BaseStatement) -> list[cst.EmptyLine]:
-    """Return the comment lines above a statement, without the blank lines between them."""
-    lines: Sequence[cst.EmptyLine] = getattr(statement, "leading_lines", ())
-    return [line for line in lines if line.comment]
+    def replacement(self, old: cst.BaseExpression) -> cst.BaseExpression:
+        """Return the new expression, in the brackets of the old one if those span lines."""
+        new = cst.parse_expression(self.edit.text, self.config)
+        brackets = [*old.lpar, *old.rpar]
+        if any("\n" in cst.Module([]).code_for_node(b) for b in brackets):
+            return new.with_changes(lpar=old.lpar, rpar=old.rpar)
+        atom = isinstance(new, (cst.Call, cst.Subscript, cst.Attribute, cst.Name))
+        if self.in_brackets or (brackets and not atom):
+            return new.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        return new
 
 
 class _ReplaceExpression(cst.CSTTransformer):
@@ -258,5 +370,5 @@ class _ReplaceExpression(cst.CSTTransformer):
             isinstance(original_node, cst.BaseExpression)
             and self.editor._span(original_node) == self.editor.target  # noqa: SLF001
         ):
-            return self.editor.replacement()
+            return self.editor.replacement(original_node)
         return super().on_leave(original_node, updated_node)  # type: ignore[return-value]

@@ -11,8 +11,13 @@ TORCH_FUNCTIONS = frozenset(
         "torch.nn.functional",
         "torch.special",
         "torch_npu",
+        "mindspeed.ops.dropout_add_layer_norm",
+        "mindspeed.ops.dropout_add_rms_norm",
     }
 )
+
+# Their classes are made from parameters and change none of them.
+OPTIMIZERS = frozenset({"torch.optim", "torch_npu.optim"})
 
 RANDOM = frozenset(
     {

@@ -43,11 +43,24 @@ SLOW = (
     "w + torch.matmul({a}, k.transpose(0, 1))",
     "F.linear({a}, k, w)",
     "F.linear({a}.view(-1, 4), weight=k, bias=w)",
+    "torch.where({a} < 0.5, 0.5, {a}) + {b}",
+    "torch.where({a} > n, n, {a})",
+    "({a} > 0).cumsum(-1) + {b}",
+    "{b} + ({a} > 0).long().cumsum(0)",
+    "{a}[{a} > 0].sum() + {b}",
+    "{a} + w[w > 0].sum()",
+    "len(({a} > {b}).nonzero()) + {a}",
+    "torch.where({a} > 0)[0].numel() * {b}",
+    "{a}[w[:3].argsort()] + {b}",
+    "{a} * torch.ones(3, 4).to(x.device)",
 )
 WRITES = (
     "{a}[{a} < 0] = 0", "{a}[m] = 0.0", "{a}[~m] = 1", "{a}[{b} > {c}] = -1e9",
     "{a}[({a} != {a}) | m] = n", "{a}[torch.isnan({b})] = float('-inf')", "{a}[1:][m[1:]] = 0",
-    "{a}[i[0]] = 0", "{a}[m] = {b}[m]", "{a}[:, m[0]] = 2",
+    "{a}[i[0]] = 0", "{a}[m] = {b}[m]", "{a}[{b} < {a}] += 1", "{a}[m] *= 0.5", "{a}[~m] -= n",
+    "{a}[torch.where({a} < {b})] = 0.5", "{a}[(m & ({b} > 0)).nonzero(as_tuple=True)] = 3",
+    "{a}[{a}.sum(-1) > 0] = 0", "{a}[w[:3].topk(2).indices] = 1",
+     "{a}[:, m[0]] = 2",
 )  # fmt: skip
 EFFECTS = ("{a} += 1", "{a}.mul_({b})", "{a}[0] = 2", "F.relu({a}, inplace=True)",
            "{a} *= {b}", "{a}.masked_fill_(m, 3)")  # fmt: skip

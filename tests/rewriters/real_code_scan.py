@@ -1,4 +1,4 @@
-"""What a worker process finds in one file, as plain data."""
+"""What a worker process finds in one file, and what is wrong with a rewrite, as plain data."""
 
 from __future__ import annotations
 
@@ -26,47 +26,65 @@ class Found(NamedTuple):
     safety: Safety
     conditions: tuple[str, ...]
     problem: str
-    fault: str
-    """What is wrong with the rewrite."""
+    written: bool
+    """Whether there is a rewrite."""
 
 
 def scan(path: Path) -> list[Found] | str:
     """Return the sites of a file, or what went wrong."""
     source = path.read_text(encoding="utf-8")
     try:
-        sites = list(find_sites(source, all_rules()))
-        return [_found(path, source, sites, site) for site in sites]
+        return [_found(path, site) for site in find_sites(source, all_rules())]
     except Exception as error:  # noqa: BLE001 - that nothing is raised is what is tested
         return f"{path}: {error!r}"
 
 
-def _found(path: Path, source: str, sites: list[Site], site: Site) -> Found:
+def fault(place: Found) -> str:
+    """Return what is wrong with the rewrite of a place, "" if nothing."""
+    source = place.path.read_text(encoding="utf-8")
+    sites = list(find_sites(source, [rule for rule in all_rules() if rule.id == place.rule]))
+    (site,) = (s for s in sites if _span(s) == place.span)
+    return _fault(source, sites, site)
+
+
+def _span(site: Site) -> tuple[str, int, str]:
+    return site.function, site.line, site.code
+
+
+def _found(path: Path, site: Site) -> Found:
     return Found(
         path,
         site.rule.id,
         site.function,
         site.line,
-        (site.function, site.line, site.code),
+        _span(site),
         site.safety,
         tuple(condition.name for condition in site.open_conditions),
         site.problem,
-        _fault(source, sites, site),
+        site.rewrite is not None,
     )
 
 
 def _fault(source: str, sites: list[Site], site: Site) -> str:
-    if site.rewrite is None:
-        return ""
+    assert site.rewrite is not None
     new, line = site.rewrite.direct, site.rewrite.line
     ast.parse(new)
     ast.parse(site.rewrite.portable)
     if new == source:
         return "nothing changed"
-    if site.rewrite.text.splitlines()[-1].split("(")[0] not in new.splitlines()[line - 1]:
+    if (
+        site.rewrite.text.splitlines()[-1].partition("[")[0].split("(")[0]
+        not in new.splitlines()[line - 1]
+    ):
         return f"line {line} is not the new code"
-    before = Counter(s.function for s in sites if s.rule is site.rule)
-    for text in {new, site.rewrite.portable}:
+    before = Counter(s.function for s in sites)
+    # Below a guard stands one version of the statement; a second site in it stays as it is.
+    beside = [s.function for s in sites if s is not site and s.line == site.line]
+    left = {new: [site.function], site.rewrite.portable: [site.function, *beside]}
+    if new == site.rewrite.portable:
+        left = {new: [site.function]}
+    for text, gone in left.items():
         after = Counter(s.function for s in find_sites(text, [site.rule]))
-        if after != before - Counter([site.function]):
+        if after != before - Counter(gone):
             return f"left after the change: {after}"
     return ""

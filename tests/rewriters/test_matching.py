@@ -118,8 +118,8 @@ def test_casts_are_one(up: str, down: str) -> None:
     ],
 )
 def test_imports_under_other_names(imports: str, square: str, rsqrt: str) -> None:
-    code = f"def f(x, w, eps):\n    return w * x * {rsqrt}({square}(x).mean(-1, True) + eps)\n"
-    assert sites(code, "NPU101", header=imports + "\n") == []  # (w * x) * r is not the pattern
+    code = f"def f(x, w, eps):\n    return w + x * {rsqrt}({square}(x).mean(-1, True) + eps)\n"
+    assert sites(code, "NPU101", header=imports + "\n") == []
     code = f"def f(x, w, eps):\n    return w * (x * {rsqrt}({square}(x).mean(-1, True) + eps))\n"
     found = sites(code, "NPU101", header=imports + "\n")
     assert len(written(found)) == 1

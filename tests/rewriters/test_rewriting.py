@@ -67,7 +67,7 @@ def test_everything_else_stays_byte_for_byte(text: str, newline: str, first: str
 
 
 def test_lines_are_those_of_python() -> None:
-    assert source_lines("a\fb\u2028\nc\r\nd\re") == ["a\fb\u2028\n", "c\r\n", "d\r", "e"]
+    assert source_lines("a\fb\u2028\nc\r\nd\re") == ("a\fb\u2028\n", "c\r\n", "d\r", "e")
     assert "".join(source_lines(HEADER)) == HEADER
 
 
@@ -197,16 +197,26 @@ def test_the_portable_form_of_an_assignment_has_both_branches() -> None:
     assert ast.unparse(choice.orelse[0]).startswith("z = (x - y) * torch.rsqrt(")
 
 
-def test_a_guard_asks_a_whole_expression_for_its_device() -> None:
+@pytest.mark.parametrize(
+    ("operand", "weight", "asked"),
+    [
+        ("(x - y)", "(w + 1)", "w"),
+        ("(x - y)", "w.view(-1)", "w"),
+        ("x.float()", "(w * y)", "x"),
+        ("(x - y)", "(w * y)", "(x - y)"),
+    ],
+)
+def test_a_guard_asks_what_costs_nothing(operand: str, weight: str, asked: str) -> None:
     (site,) = sites(
-        """
+        f"""
         def f(x, w, eps, y):
-            return (x - y) * torch.rsqrt((x - y).pow(2).mean(-1, keepdim=True) + eps) * (w + 1)
+            mean = {operand}.pow(2).mean(-1, keepdim=True)
+            return {operand} * torch.rsqrt(mean + eps) * {weight}
     """,
         "NPU101",
     )
     assert site.rewrite is not None
-    assert 'if (x - y).device.type == "npu":' in site.rewrite.portable
+    assert f'if {asked}.device.type == "npu":' in site.rewrite.portable
 
 
 def test_every_rewrite_can_be_a_job_of_the_verifier() -> None:
@@ -215,3 +225,18 @@ def test_every_rewrite_can_be_a_job_of_the_verifier() -> None:
     lines = site.rewrite.direct.splitlines()
     assert "npu_rms_norm" in lines[site.rewrite.line - 1]
     Job("p", "r", "", site.rewrite.direct, site.function, (site.line,), (site.rewrite.line,))
+
+
+def test_a_name_that_is_read_for_nothing_stays_bound() -> None:
+    (site,) = sites(
+        """
+        def f(x: torch.Tensor, w: torch.Tensor):
+            v = x.pow(2).mean(-1, keepdim=True)
+            unused = v + 1
+            unused = 2
+            return w * (x * torch.rsqrt(v + 1e-5)), unused
+    """,
+        "NPU101",
+    )
+    assert site.rewrite is None
+    assert "needed elsewhere" in site.problem

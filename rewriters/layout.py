@@ -1,0 +1,215 @@
+"""Breaking a statement that is too long into lines, as black and ruff do."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
+_ASSIGNS = frozenset({"=", "+=", "-=", "*=", "/=", "//=", "%=", "@=", "&=", "|=", "^=", "**="})
+# What a long expression is broken before, the loosest binding first; brackets around it are asked
+# for by all of them.
+_OPERATORS = (
+    {"if", "else"}, {"or"}, {"and"},
+    {"==", "!=", "<", ">", "<=", ">=", "is", "in"},
+    {"|"}, {"^"}, {"&"}, {"<<", ">>"}, {"+", "-"}, {"*", "/", "//", "%", "@"},
+)  # fmt: skip
+_SHORTEST, _LONGEST = 79, 120
+_TEXT = re.compile(
+    r"""#[^\n]*|'''.*?'''|\"\"\".*?\"\"\"|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*\"""", re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """The habits of a file."""
+
+    width: int
+    quote: str
+
+
+@lru_cache(maxsize=4)
+def style_of(source: str) -> Style:
+    """Return the quotes that prevail in a file, and the length of its longest line of code."""
+    strings = [text for text in _TEXT.findall(source) if text[:3] not in {"'''", '"""'}]
+    single = sum(text[0] == "'" for text in strings)
+    double = sum(text[0] == '"' for text in strings)
+    code = _TEXT.sub(lambda m: "" if m[0][0] == "#" or m[0][:3] in {"'''", '"""'} else m[0], source)
+    longest = max((len(line.rstrip()) for line in code.split("\n")), default=0)
+    width = min(max(longest, _SHORTEST), _LONGEST)
+    return Style(width, "'" if single > double else '"')
+
+
+def broken(statement: str, room: int, unit: str) -> str:
+    """Return a simple statement of one line in lines that fit into ``room``, if they can.
+
+    All but the first are indented relative to the first one.
+    """
+    if len(statement) <= room or "\n" in statement:
+        return statement
+    tree = ast.parse(statement)
+    line = _Line(_tokens(statement), room, unit)
+    try:
+        lines = list(line.statement(isinstance(tree.body[0], ast.Expr)))
+    except RecursionError:  # a term of thousands of brackets
+        return statement
+    text = "\n".join(lines)
+    return text if ast.dump(ast.parse(text)) == ast.dump(tree) else statement
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str
+    before: str
+    """The blanks before it."""
+    is_name: bool
+
+
+def _tokens(line: str) -> tuple[_Token, ...]:
+    found: list[_Token] = []
+    end = 0
+    for token in tokenize.generate_tokens(io.StringIO(line).readline):
+        if token.type in {tokenize.NEWLINE, tokenize.NL, tokenize.ENDMARKER, tokenize.INDENT}:
+            continue
+        start, stop = token.start[1], token.end[1]
+        found.append(_Token(line[start:stop], line[end:start], token.type == tokenize.NAME))
+        end = stop
+    return tuple(found)
+
+
+_Tokens = tuple[_Token, ...]
+
+
+def _text(tokens: _Tokens) -> str:
+    return "".join(t.before + t.text for t in tokens).strip()
+
+
+def _top(tokens: _Tokens) -> Iterator[int]:
+    """Yield the places of the tokens that are in no brackets; the brackets count as outside."""
+    depth = 0
+    for at, token in enumerate(tokens):
+        depth -= token.text in _CLOSING
+        if depth == 0:
+            yield at
+        depth += token.text in _OPENING
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    tokens: _Tokens
+    room: int
+    unit: str
+
+    def statement(self, is_expression: bool) -> Iterator[str]:  # noqa: FBT001
+        """Yield the lines of the whole statement."""
+        tokens = self.tokens
+        start = max((a + 1 for a in _top(tokens) if tokens[a].text in _ASSIGNS), default=0)
+        if tokens[0].text in {"return", "yield", "await"} and start == 0:
+            start = 1
+        head = _text(tokens[:start])
+        prefix = f"{head} " if head else ""
+        yield from self._lines(prefix, tokens[start:], "", 0, inside=is_expression)
+
+    def _fits(self, text: str, depth: int) -> bool:
+        return len(self.unit) * depth + len(text) <= self.room
+
+    def _lines(
+        self, prefix: str, tokens: _Tokens, suffix: str, depth: int, *, inside: bool
+    ) -> Iterator[str]:
+        """Yield an expression; ``inside`` brackets it can be broken before its operators."""
+        pad = self.unit * depth
+        whole = f"{prefix}{_text(tokens)}{suffix}"
+        if self._fits(whole, depth):
+            yield pad + whole
+            return
+        parts = _operands(tokens)
+        if len(parts) > 1 and not inside:
+            yield f"{pad}{prefix}("
+            yield from self._body([tokens], depth + 1)
+            yield f"{pad}){suffix}"
+        elif len(parts) > 1 and not prefix:
+            for number, part in enumerate(parts):
+                end = suffix if number == len(parts) - 1 else ""
+                yield from self._lines("", part, end, depth, inside=True)
+        else:
+            yield from self._hugged(prefix, tokens, suffix, depth)
+
+    def _hugged(self, prefix: str, tokens: _Tokens, suffix: str, depth: int) -> Iterator[str]:
+        """Yield a call with its arguments on lines of their own."""
+        pad = self.unit * depth
+        for first, last in _brackets(tokens):
+            head = prefix + _text(tokens[: first + 1])
+            tail = _text(tokens[last:]) + suffix
+            if self._fits(head, depth) and self._fits(tail, depth) and last > first + 1:
+                yield pad + head
+                yield from self._body(_arguments(tokens[first + 1 : last]), depth + 1)
+                yield pad + tail
+                return
+        yield f"{pad}{prefix}{_text(tokens)}{suffix}"
+
+    def _body(self, items: Sequence[_Tokens], depth: int) -> Iterator[str]:
+        """Yield what stands in brackets: in one line, or one item a line."""
+        line = ", ".join(map(_text, items))
+        if self._fits(line, depth):
+            yield self.unit * depth + line
+            return
+        comma = "," if len(items) > 1 else ""
+        for item in items:
+            prefix = ""
+            value = item
+            if len(item) > 1 and item[1].text == "=":
+                prefix, value = f"{item[0].text}=", item[2:]
+            yield from self._lines(prefix, value, comma, depth, inside=not prefix)
+
+
+def _arguments(tokens: _Tokens) -> list[_Tokens]:
+    commas = [a for a in _top(tokens) if tokens[a].text == ","]
+    parts = [tokens[a + 1 : b] for a, b in pairwise([-1, *commas, len(tokens)])]
+    return [part for part in parts if part]
+
+
+def _brackets(tokens: _Tokens) -> list[tuple[int, int]]:
+    """Return the calls and subscripts that end an expression, the last one first."""
+    places = [a for a in _top(tokens) if tokens[a].text in _OPENING | _CLOSING]
+    pairs = [p for p in pairwise(places) if tokens[p[0]].text in _OPENING][::-1]
+    # ``[0]`` is broken only if nothing else can be.
+    return sorted(pairs, key=lambda pair: pair[1] - pair[0] <= 2)  # noqa: PLR2004
+
+
+def _operands(tokens: _Tokens) -> list[_Tokens]:
+    """Return the parts of an expression, the operator between them first in each but the first."""
+    top = list(_top(tokens))
+    if any(tokens[a].text in {"lambda", "for", ","} for a in top):
+        return [tokens]
+    for operators in _OPERATORS:
+        at = [a for a in top if tokens[a].text in operators and _is_binary(tokens, a)]
+        if at:
+            break
+    else:
+        at = [a for a in top if a and tokens[a].text == "." and tokens[a - 1].text in _CLOSING]
+        calls = sum(tokens[a].text == "(" for a in top)
+        if len(at) < 2 or calls < 2:  # noqa: PLR2004 - one method is no chain
+            return [tokens]
+    return [tokens[a:b] for a, b in pairwise([0, *at, len(tokens)])]
+
+
+def _is_binary(tokens: _Tokens, at: int) -> bool:
+    """Tell whether an operator stands between two operands, and is not half of ``is not``."""
+    before = tokens[at - 1] if at else None
+    if before is None or before.text == "not":
+        return False
+    return (
+        before.is_name
+        or before.text in _CLOSING
+        or before.text[-1:] in {"'", '"', "."}
+        or (before.text[:1].isdigit())
+    )
