@@ -1,17 +1,20 @@
-"""``gather`` that picks one element per row, or elements of a vector.
+"""``gather`` that picks one element per row, elements of a vector, or whole rows.
 
-What: ``x.gather(1, index)`` with an index of one column, and ``x.gather(0, index)`` on a
-one-dimensional tensor.
+What: ``x.gather(1, index)`` with an index of one column, ``x.gather(0, index)`` on a vector, and
+``x.gather(0, index.unsqueeze(-1).expand(-1, x.size(1)))``, which picks whole rows.
 
-Why it is slow on the NPU: GatherElements computes the address of every element for itself. An
-index of one column is a row lookup, which Index does; on a vector it is ``index_select``, which
-GatherV2 does.
+Why it is slow on the NPU: GatherElements computes the address of every element for itself, an int64
+index is cast first, and an expanded one is written out in full. An index of one column is a row
+lookup, which Index does; elements of a vector and whole rows are ``index_select``, which GatherV2
+does.
 
 Safety: for indices that ``gather`` accepts, the result is the same element by element. The index
 must have exactly one column (condition ``one-column-index``): with more columns the rewritten code
 fails or, for as many columns as rows, silently broadcasts. ``gather`` rejects negative indices,
-indexing wraps them. Where gradients flow into ``x``, the backward pass of indexing is an IndexPut
-that accumulates, that of ``gather`` a ScatterElements: the estimate counts the forward pass only.
+indexing counts them from the end: an ``ignore_index`` that reaches it no longer raises. Where
+gradients flow into ``x``, the backward pass of the row lookup is an IndexPut that accumulates, that
+of ``gather`` a ScatterElements, and the estimate counts the forward pass only: measure a training
+step with it. ``index_select`` has no such cost.
 
 References: case "affinity operator optimisation" (GatherElements -> GatherV2) of the MindStudio
 guide; torch.gather; torch.index_select.
@@ -21,7 +24,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
+from npufix.rules.substitution import (
+    Condition,
+    Draw,
+    Form,
+    Rewritten,
+    Site,
+    Substitution,
+    either,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -32,32 +43,39 @@ _MATRIX = 2
 
 def column_flat(x: Tensor, index: Tensor) -> Tensor:
     """Pick one element per row and drop the column."""
-    return x.gather(1, index).view(-1)
-
-
-def column_reshaped(x: Tensor, index: Tensor) -> Tensor:
-    """Pick one element per row and drop the column."""
-    return x.gather(1, index).reshape(-1)
-
-
-def column_squeezed(x: Tensor, index: Tensor) -> Tensor:
-    """Pick one element per row and drop the column."""
-    return x.gather(1, index).squeeze(1)
-
-
-def column_squeezed_last(x: Tensor, index: Tensor) -> Tensor:
-    """Pick one element per row and drop the column."""
-    return x.gather(1, index).squeeze(-1)
-
-
-def column_last_squeezed(x: Tensor, index: Tensor) -> Tensor:
-    """Pick one element per row and drop the column."""
-    return x.gather(-1, index).squeeze(-1)
+    return either(
+        x.gather(either(1, -1), index).view(-1),
+        x.gather(either(1, -1), index).reshape(-1),
+        x.gather(either(1, -1), index).flatten(),
+        x.gather(either(1, -1), index).squeeze(1),
+        x.gather(either(1, -1), index).squeeze(-1),
+    )
 
 
 def column(x: Tensor, index: Tensor) -> Tensor:
     """Pick one element per row."""
-    return x.gather(1, index)
+    return x.gather(either(1, -1), index)
+
+
+def as_column(index: Tensor) -> Tensor:
+    """Make a column of a vector."""
+    return either(index.unsqueeze(1), index.unsqueeze(-1), index[:, None])
+
+
+def vector_flat(x: Tensor, index: Tensor) -> Tensor:
+    """Pick one element per row with a column made from a vector, and drop the column."""
+    return either(
+        x.gather(either(1, -1), as_column(index)).view(-1),
+        x.gather(either(1, -1), as_column(index)).reshape(-1),
+        x.gather(either(1, -1), as_column(index)).flatten(),
+        x.gather(either(1, -1), as_column(index)).squeeze(1),
+        x.gather(either(1, -1), as_column(index)).squeeze(-1),
+    )
+
+
+def vector_column(x: Tensor, index: Tensor) -> Tensor:
+    """Pick one element per row with a column made from a vector."""
+    return x.gather(either(1, -1), as_column(index))
 
 
 def pick_flat(x: Tensor, index: Tensor) -> Tensor:
@@ -70,13 +88,32 @@ def pick(x: Tensor, index: Tensor) -> Tensor:
     return x[torch.arange(index.size(0), device=index.device), index.squeeze(1)].unsqueeze(1)
 
 
+def look_up_flat(x: Tensor, index: Tensor) -> Tensor:
+    """Index row by row."""
+    return x[torch.arange(index.size(0), device=index.device), index]
+
+
+def look_up(x: Tensor, index: Tensor) -> Tensor:
+    """Index row by row, and make a column of it."""
+    return x[torch.arange(index.size(0), device=index.device), index].unsqueeze(1)
+
+
+def rows(x: Tensor, index: Tensor) -> Tensor:
+    """Pick whole rows, with the index written out for each column."""
+    return either(
+        x.gather(0, as_column(index).expand(-1, either(x.size(1), x.size(-1)))),
+        x.gather(0, as_column(index).repeat(1, either(x.size(1), x.size(-1)))),
+        x.gather(0, index.view(-1, 1).expand(-1, either(x.size(1), x.size(-1)))),
+    )
+
+
 def vector(x: Tensor, index: Tensor) -> Tensor:
     """Pick elements of a vector."""
     return x.gather(0, index)
 
 
 def select(x: Tensor, index: Tensor) -> Tensor:
-    """Select elements of a vector."""
+    """Select elements of a vector or rows of a matrix."""
     return x.index_select(0, index)
 
 
@@ -89,6 +126,23 @@ def column_inputs(draw: Draw) -> dict[str, Any]:
     return {
         "x": draw.floats(rows, classes, dtype=torch.float32),
         "index": draw.integers(picked, 1, low=0, high=classes - 1),
+    }
+
+
+def per_row_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a matrix and one position per row, sometimes for fewer rows than there are."""
+    given = column_inputs(draw)
+    return {"x": given["x"], "index": given["index"].squeeze(1)}
+
+
+def row_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a matrix and rows of it, duplicates included."""
+    import torch
+
+    length = draw.integer(1, 5)
+    return {
+        "x": draw.floats(length, draw.integer(1, 5), dtype=torch.float32),
+        "index": draw.integers(draw.integer(1, 7), low=0, high=length - 1),
     }
 
 
@@ -112,6 +166,14 @@ def _one_column(site: Site) -> bool | None:
     return True if columns == 1 and ranks else None
 
 
+def _one_per_row(site: Site) -> bool | None:
+    # gather accepts only as many dimensions in the index as in the tensor
+    x, index = site.ndim("x"), site.ndim("index")
+    if x not in {None, _MATRIX} or index not in {None, 1}:
+        return False
+    return True if x == _MATRIX or index == 1 else None
+
+
 def _is_vector(site: Site) -> bool | None:
     # gather accepts only as many dimensions in the index as in the tensor
     x, index = site.ndim("x"), site.ndim("index")
@@ -124,6 +186,9 @@ ONE_COLUMN = Condition(
     "one-column-index", "the index has the shape (N, 1), on a matrix", _one_column
 )
 IS_TENSOR = Condition("is-tensor", "the object is a torch tensor", lambda site: site.is_tensor("x"))
+ONE_PER_ROW = Condition(
+    "one-column-index", "the index has one entry per row of a matrix", _one_per_row
+)
 VECTOR = Condition("vector", "the tensor and the index have one dimension", _is_vector)
 
 RULE = Substitution(
@@ -132,12 +197,11 @@ RULE = Substitution(
     summary="gather that picks one element per row, or elements of a vector",
     table="affinity",
     forms=(
+        Form(vector_flat, look_up_flat, per_row_inputs, (IS_TENSOR, ONE_PER_ROW)),
+        Form(vector_column, look_up, per_row_inputs, (IS_TENSOR, ONE_PER_ROW)),
         Form(column_flat, pick_flat, column_inputs, (IS_TENSOR, ONE_COLUMN)),
-        Form(column_reshaped, pick_flat, column_inputs, (IS_TENSOR, ONE_COLUMN)),
-        Form(column_squeezed, pick_flat, column_inputs, (IS_TENSOR, ONE_COLUMN)),
-        Form(column_squeezed_last, pick_flat, column_inputs, (IS_TENSOR, ONE_COLUMN)),
-        Form(column_last_squeezed, pick_flat, column_inputs, (IS_TENSOR, ONE_COLUMN)),
         Form(column, pick, column_inputs, (IS_TENSOR, ONE_COLUMN)),
+        Form(rows, select, row_inputs, (IS_TENSOR, ONE_PER_ROW)),
         Form(vector, select, vector_inputs, (IS_TENSOR, VECTOR)),
     ),
     replaces=("GatherElements", "GatherElementsV2", "GatherElementsD"),
@@ -154,6 +218,12 @@ def f(logits: torch.Tensor, target: torch.Tensor):
         """
 def f(x: torch.Tensor, index: torch.Tensor):
     return x.gather(0, index.view(-1, 1))
+""",
+        # some columns of the rows
+        """
+def f(x: torch.Tensor, index: torch.Tensor, n: int):
+    index = index.view(-1)
+    return x.gather(0, index.unsqueeze(-1).expand(-1, n))
 """,
         # three dimensions
         """
@@ -173,7 +243,13 @@ def f(logit: torch.Tensor, target: torch.Tensor, eps: float):
             """
 def f(logit: torch.Tensor, target: torch.Tensor, eps: float):
     target = target.view(-1, 1)
-    pt = logit[torch.arange(target.size(0), device=target.device), target.squeeze(1)] + eps
+    pt = (
+        logit[
+            torch.arange(target.size(0), device=target.device),
+            target.squeeze(1),
+        ]
+        + eps
+    )
     return torch.log(pt)
 """,
         ),
@@ -195,7 +271,36 @@ def f(logits: torch.Tensor, target: torch.Tensor):
             """
 def f(logits: torch.Tensor, target: torch.Tensor):
     index = target.view(-1, 1)
-    return logits[torch.arange(index.size(0), device=index.device), index.squeeze(1)].unsqueeze(1)
+    return logits[
+        torch.arange(index.size(0), device=index.device), index.squeeze(1)
+    ].unsqueeze(1)
+""",
+        ),
+        Rewritten(
+            """
+def f(pred: torch.Tensor, labels: torch.Tensor, eps: float):
+    n, classes = pred.shape
+    picked = pred.gather(1, labels.unsqueeze(1))
+    return -(picked + eps).log()
+""",
+            """
+def f(pred: torch.Tensor, labels: torch.Tensor, eps: float):
+    n, classes = pred.shape
+    picked = pred[
+        torch.arange(labels.size(0), device=labels.device), labels
+    ].unsqueeze(1)
+    return -(picked + eps).log()
+""",
+        ),
+        Rewritten(
+            """
+def f(x: torch.Tensor, index: torch.Tensor):
+    n, d = x.shape
+    return x.gather(0, index.unsqueeze(-1).expand(-1, d))
+""",
+            """
+def f(x: torch.Tensor, index: torch.Tensor):
+    return x.index_select(0, index)
 """,
         ),
     ),

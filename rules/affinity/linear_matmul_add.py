@@ -1,12 +1,14 @@
 """A linear layer that runs as a matrix product and an addition.
 
-What: ``x @ weight.t() + bias`` written by hand, or ``F.linear`` on a view that is not contiguous.
+What: ``x @ weight.t() + bias`` or ``x @ weight + bias`` written by hand, ``F.linear`` without a bias
+that is added afterwards, or ``F.linear`` on a view that is not contiguous.
 
 Why it is slow on the NPU: MatMul writes its result, and Add reads it, adds the bias and writes it
 again. ``addmm`` adds the bias where the product is made.
 
-Not every Linear is worth it: on current versions ``F.linear`` on a matrix already is ``addmm``.
-So this is reported only where the profile shows MatMul *and* Add at that line.
+Not every Linear is worth it: on current versions ``F.linear`` on a matrix already is ``addmm``, and
+torch_npu's own ``npu_linear`` is the same operator. So this is reported only where the profile shows
+MatMul *and* Add at that line.
 
 Safety: the bias is added before the result is rounded instead of after. ``x`` must be a matrix and
 the bias one number per column (conditions ``matrix-input``, ``vector-bias``).
@@ -38,6 +40,16 @@ def by_hand_transposed(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return x @ weight.transpose(0, 1) + bias
 
 
+def product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Multiply by a weight that is not transposed, then add."""
+    return x @ weight + bias
+
+
+def linear_then_bias(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Call the library's linear layer without the bias, then add it."""
+    return F.linear(x, weight) + bias
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Call the library's linear layer."""
     return F.linear(x, weight, bias)
@@ -46,6 +58,17 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def addmm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Add where the product is made."""
     return torch.addmm(bias, x, weight.t())
+
+
+def addmm_product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Add where the product is made."""
+    return torch.addmm(bias, x, weight)
+
+
+def product_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a matrix, a weight that is not transposed and a bias."""
+    given = inputs(draw)
+    return {"x": given["x"], "weight": given["weight"].t(), "bias": given["bias"]}
 
 
 def inputs(draw: Draw) -> dict[str, Any]:
@@ -69,10 +92,18 @@ def _are_matrices(site: Site) -> bool | None:
 
 
 def _is_row(site: Site) -> bool | None:
+    return _has_length(site, 0)
+
+
+def _is_column_count(site: Site) -> bool | None:
+    return _has_length(site, 1)
+
+
+def _has_length(site: Site, dim: int) -> bool | None:
     ndim = site.ndim("bias")
     if site.is_tensor("bias") is False or ndim not in {None, 1}:
         return False
-    length, columns = site.size("bias", 0), site.size("weight", 0)
+    length, columns = site.size("bias", 0), site.size("weight", dim)
     if ndim is None or length is None or columns is None:
         return None
     return length == columns
@@ -85,11 +116,18 @@ def _one_dtype(site: Site) -> bool | None:
     return True if all(pairs) else None
 
 
+MATRICES = Condition("matrix-input", "the input and the weight are matrices", _are_matrices)
+# Under autocast the product is in half precision and the bias added in float32.
+ONE_DTYPE = Condition("same-dtype", "input, weight and bias have the same dtype", _one_dtype)
 CONDITIONS = (
-    Condition("matrix-input", "the input and the weight are matrices", _are_matrices),
+    MATRICES,
     Condition("vector-bias", "the bias has one number per column of the product", _is_row),
-    # Under autocast the product is in half precision and the bias added in float32.
-    Condition("same-dtype", "input, weight and bias have the same dtype", _one_dtype),
+    ONE_DTYPE,
+)
+PRODUCT = (
+    MATRICES,
+    Condition("vector-bias", "the bias has one number per column of the product", _is_column_count),
+    ONE_DTYPE,
 )
 
 RULE = Substitution(
@@ -101,6 +139,8 @@ RULE = Substitution(
         Form(by_hand, addmm, inputs, CONDITIONS),
         Form(by_hand_transposed, addmm, inputs, CONDITIONS),
         Form(linear, addmm, inputs, CONDITIONS),
+        Form(linear_then_bias, addmm, inputs, CONDITIONS),
+        Form(product, addmm_product, product_inputs, PRODUCT),
     ),
     replaces=("Add", "BatchMatMul", "BatchMatMulV2", "MatMul", "MatMulV2", "MatMulV3"),
     becomes=("MatMulV2", "MatMulV3"),

@@ -1,23 +1,29 @@
 """Assignment through a boolean mask: ``x[mask] = value``.
 
-What: a constant is written to the places of a tensor where a mask of the same number of
-dimensions is true.
+What: a number or a tensor without dimensions is written to the places of a tensor where a mask is
+true. The mask may cover all dimensions, the leading ones (rows) or the last ones (``x[..., mask]``)
+and may be given as the positions that ``nonzero`` or ``where`` find.
 
 Why it is slow on the NPU: indexing with a mask needs the positions first. NonZero counts them,
-which makes the host wait for the device, and IndexPutV2 then writes element by element; some
-dtypes and sizes send it to the AI CPU. It has been seen to take three quarters of a training
-step. ``masked_fill_`` is one vector kernel over the tensor, without a count and without a wait.
+which makes the host wait for the device, and IndexPutV2 then writes element by element. On A2 and
+A3 it even goes to the AI CPU for double and int16; for int64 and uint8 with more than 100 positions
+or rows longer than 128; and where several indices must be broadcast or are not adjacent. Before A2
+more dtypes do. It has been seen to take three quarters of a training step. ``masked_fill_`` is one
+vector kernel over the tensor, without a count and without a wait.
 
 Safety: ``masked_fill_`` writes to the same tensor in place, so views, aliases and autograd see
 what they saw before, and what the mask covers may hold NaN or infinity. (The multiplication
 ``x *= ~mask`` that is often recommended turns both into NaN and is not used here.) A mask is
-aligned with the last dimensions by ``masked_fill_`` but with the first by indexing, so both must
-have the same number of dimensions (condition ``same-rank-mask``). An integer "mask" is an index
-and something else entirely (``boolean-mask``). A value that the dtype cannot hold is truncated or
-becomes infinite by indexing, and is an error for ``masked_fill_`` (``value-fits-dtype``). Indexing
-takes a mask from the host, ``masked_fill_`` does not (``same-device``).
+aligned with the last dimensions by ``masked_fill_`` but with the first by indexing: it must have as
+many dimensions as the tensor (condition ``same-rank-mask``), or proven to have fewer, and then gets
+new last ones. An integer "mask" is an index and something else entirely (``boolean-mask``). A
+value that the dtype cannot hold is truncated or becomes infinite by indexing, and is an error for
+``masked_fill_`` (``value-fits-dtype``). Indexing takes a mask from the host, ``masked_fill_`` does
+not (``same-device``). Elements that come from another tensor are the business of NPU211; rows of
+new values (``x[mask] = rows``) have no such form.
 
 References: "IndexPut operator" in the performance tuning guide of Ascend Extension for PyTorch;
+case "affinity operator optimisation" (IndexPutV2) of the MindStudio guide;
 torch.Tensor.masked_fill_.
 """
 
@@ -25,11 +31,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
+from npufix.rules.masked_assignment_examples import REWRITTEN
+from npufix.rules.substitution import (
+    Condition,
+    Draw,
+    Form,
+    Site,
+    Substitution,
+    either,
+)
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
+_MATRIX = 2
 _LARGEST_HALF = 65504
 _LARGEST_BFLOAT16 = 3.38953e38
 _WIDE_FLOATS = frozenset({"float32", "float64"})
@@ -43,19 +59,53 @@ _INTEGERS = {
 }
 
 
-def literal_value(x: Tensor, mask: Tensor, literal_value: float) -> None:
-    """Write a constant where the mask is true."""
-    x[mask] = literal_value
+def spelled(mask: Tensor) -> Any:  # noqa: ANN401 - a tensor or a tuple of them
+    """Return a mask, or its positions along all dimensions."""
+    return either(torch.where(mask), mask.nonzero(as_tuple=True), mask)
 
 
-def any_value(x: Tensor, mask: Tensor, value: float) -> None:
-    """Write a number that is known only at run time where the mask is true."""
-    x[mask] = value
+def positions(mask: Tensor) -> Tensor:
+    """Return the positions of a mask over a vector."""
+    return either(
+        mask.nonzero().squeeze(1),
+        mask.nonzero().squeeze(-1),
+        mask.nonzero().view(-1),
+        mask.nonzero().reshape(-1),
+        mask.nonzero().flatten(),
+        mask.nonzero()[:, 0],
+        torch.where(mask)[0],
+        mask.nonzero(as_tuple=True)[0],
+    )
 
 
-def fill_literal(x: Tensor, mask: Tensor, literal_value: float) -> None:
-    """Write in place, without looking for the positions first."""
-    x.masked_fill_(mask, literal_value)
+def leading(mask: Tensor) -> Any:  # noqa: ANN401 - a tensor or a tuple with it
+    """Return a mask over the first dimensions, whether the others are spelled out or not."""
+    return either((mask, slice(None)), (mask, ...), mask)
+
+
+def everywhere(x: Tensor, mask: Tensor, value: float) -> None:
+    """Write one value where the mask is true."""
+    x[spelled(mask)] = value
+
+
+def trailing(x: Tensor, mask: Tensor, value: float) -> None:
+    """Write one value where a mask over the last dimensions is true."""
+    x[..., mask] = value
+
+
+def columns(x: Tensor, mask: Tensor, value: float) -> None:
+    """Write one value where a mask over all dimensions but the first is true."""
+    x[:, mask] = value
+
+
+def rows(x: Tensor, mask: Tensor, value: float) -> None:
+    """Write one value to the rows where the mask is true."""
+    x[leading(mask)] = value
+
+
+def found(x: Tensor, mask: Tensor, value: float) -> None:
+    """Write one value to the positions of a vector where the mask is true."""
+    x[either(mask.nonzero(), mask.nonzero().squeeze(), positions(mask))] = value
 
 
 def fill(x: Tensor, mask: Tensor, value: float) -> None:
@@ -63,45 +113,90 @@ def fill(x: Tensor, mask: Tensor, value: float) -> None:
     x.masked_fill_(mask, value)
 
 
-def literal_inputs(draw: Draw) -> dict[str, Any]:
-    """Return ``inputs`` with the value under the name of a literal."""
-    given = inputs(draw)
-    return {"x": given["x"], "mask": given["mask"], "literal_value": given["value"]}
+def fill_rows(x: Tensor, mask: Tensor, value: float) -> None:
+    """Write in place to whole rows."""
+    x.masked_fill_(mask.unsqueeze(-1), value)
+
+
+def fill_planes(x: Tensor, mask: Tensor, value: float) -> None:
+    """Write in place to all that the two dimensions without a mask hold."""
+    x.masked_fill_(mask[..., None, None], value)
+
+
+_SHAPES = ((5,), (1,), (3, 4), (3, 3), (2, 3, 4), (0, 3))
 
 
 def inputs(draw: Draw) -> dict[str, Any]:
-    """Return a tensor with NaN and infinities, and a mask of its shape."""
+    """Return a tensor with NaN and infinities, a mask of its shape and a value."""
+    shape = draw.choice(_SHAPES)
+    return _filled(draw, shape, shape)
+
+
+def row_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor, often square, and a mask without its last dimension."""
+    shape = draw.choice([(4, 4), (3, 2), (2, 2, 2), (0, 3)])
+    return _filled(draw, shape, shape[:-1])
+
+
+def plane_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor, often a cube, and a mask without its last two dimensions."""
+    shape = draw.choice([(3, 3, 3), (3, 2, 4), (2, 2, 2, 2)])
+    return _filled(draw, shape, shape[:-2])
+
+
+def trailing_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor and a mask of its last one or two dimensions."""
+    shape = draw.choice([(4, 4), (3, 2), (2, 3, 2)])
+    return _filled(draw, shape, shape[draw.integer(1, len(shape) - 1) :])
+
+
+def column_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor and a mask without its first dimension."""
+    shape = draw.choice([(4, 4), (3, 2), (2, 2, 2)])
+    return _filled(draw, shape, shape[1:])
+
+
+def vector_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a vector and a mask, sometimes with a single true element."""
+    shape = (draw.integer(0, 5),)
+    return _filled(draw, shape, shape)
+
+
+def _filled(draw: Draw, shape: tuple[int, ...], masked: tuple[int, ...]) -> dict[str, Any]:
     import torch
 
-    shape = draw.choice([(5,), (3, 4), (2, 3, 4), (0, 3)])
-    value = draw.choice([0, -100, 1.5, float("-inf")])
     dtype = draw.choice([torch.float32, torch.bfloat16, torch.float16])
-    return {
-        "x": draw.wild(*shape, dtype=dtype),
-        "mask": draw.booleans(*shape),
-        "value": value,
-    }
+    value = draw.choice([0, -100, 1.5, float("-inf"), torch.tensor(2.5, dtype=dtype)])
+    mask = draw.booleans(*masked)
+    return {"x": draw.wild(*shape, dtype=dtype), "mask": mask, "value": value}
 
 
 def _fits(site: Site) -> bool | None:
-    value, dtype = site.literal("literal_value"), site.dtype("x")
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
+    value, dtype = site.literal("value"), site.dtype("x")
+    if value is None:
+        return _unknown_fits(site)
+    if isinstance(value, bool):
+        return True if dtype == "bool" else None
+    return _number_fits(value, dtype) if isinstance(value, (int, float)) else False
+
+
+def _number_fits(value: float, dtype: str | None) -> bool | None:
     if dtype in _WIDE_FLOATS:
         return True
     if dtype in {"float16", "bfloat16"}:
         largest = _LARGEST_HALF if dtype == "float16" else _LARGEST_BFLOAT16
         return abs(value) <= largest or abs(value) == float("inf")
     if dtype is None:
-        # Zero and one are in every dtype.
-        return True if value in {0, 1} else None
+        # Zero and one are in every dtype, infinity in all that do not refuse it in any case.
+        return True if value in {0, 1} or abs(value) == float("inf") else None
     low, high = _INTEGERS.get(dtype, (0, -1))
     return isinstance(value, int) and low <= value <= high
 
 
-def _number_fits(site: Site) -> bool | None:
-    if site.is_number("value") is False:
-        return False
+def _unknown_fits(site: Site) -> bool | None:
+    if site.is_number("value") is False or site.is_tensor("value"):
+        # A tensor without dimensions is converted by both.
+        return site.ndim("value") == 0
     if site.is_limit_of("value", "x"):
         return True
     if site.is_int("value") and site.dtype("x") == "int64":
@@ -109,15 +204,56 @@ def _number_fits(site: Site) -> bool | None:
     return True if site.is_number("value") and site.dtype("x") in _WIDE_FLOATS else None
 
 
+def _vectors(site: Site, *names: str) -> bool | None:
+    ranks = [site.ndim(name) for name in names]
+    if any(rank not in {None, 1} for rank in ranks):
+        return False
+    return True if None not in ranks else None
+
+
+def _is_column_mask(site: Site) -> bool | None:
+    more = site.more_dims("x", "mask")
+    # The first dimension of a matrix is taken: a mask has one left, or none.
+    return (True if site.ndim("x") == _MATRIX else None) if more is None else more == 1
+
+
+def _same_rank(site: Site) -> bool | None:
+    same = site.same_ndim("x", "mask")
+    # An index has no more dimensions than the tensor; one without any covers a vector as well.
+    least = site.is_test_of("mask", "x") or site.covers("mask", "x") or site.ndim("x") == 1
+    return True if same is None and least else same
+
+
 BOOLEAN_MASK = Condition(
     "boolean-mask",
     "the index is a tensor of dtype bool",
-    lambda site: site.is_bool_tensor("mask"),
+    # a comparison of the tensor with something is one, if the tensor is none of NumPy
+    lambda site: site.is_test_of("mask", "x") or site.is_bool_tensor("mask"),
 )
 SAME_RANK_MASK = Condition(
     "same-rank-mask",
     "the mask has as many dimensions as the tensor it is used on",
-    lambda site: site.same_ndim("x", "mask"),
+    _same_rank,
+)
+ROW_MASK = Condition(
+    "row-mask",
+    "the mask has one dimension less than the tensor it is used on",
+    lambda site: site.more_dims("x", "mask") == 1,
+)
+PLANE_MASK = Condition(
+    "plane-mask",
+    "the mask has two dimensions less than the tensor it is used on",
+    lambda site: site.more_dims("x", "mask") == 2,  # noqa: PLR2004
+)
+COLUMN_MASK = Condition(
+    "column-mask",
+    "the mask has the shape of the tensor without its first dimension",
+    _is_column_mask,
+)
+VECTOR_MASK = Condition(
+    "vector-mask",
+    "the tensor and the mask have one dimension",
+    lambda site: _vectors(site, "x", "mask"),
 )
 IS_TENSOR = Condition(
     "is-tensor",
@@ -129,12 +265,12 @@ SAME_DEVICE = Condition(
     "the mask is on the device of the tensor",
     lambda site: site.same_device("x", "mask"),
 )
-VALUE_FITS = Condition("value-fits-dtype", "the dtype of the tensor can hold the value", _fits)
-NUMBER_FITS = Condition(
+FITS = Condition(
     "value-fits-dtype",
     "the value is a number that the dtype of the tensor can hold",
-    _number_fits,
+    _fits,
 )
+START = (BOOLEAN_MASK, IS_TENSOR, SAME_DEVICE, FITS)
 
 RULE = Substitution(
     id="NPU201",
@@ -142,18 +278,12 @@ RULE = Substitution(
     summary="assignment through a boolean mask",
     table="affinity",
     forms=(
-        Form(
-            literal_value,
-            fill_literal,
-            literal_inputs,
-            (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK, SAME_DEVICE, VALUE_FITS),
-        ),
-        Form(
-            any_value,
-            fill,
-            inputs,
-            (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK, SAME_DEVICE, NUMBER_FITS),
-        ),
+        Form(everywhere, fill, inputs, (*START, SAME_RANK_MASK)),
+        Form(rows, fill_rows, row_inputs, (*START, ROW_MASK)),
+        Form(rows, fill_planes, plane_inputs, (*START, PLANE_MASK)),
+        Form(trailing, fill, trailing_inputs, START),
+        Form(columns, fill, column_inputs, (*START, COLUMN_MASK)),
+        Form(found, fill, vector_inputs, (*START, VECTOR_MASK)),
     ),
     replaces=(
         "IndexPut",
@@ -167,7 +297,11 @@ RULE = Substitution(
     ),
     becomes=("MaskedFill",),
     passes=(2, 2),
-    requires="torch_npu>=2.1",
+    requires="torch_npu>=2.1,<2.14",
+    silent=(
+        "later versions may be made of op-plugin's master branch, which sends x[mask] = number to "
+        "masked_fill_ by itself since 2026-08-17; no release up to 26.1.0 does"
+    ),
     valid=(
         # an integer index
         """
@@ -175,22 +309,41 @@ def f(x: torch.Tensor, index: torch.Tensor, valid: torch.Tensor):
     x[index] = 0
     x[valid.nonzero()] = 0
 """,
-        # the values are a tensor of their own
+        # rows of new values
         """
 def f(x: torch.Tensor, y: torch.Tensor):
-    mask = x > 0
-    x[mask] = y[mask]
+    x[x > 0] = y
+""",
+        # half precision cannot hold this
+        """
+def f(x: torch.Tensor, mask: torch.BoolTensor):
+    x = x.half().view(-1)
+    x[mask.view(-1)] = -1e9
+""",
+        # an integer "mask"
+        """
+def f(x: torch.Tensor, mask: torch.Tensor):
+    x[mask.long()] = 0
+""",
+        # unsigned bytes
+        """
+def f(x: torch.Tensor, mask: torch.Tensor):
+    x[mask.to(torch.uint8)] = 0
+""",
+        # two tensors
+        """
+def f(x: torch.Tensor, mask: torch.BoolTensor, index: torch.Tensor):
+    x[mask, index] = 0
 """,
         # NumPy
         """
 def f(x: np.ndarray):
     x[x > 0] = 0
 """,
-        # a mask over the rows of a matrix
+        # a mask of unknown rank
         """
-def f(x: torch.Tensor):
-    rows = x.sum(-1) > 0
-    x[rows] = 0
+def f(x: torch.Tensor, mask: torch.BoolTensor):
+    x[mask] = 0
 """,
         # a slice and a mask
         """
@@ -198,32 +351,5 @@ def f(x: torch.Tensor, mask: torch.BoolTensor):
     x[:, mask] = 0
 """,
     ),
-    rewritten=(
-        Rewritten(
-            """
-def f(x: torch.Tensor):
-    x[x < 0] = 0
-    return x
-""",
-            """
-def f(x: torch.Tensor):
-    x.masked_fill_(x < 0, 0)
-    return x
-""",
-        ),
-        Rewritten(
-            """
-def clean(grad: torch.Tensor):
-    bad = torch.isnan(grad) | torch.isinf(grad)
-    grad[bad] = 0  # a NaN must not survive
-    return grad
-""",
-            """
-def clean(grad: torch.Tensor):
-    bad = torch.isnan(grad) | torch.isinf(grad)
-    grad.masked_fill_(bad, 0)  # a NaN must not survive
-    return grad
-""",
-        ),
-    ),
+    rewritten=REWRITTEN,
 )

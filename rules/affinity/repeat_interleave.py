@@ -2,13 +2,17 @@
 
 What: ``x.repeat_interleave(n)`` or ``x.repeat_interleave(n, dim)`` with a Python int ``n``.
 
-Why it is slow on the NPU: RepeatInterleave copies element by element in the given order. The same
-result is a broadcast over a new dimension, which BroadcastTo writes in one go.
+Why it is slow on the NPU: RepeatInterleave copies element by element in the given order (its second
+version, for A2 and larger outputs, is faster but still slower than a broadcast, and does not take
+int8 or a vector with one number of repeats). The same result is a broadcast over a new dimension,
+which BroadcastTo writes in one go. (The other recipe of the guide, a tensor that holds the same
+number of repeats for each element, selects the faster version, but is right for one length only.)
 
 Safety: exact for an int, whatever its value; ``clone`` makes the copy that ``repeat_interleave``
 would have made even for a single repeat or a single element, where ``reshape`` alone would return
 a view of ``x`` that a later write in place would change. A tensor of repeats means something else
-(condition ``int-repeats``).
+(condition ``int-repeats``). A dimension that is known only at run time must not be negative
+(condition ``dimension-from-the-front``).
 
 References: case "affinity operator optimisation" (RepeatInterleave) of the MindStudio guide;
 torch.repeat_interleave.
@@ -43,6 +47,16 @@ def along_last(x: Tensor, repeats: int) -> Tensor:
 def along(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
     """Repeat along a dimension counted from the front."""
     return x.repeat_interleave(repeats, literal_dim)
+
+
+def along_from_the_end(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
+    """Repeat along a dimension counted from the end."""
+    return x.repeat_interleave(repeats, literal_dim)
+
+
+def along_any(x: Tensor, repeats: int, dim: int) -> Tensor:
+    """Repeat along a dimension that is known at run time only."""
+    return x.repeat_interleave(repeats, dim)
 
 
 def broadcast_flat(x: Tensor, repeats: int) -> Tensor:
@@ -80,6 +94,26 @@ def broadcast(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
     )
 
 
+def broadcast_from_the_end(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
+    """Broadcast over a new dimension behind the one to repeat and merge the two."""
+    return (
+        x.unsqueeze(literal_dim)
+        .expand(*x.shape[: literal_dim + 1], repeats, *x.shape[literal_dim + 1 :])
+        .clone(memory_format=torch.contiguous_format)
+        .flatten(literal_dim - 1, literal_dim)
+    )
+
+
+def broadcast_any(x: Tensor, repeats: int, dim: int) -> Tensor:
+    """Broadcast over a new dimension behind the one to repeat and merge the two."""
+    return (
+        x.unsqueeze(dim + 1)
+        .expand(*x.shape[: dim + 1], repeats, *x.shape[dim + 1 :])
+        .clone(memory_format=torch.contiguous_format)
+        .flatten(dim, dim + 1)
+    )
+
+
 def _tensor(draw: Draw, ndim: int) -> Tensor:
     import torch
 
@@ -103,6 +137,22 @@ def dim_inputs(draw: Draw) -> dict[str, Any]:
     }
 
 
+def any_dim_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor, repeats and a dimension of it, as a variable."""
+    given = dim_inputs(draw)
+    return {"x": given["x"], "repeats": given["repeats"], "dim": given["literal_dim"]}
+
+
+def end_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor, repeats and a dimension of it but the last, counted from the end."""
+    ndim = draw.integer(2, 4)
+    return {
+        "x": _tensor(draw, ndim),
+        "repeats": draw.integer(0, 3),
+        "literal_dim": draw.integer(-ndim, -2),
+    }
+
+
 INT_REPEATS = Condition(
     "int-repeats",
     "the number of repeats is a Python int, not a tensor",
@@ -115,6 +165,17 @@ FROM_THE_FRONT = Condition(
     lambda site: isinstance(dim := site.literal("literal_dim"), int) and dim >= 0,
 )
 
+FROM_THE_END = Condition(
+    "dimension-from-the-end",
+    "the dimension is a literal below -1",
+    lambda site: isinstance(dim := site.literal("literal_dim"), int) and dim < -1,
+)
+NOT_NEGATIVE = Condition(
+    "dimension-from-the-front",
+    "the dimension is an int and not negative",
+    lambda site: False if site.literal("dim") is not None or site.is_tensor("dim") else None,
+)
+
 RULE = Substitution(
     id="NPU203",
     name="repeat-interleave-int",
@@ -125,6 +186,13 @@ RULE = Substitution(
         Form(along_first, broadcast_first, inputs, (IS_TENSOR, INT_REPEATS)),
         Form(along_last, broadcast_last, inputs, (IS_TENSOR, INT_REPEATS)),
         Form(along, broadcast, dim_inputs, (FROM_THE_FRONT, IS_TENSOR, INT_REPEATS)),
+        Form(
+            along_from_the_end,
+            broadcast_from_the_end,
+            end_inputs,
+            (FROM_THE_END, IS_TENSOR, INT_REPEATS),
+        ),
+        Form(along_any, broadcast_any, any_dim_inputs, (NOT_NEGATIVE, IS_TENSOR, INT_REPEATS)),
     ),
     replaces=("RepeatInterleave", "RepeatInterleaveV2"),
     becomes=("BroadcastTo",),
@@ -140,6 +208,16 @@ def f(x: torch.Tensor, durations: torch.Tensor):
         """
 def f(x: torch.Tensor, n: int):
     return torch.repeat_interleave(x, n, dim=0, output_size=8)
+""",
+        # an attribute may hold one number per element
+        """
+class Expand(nn.Module):
+    def __init__(self, repeats):
+        super().__init__()
+        self.repeats = repeats
+
+    def forward(self, x: torch.Tensor):
+        return x.repeat_interleave(self.repeats, dim=1)
 """,
         # the repeats alone
         """
@@ -158,7 +236,9 @@ def f(valid_lens: torch.Tensor, X: torch.Tensor):
             """
 def f(valid_lens: torch.Tensor, X: torch.Tensor):
     shape = X.shape
-    valid_lens = valid_lens.reshape(-1, 1).expand(-1, shape[1]).clone().reshape(-1)
+    valid_lens = (
+        valid_lens.reshape(-1, 1).expand(-1, shape[1]).clone().reshape(-1)
+    )
     return valid_lens
 """,
         ),
@@ -169,7 +249,12 @@ def repeat(x: torch.Tensor, n: int):
 """,
             """
 def repeat(x: torch.Tensor, n: int):
-    return x.unsqueeze(1).expand(x.size(0), n, *x.shape[1:]).clone(memory_format=torch.contiguous_format).flatten(0, 1)
+    return (
+        x.unsqueeze(1)
+        .expand(x.size(0), n, *x.shape[1:])
+        .clone(memory_format=torch.contiguous_format)
+        .flatten(0, 1)
+    )
 """,
         ),
         Rewritten(
@@ -180,6 +265,31 @@ def f(x: torch.Tensor):
             """
 def f(x: torch.Tensor):
     return x.reshape(-1, 1).expand(-1, 2).clone().reshape(-1)
+""",
+        ),
+        Rewritten(
+            """
+class Attention(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.n_rep = config.num_attention_heads // config.num_key_value_heads
+
+    def forward(self, key: torch.Tensor):
+        return key.repeat_interleave(self.n_rep, dim=-3)
+""",
+            """
+class Attention(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.n_rep = config.num_attention_heads // config.num_key_value_heads
+
+    def forward(self, key: torch.Tensor):
+        return (
+            key.unsqueeze(-3)
+            .expand(*key.shape[:-2], self.n_rep, *key.shape[-2:])
+            .clone(memory_format=torch.contiguous_format)
+            .flatten(-4, -3)
+        )
 """,
         ),
     ),

@@ -1,0 +1,342 @@
+"""A batched matrix product in which one of the matrices is a vector.
+
+What: ``torch.bmm`` or ``torch.matmul`` of batches where the left matrix has one row or the right one
+has one column, down to the dot product of two vectors, whose result is ``[b, 1, 1]``; written as an
+einsum: ``"bd,bd->b"``.
+
+Why it is slow on the NPU: BatchMatMul cuts its matrices into blocks of 16 x 16 for the Cube unit. A
+result of one row or column fills one sixteenth of each block, one of 1 x 1 a 256th, and the backward
+pass is a batch of outer products that runs on the same operator. A product and a sum on the Vector
+units read each element once. A column that all batches share is one ordinary matrix product.
+
+Safety: the same sum in another order. In half precision the products are rounded before they are
+added, which the Cube unit does not do, so float32 is a condition (``single-precision``) except for
+the shared column, which stays a matrix product. What has length one must be proven, from
+the source or from the recorded shapes; nothing is guessed. (What ``bmm`` takes has three dimensions,
+so ``v.unsqueeze(2)`` in it is a column.)
+
+References: case "affinity operator optimisation" (BatchMatMulV2) of the MindStudio guide (the
+sample there is TensorFlow); torch.bmm; torch.sum.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import (
+    Condition,
+    Draw,
+    Form,
+    Rewritten,
+    Site,
+    Substitution,
+    either,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_BATCH = 3
+_DOT_PRODUCT = re.compile(r"(\w+)(\w),\1\2->\1")
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply rows by columns, both made from vectors."""
+    return either(
+        torch.bmm(a.unsqueeze(either(1, -2)), b.unsqueeze(either(2, -1))),
+        torch.matmul(a.unsqueeze(-2), b.unsqueeze(-1)),
+    )
+
+
+def multiply_and_add(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply element by element, then add."""
+    return (a * b).sum(-1, keepdim=True).unsqueeze(-1)
+
+
+def einsum(literal_equation: str, a: Tensor, b: Tensor) -> Tensor:
+    """Write the dot product of vectors as an einsum."""
+    return torch.einsum(literal_equation, a, b)
+
+
+def multiply_and_add_last(literal_equation: str, a: Tensor, b: Tensor) -> Tensor:
+    """Multiply element by element, then add."""
+    return (a * b).sum(-1)
+
+
+def vector_column(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply matrices by a column each, made from a vector."""
+    return torch.bmm(a, b.unsqueeze(either(2, -1)))
+
+
+def weigh_by_vector(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply every row by the vector, then add."""
+    return (a * b.unsqueeze(1)).sum(-1, keepdim=True)
+
+
+def vector_row(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply a row each, made from a vector, by matrices."""
+    return torch.bmm(a.unsqueeze(either(1, -2)), b)
+
+
+def add_weighed_rows(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply every row by an entry of the vector, then add the rows."""
+    return (a.unsqueeze(2) * b).sum(1, keepdim=True)
+
+
+def by_column(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply matrices by a column each."""
+    return either(torch.bmm(a, b), torch.matmul(a, b))
+
+
+def weigh_rows(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply every row by the column, then add."""
+    return (a * b.transpose(-2, -1)).sum(-1, keepdim=True)
+
+
+def by_row(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply a row each by matrices."""
+    return either(torch.bmm(a, b), torch.matmul(a, b))
+
+
+def weigh_columns(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply every column by the row, then add."""
+    return (a.transpose(-2, -1) * b).sum(-2, keepdim=True)
+
+
+def shared_column(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply one row each by a column that all batches share."""
+    return either(
+        torch.matmul(a.transpose(1, 2), b),
+        torch.matmul(a.transpose(-2, -1), b),
+        torch.matmul(a.transpose(-1, -2), b),
+        torch.matmul(a.permute(0, 2, 1), b),
+    )
+
+
+def matrix_product(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply the matrix of all rows by the column."""
+    return torch.mm(a.squeeze(-1), b).unsqueeze(-1)
+
+
+def _sizes(draw: Draw) -> tuple[int, int, int]:
+    return draw.integer(1, 4), draw.integer(2, 5), draw.integer(1, 4)
+
+
+def dot_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two batches of vectors."""
+    import torch
+
+    batch, _, depth = _sizes(draw)
+    return {
+        "a": draw.floats(batch, depth, dtype=torch.float32).abs(),
+        "b": draw.floats(batch, depth, dtype=torch.float32).abs(),
+    }
+
+
+def einsum_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two batches of vectors and the equation of their dot products."""
+    import torch
+
+    equation, shape = draw.choice([("bd,bd->b", (3, 4)), ("bhd,bhd->bh", (2, 3, 4))])
+    return {
+        "literal_equation": equation,
+        "a": draw.floats(*shape, dtype=torch.float32).abs(),
+        "b": draw.floats(*shape, dtype=torch.float32).abs(),
+    }
+
+
+def column_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a batch of matrices and a batch of columns."""
+    import torch
+
+    batch, rows, depth = _sizes(draw)
+    return {
+        "a": draw.floats(batch, rows, depth, dtype=torch.float32).abs(),
+        "b": draw.floats(batch, depth, 1, dtype=torch.float32).abs(),
+    }
+
+
+def row_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a batch of rows and a batch of matrices."""
+    import torch
+
+    batch, columns, depth = _sizes(draw)
+    return {
+        "a": draw.floats(batch, 1, depth, dtype=torch.float32).abs(),
+        "b": draw.floats(batch, depth, columns, dtype=torch.float32).abs(),
+    }
+
+
+def vector_column_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a batch of matrices and a batch of vectors."""
+    given = column_inputs(draw)
+    return {"a": given["a"], "b": given["b"].squeeze(-1)}
+
+
+def vector_row_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a batch of vectors and a batch of matrices."""
+    given = row_inputs(draw)
+    return {"a": given["a"].squeeze(1), "b": given["b"]}
+
+
+def shared_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a batch of columns and one more column."""
+    import torch
+
+    batch, _, depth = _sizes(draw)
+    dtype = draw.choice([torch.float32, torch.bfloat16])
+    return {
+        "a": draw.floats(batch, depth, 1, dtype=dtype).abs(),
+        "b": draw.floats(depth, 1, dtype=dtype).abs(),
+    }
+
+
+def _has_length(site: Site, name: str, dim: int) -> bool:
+    return site.size(name, dim) == 1
+
+
+def _precise(site: Site) -> bool | None:
+    dtypes = {site.dtype("a"), site.dtype("b")}
+    if dtypes - {"float32", None}:
+        return False
+    return None if None in dtypes else True
+
+
+def _batches(site: Site) -> bool | None:
+    ranks = [site.ndim("a"), site.ndim("b")]
+    if any(rank not in {None, _BATCH} for rank in ranks):
+        return False
+    return True if None not in ranks else None
+
+
+SINGLE_PRECISION = Condition("single-precision", "the operands are float32", _precise)
+ROW = Condition("one-row", "the left matrix has one row", lambda site: _has_length(site, "a", -2))
+COLUMN = Condition(
+    "one-column", "the right matrix has one column", lambda site: _has_length(site, "b", -1)
+)
+BATCHES = Condition("batches-of-matrices", "both operands have three dimensions", _batches)
+DOT_PRODUCT = Condition(
+    "dot-product",
+    "the equation multiplies vectors of one shape and adds up the last dimension",
+    lambda site: bool(
+        _DOT_PRODUCT.fullmatch(str(site.literal("literal_equation")).replace(" ", ""))
+    ),
+)
+SHARED = Condition(
+    "shared-column",
+    "a batch of columns meets one column",
+    lambda site: (
+        site.ndim("a") == _BATCH
+        and site.ndim("b") == _BATCH - 1
+        and _has_length(site, "a", -1)
+        and _has_length(site, "b", -1)
+    ),
+)
+
+RULE = Substitution(
+    id="NPU207",
+    name="batched-vector-product",
+    summary="a batched matrix product with a vector",
+    table="affinity",
+    forms=(
+        Form(dot, multiply_and_add, dot_inputs, (SINGLE_PRECISION,)),
+        Form(einsum, multiply_and_add_last, einsum_inputs, (DOT_PRODUCT, SINGLE_PRECISION)),
+        Form(shared_column, matrix_product, shared_inputs, (SHARED,)),
+        Form(vector_column, weigh_by_vector, vector_column_inputs, (SINGLE_PRECISION,)),
+        Form(vector_row, add_weighed_rows, vector_row_inputs, (SINGLE_PRECISION,)),
+        Form(by_column, weigh_rows, column_inputs, (COLUMN, BATCHES, SINGLE_PRECISION)),
+        Form(by_row, weigh_columns, row_inputs, (ROW, BATCHES, SINGLE_PRECISION)),
+    ),
+    replaces=("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Transpose"),
+    becomes=("Mul", "ReduceSum", "MatMulV2", "MatMulV3"),
+    passes=(3, 4),
+    requires="torch_npu>=2.1",
+    valid=(
+        # matrices
+        """
+def f(a: torch.Tensor, b: torch.Tensor):
+    return torch.bmm(a, b.transpose(1, 2))
+""",
+        # the precision is not known
+        """
+def f(a: torch.Tensor, b: torch.Tensor):
+    return torch.bmm(a.unsqueeze(1), b.unsqueeze(2))
+""",
+        # half precision
+        """
+def f(a: torch.Tensor, b: torch.Tensor):
+    a, b = a.half().view(-1, 8), b.half().view(-1, 8)
+    return torch.bmm(a.unsqueeze(1), b.unsqueeze(2))
+""",
+        # an outer product
+        """
+def f(a: torch.Tensor, b: torch.Tensor):
+    a, b = a.float().view(-1, 8), b.float().view(-1, 8)
+    return torch.bmm(a.unsqueeze(2), b.unsqueeze(1))
+""",
+        # a matrix product
+        """
+def f(a: torch.Tensor, b: torch.Tensor):
+    return torch.einsum("bd,cd->bc", a.float(), b.float())
+""",
+        # the sum is not over the last dimension
+        """
+def f(a: torch.Tensor, b: torch.Tensor):
+    return torch.einsum("bd,bd->d", a.float(), b.float())
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            """
+def f(a: torch.Tensor, b: torch.Tensor):
+    a, b = a.float().view(-1, 8), b.float().view(-1, 8)
+    scores = torch.bmm(a.unsqueeze(1), b.unsqueeze(2)).squeeze()
+    return scores
+""",
+            """
+def f(a: torch.Tensor, b: torch.Tensor):
+    a, b = a.float().view(-1, 8), b.float().view(-1, 8)
+    scores = (a * b).sum(-1, keepdim=True).unsqueeze(-1).squeeze()
+    return scores
+""",
+        ),
+        Rewritten(
+            """
+def f(query: torch.Tensor, key: torch.Tensor):
+    query, key = query.float(), key.float()
+    return torch.einsum("bhd,bhd->bh", query, key)
+""",
+            """
+def f(query: torch.Tensor, key: torch.Tensor):
+    query, key = query.float(), key.float()
+    return (query * key).sum(-1)
+""",
+        ),
+        Rewritten(
+            """
+def f(a: torch.Tensor, b: torch.Tensor):
+    a, b = a.view(-1, 64, 1), b.view(64, 1)
+    return torch.matmul(a.transpose(1, 2), b)
+""",
+            """
+def f(a: torch.Tensor, b: torch.Tensor):
+    a, b = a.view(-1, 64, 1), b.view(64, 1)
+    return torch.mm(a.squeeze(-1), b).unsqueeze(-1)
+""",
+        ),
+        Rewritten(
+            """
+def f(weights: torch.Tensor, values: torch.Tensor):
+    weights, values = weights.float(), values.float()
+    return torch.bmm(weights.unsqueeze(1), values)
+""",
+            """
+def f(weights: torch.Tensor, values: torch.Tensor):
+    weights, values = weights.float(), values.float()
+    return (weights.unsqueeze(2) * values).sum(1, keepdim=True)
+""",
+        ),
+    ),
+)

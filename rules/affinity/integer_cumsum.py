@@ -1,0 +1,143 @@
+"""A running sum over integers, which the AI CPU computes.
+
+What: ``cumsum`` of a mask or of integers, as it is used to number positions and lengths:
+``mask.cumsum(-1)``, ``mask.long().cumsum(-1)``, ``torch.cumsum(mask.int(), 1)``.
+
+Why it is slow on the NPU: the sum of booleans or of any integers is int64, and Cumsum has an AI Core
+kernel for float32, float16, bfloat16 and int32 only. For int64 it runs on the AI CPU, one element
+after another, while the AI Core waits. In int32 it is an AI Core kernel; a Cast makes int64 of the
+result.
+
+Safety: exact as long as the sums fit 32 bits. The sum of a mask is at most its length, so booleans
+are safe, converted or not; for other integers this is condition ``sums-fit-int32``. The result is int64 as before.
+
+References: op_api of Cumsum in the CANN operator library (AI Core dtypes); torch.cumsum.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import (
+    Condition,
+    Draw,
+    Form,
+    Rewritten,
+    Site,
+    Substitution,
+    either,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+_SMALL = frozenset({"bool", "uint8", "int8"})
+_INTEGERS = _SMALL | {"int16", "int32", "int64"}
+
+
+def counted(x: Tensor, dim: int) -> Tensor:
+    """Count along a dimension."""
+    return either(x.cumsum(dim), x.cumsum(dim, dtype=torch.int64))
+
+
+def in_32_bits(x: Tensor, dim: int) -> Tensor:
+    """Add in 32 bits, return 64."""
+    return x.cumsum(dim, dtype=torch.int32).long()
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return a mask or small integers, and a dimension."""
+    import torch
+
+    shape = draw.choice([(6,), (2, 5), (2, 3, 4), (0, 3)])
+    x = draw.integers(*shape, low=0, high=3)
+    x = draw.choice([x, x.bool(), x.to(torch.int32), x.to(torch.uint8)])
+    return {"x": x, "dim": draw.choice([-1, 0, len(shape) - 1])}
+
+
+def _fit(site: Site) -> bool | None:
+    dtype = site.dtype("x")
+    if dtype is not None and dtype not in _INTEGERS:
+        return False
+    return True if dtype in _SMALL or site.is_indicator("x") else None
+
+
+def _integers(site: Site) -> bool | None:
+    dtype = site.dtype("x")
+    return None if dtype is None else dtype in _INTEGERS
+
+
+IS_INTEGER = Condition(
+    "holds-integers",
+    "the tensor holds booleans or integers",
+    lambda site: _integers(site) or False,
+)
+FIT = Condition("sums-fit-int32", "the sums are below 2**31", _fit)
+
+RULE = Substitution(
+    id="NPU215",
+    name="integer-cumsum",
+    summary="a running sum over integers",
+    table="affinity",
+    forms=(Form(counted, in_32_bits, inputs, (IS_INTEGER, FIT)),),
+    replaces=("Cumsum", "Cast"),
+    becomes=("Cumsum", "Cast"),
+    passes=(3, 0),
+    requires="torch_npu>=2.1",
+    valid=(
+        # probabilities
+        """
+def f(x: torch.Tensor):
+    return x.softmax(-1).cumsum(-1)
+""",
+        # the dtype is chosen already
+        """
+def f(mask: torch.BoolTensor):
+    return mask.cumsum(-1, dtype=torch.int32)
+""",
+        # lengths may add up to anything
+        """
+def f(lengths: torch.Tensor):
+    return lengths.long().cumsum(0)
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            """
+def f(input_ids: torch.Tensor, padding: int):
+    mask = input_ids.ne(padding)
+    return torch.cumsum(mask, dim=1) * mask
+""",
+            """
+def f(input_ids: torch.Tensor, padding: int):
+    mask = input_ids.ne(padding)
+    return mask.cumsum(1, dtype=torch.int32).long() * mask
+""",
+        ),
+        Rewritten(
+            """
+def f(attention_mask: torch.Tensor):
+    attention_mask = attention_mask.bool()
+    return attention_mask.long().cumsum(-1) - 1
+""",
+            """
+def f(attention_mask: torch.Tensor):
+    attention_mask = attention_mask.bool()
+    return attention_mask.long().cumsum(-1, dtype=torch.int32).long() - 1
+""",
+        ),
+        Rewritten(
+            """
+def positions(input_ids, padding_idx):
+    mask = input_ids.ne(padding_idx).int()
+    return torch.cumsum(mask, dim=1).type_as(mask) * mask
+""",
+            """
+def positions(input_ids, padding_idx):
+    mask = input_ids.ne(padding_idx).int()
+    return mask.cumsum(1, dtype=torch.int32).long().type_as(mask) * mask
+""",
+        ),
+    ),
+)
