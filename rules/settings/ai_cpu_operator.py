@@ -11,7 +11,9 @@ dtypes that CANN has AI core kernels for (of 2026-08: an older CANN accepts less
 that is named is a reason to look at, not a proof.
 
 Use instead: cast to a dtype on the list (``x.float()`` for double, ``x.int()`` for int64 where the
-values allow it), or write it with another operator.
+values allow it), or write it with another operator: ``x.float().sort()`` for whole numbers below
+2**24, ``x.int().cumsum(dim, dtype=torch.int32)``, a mask instead of ``unique``,
+``torch.view_as_real(z).pow(2).sum(-1).sqrt()`` for the absolute value of complex numbers.
 
 Safety: advice; a narrower dtype overflows or rounds where a wider one does not.
 
@@ -22,6 +24,7 @@ solution_to_top5.md of the troubleshooting guide; aclnn_index_put_impl.cpp of op
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -40,6 +43,25 @@ if TYPE_CHECKING:
 
 AICPU_20 = 20_000
 """Nanoseconds of one kernel."""
+_REMEDIES = (
+    (r"(Arg)?Sort\w*", "x.float().sort() for whole numbers below 2**24, or topk on floats"),
+    (r"Cumsum\w*", "x.int().cumsum(dim, dtype=torch.int32) where the sums fit 31 bits"),
+    (
+        r"Unique\w*",
+        (
+            "no unique in the loop: work it out once, or use a mask; its result has a length for "
+            "which the host must wait as well"
+        ),
+    ),
+    (
+        r"IndexPut\w*",
+        (
+            "masked_fill_ or torch.where for a mask, index_copy_ or scatter_ for unique indices; "
+            "values in float32, float16, bfloat16 or int32"
+        ),
+    ),
+    (r"ComplexAbs", "torch.view_as_real(z).pow(2).sum(-1).sqrt()"),
+)
 _INDEXES = frozenset({"INT32", "INT64"})
 _MOST_DTYPES = 3
 _INDEX_PUT = "IndexPut"
@@ -81,6 +103,7 @@ def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observa
         basis=basis,
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
         kernels=frozenset(int(label) for label in rows.index),
+        advice=remedy(name),
     )
 
 
@@ -116,6 +139,12 @@ def reason(name: str, dtypes: str, chip: str = "") -> str:
     if refused:
         return f"{refused[0]} has no AI core kernel; {', '.join(accepted)} have"
     return "these dtypes have an AI core kernel: the shape, an argument or an older CANN decides"
+
+
+def remedy(name: str) -> str:
+    """Return what to write instead, "" where nothing special is known for a Type."""
+    found = (text for pattern, text in _REMEDIES if re.fullmatch(pattern, name))
+    return next(found, "")
 
 
 def _accepted(name: str, chip: str) -> tuple[str, ...] | None:

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 SYNC_05 = 0.5
 """Synchronisations per launch."""
 
+_OTHER_WAITS = (
+    "take torch.npu.synchronize(), .item() and prints of tensors out of the loop; unset "
+    "ASCEND_LAUNCH_BLOCKING (unless the dump shows that it was not set)"
+)
+
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation where launches block."""
@@ -55,6 +60,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         saving_ns=(0, cost),
         basis="at most the free time: launches ahead of the device would fill it",
         is_idle=True,
+        advice="unset ASCEND_LAUNCH_BLOCKING" if setting == "1" else _OTHER_WAITS,
     )
 
 

@@ -34,6 +34,7 @@ from npufix.rules.observing import (
     places,
     recorded_steps,
 )
+from npufix.rules.run_settings import Setting, advice, at_least, lines_to_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +46,11 @@ if TYPE_CHECKING:
 
 SCHED = 0.20
 """Share of the kernels of a step."""
+_CACHES = (
+    Setting("ACLNN_CACHE_LIMIT", "100000", at_least(100_000)),
+    Setting("HOST_CACHE_CAPACITY", "20", at_least(1)),
+)
+_FIRST = "pad to a few fixed lengths; torch_npu.npu.set_compile_mode(jit_compile=False)"
 _PREPARE = r"\w+_Tiling|\w+GetWorkspaceSize"
 
 
@@ -75,6 +81,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis="at most the tiling that the free time of the step shows" if cost else "no API times",
         places=places(found, np.zeros(len(found)), recording),
         is_idle=True,
+        advice=advice(_FIRST, lines_to_set(recording, *_CACHES)),
     )
 
 
@@ -102,9 +109,6 @@ RULE = Diagnostic(
     id="NPU304",
     name="changing-shapes",
     summary="shapes change from step to step, so the host prepares every launch anew",
-    advice=(
-        "pad to a few fixed lengths; torch_npu.npu.set_compile_mode(jit_compile=False); "
-        "export ACLNN_CACHE_LIMIT=100000 HOST_CACHE_CAPACITY=20"
-    ),
+    advice=f"{_FIRST}; export ACLNN_CACHE_LIMIT=100000 HOST_CACHE_CAPACITY=20",
     check=check,
 )

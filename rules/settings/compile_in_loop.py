@@ -37,6 +37,7 @@ from npufix.rules.observing import (
     recorded_steps,
     share,
 )
+from npufix.rules.versions import chip_families
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +48,12 @@ DISPATCH_20 = 20
 """Calls in the recording."""
 PRIORITY = 0.05
 """Share of the step from which it matters however few calls there are."""
+_PRECOMPILED = {"A2", "A3", "A5"}
+"""Chips on which nothing is compiled while the program runs, unless it asks for it."""
+_SETTINGS = (
+    "torch_npu.npu.set_compile_mode(jit_compile=False); "
+    "torch.npu.config.allow_internal_format = False (before the model is built)"
+)
 _COMPILE = r"aclopCompileAndExecute\w*"
 
 
@@ -75,7 +82,20 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis="at most the free time of the step: the rest hides behind kernels",
         places=_places(recording, calls.total_ns // calls.count),
         is_idle=True,
+        advice=_advice(recording),
     )
+
+
+def _advice(recording: Recording) -> str:
+    """Return what to set: on chips where that is the default, what to remove."""
+    families = chip_families(recording.environment, recording.kernels["core"].cat.categories)
+    if families and set(families) <= _PRECOMPILED:
+        return (
+            "remove jit_compile=True and allow_internal_format = True from the program (on this "
+            "chip the defaults are the other way round); what is compiled without them needs a "
+            "newer CANN"
+        )
+    return _SETTINGS
 
 
 def _places(recording: Recording, average_ns: int) -> tuple[Place, ...]:
@@ -89,9 +109,6 @@ RULE = Diagnostic(
     id="NPU403",
     name="compile-in-loop",
     summary="the host compiles or looks up operators through aclop in every step",
-    advice=(
-        "torch_npu.npu.set_compile_mode(jit_compile=False); "
-        "torch.npu.config.allow_internal_format = False (before the model is built)"
-    ),
+    advice=_SETTINGS,
     check=check,
 )

@@ -9,8 +9,11 @@ left it gives unused blocks back first, which waits for the device.
 Evidence: aclrtMalloc, aclrtFree and their relatives in api_statistic.csv; reserved against
 allocated memory in memory_record.csv.
 
-Use instead: ``PYTORCH_NPU_ALLOC_CONF=expandable_segments:True``. Where the memory is full, a
-smaller batch; remove ``torch.npu.empty_cache()`` from the loop.
+Use instead: ``PYTORCH_NPU_ALLOC_CONF=expandable_segments:True``. Where the run had that already and
+still asks the driver, the memory is full: a smaller batch; remove ``torch.npu.empty_cache()`` from
+the loop. Where segments cannot be expandable, ``garbage_collection_threshold:0.95,
+max_split_size_mb:50`` keeps blocks from being split up. ``MULTI_STREAM_MEMORY_REUSE=0`` keeps
+streams from sharing blocks: unset it.
 
 Safety: results stay the same. expandable_segments cannot be combined with
 garbage_collection_threshold or max_split_size_mb.
@@ -25,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.observing import free_ns, host_calls, milliseconds, recorded_steps
+from npufix.rules.run_settings import advice, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +43,12 @@ _MEMORY = (
     r"|aclrt(ReserveMemAddress|ReleaseMemAddress|MapMem|UnmapMem)|Dev(Malloc|Free)\w*"
 )
 _GIB = 1 << 30
+_ALLOC_CONF = "PYTORCH_NPU_ALLOC_CONF"
+_EXPANDABLE = f"export {_ALLOC_CONF}=expandable_segments:True"
+_SPLIT = f"export {_ALLOC_CONF}=garbage_collection_threshold:0.95,max_split_size_mb:50"
+_EXCLUDED = ("garbage_collection_threshold", "max_split_size_mb")
+"""Options that expandable segments cannot be combined with."""
+_EMPTY_CACHE = "remove torch.npu.empty_cache() from the loop"
 
 
 def check(recording: Recording) -> Iterator[Observation]:
@@ -57,11 +67,29 @@ def check(recording: Recording) -> Iterator[Observation]:
         saving_ns=(0, cost),
         basis="at most the free time of the step: the rest hides behind kernels",
         is_idle=True,
+        advice=_advice(recording),
     )
 
 
+def _advice(recording: Recording) -> str:
+    """Return what to set; options that exclude each other are named."""
+    options = (recorded(recording, _ALLOC_CONF) or "").replace(" ", "")
+    others = [name for name in _EXCLUDED if name in options]
+    if "expandable_segments:True" in options:
+        first = "segments are expandable already: a smaller batch, or less memory held"
+        if others:
+            first = f"remove {' and '.join(others)}: not together with expandable_segments"
+    elif others:
+        first = f"{_EXPANDABLE} instead of {' and '.join(others)} (not together)"
+    else:
+        first = f"{_EXPANDABLE}; or, where that fails, {_SPLIT} (not together)"
+    shared = "unset MULTI_STREAM_MEMORY_REUSE"
+    reuse = shared if recorded(recording, "MULTI_STREAM_MEMORY_REUSE") == "0" else ""
+    return advice(first, reuse, _EMPTY_CACHE)
+
+
 def _setting(recording: Recording) -> str:
-    return recording.environment.variables.get("PYTORCH_NPU_ALLOC_CONF") or "not recorded or unset"
+    return recorded(recording, _ALLOC_CONF) or "not recorded or unset"
 
 
 def _memory(recording: Recording) -> tuple[tuple[str, str], ...]:
@@ -78,10 +106,6 @@ RULE = Diagnostic(
     id="NPU404",
     name="device-memory-reallocation",
     summary="the allocator asks the driver for device memory while the steps run",
-    advice=(
-        "export PYTORCH_NPU_ALLOC_CONF=expandable_segments:True (not together with "
-        "garbage_collection_threshold or max_split_size_mb); remove torch.npu.empty_cache() "
-        "from the loop"
-    ),
+    advice=f"{_EXPANDABLE} (not together with {' or '.join(_EXCLUDED)}); {_EMPTY_CACHE}",
     check=check,
 )

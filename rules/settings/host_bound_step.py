@@ -12,11 +12,15 @@ host launched the next kernel. On the time line the lines HostToDevice of such l
 vertical. Late launches must explain more than half of all gaps. Nothing is said where launches are
 not recorded, or where ASCEND_LAUNCH_BLOCKING is set: that is blocking-launches.
 
-Use instead: ``TASK_QUEUE_ENABLE=2`` moves work off the thread that launches (it needs more device
-memory, and has no effect under ASCEND_LAUNCH_BLOCKING=1 or with just-in-time compilation).
+Use instead: those of these that the run had not. ``TASK_QUEUE_ENABLE=2`` moves work off the thread
+that launches (it needs more device memory, and has no effect under ASCEND_LAUNCH_BLOCKING=1 or with
+just-in-time compilation).
 ``CPU_AFFINITY_CONF=2`` keeps the launching threads on their cores; it is ignored where threads are
-pinned already, and threads of your own may get slower. Then fewer launches: fused operators and
-fused optimizers, a larger batch.
+pinned already, and threads of your own may get slower. Where collectives have streams of their own,
+``PER_STREAM_QUEUE=1`` gives each stream a queue, but not together with fine core binding. Then
+fewer launches: fused operators and fused optimizers, a larger batch. Beside the program:
+tcmalloc, the frequency governor, huge pages (not with a base page of 64 KiB), and builds of Python,
+torch and torch_npu with LTO and PGO (torch and torch_npu by the same compiler).
 
 Safety: settings only, the results stay the same. A profile with call stacks or Level2 lengthens
 the host's part: compare with a run that is profiled without them before acting.
@@ -41,6 +45,7 @@ from npufix.rules.observing import (
     places,
     share,
 )
+from npufix.rules.run_settings import Setting, advice, lines_to_set, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,6 +57,16 @@ FREE_10 = 0.10
 """Share of the step that may be free."""
 MOSTLY = 0.5
 """Share of the gaps that late launches must explain."""
+_QUEUE = Setting("TASK_QUEUE_ENABLE", "2")
+_FINE_BINDING = Setting("CPU_AFFINITY_CONF", "2", lambda value: value.startswith("2"))
+_COARSE_BINDING = Setting("CPU_AFFINITY_CONF", "1", lambda value: value[:1] in {"1", "2"})
+_QUEUES = Setting("PER_STREAM_QUEUE", "1")
+_BESIDE = (
+    "cpupower frequency-set -g performance; "
+    "echo always > /sys/kernel/mm/transparent_hugepage/enabled; "
+    "Python, torch and torch_npu built with LTO and PGO"
+)
+_FEWER = "launch fewer kernels: fused operators, a fused optimizer, a larger batch"
 _EARLIEST = 0.01
 """Not the very first of all delays: one wrong link must not move all launches."""
 
@@ -79,7 +94,24 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis="at most the time in which the device had nothing to do",
         places=places(rows[late > 0], late[late > 0], recording),
         is_idle=True,
+        advice=_advice(recording),
     )
+
+
+def _advice(recording: Recording) -> str:
+    """Return the lines that set what the run had not, the cheapest first."""
+    binding, queues = _FINE_BINDING, ""
+    if _QUEUES.is_set(recording):
+        # Fine binding and a queue for each stream exclude each other.
+        binding = _COARSE_BINDING
+    elif recording.kernels["communication"].any() and not _FINE_BINDING.is_set(recording):
+        queues = f"or {_QUEUES.line} instead of fine core binding (not together)"
+    preloaded = recorded(recording, "LD_PRELOAD") or ""
+    allocator = "" if "tcmalloc" in preloaded else "LD_PRELOAD=libtcmalloc.so"
+    slow = [name for name, on in _overhead(recording).items() if on]
+    again = f"profile without {' and '.join(slow)} to see the real step" if slow else ""
+    settings = lines_to_set(recording, _QUEUE, binding)
+    return advice(again, settings, queues, _FEWER, allocator, _BESIDE)
 
 
 def _is_blocking(recording: Recording) -> bool:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from npufix.rules.collectives import kernels_of, labels, of_steady_steps, waiting_ratio
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.observing import milliseconds, places
+from npufix.rules.run_settings import recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,6 +66,18 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis="what the collectives take without loss is not in the dump",
         places=places(own, own["duration_ns"].to_numpy(), recording),
         kernels=labels(own),
+        advice=_advice(recording),
+    )
+
+
+def _advice(recording: Recording) -> str:
+    """Return what to check: HCCL uses class 132 and level 4 where nothing is set."""
+    traffic = recorded(recording, "HCCL_RDMA_TC") or "132, the default"
+    level = recorded(recording, "HCCL_RDMA_SL") or "4, the default"
+    return (
+        f"have the switches checked (PFC, ECN) for the traffic class ({traffic}) and the service "
+        f"level ({level}) of HCCL; where they protect others, export HCCL_RDMA_TC=4*DSCP "
+        "HCCL_RDMA_SL=LEVEL"
     )
 
 
@@ -73,8 +86,8 @@ RULE = Diagnostic(
     name="rdma-retransmission",
     summary="packets between servers are lost and sent again",
     advice=(
-        "have the switches checked (PFC, ECN); export HCCL_RDMA_TC=132 HCCL_RDMA_SL=4, as the "
-        "switches are configured"
+        "have the switches checked (PFC, ECN); export HCCL_RDMA_TC=132 HCCL_RDMA_SL=4 (the "
+        "defaults), or as the switches are configured"
     ),
     check=check,
 )

@@ -36,6 +36,8 @@ from npufix.rules.observing import (
     places,
     share,
 )
+from npufix.rules.run_settings import Setting, advice, lines_to_set
+from npufix.rules.versions import unmet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +51,10 @@ SCHED_GAP = 0.2
 """Gap before a kernel, as a share of its duration."""
 SCHED_COUNT = 0.20
 """Share of the kernels."""
+
+_FUSED = "fused operators, a fused optimizer of torch_npu.optim, foreach variants, a larger batch"
+_LAZY = Setting("TORCH_NPU_LAZY_FUSION", "True", lambda value: value.lower() in {"true", "1"})
+_LAZY_CHIPS = "chip A2 A3"
 
 
 def check(recording: Recording) -> Iterator[Observation]:
@@ -81,7 +87,16 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis="at most the gaps before them, if they become part of longer kernels",
         places=places(recording.kernels[small], gap[small], recording),
         is_idle=True,
+        advice=_advice(recording),
     )
+
+
+def _advice(recording: Recording) -> str:
+    cores = recording.kernels["core"].cat.categories
+    if unmet(_LAZY_CHIPS, recording.environment, cores):
+        return _FUSED
+    lazy = lines_to_set(recording, _LAZY)
+    return advice(_FUSED, f"{lazy} (new: check the results)" if lazy else "")
 
 
 def _gaps(recording: Recording) -> Integers:
@@ -108,9 +123,6 @@ RULE = Diagnostic(
     id="NPU305",
     name="small-kernels",
     summary="kernels are shorter than it takes to launch the next one",
-    advice=(
-        "fused operators, a fused optimizer of torch_npu.optim, foreach variants, a larger batch; "
-        "export TORCH_NPU_LAZY_FUSION=True (Atlas A2 and A3: check the results)"
-    ),
+    advice=f"{_FUSED}; {_LAZY.line} (Atlas A2 and A3: check the results)",
     check=check,
 )

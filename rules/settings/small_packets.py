@@ -36,6 +36,7 @@ from npufix.rules.collectives import (
 )
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.observing import milliseconds, percent, places, share
+from npufix.rules.run_settings import Setting, advice, lines_to_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +47,12 @@ if TYPE_CHECKING:
 
 PACKET_SHARE = 0.2
 """Share of the collectives of a kind of link."""
+
+_BUCKETS = (
+    "larger buckets (DDP bucket_cap_mb, DeepSpeed reduce_bucket_size), gradient accumulation, "
+    "ZeRO-2 instead of ZeRO-3"
+)
+_EXPANSION = Setting("HCCL_OP_EXPANSION_MODE", "AIV")
 
 
 def check(recording: Recording) -> Iterator[Observation]:
@@ -101,6 +108,7 @@ def _observation(
         basis=basis,
         places=places(own, own["duration_ns"].to_numpy(), recording),
         kernels=labels(own),
+        advice=advice(_BUCKETS, lines_to_set(recording, _EXPANSION)),
     )
 
 
@@ -108,9 +116,6 @@ RULE = Diagnostic(
     id="NPU503",
     name="small-packets",
     summary="collectives are too small to use the links",
-    advice=(
-        "larger buckets (DDP bucket_cap_mb, DeepSpeed reduce_bucket_size), gradient accumulation, "
-        "ZeRO-2 instead of ZeRO-3; export HCCL_OP_EXPANSION_MODE=AIV for small messages"
-    ),
+    advice=f"{_BUCKETS}; {_EXPANSION.line} for small messages",
     check=check,
 )

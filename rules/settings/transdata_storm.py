@@ -20,6 +20,7 @@ References: solution_to_top2.md of the troubleshooting guide; PETR case (2.55 s 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +31,8 @@ from npufix.rules.observing import (
     computing,
     counted,
 )
+from npufix.rules.run_settings import advice
+from npufix.rules.sequences import find
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +40,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from npufix.rules.diagnostic import Recording
+
+_FORMATS = (
+    "torch.npu.config.allow_internal_format = False before the model is built; for a weight "
+    "that is converted at every call: w.data = torch_npu.npu_format_cast(w.data, 29)"
+)
+_PRODUCTS = (
+    'torch_npu.npu.set_option({"MM_BMM_ND_ENABLE": "enable"}) for matrix products (the default; it '
+    "works where all dimensions are multiples of 16)"
+)
+_MATMUL = r"(Batch)?MatMul(V\d|Common)?"
 
 
 def check(recording: Recording) -> Iterator[Observation]:
@@ -46,7 +59,14 @@ def check(recording: Recording) -> Iterator[Observation]:
         steps = max(1, recording.step_count)
         evidence = (("converted and converted back", _round_trips(rows, steps)),)
         basis = "at most all conversions; kernels may take longer on plain formats than on internal"
-        yield from conversion_storm("TransData", rows, evidence, basis, recording)
+        for found in conversion_storm("TransData", rows, evidence, basis, recording):
+            yield replace(found, advice=advice(_FORMATS, _plain_products(recording)))
+
+
+def _plain_products(recording: Recording) -> str:
+    """Return how matrix products take plain operands, if conversions are next to products."""
+    around = find(recording, ("TransData", _MATMUL)), find(recording, (_MATMUL, "TransData"))
+    return _PRODUCTS if any(found.count for found in around) else ""
 
 
 def _round_trips(rows: pd.DataFrame, steps: int) -> str:
@@ -70,9 +90,6 @@ RULE = Diagnostic(
     id="NPU302",
     name="transdata-storm",
     summary="tensors are converted between memory formats again and again",
-    advice=(
-        "torch.npu.config.allow_internal_format = False before the model is built; for a weight "
-        "that is converted at every call: w.data = torch_npu.npu_format_cast(w.data, 29)"
-    ),
+    advice=f"{_FORMATS}; {_PRODUCTS}",
     check=check,
 )

@@ -35,23 +35,27 @@ _VERBOSE = {
     "ASCEND_SLOG_PRINT_TO_STDOUT": ("1",),
 }
 
+_QUIET = {
+    "ASCEND_GLOBAL_LOG_LEVEL": "ASCEND_GLOBAL_LOG_LEVEL=3",
+    "ASCEND_GLOBAL_EVENT_ENABLE": "ASCEND_GLOBAL_EVENT_ENABLE=0",
+    "ASCEND_SLOG_PRINT_TO_STDOUT": "ASCEND_SLOG_PRINT_TO_STDOUT=0",
+}
+
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation that names the settings."""
     recorded = recording.environment.variables
-    found = [
-        f"{name}={recorded[name]}"
-        for name, values in _VERBOSE.items()
-        if recorded.get(name, "").strip() in values
-    ]
-    if not found:
+    loud = [name for name, values in _VERBOSE.items() if recorded.get(name, "").strip() in values]
+    if not loud:
         return
+    found = [f"{name}={recorded[name]}" for name in loud]
     free = free_ns(recording)
     yield Observation(
         what=f"the run was started with {', '.join(found)}",
         evidence=(("free", f"{milliseconds(free)} per step ({percent(share(free, recording))})"),),
         basis="a dump does not tell how long the host writes logs",
         is_idle=True,
+        advice=f"export {' '.join(_QUIET[name] for name in loud)}",
     )
 
 
@@ -59,9 +63,6 @@ RULE = Diagnostic(
     id="NPU405",
     name="verbose-logging",
     summary="CANN writes logs below error level",
-    advice=(
-        "export ASCEND_GLOBAL_LOG_LEVEL=3 ASCEND_GLOBAL_EVENT_ENABLE=0 "
-        "ASCEND_SLOG_PRINT_TO_STDOUT=0"
-    ),
+    advice=f"export {' '.join(_QUIET.values())}",
     check=check,
 )
