@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Observation
-from npufix.rules.observing import compute_ns, milliseconds, per_step, percent, places
+from npufix.rules.observing import (
+    compute_ns,
+    milliseconds,
+    number,
+    per_step,
+    percent,
+    places,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +43,7 @@ def conversion_storm(
     cost, steps = per_step(spent, recording), max(1, recording.step_count)
     yield Observation(
         what=(
-            f"{len(rows) / steps:.3g} {noun} kernels per step take {milliseconds(cost)}, "
+            f"{number(len(rows) / steps)} {noun} kernels per step take {milliseconds(cost)}, "
             f"{percent(spent / compute_ns(recording))} of the compute time"
         ),
         evidence=evidence,

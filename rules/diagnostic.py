@@ -69,6 +69,9 @@ class Observation:
     """Index labels of ``Recording.kernels`` whose time would go."""
     is_idle: bool = False
     """Whether ``cost_ns`` is time in which the device waits, not time of kernels."""
+    advice: str = ""
+    """What to do in this run, where that is not ``Diagnostic.advice`` as it stands: without what
+    is set already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,4 +87,4 @@ class Diagnostic:
     check: Callable[[Recording], Iterable[Observation]]
     table: str = "settings"
     requires: str = ""
-    """Version from which the advice can be followed, "" for any."""
+    """Versions and chips on which the advice can be followed, "" for any."""

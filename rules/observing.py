@@ -30,7 +30,13 @@ def milliseconds(ns: float) -> str:
 
 def counted(count: float, what: str) -> str:
     """Return a number of things per step: ``1 collective``, ``2.5 collectives``."""
-    return f"{count:.3g} {what}" if f"{count:.3g}" == "1" else f"{count:.3g} {what}s"
+    shown = number(count)
+    return f"{shown} {what}" if shown == "1" else f"{shown} {what}s"
+
+
+def number(count: float) -> str:
+    """Return a number of things as people read it: ``2.5``, ``8402``."""
+    return f"{count:.3g}" if count < 1000 else f"{count:.0f}"  # noqa: PLR2004 - no exponents
 
 
 def percent(share: float) -> str:

@@ -64,7 +64,11 @@ def every_rule() -> tuple[Rule, ...]:
 def _modules() -> Iterator[ModuleType]:
     for package in (affinity, fusion, settings):
         for info in pkgutil.iter_modules(package.__path__):
-            yield importlib.import_module(f"{package.__name__}.{info.name}")
+            name = f"{package.__name__}.{info.name}"
+            try:
+                yield importlib.import_module(name)
+            except (ImportError, SyntaxError, NameError, TypeError, ValueError) as error:
+                raise RuleError(f"{name} cannot be loaded: {error}") from error
 
 
 def _rule(module: ModuleType) -> Rule:

@@ -7,16 +7,45 @@ pair that the verifier runs; nothing states a rule a second time.
 
 from __future__ import annotations
 
+import random
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
 
 T = TypeVar("T")
+
+Activation = Callable[["torch.Tensor"], "torch.Tensor"]
+"""Annotates a pattern variable that stands for a function out of a table of activations."""
+
+
+class Spelling:
+    """Which options ``either`` takes: the verifier tries all of them, and mixtures."""
+
+    chosen = 0
+
+
+def option(chosen: int, place: tuple[int, int], count: int) -> int:
+    """Return which of ``count`` options the ``either`` at a line and column takes.
+
+    The first choices take the same one everywhere, the later ones any.
+    """
+    if chosen < count:
+        return chosen
+    return random.Random(f"{chosen} {place}").randrange(count)  # noqa: S311 - no secret
+
+
+def either(*options: T) -> T:
+    """Return one of several spellings of the same value; a pattern matches each of them."""
+    caller = sys._getframe(1)  # noqa: SLF001 - where it stands tells one call from another
+    line, _, column, _ = list(caller.f_code.co_positions())[caller.f_lasti // 2]
+    return options[option(Spelling.chosen, (line or 0, column or 0), len(options))]
 
 
 class Safety(str, Enum):
@@ -82,6 +111,12 @@ class Site(Protocol):
     def dtype(self, name: str) -> str | None:
         """Return the dtype of a tensor: ``float32``."""
 
+    def is_test_of(self, name: str, tensor: str) -> bool | None:
+        """Tell whether a mask compares the elements of a tensor: then it has its shape."""
+
+    def covers(self, name: str, tensor: str) -> bool | None:
+        """Tell whether a value has all dimensions of a tensor: it is computed with them."""
+
     def is_number(self, name: str) -> bool | None:
         """Tell whether the value is a Python number."""
 
@@ -103,23 +138,87 @@ class Site(Protocol):
     def same_ndim(self, first: str, second: str) -> bool | None:
         """Tell whether two tensors have one number of dimensions."""
 
+    def more_dims(self, first: str, second: str) -> int | None:
+        """Return how many dimensions the first tensor has more than the second."""
+
+    def is_position(self, name: str) -> bool | None:
+        """Tell whether a tensor holds positions that do not count from the end."""
+
+    def is_indicator(self, name: str) -> bool | None:
+        """Tell whether a tensor holds nothing but zeros and ones: it is a mask, or was one."""
+
+    def is_device(self, name: str) -> bool | None:
+        """Tell whether the value is a device, not a dtype or a tensor."""
+
     def is_unique(self, name: str) -> bool | None:
         """Tell whether the entries along the last dimension are all different."""
 
+    def is_sinusoid(self, name: str) -> bool | None:
+        """Tell whether the value is a sine or cosine that nothing has scaled."""
 
-@dataclass(frozen=True, slots=True)
+    def same_projection(self, first: str, second: str) -> bool | None:
+        """Tell whether two tensors are the halves of one, or made by layers of one width."""
+
+    def number(self, name: str) -> float | None:
+        """Return the value of a number that is written out; ``finfo(...).min`` as of float16."""
+
+    def is_scalar(self, name: str) -> bool | None:
+        """Tell whether the value is a Python number: a setting or computed from lengths."""
+
+    def is_boolean_bias(self, name: str) -> bool | None:
+        """Tell whether what is added to scores holds nothing but 0 and very negative numbers."""
+
+    def is_zero_or_one(self, name: str) -> bool | None:
+        """Tell whether a mask holds nothing but 0 and 1."""
+
+    def leaves_a_key(self, name: str, *, kept: bool) -> bool | None:
+        """Tell whether a mask leaves every query a key; ``kept``: it marks those that are left."""
+
+    def same_heads(self, *names: str) -> bool | None:
+        """Tell whether tensors agree in batch size and number of heads, without broadcasting."""
+
+    def is_one_of_several(self) -> bool:
+        """Tell whether a setting of transformers chooses this function among implementations."""
+
+    def has_fused_branch(self) -> bool:
+        """Tell whether the function computes attention with a fused operator as well."""
+
+    def activation(self, name: str) -> str | None:
+        """Return which function an activation out of a table is: ``silu``."""
+
+    def setting(self, name: str, parameter: str) -> str | None:
+        """Return the code of an argument of a submodule's constructor, "" for its default."""
+
+    def normalized_dims(self, name: str) -> int | None:
+        """Return over how many dimensions a norm among the submodules computes its mean."""
+
+    def operator(self, name: str) -> str:
+        """Return the operation that computed the value: ``add``, ``module:Dropout``."""
+
+    def mentions(self, *words: str) -> bool:
+        """Tell whether the module uses one of these names, wherever."""
+
+    def arguments(self, method: str) -> Sequence[Mapping[str, str]]:
+        """Return the arguments of each call of a method in the module, as they are written."""
+
+    def is_without_gradients(self) -> bool | None:
+        """Tell whether the code says that no gradient is wanted (``torch.no_grad``)."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Condition:
     """Something that must hold at a site for a rewrite to be equal."""
 
     name: str
-    """What ``--allow`` takes: ``same-dtype``."""
+    """What ``--allow`` takes: ``same-dtype``. A form under the condition ``inference`` is verified
+    without gradients, as operators for inference have none."""
     text: str
     """One sentence that a user can decide on."""
     holds: Callable[[Site], bool | None]
     """True: proven at this site; False: the rewrite would be wrong; None: not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Form:
     """One way to write the slow thing, and what to write instead.
 
@@ -142,7 +241,7 @@ class Rewritten:
     after: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Substitution:
     """One row of the affinity table or of the fusion table; the module docstring explains it.
 
@@ -164,8 +263,16 @@ class Substitution:
     passes: tuple[float, float]
     """How often the replacement reads or writes the largest tensor: forward, backward."""
     requires: str
-    """Version from which the replacement exists: ``torch_npu>=2.1``."""
+    """Versions and chips that have and need it: ``torch_npu>=2.1,<2.14; chip A2 A3``."""
     valid: tuple[str, ...]
     rewritten: tuple[Rewritten, ...]
     launches_together: tuple[tuple[str, ...], ...] = ()
     """Only worth it where the dump shows a kernel of each group at that line."""
+    floats_only: bool = False
+    """Whether it is about floating point tensors, as all of the fusion table is."""
+    advice: str = ""
+    """If given, the tool only points at the code, and this says why it does not change it."""
+    needs_whole: bool = False
+    """Nothing is gained, and nothing said, where a slow operator's result is needed besides."""
+    silent: str = ""
+    """Why runs outside ``requires`` do not need the change, if that is so."""

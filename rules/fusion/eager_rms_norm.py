@@ -1,6 +1,7 @@
 """RMSNorm written out in eager operators.
 
-What: a module computes ``x * rsqrt(mean(x^2) + eps) * weight`` operator by operator.
+What: a module computes ``x * rsqrt(mean(x^2) + eps) * weight`` operator by operator, or calls
+``F.rms_norm``, which torch_npu takes apart into the same operators.
 
 Why it is slow on the NPU: six to eight kernels, each of which reads and writes the whole
 activation (Cast, Pow, ReduceMean, Add, Rsqrt, Mul, Cast, Mul), and about twice as many in the
@@ -10,7 +11,9 @@ Safety: the fused kernel computes in float32, multiplies by the weight and round
 rounds before it multiplies by the weight differs by at most one unit in the last place in half
 precision. It returns the dtype of ``x``: where a float32 weight would have promoted half
 precision activations to float32, the result is no longer float32 (condition ``same-dtype``). The
-weight must be one-dimensional, or the kernel normalises over more than the last dimension.
+weight must be one-dimensional, or the kernel normalises over more than the last dimension. A gain
+of one plus the weight (Gemma) stays an addition in front of the kernel, which keeps its gradient.
+``F.rms_norm`` without eps takes one that depends on the version of torch: left alone.
 The kernel has a backward formula but no double backward.
 
 References: torch_npu.npu_rms_norm in the API reference of Ascend Extension for PyTorch; RMSNorm
@@ -21,51 +24,122 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
+from npufix.rules.norms import (
+    KERNEL_DTYPES,
+    ONE_DIMENSIONAL,
+    PLAIN_EPS,
+    SAME_DTYPE,
+    half_with_float_weight,
+    inputs,
+    offset_inputs,
+    with_shape,
+)
+from npufix.rules.rms_norm_examples import REWRITTEN
+from npufix.rules.rms_norm_look_alikes import VALID
+from npufix.rules.substitution import Condition, Draw, Form, Site, Substitution, either
 
 if TYPE_CHECKING:
     import torch
+    import torch.nn.functional as F
     import torch_npu
     from torch import Tensor
 
 
 def cast_then_weight(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Normalise in float32, cast back, multiply by the weight (Llama, Qwen2, Mistral)."""
-    x32 = x.to(torch.float32)
-    return weight * (x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+    """Normalise in float32, cast back, multiply by the weight (Llama, Qwen2, CPM-Ant)."""
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    return weight * (x32 * inverse).to(x.dtype)
 
 
-def promoted_then_weight(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """As ``cast_then_weight``, with the product promoted by its float32 factor (CPM-Ant)."""
-    variance = x.to(torch.float32).pow(2).mean(-1, keepdim=True)
-    return weight * (x * torch.rsqrt(variance + eps)).to(x.dtype)
+def weight_32_then_cast(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """As ``weight_then_cast``, with the weight cast explicitly (Helium, Moshi)."""
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    return (weight.to(torch.float32) * (x32 * inverse)).to(x.dtype)
 
 
 def weight_then_cast(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Multiply by the weight in float32 and round once (OLMo, ChatGLM): what the kernel does."""
-    x32 = x.to(torch.float32)
-    return (weight * (x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps))).to(x.dtype)
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    return either(weight * (x32 * inverse), weight * x32 * inverse).to(x.dtype)
 
 
-def weight_32_then_cast(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """As ``weight_then_cast``, with the weight cast explicitly."""
-    x32 = x.to(torch.float32)
+def weight_if_given(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """As ``weight_then_cast``, in a class whose weight may be ``None`` (Mochi)."""
+    x32 = either(x.to(torch.float32), x)
     normed = x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
-    return (weight.to(torch.float32) * normed).to(x.dtype)
+    if weight is not None:
+        normed = normed * weight
+    return normed.to(x.dtype)
 
 
 def cast_to_weight(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Cast to the dtype of a half-precision weight (T5 and its relatives)."""
-    variance = x.to(torch.float32).pow(2).mean(-1, keepdim=True)
-    normed = x * torch.rsqrt(variance + eps)
-    if weight.dtype in [torch.float16, torch.bfloat16]:
+    x32 = either(x.to(torch.float32), x)
+    normed = either(x, x32) * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    if weight.dtype in either([torch.float16, torch.bfloat16], (torch.float16, torch.bfloat16)):
         normed = normed.to(weight.dtype)
     return weight * normed
 
 
 def without_cast(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Compute in the dtype of the activation throughout."""
-    return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps))
+    inverse = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+    return either(weight * (x * inverse), weight * x * inverse, x * (weight * inverse))
+
+
+def along_dim(x: Tensor, weight: Tensor, eps: float, dim: int) -> Tensor:
+    """As ``weight_then_cast``, over a dimension that is a setting (LitGPT)."""
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(dim, keepdim=True) + eps)
+    return (weight * (x32 * inverse)).to(x.dtype)
+
+
+def along_dim_cast_first(x: Tensor, weight: Tensor, eps: float, dim: int) -> Tensor:
+    """As ``cast_then_weight``, over a dimension that is a setting (TinyLlama)."""
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(dim, keepdim=True) + eps)
+    return weight * (x32 * inverse).to(x.dtype)
+
+
+def one_plus_weight(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Multiply by one plus the weight and round once (Gemma, Qwen3-Next)."""
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    return ((x32 * inverse) * (1.0 + either(weight.to(torch.float32), weight))).to(x.dtype)
+
+
+def one_plus_weight_last(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Round, then multiply by one plus the weight."""
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    return (x32 * inverse).to(x.dtype) * (1.0 + weight)
+
+
+def unit_offset(
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    dim: int,
+    offset: bool,
+) -> Tensor:
+    """Add one to the weight where a flag says so (LitGPT)."""
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(dim, keepdim=True) + eps)
+    gain = 1 + weight if offset else weight
+    return (x32 * inverse * gain.to(torch.float32)).to(x.dtype)
+
+
+def torch_rms_norm(x: Tensor, weight: Tensor, eps: float, shape: tuple[int, ...]) -> Tensor:
+    """Call the function of torch."""
+    return F.rms_norm(x, shape, weight, eps)
+
+
+def torch_rms_norm_in_32(x: Tensor, weight: Tensor, eps: float, shape: tuple[int, ...]) -> Tensor:
+    """Call the function of torch between two casts (torchtune)."""
+    return F.rms_norm(x.to(torch.float32), shape, weight, eps).to(x.dtype)
 
 
 def fused(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -73,55 +147,88 @@ def fused(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]  # type: ignore[no-any-return]
 
 
-def inputs(draw: Draw) -> dict[str, Any]:
-    """Return activations with rows so small that a forgotten ``eps`` shows."""
-    import torch
-
-    hidden = draw.choice([8, 16, 24])
-    shape = draw.choice([(3, hidden), (2, 5, hidden), (2, 1, 3, hidden)])
-    dtype = draw.choice([torch.float32, torch.bfloat16, torch.float16])
-    scale = draw.choice([1.0, 1e-3])
-    return {
-        "x": draw.floats(*shape, dtype=dtype) * scale,
-        "weight": draw.floats(hidden, dtype=dtype),
-        "eps": draw.choice([1e-5, 1e-6]),
-    }
+def fused_along_dim(x: Tensor, weight: Tensor, eps: float, dim: int) -> Tensor:
+    """Return the activation normalised over its last dimension."""
+    return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]  # type: ignore[no-any-return]
 
 
-def _one_dimensional(site: Site) -> bool | None:
-    ndim = site.ndim("weight")
-    if site.is_centred("x"):  # a LayerNorm
-        return False
-    if (
-        site.is_tensor("weight") is False
-        or site.size("weight", 0) == 1
-        or site.is_detached("weight")
-    ):
-        return False
-    return None if ndim is None else ndim == 1
+def fused_in_shape(  # noqa: D103
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    shape: tuple[int, ...],
+) -> Tensor:
+    return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]  # type: ignore[no-any-return]
 
 
-SAME_DTYPE = Condition(
-    "same-dtype",
-    "the activation and the weight have the same dtype",
-    lambda site: site.same_dtype("x", "weight"),
+def fused_one_plus_32(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Add one in float32, where it loses nothing."""
+    return torch_npu.npu_rms_norm(x, 1.0 + weight.float(), epsilon=eps)[0]  # type: ignore[no-any-return]
+
+
+def fused_one_plus(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Add one in the dtype of the weight, as the code did."""
+    return torch_npu.npu_rms_norm(x, 1.0 + weight, epsilon=eps)[0]  # type: ignore[no-any-return]
+
+
+def fused_unit_offset(
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    dim: int,
+    offset: bool,
+) -> Tensor:
+    """Let the gain follow the flag."""
+    return torch_npu.npu_rms_norm(  # type: ignore[no-any-return]
+        x, 1.0 + weight.float() if offset else weight.float(), epsilon=eps
+    )[0]
+
+
+def along_last(draw: Draw) -> dict[str, Any]:
+    """Return ``inputs`` and the last dimension, from either end."""
+    drawn = inputs(draw)
+    return {**drawn, "dim": draw.choice([-1, drawn["x"].dim() - 1])}
+
+
+def offset_or_not(draw: Draw) -> dict[str, Any]:
+    """Return ``along_last`` and a flag."""
+    return {**along_last(draw), "offset": draw.choice([False, True])}
+
+
+def _is_last(site: Site) -> bool | None:
+    dim, ndim = site.literal("dim"), site.ndim("x")
+    if not isinstance(dim, int):
+        return None
+    return dim == -1 or (ndim is not None and dim == ndim - 1)
+
+
+LAST_DIM = Condition("last-dimension", "the dimension normalised over is the last one", _is_last)
+ALONE = Condition(
+    "no-wider-fusion",
+    "the activation is no sum without gradients, which add-rms-norm normalises",
+    lambda site: not (site.operator("x") == "add" and site.is_without_gradients()),
 )
-ONE_DIMENSIONAL = Condition(
-    "one-dimensional-weight",
-    "the weight has one dimension, as long as the last one of the activation",
-    _one_dimensional,
+WITH_GRADIENTS = Condition(
+    "with-gradients",
+    "gradients may be needed, or gemma-rms-norm would do",
+    lambda site: not site.is_without_gradients(),
 )
-
-PLAIN_EPS = Condition(
+WEIGHT_GIVEN = Condition(
+    "weight-given", "the weight is never None", lambda site: True if site.ndim("weight") else None
+)
+EPS_GIVEN = Condition(
     "number-eps",
-    "eps is a Python number, not a tensor or a trained parameter",
-    lambda site: site.is_plain("eps"),
+    "eps is given: a Python number, not None",
+    lambda site: site.is_number("eps"),
 )
-KERNEL_DTYPES = Condition(
-    "same-dtype",
-    "the activation and the weight have the same dtype (a float32 weight is fine as well)",
-    lambda site: site.dtype("weight") == "float32" or site.same_dtype("x", "weight"),
+WEIGHT_OF_SHAPE = Condition(
+    "weight-given",
+    "the weight is given (its shape is the one normalised over)",
+    lambda site: site.is_tensor("weight"),
 )
+
+_ALWAYS = (ONE_DIMENSIONAL, PLAIN_EPS)
+_GIVEN = (WEIGHT_OF_SHAPE, EPS_GIVEN)
 
 RULE = Substitution(
     id="NPU101",
@@ -129,12 +236,29 @@ RULE = Substitution(
     summary="RMSNorm written out in eager operators",
     table="fusion",
     forms=(
-        Form(weight_then_cast, fused, inputs, (ONE_DIMENSIONAL, PLAIN_EPS, KERNEL_DTYPES)),
-        Form(weight_32_then_cast, fused, inputs, (ONE_DIMENSIONAL, PLAIN_EPS, KERNEL_DTYPES)),
-        Form(cast_then_weight, fused, inputs, (ONE_DIMENSIONAL, PLAIN_EPS, SAME_DTYPE)),
-        Form(promoted_then_weight, fused, inputs, (ONE_DIMENSIONAL, PLAIN_EPS, SAME_DTYPE)),
-        Form(cast_to_weight, fused, inputs, (ONE_DIMENSIONAL, PLAIN_EPS, SAME_DTYPE)),
-        Form(without_cast, fused, inputs, (ONE_DIMENSIONAL, PLAIN_EPS, SAME_DTYPE)),
+        Form(weight_32_then_cast, fused, half_with_float_weight, (*_ALWAYS, ALONE, KERNEL_DTYPES)),
+        Form(weight_then_cast, fused, half_with_float_weight, (*_ALWAYS, ALONE, KERNEL_DTYPES)),
+        Form(one_plus_weight, fused_one_plus_32, inputs, (*_ALWAYS, WITH_GRADIENTS)),
+        Form(cast_then_weight, fused, inputs, (*_ALWAYS, ALONE, SAME_DTYPE)),
+        Form(cast_to_weight, fused, inputs, (*_ALWAYS, SAME_DTYPE)),
+        Form(without_cast, fused, inputs, (*_ALWAYS, ALONE, SAME_DTYPE)),
+        Form(one_plus_weight_last, fused_one_plus, offset_inputs, (*_ALWAYS, SAME_DTYPE)),
+        Form(
+            weight_if_given,
+            fused,
+            half_with_float_weight,
+            (WEIGHT_GIVEN, *_ALWAYS, KERNEL_DTYPES),
+        ),
+        Form(unit_offset, fused_unit_offset, offset_or_not, (LAST_DIM, *_ALWAYS)),
+        Form(along_dim, fused_along_dim, along_last, (LAST_DIM, *_ALWAYS, ALONE, KERNEL_DTYPES)),
+        Form(
+            along_dim_cast_first,
+            fused_along_dim,
+            along_last,
+            (LAST_DIM, *_ALWAYS, ALONE, SAME_DTYPE),
+        ),
+        Form(torch_rms_norm_in_32, fused_in_shape, with_shape, (*_GIVEN, KERNEL_DTYPES)),
+        Form(torch_rms_norm, fused_in_shape, with_shape, (*_GIVEN, SAME_DTYPE)),
     ),
     replaces=(
         "Add",
@@ -156,243 +280,6 @@ RULE = Substitution(
     becomes=("RmsNorm", "RmsNormGrad"),
     passes=(2, 3),
     requires="torch_npu>=2.1",
-    valid=(
-        # the mean is subtracted: LayerNorm
-        """
-def f(x, weight: torch.Tensor, bias: torch.Tensor, eps: float):
-    x = x - x.mean(-1, keepdim=True)
-    return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)) + bias
-""",
-        """
-def f(x, weight: torch.Tensor, eps: float):
-    mean = x.mean(-1, keepdim=True)
-    variance = (x - mean).pow(2).mean(-1, keepdim=True)
-    return weight * ((x - mean) / torch.sqrt(variance + eps))
-""",
-        # eps outside the square root
-        """
-def f(x, weight: torch.Tensor, eps: float):
-    return weight * (x / (torch.sqrt(x.pow(2).mean(-1, keepdim=True)) + eps))
-""",
-        # over the channels
-        """
-def f(x, weight: torch.Tensor, eps: float):
-    return weight * (x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + eps))
-""",
-        # over groups of the last dimension
-        """
-class GroupedNorm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, x):
-        groups = x.view(*x.shape[:-1], 4, -1)
-        groups = groups * torch.rsqrt(groups.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.weight * groups.view(*x.shape)
-""",
-        # no gradient for the weight: ImageGPT
-        """
-class ImageGPTLayerNorm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, x):
-        return (
-            x
-            / torch.sqrt(torch.mean(torch.square(x), axis=-1, keepdim=True) + self.eps)
-            * self.weight.data[..., :]
-        )
-""",
-        # the result is thrown away: MegaRMSNorm
-        """
-class MegaRMSNorm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, x):
-        mean_square = torch.mean(torch.square(x), dim=-1, keepdim=True)
-        x * torch.rsqrt(mean_square + self.eps) * self.weight
-        return x
-""",
-        # one gain for all
-        """
-class ScaleNorm(nn.Module):
-    def __init__(self, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
-        self.eps = eps
-
-    def forward(self, x):
-        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
-""",
-        # the variance is a result as well
-        """
-class Norm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, x):
-        variance = x.pow(2).mean(-1, keepdim=True)
-        return self.weight * (x * torch.rsqrt(variance + self.eps)), variance
-""",
-        # a write between the square and the product
-        """
-class Norm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, x):
-        variance = x.pow(2).mean(-1, keepdim=True)
-        x.add_(1)
-        return self.weight * (x * torch.rsqrt(variance + self.eps))
-""",
-        # a subclass normalises in another way
-        """
-class Norm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def _norm(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
-
-    def forward(self, x):
-        return self.weight * self._norm(x)
-
-
-class ClippedNorm(Norm):
-    def _norm(self, x):
-        return x.clamp(-1, 1)
-""",
-        # compiled
-        """
-@torch.jit.script
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float):
-    return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps))
-""",
-    ),
-    rewritten=(
-        # Llama
-        Rewritten(
-            """
-class LlamaRMSNorm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, hidden_states):
-        input_dtype = hidden_states.dtype
-        hidden_states = hidden_states.to(torch.float32)
-        variance = hidden_states.pow(2).mean(-1, keepdim=True)
-        hidden_states = hidden_states * torch.rsqrt(variance + self.eps)
-        return self.weight * hidden_states.to(input_dtype)
-""",
-            """
-class LlamaRMSNorm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, hidden_states):
-        return torch_npu.npu_rms_norm(hidden_states, self.weight, epsilon=self.eps)[0]
-""",
-        ),
-        # the code of the Llama paper
-        Rewritten(
-            """
-class RMSNorm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def _norm(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
-
-    def forward(self, x):
-        output = self._norm(x.float()).type_as(x)
-        return output * self.weight
-""",
-            """
-class RMSNorm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def _norm(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
-
-    def forward(self, x):
-        return torch_npu.npu_rms_norm(x, self.weight, epsilon=self.eps)[0]
-""",
-        ),
-        # T5
-        Rewritten(
-            """
-class T5LayerNorm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, hidden_states):
-        variance = hidden_states.to(torch.float32).pow(2).mean(-1, keepdim=True)
-        hidden_states = hidden_states * torch.rsqrt(variance + self.eps)
-        if self.weight.dtype in [torch.float16, torch.bfloat16]:
-            hidden_states = hidden_states.to(self.weight.dtype)
-        return self.weight * hidden_states
-""",
-            """
-class T5LayerNorm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, hidden_states):
-        return torch_npu.npu_rms_norm(hidden_states, self.weight, epsilon=self.eps)[0]
-""",
-        ),
-        # OLMo
-        Rewritten(
-            """
-class OlmoRMSNorm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, x):
-        og_dtype = x.dtype
-        x = x.to(torch.float32)
-        variance = x.pow(2).mean(-1, keepdim=True)
-        x = x * torch.rsqrt(variance + self.eps)
-        return (self.weight * x).to(og_dtype)
-""",
-            """
-class OlmoRMSNorm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, x):
-        return torch_npu.npu_rms_norm(x, self.weight, epsilon=self.eps)[0]
-""",
-        ),
-    ),
+    valid=VALID,
+    rewritten=REWRITTEN,
 )

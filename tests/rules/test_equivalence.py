@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,13 +17,6 @@ from hypothesis import strategies as st
 
 from npufix.rewriters.verdict import Status, Verdict
 from npufix.rewriters.verification.form import verify_form
-from npufix.rules.affinity import (
-    gather_elements,
-    linear_matmul_add,
-    masked_assignment,
-    one_hot_sum,
-    repeat_interleave,
-)
 from npufix.rules.fusion import eager_rms_norm
 from npufix.rules.registry import all_rules
 from npufix.rules.substitution import Form
@@ -54,14 +49,18 @@ def test_pattern_and_replacement_are_equivalent(form: Form, seed: int) -> None:
     verdict = check(form, seed, rounds=12)
     assert verdict.status is Status.EQUIVALENT, verdict
     assert verdict.cases > 0
-    assert verdict.measures
+    # Numbers and truth values are compared as they are; there is nothing to measure.
+    assert verdict.measures or form.pattern.__annotations__["return"] in {"bool", "int"}
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_ground_names_what_ran(form: Form) -> None:
     verdict = check(form, seed=3, rounds=4)
     assert verdict.ground.startswith(f"torch {torch.__version__.partition('+')[0]}, CPU")
-    assert ("npu_rms_norm" in verdict.ground) == (form.replacement is eager_rms_norm.fused)
+    called = re.findall(
+        r"\b(?:torch_npu|mindspeed[\w.]*)\.(npu_\w+)\(", inspect.getsource(form.replacement)
+    )
+    assert set(re.findall(r"\bnpu_\w+", verdict.ground)) == set(called)
     assert verdict.scope.endswith(form.pattern.__name__)
 
 
@@ -100,94 +99,7 @@ def gradient_cut(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return torch_npu.npu_rms_norm(x, weight.detach(), epsilon=eps)[0]
 
 
-def mask_inverted(x: Tensor, mask: Tensor, literal_value: float) -> None:
-    x.masked_fill_(~mask, literal_value)
-
-
-def multiplied(x: Tensor, mask: Tensor, literal_value: float) -> None:  # noqa: ARG001
-    x *= ~mask
-
-
-def not_in_place(x: Tensor, mask: Tensor, literal_value: float) -> None:
-    x = x.masked_fill(mask, literal_value)
-
-
-def another_value(x: Tensor, mask: Tensor, literal_value: float) -> None:
-    x.masked_fill_(mask, literal_value + 1)
-
-
-def duplicates_lost(indices: Tensor, classes: int, literal_dim: int) -> Tensor:  # noqa: ARG001
-    return indices.new_zeros(*indices.shape[:-1], classes).scatter_(-1, indices, 1)
-
-
-def counted_in_floats(indices: Tensor, classes: int, literal_dim: int) -> Tensor:  # noqa: ARG001
-    zeros = torch.zeros(*indices.shape[:-1], classes)
-    return zeros.scatter_add_(-1, indices, torch.ones_like(indices).float())
-
-
-def one_class_more(indices: Tensor, classes: int, literal_dim: int) -> Tensor:
-    return one_hot_sum.add_ones(indices, classes + 1, literal_dim)
-
-
-def next_row(x: Tensor, index: Tensor) -> Tensor:
-    rows = torch.arange(index.size(0), device=index.device)
-    return x[(rows + 1) % index.size(0), index.squeeze(1)]
-
-
-def next_class(x: Tensor, index: Tensor) -> Tensor:
-    rows = torch.arange(index.size(0), device=index.device)
-    return x[rows, (index.squeeze(1) + 1) % x.size(1)]
-
-
-def all_rows(x: Tensor, index: Tensor) -> Tensor:
-    return x[torch.arange(x.size(0)), index.squeeze(1)]
-
-
-def column_dropped(x: Tensor, index: Tensor) -> Tensor:
-    return gather_elements.pick_flat(x, index)
-
-
-def selected_twice(x: Tensor, index: Tensor) -> Tensor:
-    return x.index_select(0, index.flip(0))
-
-
-def tiled(x: Tensor, repeats: int) -> Tensor:
-    return x.reshape(1, -1).expand(repeats, -1).clone().reshape(-1)
-
-
-def aliased(x: Tensor, repeats: int) -> Tensor:
-    return x.reshape(-1, 1).expand(-1, repeats).reshape(-1)
-
-
-def first_tiled(x: Tensor, repeats: int) -> Tensor:
-    return x.repeat(repeats, *[1] * (x.dim() - 1))
-
-
-def last_aliased(x: Tensor, repeats: int) -> Tensor:
-    return x.unsqueeze(-1).expand(*x.shape, repeats).flatten(-2)
-
-
-def next_dimension(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
-    return x.repeat_interleave(repeats, min(literal_dim + 1, x.dim() - 1))
-
-
-def bias_forgotten(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # noqa: ARG001
-    return torch.mm(x, weight.t())
-
-
-def bias_twice(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return torch.addmm(bias, x, weight.t(), beta=2)
-
-
-def rounded(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return torch.addmm(bias.half(), x.half(), weight.t().half()).to(x.dtype)
-
-
 NORM = (eager_rms_norm.cast_then_weight, eager_rms_norm.inputs)
-FILL = (masked_assignment.literal_value, masked_assignment.literal_inputs)
-COUNT = (one_hot_sum.counted, one_hot_sum.inputs)
-FLAT = (gather_elements.column_flat, gather_elements.column_inputs)
-LINEAR = (linear_matmul_add.by_hand, linear_matmul_add.inputs)
 MISTAKES = [
     (*NORM, eps_dropped),
     (*NORM, eps_outside),
@@ -197,26 +109,6 @@ MISTAKES = [
     (*NORM, mean_subtracted),
     (*NORM, dtype_changed),
     (*NORM, gradient_cut),
-    (*FILL, mask_inverted),
-    (*FILL, multiplied),
-    (*FILL, not_in_place),
-    (*FILL, another_value),
-    (*COUNT, duplicates_lost),
-    (*COUNT, counted_in_floats),
-    (*COUNT, one_class_more),
-    (*FLAT, next_row),
-    (*FLAT, next_class),
-    (*FLAT, all_rows),
-    (gather_elements.column, gather_elements.column_inputs, column_dropped),
-    (gather_elements.vector, gather_elements.vector_inputs, selected_twice),
-    (repeat_interleave.flattened, repeat_interleave.inputs, tiled),
-    (repeat_interleave.flattened, repeat_interleave.inputs, aliased),
-    (repeat_interleave.along_first, repeat_interleave.inputs, first_tiled),
-    (repeat_interleave.along_last, repeat_interleave.inputs, last_aliased),
-    (repeat_interleave.along, repeat_interleave.dim_inputs, next_dimension),
-    (*LINEAR, bias_forgotten),
-    (*LINEAR, bias_twice),
-    (*LINEAR, rounded),
 ]
 
 
@@ -234,9 +126,3 @@ def test_a_mistake_is_refuted(
     assert verdict.status is Status.REFUTED, verdict
     assert verdict.counterexample
     assert verdict.reason
-
-
-def test_without_duplicates_setting_counts() -> None:
-    """``scatter_`` is right where the indices of a row differ: the other form's condition."""
-    form = Form(one_hot_sum.counted, duplicates_lost, one_hot_sum.unique_inputs)
-    assert check(form, seed=0).status is Status.EQUIVALENT

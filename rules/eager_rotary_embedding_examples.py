@@ -1,0 +1,112 @@
+"""Code that ``eager-rotary-embedding`` changes, and what it becomes."""
+
+from __future__ import annotations
+
+from npufix.rules.substitution import Rewritten
+
+REWRITTEN = (
+    # Llama
+    Rewritten(
+        """
+def rotate_half(x):
+    x1 = x[..., : x.shape[-1] // 2]
+    x2 = x[..., x.shape[-1] // 2 :]
+    return torch.cat((-x2, x1), dim=-1)
+
+
+def apply_rotary_pos_emb(q, cos, sin, unsqueeze_dim=1):
+    cos = cos.unsqueeze(unsqueeze_dim)
+    sin = sin.unsqueeze(unsqueeze_dim)
+    q_embed = (q * cos) + (rotate_half(q) * sin)
+    return q_embed
+""",
+        """
+def rotate_half(x):
+    x1 = x[..., : x.shape[-1] // 2]
+    x2 = x[..., x.shape[-1] // 2 :]
+    return torch.cat((-x2, x1), dim=-1)
+
+
+def apply_rotary_pos_emb(q, cos, sin, unsqueeze_dim=1):
+    cos = cos.unsqueeze(unsqueeze_dim)
+    sin = sin.unsqueeze(unsqueeze_dim)
+    q_embed = torch_npu.npu_rotary_mul(q, cos, sin)
+    return q_embed
+""",
+    ),
+    # partial, in float32: the halves of the first part of each head
+    Rewritten(
+        """
+def apply_rotary(q, cos, sin, rotary_dim: int):
+    rot, rest = q[..., :rotary_dim].float(), q[..., rotary_dim:]
+    x1, x2 = rot.chunk(2, dim=-1)
+    rot = rot * cos.float() + torch.cat((-x2, x1), dim=-1) * sin.float()
+    return torch.cat((rot.to(q.dtype), rest), dim=-1)
+""",
+        """
+def apply_rotary(q, cos, sin, rotary_dim: int):
+    rot, rest = q[..., :rotary_dim].float(), q[..., rotary_dim:]
+    rot = torch_npu.npu_rotary_mul(rot, cos.float(), sin.float())
+    return torch.cat((rot.to(q.dtype), rest), dim=-1)
+""",
+    ),
+    # diffusers: pairs, cast after the exchange
+    Rewritten(
+        """
+def apply_rotary_emb(x, cos, sin):
+    x_real, x_imag = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
+    x_rotated = torch.stack([-x_imag, x_real], dim=-1).flatten(3)
+    out = (x.float() * cos + x_rotated.float() * sin).to(x.dtype)
+    return out
+""",
+        """
+def apply_rotary_emb(x, cos, sin):
+    out = torch_npu.npu_rotary_mul(
+        x.float(), cos, sin, rotary_mode="interleave"
+    ).to(x.dtype)
+    return out
+""",
+    ),
+    # GPT-OSS: cosines of half the width
+    Rewritten(
+        """
+def apply_rotary_emb(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+    first_half, second_half = torch.chunk(x, 2, dim=-1)
+    first_ = first_half * cos - second_half * sin
+    second_ = second_half * cos + first_half * sin
+    return torch.cat((first_, second_), dim=-1)
+""",
+        """
+def apply_rotary_emb(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+    return torch_npu.npu_rotary_mul(
+        x, torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1)
+    )
+""",
+    ),
+    # torchtune
+    Rewritten(
+        """
+def apply_rotary(x: torch.Tensor, rope_cache: torch.Tensor):
+    pairs = x.float().reshape(*x.shape[:-1], -1, 2)
+    out = torch.stack(
+        [
+            pairs[..., 0] * rope_cache[..., 0] - pairs[..., 1] * rope_cache[..., 1],
+            pairs[..., 1] * rope_cache[..., 0] + pairs[..., 0] * rope_cache[..., 1],
+        ],
+        -1,
+    )
+    return out.flatten(3).type_as(x)
+""",
+        """
+def apply_rotary(x: torch.Tensor, rope_cache: torch.Tensor):
+    cos = rope_cache[..., 0]
+    sin = rope_cache[..., 1]
+    return torch_npu.npu_rotary_mul(
+        x.float(),
+        torch.stack((cos, cos), dim=-1).flatten(-2),
+        torch.stack((sin, sin), dim=-1).flatten(-2),
+        rotary_mode="interleave",
+    ).type_as(x)
+""",
+    ),
+)

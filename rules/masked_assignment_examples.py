@@ -1,0 +1,58 @@
+"""Code that ``masked-assignment`` changes, and what it becomes."""
+
+from __future__ import annotations
+
+from npufix.rules.substitution import Rewritten
+
+REWRITTEN = (
+    Rewritten(
+        """
+def f(x: torch.Tensor):
+    x[x < 0] = 0
+    return x
+""",
+        """
+def f(x: torch.Tensor):
+    x.masked_fill_(x < 0, 0)
+    return x
+""",
+    ),
+    Rewritten(
+        """
+def clean(grad: torch.Tensor):
+    bad = torch.isnan(grad) | torch.isinf(grad)
+    grad[bad] = 0  # a NaN must not survive
+    return grad
+""",
+        """
+def clean(grad: torch.Tensor):
+    bad = torch.isnan(grad) | torch.isinf(grad)
+    grad.masked_fill_(bad, 0)  # a NaN must not survive
+    return grad
+""",
+    ),
+    Rewritten(
+        """
+def f(x: torch.Tensor):
+    rows = x.sum(-1) > 0
+    x[rows] = 0
+    return x
+""",
+        """
+def f(x: torch.Tensor):
+    rows = x.sum(-1) > 0
+    x.masked_fill_(rows.unsqueeze(-1), 0)
+    return x
+""",
+    ),
+    Rewritten(
+        """
+def f(logits: torch.Tensor, seen: torch.BoolTensor):
+    logits[..., seen] = -torch.inf
+""",
+        """
+def f(logits: torch.Tensor, seen: torch.BoolTensor):
+    logits.masked_fill_(seen, -torch.inf)
+""",
+    ),
+)
