@@ -18,6 +18,7 @@ INTERRUPTED = 130
 # Help is shown without importing any command: name -> one line.
 _COMMANDS: Mapping[str, str] = {
     "diagnose": "Say where the device time of a profiling dump goes, and which line asked for it.",
+    "explain": "Say why a line of code is found, or what it lacks to match a rule.",
     "patch": "Write what to change as a patch, each change verified.",
     "rules": "List and explain the substitutions.",
     "scan": "Find slow patterns in source code, without a dump.",
@@ -50,6 +51,7 @@ Examples:
   npufix diagnose run1_ascend_pt --source src
   npufix patch run1_ascend_pt --source src -o npufix.patch
   npufix scan src
+  npufix explain src/norm.py:22
   npufix rules show NPU101""",
 )
 @click.version_option(package_name="npufix", prog_name="npufix")

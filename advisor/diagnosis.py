@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.advisor.configuration import EVERYTHING, Configuration
 from npufix.advisor.estimate import calibrate
 from npufix.advisor.evidence import Evidence, gather_evidence
 from npufix.advisor.hygiene import missing_parts, snippet
@@ -21,18 +22,18 @@ from npufix.profiling_parsers.discover import find_dumps
 from npufix.profiling_parsers.reader import read_profile
 from npufix.reports import report
 from npufix.reports.wording import headline
-from npufix.rules.registry import all_diagnostics, all_rules, every_rule
+from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.registry import all_rules, every_rule
+from npufix.rules.substitution import Substitution
 from npufix.rules.versions import unmet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from npufix.advisor.findings import Located
+    from npufix.advisor.findings import Findings, Located
     from npufix.advisor.source_tree import SourceTree
     from npufix.profiling_parsers.profile import Profile
-    from npufix.rules.diagnostic import Diagnostic
-    from npufix.rules.substitution import Substitution
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,8 @@ class Options:
     """``None``: the slowest one."""
     path_map: tuple[tuple[str, str], ...] = ()
     """Beginnings of recorded paths, and of the paths here that they mean."""
-    rules: tuple[Substitution, ...] | None = None
-    """``None``: all."""
+    configuration: Configuration = EVERYTHING
+    """Which rules are wanted."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Diagnosis:
     found: tuple[Located, ...]
     evidence: Evidence | None
     torch_npu: str
+    warnings: tuple[str, ...] = ()
+    """What the user should know beside the report: comments that hide nothing."""
 
 
 def tool() -> str:
@@ -77,7 +80,8 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     run, unclear = _run(profile, tree, options)
     rules, diagnostics, skipped = _applicable(profile, options)
     seen, faults = observe(profile, run.evidence, run.step, diagnostics)
-    found, source_problems = _find(run, tree, rules, options) if tree else ([], [])
+    located = _find(run, tree, rules, options) if tree else None
+    found = located.found if located else []
     everything = ranked([*found, *seen])
     measured = _measured(run, options)
     made = msgspec.structs.replace(
@@ -96,13 +100,15 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
             *_rank_problems(ranks),
             *unclear,
             *faults,
-            *source_problems,
+            *(located.problems if located else []),
         ],
         next_steps=_next_steps(dump, tree, found, has_stacks=bool(profile.stacks)),
         ranks=ranks,
         skipped_rules=skipped,
     )
-    return Diagnosis(made, tuple(found), run.evidence, profile.environment.torch_npu or "")
+    version_of_run = profile.environment.torch_npu or ""
+    warnings = tuple(located.warnings) if located else ()
+    return Diagnosis(made, tuple(found), run.evidence, version_of_run, warnings)
 
 
 @dataclass(frozen=True)
@@ -130,9 +136,7 @@ def _run(
     return _Run(profile, mapped, evidence, split, step), unclear
 
 
-def _find(
-    run: _Run, tree: SourceTree, rules: Sequence[Substitution], options: Options
-) -> tuple[list[Located], list[report.Problem]]:
+def _find(run: _Run, tree: SourceTree, rules: Sequence[Substitution], options: Options) -> Findings:
     """Return the findings in the source with what they cost in this run."""
     from npufix.advisor.findings import Measured, locate  # noqa: PLC0415 - libcst is slow to load
 
@@ -143,9 +147,9 @@ def _find(
         run.step.length_ns,
         proves=state is SourceState.AS_PROFILED,
     )
-    found, unparsed = locate(tree, rules, measured)
+    located = locate(tree, rules, measured)
     changed = _source_problems(run.profile, tree, run.mapped, state)
-    return found, [*tree.problems, *changed, *unparsed]
+    return replace(located, problems=[*tree.problems, *changed, *located.problems])
 
 
 def _measured(run: _Run, options: Options) -> report.Report:
@@ -206,9 +210,12 @@ def _applicable(
     """Return the rules that the versions of the run allow, and why the others are left out."""
     # What a GPU does says nothing about the settings of an NPU.
     on_npu = profile.format != "kineto"
-    reasons = {rule.id: unmet(rule.requires, profile.environment) for rule in every_rule()}
-    rules = [rule for rule in options.rules or all_rules() if not reasons[rule.id]]
-    diagnostics = [rule for rule in all_diagnostics() if on_npu and not reasons[rule.id]]
+    cores = profile.kernels["core"].cat.categories
+    wanted = [rule for rule in every_rule() if options.configuration.wants(rule)]
+    reasons = {rule.id: unmet(rule.requires, profile.environment, cores) for rule in wanted}
+    met = [rule for rule in wanted if not reasons[rule.id]]
+    rules = [rule for rule in met if isinstance(rule, Substitution)]
+    diagnostics = [rule for rule in met if isinstance(rule, Diagnostic) and on_npu]
     return rules, diagnostics, [report.Fact(key, why) for key, why in reasons.items() if why]
 
 
@@ -228,11 +235,16 @@ def _environment(profile: Profile) -> report.Environment:
     )
 
 
-def scan(tree: SourceTree, rules: Sequence[Substitution] | None = None) -> Diagnosis:
-    """Say which slow patterns a source tree holds, without a dump."""
+def scan(tree: SourceTree, *, with_text: bool = True) -> Diagnosis:
+    """Say which slow patterns a source tree holds, without a dump.
+
+    ``with_text`` as in ``locate``: what is not only shown but also patched needs it.
+    """
     from npufix.advisor.findings import locate  # noqa: PLC0415 - libcst is slow to load
 
-    found, unparsed = locate(tree, rules or all_rules(), None)
+    rules = [rule for rule in all_rules() if tree.configuration.wants(rule)]
+    located = locate(tree, rules, None, with_text=with_text)
+    found = located.found
     source = str(tree.given)
     made = report.Report(
         tool=tool(),
@@ -246,10 +258,10 @@ def scan(tree: SourceTree, rules: Sequence[Substitution] | None = None) -> Diagn
         hot_operators=[],
         hot_shapes=[],
         findings=[f.finding for f in found],
-        problems=[*tree.problems, *unparsed],
+        problems=[*tree.problems, *located.problems],
         next_steps=[f"npufix patch --source {source}"] if found else [],
     )
-    return Diagnosis(made, tuple(found), None, "")
+    return Diagnosis(made, tuple(found), None, "", tuple(located.warnings))
 
 
 def _span_ns(evidence: Evidence) -> int:

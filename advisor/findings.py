@@ -6,18 +6,21 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from npufix.advisor.configuration import rule_names
 from npufix.advisor.estimate import Calibration, Replacement, saving
+from npufix.advisor.scanning import Search
 from npufix.reports import report
-from npufix.rewriters.sites import Site, find_sites
 from npufix.rules.tensor_traffic import tensor_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pandas as pd
 
     from npufix.advisor.evidence import Evidence
     from npufix.advisor.source_tree import SourceFile, SourceTree
+    from npufix.rewriters.recorded_facts import RecordedCall
+    from npufix.rewriters.sites import Site
     from npufix.rules.substitution import Substitution
 
 
@@ -29,6 +32,15 @@ class Located:
     site: Site
     finding: report.Finding
     kernels: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a source tree holds, what went wrong, and what the user should know beside it."""
+
+    found: list[Located]
+    problems: list[report.Problem]
+    warnings: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +56,32 @@ class Measured:
 
 
 def locate(
-    tree: SourceTree, rules: Sequence[Substitution], measured: Measured | None
-) -> tuple[list[Located], list[report.Problem]]:
-    """Return every finding of a source tree, the most rewarding first, and what went wrong."""
+    tree: SourceTree,
+    rules: Sequence[Substitution],
+    measured: Measured | None,
+    *,
+    with_text: bool = True,
+) -> Findings:
+    """Return every finding of a source tree, the most rewarding first, and what went wrong.
+
+    Without ``with_text`` the sites are for a report only: no patch can be made of them.
+    """
     found: list[Located] = []
     problems: list[report.Problem] = []
-    for relative, file in sorted(tree.files.items()):
-        recorded = measured.evidence.recorded(relative) if measured and measured.proves else None
-        try:
-            sites = list(find_sites(file.text, rules, recorded))
-        except (SyntaxError, ValueError, RecursionError) as error:
-            problems.append(_unparsed(relative, error))
-            continue
-        except Exception as error:  # noqa: BLE001 - a rule's fault must not hide the other files
-            problems.append(_internal(relative, error))
-            continue
-        found += _with_evidence(file, sites, measured)
-    return sorted(found, key=_rank), problems
+    warnings: list[str] = []
 
+    def recorded(relative: str) -> Mapping[int, Sequence[RecordedCall]] | None:
+        proves = measured is not None and measured.proves
+        return measured.evidence.recorded(relative) if measured and proves else None
 
-def _unparsed(relative: str, error: Exception) -> report.Problem:
-    line = getattr(error, "lineno", None)
-    what = getattr(error, "msg", None) or str(error)
-    where = f"{relative}:{line}" if line else relative
-    remedy = "fix it, or leave the file out"
-    return report.Problem(where, f"not valid Python: {what}", remedy, damaged=True)
-
-
-def _internal(relative: str, error: Exception) -> report.Problem:
-    what = f"internal error, the file was left out: {type(error).__name__}: {error}"
-    return report.Problem(relative, what, "please report it with the file", damaged=True)
+    if measured is None:  # nobody could say that they are worth it
+        rules = [rule for rule in rules if not rule.launches_together]
+    search = Search(rules, tree.configuration, recorded, rule_names(), with_text)
+    for file, result in search.files([file for _, file in sorted(tree.files.items())]):
+        found += _with_evidence(file, result.sites, measured)
+        problems += [result.problem] if result.problem else []
+        warnings += result.warnings
+    return Findings(sorted(found, key=_rank), problems, warnings)
 
 
 def _with_evidence(

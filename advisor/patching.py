@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,12 +12,12 @@ import msgspec
 from npufix.reports import report
 from npufix.rewriters.imports import imports_torch_npu
 from npufix.rewriters.patch import FileChange, unified_diff
-from npufix.rewriters.sites import Site, find_sites
+from npufix.rewriters.sites import Basis, Site, find_sites
 from npufix.rewriters.verdict import Status, Verdict
 from npufix.rewriters.verification import Job, RecordedOp, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from npufix.advisor.diagnosis import Diagnosis
     from npufix.advisor.findings import Located
@@ -26,16 +25,15 @@ if TYPE_CHECKING:
 
 # Weights are floating point, so tensors of the same dtype are as well.
 _SAME_DTYPE = "same-dtype"
+# Operators for inference have no gradient, so none is compared.
+_INFERENCE = "inference"
+_ACTIVATION = "activation-is-"
 
 
 @dataclass(frozen=True, slots=True)
 class PatchOptions:
     """What the user asked for."""
 
-    allow: frozenset[str] = frozenset()
-    """Names of conditions that the user vouches for."""
-    rules: frozenset[str] = frozenset()
-    """Only these rules; empty means all."""
     portable: bool | None = None
     """Keep the old code for other devices; ``None``: unless the program needs an NPU anyway."""
     unverified: bool = False
@@ -57,7 +55,8 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
     portable = options.portable
     if portable is None:
         portable = not _needs_npu(tree)
-    chosen = [item for item in diagnosis.found if _wanted(item, options)]
+    allowed = tree.configuration.allow
+    chosen = [item for item in diagnosis.found if _may_be_written(item, allowed)]
     jobs = [_job(item, tree, diagnosis, portable=portable) for item in chosen]
     verdicts = dict(zip(chosen, verify(jobs), strict=True)) if jobs else {}
     accepted = {Status.EQUIVALENT} | ({Status.NOT_VERIFIED} if options.unverified else set())
@@ -85,14 +84,10 @@ def _needs_npu(tree: SourceTree) -> bool:
     return False
 
 
-def _wanted(item: Located, options: PatchOptions) -> bool:
+def _may_be_written(item: Located, allowed: frozenset[str]) -> bool:
     site = item.site
     names = {condition.name for condition in site.open_conditions}
-    return (
-        site.rewrite is not None
-        and (not options.rules or bool({site.rule.id, site.rule.name} & options.rules))
-        and names <= options.allow
-    )
+    return site.rewrite is not None and not site.rule.advice and names <= allowed
 
 
 def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: bool) -> Job:
@@ -116,7 +111,25 @@ def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: boo
         lines_patched=(site.rewrite.line,),
         recorded=tuple(recorded),
         torch_npu_version=diagnosis.torch_npu,
-        floating=any(p.condition.name == _SAME_DTYPE for p in site.proofs),
+        floating=site.rule.table == "fusion"
+        or site.rule.floats_only
+        or any(p.condition.name == _SAME_DTYPE for p in site.proofs),
+        probe=site.rewrite.probe,
+        vouched=_promised(site),
+        inference=any(p.condition.name == _INFERENCE for p in site.proofs),
+    )
+
+
+def _promised(site: Site) -> tuple[str, ...]:
+    """Return the conditions that the verifier has to take for granted.
+
+    Those that the user vouches for, and which activation a configuration selects: the verifier
+    makes up another one.
+    """
+    return tuple(
+        proof.condition.name
+        for proof in site.proofs
+        if proof.basis is Basis.OPEN or proof.condition.name.startswith(_ACTIVATION)
     )
 
 
@@ -143,40 +156,34 @@ def _apply(
 ) -> tuple[str, dict[Located, str]]:
     """Return the file with its changes; each is looked up again in the text so far.
 
-    Guarded changes come last: their function then holds the old code as well.
+    From the last line to the first: what stands above a change stays where it is in its function,
+    so that twins of the same code are told apart.
     """
     text = file.text
     failed: dict[Located, str] = {}
-    applied: Counter[tuple[str, str, str]] = Counter()
-    twins = {item: index for key in _keys(items) for index, item in enumerate(_same(items, key))}
-    for item in sorted(items, key=lambda i: (_is_guarded(i.site), i.site.line)):
-        key = _key(item)
-        rule = dataclasses.replace(item.site.rule, forms=(item.site.form,))
-        again = [s for s in find_sites(text, [rule]) if (s.function, s.code) == key[1:]]
-        place = twins[item] - applied[key]
-        new = again[place].rewrite if 0 <= place < len(again) else None
-        if new is None:
+    for item in sorted(items, key=lambda i: -i.site.line):
+        site = item.site
+        rule = dataclasses.replace(site.rule, forms=(site.form,))
+        again = [
+            s
+            for s in find_sites(text, [rule], neighbour=file.neighbour)
+            if (s.function, s.code) == (site.function, site.code)
+        ]
+        same = min(again, key=lambda s: abs(_depth(s) - _depth(site)), default=None)
+        if same is None or same.rewrite is None:
             failed[item] = "another change in the same function is in the way; run npufix again"
             continue
-        text = new.portable if portable else new.direct
-        applied[key] += 1
+        text = same.rewrite.portable if portable else same.rewrite.direct
     return text, failed
+
+
+def _depth(site: Site) -> int:
+    """Return how far below the first line of its function a site is."""
+    return site.line - site.function_lines[0]
 
 
 def _is_guarded(site: Site) -> bool:
     return site.rewrite is not None and site.rewrite.portable != site.rewrite.direct
-
-
-def _key(item: Located) -> tuple[str, str, str]:
-    return item.site.rule.id, item.site.function, item.site.code
-
-
-def _keys(items: Sequence[Located]) -> set[tuple[str, str, str]]:
-    return {_key(item) for item in items}
-
-
-def _same(items: Sequence[Located], key: tuple[str, str, str]) -> Iterator[Located]:
-    yield from sorted((i for i in items if _key(i) == key), key=lambda i: i.site.line)
 
 
 def _judged(item: Located, verdict: Verdict | None, problem: str) -> report.Finding:

@@ -95,7 +95,7 @@ def _finding(
         saving=saving,
         kind="run",
         what=seen.what,
-        advice=diagnostic.advice,
+        advice=seen.advice or diagnostic.advice,
         evidence=[report.Fact(name, value) for name, value in seen.evidence],
         places=[report.Place(p.path, p.line, p.function, p.cost_ns, p.calls) for p in seen.places],
     )

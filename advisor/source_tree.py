@@ -7,9 +7,11 @@ import io
 import os
 import tokenize
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npufix.advisor.configuration import EVERYTHING, Configuration
 from npufix.reports.report import Problem
 
 if TYPE_CHECKING:
@@ -19,6 +21,42 @@ _SKIPPED = frozenset(
     {"__pycache__", "build", "dist", "env", "node_modules", "site-packages", "venv"}
 )
 _MAX_FILE_BYTES = 16 << 20
+_MAX_NEIGHBOUR_BYTES = 2_000_000
+
+
+@lru_cache(maxsize=256)
+def _package(folder: Path) -> Path:
+    """Return the outermost package that a folder belongs to, itself if it is in none."""
+    while (folder / "__init__.py").exists() and (folder.parent / "__init__.py").exists():
+        folder = folder.parent
+    return folder
+
+
+@lru_cache(maxsize=1024)
+def _module_path(folder: Path, module: str) -> Path | None:
+    """Return where a module is that a file in ``folder`` imports, if it is in its package."""
+    name = module.lstrip(".")
+    up = len(module) - len(name)
+    if not all(part.isidentifier() for part in name.split(".")):
+        return None
+    top = _package(folder)
+    if up:
+        for _ in range(up - 1):
+            if folder == top:
+                return None
+            folder = folder.parent
+    elif name.partition(".")[0] == top.name and (top / "__init__.py").exists():
+        folder = top.parent
+    else:
+        return None
+    path = folder.joinpath(*name.split(".")).with_suffix(".py")
+    inside = path.resolve().is_relative_to(top.resolve())  # not so if it is a link
+    return path if inside else None
+
+
+@lru_cache(maxsize=32)
+def _text(path: Path, changed: int) -> str:  # noqa: ARG001 - a changed file is another one
+    return path.read_text("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +74,21 @@ class SourceFile:
     def sha256(self) -> str:
         """Return the digest of the file as it is on disk."""
         return hashlib.sha256(self.data).hexdigest()
+
+    def neighbour(self, module: str) -> str | None:
+        """Return the text of a module of the same package, if there is one.
+
+        It is called as in an ``import``: ``.configuration_llama``, ``..llama.modeling_llama``,
+        ``package.layers``. Nothing outside the outermost package of this file is read.
+        """
+        path = _module_path(self.path.parent, module)
+        try:
+            status = None if path is None else path.stat()
+            if path is None or status is None or status.st_size > _MAX_NEIGHBOUR_BYTES:
+                return None
+            return _text(path, status.st_mtime_ns)
+        except (OSError, UnicodeDecodeError):
+            return None
 
     def encode(self, text: str) -> bytes:
         """Return a new text of this file as bytes."""
@@ -60,10 +113,13 @@ class SourceTree:
     root: Path
     files: Mapping[str, SourceFile]
     problems: tuple[Problem, ...]
+    configuration: Configuration = EVERYTHING
 
 
-def read_source_tree(root: Path) -> SourceTree:
+def read_source_tree(root: Path, configuration: Configuration | None = None) -> SourceTree:
     """Read every Python file below ``root``; hidden folders and environments are left out.
+
+    So is what the configuration excludes, unless it is the one file that was named.
 
     Raises:
         SourceError: there is nothing to read.
@@ -72,10 +128,13 @@ def read_source_tree(root: Path) -> SourceTree:
     if not root.exists():
         raise SourceError(f"no source at {root}", "give the folder that holds your Python files")
     base = root if root.is_dir() else root.parent
+    configuration = configuration or EVERYTHING
     files: dict[str, SourceFile] = {}
     problems: list[Problem] = []
     for path in [root] if root.is_file() else _python_files(root):
         relative = path.relative_to(base).as_posix()
+        if path != root and configuration.exclude and configuration.excludes(path.resolve()):
+            continue
         try:
             files[relative] = _read(path, relative)
         except OSError as error:
@@ -93,7 +152,7 @@ def read_source_tree(root: Path) -> SourceTree:
             )
     if not files and not problems:
         raise SourceError(f"no Python file below {root}", "give the folder of your program")
-    return SourceTree(root, base, files, tuple(problems))
+    return SourceTree(root, base, files, tuple(problems), configuration)
 
 
 def _python_files(root: Path) -> Iterator[Path]:

@@ -30,6 +30,8 @@ def explain(rule: Rule, console: Console) -> None:
     if isinstance(rule, Diagnostic):
         console.print("Do:", style="bold")
         console.print(Text(rule.advice))
+        if rule.requires:
+            console.print(Text(f"\nNeeds {rule.requires}"))
     else:
         _explain_substitution(rule, console)
 
@@ -37,6 +39,10 @@ def explain(rule: Rule, console: Console) -> None:
 def _explain_substitution(rule: Substitution, console: Console) -> None:
     console.print(Text(f"Kernels: {', '.join(rule.replaces)}"))
     console.print(Text(f"become:  {', '.join(rule.becomes)} (needs {rule.requires})"))
+    if rule.advice:
+        console.print(Text(f"\nNever written: {rule.advice}"))
+    if rule.silent:
+        console.print(Text(f"\nSilent in other runs: {rule.silent}"))
     conditions = {c.name: c.text for form in rule.forms for c in form.conditions}
     if conditions:
         console.print()

@@ -12,10 +12,11 @@ import click
 from npufix.advisor.cli import INPUT_ERROR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from rich.console import Console
 
+    from npufix.advisor.configuration import Configuration
     from npufix.reports.report import Report
 
 PATH = click.Path(path_type=Path)
@@ -37,6 +38,15 @@ def _moves(
     return tuple(moves)
 
 
+def _split(
+    context: click.Context,  # noqa: ARG001 - click's interface
+    parameter: click.Parameter,  # noqa: ARG001 - same
+    values: tuple[str, ...],
+) -> tuple[str, ...]:
+    """Return ``a,b`` and a repeated option as one list of names."""
+    return tuple(name for value in values for part in value.split(",") if (name := part.strip()))
+
+
 rank_option = click.option(
     "--rank", type=click.IntRange(min=0), help="Which of several ranks. Default: the slowest."
 )
@@ -47,6 +57,44 @@ path_map_option = click.option(
     callback=_moves,
     help="Where a folder of the profiled machine is here; may be repeated.",
 )
+
+
+rule_option = click.option(
+    "--rule", "--rules", "rules", multiple=True, metavar="ID", callback=_split,
+    help="Only this rule; may be repeated, or list several with commas.",
+)  # fmt: skip
+allow_option = click.option(
+    "--allow", multiple=True, metavar="CONDITION", callback=_split,
+    help="Vouch for a condition that is not proven; may be repeated.",
+)  # fmt: skip
+
+
+def read_configuration(
+    source: Path, rules: tuple[str, ...], allow: tuple[str, ...] = ()
+) -> Configuration:
+    """Return what the project asks for, and what the command line says above that.
+
+    Raises:
+        click.UsageError: there is no such rule or condition: a typing error would otherwise change
+            nothing, silently.
+
+    """
+    from npufix.advisor import configuration  # noqa: PLC0415 - not needed for --help
+
+    for name in rules:
+        if name.lower() not in configuration.rule_names():
+            raise click.UsageError(f"no rule {name}; see npufix rules")
+    for name in allow:
+        if name not in configuration.condition_names():
+            known = ", ".join(sorted(configuration.condition_names()))
+            raise click.UsageError(f"no condition {name}; there are {known}")
+    return configuration.read_configuration(source).with_command_line(rules, allow)
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Say on stderr what the user should know beside the report."""
+    for text in warnings:
+        click.echo(f"npufix: warning: {text}", err=True)
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import click
 
 from npufix.advisor.commands import common
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @click.command(
@@ -25,6 +22,7 @@ Examples:
 @click.option("--source", type=common.PATH, help="Folder (or file) of the profiled program.")
 @common.rank_option
 @common.path_map_option
+@common.rule_option
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True,
               help="How many hot operators to show.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
@@ -35,6 +33,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     source: Path | None,
     rank: int | None,
     path_map: tuple[tuple[str, str], ...],
+    rules: tuple[str, ...],
     top: int,
     output: Path | None,
     *,
@@ -51,7 +50,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.diagnosis import Options, diagnose  # noqa: PLC0415 - pandas is slow to load
     from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
 
+    configuration = common.read_configuration(source or Path(), rules)
     with common.progress("Reading the dump"):
-        tree = read_source_tree(source) if source else None
-        result = diagnose(dump, tree, Options(top, rank, path_map))
+        tree = read_source_tree(source, configuration) if source else None
+        result = diagnose(dump, tree, Options(top, rank, path_map, configuration))
+    common.warn(result.warnings)
     return common.finish(result.report, output, as_json=as_json, verbose=verbose)

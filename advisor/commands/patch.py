@@ -31,9 +31,8 @@ Examples:
 @click.option("-o", "--output", type=common.PATH, help="Write the patch to a file.")
 @click.option("--write", is_flag=True, help="Change the source files.")
 @click.option("--report", type=common.PATH, help="Write a report with verdicts: .md or .json.")
-@click.option("--rule", "rules", multiple=True, help="Only this rule; may be repeated.")
-@click.option("--allow", multiple=True, metavar="CONDITION",
-              help="Vouch for a condition that is not proven; may be repeated.")  # fmt: skip
+@common.rule_option
+@common.allow_option
 @click.option("--portable/--npu-only", default=None,
               help="Keep the old code for other devices. Default: unless the program imports"
               " torch_npu unconditionally.")  # fmt: skip
@@ -67,13 +66,14 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
     from npufix.rewriters.patch import write as write_files  # noqa: PLC0415 - same
 
-    _check_names(rules, allow)
+    configuration = common.read_configuration(source, rules, allow)
     with common.progress("Reading the dump and the source"):
-        tree = read_source_tree(source)
-        result = diagnose(dump, tree, Options(rank=rank, path_map=path_map)) if dump else scan(tree)
-    options = PatchOptions(frozenset(allow), frozenset(rules), portable, unverified)
+        tree = read_source_tree(source, configuration)
+        options = Options(rank=rank, path_map=path_map, configuration=configuration)
+        result = diagnose(dump, tree, options) if dump else scan(tree)
+    common.warn(result.warnings)
     with common.progress("Verifying"):
-        patched = patch(result, tree, options)
+        patched = patch(result, tree, PatchOptions(portable, unverified))
     finished = _with_verdicts(result.report, patched)
     if write:
         write_files(patched.changes)
@@ -85,22 +85,6 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         finished = _with_next_step(finished, output)
     _show(finished, patched, output=output, write=write, as_json=as_json, verbose=verbose)
     return common.exit_status(finished)
-
-
-def _check_names(rules: tuple[str, ...], allow: tuple[str, ...]) -> None:
-    """Refuse names that nothing has: a typing error would otherwise change nothing, silently."""
-    from npufix.rules.registry import all_rules  # noqa: PLC0415 - not needed for --help
-
-    known = {name for rule in all_rules() for name in (rule.id, rule.name)}
-    conditions = {c.name for r in all_rules() for f in r.forms for c in f.conditions}
-    for name in rules:
-        if name not in known:
-            raise click.UsageError(f"no rule {name}; see npufix rules")
-    for name in allow:
-        if name not in conditions:
-            raise click.UsageError(
-                f"no condition {name}; there are {', '.join(sorted(conditions))}"
-            )
 
 
 def _with_verdicts(report: Report, patched: Patched) -> Report:

@@ -33,19 +33,9 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
         rows = [_row(rule) for rule in every_rule()]
         common.print_json(msgspec.json.format(msgspec.json.encode(rows)).decode())
         return
-    from rich.table import Table  # noqa: PLC0415 - same
+    from npufix.reports.rule_table import show_rules  # noqa: PLC0415 - same
 
-    from npufix.rules.substitution import Substitution  # noqa: PLC0415 - same
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("Id", "Table", "Slow pattern", "Kernels become"):
-        table.add_column(name, overflow="fold")
-    for rule in every_rule():
-        becomes = ", ".join(rule.becomes) if isinstance(rule, Substitution) else ""
-        table.add_row(rule.id, rule.table, rule.summary, becomes)
-    out = common.console()
-    out.print(table)
-    out.print("\nnpufix rules show ID explains one.", style="dim")
+    show_rules(every_rule(), common.console())
 
 
 def _row(rule: Rule) -> dict[str, object]:
@@ -53,12 +43,14 @@ def _row(rule: Rule) -> dict[str, object]:
 
     row = {"id": rule.id, "name": rule.name, "table": rule.table, "summary": rule.summary}
     if not isinstance(rule, Substitution):
-        return {**row, "advice": rule.advice, "requires": rule.requires}
+        return {**row, "requires": rule.requires, "advice": rule.advice}
     return {
         **row,
         "replaces": list(rule.replaces),
         "becomes": list(rule.becomes),
         "requires": rule.requires,
+        "advice": rule.advice,
+        "silent": rule.silent,
         "conditions": {c.name: c.text for form in rule.forms for c in form.conditions},
     }
 

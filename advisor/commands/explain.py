@@ -1,0 +1,71 @@
+"""``npufix explain``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from npufix.advisor.commands import common
+
+if TYPE_CHECKING:
+    from npufix.advisor.source_tree import SourceFile
+
+
+def _place(
+    context: click.Context,  # noqa: ARG001 - click's interface
+    parameter: click.Parameter,  # noqa: ARG001 - same
+    value: str,
+) -> tuple[Path, int]:
+    """Split ``FILE:LINE`` at its last colon."""
+    path, _, line = value.rpartition(":")
+    if not path or not line.isdecimal():
+        raise click.BadParameter(f"{value!r} is not FILE:LINE, as in model.py:75")
+    return Path(path), int(line)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  npufix explain src/norm.py:22
+  npufix explain src/norm.py:22 --rule NPU101 --json"""
+)
+@click.argument("place", callback=_place, metavar="FILE:LINE")
+@common.rule_option
+@click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
+def command(place: tuple[Path, int], rules: tuple[str, ...], *, as_json: bool) -> None:
+    """Say why a line is found, or why not: what FILE:LINE lacks to match a rule.
+
+    Rules that match are shown with their conditions, those that nearly match with the operation
+    at which their pattern and the code part. Nothing of the source is executed.
+    """
+    path, line = place
+    from npufix.advisor.explaining import explain  # noqa: PLC0415 - not needed for --help
+    from npufix.rules.registry import all_rules  # noqa: PLC0415 - same
+
+    file = _file(path)
+    configuration = common.read_configuration(path, rules)
+    wanted = [rule for rule in all_rules() if configuration.wants(rule)]
+    found = explain(file, line, wanted, configuration)
+    if as_json:
+        import msgspec  # noqa: PLC0415 - same
+
+        common.print_json(msgspec.json.format(msgspec.json.encode(found)).decode())
+        return
+    from npufix.reports.terminal_explanation import show  # noqa: PLC0415 - same
+
+    show(found, common.console())
+
+
+def _file(path: Path) -> SourceFile:
+    from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - not needed for --help
+
+    if path.is_dir():
+        raise click.UsageError(f"{path} is a folder; name a file and a line: FILE:LINE")
+    if not path.exists():
+        raise click.UsageError(f"no file {path}; name a file and a line: FILE:LINE")
+    tree = read_source_tree(path)
+    for problem in tree.problems:
+        raise click.UsageError(f"{path}: {problem.what}; {problem.remedy}")
+    return next(iter(tree.files.values()))

@@ -1,0 +1,68 @@
+"""An explanation of one line of code on a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from npufix.reports.terminal_text import indented
+from npufix.reports.wording import plain, signed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from npufix.reports.explanation import Explanation, Matching, Parted, Stated
+
+_NEAR_SHOWN = 5
+
+
+def show(explanation: Explanation, console: Console) -> None:
+    """Print which rules match at a line, which nearly do, and why the others do not."""
+    where = explanation.function or "the top level"
+    console.print(Text(plain(f"{explanation.path}:{explanation.line} in {where}"), "bold"))
+    if explanation.remark:
+        console.print(Text(explanation.remark))
+    for match in explanation.matches:
+        _show_match(match, console)
+    for parted in explanation.refused:
+        _title(parted, "matches, but the code is left alone", console)
+        for reason in parted.reasons:
+            indented(plain(reason), console)
+    for parted in explanation.near[:_NEAR_SHOWN]:
+        share = f"{parted.agreeing} of {parted.operations} operations agree"
+        _title(parted, f"nearly matches: {share}", console)
+        for reason in parted.reasons:
+            indented(plain(reason), console)
+    if not (explanation.matches or explanation.refused or explanation.near):
+        console.print("\nNo rule looks like this code.")
+
+
+def _title(parted: Parted, what: str, console: Console) -> None:
+    console.print()
+    console.print(
+        Text.assemble((f"{parted.rule} {parted.name}", "bold"), f" at line {parted.line} {what}")
+    )
+
+
+def _show_match(match: Matching, console: Console) -> None:
+    console.print()
+    console.print(
+        Text.assemble(
+            (f"{match.rule} {match.name}", "bold"), f" matches at line {match.line}: {match.safety}"
+        )
+    )
+    for line in map(_condition, match.conditions):
+        indented(plain(line), console)
+    if match.not_written:
+        indented(plain(f"not written: {match.not_written}"), console)
+    sign = "-" if match.replacement else " "
+    indented(Text("\n".join(map(plain, signed(match.code, sign))), "red"), console)
+    if match.replacement:
+        indented(Text("\n".join(map(plain, signed(match.replacement, "+"))), "green"), console)
+
+
+def _condition(condition: Stated) -> str:
+    if condition.basis == "open":
+        return f"{condition.name}: open, only if {condition.text}; --allow {condition.name}"
+    return f"{condition.name}: proven by the {condition.basis}"

@@ -1,0 +1,144 @@
+"""``npufix explain``: which rules match at a line, which nearly do, and where they part."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Npufix = Callable[..., subprocess.CompletedProcess[str]]
+
+MODEL = """\
+import torch
+from torch import nn
+
+
+class Norm(nn.Module):
+    def __init__(self, dim: int, eps: float = 1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor):
+        v = x.float().pow(2).mean(-1, keepdim=True)
+        y = (x.float() * torch.rsqrt(v + self.eps)).to(x.dtype)
+        return self.weight * y
+
+    def without_eps(self, x: torch.Tensor):
+        v = x.float().pow(2).mean(-1, keepdim=True)
+        y = (x.float() * torch.rsqrt(v)).to(x.dtype)
+        return self.weight * y
+
+    def without_weight(self, x: torch.Tensor):
+        v = x.float().pow(2).mean(-1, keepdim=True)
+        return (x.float() * torch.rsqrt(v + self.eps)).to(x.dtype)
+
+
+@torch.jit.script
+def compiled(x: torch.Tensor, n: int):
+    return x.repeat_interleave(n, dim=0)
+
+
+def numbers(x: torch.Tensor, sizes: torch.Tensor):
+    a = x.repeat_interleave(3, dim=0)  # npufix: ignore[NPU203]
+    return a, torch.repeat_interleave(x, sizes, dim=0), x.sin()
+"""
+
+
+def line_of(code: str, after: str = "") -> int:
+    lines = MODEL.splitlines()
+    start = next(n for n, line in enumerate(lines) if after in line)
+    return next(n for n in range(start, len(lines)) if code in lines[n]) + 1
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.py"
+    path.write_text(MODEL, encoding="utf-8")
+    return path
+
+
+def explained(inside: Npufix, model: Path, line: int, *options: str) -> dict[str, list[dict]]:
+    done = inside("explain", f"{model}:{line}", "--json", *options)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_a_match_is_shown_from_every_line_that_takes_part(inside: Npufix, model: Path) -> None:
+    for code in ("v = x.float()", "y = (x", "return self.weight"):
+        found = explained(inside, model, line_of(code, "def forward"))
+        (norm,) = (m for m in found["matches"] if m["rule"] == "NPU101")
+        bases = {c["name"]: c["basis"] for c in norm["conditions"]}
+        assert bases["number-eps"] == "source"
+        assert bases["same-dtype"] == "open"
+        assert "npu_rms_norm" in norm["replacement"]
+    shown = inside("explain", f"{model}:{line_of('v = x', 'def forward')}").stdout
+    assert "--allow same-dtype" in " ".join(shown.split())
+
+
+def test_a_near_miss_says_where_the_pattern_and_the_code_part(inside: Npufix, model: Path) -> None:
+    found = explained(inside, model, line_of("y =", "def without_eps"), "--rule", "NPU101")
+    (near,) = found["near"]
+    (reason,) = near["reasons"]
+    mean = "x.float().pow(2).mean(-1, keepdim=True)"
+    assert reason.startswith(f"line {line_of('v =', 'def without_eps')}: expected ")
+    assert reason.endswith(f"+ eps: here {mean} is not part of one")
+    assert near["agreeing"] < near["operations"]
+
+
+def test_what_the_pattern_has_around_the_code_is_said(inside: Npufix, model: Path) -> None:
+    found = explained(inside, model, line_of("return", "def without_weight"), "--rule", "NPU101")
+    assert any("weight" in reason for near in found["near"] for reason in near["reasons"])
+
+
+def test_compiled_and_ignored_code_say_so(inside: Npufix, model: Path) -> None:
+    found = explained(inside, model, line_of("return", "def compiled"))
+    assert "compiled: @torch.jit.script" in str(found["remark"])
+    assert found["matches"] == []
+    ignored = explained(inside, model, line_of("a = x.repeat"), "--rule", "NPU203")
+    (match,) = ignored["matches"]
+    assert "npufix: ignore[NPU203]" in match["not_written"]
+
+
+def test_a_condition_that_fails_is_named(inside: Npufix, model: Path) -> None:
+    line = line_of("return a, torch")
+    found = explained(inside, model, line, "--rule", "NPU203")
+    (refused,) = found["refused"]
+    assert refused["reasons"][0].startswith("int-repeats: ")
+
+
+def test_the_line_of_a_definition_means_all_of_it(inside: Npufix, model: Path) -> None:
+    found = explained(inside, model, line_of("class Norm"), "--rule", "NPU101")
+    assert [m["line"] for m in found["matches"]] == [line_of("return", "def forward")]
+    head = explained(inside, model, line_of("def without_eps"), "--rule", "NPU101")
+    assert head["matches"] == []
+    assert [n["line"] for n in head["near"]] == [line_of("return", "def without_eps")]
+
+
+def test_a_line_that_looks_like_no_rule(inside: Npufix, model: Path) -> None:
+    done = inside("explain", f"{model}:{line_of('super().__init__')}")
+    assert done.returncode == 0
+    assert "No rule looks like this code." in done.stdout
+
+
+def test_bad_places(inside: Npufix, model: Path) -> None:
+    broken = model.with_name("broken.py")
+    broken.write_text("import torch\nx = = 1\n", encoding="utf-8")
+    for place, words in (
+        (f"{model}:999", "has no line 999"),
+        (f"{model}:0", "has no line 0"),
+        (str(model), "is not FILE:LINE"),
+        (f"{model.parent}:3", "is a folder"),
+        (f"{model.with_name('gone.py')}:3", "no file"),
+        (f"{broken}:1", "broken.py:2: not valid Python"),
+    ):
+        done = inside("explain", place)
+        assert done.returncode == 2, place
+        assert done.stdout == ""
+        assert words in " ".join(done.stderr.split())
