@@ -22,7 +22,7 @@ demo: .venv/ready
 	@echo "The report is $(OUT)/report.md, the patch is $(OUT)/npufix.patch"
 
 test: .venv/test-ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 lint: .venv/test-ready
 	$(BIN)/ruff check .

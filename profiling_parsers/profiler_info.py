@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from npufix.profiling_parsers.profile import Environment, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 _METADATA = "profiler_metadata.json"
@@ -30,13 +30,6 @@ _CHIPS: Mapping[int, str] = {
     7: "Ascend310B",
     15: "Ascend950",
 }
-_FAMILIES = (
-    (r"Ascend910B[0-9]*|Ascend910_93\w*|Ascend950\w*", "Atlas A2 or later"),
-    (r"Ascend910(A|Pro\w*|Premium\w*)?", "Atlas training series (910A)"),
-    (r"Ascend310P\w*", "Atlas inference series (310P)"),
-)
-_MIXED_CORES = frozenset({"MIX_AIC", "MIX_AIV"})
-
 
 _Value = TypeVar("_Value", str, int)
 
@@ -79,20 +72,6 @@ def read_environment(dump: Path) -> tuple[Environment, list[Problem]]:
         simulated=_text(metadata.get("simulated")),
     )
     return environment, problems
-
-
-def chip_family(environment: Environment, cores: Collection[str]) -> str | None:
-    """Return the generation of the chip and how that is known, ``None`` if it is not certain.
-
-    ``cores`` are the values of ``core`` in ``Profile.kernels``. Kernels that use the cube and the
-    vector cores at once exist only where these are apart, from Atlas A2 on. ``AI_VECTOR_CORE``
-    alone does not tell, a 310P has such cores too, and ``AI_CORE`` alone is every chip.
-    """
-    for pattern, family in _FAMILIES:
-        if environment.chip is not None and re.fullmatch(pattern, environment.chip):
-            return f"{family}: the chip is {environment.chip}"
-    mixed = sorted(_MIXED_CORES.intersection(cores))
-    return f"Atlas A2 or later: it has {mixed[0]} kernels" if mixed else None
 
 
 def _info_paths(dump: Path, rank: int | None, problems: list[Problem]) -> list[Path]:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npufix.profiling_parsers.profile import Environment
-from npufix.profiling_parsers.profiler_info import chip_family, read_environment
+from npufix.profiling_parsers.profiler_info import read_environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,27 +157,3 @@ def test_any_json_anywhere(
     for text in (environment.cann, environment.chip, environment.profiler_level):
         assert text is None or isinstance(text, str)
     assert all(isinstance(value, str) for value in environment.variables.values())
-
-
-@pytest.mark.parametrize(
-    ("chip", "cores", "family"),
-    [
-        ("Ascend910B3", (), "A2 or later: the chip is Ascend910B3"),
-        ("Ascend910_9362", ("AI_CORE",), "A2 or later"),
-        ("Ascend910B", (), "A2 or later"),
-        ("Ascend910A", ("AI_CORE",), "910A"),
-        ("Ascend910ProB", (), "910A"),
-        ("Ascend310P3", ("AI_VECTOR_CORE",), "310P"),
-        (None, ("AI_CORE", "MIX_AIC"), "A2 or later: it has MIX_AIC kernels"),
-        (None, ("MIX_AIV", "AI_CORE"), "A2 or later"),
-        ("AscendX", ("MIX_AIV",), "A2 or later"),
-        (None, ("AI_CORE", "AI_VECTOR_CORE", "AI_CPU"), None),
-        (None, (), None),
-        ("NVIDIA A100-SXM4-40GB", (), None),
-    ],
-)
-def test_the_family_of_the_chip(
-    chip: str | None, cores: tuple[str, ...], family: str | None
-) -> None:
-    found = chip_family(Environment(chip=chip), cores)
-    assert found == family if family is None else family in str(found)

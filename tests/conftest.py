@@ -1,0 +1,8 @@
+"""One thread per process: two workers on two cores, and sums that do not depend on either."""
+
+from __future__ import annotations
+
+import os
+
+# Read by torch when it is imported; tensors of tests are too small to share out anyway.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
