@@ -66,7 +66,7 @@ class Site:
     proofs: tuple[Proof, ...]
     rewrite: Rewrite | None
     problem: str
-    """Why the tool cannot write the change; empty if it can."""
+    """Why the tool does not write the change; empty if it can."""
     operators: frozenset[str]
     """The names under which a profile records what the pattern stands for."""
     function_lines: tuple[int, int]
@@ -341,7 +341,7 @@ def _site(source: str, flow: FunctionFlow, found: _Candidate, *, portable: bool)
         lines=_lines(flow, match),
         proofs=found.proofs,
         rewrite=new,
-        problem=problem,
+        problem=found.rule.advice or problem,
         operators=frozenset(name for node in match.covered for name in aten_names(node)),
         function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
     )
