@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.canonical import SIGNATURES
@@ -152,12 +153,18 @@ class _Library(ast.NodeTransformer):
 
     def _is_taken(self, name: str) -> bool:
         """Tell whether anything in the module has this name."""
-        nodes = ast.walk(self.tree or ast.Module([], []))
-        return any(
-            name in {getattr(n, "id", ""), getattr(n, "name", ""), getattr(n, "arg", "")}
-            or name == getattr(n, "asname", "")
-            for n in nodes
-        )
+        return self.tree is not None and name in _names_of(self.tree)
+
+
+@lru_cache(maxsize=2)
+def _names_of(tree: ast.Module) -> frozenset[str]:
+    """Return every name in a module, whatever it stands for."""
+    found = {
+        getattr(node, field, "")
+        for node in ast.walk(tree)
+        for field in ("id", "name", "arg", "asname")
+    }
+    return frozenset(name for name in found if isinstance(name, str))
 
 
 def _dotted(parts: list[str]) -> ast.expr:
