@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 # Weights are floating point, so tensors of the same dtype are as well.
 _SAME_DTYPE = "same-dtype"
-# Operators for inference have no gradient, so none is compared.
-_INFERENCE = "inference"
 _ACTIVATION = "activation-is-"
 
 
@@ -116,7 +114,7 @@ def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: boo
         or any(p.condition.name == _SAME_DTYPE for p in site.proofs),
         probe=site.rewrite.probe,
         vouched=_promised(site),
-        inference=any(p.condition.name == _INFERENCE for p in site.proofs),
+        inference=any(p.condition.excludes_gradients for p in site.proofs),
     )
 
 

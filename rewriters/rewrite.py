@@ -196,23 +196,14 @@ def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, portable:
 
 def _unbound(new: FunctionFlow, removed: Sequence[ast.stmt]) -> str | None:
     """Return what is wrong if a name is read that is bound no more, be it for nothing."""
-    names = set().union(*map(_targets, removed))
-    if not any(new.graph.has("global", new.names.imports.get(name, name)) for name in names) and (
-        not any(new.graph.has("unset", name) for name in names)
-    ):
+    names = sorted(set().union(*map(_targets, removed)))
+    leaves = {("global", new.names.imports.get(name, name)): name for name in names}
+    leaves |= {("unset", name): name for name in names}
+    if not any(new.graph.has(*leaf) for leaf in leaves):
         return None
-    seen: set[Node] = set()
-    left = [evaluation.node for evaluation in new.evaluations]
-    while left:
-        node = left.pop()
-        if node not in seen:
-            seen.add(node)
-            left += node.args
-    for name in sorted(names):
-        read = new.names.imports.get(name, name)
-        if any((n.op, n.value) in {("global", read), ("unset", name)} for n in seen):
-            return f"{name} is read elsewhere in the function"
-    return None
+    read = {(n.op, n.value) for e in new.evaluations for n in e.node.walk()}
+    lost = [name for leaf, name in leaves.items() if leaf in read]
+    return f"{lost[0]} is read elsewhere in the function" if lost else None
 
 
 def _check_layout(match: Match, edit: Edit) -> None:

@@ -288,7 +288,7 @@ def _open(found: _Candidate) -> int:
 
 
 def _asks_for_inference(found: _Candidate) -> bool:
-    return any(p.condition.name == "inference" and p.basis is Basis.OPEN for p in found.proofs)
+    return any(p.condition.excludes_gradients and p.basis is Basis.OPEN for p in found.proofs)
 
 
 def _width(match: Match) -> int:

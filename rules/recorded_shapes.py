@@ -53,11 +53,6 @@ def same_elements(written: tuple[Shape, ...], read: tuple[Shape, ...]) -> bool:
     return any(elements(shape) in lengths for shape in read if shape)
 
 
-def same_tensor(written: tuple[Shape, ...], read: tuple[Shape, ...]) -> bool:
-    """Tell whether a result has the shape of one of the tensors that are read."""
-    return any(shape in written for shape in read if shape)
-
-
 def split_among_ranks(written: tuple[Shape, ...], read: tuple[Shape, ...]) -> bool:
     """Tell whether one of the tensors that are read is an equal part of a result."""
     whole = [elements(shape) for shape in written if shape]

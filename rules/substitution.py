@@ -210,12 +210,16 @@ class Condition:
     """Something that must hold at a site for a rewrite to be equal."""
 
     name: str
-    """What ``--allow`` takes: ``same-dtype``. A form under the condition ``inference`` is verified
-    without gradients, as operators for inference have none."""
+    """What ``--allow`` takes: ``same-dtype``."""
     text: str
     """One sentence that a user can decide on."""
     holds: Callable[[Site], bool | None]
     """True: proven at this site; False: the rewrite would be wrong; None: not known."""
+
+    @property
+    def excludes_gradients(self) -> bool:
+        """Whether it says that no gradient is needed: operators for inference have none."""
+        return self.name == "inference"
 
 
 @dataclass(frozen=True, eq=False, slots=True)

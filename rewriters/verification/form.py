@@ -40,8 +40,6 @@ T = TypeVar("T")
 _ROUNDS = 24
 _RULE_S = 60.0
 """A rule is no stranger's code, and its first call may import half of torch."""
-_INFERENCE = "inference"
-"""The condition of a form whose operators have no gradient."""
 
 
 class SeededDraw:
@@ -106,7 +104,7 @@ def verify_form(form: Form, seed: int = 0, rounds: int = _ROUNDS) -> Verdict:
     """
     pattern, replacement = bind_torch(form.pattern), bind_torch(form.replacement)
     inputs = bind_torch(form.inputs)
-    inference = any(condition.name == _INFERENCE for condition in form.conditions)
+    inference = any(condition.excludes_gradients for condition in form.conditions)
     modes: tuple[Gradients, ...] = ("none",) if inference else ("leaf", "copy", "none")
     judge, kernels, changed, raised = Judge(), set[str](), set[str](), ""
     for number in range(seed, seed + rounds):

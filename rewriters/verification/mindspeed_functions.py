@@ -17,54 +17,39 @@ from npufix.rewriters.verification.kernels.common import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 _DIMS = 3
 
 
-def npu_dropout_add_layer_norm(  # noqa: PLR0913, PLR0917 — MindSpeed's signature
-    x0: Tensor,
-    residual: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    dropout_p: float,
-    epsilon: float,
-    rowscale: Tensor | None = None,
-    layerscale: Tensor | None = None,
-    prenorm: bool = False,  # noqa: FBT001, FBT002 — MindSpeed's signature
-    residual_in_fp32: bool = False,  # noqa: FBT001, FBT002 — MindSpeed's signature
-    return_dropout_mask: bool = False,  # noqa: FBT001, FBT002 — MindSpeed's signature
-) -> Any:  # noqa: ANN401 — a tensor or several
-    """Return LayerNorm of the dropped input plus the residual; then what was asked for."""
-    name = "npu_dropout_add_layer_norm"
-    scales = (rowscale, layerscale)
-    total, mask = _added(name, x0, residual, weight, bias, dropout_p, *scales)
-    centred = total - total.mean(-1, keepdim=True)
-    normalised = _scaled(centred, weight, bias, epsilon).to(x0.dtype)
-    _refuse_float32(name, residual, prenorm=prenorm, wanted=residual_in_fp32)
-    return _results(normalised, total.to(x0.dtype), mask, prenorm, return_dropout_mask)
+def _fused(name: str, *, centred: bool) -> Callable[..., Any]:
+    """Return the function of a norm: that of a LayerNorm takes the mean off first."""
 
+    def fused(  # noqa: PLR0913, PLR0917 — MindSpeed's signature
+        x0: Tensor,
+        residual: Tensor | None,
+        weight: Tensor,
+        bias: Tensor | None,
+        dropout_p: float,
+        epsilon: float,
+        rowscale: Tensor | None = None,
+        layerscale: Tensor | None = None,
+        prenorm: bool = False,  # noqa: FBT001, FBT002 — MindSpeed's signature
+        residual_in_fp32: bool = False,  # noqa: FBT001, FBT002 — MindSpeed's signature
+        return_dropout_mask: bool = False,  # noqa: FBT001, FBT002 — MindSpeed's signature
+    ) -> Any:  # noqa: ANN401 — a tensor or several
+        """Return the norm of the dropped input plus the residual; then what was asked for."""
+        scales = (rowscale, layerscale)
+        total, mask = _added(name, x0, residual, weight, bias, dropout_p, *scales)
+        shifted = total - total.mean(-1, keepdim=True) if centred else total
+        normalised = _scaled(shifted, weight, bias, epsilon).to(x0.dtype)
+        _refuse_float32(name, residual, prenorm=prenorm, wanted=residual_in_fp32)
+        return _results(normalised, total.to(x0.dtype), mask, prenorm, return_dropout_mask)
 
-def npu_dropout_add_rms_norm(  # noqa: PLR0913, PLR0917 — MindSpeed's signature
-    x0: Tensor,
-    residual: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    dropout_p: float,
-    epsilon: float,
-    rowscale: Tensor | None = None,
-    layerscale: Tensor | None = None,
-    prenorm: bool = False,  # noqa: FBT001, FBT002 — MindSpeed's signature
-    residual_in_fp32: bool = False,  # noqa: FBT001, FBT002 — MindSpeed's signature
-    return_dropout_mask: bool = False,  # noqa: FBT001, FBT002 — MindSpeed's signature
-) -> Any:  # noqa: ANN401 — a tensor or several
-    """Return RMSNorm of the dropped input plus the residual; then what was asked for."""
-    name = "npu_dropout_add_rms_norm"
-    scales = (rowscale, layerscale)
-    total, mask = _added(name, x0, residual, weight, bias, dropout_p, *scales)
-    normalised = _scaled(total, weight, bias, epsilon).to(x0.dtype)
-    _refuse_float32(name, residual, prenorm=prenorm, wanted=residual_in_fp32)
-    return _results(normalised, total.to(x0.dtype), mask, prenorm, return_dropout_mask)
+    fused.__name__ = name
+    return fused
 
 
 def _added(  # noqa: PLR0913, PLR0917 — what both functions take
@@ -141,10 +126,9 @@ def modules() -> dict[str, types.ModuleType]:
         raise NoReferenceKernelError(f"there is no reference kernel for mindspeed.ops.{name}")
 
     found["mindspeed.ops"].__dict__["__getattr__"] = missing
-    for function in (npu_dropout_add_layer_norm, npu_dropout_add_rms_norm):
-        short = function.__name__.removeprefix("npu_")
+    for short, centred in (("dropout_add_layer_norm", True), ("dropout_add_rms_norm", False)):
         module = types.ModuleType(f"mindspeed.ops.{short}")
-        module.__dict__[function.__name__] = function
+        module.__dict__[f"npu_{short}"] = _fused(f"npu_{short}", centred=centred)
         found["mindspeed.ops"].__dict__[short] = module
         found[module.__name__] = module
     for module in found.values():

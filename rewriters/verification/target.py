@@ -58,11 +58,6 @@ class Case:
         return f"{self.assignment}{flavour}{mode}{weights}{made}"
 
     @property
-    def broadcasts(self) -> bool:
-        """Whether some tensor has a dimension of one, or none: what broadcasting stretches."""
-        return any(1 in shape or not shape for shape in _shapes(self.assignment.specs))
-
-    @property
     def size(self) -> int:
         """The number of elements of all tensors: what makes a counterexample small."""
         return sum(torch.Size(shape).numel() for shape in _shapes(self.assignment.specs))

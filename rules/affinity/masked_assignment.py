@@ -32,6 +32,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.masked_assignment_examples import REWRITTEN
+from npufix.rules.masks import (
+    BOOLEAN_MASK,
+    SAME_DEVICE,
+    SAME_RANK_MASK,
+    VECTOR_MASK,
+    WRITTEN_TENSOR,
+)
 from npufix.rules.substitution import (
     Condition,
     Draw,
@@ -204,37 +211,12 @@ def _unknown_fits(site: Site) -> bool | None:
     return True if site.is_number("value") and site.dtype("x") in _WIDE_FLOATS else None
 
 
-def _vectors(site: Site, *names: str) -> bool | None:
-    ranks = [site.ndim(name) for name in names]
-    if any(rank not in {None, 1} for rank in ranks):
-        return False
-    return True if None not in ranks else None
-
-
 def _is_column_mask(site: Site) -> bool | None:
     more = site.more_dims("x", "mask")
     # The first dimension of a matrix is taken: a mask has one left, or none.
     return (True if site.ndim("x") == _MATRIX else None) if more is None else more == 1
 
 
-def _same_rank(site: Site) -> bool | None:
-    same = site.same_ndim("x", "mask")
-    # An index has no more dimensions than the tensor; one without any covers a vector as well.
-    least = site.is_test_of("mask", "x") or site.covers("mask", "x") or site.ndim("x") == 1
-    return True if same is None and least else same
-
-
-BOOLEAN_MASK = Condition(
-    "boolean-mask",
-    "the index is a tensor of dtype bool",
-    # a comparison of the tensor with something is one, if the tensor is none of NumPy
-    lambda site: site.is_test_of("mask", "x") or site.is_bool_tensor("mask"),
-)
-SAME_RANK_MASK = Condition(
-    "same-rank-mask",
-    "the mask has as many dimensions as the tensor it is used on",
-    _same_rank,
-)
 ROW_MASK = Condition(
     "row-mask",
     "the mask has one dimension less than the tensor it is used on",
@@ -250,27 +232,12 @@ COLUMN_MASK = Condition(
     "the mask has the shape of the tensor without its first dimension",
     _is_column_mask,
 )
-VECTOR_MASK = Condition(
-    "vector-mask",
-    "the tensor and the mask have one dimension",
-    lambda site: _vectors(site, "x", "mask"),
-)
-IS_TENSOR = Condition(
-    "is-tensor",
-    "the object that is written to is a torch tensor, not a NumPy array",
-    lambda site: site.is_tensor("x"),
-)
-SAME_DEVICE = Condition(
-    "same-device",
-    "the mask is on the device of the tensor",
-    lambda site: site.same_device("x", "mask"),
-)
 FITS = Condition(
     "value-fits-dtype",
     "the value is a number that the dtype of the tensor can hold",
     _fits,
 )
-START = (BOOLEAN_MASK, IS_TENSOR, SAME_DEVICE, FITS)
+START = (BOOLEAN_MASK, WRITTEN_TENSOR, SAME_DEVICE, FITS)
 
 RULE = Substitution(
     id="NPU201",

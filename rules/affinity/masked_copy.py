@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from npufix.rules.masks import BOOLEAN_MASK, SAME_DEVICE, SAME_RANK_MASK, WRITTEN_TENSOR
 from npufix.rules.substitution import (
     Condition,
     Draw,
@@ -149,40 +150,12 @@ def _is_number(site: Site) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _same_rank(site: Site) -> bool | None:
-    same = site.same_ndim("x", "mask")
-    # An index has no more dimensions than the tensor; one without any covers a vector as well.
-    least = site.is_test_of("mask", "x") or site.covers("mask", "x") or site.ndim("x") == 1
-    return True if same is None and least else same
-
-
-BOOLEAN_MASK = Condition(
-    "boolean-mask",
-    "the index is a tensor of dtype bool",
-    # a comparison of the tensor with something is one, if the tensor is none of NumPy
-    lambda site: site.is_test_of("mask", "x") or site.is_bool_tensor("mask"),
-)
-IS_TENSOR = Condition(
-    "is-tensor",
-    "the object that is written to is a torch tensor, not a NumPy array",
-    lambda site: site.is_tensor("x"),
-)
-SAME_DEVICE = Condition(
-    "same-device",
-    "the mask is on the device of the tensor",
-    lambda site: site.same_device("x", "mask"),
-)
-SAME_RANK_MASK = Condition(
-    "same-rank-mask",
-    "the mask has as many dimensions as the tensor it is used on",
-    _same_rank,
-)
 ONE_SHAPE = Condition(
     "same-rank-mask", "the mask and both tensors have the same dimensions", _one_shape
 )
 ONE_VECTOR = Condition("vector-mask", "the mask and both tensors have one dimension", _vectors)
 IS_NUMBER = Condition("is-number", "the literal is a number", _is_number)
-TAKEN = (BOOLEAN_MASK, IS_TENSOR, SAME_DEVICE)
+TAKEN = (BOOLEAN_MASK, WRITTEN_TENSOR, SAME_DEVICE)
 CHANGED = (*TAKEN, SAME_RANK_MASK, IS_NUMBER)
 
 RULE = Substitution(

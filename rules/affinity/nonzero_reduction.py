@@ -24,12 +24,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from npufix.rules.masks import BOOLEAN_MASK, SAME_RANK_MASK, VECTOR_MASK
 from npufix.rules.substitution import (
     Condition,
     Draw,
     Form,
     Rewritten,
-    Site,
     Substitution,
     either,
 )
@@ -159,37 +159,11 @@ def _masked(draw: Draw, shape: tuple[int, ...]) -> dict[str, Any]:
     return {"x": torch.where(mask, kept, other), "mask": mask}
 
 
-def _vector(site: Site) -> bool | None:
-    ranks = [site.ndim("x"), site.ndim("mask")]
-    if any(rank not in {None, 1} for rank in ranks):
-        return False
-    return True if None not in ranks else None
-
-
-def _same_rank(site: Site) -> bool | None:
-    same = site.same_ndim("x", "mask")
-    # An index has no more dimensions than the tensor; one without any covers a vector as well.
-    least = site.is_test_of("mask", "x") or site.covers("mask", "x") or site.ndim("x") == 1
-    return True if same is None and least else same
-
-
-BOOLEAN_MASK = Condition(
-    "boolean-mask",
-    "the index is a tensor of dtype bool",
-    # a comparison of the tensor with something is one, if the tensor is none of NumPy
-    lambda site: site.is_test_of("mask", "x") or site.is_bool_tensor("mask"),
-)
 IS_TENSOR = Condition(
     "is-tensor",
     "the object is a torch tensor, not a NumPy array",
     lambda site: site.is_tensor("x"),
 )
-SAME_RANK = Condition(
-    "same-rank-mask",
-    "the mask has as many dimensions as the tensor it is used on",
-    _same_rank,
-)
-VECTOR = Condition("vector-mask", "the tensor and the mask have one dimension", _vector)
 MASK_IS_TENSOR = Condition(
     "is-tensor",
     "the object is a torch tensor, not a NumPy array",
@@ -213,8 +187,8 @@ RULE = Substitution(
         Form(elements, any_set, mask_inputs, (MASK_IS_TENSOR, HAS_DIMENSIONS)),
         Form(no_elements, none_set, mask_inputs, (MASK_IS_TENSOR, HAS_DIMENSIONS)),
         Form(counted, count, mask_inputs, (MASK_IS_TENSOR,)),
-        Form(picked, masked, picked_inputs, (BOOLEAN_MASK, IS_TENSOR, SAME_RANK)),
-        Form(picked_by_index, masked, vector_inputs, (BOOLEAN_MASK, IS_TENSOR, VECTOR)),
+        Form(picked, masked, picked_inputs, (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK)),
+        Form(picked_by_index, masked, vector_inputs, (BOOLEAN_MASK, IS_TENSOR, VECTOR_MASK)),
     ),
     replaces=("NonZero", "NonZeroV2", "Index", "IndexByTensor", "GatherV2", "MaskedSelect"),
     becomes=("ReduceAny", "ReduceSum", "SelectV2"),
