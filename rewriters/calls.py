@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from npufix.rewriters import halves, torch_names
 from npufix.rewriters.attributes import assigned_values
 from npufix.rewriters.canonical import constructed, random_op, tensor_op
-from npufix.rewriters.dataflow import UnsupportedCodeError
+from npufix.rewriters.dataflow import ReadAgainError, UnsupportedCodeError
 from npufix.rewriters.helpers import HelperReader
 from npufix.rewriters.neighbours import imported_function
 from npufix.rewriters.submodules import Submodule, made_by, submodule
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from npufix.rewriters.names import FunctionNode, ModuleNames
     from npufix.rewriters.nodes import Node
 
@@ -44,9 +46,14 @@ class CallReader(HelperReader):
                 return self.inline(code, *helper)
             return self._library_call(code, dotted)
         match code.func:
+            case ast.Name("locals" | "vars" | "eval" | "exec") if self.depth:
+                return self.unknown(code)  # it can see the names of the helper only
+            case ast.Name("eval") if "eval" not in self.env and not self.is_module:
+                self.captured |= set(self.env)
             case ast.Name("locals" | "vars" | "eval" | "exec" as name) if name not in self.env:
-                raise UnsupportedCodeError(name)
-            case ast.Name(name) if name not in self.env:
+                if name != "vars" or not code.args:  # ``vars(args)`` is about another object
+                    raise UnsupportedCodeError(name)
+            case ast.Name(name) if name not in self.env and name not in self.outside:
                 helper = self._helper(code.func)
                 if helper is not None:
                     return self.inline(code, *helper)
@@ -62,6 +69,8 @@ class CallReader(HelperReader):
                 )
             case ast.Name(name) if name in self.declared:
                 return self._declared_call(code, self.declared[name])
+            case ast.Name(name) if name in self.outside:
+                return self.unknown(code)
             case ast.Name(name) if inner := self.inner_function(self.env[name]):
                 return self.inline(code, inner)
             case ast.Attribute(ast.Name("self"), attr) if self.cls and self.is_self():
@@ -72,13 +81,20 @@ class CallReader(HelperReader):
                 unknown = base.op == "global"
                 return self.unknown(code) if unknown else self._tensor_call(code, attr, (base,))
             case ast.Attribute(owner, attr) if attr.endswith("_") and not attr.endswith("__"):
-                if attr in torch_names.CHANGES_SHAPE:
-                    raise UnsupportedCodeError(attr)
                 base = self.read(owner)
                 node = self._tensor_call(code, attr, (base,))
                 fresh = base.op.removesuffix("(*)") in torch_names.FRESH
-                return node if fresh and isinstance(owner, ast.Call) else self.effect("write", node)
+                if fresh and isinstance(owner, ast.Call):
+                    return node
+                if attr in torch_names.CHANGES_SHAPE:
+                    self.reshaping()
+                return self.effect("write", node)
         return self.unknown(code)
+
+    def reshaping(self) -> None:
+        """Take note that a tensor gets another shape in place."""
+        if not self.reshapes:
+            raise ReadAgainError(reshapes=True)
 
     def _helper(
         self, called: ast.expr
@@ -110,8 +126,12 @@ class CallReader(HelperReader):
             return self.op("activation", self.read(code.func), self.read(code.args[0]))
         return self._submodule_call(code, Submodule("module", kind))
 
-    def _submodule_call(self, code: ast.Call, made: Submodule) -> Node:
+    def _submodule_call(  # noqa: PLR0911 - one case a kind of submodule
+        self, code: ast.Call, made: Submodule
+    ) -> Node:
         """Read ``self.norm(x)`` where the class proves what ``self.norm`` is."""
+        if made.kind == "own" and made.forward is not None:
+            return self._own_forward(code, *made.forward)
         args, keywords = self.arguments(code)
         if made.kind == "function":
             options = made.call.keywords if made.call else []
@@ -133,6 +153,11 @@ class CallReader(HelperReader):
             return node
         return self.op(f"module:{made.name}", target, *args)
 
+    def _own_forward(self, code: ast.Call, home: ModuleNames, forward: FunctionNode) -> Node:
+        """Read the call of a module whose class the package defines, if it is a dropout."""
+        node = self.inline(code, forward, (self.read(code.func),), home)
+        return node if node.op == "dropout" else self.unknown(code)
+
     def _library_call(self, code: ast.Call, dotted: str) -> Node:
         module, _, name = dotted.rpartition(".")
         if module == "einops":
@@ -147,7 +172,9 @@ class CallReader(HelperReader):
                 return self.effect("call", node)
         if module in torch_names.TORCH_FUNCTIONS and not name[:1].isupper():
             node = self._tensor_call(code, name, ())
-            return self.effect("write", node) if _writes(name, code) else node
+            if name in torch_names.CHANGES_SHAPE or any(k.arg == "out" for k in code.keywords):
+                self.reshaping()  # ``out`` takes the shape of the result
+            return self.effect("write", node) if _writes(name, code, self.env) else node
         if module.split(".")[0] in torch_names.PURE_MODULES:
             return self._python(code, dotted)
         return self.unknown(code)
@@ -180,21 +207,21 @@ class CallReader(HelperReader):
         if name == "size" and args:
             plain = [arg for arg in args[1:] if arg.op == "const"]
             if len(args) == 1:
-                return self.graph.node("shape", args[0])
+                return self.about("shape", args[0])
             if len(plain) == 1 == len(args) - 1:
-                return self.graph.node("size", args[0], plain[0])
+                return self.about("size", args[0], plain[0])
         if name in {"dim", "ndimension"} and len(args) == 1:
-            return self.graph.node("rank", args[0])
+            return self.about("rank", args[0])
         if "**" in keywords or any(arg.op == "star" for arg in args):
             node = self.op(f"{name}(*)", *args, *keywords.values(), value=tuple(keywords))
         else:
             node = tensor_op(self.graph, name, args, keywords, self.epoch)
         if name in torch_names.FRESH:
-            return self._once(node)
-        return halves.joined(self.graph, node, self.ranks) or node
+            return self.once(node)
+        return (None if self.reshapes else halves.joined(self.graph, node, self.ranks)) or node
 
-    def _once(self, node: Node) -> Node:
-        """Return a new tensor; two of the same contents are not one once something is written."""
+    def once(self, node: Node) -> Node:
+        """Return a new tensor or list; two of the same contents are not one when one is changed."""
         if node not in self.made:
             self.made[node] = 0
             return node
@@ -202,7 +229,7 @@ class CallReader(HelperReader):
         return self.graph.node("again", node, value=self.made[node])
 
 
-def _writes(name: str, code: ast.Call) -> bool:
+def _writes(name: str, code: ast.Call, env: Mapping[str, Node]) -> bool:
     """Tell whether a function of torch changes one of its arguments, or the state of torch."""
     if name.endswith("_") or name.startswith(("set_", "manual_seed")) or name in _STATEFUL:
         return True
@@ -210,6 +237,8 @@ def _writes(name: str, code: ast.Call) -> bool:
     place = _INPLACE.get(name, len(code.args))
     flag = code.args[place] if place < len(code.args) else given.get("inplace")
     no = flag is None or (isinstance(flag, ast.Constant) and flag.value is False)
+    if isinstance(flag, ast.Name) and flag.id in env:  # a parameter of a helper
+        no = env[flag.id].op == "const" and env[flag.id].value is False
     return "out" in given or not no
 
 

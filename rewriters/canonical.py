@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from string import ascii_letters
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -109,6 +110,11 @@ _CASTS = {
     "int": "torch.int32",
     "bool": "torch.bool",
 }
+# The result has the shape of the first operand.
+_ONE_BY_ONE = frozenset(
+    {"abs", "cast", "clone", "contiguous", "detach", "exp", "log", "neg", "relu", "rsqrt",
+     "sigmoid", "softmax", "sqrt", "square", "tanh"}
+)  # fmt: skip
 # Fields of the named tuples that torch returns.
 _FIELDS = {"values": 0, "indices": 1}
 PAIRS = frozenset({"topk", "sort", "max", "min", "kthvalue", "mode", "median"})
@@ -141,7 +147,8 @@ def constructed(
     values, named = list(args), dict(keywords)
     if "params" in named and not values:
         values.insert(0, named.pop("params"))
-    ordered = _in_order(graph, CONSTRUCTORS.get(dotted.rpartition(".")[2]), values, named)
+    name = dotted.rpartition(".")[2]
+    ordered = _in_order(graph, name, CONSTRUCTORS.get(name), values, named)
     if ordered is None:
         keys = tuple(sorted(named))
         return graph.node(dotted, *values, *(named[k] for k in keys), value=keys, epoch=epoch)
@@ -186,11 +193,27 @@ def tensor_op(
         return cast(graph, values[0], dtype_of(graph, values[1]), epoch)
     if op in {"cat", "stack"} and values and values[0].op == "list":
         values[0] = graph.node("tuple", *values[0].args)
+    if op == "einsum" and not named:
+        values = _einsum(graph, values)
     ordered = _ordered(graph, op, values, named)
     if ordered is None:
         keys = tuple(sorted(named))
         return graph.node(op, *values, *(named[key] for key in keys), value=keys, epoch=epoch)
     return arithmetic(graph, op, ordered, epoch)
+
+
+def _einsum(graph: Graph, values: list[Node]) -> list[Node]:
+    """Return the arguments of ``einsum("ik, kj -> ij", [a, b])`` as of ``("ab,bc->ac", a, b)``."""
+    if len(values) == 2 and values[1].op in {"tuple", "list"}:  # noqa: PLR2004 - with operands
+        values = [values[0], *values[1].args]
+    if not values or values[0].op != "const" or not isinstance(values[0].value, str):
+        return values
+    equation = values[0].value.replace(" ", "")
+    letters = dict.fromkeys(filter(str.isalpha, equation))
+    if len(letters) > len(ascii_letters) or "->" not in equation:
+        return values  # without an arrow the order of the letters counts
+    plain = str.maketrans(dict(zip(letters, ascii_letters, strict=False)))
+    return [graph.constant(equation.translate(plain)), *values[1:]]
 
 
 def _cast_target(values: list[Node], named: Mapping[str, Node]) -> Node | None:
@@ -214,9 +237,9 @@ def cast(graph: Graph, x: Node, dtype: Node, epoch: int) -> Node:
     return graph.node("cast", x, dtype, epoch=epoch)
 
 
-def dtype_of(graph: Graph, x: Node) -> Node:
+def dtype_of(graph: Graph, x: Node, epoch: int = 0) -> Node:
     """Return the dtype of ``x`` as a node; that of a cast is the one asked for."""
-    return x.args[1] if x.op == "cast" else graph.node("dtype_of", x)
+    return x.args[1] if x.op == "cast" else graph.node("dtype_of", x, epoch=epoch)
 
 
 def _ordered(
@@ -225,11 +248,12 @@ def _ordered(
     """Return all arguments in signature order with defaults, ``None`` if they do not fit."""
     if op == "squeeze" and len(values) > 2:  # noqa: PLR2004 - self and one dim
         return None
-    return _in_order(graph, SIGNATURES.get(op), values, named)
+    return _in_order(graph, op, SIGNATURES.get(op), values, named)
 
 
 def _in_order(
     graph: Graph,
+    op: str,
     signature: Mapping[str, Hashable] | None,
     values: list[Node],
     named: dict[str, Node],
@@ -241,10 +265,13 @@ def _in_order(
     if len(values) - 1 > len(names) or set(given) & set(named) or set(named) - set(names):
         return None
     given |= named
+    # The last dimension of a result that has one more is another one.
+    of_dim = None if op in {"stack", "unsqueeze"} else values[0]
     result = [values[0]]
     for name, default in signature.items():
         if name in given:
-            result.append(_plain_dim(graph, given[name]) if name == "dim" else given[name])
+            is_dim = name == "dim"
+            result.append(_plain_dim(graph, given[name], of_dim) if is_dim else given[name])
         elif default is _REQUIRED:
             return None
         else:
@@ -252,17 +279,26 @@ def _in_order(
     return result
 
 
-def _plain_dim(graph: Graph, dim: Node) -> Node:
-    """Return ``(-1,)`` as ``-1``."""
+def _plain_dim(graph: Graph, dim: Node, x: Node | None) -> Node:
+    """Return ``(-1,)`` and ``x.ndim - 1`` as ``-1``."""
     if dim.op == "tuple" and len(dim.args) == 1:
         return dim.args[0]
     if dim.op == "sub" and dim.args[0].op == "rank" and _is(dim.args[1], 1):
-        return graph.constant(-1)  # ``x.ndim - 1``
+        parts = x.args if x is not None and x.op in {"tuple", "list"} else (x,)  # of ``cat``
+        is_last = any(_is_rank_of(dim.args[0], part) for part in parts)
+        return graph.constant(-1) if is_last else dim
     return (
         graph.constant(dim.value[0])
         if (dim.op == "const" and isinstance(dim.value, tuple) and len(dim.value) == 1)
         else dim
     )
+
+
+def _is_rank_of(rank: Node, x: Node | None) -> bool:
+    """Tell whether a number of dimensions is that of a tensor, as far as nothing reshapes it."""
+    while x is not None and x is not rank.args[0] and x.op in _ONE_BY_ONE:
+        x = x.args[0]
+    return x is rank.args[0] and rank.epoch == 0
 
 
 def arithmetic(  # noqa: PLR0911 - one case a spelling
@@ -291,6 +327,26 @@ def arithmetic(  # noqa: PLR0911 - one case a spelling
         case "neg" if x.op == "const" and isinstance(x.value, (int, float)):
             return graph.constant(-x.value)
     return graph.node(op, *args, epoch=epoch)
+
+
+def new_axis(graph: Graph, base: Node, index: Node, epoch: int) -> Node | None:
+    """Return ``x[:, None]`` as ``x.unsqueeze(1)``, nothing for any other subscript."""
+    items = index.args if index.op == "tuple" else (index,)
+    new = [place for place, item in enumerate(items) if _is_constant(item, None)]
+    first = bool(items) and _is_constant(items[0], ...)
+    rest = [item for item in items[first:] if not _is_constant(item, None)]
+    if len(new) != 1 or not all(map(_is_whole, rest)):
+        return None
+    dim = new[0] - len(items) if first else new[0]
+    return graph.node("unsqueeze", base, graph.constant(dim), epoch=epoch)
+
+
+def _is_whole(index: Node) -> bool:
+    return index.op == "slice" and all(_is_constant(part, None) for part in index.args)
+
+
+def _is_constant(node: Node, value: object) -> bool:
+    return node.op == "const" and node.value is value
 
 
 def field_of(graph: Graph, base: Node, name: str) -> Node | None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.scopes import bound_names
 from npufix.rewriters.syntax import walk
+from npufix.rewriters.twins import exposed, made_twice
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from npufix.rewriters.names import FunctionNode, ModuleNames
     from npufix.rewriters.nodes import Graph, Node
@@ -24,10 +25,20 @@ _NPU = re.compile(r"(?<![A-Za-z])npu", re.IGNORECASE)
 
 
 class UnsupportedCodeError(Exception):
-    """The function uses something whose dataflow is not followed (``global``, ``match``)."""
+    """The function uses something whose dataflow is not followed (``locals()``)."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+class ReadAgainError(Exception):
+    """The function does something that must be known from its first line on."""
+
+    def __init__(self, names: Iterable[str] = (), *, reshapes: bool = False) -> None:
+        """Say which names other code may bind, or that tensors get other shapes in place."""
+        super().__init__()
+        self.names = frozenset(names)
+        self.reshapes = reshapes
+
+
+@dataclass(eq=False, slots=True)  # a frozen one takes three times as long to make
 class Evaluation:
     """An expression of the function (or a subscript assignment) and the value it has."""
 
@@ -63,12 +74,14 @@ class FunctionFlow:
     graph: Graph
     evaluations: tuple[Evaluation, ...]
     observables: tuple[Observable, ...]
-    lines: Mapping[Node, frozenset[int]] = field(default_factory=dict)
-    """The lines of this file that compute a value, inlined helpers included."""
+    places: Mapping[Node, Sequence[ast.expr | ast.stmt]] = field(default_factory=dict)
+    """The code of this file that computes a value, inlined helpers included."""
     captured: frozenset[str] = frozenset()
     """Names that a nested function reads later."""
     scope: Scope | None = None
     """Where the function stands in its module."""
+    reshapes: bool = False
+    """Whether a tensor may have another shape later on: what is said of one holds for a moment."""
 
     @cached_property
     def by_operation(self) -> Mapping[str, Sequence[Evaluation]]:
@@ -77,6 +90,38 @@ class FunctionFlow:
         for evaluation in self.evaluations:
             found.setdefault(evaluation.node.op, []).append(evaluation)
         return found
+
+    @cached_property
+    def twins(self) -> frozenset[Node]:
+        """Return the values that the function makes more than one tensor of."""
+        return made_twice(self)
+
+    @cached_property
+    def shared(self) -> frozenset[Node]:
+        """Return the values that something may write to."""
+        return exposed(self)
+
+    @cached_property
+    def writes(self) -> frozenset[Node]:
+        """Return the writes to tensors."""
+        return frozenset(seen.node for seen in self.observables if seen.kind == "write")
+
+    @cached_property
+    def lines(self) -> Mapping[Node, frozenset[int]]:
+        """Return the lines of this file that compute a value, inlined helpers included."""
+        return {
+            node: frozenset(
+                line
+                for code in places
+                for line in range(code.lineno, (code.end_lineno or code.lineno) + 1)
+            )
+            for node, places in self.places.items()
+        }
+
+    @cached_property
+    def name_nodes(self) -> Sequence[ast.Name]:
+        """Return every place where a name stands in the function."""
+        return tuple(node for node in walk(self.function) if isinstance(node, ast.Name))
 
     @cached_property
     def bound(self) -> frozenset[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters import halves, torch_names
 from npufix.rewriters.attributes import is_made_once
-from npufix.rewriters.canonical import PAIRS, arithmetic, dtype_of, field_of
+from npufix.rewriters.canonical import PAIRS, arithmetic, dtype_of, field_of, new_axis
 from npufix.rewriters.dataflow import Evaluation, Observable
 from npufix.rewriters.nodes import Serial
 from npufix.rewriters.syntax import walk
@@ -47,6 +47,11 @@ class ExpressionReader:
         self.declared = declared or {}
         """Parameters of a rule that stand for submodules or activations."""
         self.env: dict[str, Node] = {}
+        self.outside: frozenset[str] = frozenset()
+        """Names that other functions may bind at any time: ``global``, ``nonlocal``."""
+        self.is_module = False
+        self.reshapes = False
+        """Whether tensors get other shapes in place: then these have moments as values do."""
         self.frame: dict[str, Node] = {}
         """The names of the function itself while a helper is read."""
         self.inner: dict[Node, FunctionNode] = {}
@@ -69,7 +74,7 @@ class ExpressionReader:
         self.before: dict[str, Node] = {}
         self.evaluations: list[Evaluation] = []
         self.observables: list[Observable] = []
-        self.lines: dict[Node, set[int]] = {}
+        self.places: dict[Node, list[ast.expr | ast.stmt]] = {}
         self.touched: set[Node] = set()
         self.captured: set[str] = set()
 
@@ -95,6 +100,17 @@ class ExpressionReader:
         """Return a node computed now."""
         return self.graph.node(op, *args, value=value, epoch=self.epoch)
 
+    def about(self, op: str, *args: Node) -> Node:
+        """Return a length or number of dimensions, which a tensor keeps unless it is reshaped."""
+        return self.graph.node(op, *args, epoch=self.epoch if self.reshapes else 0)
+
+    def bind(self, name: str, node: Node) -> None:
+        """Give a name a value."""
+        if name in self.outside:
+            self.effect("rebind", self.op("rebind", node, value=name))
+        else:
+            self.env[name] = node
+
     def read(self, code: ast.expr) -> Node:
         """Return the value of an expression and remember where it was computed."""
         node = self._read(code)
@@ -104,8 +120,7 @@ class ExpressionReader:
     def record(self, node: Node, code: ast.expr | ast.stmt) -> None:
         """Remember which code computes a value."""
         if not (isinstance(code, ast.Name) or self.names.home):  # reading a name computes nothing
-            last = code.end_lineno or code.lineno
-            self.lines.setdefault(node, set()).update(range(code.lineno, last + 1))
+            self.places.setdefault(node, []).append(code)
         if self.depth == 0 and self.statement is not None:
             self.evaluations.append(
                 Evaluation(
@@ -161,8 +176,9 @@ class ExpressionReader:
             case ast.Call():
                 return self.call(code)
             case ast.NamedExpr(ast.Name(name), value):
-                self.env[name] = self.read(value)
-                return self.env[name]
+                node = self.read(value)
+                self.bind(name, node)
+                return node
             case ast.JoinedStr() | ast.FormattedValue():
                 return self._opaque(code)
             case ast.Await() | ast.Yield() | ast.YieldFrom():
@@ -195,15 +211,18 @@ class ExpressionReader:
             if isinstance(later, (ast.Lambda, ast.GeneratorExp)):
                 self.captured |= {n.id for n in walk(later) if isinstance(n, ast.Name)}
         for name in _assigns(code):
-            self.env[name] = self.op("opaque", node, value=(self.unique(), name))
+            self.bind(name, self.op("opaque", node, value=(self.unique(), name)))
         return node
 
     def _name(self, name: str) -> Node:
+        names = self.names
+        if name in self.outside:
+            return self.op("outer", value=name)
         if name in self.env:
             node = self.env[name]
             self.touched.add(node)
-            return node
-        names = self.names
+            again = node.op == "outer" and names.is_rebound(name)
+            return self.op("outer", value=name) if again else node
         if name in names.imports:
             return self.graph.node("global", value=names.imports[name])
         full = f"{names.home}.{name}" if names.home and name in names.bound else name
@@ -218,7 +237,7 @@ class ExpressionReader:
     def _is_local(self, code: ast.expr) -> bool:
         while isinstance(code, ast.Attribute):
             code = code.value
-        return isinstance(code, ast.Name) and code.id in self.env
+        return isinstance(code, ast.Name) and (code.id in self.env or code.id in self.outside)
 
     def dotted(self, code: ast.expr) -> str | None:
         """Return the imported name that an expression spells, local names aside."""
@@ -235,11 +254,11 @@ class ExpressionReader:
             return self.stored[base, code.attr]
         match code.attr:
             case "dtype":
-                return dtype_of(self.graph, base)
+                return dtype_of(self.graph, base, self.epoch if self.reshapes else 0)
             case "shape":
-                return self.graph.node("shape", base)
+                return self.about("shape", base)
             case "ndim":
-                return self.graph.node("rank", base)
+                return self.about("rank", base)
             case "T":
                 return self.op("t", base)
             case "data" | "grad" | "mT" | "real" | "imag":
@@ -256,16 +275,23 @@ class ExpressionReader:
     def _subscript(self, base: Node, index: Node) -> Node:
         if index.op == "const" and isinstance(index.value, int):
             return self.item(base, index.value)
-        half = halves.subscript(self.graph, base, index, self.ranks, self.epoch)
-        return half or self.op("getitem", base, index)
+        added = new_axis(self.graph, base, index, self.epoch)
+        if added is not None:
+            return added
+        if not self.reshapes:
+            half = halves.subscript(self.graph, base, index, self.ranks, self.epoch)
+            if half is not None:
+                return half
+        return self.op("getitem", base, index)
 
     def item(self, base: Node, index: int) -> Node:
         """Return element ``index`` of a pair, a shape, a tuple or a tensor."""
         if base.op in PAIRS or base.op in {"chunk", "split", "unbind"}:
-            half = halves.part(self.graph, base, index, self.ranks)
+            half = None if self.reshapes else halves.part(self.graph, base, index, self.ranks)
             return half or self.graph.node("item", base, value=index)
         if base.op == "shape":
-            return self.graph.node("size", base.args[0], self.graph.constant(index))
+            number = self.graph.constant(index)
+            return self.graph.node("size", base.args[0], number, epoch=base.epoch)
         fits = base.op == "tuple" and -len(base.args) <= index < len(base.args)
         if fits and all(arg.op != "star" for arg in base.args):
             return base.args[index]

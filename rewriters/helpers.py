@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.dropouts import dropout_under
 from npufix.rewriters.expressions import ExpressionReader
 from npufix.rewriters.names import inlinable
 from npufix.rewriters.syntax import walk
@@ -30,7 +32,8 @@ class HelperReader(ExpressionReader):
 
         ``home`` is the module of the helper if it is another one.
         """
-        if self.depth >= _MAX_INLINE_DEPTH or not inlinable(function):
+        rebound = self.outside and function in self.inner.values()
+        if self.depth >= _MAX_INLINE_DEPTH or rebound or not inlinable(function):
             return self.unknown(code)
         saved = (self.env, self.ranks, self.epoch, self.effects, self.serial, dict(self.made))
         observed = len(self.observables)
@@ -51,18 +54,18 @@ class HelperReader(ExpressionReader):
         self, function: FunctionNode, env: dict[str, Node], home: ModuleNames | None
     ) -> Node | None:
         """Read the body of a helper where ``env`` are its parameters."""
-        caller = (self.env, self.frame, self.names, self.cls)
+        caller = (self.env, self.frame, self.names, self.cls, self.outside)
         if self.depth == 0:
             self.frame = self.env
         around = self.frame if function in self.inner.values() else {}
-        self.env, self.depth = {**around, **env}, self.depth + 1
+        self.env, self.depth, self.outside = {**around, **env}, self.depth + 1, frozenset()
         if home is not None:
             self.names, self.cls, self.frame = home, None, {}
         try:
             return self._body(function.body)
         finally:
             self.depth -= 1
-            self.env, self.frame, self.names, self.cls = caller
+            self.env, self.frame, self.names, self.cls, self.outside = caller
 
     def inner_function(self, node: Node) -> FunctionNode | None:
         """Return the function or lambda of this very function that a value is."""
@@ -99,10 +102,20 @@ class HelperReader(ExpressionReader):
                     self.ranks = ranks
                     if first is None or second is None:
                         return None
-                    return self.phi(condition, first, second)
+                    return self._choice(condition, first, second)
                 case ast.If(test, then, other):
                     self._branches(self.read(test), then, other)
         return None
+
+    def _choice(self, test: Node, then: Node, other: Node) -> Node:
+        """Return the value that depends on a branch, or the one dropout that it amounts to."""
+        dropped = dropout_under(self.graph, test, then, other)
+        if dropped is None:
+            return self.phi(test, then, other)
+        for place, seen in enumerate(self.observables):
+            if seen.node is then:  # these random numbers are drawn
+                self.observables[place] = replace(seen, node=dropped)
+        return dropped
 
     def _branches(self, test: Node, then: list[ast.stmt], other: list[ast.stmt]) -> None:
         """Read two branches that assign names and join what they assign."""
@@ -117,7 +130,8 @@ class HelperReader(ExpressionReader):
 
     def unpack(self, targets: list[ast.expr], node: Node) -> None:
         """Bind the names of ``a, b = node``."""
-        if node.op == "shape" and all(isinstance(t, ast.Name) for t in targets):
+        plain = all(isinstance(t, ast.Name) for t in targets)
+        if node.op == "shape" and plain and not self.reshapes:
             self.ranks = {**self.ranks, node.args[0]: len(targets)}
         for index, target in enumerate(targets):
             if isinstance(target, ast.Name):

@@ -14,6 +14,8 @@ from npufix.rewriters.canonical import COMMUTATIVE
 from npufix.rewriters.names import FunctionNode, ModuleNames
 from npufix.rewriters.nodes import Serial
 from npufix.rewriters.reader import read_function
+from npufix.rewriters.syntax import walk
+from npufix.rewriters.twins import tells_twins_apart
 from npufix.rules.substitution import option
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ RULE_IMPORTS = {
     "math": "math",
     "either": "npufix.rules.substitution.either",
 }
+# They have a moment only in a function that reshapes tensors in place.
+_METADATA = frozenset({"dtype_of", "rank", "shape", "size"})
+_TIMELESS = frozenset({"attr", "const", "dtype", "global", "item", "list", "phi", "slice", "tuple"})
 LITERAL = "literal_"
 """How the names of variables begin that match only literals."""
 
@@ -73,7 +78,7 @@ def parse_rule_function(function: Callable[..., object]) -> FunctionNode:
 def _functions_of(path: str) -> Mapping[tuple[str, int], FunctionNode]:
     """Return the functions of a file by name and line; a file of many forms is parsed once."""
     tree = ast.parse(Path(path).read_bytes())
-    return {(n.name, n.lineno): n for n in ast.walk(tree) if isinstance(n, FunctionNode)}
+    return {(n.name, n.lineno): n for n in tree.body if isinstance(n, FunctionNode)}
 
 
 @cache
@@ -97,7 +102,7 @@ def helpers_of(function: Callable[..., object]) -> dict[str, FunctionNode]:
     found: dict[str, FunctionNode] = {}
     left = [parse_rule_function(function)]
     for code in left:  # grows
-        for name in sorted({n.id for n in ast.walk(code) if isinstance(n, ast.Name)}):
+        for name in sorted({n.id for n in walk(code) if isinstance(n, ast.Name)}):
             helper = scope.get(name)
             if not inspect.isfunction(helper) or helper.__module__ != function.__module__:
                 continue
@@ -139,7 +144,7 @@ def find(pattern: Pattern, flow: FunctionFlow) -> Iterator[Match]:
             continue
         state = _Unification(pattern, {}, {})
         for end in state.unify(pattern.root, node):
-            if not _same_moment(end.pairs, node):
+            if not _same_moment(end.pairs, node) or not tells_twins_apart(flow, node):
                 continue
             seen.add(id(evaluation.code))
             bindings = {**_defaults_of(pattern, flow), **end.bindings}
@@ -176,24 +181,9 @@ def _is_discarded(evaluation: Evaluation) -> bool:
 def _same_moment(pairs: Mapping[Node, Node], root: Node) -> bool:
     """Tell whether no side effect lies between the first computation and the last."""
     return all(
-        node.epoch == root.epoch
+        node.epoch == root.epoch or (not node.epoch and node.op in _METADATA)
         for node in pairs
-        if node.op
-        not in {
-            "const",
-            "dtype",
-            "dtype_of",
-            "shape",
-            "size",
-            "global",
-            "phi",
-            "tuple",
-            "list",
-            "item",
-            "slice",
-            "attr",
-            "rank",
-        }
+        if node.op not in _TIMELESS
     )
 
 

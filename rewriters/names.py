@@ -86,11 +86,12 @@ class ModuleNames:
             ]
 
     def is_rebound(self, name: str) -> bool:
-        """Tell whether a function of the module gives a global name another value."""
+        """Tell whether a function gives a name of the code around it another value."""
         if "global" not in self.assigned:
             body = self.tree.body if self.tree else []
-            found = [s.names for s in statements(body, inner=True) if isinstance(s, ast.Global)]
-            self.assigned["global"] = frozenset(name for names in found for name in names)
+            found = statements(body, inner=True)
+            shared = [s.names for s in found if isinstance(s, (ast.Global, ast.Nonlocal))]
+            self.assigned["global"] = frozenset(name for names in shared for name in names)
         return name in self.assigned["global"]
 
     def method(self, cls: ast.ClassDef, name: str) -> FunctionNode | None:

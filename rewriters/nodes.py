@@ -13,7 +13,7 @@ class Serial(int):
     """Tells two calls of one function apart. Which number it is means nothing."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False, slots=True)  # a frozen one takes three times as long to make
 class Node:
     """One value of a function. Nodes of one ``Graph`` are equal only if they are the same object.
 
@@ -53,14 +53,15 @@ class Graph:
     def node(self, op: str, *args: Node, value: Hashable = None, epoch: int = 0) -> Node:
         """Return the one node of this term."""
         # 1, 1.0 and True are equal keys in Python but not the same constant.
-        key = (op, *map(id, args), type(value), value, epoch)
-        if key not in self._known:
-            self._known[key] = Node(op, args, value, epoch)
-        return self._known[key]
+        key = (op, args, type(value), value, epoch)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = Node(op, args, value, epoch)
+        return found
 
     def has(self, op: str, value: Hashable) -> bool:
         """Tell whether a leaf was made."""
-        return (op, type(value), value, 0) in self._known
+        return (op, (), type(value), value, 0) in self._known
 
     def constant(self, value: Hashable) -> Node:
         """Return a literal."""

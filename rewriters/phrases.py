@@ -32,7 +32,7 @@ def phrase(node: Node, depth: int = 0) -> str:  # noqa: C901, PLR0911, PLR0912 -
     match node.op:
         case "const":
             return "..." if node.value is Ellipsis else repr(node.value)
-        case "param" | "global" | "dtype" | "element" | "carried" | "after":
+        case "param" | "global" | "dtype" | "counter" | "element" | "carried" | "after":
             value = node.value[-1] if isinstance(node.value, tuple) else node.value
             return str(value)
         case "attr":

@@ -29,7 +29,7 @@ Rank = int | RelativeRank | None
 
 SAME_SHAPE = frozenset(
     {
-        "abs", "cast", "clone", "contiguous", "cpu", "cuda", "cumsum", "data",
+        "abs", "again", "augmented", "cast", "clone", "contiguous", "cpu", "cuda", "cumsum", "data",
         "detach", "dropout", "exp", "float", "invert", "isfinite", "isinf", "isnan", "log",
         "log_softmax", "logical_not", "neg", "rand_like", "randn_like",
         "relu", "rsqrt", "sigmoid", "softmax", "sqrt", "square", "tanh", "tril", "triu",
@@ -54,11 +54,15 @@ class Shapes:
 
     flow: FunctionFlow
     ranks: Mapping[Node, int]
+    moment: int = 0
+    """When the site is reached; it matters where tensors get other shapes in place."""
 
     def rank(self, node: Node) -> Rank:  # noqa: PLR0911 - one case a family of operators
         """Return the number of dimensions, or the node that has as many."""
         if node in self.ranks:
             return self.ranks[node]
+        if self.may_have_changed(node):
+            return RelativeRank(node, 0)
         args = node.args
         op = node.op
         if op in SIGNATURES and node.value is not None:
@@ -134,16 +138,24 @@ class Shapes:
             case "matmul":
                 return _product_rank(self.rank(args[0]), self.rank(args[1]))
             case "phi":
-                left, right = self.rank(args[1]), self.rank(args[2])
-                return left if left == right else None
+                ranks = {self.rank(arg) for arg in args[1:] if arg.op != "unset"}
+                return ranks.pop() if len(ranks) == 1 else None
         known = op in {"param", "item", "call", "global", "element"}
         return RelativeRank(node, 0) if known else None
+
+    def may_have_changed(self, node: Node) -> bool:
+        """Tell whether a tensor may have got another shape in place since it was made."""
+        if not self.flow.reshapes or node.op in {"const", "tuple", "list"}:
+            return False
+        return node.epoch != self.moment or node.op == "attr"
 
     def covers(self, node: Node, other: Node) -> bool:
         """Tell whether a value has all dimensions of another one: computed with its elements."""
         rank, least = self.rank(node), self.rank(other)
         if rank is not None and rank == least:
             return True
+        if self.may_have_changed(node):
+            return False
         if node.op in SAME_SHAPE:
             return self.covers(node.args[0], other)
         return node.op in _BROADCAST and any(self.covers(arg, other) for arg in node.args)
@@ -160,6 +172,8 @@ class Shapes:
     def _length(self, node: Node, dim: int) -> int | None:  # noqa: PLR0911 - one case an operator
         """Return the length of dimension ``dim``, counted from the end (negative)."""
         rank, args = self.rank(node), node.args
+        if self.may_have_changed(node):
+            return None
         if node.op in SAME_SHAPE and args:
             return self._length(args[0], dim)
         if node.op in _RESHAPED:
@@ -195,7 +209,8 @@ class Shapes:
 
     def last(self, node: Node) -> int | None:
         """Return the length of the last dimension, if it is a known number."""
-        if node.op == "unsqueeze" and node.args[1].value == -1:
+        new = node.op == "unsqueeze" and node.args[1].value == -1
+        if new and not self.may_have_changed(node):
             return 1
         return self._length(node, -1)
 
@@ -219,7 +234,7 @@ class Shapes:
             return isinstance(node.value, (int, float))
         if number(node) is not None:
             return True
-        if node.op in {"size", "rank", "py:len", "py:int", "py:float"}:
+        if node.op in {"counter", "size", "rank", "py:len", "py:int", "py:float"}:
             return True
         if node.op == "param":
             return annotation(self.flow, str(node.value)) in {"int", "float", "bool"}

@@ -52,7 +52,7 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def __init__(self, flow: FunctionFlow, match: Match) -> None:
         self.flow = flow
         self.match = match
-        self.shapes = Shapes(flow, match.evaluation.ranks)
+        self.shapes = Shapes(flow, match.evaluation.ranks, match.evaluation.node.epoch)
 
     def literal(self, name: str) -> object:
         """Return the literal that a variable matched, ``None`` if it is no literal."""

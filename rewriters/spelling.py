@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -14,9 +13,10 @@ from npufix.rewriters.imports import Import
 from npufix.rewriters.matching import RULE_IMPORTS, Match, declared, parse_rule_function
 from npufix.rewriters.names import ModuleNames
 from npufix.rewriters.reader import FunctionReader
+from npufix.rewriters.syntax import copied, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from npufix.rewriters.dataflow import FunctionFlow
     from npufix.rewriters.names import FunctionNode
@@ -51,13 +51,15 @@ def spell(
     """Write the replacement where ``names`` are the local names; ``None`` if that is impossible."""
     code = parse_rule_function(replacement)
     body = without_defaults(code, match.bindings)
-    uses = [n.id for n in ast.walk(body) if isinstance(n, ast.Name)]
+    uses = [n.id for n in walk(body) if isinstance(n, ast.Name)]
     texts: dict[str, ast.expr] = {}
     hoisted: dict[str, ast.expr] = {}
-    library = _Library(flow, set(uses) & {arg.arg for arg in code.args.args})
+    library = _Library(flow, set(uses) & {arg.arg for arg in code.args.args}, wording.lines)
+    held = _held(flow, match)
     for param in (arg.arg for arg in code.args.args if arg.arg in uses):
         bound = match.bindings[param]
-        expression = _expression(bound, flow, names)
+        expression = held.get(bound) if names is match.evaluation.names else None
+        expression = expression or _expression(bound, flow, names)
         if expression is None and bound.op == "dtype":  # ``x.float()`` does not spell it
             expression = library.visit(_dotted(str(bound.value).split(".")))
         if expression is None:
@@ -71,7 +73,7 @@ def spell(
     spelled = {name: _expression(match.bindings[name], flow, names) for name in left}
     unused = {name: expression for name, expression in spelled.items() if expression is not None}
     shown = {param: wording.shown(code) for param, code in texts.items()}
-    body = _fold(_Substitute(shown).visit(library.visit(copy.deepcopy(body))))
+    body = _fold(_Substitute(shown).visit(library.visit(copied(body))))
     tensors = [shown[a.arg] for a in code.args.args if a.arg in shown and is_tensor(a)]
     return Spelled(
         wording.written(body),
@@ -94,8 +96,8 @@ def without_defaults(code: FunctionNode, bindings: Mapping[str, Node]) -> ast.ex
         bound, default = bindings[value.id], ast.literal_eval(defaults[value.id])
         return bound.op == "const" and bound.value == default and type(bound.value) is type(default)
 
-    body = copy.deepcopy(result_expression(code))
-    for node in ast.walk(body):
+    body = copied(result_expression(code))
+    for node in walk(body):
         if isinstance(node, ast.Call):
             node.keywords = [k for k in node.keywords if not is_default(k.value)]
     return body
@@ -104,8 +106,9 @@ def without_defaults(code: FunctionNode, bindings: Mapping[str, Node]) -> ast.ex
 class _Library(ast.NodeTransformer):
     """Writes ``torch``, ``F`` and the like as the user's file does."""
 
-    def __init__(self, flow: FunctionFlow, params: set[str]) -> None:
+    def __init__(self, flow: FunctionFlow, params: set[str], lines: Sequence[str]) -> None:
         self.params = params
+        self.lines = lines
         self.missing: set[Import] = set()
         self.for_npu: set[str] = set()
         """What of ``torch_npu`` and MindSpeed is used, as it is written."""
@@ -153,16 +156,16 @@ class _Library(ast.NodeTransformer):
 
     def _is_taken(self, name: str) -> bool:
         """Tell whether anything in the module has this name."""
-        return self.tree is not None and name in _names_of(self.tree)
+        if self.tree is None or not any(name in line for line in self.lines):
+            return False
+        return name in _names_of(self.tree)
 
 
 @lru_cache(maxsize=2)
 def _names_of(tree: ast.Module) -> frozenset[str]:
     """Return every name in a module, whatever it stands for."""
     found = {
-        getattr(node, field, "")
-        for node in ast.walk(tree)
-        for field in ("id", "name", "arg", "asname")
+        getattr(node, field, "") for node in walk(tree) for field in ("id", "name", "arg", "asname")
     }
     return frozenset(name for name in found if isinstance(name, str))
 
@@ -186,13 +189,25 @@ def replacement_node(replacement: Callable[..., object], flow: FunctionFlow, mat
     """Return the replacement as a node of the user's graph: what the patched code must compute."""
     code = parse_rule_function(replacement)
     reader = FunctionReader(ModuleNames(RULE_IMPORTS, {}, {}), None, flow.graph, declared(code))
-    reader.epoch = match.evaluation.node.epoch
+    reader.epoch, reader.reshapes = match.evaluation.node.epoch, flow.reshapes
     reader.env = {arg.arg: match.bindings[arg.arg] for arg in code.args.args}
     body = without_defaults(code, match.bindings)
     return reader.read(_fold(_Literals(match.bindings).visit(body)))
 
 
-def _expression(  # noqa: PLR0911 - one way to write a value after the other
+def _held(flow: FunctionFlow, match: Match) -> dict[Node, ast.expr]:
+    """Return the names and attributes that the statement itself calls its values by."""
+    return {
+        e.node: e.code
+        for e in flow.evaluations
+        if e.statement is match.evaluation.statement
+        and isinstance(e.code, (ast.Name, ast.Attribute))
+        and e.node.op != "const"
+        and is_simple(e.code)
+    }
+
+
+def _expression(  # noqa: C901, PLR0911 - one way to write a value after the other
     node: Node, flow: FunctionFlow, names: Mapping[str, Node]
 ) -> ast.expr | None:
     """Return the shortest way to write a value where ``names`` are the local names."""
@@ -210,7 +225,7 @@ def _expression(  # noqa: PLR0911 - one way to write a value after the other
             and isinstance(code, ast.expr)
             and not isinstance(code, ast.Name)
         ):
-            free = {n.id for n in ast.walk(code) if isinstance(n, ast.Name)}
+            free = {n.id for n in walk(code) if isinstance(n, ast.Name)}
             if all(names.get(f) is evaluation.names.get(f) for f in free):
                 return code
     if node.op == "rsqrt":  # ``x / d ** 0.5`` is read as ``x * d ** -0.5``
@@ -222,12 +237,17 @@ def _expression(  # noqa: PLR0911 - one way to write a value after the other
     if node.op == "attr":  # read in a helper only: ``self.eps``
         base = _expression(node.args[0], flow, names)
         return base and ast.Attribute(base, str(node.value), ast.Load())
+    if node.op == "boolop":  # as well: ``self.training or self.always``
+        parts = [_expression(arg, flow, names) for arg in node.args]
+        known = [part for part in parts if part is not None]
+        operator = ast.Or() if node.value == "Or" else ast.And()
+        return ast.BoolOp(operator, known) if len(known) == len(parts) else None
     return None
 
 
 def _fresh(wanted: str, function: FunctionNode) -> str:
-    used = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
-    used |= {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
+    found = [n for n in walk(function) if isinstance(n, (ast.Name, ast.arg))]
+    used = {n.id if isinstance(n, ast.Name) else n.arg for n in found}
     while wanted in used:
         wanted += "_"
     return wanted

@@ -73,8 +73,9 @@ PURE_METHODS = frozenset(
 
 # A tensor that nobody else can hold yet: writing into it is not an effect.
 FRESH = frozenset(
-    {"clone", "empty", "full", "new_empty", "new_full", "new_ones", "new_zeros", "ones", "zeros"}
-)
+    {"clone", "empty", "empty_like", "full", "full_like", "new_empty", "new_full", "new_ones",
+     "new_tensor", "new_zeros", "ones", "ones_like", "tensor", "zeros", "zeros_like"}
+)  # fmt: skip
 
 # After these a tensor has another shape: what was known about it no longer holds.
 CHANGES_SHAPE = frozenset(

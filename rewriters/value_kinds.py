@@ -33,7 +33,8 @@ _BOOLEAN = frozenset(
 _TESTS = frozenset(
     {"isnan", "isinf", "isfinite", "logical_not", "logical_and", "logical_or", "logical_xor"}
 )
-_BOOLEAN_IF_OPERANDS_ARE = frozenset({"and", "or", "xor", "invert"})
+# The product of two masks is one.
+_BOOLEAN_IF_OPERANDS_ARE = frozenset({"and", "or", "xor", "invert", "mul"})
 _BOOLEAN_IF_FIRST_IS = frozenset({"any", "all", "index_select", "gather", "repeat"})
 _TAKES_DTYPE = frozenset(
     {"zeros", "ones", "full", "tensor", "zeros_like", "ones_like", "full_like", "new_zeros",
@@ -41,7 +42,8 @@ _TAKES_DTYPE = frozenset(
 )  # fmt: skip
 KEEPS_DTYPE = frozenset(
     {"view", "reshape", "expand", "unsqueeze", "squeeze", "getitem", "transpose", "permute",
-     "contiguous", "clone", "detach", "tril", "triu", "flatten", "t", "cpu", "flip", "roll"}
+     "contiguous", "clone", "detach", "tril", "triu", "flatten", "t", "cpu", "flip", "roll",
+     "again", "augmented"}
 )  # fmt: skip
 _KEEPS_TENSOR = (
     KEEPS_DTYPE
@@ -110,7 +112,8 @@ class ValueKinds:
                 return None if len({*kinds}) > 1 else False
             return True if True in kinds else None
         if node.op == "phi":
-            return self._is_tensor(node.args[1]) and self._is_tensor(node.args[2])
+            known = {self._is_tensor(choice) for choice in _choices(node)}
+            return known.pop() if len(known) == 1 else None
         if node.op not in _KEEPS_TENSOR or node.args[0].op in {"list", "tuple"}:
             return None
         return self._is_tensor(node.args[0])
@@ -129,7 +132,8 @@ class ValueKinds:
 
     def _proves_tensor(self, evaluation: Evaluation) -> bool:
         code = evaluation.code
-        if evaluation.node.op in _PROVES_TENSOR or is_comparison_method(code):
+        is_call = isinstance(code, ast.Call)  # ``a[:, None]`` may be an array
+        if (is_call and evaluation.node.op in _PROVES_TENSOR) or is_comparison_method(code):
             return True
         match code:
             case ast.Call(ast.Attribute(_, attr)) if attr in _METHODS_OF_TENSORS:
@@ -163,14 +167,16 @@ class ValueKinds:
             keywords = node.value if isinstance(node.value, tuple) else ()
             return "dtype" not in keywords and self._is_bool(args[0])
         if node.op == "phi":
-            return self._is_bool(args[1]) and self._is_bool(args[2])
+            return all(map(self._is_bool, _choices(node)))
         return self._annotation(node).endswith("BoolTensor")
 
-    def _is_mask(self, node: Node) -> bool | None:
+    def _is_mask(self, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind of proof
         if self._is_bool(node):
             return True
         if self._may_be_bool(node):
             return None
+        if node.op == "invert":
+            return False if _is_of_numpy(node.args[0]) else None
         if node.op in _NO_TENSOR or node.op in _INTEGERS or self._is_int(node):
             return False
         if node.op == "cast" and "int" in str(node.args[1].value):
@@ -184,11 +190,14 @@ class ValueKinds:
     def _may_be_number(self, node: Node) -> bool:
         """Tell whether a value may be a number: a setting or computed from settings."""
         if node.op in _ARITHMETIC:
-            plain = {"const", "global", "attr", "param"}
-            settings = all(arg.op in plain or self.shapes.is_number(arg) for arg in node.args)
+            settings = all(_is_setting(arg) or self.shapes.is_number(arg) for arg in node.args)
             return settings and any(self.shapes.is_number(arg) for arg in node.args)
         if node.op == "call" and len(node.args) == 1 and node.args[0].op == "attr":
             return bool(_RETURNS_NUMBER.search(str(node.args[0].value)))
+        if node.op == "attr" and node.value in {"bias", "weight"}:
+            return False
+        if node.op == "getitem" and node.args[0].op == "element":
+            return node.args[1].op == "const"  # ``for label in labels: x[mask] = label[0]``
         # What a call or an operator returns is rarely a number, and then not ours to write.
         return node.op in _MAYBE_NUMBER
 
@@ -200,7 +209,7 @@ class ValueKinds:
         if node.op in _BOOLEAN_IF_OPERANDS_ARE:
             return all(self._may_be_bool(arg) or self._is_bool(arg) for arg in args)
         if node.op == "phi":
-            return all(self._may_be_bool(arg) or self._is_bool(arg) for arg in args[1:])
+            return all(self._may_be_bool(arg) or self._is_bool(arg) for arg in _choices(node))
         same = node.op in KEEPS_DTYPE | _BOOLEAN_IF_FIRST_IS
         return same and self._may_be_bool(args[0])
 
@@ -210,12 +219,24 @@ class ValueKinds:
         return True if self._tests(mask, x) else None
 
     def _tests(self, mask: Node, x: Node) -> bool:
+        if self.shapes.may_have_changed(mask):
+            return False
         if mask.op in _BOOLEAN:
-            return any(_is_computed_from(arg, x) for arg in mask.args)
+            return any(self._is_computed_from(arg, x) for arg in mask.args)
         if mask.op not in _BOOLEAN_IF_OPERANDS_ARE:
             return False
         known = all(self._may_be_bool(arg) or self._is_bool(arg) for arg in mask.args)
         return known and any(self._tests(arg, x) for arg in mask.args)
+
+    def _is_computed_from(self, node: Node, x: Node) -> bool:
+        """Tell whether a value is computed element by element from a tensor, on its device."""
+        if node is x:
+            return True
+        if self.shapes.may_have_changed(node):
+            return False
+        if node.op in _ARITHMETIC - {"matmul"}:
+            return any(self._is_computed_from(arg, x) for arg in node.args)
+        return node.op in SAME_SHAPE - _MOVES and self._is_computed_from(node.args[0], x)
 
     def _may_be_compared(self, node: Node) -> bool:
         return not self.shapes.is_number(node) and self._is_tensor(node) is True
@@ -236,12 +257,12 @@ class ValueKinds:
     def _is_int(self, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind of proof
         if node.op == "const":
             return isinstance(node.value, int) and not isinstance(node.value, bool)
-        if node.op in {"size", "rank", "py:len", "py:int"}:
+        if node.op in {"counter", "size", "rank", "py:len", "py:int"}:
             return True
         if node.op in {"add", "sub", "mul", "floordiv", "mod", "neg"}:
             return True if all(map(self._is_int, node.args)) else None
         if node.op == "phi":
-            return True if all(map(self._is_int, node.args[1:])) else None
+            return True if all(map(self._is_int, _choices(node))) else None
         if node.op in {"py:max", "py:min", "py:abs"}:
             return True if all(map(self._is_int, node.args)) else None
         if node.op == "attr":
@@ -253,6 +274,18 @@ class ValueKinds:
         return False if made or _TENSOR_ANNOTATION.fullmatch(declared) else None
 
 
+def _is_setting(node: Node) -> bool:
+    """Tell whether a value may be a setting, or one of several: ``self.cutoff[0]``."""
+    if node.op == "getitem" and node.args[1].op == "const":
+        node = node.args[0]
+    return node.op in {"const", "global", "attr", "param"}
+
+
+def _choices(node: Node) -> list[Node]:
+    """Return what the code of two branches may leave behind: where it is read, it is bound."""
+    return [arg for arg in node.args[1:] if arg.op != "unset"] or [*node.args[1:]]
+
+
 def _is_of_numpy(node: Node) -> bool:
     """Tell whether a value is an array: made by NumPy, or by a method that only arrays have."""
     if node.op == "numpy":
@@ -261,12 +294,3 @@ def _is_of_numpy(node: Node) -> bool:
         return False
     made = node.args[0]
     return str(made.value).startswith("numpy.") if made.op == "global" else made.value == "astype"
-
-
-def _is_computed_from(node: Node, x: Node) -> bool:
-    """Tell whether a value is computed element by element from a tensor, on its device."""
-    if node is x:
-        return True
-    if node.op in _ARITHMETIC - {"matmul"}:
-        return any(_is_computed_from(arg, x) for arg in node.args)
-    return node.op in SAME_SHAPE - _MOVES and _is_computed_from(node.args[0], x)

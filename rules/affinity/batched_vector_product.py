@@ -50,6 +50,11 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     )
 
 
+def dot_in_matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply rows by columns; ``matmul`` takes more than batches of them."""
+    return torch.matmul(a.unsqueeze(1), b.unsqueeze(either(2, -1)))
+
+
 def multiply_and_add(a: Tensor, b: Tensor) -> Tensor:
     """Multiply element by element, then add."""
     return (a * b).sum(-1, keepdim=True).unsqueeze(-1)
@@ -204,6 +209,13 @@ def _precise(site: Site) -> bool | None:
     return None if None in dtypes else True
 
 
+def _vectors(site: Site) -> bool | None:
+    ranks = [site.ndim("a"), site.ndim("b")]
+    if any(rank not in {None, _BATCH - 1} for rank in ranks):
+        return False
+    return True if None not in ranks else None
+
+
 def _batches(site: Site) -> bool | None:
     ranks = [site.ndim("a"), site.ndim("b")]
     if any(rank not in {None, _BATCH} for rank in ranks):
@@ -217,6 +229,7 @@ COLUMN = Condition(
     "one-column", "the right matrix has one column", lambda site: _has_length(site, "b", -1)
 )
 BATCHES = Condition("batches-of-matrices", "both operands have three dimensions", _batches)
+VECTORS = Condition("batches-of-vectors", "both operands have two dimensions", _vectors)
 DOT_PRODUCT = Condition(
     "dot-product",
     "the equation multiplies vectors of one shape and adds up the last dimension",
@@ -242,6 +255,7 @@ RULE = Substitution(
     table="affinity",
     forms=(
         Form(dot, multiply_and_add, dot_inputs, (SINGLE_PRECISION,)),
+        Form(dot_in_matmul, multiply_and_add, dot_inputs, (VECTORS, SINGLE_PRECISION)),
         Form(einsum, multiply_and_add_last, einsum_inputs, (DOT_PRODUCT, SINGLE_PRECISION)),
         Form(shared_column, matrix_product, shared_inputs, (SHARED,)),
         Form(vector_column, weigh_by_vector, vector_column_inputs, (SINGLE_PRECISION,)),

@@ -86,8 +86,8 @@ def positions(mask: Tensor) -> Tensor:
 
 
 def leading(mask: Tensor) -> Any:  # noqa: ANN401 - a tensor or a tuple with it
-    """Return a mask over the first dimensions, whether the others are spelled out or not."""
-    return either((mask, slice(None)), (mask, ...), mask)
+    """Return a mask over the first dimensions, where the others are spelled out."""
+    return either((mask, slice(None)), (mask, ...))
 
 
 def everywhere(x: Tensor, mask: Tensor, value: float) -> None:
@@ -107,6 +107,11 @@ def columns(x: Tensor, mask: Tensor, value: float) -> None:
 
 def rows(x: Tensor, mask: Tensor, value: float) -> None:
     """Write one value to the rows where the mask is true."""
+    x[either(mask, leading(mask))] = value
+
+
+def whole_rows(x: Tensor, mask: Tensor, value: float) -> None:
+    """Write one value to what is spelled as rows: ``x[mask, :]``."""
     x[leading(mask)] = value
 
 
@@ -217,10 +222,21 @@ def _is_column_mask(site: Site) -> bool | None:
     return (True if site.ndim("x") == _MATRIX else None) if more is None else more == 1
 
 
+def _is_row_mask(site: Site) -> bool | None:
+    more = site.more_dims("x", "mask")
+    # A matrix has one dimension for the mask and one for the colon.
+    return (True if site.ndim("x") == _MATRIX else None) if more is None else more == 1
+
+
 ROW_MASK = Condition(
     "row-mask",
     "the mask has one dimension less than the tensor it is used on",
     lambda site: site.more_dims("x", "mask") == 1,
+)
+SPELLED_ROW_MASK = Condition(
+    "row-mask",
+    "the mask has one dimension less than the tensor it is used on",
+    _is_row_mask,
 )
 PLANE_MASK = Condition(
     "plane-mask",
@@ -247,6 +263,7 @@ RULE = Substitution(
     forms=(
         Form(everywhere, fill, inputs, (*START, SAME_RANK_MASK)),
         Form(rows, fill_rows, row_inputs, (*START, ROW_MASK)),
+        Form(whole_rows, fill_rows, row_inputs, (*START, SPELLED_ROW_MASK)),
         Form(rows, fill_planes, plane_inputs, (*START, PLANE_MASK)),
         Form(trailing, fill, trailing_inputs, START),
         Form(columns, fill, column_inputs, (*START, COLUMN_MASK)),

@@ -73,34 +73,34 @@ def choose(x: Tensor, mask: Tensor, y: Tensor) -> None:
     x.copy_(torch.where(mask, y, x))
 
 
-def added(x: Tensor, mask: Tensor, literal_value: float) -> None:
+def added(x: Tensor, mask: Tensor, value: float) -> None:
     """Add a number where the mask is true."""
-    x[mask] += literal_value
+    x[mask] += value
 
 
-def choose_sum(x: Tensor, mask: Tensor, literal_value: float) -> None:
+def choose_sum(x: Tensor, mask: Tensor, value: float) -> None:
     """Choose between the sum and the old value."""
-    x.copy_(torch.where(mask, x + literal_value, x))
+    x.copy_(torch.where(mask, x + value, x))
 
 
-def subtracted(x: Tensor, mask: Tensor, literal_value: float) -> None:
+def subtracted(x: Tensor, mask: Tensor, value: float) -> None:
     """Subtract a number where the mask is true."""
-    x[mask] -= literal_value
+    x[mask] -= value
 
 
-def choose_difference(x: Tensor, mask: Tensor, literal_value: float) -> None:
+def choose_difference(x: Tensor, mask: Tensor, value: float) -> None:
     """Choose between the difference and the old value."""
-    x.copy_(torch.where(mask, x - literal_value, x))
+    x.copy_(torch.where(mask, x - value, x))
 
 
-def scaled(x: Tensor, mask: Tensor, literal_value: float) -> None:
+def scaled(x: Tensor, mask: Tensor, value: float) -> None:
     """Multiply by a number where the mask is true."""
-    x[mask] *= literal_value
+    x[mask] *= value
 
 
-def choose_product(x: Tensor, mask: Tensor, literal_value: float) -> None:
+def choose_product(x: Tensor, mask: Tensor, value: float) -> None:
     """Choose between the product and the old value."""
-    x.copy_(torch.where(mask, x * literal_value, x))
+    x.copy_(torch.where(mask, x * value, x))
 
 
 _SHAPES = ((5,), (1,), (3, 4), (3, 3), (2, 3, 4), (0, 3))
@@ -121,7 +121,7 @@ def scaled_inputs(draw: Draw) -> dict[str, Any]:
     shape = draw.choice(_SHAPES)
     given = _taken(draw, shape)
     value = draw.choice([0, 2, -0.5])
-    return {"x": given["x"], "mask": given["mask"], "literal_value": value}
+    return {"x": given["x"], "mask": given["mask"], "value": value}
 
 
 def _taken(draw: Draw, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -145,16 +145,17 @@ def _one_shape(site: Site) -> bool | None:
     return False if False in ranks else (True if all(ranks) else None)
 
 
-def _is_number(site: Site) -> bool:
-    value = site.literal("literal_value")
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _is_number(site: Site) -> bool | None:
+    if site.literal("value") is not None:
+        return isinstance(site.literal("value"), (int, float))
+    return False if site.is_tensor("value") else site.is_number("value")
 
 
 ONE_SHAPE = Condition(
     "same-rank-mask", "the mask and both tensors have the same dimensions", _one_shape
 )
 ONE_VECTOR = Condition("vector-mask", "the mask and both tensors have one dimension", _vectors)
-IS_NUMBER = Condition("is-number", "the literal is a number", _is_number)
+IS_NUMBER = Condition("is-number", "the value is a number, not one for each element", _is_number)
 TAKEN = (BOOLEAN_MASK, WRITTEN_TENSOR, SAME_DEVICE)
 CHANGED = (*TAKEN, SAME_RANK_MASK, IS_NUMBER)
 

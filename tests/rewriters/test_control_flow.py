@@ -185,8 +185,7 @@ y = x
 import math as y
 return {OF_Y}""",
     "global": f"""
-global state
-state = x
+global v
 {TEMPORARY}
 return {RESULT}""",
     "match": f"""

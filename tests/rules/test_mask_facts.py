@@ -46,6 +46,27 @@ SAFE = {
         "x: torch.Tensor, num_images_per_prompt",
         "return x.repeat_interleave(num_images_per_prompt, dim=0)",
     ),
+    "a mask that one branch makes": function(
+        "x: torch.Tensor, y",
+        "if y:",
+        "    wrong = x < 0",
+        "z = 1",
+        "if y:",
+        "    x[wrong] = 0",
+    ),
+    "a product of two masks": function("x: torch.Tensor", "x[(x > 0) * (x < 1)] = 0"),
+    "a mask that is narrowed": function(
+        "x: torch.Tensor", "m = x > 0", "m &= x < 1", "x = x.flatten()", "x[m.flatten()] = 0"
+    ),
+    "rows of a matrix": function(
+        "x: torch.Tensor, y: torch.Tensor", "n, d = x.shape", "x[y.sum(-1) > 0, :] = 0"
+    ),
+    "a count of the rounds": function(
+        "x: torch.Tensor", "x = x.long()", "for i in range(3):", "    x[x < i] = i + 1"
+    ),
+    "the second of two equal tensors": function(
+        "x: torch.Tensor", "a = torch.zeros_like(x)", "b = torch.zeros_like(x)", "b[b < 1] = 1"
+    ),
     "a number of repeats that is compared": function(
         "x: torch.Tensor, n", "if n > 1:", "    x = x + 1", "return x.repeat_interleave(n, 0)"
     ),
@@ -84,6 +105,26 @@ OPEN = {
     "a mask over the rows, maybe": (
         function("x: torch.Tensor", "x[(x > 0).any(-1)] = 0"),
         {"same-rank-mask"},
+    ),
+    "the first number of each of several": (
+        function("x: torch.Tensor, labels", "for v in labels:", "    x[x < 0] = v[0]"),
+        {"value-fits-dtype"},
+    ),
+    "rows, maybe": (
+        function("x: torch.Tensor, mask: torch.BoolTensor", "x[mask, :] = 0"),
+        {"row-mask"},
+    ),
+    "the opposite of something": (
+        function("x: torch.Tensor, chosen", "x[~chosen] = 0"),
+        {"boolean-mask", "same-rank-mask"},
+    ),
+    "a setting and the number of the round": (
+        function("x: torch.Tensor, limits", "for i in range(3):", "    x[x < 0] = limits[0] + i"),
+        {"value-fits-dtype"},
+    ),
+    "an array or a tensor with a new axis": (
+        function("x, y", "z = x[:, None]", "x[x < 0] = 0"),
+        {"is-tensor"},
     ),
     "a dictionary of numbers": (
         function("x: torch.Tensor, tokens", "x[x == 0] = tokens.pad()"),
@@ -124,6 +165,7 @@ NOTHING = {
     "an array that a tensor became": function(
         "x: torch.Tensor", "a = x.cpu().numpy() * 2", "a[a > 0] = 1"
     ),
+    "the opposite of an array": function("x, y", "x[~np.isin(x, y)] = 0"),
     "an array cast": function("x", "a = x.astype(np.float32)", "a[a > 0] = 1"),
     "the number of a token": function("x: torch.Tensor, pad", "x[:, pad] = 0"),
     "a table of positions": function("x: torch.Tensor, pos_inds", "x[pos_inds] = 1.0"),
@@ -131,6 +173,9 @@ NOTHING = {
         "x: torch.Tensor, m: torch.Tensor",
         "k = torch.zeros_like(m > 0, dtype=torch.long)",
         "x[k] = 1",
+    ),
+    "elements of a tensor in turn": function(
+        "x: torch.Tensor, y: torch.Tensor", "for v in y:", "    x[x < 0] = v + y[0]"
     ),
     "class weights, not a mask": function(
         "class_weight: torch.Tensor, labels: torch.Tensor", "return class_weight[labels].sum()"
