@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.attributes import assigned_values
 from npufix.rewriters.neighbours import neighbour
-from npufix.rewriters.submodules import submodule
+from npufix.rewriters.submodules import chosen, parameter_default, submodule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,10 @@ _SAME = {"swish": "silu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh
 
 
 def activation(flow: FunctionFlow, node: Node) -> str | None:
-    """Return the name of an activation, ``None`` if the package does not say which one it is."""
+    """Return the name of an activation, ``None`` if the package does not say which one it is.
+
+    ``silu?`` is what ``__init__`` makes of a parameter that nothing was passed for.
+    """
     if flow.cls is None or node.op != "attr" or node.args[0].value != "self":
         return None
     attribute = str(node.value)
@@ -40,6 +43,9 @@ def activation(flow: FunctionFlow, node: Node) -> str | None:
 
 def _selected(value: ast.expr | None, method: FunctionNode, names: ModuleNames) -> str | None:
     """Return the key under which an activation is looked up."""
+    default = None if value is None else chosen(value, method, names)
+    if default is not None:
+        return f"{default.name}?"
     match value:
         case ast.Subscript(_, key) | ast.Call(_, [key]):
             return _text(key, method, names)
@@ -97,13 +103,7 @@ def _default(cls: ast.ClassDef, field: str) -> str | None:
 
 
 def _parameter_default(method: FunctionNode, field: str) -> str | None:
-    spec = method.args
-    positional = [*spec.posonlyargs, *spec.args]
-    defaults = dict(zip([a.arg for a in positional][::-1], spec.defaults[::-1], strict=False))
-    defaults |= {
-        a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None
-    }
-    match defaults.get(field):
+    match parameter_default(method, field):
         case ast.Constant(str(text)):
             return text
     return None

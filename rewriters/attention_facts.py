@@ -89,14 +89,15 @@ class AttentionFacts:
             node.epoch != now for node in self.match.bindings[name].walk() if node.op in _FILLS
         )
 
-    def same_heads(self, *names: str) -> bool | None:
+    def same_heads(self, *names: str, heads: int = 1) -> bool | None:
         """Tell whether tensors agree in batch size and number of heads, without broadcasting."""
         nodes = [_unscaled(self.match.bindings[name]) for name in names]
         parts = [n.args[0] for n in nodes if n.op in {"item", "getitem"} and _is_position(n)]
         if len(parts) == len(nodes) and len(set(parts)) == 1:
             return True  # ``qkv[0], qkv[1], qkv[2]``
         dims = [_dims(node) for node in nodes]
-        known = [d[:2] for d in dims if d is not None and len(d) == 4 and None not in d[:2]]  # noqa: PLR2004 - BNSD
+        known = [(d[0], d[heads]) for d in dims if d is not None and len(d) == 4]  # noqa: PLR2004 - BNSD
+        known = [pair for pair in known if None not in pair]
         return True if len(known) == len(nodes) and len(set(known)) == 1 else None
 
     def is_one_of_several(self) -> bool:

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 _FILLED = {"torch.ones", "torch.zeros", "torch.empty", "torch.randn", "torch.rand", "torch.Tensor"}
 _RANGES = {"torch.arange", "torch.linspace", "torch.logspace"}
 _INT_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
-# What is called so is one length; ``size`` and ``normalized_shape`` may be tuples.
+# What is called so is one length, as long as nobody passes a tuple; ``size`` may be one.
 _ONE_LENGTH = re.compile(
     r"(^|_)(dims?|hidden|features?|channels?|width|d_model|embed\w*|inner|units|num|n|\w+_size)(_|$)"
 )
+_ONE_INT = re.compile(r"int|Optional\[int\]|int \| None|typing\.Optional\[int\]")
 # Words of settings that are one number; ``repeats`` and ``lengths`` may be one number per element.
 COUNT = re.compile(r"^(n|num|nb)(_|$)|(^|_)(n_rep|heads|groups|kv_groups|per_kv|head_dim)$")
 # Calls after which a submodule computes something else than its class says.
@@ -216,21 +217,23 @@ def _shape(
         }:
             return _shape(inner, names, method)
         case ast.Call(function, args) if names.dotted(function) in _FILLED:
-            return _sizes(args, method)
+            return _sizes(args, method, names)
         case ast.Call(function, [ast.Tuple() | ast.List() as size, *_]) if (
             names.dotted(function) == "torch.full"
         ):
-            return _sizes([size], method)
+            return _sizes([size], method, names)
         case ast.Call(function) if names.dotted(function) in _RANGES:
             return (None,)
     return None
 
 
-def _sizes(args: list[ast.expr], method: FunctionNode) -> tuple[int | None, ...] | None:
+def _sizes(
+    args: list[ast.expr], method: FunctionNode, names: ModuleNames
+) -> tuple[int | None, ...] | None:
     """Return ``torch.ones(a, 1)`` as ``(None, 1)``; a lone name is one length if it says so."""
     if len(args) == 1 and isinstance(args[0], (ast.Tuple, ast.List)):
         args = list(args[0].elts)
-    elif len(args) == 1 and not _is_one_length(args[0], method):
+    elif len(args) == 1 and not _is_one_length(args[0], method, names):
         return None
     if not args or any(isinstance(arg, ast.Starred) for arg in args):
         return None
@@ -240,21 +243,43 @@ def _sizes(args: list[ast.expr], method: FunctionNode) -> tuple[int | None, ...]
     )
 
 
-def number_of_lengths(size: ast.expr, method: FunctionNode) -> int | None:
+def number_of_lengths(size: ast.expr, method: FunctionNode, names: ModuleNames) -> int | None:
     """Return of how many lengths a shape consists, 1 for a number; ``None`` if unclear."""
-    sizes = _sizes([size], method)
+    sizes = _sizes([size], method, names)
     return None if sizes is None else len(sizes)
 
 
-def _is_one_length(size: ast.expr, method: FunctionNode) -> bool:
+def _is_one_length(size: ast.expr, method: FunctionNode, names: ModuleNames) -> bool:
     match size:
         case ast.Name(name):
-            return _annotation(method, name) == "int" or bool(_ONE_LENGTH.search(name))
+            declared = _annotation(method, name)
+            if declared:
+                return bool(_ONE_INT.fullmatch(declared))
+            return bool(_ONE_LENGTH.search(name)) and not _may_be_tuple(name, method, names)
         case ast.Attribute(_, name):
             return bool(_ONE_LENGTH.search(name))
         case ast.BinOp(left, op):
-            return isinstance(op, _INT_OPERATORS) and _is_one_length(left, method)
+            return isinstance(op, _INT_OPERATORS) and _is_one_length(left, method, names)
     return isinstance(size, ast.Constant) and isinstance(size.value, int)
+
+
+def _may_be_tuple(name: str, method: FunctionNode, names: ModuleNames) -> bool:
+    """Tell whether a class of this module makes an object with a tuple for a parameter."""
+    params = [a.arg for a in method.args.args]
+    owners = {cls.name for cls in names.classes.values() if method in cls.body}
+    if method.name != "__init__" or name not in params or not owners:
+        return False
+    place = params.index(name) - 1  # without ``self``
+    for cls in names.classes.values():
+        values = [v for found in _values_in(cls).values() for _, v in found if v is not None]
+        for call in (c for v in values for c in walk(v) if isinstance(c, ast.Call)):
+            if not isinstance(call.func, ast.Name) or call.func.id not in owners:
+                continue
+            given = [*call.args[place : place + 1]]
+            given += [k.value for k in call.keywords if k.arg == name]
+            if any(isinstance(g, (ast.Tuple, ast.List, ast.Starred)) for g in given):
+                return True
+    return False
 
 
 def _is_int(value: ast.expr, method: FunctionNode) -> bool:

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.attributes import assigned_values, number_of_lengths
+from npufix.rewriters.wrapped_modules import made_by_factory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,7 +39,7 @@ def setting(flow: FunctionFlow, node: Node, parameter: str) -> str | None:
 def normalized_dims(flow: FunctionFlow, node: Node) -> int | None:
     """Return over how many dimensions a norm computes its mean, ``None`` if that is not clear."""
     found = {
-        None if value is None else number_of_lengths(value, method)
+        None if value is None else number_of_lengths(value, method, flow.names)
         for method, value in _given(flow, node, "normalized_shape")
     }
     return found.pop() if len(found) == 1 else None
@@ -54,9 +55,10 @@ def _given(
     for method, made in assigned_values(flow.names, flow.cls, str(node.value)):
         if not isinstance(made, ast.Call):
             continue
-        name = made.func.attr if isinstance(made.func, ast.Attribute) else ast.unparse(made.func)
-        arguments = dict(zip(_PARAMETERS.get(name, ()), made.args, strict=False))
-        arguments |= {k.arg: k.value for k in made.keywords if k.arg is not None}
+        call = made_by_factory(made, flow.names) or made
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+        arguments = dict(zip(_PARAMETERS.get(name, ()), call.args, strict=False))
+        arguments |= {k.arg: k.value for k in call.keywords if k.arg is not None}
         yield method, arguments.get(parameter)
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.attributes import assigned_values
+from npufix.rewriters.wrapped_modules import NN, made_by_factory, own_dropout
 
 if TYPE_CHECKING:
-    from npufix.rewriters.names import ModuleNames
+    from npufix.rewriters.names import FunctionNode, ModuleNames
 
 # Modules that are one function without parameters: class -> operator and its keywords.
 FUNCTIONS = {
@@ -18,6 +19,8 @@ FUNCTIONS = {
     "Softmax": "softmax", "Mish": "mish", "Hardswish": "hardswish", "ReLU6": "relu6",
     "Softplus": "softplus", "LogSoftmax": "log_softmax", "Flatten": "", "Identity": "",
 }  # fmt: skip
+ACTIVATIONS = frozenset({"silu", "gelu", "relu", "sigmoid", "tanh", "mish", "hardswish", "relu6"})
+"""Those of them that an activation may be."""
 # Their result depends on their arguments, parameters and mode alone, and they change nothing.
 _PURE = frozenset(
     {
@@ -28,6 +31,8 @@ _PURE = frozenset(
         "RMSNorm", "Unflatten", "Upsample", "ZeroPad2d",
     }
 )  # fmt: skip
+# Whatever ``**kwargs`` say, calling them computes a value and changes nothing.
+_WITHOUT_OPTIONS = frozenset({"Conv1d", "Conv2d", "Conv3d", "Linear"})
 _LINEAR = re.compile(r"\w*Linear(Base|Layer|NoBias)?\d?(bit)?\w{0,4}")
 _TABLE = re.compile(r"(ACT\w*|ACTIVATION\w*|activations?|act_fns?)", re.IGNORECASE)
 _LOOKUP = re.compile(r"_?get_(hidden_)?act(ivation)?(_fn|_func|_function)?")
@@ -39,11 +44,13 @@ class Submodule:
     """What an attribute of a module does when it is called."""
 
     kind: str
-    """``module`` of torch.nn, ``function`` of torch, or ``activation`` out of a table."""
+    """``module`` of torch.nn, ``function`` of torch, ``activation`` out of a table, or ``own``."""
     name: str
     """``LayerNorm``, ``silu``; for an activation the text of the expression that selects it."""
     call: ast.Call | None = None
     """How it is made."""
+    forward: tuple[ModuleNames, FunctionNode] | None = None
+    """What a class of the package does when it is called, and the module it is in."""
 
 
 def submodule(names: ModuleNames, cls: ast.ClassDef, attribute: str) -> Submodule | None:
@@ -51,7 +58,7 @@ def submodule(names: ModuleNames, cls: ast.ClassDef, attribute: str) -> Submodul
     key = (f"{cls.name}:{cls.lineno}", attribute)
     if key not in names.submodules:
         found = [
-            None if value is None else _made(value, names)
+            None if value is None else chosen(value, method, names) or _made(value, names)
             for method, value in assigned_values(names, cls, attribute)
         ]
         same = bool(found) and all(
@@ -60,6 +67,28 @@ def submodule(names: ModuleNames, cls: ast.ClassDef, attribute: str) -> Submodul
         names.submodules[key] = found[0] if same else None
     known: Submodule | None = names.submodules[key]
     return known
+
+
+def chosen(value: ast.expr, method: FunctionNode, names: ModuleNames) -> Submodule | None:
+    """Return what ``act_layer()`` makes unless ``__init__`` is told otherwise: an activation."""
+    match value:
+        case ast.Call(ast.Name(name), [], []):
+            default = parameter_default(method, name)
+            made = None if default is None else made_by(ast.Call(default, [], []), default, names)
+            if made is not None and made.kind == "function" and made.name in ACTIVATIONS:
+                return Submodule("activation", made.name)
+    return None
+
+
+def parameter_default(method: FunctionNode, name: str) -> ast.expr | None:
+    """Return what a parameter is if nothing is passed for it."""
+    spec = method.args
+    positional = [a.arg for a in (*spec.posonlyargs, *spec.args)]
+    defaults = dict(zip(positional[::-1], spec.defaults[::-1], strict=False))
+    defaults |= {
+        a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None
+    }
+    return defaults.get(name)
 
 
 def _is_same(one: Submodule, other: Submodule) -> bool:
@@ -98,11 +127,11 @@ def made_by(  # noqa: PLR0911 - one case a kind of class
     dotted = names.dotted(function) or ""
     name = _last(function)
     keywords = {k.arg: k.value for k in call.keywords}
-    if "inplace" in keywords or None in keywords:
+    if "inplace" in keywords or (None in keywords and name not in _WITHOUT_OPTIONS):
         inplace = keywords.get("inplace")
         if not (isinstance(inplace, ast.Constant) and inplace.value is False):
             return None
-    if dotted.rpartition(".")[0] in {"torch.nn", "torch.nn.modules"}:
+    if NN.fullmatch(dotted.rpartition(".")[0]):
         if FUNCTIONS.get(name):
             return _function(name, call)
         # The second argument of a dropout is ``inplace``; such an embedding changes its weight.
@@ -113,7 +142,11 @@ def made_by(  # noqa: PLR0911 - one case a kind of class
         return Submodule("activation", ast.unparse(call))
     if _LINEAR.fullmatch(name) and name != "NonDynamicallyQuantizableLinear":
         return Submodule("module", f"{name} of {dotted or 'this file'}", call)
-    return None
+    made = made_by_factory(call, names)
+    if made is not None:
+        return Submodule("module", _last(made.func), made) if _last(made.func) in _PURE else None
+    forward = own_dropout(call, names)
+    return None if forward is None else Submodule("own", name, call, forward)
 
 
 def _function(name: str, call: ast.Call) -> Submodule | None:

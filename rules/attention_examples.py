@@ -182,11 +182,40 @@ class DotProductAttention(nn.Module):
         self.attention_weights = scores.softmax(-1)
         return self.attention_weights @ v
 """,
-    # three dimensions
+    # three dimensions: only for those who say that it pays
     """
 def attention(q, k, v, b: int, h: int):
     q, k, v = (q.view(b * h, -1, 64), k.view(b * h, -1, 64), v.view(b * h, -1, 64))
     return torch.bmm(F.softmax(torch.bmm(q, k.transpose(1, 2)), dim=-1), v)
+""",
+    # heads too large for the fused kernel
+    """
+def attention(q, k, v, b: int):
+    q, k, v = (q.view(b, -1, 1024), k.view(b, -1, 1024), v.view(b, -1, 1024))
+    return torch.bmm(F.softmax(torch.bmm(q, k.transpose(1, 2)), dim=-1), v)
+""",
+    # the values are not turned, the weights are
+    """
+def attention(q, k, v):
+    weights = torch.bmm(q, k).softmax(2)
+    return torch.bmm(v, weights)
+""",
+    # softmax over the queries
+    """
+def attention(q, k, v):
+    return torch.bmm(torch.bmm(q, k).softmax(1), v)
+""",
+    # the other letters
+    """
+def attention(q, k, v):
+    weights = torch.einsum("bnhd,bmhd->bhnm", q, k).softmax(-1)
+    return torch.einsum("bhmn,bmhd->bnhd", weights, v)
+""",
+    # without an arrow the letters sort the result
+    """
+def attention(q, k, v):
+    weights = torch.einsum("bnhd,bmhd", q, k).softmax(-1)
+    return torch.einsum("bhnm,bmhd->bnhd", weights, v)
 """,
     # the weights of some heads are switched off
     """

@@ -174,8 +174,11 @@ class Site(Protocol):
     def leaves_a_key(self, name: str, *, kept: bool) -> bool | None:
         """Tell whether a mask leaves every query a key; ``kept``: it marks those that are left."""
 
-    def same_heads(self, *names: str) -> bool | None:
-        """Tell whether tensors agree in batch size and number of heads, without broadcasting."""
+    def same_heads(self, *names: str, heads: int = 1) -> bool | None:
+        """Tell whether tensors agree in batch size and number of heads, without broadcasting.
+
+        ``heads`` is the dimension of the heads.
+        """
 
     def is_one_of_several(self) -> bool:
         """Tell whether a setting of transformers chooses this function among implementations."""
@@ -184,7 +187,10 @@ class Site(Protocol):
         """Tell whether the function computes attention with a fused operator as well."""
 
     def activation(self, name: str) -> str | None:
-        """Return which function an activation out of a table is: ``silu``."""
+        """Return which function an activation out of a table is: ``silu``.
+
+        ``silu?`` is the default of a parameter: what it is unless it is told otherwise.
+        """
 
     def setting(self, name: str, parameter: str) -> str | None:
         """Return the code of an argument of a submodule's constructor, "" for its default."""
@@ -203,6 +209,14 @@ class Site(Protocol):
 
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted (``torch.no_grad``)."""
+
+
+def is_activation(site: Site, name: str, *wanted: str) -> bool | None:
+    """Tell whether an activation is one of the functions ``wanted``."""
+    found = site.activation(name)
+    if found is None or found in {f"{one}?" for one in wanted}:
+        return None
+    return found in wanted
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -1,7 +1,8 @@
 """Attention written out: scores, softmax and product as operators of their own.
 
 What: ``softmax(q @ k.transpose(-2, -1) * scale) @ v``, with or without a mask that hides keys and a
-dropout of the weights.
+dropout of the weights; without a mask also in other layouts: batched products of one head, pixels
+as the last dimension, ``einsum``.
 
 Why it is slow on the NPU: the scores of all queries and keys are written to memory and read again
 by each operator (BatchMatMul, Mul, MaskedFill, Cast, SoftmaxV2, Cast, DropOutDoMask, BatchMatMul),
@@ -37,6 +38,7 @@ from npufix.rules.attention import (
     shown_keys,
 )
 from npufix.rules.attention_examples import LEFT_ALONE, REWRITTEN
+from npufix.rules.attention_layouts import LAYOUTS
 from npufix.rules.substitution import Draw, Form, Substitution, either
 
 if TYPE_CHECKING:
@@ -319,6 +321,7 @@ RULE = Substitution(
             added_inputs,
             (*ATTENTION, MASK_IS_BOOLEAN, ADDED_LEAVES_A_KEY),
         ),
+        *LAYOUTS,
     ),
     replaces=(
         "Add",

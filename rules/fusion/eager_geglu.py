@@ -29,6 +29,7 @@ from npufix.rules.substitution import (
     Form,
     Site,
     Substitution,
+    is_activation,
 )
 
 if TYPE_CHECKING:
@@ -204,11 +205,7 @@ def tanh_projection_inputs(draw: Draw) -> dict[str, Any]:
 
 
 def _is(*names: str) -> Callable[[Site], bool | None]:
-    def holds(site: Site) -> bool | None:
-        name = site.activation("act")
-        return None if name is None else name in names
-
-    return holds
+    return lambda site: is_activation(site, "act", *names)
 
 
 IS_GELU = Condition(

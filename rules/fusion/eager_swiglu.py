@@ -32,6 +32,7 @@ from npufix.rules.substitution import (
     Site,
     Substitution,
     either,
+    is_activation,
 )
 
 if TYPE_CHECKING:
@@ -123,8 +124,7 @@ def selected_projection_inputs(draw: Draw) -> dict[str, Any]:
 
 
 def _is_silu(site: Site) -> bool | None:
-    name = site.activation("act")
-    return None if name is None else name == "silu"
+    return is_activation(site, "act", "silu")
 
 
 def _same_shape(site: Site) -> bool | None:

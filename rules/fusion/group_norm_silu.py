@@ -27,6 +27,7 @@ from npufix.rules.substitution import (
     Rewritten,
     Site,
     Substitution,
+    is_activation,
 )
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ WEIGHTS_GIVEN = Condition("norm-has-weight", "weight and bias are given", _weigh
 SILU = Condition(
     "activation-is-silu",
     "the activation out of the table is SiLU",
-    lambda site: None if (name := site.activation("act")) is None else name == "silu",
+    lambda site: is_activation(site, "act", "silu"),
 )
 
 RULE = Substitution(

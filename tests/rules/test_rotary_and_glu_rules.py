@@ -320,3 +320,42 @@ def f(x: torch.Tensor, angles: torch.Tensor, scale: float):
     (plain,) = sites(code.format("pass"))
     assert "cosines-within-one" in {c.name for c in scaled.open_conditions}
     assert "cosines-within-one" not in {c.name for c in plain.open_conditions}
+
+
+UNIT = """
+class Unit(nn.Module):
+    def __init__(self, dim, act_layer=nn.SiLU, *, activation=nn.GELU, none=None, **settings):
+        super().__init__()
+        self.gate = nn.Linear(dim, dim, **settings)
+        self.up = nn.Linear(dim, dim, **settings)
+        self.act = {made}
+
+    def forward(self, x):
+        return self.act(self.gate(x)) * self.up(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        ("act_layer()", "NPU103 activation-is-silu"),
+        ("activation()", "NPU110 activation-is-gelu"),
+        ("nn.SiLU()", "NPU103"),
+        ("none()", ""),
+        ("other()", ""),
+        ("act_layer(inplace=True)", ""),
+        ("act_layer(dim)", ""),
+        ("nn.SiLU(**settings)", ""),
+    ],
+)
+def test_an_activation_that_a_caller_may_exchange(made: str, found: str) -> None:
+    said = [
+        " ".join([s.rule.id, *(c.name for c in s.open_conditions if c.name.startswith("act"))])
+        for s in sites(UNIT.replace("{made}", made))
+    ]
+    assert said == ([found] if found else [])
+
+
+def test_an_activation_is_what_the_callers_make_of_it_in_one_place_alone() -> None:
+    other = "\n\nclass Other(Unit):\n    def __init__(self):\n        self.act = nn.Tanh()\n"
+    assert sites(UNIT.replace("{made}", "act_layer()") + other) == []
