@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +15,7 @@ from npufix.advisor.operator_lines import operator_lines
 from npufix.advisor.ranking import Ranking, Step, step_split
 from npufix.advisor.ranks import choose, summarise
 from npufix.advisor.recorded_paths import SourceState, map_recorded_paths, source_state
+from npufix.advisor.result import Diagnosis
 from npufix.advisor.run_findings import observe
 from npufix.advisor.savings import ranked, total_saving
 from npufix.profiling_parsers.discover import find_dumps
@@ -23,7 +23,7 @@ from npufix.profiling_parsers.reader import read_profile
 from npufix.reports import report
 from npufix.reports.wording import headline
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.registry import all_rules, every_rule
+from npufix.rules.registry import every_rule
 from npufix.rules.substitution import Substitution
 from npufix.rules.versions import unmet
 
@@ -48,23 +48,6 @@ class Options:
     """Beginnings of recorded paths, and of the paths here that they mean."""
     configuration: Configuration = EVERYTHING
     """Which rules are wanted."""
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """The report, and what the rewriters need beyond it."""
-
-    report: report.Report
-    found: tuple[Located, ...]
-    evidence: Evidence | None
-    torch_npu: str
-    warnings: tuple[str, ...] = ()
-    """What the user should know beside the report: comments that hide nothing."""
-
-
-def tool() -> str:
-    """Return the name and version of this program."""
-    return f"npufix {version('npufix')}"
 
 
 def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None) -> Diagnosis:
@@ -161,7 +144,7 @@ def _measured(run: _Run, options: Options) -> report.Report:
     if not lines:
         lines, by_operators = operator_lines(profile.signals, run.mapped, top, ranking.total_ns)
     return report.Report(
-        tool=tool(),
+        tool=report.tool(),
         headline="",
         dump=str(profile.root),
         source="",
@@ -233,35 +216,6 @@ def _environment(profile: Profile) -> report.Environment:
         chip=recorded.chip,
         devices=devices,
     )
-
-
-def scan(tree: SourceTree, *, with_text: bool = True) -> Diagnosis:
-    """Say which slow patterns a source tree holds, without a dump.
-
-    ``with_text`` as in ``locate``: what is not only shown but also patched needs it.
-    """
-    from npufix.advisor.findings import locate  # noqa: PLC0415 - libcst is slow to load
-
-    rules = [rule for rule in all_rules() if tree.configuration.wants(rule)]
-    located = locate(tree, rules, None, with_text=with_text)
-    found = located.found
-    source = str(tree.given)
-    made = report.Report(
-        tool=tool(),
-        headline=headline([f.finding for f in found], None, None, [], with_source=True),
-        dump="",
-        source=source,
-        environment=None,
-        split=None,
-        compute_ns=0,
-        attributed=0.0,
-        hot_operators=[],
-        hot_shapes=[],
-        findings=[f.finding for f in found],
-        problems=[*tree.problems, *located.problems],
-        next_steps=[f"npufix patch --source {source}"] if found else [],
-    )
-    return Diagnosis(made, tuple(found), None, "", tuple(located.warnings))
 
 
 def _span_ns(evidence: Evidence) -> int:

@@ -9,11 +9,13 @@ import os
 import pickle  # only between this process and its own children
 import warnings
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.advisor.generated import generated_from, with_condition
 from npufix.reports.report import Problem
+from npufix.rewriters.prefilter import words_for
 from npufix.rewriters.sites import Site, find_sites
 from npufix.rewriters.suppressions import Suppression, read_suppressions, unknown_names
 from npufix.rules.substitution import Condition, Form, Substitution
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
 
 # Below this many characters of source a second process takes longer to start than it saves.
 _WORTH_A_POOL = 1_000_000
-# Collecting garbage as often as Python does by default is a tenth of the time of a large tree.
-_NEW_OBJECTS_BETWEEN_COLLECTIONS = 100_000
+# Collecting garbage as often as Python does by default takes half of the time of a large tree.
+_NEW_OBJECTS_BETWEEN_COLLECTIONS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Search:
             rules = self.rules_for(file)
             recorded = self.recorded(file.relative)
             text = self.with_text
-            sites = list(find_sites(file.text, rules, recorded, file.neighbour, portable=text))
+            sites = list(find_sites(file.text, rules, recorded, file.neighbour, with_text=text))
             comments = read_suppressions(file.text)
         except (SyntaxError, ValueError, RecursionError) as error:
             return Found(problem=_unparsed(file.relative, error))
@@ -81,8 +83,6 @@ class Search:
         source = generated_from(file.text) if sites else None
         kept = [s if source is None else with_condition(s, source) for s in sites]
         kept = [k for s, k in zip(sites, kept, strict=True) if id(s) not in left]
-        if not self.with_text:
-            kept = [_without_text(site) for site in kept]
         return Found(tuple(kept), tuple(hidden), None, tuple(said))
 
     def files(self, files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, Found]]:
@@ -90,8 +90,9 @@ class Search:
         workers = min(_cores(), len(files))
         size = sum(len(file.text) for file in files)
         if workers < 2 or size < _WORTH_A_POOL or not _can_fork():  # noqa: PLR2004 - no pool of one
-            for file in files:
-                yield file, self.file(file)
+            with _collecting_rarely():
+                for file in files:
+                    yield file, self.file(file)
             return
         yield from _Pool(self, files, workers).results()
 
@@ -113,12 +114,6 @@ def _unused(
         meant = (comment.names or search.known) & search.known
         if comment not in used and meant and meant <= tried:
             yield f"line {comment.line}: '{comment.text}' hides nothing"
-
-
-def _without_text(site: Site) -> Site:
-    if site.rewrite is None:
-        return site
-    return replace(site, rewrite=replace(site.rewrite, direct="", portable=""))
 
 
 def _unparsed(relative: str, error: Exception) -> Problem:
@@ -156,6 +151,7 @@ class _Pool:
         # The largest first, so that no core waits for another at the end.
         order = sorted(range(len(self.files)), key=lambda i: -len(self.files[i].text))
         found: dict[int, Found] = {}
+        words_for(tuple(self.search.rules))  # read the patterns before each child does
         with warnings.catch_warnings():
             # The children touch nothing that the threads of other libraries hold.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -178,9 +174,25 @@ _inherited: list[tuple[Search, Sequence[SourceFile]]] = []
 """In a child: what it works on. Arguments of a forked child's initializer are not copied."""
 
 
-def _begin(search: Search, files: Sequence[SourceFile]) -> None:
+def _collect_rarely() -> None:
+    """Look for garbage seldom: syntax trees are many objects, and none of them is garbage."""
     gc.freeze()
     gc.set_threshold(_NEW_OBJECTS_BETWEEN_COLLECTIONS)
+
+
+@contextmanager
+def _collecting_rarely() -> Iterator[None]:
+    usual = gc.get_threshold()
+    _collect_rarely()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
+
+
+def _begin(search: Search, files: Sequence[SourceFile]) -> None:
+    _collect_rarely()
     _inherited.append((search, files))
 
 

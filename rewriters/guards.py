@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.submodules import submodule
+from npufix.rewriters.syntax import walk
 from npufix.rewriters.torch_names import DTYPES, PURE_METHODS
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Guard:
 
         ``for_npu`` are the functions that need an NPU, ``tensors`` the operands that are tensors.
         """
-        for call in ast.walk(code):
+        for call in walk(code):
             if isinstance(call, ast.Call) and ast.unparse(call.func) in for_npu:
                 name = ast.unparse(call.func)
                 if name.rpartition(".")[2][:1].isupper():  # a class: made of parameters
@@ -65,7 +66,7 @@ class Guard:
 
     def _asked(self, call: ast.Call, tensors: Sequence[ast.expr]) -> ast.expr | None:
         """Return the cheapest expression that says where a call runs."""
-        inside = {id(node) for node in ast.walk(call)}
+        inside = {id(node) for node in walk(call)}
         own = [self._meant(node) for node in tensors if id(node) in inside]
         free = [code for code in own if is_simple(code) and not isinstance(code, ast.Constant)]
         found = free or [code for code in map(self._source, own) if code is not None]

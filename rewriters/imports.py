@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.names import module_names, source_lines
+from npufix.rewriters.syntax import walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +46,7 @@ class Import:
 
 def imports_torch_npu(tree: ast.Module, *, unconditionally: bool = False) -> bool:
     """Tell whether a module imports torch_npu at its top level."""
-    nodes = tree.body if unconditionally else list(ast.walk(tree))
+    nodes = tree.body if unconditionally else list(walk(tree))
     imported = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
     imported |= {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom) and not n.level}
     return any(name.split(".")[0] == "torch_npu" for name in imported)
@@ -106,7 +107,7 @@ def _has(tree: ast.Module, needed: Import) -> bool:
     """Tell whether a module imports ``a.b.c`` under this very name, guarded or not."""
     return bool(needed.name or "." not in needed.module) or any(
         alias.name == needed.module and alias.asname is None
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.Import)
         for alias in node.names
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.syntax import walk
+
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from npufix.rewriters.dataflow import FunctionFlow
     from npufix.rewriters.matching import Match
@@ -33,11 +35,11 @@ def leftovers(
 def _unread(
     flow: FunctionFlow, match: Match, gone: Sequence[ast.stmt], texts: Sequence[str]
 ) -> Iterator[ast.stmt]:
-    skipped = {id(n) for part in (*gone, match.evaluation.code) for n in ast.walk(part)}
-    before = _names(n for part in (*gone, match.evaluation.code) for n in ast.walk(part))
-    after = _names(n for n in ast.walk(flow.function) if id(n) not in skipped)
+    skipped = {id(n) for part in (*gone, match.evaluation.code) for n in walk(part)}
+    before = _names(n for part in (*gone, match.evaluation.code) for n in walk(part))
+    after = _names(n for n in flow.name_nodes if id(n) not in skipped)
     after -= _bound_anew(flow, match, skipped)
-    after |= _names(n for t in texts for n in ast.walk(ast.parse(t, mode="eval")))
+    after |= _names(n for t in texts for n in walk(ast.parse(t, mode="eval")))
     after |= flow.captured
     visible = {o.node for o in flow.observables}
     for statement in match.evaluation.block:
@@ -45,7 +47,7 @@ def _unread(
             return
         targets = _targets(statement)
         if targets & before and not targets & after and id(statement) not in skipped:
-            inside = {id(n) for n in ast.walk(statement)}
+            inside = {id(n) for n in walk(statement)}
             if not any(e.node in visible for e in flow.evaluations if id(e.code) in inside):
                 yield statement
 
@@ -53,7 +55,7 @@ def _unread(
 def _bound_anew(flow: FunctionFlow, match: Match, skipped: Container[int]) -> set[str]:
     """Return the names whose every use comes after the statement of the match binds them."""
     last = match.evaluation.statement
-    rest = [n for n in ast.walk(flow.function) if isinstance(n, ast.Name) and id(n) not in skipped]
+    rest = [n for n in flow.name_nodes if id(n) not in skipped]
     end = last.end_lineno or last.lineno
     early = {n.id for n in rest if isinstance(n.ctx, ast.Load) and n.lineno <= end}
     return _targets(last) - early
@@ -69,5 +71,5 @@ def _targets(statement: ast.stmt) -> set[str]:
     return set()
 
 
-def _names(nodes: Iterator[ast.AST]) -> set[str]:
+def _names(nodes: Iterable[ast.AST]) -> set[str]:
     return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}

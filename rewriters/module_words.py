@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.syntax import walk
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -26,7 +28,7 @@ def arguments(names: ModuleNames, method: str) -> Sequence[Mapping[str, str]]:
     ``x`` is under "", positional arguments under "0", "1", keywords under their names.
     """
     found: list[Mapping[str, str]] = []
-    for node in ast.walk(names.tree) if names.tree else ():
+    for node in walk(names.tree) if names.tree else ():
         match node:
             case ast.Call(ast.Attribute(owner, attr), positional, keywords) if attr == method:
                 given = {"": ast.unparse(owner)}
@@ -37,7 +39,7 @@ def arguments(names: ModuleNames, method: str) -> Sequence[Mapping[str, str]]:
 
 
 def _words(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in walk(tree):
         match node:
             case ast.Name(name) | ast.Attribute(_, name):
                 yield name

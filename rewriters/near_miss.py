@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.canonical import COMMUTATIVE, SIGNATURES
+from npufix.rewriters.edit import segment
 from npufix.rewriters.matching import LITERAL, find, pattern_of, same_value
 from npufix.rewriters.names import source_lines
 from npufix.rewriters.phrases import phrase
 from npufix.rewriters.site_facts import SourceFacts
 from npufix.rewriters.sites import chosen_by_device
-from npufix.rewriters.splice import segment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.names import FunctionNode, ModuleNames, inlinable, module_names
-from npufix.rewriters.syntax import walk
+from npufix.rewriters.outline import only_computes, outline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 _MOST_BYTES = 2_000_000
 # Base classes are looked up in small modules only: they say what a few attributes are.
@@ -19,6 +20,7 @@ _MOST_BYTES_OF_BASES = 200_000
 _MOST_BASES = 6
 # Helpers of helpers of helpers are inlined, no more.
 _DEPTH = 3
+_CALLED = re.compile(r"\b([A-Za-z_]\w*)\(")
 
 
 def neighbour(names: ModuleNames, module: str) -> ModuleNames | None:
@@ -89,6 +91,15 @@ def imported(names: ModuleNames, name: str) -> tuple[ModuleNames, str] | None:
 
 def imported_function(names: ModuleNames, name: str) -> tuple[ModuleNames, FunctionNode] | None:
     """Return the helper that a name stands for, with the names of its own module."""
+    module, _, original = (names.relative.get(name) or names.imports.get(name) or "").rpartition(
+        "."
+    )
+    if names.neighbour is None or not module.strip("."):
+        return None
+    text = names.neighbour(module)
+    code = None if text is None else outline(text).functions.get(original)
+    if code is None or not only_computes(code):
+        return None  # a class, most of the time: nothing to parse a module for
     found = imported(names, name)
     function = None if found is None else found[0].functions.get(found[1])
     if found is None or function is None or function.decorator_list:
@@ -130,32 +141,38 @@ def _small(names: ModuleNames) -> ModuleNames:
 
 
 def helper_texts(names: ModuleNames, source: str) -> Mapping[str, str]:
-    """Return the code of the helpers that a module imports and calls, with what they call."""
-    if names.neighbour is None:
+    """Return the code of the helpers that a module imports and calls, with what they call.
+
+    It is cut out of the text: most modules need not be parsed, as no rule has use for them.
+    """
+    ask = names.neighbour
+    if ask is None:
         return {}
     found = {}
-    for name in {**names.relative, **names.imports}:
-        if f"{name}(" in source:
-            helper = imported_function(names, name)
-            if helper is not None:
-                found[name] = _text(*helper)
+    for name, full in {**names.relative, **names.imports}.items():
+        if f"{name}(" in source and name not in names.unsure:
+            text = _with_what_it_calls(ask, full)
+            if text:
+                found[name] = text
     return found
 
 
-def _text(names: ModuleNames, function: FunctionNode) -> str:
+def _with_what_it_calls(ask: Callable[[str], str | None], full: str) -> str:
+    """Return the code of an imported function and of its helpers; "" if it is none."""
     parts: list[str] = []
-    left = [(names, function, 0)]
-    for home, current, depth in left:  # grows
-        parts.append(_unparsed(current))
-        for node in walk(current) if depth < _DEPTH else ():
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                own = home.functions.get(node.func.id)
-                other = imported_function(home, node.func.id) if own is None else (home, own)
-                if other is not None and inlinable(other[1]) and other[1] is not current:
-                    left.append((*other, depth + 1))
+    left = [(full, 0)]
+    for place, depth in left:  # grows
+        module, _, name = place.rpartition(".")
+        text = ask(module) if module.strip(".") else None
+        function = outline(text).functions.get(name) if text else None
+        if not text or function is None or not only_computes(function):
+            continue
+        parts.append(function)
+        if depth < _DEPTH:
+            own, imports = outline(text).functions, outline(text).imports
+            for called in sorted(set(_CALLED.findall(function)) - {name}):
+                other = f"{module}.{called}" if called in own else imports.get(called)
+                if other is not None:
+                    there = other if called in own else seen_from(module, other)
+                    left += [] if (there, depth + 1) in left else [(there, depth + 1)]
     return "\n".join(parts)
-
-
-@lru_cache(maxsize=256)
-def _unparsed(function: FunctionNode) -> str:
-    return ast.unparse(function)

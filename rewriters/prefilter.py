@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+import re
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.canonical import OP_ALIASES, SIGNATURES
@@ -11,100 +12,155 @@ from npufix.rewriters.submodules import FUNCTIONS
 from npufix.rewriters.torch_names import PURE_METHODS, RANDOM
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from npufix.rewriters.nodes import Node
     from npufix.rules.substitution import Substitution
 
-_Words = tuple[str, ...]
-# Operations that can be written with symbols, or under names that have little to do with them.
+# Names, numbers and runs of operators. ``*args``, ``**kwargs`` and ``->`` compute nothing; what
+# ``self.layer_norm`` is, its class says.
+_WORD = re.compile(r"self\.\w+|\*\*?\w*(?:args|kwargs)\b|->|/ ?2\b|\w+|[-+*/@<>=]+")
+MASKED_WRITE = "]="
+"""Stands for an assignment to elements that are chosen by more than their number."""
+# What has to stand somewhere for an operation, where that is not its name: a regular expression
+# for a whole word.
 _SPELLINGS = {
-    "activation": ("ACT", "act"),
-    "arange": ("arange",),
-    "augment": ("+=", "-=", "*=", "/="),
-    "cat": ("cat(", "concat"),
-    "chunk": ("chunk", "split", "//", "/ 2", "/2", "unbind"),
-    "dropout": ("ropout",),
-    "einsum": ("einsum",),
-    "full": ("full",),
-    "item": (),
-    "ones": ("ones",),
-    "sigmoid": ("igmoid",),
-    "stack": ("stack",),
-    "matmul": ("@", "matmul", "mm"),
-    "rsqrt": ("sqrt", "**", "pow"),
-    "sqrt": ("sqrt", "**", "pow"),
-    "sum": ("sum",),
-    "zeros": ("zeros",),
-    "setitem": ("] =", "]=", "] :"),
-    "one_hot": ("one_hot",),
-    "linear": ("linear", "Linear"),
-    "scaled_dot_product_attention": ("scaled_dot_product_attention",),
+    "arange": r"arange",
+    "activation": r"\w*(ACT\w*|[Aa]ct(ivation)?s?(_fns?|_func(tion)?|_layer)?\d?)",
+    "add": r"[^+]*\+.*|_*add_*",
+    "augment": r"[-+*/]=",
+    "cat": r"cat|concat|concatenate",
+    "chunk": r"\w*chunk|\w*split|unbind|[^/]*//.*|/ ?2",
+    "div": r"[^/]*/.*|div|div_|divide|true_divide",
+    "dropout": r"\w*ropout\w*",
+    "einsum": r"einsum",
+    "full": r"full",
+    "ge": r"[<>]=?|ge|le",
+    "gt": r"[<>]=?|gt|lt",
+    "item": "",
+    "le": r"[<>]=?|ge|le",
+    "linear": r"\w*[lL]inear\w*",
+    "lt": r"[<>]=?|gt|lt",
+    "matmul": r"@=?|matmul|mm",
+    "mul": r"[^*]*\*|\*=|[^/]*/.*|mul|mul_|multiply|div|div_|divide|true_divide",
+    "neg": r"[^-]*-[^>]*|neg|neg_|negative",
+    "ones": r"ones",
+    "rsqrt": r"[^*]*\*\*.*|\w*sqrt_?|pow_?",
+    "setitem": re.escape(MASKED_WRITE),
+    "sigmoid": r"\w*igmoid\w*",
+    "sqrt": r"[^*]*\*\*.*|\w*sqrt_?|pow_?",
+    "square": r"[^*]*\*.*|pow_?|square_?|mul_?|multiply",
+    "sub": r"[^-]*-[^>]*|sub|sub_|subtract",
+    "zeros": r"zeros",
 }
-_SYMBOLS = frozenset(
+# Operations that can be written in too many ways to look for any of them.
+_ANYHOW = frozenset(
     {
-        "abs", "add", "and", "cast", "half", "div", "eq", "float", "ge", "gt", "int", "le", "long",
-        "lt", "maximum", "minimum", "mul", "ne", "neg", "or", "pow", "reciprocal", "round", "size",
-        "square", "squeeze", "stack", "sub", "t", "to", "transpose", "type", "unbind", "unsqueeze",
-        "view", "expand", "flatten", "dim", "max", "min", "sum", "all", "any", "sigmoid",
+        "abs", "and", "cast", "half", "eq", "float", "int", "long", "maximum", "minimum", "ne",
+        "or", "pow", "reciprocal", "round", "size", "squeeze", "t", "transpose", "type",
+        "unsqueeze", "view", "expand", "flatten", "dim", "max", "min", "all", "any",
     }
 )  # fmt: skip
 # More ways to write a pattern than these are judged by what they have in common.
-_MOST_ALTERNATIVES = 8
-_ALIASES: dict[str, tuple[str, ...]] = {}
+_MOST_ALTERNATIVES = 16
+_NAMES: dict[str, tuple[str, ...]] = {}
 for _alias, _op in OP_ALIASES.items():
-    _ALIASES[_op] = (*_ALIASES.get(_op, ()), _alias)
-_MODULES = {op: name for name, op in FUNCTIONS.items() if op}
+    _NAMES[_op] = (*_NAMES.get(_op, ()), _alias)
+for _module, _op in FUNCTIONS.items():
+    _NAMES[_op] = (*_NAMES.get(_op, ()), _module)
 
 
-def possible(rules: Sequence[Substitution], text: str) -> list[Substitution]:
-    """Return the rules whose operations a text may hold."""
-    absent = frozenset(
-        words for words in _vocabulary(tuple(rules)) if not any(word in text for word in words)
-    )
-    return [r for r in rules if any(absent.isdisjoint(needed) for needed in _needed(r))]
+class Words:
+    """The words that some rules look for, one bit each; a text is the bits of its words."""
+
+    def __init__(self, rules: Sequence[Substitution]) -> None:
+        ops = sorted({op for rule in rules for way in _ways(rule) for op in way})
+        self._groups = {op: (1 << n, re.compile(words_of(op))) for n, op in enumerate(ops)}
+        self._needed = {
+            rule.id: tuple(sum(self._groups[op][0] for op in way) for way in _ways(rule))
+            for rule in rules
+        }
+        self.of_modules = sum(bit for op, (bit, _) in self._groups.items() if _is_made(op))
+        """What a class may have in its ``__init__``, and call by another name elsewhere."""
+        self._of_word = lru_cache(maxsize=1 << 16)(self._bits)
+
+    def _bits(self, word: str) -> int:
+        return sum(bit for bit, spelled in self._groups.values() if spelled.fullmatch(word))
+
+    def of(self, words: Iterable[str]) -> int:
+        """Return the bits of some words."""
+        found = 0
+        for word in words:
+            found |= self._of_word(word)
+        return found
+
+    def possible(self, rules: Sequence[Substitution], found: int) -> list[Substitution]:
+        """Return the rules whose operations may be there."""
+        return [r for r in rules if any(way & found == way for way in self._needed[r.id])]
+
+
+def words_in(text: str) -> frozenset[str]:
+    """Return the different words of a text."""
+    return frozenset(_WORD.findall(text))
+
+
+@lru_cache(maxsize=8)
+def words_for(rules: tuple[Substitution, ...]) -> Words:
+    """Return the words that some rules look for."""
+    return Words(rules)
 
 
 @cache
-def _vocabulary(rules: tuple[Substitution, ...]) -> frozenset[_Words]:
-    return frozenset().union(*(needed for rule in rules for needed in _needed(rule)))
+def _ways(rule: Substitution) -> tuple[frozenset[str], ...]:
+    """Return, for each spelling of a pattern, the operations that must be found somehow."""
+    ways = (way for form in rule.forms for way in _alternatives(pattern_of(form.pattern).root, {}))
+    return tuple(sorted(_fewest(ways), key=sorted))
 
 
-@cache
-def _needed(rule: Substitution) -> tuple[frozenset[_Words], ...]:
-    """Return, for each spelling of a pattern, the words of which a text must hold one each."""
-    found = {
-        needed for form in rule.forms for needed in _alternatives(pattern_of(form.pattern).root)
-    }
-    return tuple(one for one in found if not any(other < one for other in found))
-
-
-def _alternatives(node: Node) -> frozenset[frozenset[_Words]]:
-    """Return the words of a node and its operands, one set for each way to spell it."""
+def _alternatives(
+    node: Node, known: dict[Node, frozenset[frozenset[str]]]
+) -> frozenset[frozenset[str]]:
+    """Return the operations of a node and its operands, one set for each way to spell it."""
+    if node in known:
+        return known[node]
+    found: set[frozenset[str]]
     if node.op == "either":
-        return frozenset().union(*map(_alternatives, node.args))
-    words = words_of(node.op)
-    found = {frozenset({words} if words else ())}
-    for arg in node.args:
-        found = {left | right for left in found for right in _alternatives(arg)}
-        if len(found) > _MOST_ALTERNATIVES:
-            found = {frozenset.intersection(*found)}
-    return frozenset(found)
+        found = set().union(*(_alternatives(arg, known) for arg in node.args))
+    else:
+        found = {frozenset({node.op} if words_of(node.op) else ())}
+        for arg in node.args:
+            ways = _alternatives(arg, known)
+            found = {left | right for left in found for right in ways}
+            if len(ways) > 1:
+                found = set(_fewest(found))
+            if len(found) > _MOST_ALTERNATIVES:
+                found = {frozenset.intersection(*found)}
+    known[node] = frozenset(found)
+    return known[node]
+
+
+def _fewest(ways: Iterable[frozenset[str]]) -> list[frozenset[str]]:
+    """Return the ways without those that ask for all that another one asks for, and more."""
+    ways = set(ways)
+    return [one for one in ways if not any(other < one for other in ways)]
 
 
 @cache
-def words_of(op: str) -> tuple[str, ...]:  # noqa: PLR0911 - one for each kind of operation
-    """Return the words of which one stands wherever an operation does; none if that is unknown."""
+def words_of(op: str) -> str:
+    """Return what a word looks like that stands wherever an operation does, "" if none must."""
     if op in _SPELLINGS:
         return _SPELLINGS[op]
-    if op in _SYMBOLS:
-        return ()
+    if op in _ANYHOW:
+        return ""
     if op.startswith("module:"):
-        return (op.removeprefix("module:").partition(" ")[0],)
+        return rf"\w*{re.escape(op.removeprefix('module:').partition(' ')[0])}\w*"
     if "." in op:
-        return (op.rpartition(".")[2],)
-    if op in _MODULES:
-        return (op, _MODULES[op], *_ALIASES.get(op, ()))
-    if op.rstrip("_") in PURE_METHODS or op in RANDOM or op in SIGNATURES:
-        return (op.rstrip("_"), *_ALIASES.get(op, ()))
-    return ()
+        return re.escape(op.rpartition(".")[2])
+    name = op.rstrip("_")
+    if op in _NAMES or name in PURE_METHODS or op in RANDOM or op in SIGNATURES:
+        return "|".join(rf"_*{re.escape(known)}_*" for known in (name, *_NAMES.get(op, ())))
+    return ""
+
+
+def _is_made(op: str) -> bool:
+    return op.startswith("module:") or op in {"activation", "dropout", *FUNCTIONS.values()}

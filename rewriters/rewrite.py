@@ -1,7 +1,8 @@
 """One match in, the new text of the module out -- or the reason why it stays as it is.
 
-The new text is not trusted: it is read again, and its dataflow must be that of the original with
-the matched value exchanged, and nothing else (translation validation).
+What to change is tried on the syntax tree; the text is then written with libcst. Neither is
+trusted: both are read again, and their dataflow must be that of the original with the matched
+value exchanged, and nothing else (translation validation).
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from npufix.rewriters import tree_edit
 from npufix.rewriters.dataflow import UnsupportedCodeError
+from npufix.rewriters.edit import CannotSpliceError, Edit, extent, unit_of
 from npufix.rewriters.imports import Import, add_import, insertion
 from npufix.rewriters.layout import style_of
 from npufix.rewriters.leftovers import leftovers
@@ -19,7 +22,8 @@ from npufix.rewriters.nodes import Comparison, Node
 from npufix.rewriters.reader import read_function
 from npufix.rewriters.scopes import MODULE, Scope, top_level
 from npufix.rewriters.spelling import replacement_node, spell
-from npufix.rewriters.splice import CannotSpliceError, Edit, extent, splice, unit_of
+from npufix.rewriters.syntax import walk
+from npufix.rewriters.twins import tells_twins_apart
 from npufix.rewriters.verification.job import PROBE
 from npufix.rewriters.wording import Wording
 
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.dataflow import Evaluation, FunctionFlow, Observable
     from npufix.rewriters.matching import Match
+    from npufix.rewriters.names import ModuleNames
     from npufix.rewriters.spelling import Spelled
     from npufix.rules.substitution import Form
 
@@ -62,9 +67,9 @@ class NotRewritableError(Exception):
 
 
 def rewrite(
-    source: str, flow: FunctionFlow, match: Match, form: Form, *, portable: bool = True
+    source: str, flow: FunctionFlow, match: Match, form: Form, *, with_text: bool = True
 ) -> Rewrite:
-    """Return the module with one match replaced; without ``portable`` that text is left empty.
+    """Return the module with one match replaced; without ``with_text`` only that it can be.
 
     Raises:
         NotRewritableError: the replacement has no spelling here, a removed value is used
@@ -95,7 +100,7 @@ def rewrite(
         )
         try:
             around = _Around(source, lines, flow, spelled)
-            return _checked(around, match, form, edit, portable=portable)
+            return _checked(around, match, form, edit, with_text=with_text)
         except NotRewritableError as error:
             reason = str(error)
     raise NotRewritableError(reason)
@@ -105,9 +110,9 @@ def _is_conditional(match: Match) -> bool:
     """Tell whether the statement computes the matched value only sometimes: ``a and b``."""
     return any(
         node is match.evaluation.code
-        for choice in ast.walk(match.evaluation.statement)
+        for choice in walk(match.evaluation.statement)
         if isinstance(choice, (ast.IfExp, ast.BoolOp, ast.Assert))
-        for node in ast.walk(choice)
+        for node in walk(choice)
     )
 
 
@@ -122,10 +127,24 @@ class _Around:
 
     def spliced(self, edit: Edit) -> str:
         """Return the new text of the function."""
+        from npufix.rewriters.splice import splice  # noqa: PLC0415 - libcst is slow to load
+
         try:
             return splice(self.source, self.lines, self.flow.function, edit)
         except CannotSpliceError as error:
             raise NotRewritableError(str(error)) from error
+
+    def edited(self, match: Match, edit: Edit) -> FunctionFlow:
+        """Return the dataflow of the function after an edit of its syntax tree."""
+        flow = self.flow
+        try:
+            guarded = replace(edit, guard=self.spelled.guard or "")
+            block = match.evaluation.block
+            new = tree_edit.edited(self.source, self.lines, flow.function, block, guarded)
+        except CannotSpliceError as error:
+            raise NotRewritableError(str(error)) from error
+        names = _with_imports(flow.names, self.spelled.imports)
+        return _read(new, names, flow)
 
     def module(self, function: str, *, guarded: bool) -> tuple[str, int]:
         """Return the module with a new text of the function, and its first line there."""
@@ -158,15 +177,14 @@ class _Around:
         return insertion(tree, self.lines, needed, guarded=only, unit=self._unit)
 
 
-def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, portable: bool) -> Rewrite:
+def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, with_text: bool) -> Rewrite:
     """Apply an edit; keep statements whose values are still read; validate the result."""
     flow = around.flow
     is_module = flow.function.name == MODULE  # whose names others may import
     removable = [s for s in edit.remove if not (is_module or _targets(s) & flow.captured)]
     while True:
         edit = replace(edit, remove=removable)
-        text = around.spliced(edit)
-        new = _reread(text, flow, around.spelled.imports)
+        new = around.edited(match, edit)
         problem = _difference(new, flow, match, form) or _unbound(new, removable)
         if problem is None:
             break
@@ -177,21 +195,27 @@ def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, portable:
         again = _targets(edit.statement)
         kept = [s for s in used if not _targets(s) & again] or used
         removable = [s for s in removable if s not in kept]
-    direct, start = around.module(text, guarded=False)
-    line = start + _line(new, edit.text) - extent(new.function)[0]
-    probe = ""
-    if portable:
-        asked = replace(edit, text=f"{PROBE}({around.spelled.operands})")
-        bare = replace(around, spelled=replace(around.spelled, imports=()))
-        probe, _ = bare.module(around.spliced(asked), guarded=False)
     if around.spelled.guard is None:
         raise NotRewritableError(f"no tensor to ask for its device in {edit.text}")
-    if not around.spelled.guard:
+    guarded = replace(edit, guard=around.spelled.guard, after=_guard_below(match))
+    if guarded.guard:
+        _check_layout(match, guarded)
+    if not with_text:
+        return Rewrite("", "", _shown(edit), 0)
+    written = around.spliced(edit)
+    new = _reread(written, flow, around.spelled.imports)
+    problem = _difference(new, flow, match, form) or _unbound(new, removable)
+    if problem is not None:
+        raise NotRewritableError(problem)
+    direct, start = around.module(written, guarded=False)
+    line = start + _line(new, edit.text) - extent(new.function)[0]
+    asked = replace(edit, text=f"{PROBE}({around.spelled.operands})")
+    bare = replace(around, spelled=replace(around.spelled, imports=()))
+    probe, _ = bare.module(around.spliced(asked), guarded=False)
+    if not guarded.guard:
         return Rewrite(direct, direct, _shown(edit), line, probe)
-    edit = replace(edit, guard=around.spelled.guard, after=_guard_below(match))
-    _check_layout(match, edit)
-    guarded = around.module(around.spliced(edit), guarded=True)[0] if portable else ""
-    return Rewrite(direct, guarded, _shown(edit), line, probe)
+    portable, _ = around.module(around.spliced(guarded), guarded=True)
+    return Rewrite(direct, portable, _shown(edit), line, probe)
 
 
 def _unbound(new: FunctionFlow, removed: Sequence[ast.stmt]) -> str | None:
@@ -201,7 +225,9 @@ def _unbound(new: FunctionFlow, removed: Sequence[ast.stmt]) -> str | None:
     leaves |= {("unset", name): name for name in names}
     if not any(new.graph.has(*leaf) for leaf in leaves):
         return None
-    read = {(n.op, n.value) for e in new.evaluations for n in e.node.walk()}
+    # What two branches leave behind may never be read.
+    uses = [e.node for e in new.evaluations if not isinstance(e.code, ast.If)]
+    read = {(n.op, n.value) for node in uses for n in node.walk()}
     lost = [name for leaf, name in leaves.items() if leaf in read]
     return f"{lost[0]} is read elsewhere in the function" if lost else None
 
@@ -213,7 +239,7 @@ def _check_layout(match: Match, edit: Edit) -> None:
     between = [s for s in block[min(at, default=0) : max(at, default=0)] if s not in edit.remove]
     # They move before the ``if``, unless the code that goes would see other values then.
     bound = set().union(*map(_targets, between))
-    if any(isinstance(n, ast.Name) and n.id in bound for s in edit.remove for n in ast.walk(s)):
+    if any(isinstance(n, ast.Name) and n.id in bound for s in edit.remove for n in walk(s)):
         raise NotRewritableError("other statements lie between the ones to replace")
     if not isinstance(edit.statement, _SIMPLE):
         raise NotRewritableError("the expression is part of a compound statement")
@@ -237,7 +263,7 @@ def _line(new: FunctionFlow, text: str) -> int:
     """Return the line of the new expression within its function."""
     wanted = ast.parse(text, mode="eval").body
     same = ast.dump(wanted)
-    for node in ast.walk(new.function):
+    for node in walk(new.function):
         if type(node) is type(wanted) and isinstance(node, ast.expr) and ast.dump(node) == same:
             return node.lineno
     raise NotRewritableError("the new expression is not where it should be")
@@ -271,15 +297,12 @@ def _covered_statements(flow: FunctionFlow, match: Match) -> Iterator[ast.stmt]:
 
 def _targets(statement: ast.stmt) -> set[str]:
     return {
-        n.id
-        for n in ast.walk(statement)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
     }
 
 
-def _reread(text: str, flow: FunctionFlow, imports: tuple[Import, ...]) -> FunctionFlow:
+def _reread(text: str, flow: FunctionFlow, imports: Sequence[Import]) -> FunctionFlow:
     """Return the dataflow of a new text of the same function."""
-    scope = flow.scope or Scope(flow.function, flow.cls)
     indented = text[:1] in {" ", "\t"}
     try:
         module = ast.parse(f"if True:\n{text}" if indented else text)
@@ -294,7 +317,16 @@ def _reread(text: str, flow: FunctionFlow, imports: tuple[Import, ...]) -> Funct
         if not isinstance(block[0], FunctionNode):
             raise NotRewritableError("the new function cannot be read")
         function, names = block[0], flow.names
-    names = replace(names, imports={**names.imports, **{i.bound: i.full for i in imports}})
+    return _read(function, _with_imports(names, imports), flow)
+
+
+def _with_imports(names: ModuleNames, imports: Sequence[Import]) -> ModuleNames:
+    return replace(names, imports={**names.imports, **{i.bound: i.full for i in imports}})
+
+
+def _read(function: FunctionNode, names: ModuleNames, flow: FunctionFlow) -> FunctionFlow:
+    """Return the dataflow of a new version of the function that ``flow`` is of."""
+    scope = flow.scope or Scope(flow.function, flow.cls)
     try:
         return read_function(function, names, flow.cls, scope=replace(scope, function=function))
     except UnsupportedCodeError as error:
@@ -303,9 +335,7 @@ def _reread(text: str, flow: FunctionFlow, imports: tuple[Import, ...]) -> Funct
 
 def _read_names(new: FunctionFlow) -> set[str]:
     return {
-        n.id
-        for n in ast.walk(new.function)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+        n.id for n in walk(new.function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
     }
 
 
@@ -335,6 +365,9 @@ def _difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form)
         for a, b in zip(expected, new.observables, strict=True)
     ):
         return "a value that would be replaced is used elsewhere in the function"
+    writes = [o.node for o in new.observables if o.kind == "write"]
+    if any(compared.same_term(wanted, n) and not tells_twins_apart(new, n) for n in writes):
+        return "what is written to would be another tensor of the same value"
     # What the fused operator computes must not be computed beside it once more.
     needed = set(wanted.walk())
     needed |= {e.node for e in flow.evaluations if _is_apart(e, match.evaluation)}

@@ -10,16 +10,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.dataflow import UnsupportedCodeError
+from npufix.rewriters.edit import segment
 from npufix.rewriters.matching import find, pattern_of
-from npufix.rewriters.names import FunctionNode, inlinable, module_names, source_lines
-from npufix.rewriters.neighbours import helper_texts
-from npufix.rewriters.prefilter import possible
+from npufix.rewriters.names import FunctionNode, module_names, source_lines
+from npufix.rewriters.prefilter import words_for
 from npufix.rewriters.reader import read_function
 from npufix.rewriters.recorded_facts import RecordedCall, RecordedFacts, aten_names
 from npufix.rewriters.rewrite import NotRewritableError, Rewrite, rewrite
-from npufix.rewriters.scopes import MODULE, scopes, top_level
+from npufix.rewriters.scopes import top_level
 from npufix.rewriters.site_facts import SourceFacts
-from npufix.rewriters.splice import segment
+from npufix.rewriters.vocabulary import Vocabulary
 from npufix.rules.substitution import Safety
 
 if TYPE_CHECKING:
@@ -90,49 +90,34 @@ def find_sites(
     recorded: Mapping[int, Sequence[RecordedCall]] | None = None,
     neighbour: Callable[[str], str | None] | None = None,
     *,
-    portable: bool = True,
+    with_text: bool = True,
 ) -> Iterator[Site]:
     """Yield the sites of a module in the order of its lines.
 
     ``neighbour`` returns the text of a module of the same package (``.configuration_llama``).
     ``recorded`` holds the operator calls of a profile of *this very* source, by line; without it
-    only the source itself can prove a condition. Without ``portable`` the text that keeps the old
-    code is not made; that takes a third of the time.
+    only the source itself can prove a condition. Without ``with_text`` the rewrites are only tried
+    out: their texts stay empty, which takes half of the time.
 
     Raises:
         SyntaxError: the source is not Python.
 
     """
-    wanted = possible(rules, source)
-    imports_helpers = neighbour is not None and "from " in source and "def " in source
-    if "torch" not in source or not (wanted or imports_helpers):
+    if "torch" not in source:
         return
     tree = ast.parse(source)
     names = module_names(tree, neighbour)
-    foreign = helper_texts(names, source)
-    if foreign:
-        wanted = possible(rules, "".join([source, *foreign.values()]))
-    if not wanted:
-        return
     if not any(full.split(".")[0] == "torch" for full in names.imports.values()):
         return  # code for another library with functions of the same names
-    lines = source_lines(source)
-    helpers = {name: full for name, full in names.imports.items() if not full.endswith(name)}
-    helpers |= foreign
-    found = list(scopes(tree))
-    for scope in found:
-        if inlinable(scope.function):
-            name = scope.function.name
-            helpers[name] = helpers.get(name, "") + _text(scope.function, lines)
+    vocabulary = Vocabulary(words_for(tuple(rules)), source, names, tree)
     sites: list[Site] = []
-    for scope in (*found, top_level(tree)):
-        text = _scope_text(scope, tree, lines, names)
-        here = possible(wanted, _with_helpers(text, helpers))
+    for scope in (*vocabulary.scopes, top_level(tree)):
+        here = vocabulary.possible(rules, scope)
         if not here or off_limits(scope, names):
             continue
         try:
             flow = read_function(scope.function, names, scope.cls, scope=scope)
-            sites += _sites_of(source, flow, here, recorded or {}, portable=portable)
+            sites += _sites_of(source, flow, here, recorded or {}, with_text=with_text)
         except (UnsupportedCodeError, RecursionError):  # the latter: thousands of operations
             continue
     kept = [site for site in sites if not any(_calls(site, other) for other in sites)]
@@ -149,44 +134,6 @@ def _calls(site: Site, other: Site) -> bool:
 
 def _first_line(function: FunctionNode) -> int:
     return min([function.lineno, *(d.lineno for d in function.decorator_list)])
-
-
-def _text(function: FunctionNode, lines: Sequence[str]) -> str:
-    return "".join(lines[_first_line(function) - 1 : function.end_lineno])
-
-
-def _scope_text(scope: Scope, tree: ast.Module, lines: Sequence[str], names: ModuleNames) -> str:
-    """Return the code of a scope, with that which says what its submodules are."""
-    if scope.function.name == MODULE:
-        return _between(tree, lines)
-    text = _text(scope.function, lines)
-    if scope.cls is None or "self" not in text:
-        return text
-    made = [
-        _text(method, lines)
-        for base in names.bases(scope.cls)
-        for method in base.body
-        if isinstance(method, FunctionNode) and method.name == "__init__"
-    ]
-    return "".join([text, *made])
-
-
-def _between(tree: ast.Module, lines: Sequence[str]) -> str:
-    """Return the code of a module that runs when it is imported."""
-    passive = (FunctionNode, ast.ClassDef, ast.Import, ast.ImportFrom)
-    return "".join(
-        "".join(lines[node.lineno - 1 : node.end_lineno])
-        for node in tree.body
-        if not isinstance(node, passive) and any(isinstance(n, ast.Call) for n in ast.walk(node))
-    )
-
-
-def _with_helpers(text: str, helpers: Mapping[str, str]) -> str:
-    """Return the code of a function and of the helpers that may be inlined into it."""
-    left, parts = dict(helpers), [text]
-    for part in parts:  # grows where helpers call helpers
-        parts += [left.pop(name) for name in list(left) if f"{name}(" in part]
-    return "".join(parts)
 
 
 def off_limits(scope: Scope, names: ModuleNames) -> str:
@@ -224,7 +171,7 @@ def _sites_of(
     rules: Sequence[Substitution],
     recorded: Mapping[int, Sequence[RecordedCall]],
     *,
-    portable: bool,
+    with_text: bool,
 ) -> Iterator[Site]:
     """Yield the sites of a function, one for each place: the widest that can be written."""
     taken: set[int] = set()
@@ -232,7 +179,7 @@ def _sites_of(
     for best in _in_order(_candidates(source, flow, rules, recorded)):
         if id(best.match.evaluation.code) in taken:
             continue
-        site = _site(source, flow, best, portable=portable)
+        site = _site(source, flow, best, with_text=with_text)
         if site.rewrite is not None and not site.rule.advice:
             taken |= _codes(flow, best.match)
             yield site
@@ -323,12 +270,12 @@ def _prove(
     return tuple(proofs)
 
 
-def _site(source: str, flow: FunctionFlow, found: _Candidate, *, portable: bool) -> Site:
+def _site(source: str, flow: FunctionFlow, found: _Candidate, *, with_text: bool) -> Site:
     match = found.match
     new: Rewrite | None = None
     problem = ""
     try:
-        new = rewrite(source, flow, match, found.form, portable=portable)
+        new = rewrite(source, flow, match, found.form, with_text=with_text)
     except NotRewritableError as error:
         problem = str(error)
     code = match.evaluation.code

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -13,6 +11,15 @@ import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
 from npufix.rewriters.blocks import Deeper, bound_in, joined, names_in
+from npufix.rewriters.edit import (
+    CannotSpliceError,
+    Edit,
+    Span,
+    extent,
+    holds_comment,
+    span,
+    unit_of,
+)
 from npufix.rewriters.layout import broken
 from npufix.rewriters.names import source_lines
 
@@ -23,71 +30,6 @@ if TYPE_CHECKING:
 
 _DEVICE = re.compile(r"""\w[\w.]*\.device\.type == ["']npu["']""")
 _Block = cst.IndentedBlock | cst.Module
-Span = tuple[int, int, int, int]
-"""Line and column (in characters, not bytes) of the first character and after the last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """What changes in a function. Positions are those of the module, as ``ast`` gives them."""
-
-    replace: ast.expr | ast.stmt
-    """The expression, or the statement, that the new text stands for."""
-    statement: ast.stmt
-    """The statement that holds it."""
-    text: str
-    remove: Sequence[ast.stmt] = ()
-    hoisted: Sequence[tuple[str, str]] = ()
-    guard: str = ""
-    """If given, the old code stays and the new runs where this condition is true."""
-    width: int = 100
-    """How long a line may get."""
-    tensors: frozenset[str] = frozenset()
-    """The names of tensors that ``text`` uses."""
-    after: ast.stmt | None = None
-    """The next statement, if it is a guard that may be shared."""
-
-
-class CannotSpliceError(Exception):
-    """The code is laid out in a way that the edit does not fit into."""
-
-
-def span(node: ast.expr | ast.stmt, lines: Sequence[str]) -> Span:
-    """Return the position of an ``ast`` node in characters."""
-    first, last = node.lineno, node.end_lineno or node.lineno
-
-    def column(line: int, offset: int) -> int:
-        return len(lines[line - 1].encode()[:offset].decode())
-
-    return (
-        first,
-        column(first, node.col_offset),
-        last,
-        column(last, node.end_col_offset or 0),
-    )
-
-
-def segment(lines: Sequence[str], node: ast.expr | ast.stmt) -> str:
-    """Return the text of an ``ast`` node."""
-    first, start, last, end = span(node, lines)
-    if first == last:
-        return lines[first - 1][start:end]
-    return "".join([lines[first - 1][start:], *lines[first : last - 1], lines[last - 1][:end]])
-
-
-def _holds_comment(source: str, node: ast.expr | ast.stmt) -> bool:
-    """Tell whether a comment stands between the first and the last line of ``node``."""
-    last = node.end_lineno or node.lineno
-    return node.lineno < last and any(
-        token.type == tokenize.COMMENT and node.lineno <= token.start[0] < last
-        for token in tokenize.generate_tokens(io.StringIO(source).readline)
-    )
-
-
-def extent(function: FunctionNode) -> tuple[int, int]:
-    """Return the first line of a function, decorators included, and its last."""
-    first = min([function.lineno, *(d.lineno for d in function.decorator_list)])
-    return first, function.end_lineno or function.lineno
 
 
 def splice(source: str, lines: Sequence[str], function: FunctionNode, edit: Edit) -> str:
@@ -113,12 +55,14 @@ def splice(source: str, lines: Sequence[str], function: FunctionNode, edit: Edit
         a, b, c, d = span(node, lines)
         return a - offset, b, c - offset, d
 
-    if _holds_comment(source, edit.replace):
+    if holds_comment(source, lines, edit.replace):
         raise CannotSpliceError("a comment stands inside the expression")
     try:
         wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
     except cst.ParserSyntaxError as error:
         raise CannotSpliceError("libcst cannot read these statements") from error
+    line, column, *_ = span(edit.replace, lines)
+    before = lines[line - 1][:column]
     editor = _Editor(
         config=wrapper.module.config_for_parsing,
         target=local(edit.replace),
@@ -128,6 +72,7 @@ def splice(source: str, lines: Sequence[str], function: FunctionNode, edit: Edit
         indent=unit_of(function, lines),
         room=edit.width - indent,
         in_brackets=_needs_brackets(text, local(edit.replace), edit.text),
+        after_word=re.search(r"\w\($", before) is not None,
     )
     try:
         new = wrapper.visit(editor).code
@@ -153,14 +98,6 @@ def _needs_brackets(text: str, place: Span, new: str) -> bool:
         return True
 
 
-def unit_of(function: FunctionNode, lines: Sequence[str]) -> str:
-    """Return by what the body of a function is indented below its head."""
-    first = function.body[0]
-    if first.lineno == function.lineno or first.col_offset <= function.col_offset:
-        return "    "
-    return lines[first.lineno - 1][function.col_offset : first.col_offset]
-
-
 @dataclass
 class _Editor(cst.CSTTransformer):
     METADATA_DEPENDENCIES = (PositionProvider,)
@@ -175,6 +112,8 @@ class _Editor(cst.CSTTransformer):
     """How long the statement may get."""
     in_brackets: bool
     """Whether the new expression needs brackets where it goes."""
+    after_word: bool
+    """Whether a bracket that opens right after a word stands before the old one."""
     done: bool = field(default=False)
 
     def __post_init__(self) -> None:
@@ -351,7 +290,8 @@ class _Editor(cst.CSTTransformer):
         if any("\n" in cst.Module([]).code_for_node(b) for b in brackets):
             return new.with_changes(lpar=old.lpar, rpar=old.rpar)
         atom = isinstance(new, (cst.Call, cst.Subscript, cst.Attribute, cst.Name))
-        if self.in_brackets or (brackets and not atom):
+        tight = brackets and self.after_word  # ``return(x)``
+        if self.in_brackets or tight or (brackets and not atom):
             return new.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
         return new
 

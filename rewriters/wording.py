@@ -9,7 +9,7 @@ import tokenize
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.splice import segment
+from npufix.rewriters.edit import segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 if TYPE_CHECKING:
+    import pandas as pd
     from numpy.typing import NDArray
 
     from npufix.rules.diagnostic import Recording
@@ -69,6 +69,8 @@ def moving_ns(rows: pd.DataFrame, recording: Recording) -> Integers:
     known = collectives[collectives["transit_ns"] > 0]
     keys = ["step", "kind", "name", "group"]
     own = known.astype(dict.fromkeys(keys, str)).groupby(keys)["transit_ns"].sum()
+    import pandas as pd  # noqa: PLC0415 - a scan of source code has no use for it
+
     of_row = pd.MultiIndex.from_frame(rows[keys].astype(str))
     stated = own.reindex(of_row).to_numpy(np.float64)
     summed = rows["transit_ns"].to_numpy(np.float64)

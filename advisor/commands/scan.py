@@ -31,7 +31,7 @@ def command(
     Nothing of the source is executed.
     """
     common.check_report_path(output)
-    from npufix.advisor.diagnosis import scan  # noqa: PLC0415 - pandas takes half a second
+    from npufix.advisor.source_scan import scan  # noqa: PLC0415 - the rules take a while
     from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
 
     configuration = common.read_configuration(source, rules)

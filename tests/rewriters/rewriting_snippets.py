@@ -22,8 +22,20 @@ def program(text: str, header: str = HEADER) -> str:
 
 
 def sites(text: str, *ids: str, header: str = HEADER) -> list[Site]:
-    """Return the sites of a snippet below the usual imports."""
-    return list(find_sites(program(text, header), [RULES[i] for i in ids or RULES]))
+    """Return the sites of a snippet below the usual imports.
+
+    A scan, which makes no text, must come to the same.
+    """
+    code, rules = program(text, header), [RULES[i] for i in ids or RULES]
+    found = list(find_sites(code, rules))
+    tried = list(find_sites(code, rules, with_text=False))
+    assert [_seen(site) for site in tried] == [_seen(site) for site in found]
+    return found
+
+
+def _seen(site: Site) -> tuple[object, ...]:
+    text = site.rewrite.text if site.rewrite else ""
+    return site.rule.id, site.line, site.code, site.proofs, site.problem, text
 
 
 def written(found: Sequence[Site]) -> list[Site]:

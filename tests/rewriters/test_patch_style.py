@@ -8,10 +8,11 @@ import textwrap
 import pytest
 from rewriting_snippets import NORM_OF, RULES, direct, norm_module, program, sites, written
 
+from npufix.rewriters.edit import Edit
 from npufix.rewriters.layout import Style, broken, style_of
 from npufix.rewriters.names import source_lines
 from npufix.rewriters.sites import find_sites
-from npufix.rewriters.splice import Edit, splice
+from npufix.rewriters.splice import splice
 
 FUSED = "torch_npu.npu_rms_norm"
 PAD = " " * 12

@@ -119,18 +119,22 @@ def test_an_expression_is_replaced_in_its_place(line: str) -> None:
         "def f(x: torch.Tensor):\n    if x.any(): x[x < 0] = 0\n",
         "def f(x: torch.Tensor, y: torch.Tensor):\n    x[x < 0] = y[y < 0] = 0\n",
         "def f(x: torch.Tensor):\n    x[x < 0], y = 0, 1\n",
-        f"def f(x: torch.Tensor):\n    return({TWICE})\n",
         f"def f(x: torch.Tensor):\n    a = {TWICE}\n    b = {TWICE}\n    return a, b\n",
         ("def f(x: torch.Tensor, t: torch.Tensor):\n    a = 1; y = x.gather(1, t.view(-1, 1))\n"
         "    return y\n"),
     ],
-    ids=["one line", "semicolon", "if on one line", "two targets", "unpacked", "return(", "twice",
+    ids=["one line", "semicolon", "if on one line", "two targets", "unpacked", "twice",
          "semicolon with a new name"],
 )  # fmt: skip
 def test_a_layout_that_does_not_fit_is_advice_with_a_reason(text: str) -> None:
     found = sites(text)
     assert written(found) == []
     assert all(site.problem for site in found)
+
+
+def test_brackets_that_keep_words_apart_stay() -> None:
+    after = direct(f"def f(x: torch.Tensor):\n    return({TWICE})\n")
+    assert after.splitlines()[1].startswith("    return(x.")
 
 
 def test_removed_statements_leave_their_comments() -> None:

@@ -1,0 +1,23 @@
+"""What a dump and its source, or a source alone, came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from npufix.advisor.evidence import Evidence
+    from npufix.advisor.findings import Located
+    from npufix.reports import report
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The report, and what the rewriters need beyond it."""
+
+    report: report.Report
+    found: tuple[Located, ...]
+    evidence: Evidence | None
+    torch_npu: str
+    warnings: tuple[str, ...] = ()
+    """What the user should know beside the report: comments that hide nothing."""
