@@ -7,6 +7,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.canonical import OP_ALIASES, SIGNATURES
+from npufix.rewriters.features import FEATURES, feature_of
 from npufix.rewriters.matching import pattern_of
 from npufix.rewriters.submodules import FUNCTIONS
 from npufix.rewriters.torch_names import PURE_METHODS, RANDOM
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 # Names, numbers and runs of operators. ``*args``, ``**kwargs`` and ``->`` compute nothing; what
 # ``self.layer_norm`` is, its class says.
 _WORD = re.compile(r"self\.\w+|\*\*?\w*(?:args|kwargs)\b|->|/ ?2\b|\w+|[-+*/@<>=]+")
-MASKED_WRITE = "]="
-"""Stands for an assignment to elements that are chosen by more than their number."""
 # What has to stand somewhere for an operation, where that is not its name: a regular expression
 # for a whole word.
 _SPELLINGS = {
@@ -46,7 +45,6 @@ _SPELLINGS = {
     "neg": r"[^-]*-[^>]*|neg|neg_|negative",
     "ones": r"ones",
     "rsqrt": r"[^*]*\*\*.*|\w*sqrt_?|pow_?",
-    "setitem": re.escape(MASKED_WRITE),
     "sigmoid": r"\w*igmoid\w*",
     "sqrt": r"[^*]*\*\*.*|\w*sqrt_?|pow_?",
     "square": r"[^*]*\*.*|pow_?|square_?|mul_?|multiply",
@@ -127,7 +125,8 @@ def _alternatives(
     if node.op == "either":
         found = set().union(*(_alternatives(arg, known) for arg in node.args))
     else:
-        found = {frozenset({node.op} if words_of(node.op) else ())}
+        needed = {node.op, feature_of(node)}
+        found = {frozenset(op for op in needed if op and words_of(op))}
         for arg in node.args:
             ways = _alternatives(arg, known)
             found = {left | right for left in found for right in ways}
@@ -150,8 +149,8 @@ def words_of(op: str) -> str:
     """Return what a word looks like that stands wherever an operation does, "" if none must."""
     if op in _SPELLINGS:
         return _SPELLINGS[op]
-    if op in _ANYHOW:
-        return ""
+    if op in FEATURES or op in _ANYHOW:
+        return re.escape(op) if op in FEATURES else ""
     if op.startswith("module:"):
         return rf"\w*{re.escape(op.removeprefix('module:').partition(' ')[0])}\w*"
     if "." in op:

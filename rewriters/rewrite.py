@@ -18,30 +18,22 @@ from npufix.rewriters.imports import Import, add_import, insertion
 from npufix.rewriters.layout import style_of
 from npufix.rewriters.leftovers import leftovers
 from npufix.rewriters.names import FunctionNode, module_names, source_lines
-from npufix.rewriters.nodes import Comparison, Node
 from npufix.rewriters.reader import read_function
 from npufix.rewriters.scopes import MODULE, Scope, top_level
-from npufix.rewriters.spelling import replacement_node, spell
+from npufix.rewriters.spelling import spell
 from npufix.rewriters.syntax import walk
-from npufix.rewriters.twins import tells_twins_apart
+from npufix.rewriters.validation import difference, unbound
 from npufix.rewriters.verification.job import PROBE
 from npufix.rewriters.wording import Wording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from npufix.rewriters.dataflow import Evaluation, FunctionFlow, Observable
+    from npufix.rewriters.dataflow import FunctionFlow
     from npufix.rewriters.matching import Match
     from npufix.rewriters.names import ModuleNames
     from npufix.rewriters.spelling import Spelled
     from npufix.rules.substitution import Form
-
-# Values that cost nothing on the device; they may stay when the code around them goes.
-_FREE = frozenset(
-    {"attr", "const", "dtype", "dtype_of", "global", "item", "list", "param", "rank", "shape",
-     "size", "slice", "tuple", "cast"}
-)  # fmt: skip
-
 
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 
@@ -76,6 +68,8 @@ def rewrite(
             elsewhere, or the layout of the code does not allow it.
 
     """
+    if _assigns_more(match.evaluation.code):
+        raise NotRewritableError("the statement assigns something else as well")
     covered = list(_covered_statements(flow, match))
     lines, style = source_lines(source), style_of(source)
     places = [match.evaluation.names]
@@ -104,6 +98,14 @@ def rewrite(
         except NotRewritableError as error:
             reason = str(error)
     raise NotRewritableError(reason)
+
+
+def _assigns_more(code: ast.expr | ast.stmt) -> bool:
+    """Tell whether a statement that writes to some elements does so to other targets, too."""
+    match code:
+        case ast.Assign([ast.Subscript()]):
+            return False
+    return isinstance(code, ast.Assign)
 
 
 def _is_conditional(match: Match) -> bool:
@@ -185,7 +187,8 @@ def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, with_text
     while True:
         edit = replace(edit, remove=removable)
         new = around.edited(match, edit)
-        problem = _difference(new, flow, match, form) or _unbound(new, removable)
+        gone = sorted(set().union(*map(_targets, removable)))
+        problem = difference(new, flow, match, form) or unbound(new, gone)
         if problem is None:
             break
         used = [s for s in removable if _targets(s) & _read_names(new)]
@@ -204,7 +207,7 @@ def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, with_text
         return Rewrite("", "", _shown(edit), 0)
     written = around.spliced(edit)
     new = _reread(written, flow, around.spelled.imports)
-    problem = _difference(new, flow, match, form) or _unbound(new, removable)
+    problem = difference(new, flow, match, form) or unbound(new, gone)
     if problem is not None:
         raise NotRewritableError(problem)
     direct, start = around.module(written, guarded=False)
@@ -216,20 +219,6 @@ def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, with_text
         return Rewrite(direct, direct, _shown(edit), line, probe)
     portable, _ = around.module(around.spliced(guarded), guarded=True)
     return Rewrite(direct, portable, _shown(edit), line, probe)
-
-
-def _unbound(new: FunctionFlow, removed: Sequence[ast.stmt]) -> str | None:
-    """Return what is wrong if a name is read that is bound no more, be it for nothing."""
-    names = sorted(set().union(*map(_targets, removed)))
-    leaves = {("global", new.names.imports.get(name, name)): name for name in names}
-    leaves |= {("unset", name): name for name in names}
-    if not any(new.graph.has(*leaf) for leaf in leaves):
-        return None
-    # What two branches leave behind may never be read.
-    uses = [e.node for e in new.evaluations if not isinstance(e.code, ast.If)]
-    read = {(n.op, n.value) for node in uses for n in node.walk()}
-    lost = [name for leaf, name in leaves.items() if leaf in read]
-    return f"{lost[0]} is read elsewhere in the function" if lost else None
 
 
 def _check_layout(match: Match, edit: Edit) -> None:
@@ -337,58 +326,3 @@ def _read_names(new: FunctionFlow) -> set[str]:
     return {
         n.id for n in walk(new.function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
     }
-
-
-def _difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) -> str | None:
-    """Return how the new function differs from the expected one, ``None`` if it does not."""
-    root = match.evaluation.node
-    wanted = replacement_node(form.replacement, flow, match)
-
-    def exchange(node: Node) -> Node | None:
-        return wanted if node is root else None
-
-    # The replacement draws the random numbers of the operators that it takes the place of.
-    expected = [
-        _exchanged(o, flow, exchange)
-        for o in flow.observables
-        if not (o.kind == "random" and o.node in match.covered)
-    ]
-    compared = Comparison()
-    if len(expected) != len(new.observables) or not all(
-        a.kind == b.kind
-        and compared.same_term(a.node, b.node)
-        and len(a.path) == len(b.path)
-        and all(
-            x[1] == y[1] and compared.same_term(x[0], y[0])
-            for x, y in zip(a.path, b.path, strict=True)
-        )
-        for a, b in zip(expected, new.observables, strict=True)
-    ):
-        return "a value that would be replaced is used elsewhere in the function"
-    writes = [o.node for o in new.observables if o.kind == "write"]
-    if any(compared.same_term(wanted, n) and not tells_twins_apart(new, n) for n in writes):
-        return "what is written to would be another tensor of the same value"
-    # What the fused operator computes must not be computed beside it once more.
-    needed = set(wanted.walk())
-    needed |= {e.node for e in flow.evaluations if _is_apart(e, match.evaluation)}
-    kept = [n for n in match.covered - needed if n is not root and n.op not in _FREE]
-    for evaluation in new.evaluations:
-        if any(Comparison.once(n, evaluation.node) for n in kept):
-            return "a value in between is needed elsewhere in the function"
-    return None
-
-
-def _is_apart(evaluation: Evaluation, root: Evaluation) -> bool:
-    """Tell whether code in a block that does not hold the match computes a value for itself."""
-    if isinstance(evaluation.code, ast.Name) or evaluation.block is root.block:
-        return False
-    last = evaluation.block[-1]
-    first = evaluation.block[0].lineno
-    return not first <= root.statement.lineno <= (last.end_lineno or last.lineno)
-
-
-def _exchanged(
-    observable: Observable, flow: FunctionFlow, exchange: Callable[[Node], Node | None]
-) -> Observable:
-    path = tuple((flow.graph.substitute(n, exchange), side) for n, side in observable.path)
-    return replace(observable, node=flow.graph.substitute(observable.node, exchange), path=path)

@@ -7,10 +7,11 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.names import FunctionNode, inlinable, source_lines, statements
+from npufix.rewriters.features import features_by_word, features_in
+from npufix.rewriters.names import FunctionNode, inlinable, source_lines
 from npufix.rewriters.neighbours import helper_texts
 from npufix.rewriters.outline import outline
-from npufix.rewriters.prefilter import MASKED_WRITE, words_in
+from npufix.rewriters.prefilter import words_in
 from npufix.rewriters.scopes import MODULE, scopes
 from npufix.rewriters.syntax import walk
 
@@ -36,6 +37,9 @@ class Vocabulary:
         self.source = source
         self.lines = source_lines(source)
         self.scopes = list(scopes(tree))
+        self._inlinable = [scope for scope in self.scopes if inlinable(scope.function)]
+        inlined = (scope.function.name for scope in self._inlinable)
+        self._inlined = {*inlined, *names.relative, *names.imports}
         self._words_of: dict[int, frozenset[str]] = {}
         self._of_classes: dict[tuple[str, int], Mapping[str, int]] = {}
 
@@ -43,8 +47,6 @@ class Vocabulary:
         """Return the rules whose operations a scope may hold."""
         words = self._with_helpers(self._own(scope))
         found = self.words.of(words)
-        if _writes_by_choice(scope.function):
-            found |= self.words.of([MASKED_WRITE])
         if scope.cls is not None:
             made = self._made(scope.cls)
             for word in words & made.keys():
@@ -57,7 +59,8 @@ class Vocabulary:
         if key not in self._words_of:
             is_module = scope.function.name == MODULE
             text = self._between() if is_module else _code(scope.function, self.lines)
-            self._words_of[key] = words_in(text)
+            words = words_in(text)
+            self._words_of[key] = words | features_in(scope.function, words, self._inlined)
         return self._words_of[key]
 
     def _between(self) -> str:
@@ -71,12 +74,13 @@ class Vocabulary:
     @cached_property
     def _helpers(self) -> Mapping[str, frozenset[str]]:
         """Return the words of what may be inlined, and what an imported name stands for."""
-        found = {n: words_in(f) for n, f in self.names.imports.items() if not f.endswith(n)}
-        found |= {n: words_in(t) for n, t in helper_texts(self.names, self.source).items()}
-        for scope in self.scopes:
-            if inlinable(scope.function):
-                name = scope.function.name
-                found[name] = found.get(name, frozenset()) | self._own(scope)
+        other = {n: f for n, f in self.names.imports.items() if not f.endswith(n)}
+        other |= helper_texts(self.names, self.source)
+        found = {name: words_in(text) for name, text in other.items()}
+        found = {name: words | features_by_word(words) for name, words in found.items()}
+        for scope in self._inlinable:
+            name = scope.function.name
+            found[name] = found.get(name, frozenset()) | self._own(scope)
         return found | {f"self.{name}": words for name, words in found.items()}
 
     def _with_helpers(self, words: frozenset[str]) -> frozenset[str]:
@@ -129,14 +133,3 @@ def _code(function: FunctionNode, lines: Sequence[str]) -> str:
             parts = [*lines[first - 1 : docstring.lineno - 1], *lines[end:last]]
             return "".join(parts)
     return "".join(lines[first - 1 : last])
-
-
-def _writes_by_choice(function: FunctionNode) -> bool:
-    """Tell whether a function assigns to elements that it does not name by constants."""
-    for statement in statements(function.body):
-        match statement:
-            case ast.Assign([ast.Subscript(_, index)]) | ast.AugAssign(ast.Subscript(_, index)):
-                chosen = index.elts if isinstance(index, ast.Tuple) else [index]
-                if not all(isinstance(i, (ast.Constant, ast.Slice)) for i in chosen):
-                    return True
-    return False

@@ -1,0 +1,81 @@
+"""What the words of a function do not show is found wherever reading the function would find it."""
+
+from __future__ import annotations
+
+import pytest
+from rewriting_snippets import sites
+
+FOUND = {
+    "a new tensor moved later": (
+        "def f(n: int, y: torch.Tensor):\n    z = torch.zeros(n)\n    return z.to(y.device)\n",
+        "NPU212",
+    ),
+    "moved in a helper": (
+        (
+            "def move(z, d):\n    return z.to(d)\n\n"
+            "def f(n: int, y: torch.Tensor):\n    return move(torch.zeros(n), y.device)\n"
+        ),
+        "NPU212",
+    ),
+    "made in a helper": (
+        (
+            "def make(n):\n    return torch.zeros(n)\n\n"
+            "def f(n: int, y: torch.Tensor):\n    return make(n).to(y.device)\n"
+        ),
+        "NPU212",
+    ),
+    "a mask by another name": (
+        "def f(x: torch.Tensor):\n    m = x > 0\n    k = m\n    x[k] = 0\n    return x\n",
+        "NPU201",
+    ),
+    "an update through a mask": (
+        "def f(x: torch.Tensor):\n    x[x > 0] += 1\n    return x\n",
+        "NPU211",
+    ),
+    "the sum of what a mask chooses, in two steps": (
+        "def f(x: torch.Tensor):\n    chosen = x[x > 0]\n    return chosen.sum()\n",
+        "NPU209",
+    ),
+    "halves turned in a helper": (
+        (
+            "def turn(a, b):\n    return torch.cat((a, b), dim=-1)\n\n"
+            "def f(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):\n"
+            "    a, b = x.chunk(2, dim=-1)\n    return x * cos + turn(-b, a) * sin\n"
+        ),
+        "NPU102",
+    ),
+    "halves made negative first": (
+        (
+            "def f(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):\n"
+            "    a, b = x.chunk(2, dim=-1)\n    b = -b\n    parts = (b, a)\n"
+            "    return x * cos + torch.cat(parts, dim=-1) * sin\n"
+        ),
+        "NPU102",
+    ),
+    "a sum under another name": (
+        (
+            "class N(nn.Module):\n"
+            "    def __init__(self, dim: int):\n"
+            "        super().__init__()\n        self.n = nn.LayerNorm(dim)\n\n"
+            "    def forward(self, x: torch.Tensor, y: torch.Tensor):\n"
+            "        x = x + y\n        return self.n(x)\n"
+        ),
+        "NPU109",
+    ),
+    "a sum normalised in a helper": (
+        (
+            "class N(nn.Module):\n"
+            "    def __init__(self, dim: int):\n"
+            "        super().__init__()\n        self.n = nn.LayerNorm(dim)\n\n"
+            "    def _norm(self, x):\n        return self.n(x)\n\n"
+            "    def forward(self, x: torch.Tensor, y: torch.Tensor):\n"
+            "        return self._norm(x + y)\n"
+        ),
+        "NPU109",
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "rule"), FOUND.values(), ids=FOUND.keys())
+def test_a_site_is_not_lost(code: str, rule: str) -> None:
+    assert [site.rule.id for site in sites(code, rule)] == [rule]
