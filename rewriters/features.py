@@ -61,40 +61,36 @@ def feature_of(node: Node) -> str:
 
 
 def features_by_word(words: frozenset[str]) -> frozenset[str]:
-    """Return the features that code of these words may have."""
-    return frozenset(feature for word, feature in _BY_WORD.items() if word in words)
+    """Return the features that a helper of these words may have: it may be given anything."""
+    found = {feature for word, feature in _BY_WORD.items() if word in words}
+    if any(word.startswith("self.") for word in words):
+        found.add(NORMED_SUM)  # by a module of any name
+    return frozenset(found)
 
 
 def features_in(
-    function: FunctionNode, words: frozenset[str], helpers: Collection[str]
+    function: FunctionNode, asked: frozenset[str], helpers: Collection[str]
 ) -> frozenset[str]:
-    """Return the features of a function whose words are given, or some more.
+    """Return which of some features a function has.
 
-    ``helpers`` are the names of what may be inlined into it, or into which it may be inlined.
+    ``helpers`` are the names of what may be inlined into it, and may return anything.
     """
     body = list(statements(function.body, inner=True))
-    writes = [s for s in body if isinstance(s, (ast.Assign, ast.AugAssign))]
-    stored = [t for s in writes for t in _targets(s) if isinstance(t, ast.Subscript)]
-    wanted = features_by_word(words)
-    if "+" in words or "+=" in words:
-        wanted |= {NORMED_SUM}  # by a module of any name
-    if not stored and not wanted:
-        return frozenset()
     values = _Values(body, helpers)
-    if function.name in helpers:  # any call may give it anything
-        values.values |= {n.arg: [None] for n in walk(function.args) if isinstance(n, ast.arg)}
     found = set[str]()
-    for statement in writes:
-        for target in _targets(statement):
-            if isinstance(target, ast.Subscript) and values.chooses(target.slice):
+    if asked & {CHOSEN_WRITE, CHOSEN_UPDATE}:
+        for statement in (s for s in body if isinstance(s, (ast.Assign, ast.AugAssign))):
+            stored = [t.slice for t in _targets(statement) if isinstance(t, ast.Subscript)]
+            if any(values.chooses(index) for index in stored):
                 found.add(CHOSEN_UPDATE if isinstance(statement, ast.AugAssign) else CHOSEN_WRITE)
+    wanted = asked - {CHOSEN_WRITE, CHOSEN_UPDATE}
     if wanted:
         for call in (n for n in walk(function) if isinstance(n, ast.Call)):
             found.update(_of_call(call, values, wanted - found))
     return frozenset(found)
 
 
-def _of_call(call: ast.Call, values: _Values, wanted: frozenset[str] | set[str]) -> Iterator[str]:
+def _of_call(call: ast.Call, values: _Values, wanted: frozenset[str]) -> Iterator[str]:
     name = _last(call.func)
     if NORMED_SUM in wanted and any(values.may_be(a, _is_sum) for a in call.args[:1]):
         yield NORMED_SUM

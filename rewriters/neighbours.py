@@ -49,7 +49,7 @@ def _read(names: ModuleNames, module: str, text: str) -> ModuleNames | None:
     )
 
 
-@lru_cache(maxsize=16)  # the modules that a whole package shares; a tree takes megabytes
+@lru_cache(maxsize=64)  # the modules that a whole package shares; a tree takes megabytes
 def _parsed(text: str) -> ModuleNames | None:
     try:
         return module_names(ast.parse(text))

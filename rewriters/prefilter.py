@@ -80,17 +80,26 @@ class Words:
         }
         self.of_modules = sum(bit for op, (bit, _) in self._groups.items() if _is_made(op))
         """What a class may have in its ``__init__``, and call by another name elsewhere."""
-        self._of_word = lru_cache(maxsize=1 << 16)(self._bits)
+        self.of_features = sum(bit for op, (bit, _) in self._groups.items() if op in FEATURES)
+        self._bits: dict[str, int] = {}
+        """Those of the words met so far that have any."""
+        self._met: set[str] = set()
 
-    def _bits(self, word: str) -> int:
-        return sum(bit for bit, spelled in self._groups.values() if spelled.fullmatch(word))
-
-    def of(self, words: Iterable[str]) -> int:
+    def of(self, words: frozenset[str]) -> int:
         """Return the bits of some words."""
+        for word in words - self._met:
+            bits = sum(bit for bit, spelled in self._groups.values() if spelled.fullmatch(word))
+            if bits:
+                self._bits[word] = bits
+        self._met |= words
         found = 0
-        for word in words:
-            found |= self._of_word(word)
+        for word in words & self._bits.keys():
+            found |= self._bits[word]
         return found
+
+    def features_of(self, rules: Sequence[Substitution]) -> frozenset[str]:
+        """Return the features that some rules ask for."""
+        return frozenset(op for rule in rules for way in _ways(rule) for op in way & FEATURES)
 
     def possible(self, rules: Sequence[Substitution], found: int) -> list[Substitution]:
         """Return the rules whose operations may be there."""

@@ -6,7 +6,7 @@ import ast
 import re
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.dataflow import UnsupportedCodeError
@@ -106,7 +106,7 @@ def find_sites(
     if "torch" not in source:
         return
     tree = ast.parse(source)
-    names = module_names(tree, neighbour)
+    names = module_names(tree, None if neighbour is None else cache(neighbour))
     if not any(full.split(".")[0] == "torch" for full in names.imports.values()):
         return  # code for another library with functions of the same names
     vocabulary = Vocabulary(words_for(tuple(rules)), source, names, tree)

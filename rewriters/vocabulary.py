@@ -51,7 +51,13 @@ class Vocabulary:
             made = self._made(scope.cls)
             for word in words & made.keys():
                 found |= made[word]
-        return self.words.possible(rules, found)
+        likely = self.words.possible(rules, found | self.words.of_features)
+        sure = self.words.possible(likely, found)
+        asked = self.words.features_of([rule for rule in likely if rule not in sure])
+        if not asked:
+            return sure
+        found |= self.words.of(features_in(scope.function, asked, self._inlined))
+        return self.words.possible(likely, found)
 
     def _own(self, scope: Scope) -> frozenset[str]:
         """Return the words of a scope itself."""
@@ -59,8 +65,7 @@ class Vocabulary:
         if key not in self._words_of:
             is_module = scope.function.name == MODULE
             text = self._between() if is_module else _code(scope.function, self.lines)
-            words = words_in(text)
-            self._words_of[key] = words | features_in(scope.function, words, self._inlined)
+            self._words_of[key] = words_in(text)
         return self._words_of[key]
 
     def _between(self) -> str:
@@ -77,14 +82,16 @@ class Vocabulary:
         other = {n: f for n, f in self.names.imports.items() if not f.endswith(n)}
         other |= helper_texts(self.names, self.source)
         found = {name: words_in(text) for name, text in other.items()}
-        found = {name: words | features_by_word(words) for name, words in found.items()}
         for scope in self._inlinable:
             name = scope.function.name
             found[name] = found.get(name, frozenset()) | self._own(scope)
+        found = {name: words | features_by_word(words) for name, words in found.items()}
         return found | {f"self.{name}": words for name, words in found.items()}
 
     def _with_helpers(self, words: frozenset[str]) -> frozenset[str]:
         """Return the words of a function, of the helpers that it calls, and of those they call."""
+        if words.isdisjoint(self._helpers):
+            return words
         left, seen = [words], set[str]()
         for part in left:  # grows
             called = part & self._helpers.keys() - seen
