@@ -1,0 +1,46 @@
+"""The chips that a virtual NPU may pretend to be."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
+
+SOC = MappingProxyType(
+    {
+        "A2": "Ascend910B2",
+        "A3": "Ascend910_9391",
+        "A5": "Ascend950PR_9589",
+        "910A": "Ascend910ProB",
+        "310P": "Ascend310P3",
+        "310B": "Ascend310B4",
+    }
+)
+"""What CANN calls a typical chip of each family. The keys are the names that rules use."""
+
+
+_RECORDED = MappingProxyType(
+    {
+        "Ascend910A": "910A",
+        "Ascend310P": "310P",
+        "Ascend910B": "A2",
+        "Ascend310B": "310B",
+        "Ascend950": "A5",
+    }
+)
+"""The platforms that a profile names."""
+
+
+def of_profile(platform: str | None) -> str:
+    """Return the chip that a profile was recorded on; A2 if it says nothing."""
+    return _RECORDED.get(platform or "", "A2")
+
+
+def soc_name(chip: str) -> str:
+    """Return CANN's name for a chip; one of its own names stays what it is."""
+    if chip.startswith("Ascend"):
+        return chip
+    if chip not in SOC:
+        known = ", ".join(SOC)
+        raise VirtualNpuError(f"no chip is called {chip}", "", f"known are {known} and Ascend...")
+    return SOC[chip]

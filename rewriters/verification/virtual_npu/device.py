@@ -1,0 +1,137 @@
+"""The virtual NPU: the installed torch_npu on stubs and host memory, in this process."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from npufix.rewriters.verification.virtual_npu.chips import soc_name
+from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
+from npufix.rewriters.verification.virtual_npu.loading import Slots, kernels
+from npufix.rewriters.verification.virtual_npu.recorder import Launch, Recorder
+from npufix.rewriters.verification.virtual_npu.runtime import HostRuntime
+from npufix.rewriters.verification.virtual_npu.stubs import prepare
+from npufix.rewriters.verification.virtual_npu.wheels import installed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+DEVICE = "npu"
+"""What torch calls it."""
+_MARK = "NPUFIX_VIRTUAL_NPU"
+_SETTINGS = {
+    _MARK: "1",
+    # torch must not import torch_npu before the stubs are there.
+    "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+    # Launch when an operator is called, in its thread.
+    "TASK_QUEUE_ENABLE": "0",
+    "ASCEND_LAUNCH_BLOCKING": "1",
+}
+_started: dict[str, VirtualDevice] = {}
+
+
+def environment(parent: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a child process that may become a virtual NPU."""
+    kept = {name: value for name, value in parent.items() if not name.startswith("ASCEND_")}
+    return kept | _SETTINGS
+
+
+class VirtualDevice:
+    """The one device of this process."""
+
+    def __init__(self, chip: str, stubs: Path | None) -> None:
+        """Load the stubs and import torch_npu on top of them."""
+        folder = stubs or prepare(installed())
+        self._recorder = Recorder()
+        self._runtime = HostRuntime(soc_name(chip), self._recorder)
+        self._slots = Slots(folder)
+        self._runtime.bind(self._slots, kernels(folder))
+        _import_torch_npu()
+        from npufix.rewriters.verification.virtual_npu.composites import below_autograd  # noqa: PLC0415 — needs torch
+
+        self._library = below_autograd()
+        _warm_up(self)
+
+    def launches(self) -> list[Launch]:
+        """Return what was launched since the last ``clear``, in order."""
+        return list(self._recorder.launches)
+
+    def clear(self) -> None:
+        """Forget the launches so far."""
+        self._recorder.launches.clear()
+
+    @contextmanager
+    def computing(self, *, strict: bool) -> Iterator[None]:
+        """Make operators on the device compute."""
+        from npufix.rewriters.verification.virtual_npu.numerics import Numerics  # noqa: PLC0415 — needs torch
+        from npufix.rewriters.verification.virtual_npu.printing import printable  # noqa: PLC0415 — as above
+
+        with Numerics(self._recorder, strict=strict), printable():
+            yield
+
+
+@contextmanager
+def virtual_npu(
+    chip: str = "A2", *, strict: bool = True, stubs: Path | None = None
+) -> Iterator[VirtualDevice]:
+    """Compute what runs on ``npu`` inside the block.
+
+    Only for a process started with ``environment``, for it stays changed: torch_npu is
+    imported, once and for one chip. ``stubs`` is the folder from ``prepare``, for a process
+    that may not write to the cache. Without ``strict``, what no reference computes is NaN.
+    """
+    device = _started.get(chip) or _start(chip, stubs)
+    device.clear()
+    with device.computing(strict=strict):
+        yield device
+
+
+def started() -> VirtualDevice:
+    """Return the virtual device of this process."""
+    if not _started:
+        raise VirtualNpuError("this process is no virtual NPU")
+    return next(iter(_started.values()))
+
+
+def _start(chip: str, stubs: Path | None) -> VirtualDevice:
+    absent = [name for name, value in _SETTINGS.items() if os.environ.get(name) != value]
+    if absent:
+        raise VirtualNpuError(
+            "this process was not started to become a virtual NPU",
+            f"{', '.join(absent)} not set",
+            "start a child process with environment()",
+        )
+    if _started:
+        raise VirtualNpuError(f"this process is a virtual {next(iter(_started))} already")
+    if "torch_npu" in sys.modules:
+        raise VirtualNpuError("torch_npu is imported already, without stubs")
+    _started[chip] = VirtualDevice(chip, stubs)
+    return _started[chip]
+
+
+def _import_torch_npu() -> None:
+    import torch  # noqa: PLC0415 — seconds, and after the stubs
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import torch_npu  # noqa: F401, PLC0415 — registers the device
+
+            npu: Any = torch.npu  # type: ignore[attr-defined] # torch_npu adds it
+            npu.init()
+            # The wheel decides at its first operator how it launches: before that, then.
+            npu.set_compile_mode(jit_compile=False)
+    except (ImportError, RuntimeError, OSError) as error:
+        raise VirtualNpuError(f"torch_npu does not load: {str(error).splitlines()[0]}") from error
+
+
+def _warm_up(device: VirtualDevice) -> None:
+    """Run one backward pass: in torch_npu 2.4 the first one of a process fails."""
+    import torch  # noqa: PLC0415 — as above
+
+    with device.computing(strict=True), suppress(RuntimeError):
+        torch.autograd.backward(torch.ones(1, device=DEVICE).requires_grad_().sum())

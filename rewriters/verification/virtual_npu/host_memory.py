@@ -1,0 +1,82 @@
+"""Device tensors seen as host tensors: the same bytes, because device memory is host memory."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import torch
+from torch.utils._pytree import tree_map
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEVICE = "npu"
+_LOW_PRECISION = (torch.float16, torch.bfloat16)
+
+
+def on_device(value: object) -> TypeGuard[torch.Tensor]:
+    """Say whether a value is a tensor on the virtual device."""
+    return isinstance(value, torch.Tensor) and value.device.type == DEVICE
+
+
+def names_device(value: object) -> bool:
+    """Say whether a value is the virtual device itself."""
+    return isinstance(value, torch.device) and value.type == DEVICE
+
+
+def host_view(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a host tensor over the memory of a device tensor: writing to one writes to both.
+
+    It must not outlive the device tensor.
+    """
+    storage = tensor.untyped_storage()
+    size = storage.nbytes()
+    if size == 0 or tensor.numel() == 0:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    memory = (ctypes.c_char * size).from_address(storage.data_ptr())
+    data = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+    view = torch.empty(0, dtype=tensor.dtype)
+    return view.set_(data, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def host_arguments(values: Any) -> Any:  # noqa: ANN401 — any nesting of arguments
+    """Return arguments of a device operator for the host operator: views, and the host itself."""
+    return tree_map(_host_argument, values)
+
+
+def _host_argument(value: object) -> object:
+    if on_device(value):
+        return host_view(value)
+    if names_device(value):
+        return torch.device("cpu")
+    if isinstance(value, torch.Generator) and value.device.type == DEVICE:
+        return _generator(value)
+    return value
+
+
+def _generator(device_generator: torch.Generator) -> torch.Generator:
+    """Return a generator that draws the same whenever the device's is in the same state."""
+    state = bytes(device_generator.get_state().tolist())
+    generator = torch.Generator()
+    generator.manual_seed(int.from_bytes(state[:8], "little") ^ hash(state) & (2**62 - 1))
+    return generator
+
+
+def widened(values: Any, clones: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:  # noqa: ANN401 — any nesting
+    """Return arguments with float32 in place of low precision; ``clones`` gets (own, widened)."""
+
+    def widen(value: object) -> object:
+        if isinstance(value, torch.Tensor) and value.dtype in _LOW_PRECISION:
+            clones.append((value, value.float()))
+            return clones[-1][1]
+        return torch.float32 if value in _LOW_PRECISION else value
+
+    return tree_map(widen, values)
+
+
+def flat(values: object, keep: Callable[[object], bool]) -> list[Any]:
+    """Return the values in nested sequences that ``keep`` accepts."""
+    if isinstance(values, tuple | list):
+        return [found for value in values for found in flat(value, keep)]
+    return [values] if keep(values) else []

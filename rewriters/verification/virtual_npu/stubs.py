@@ -1,0 +1,88 @@
+"""Generate the libraries that stand in for CANN, once per wheel, and keep them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.verification.virtual_npu.elf_writer import Function, shared_object
+from npufix.rewriters.verification.virtual_npu.entry_points import initial_result, optional
+from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
+from npufix.rewriters.verification.virtual_npu.missing import WORKSPACE, missing
+from npufix.rewriters.verification.virtual_npu.runtime import HostRuntime
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from npufix.rewriters.verification.virtual_npu.missing import Missing
+    from npufix.rewriters.verification.virtual_npu.wheels import Wheels
+
+MAIN = "libascendcl.so"
+"""Defines everything; the other libraries are empty and lead here."""
+KERNELS = "kernels.txt"
+"""The kernels among the functions, one per line."""
+_OPENED = "libopapi.so"
+"""Opened by name, so that no table of the wheel mentions it."""
+_FORMAT = "1"
+
+
+def prepare(wheels: Wheels, cache: Path | None = None) -> Path:
+    """Return the folder with the libraries for these wheels; write it if it is not there yet."""
+    folder = (cache or _cache()) / _key(wheels)
+    if not (folder / MAIN).is_file():
+        _write(folder, _files(missing(wheels), wheels.machine))
+    return folder
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "npufix", "virtual_npu")
+
+
+def _key(wheels: Wheels) -> str:
+    """Return a name for the content of the libraries, and for what we make of it."""
+    digest = hashlib.blake2b(digest_size=16)
+    ours = (_FORMAT, wheels.torch.version, *sorted(optional(HostRuntime)))
+    digest.update(" ".join(ours).encode())
+    for path in wheels.own_libraries():
+        digest.update(f"\n{path.name}\n".encode())
+        digest.update(path.read_bytes())
+    return f"{wheels.torch_npu.version}-{digest.hexdigest()}"
+
+
+def _files(needed: Missing, machine: int) -> Mapping[str, bytes]:
+    offered = set(needed.looked_up) & optional(HostRuntime)
+    launching = {name for kernel in needed.kernels for name in (kernel, kernel + WORKSPACE)}
+    functions = [Function(name, initial_result(name)) for name in needed.linked]
+    functions += [Function(name) for name in sorted((offered | launching) - set(needed.linked))]
+    others = {*needed.libraries, _OPENED} - {MAIN}
+    files = {name: shared_object(name, machine, needed=[MAIN]) for name in sorted(others)}
+    files[MAIN] = shared_object(MAIN, machine, functions)
+    files[KERNELS] = "\n".join(needed.kernels).encode()
+    return files
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write all or nothing, whoever else is writing the same."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder.parent))
+    except OSError as error:
+        raise VirtualNpuError(
+            f"the stub libraries cannot be written: {error.strerror}",
+            str(folder.parent),
+            "set XDG_CACHE_HOME to a folder that is yours",
+        ) from None
+    try:
+        for name, content in files.items():
+            (unfinished / name).write_bytes(content)
+        unfinished.rename(folder)
+    except OSError:
+        if not (folder / MAIN).is_file():  # else another process was faster
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,0 +1,130 @@
+"""The real torch_npu, where it is installed, on a virtual NPU: right values, fewer launches."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npufix.rewriters.verification.virtual_npu import (
+    VirtualNpuError,
+    environment,
+    installed,
+    virtual_npu,
+)
+
+_PROGRAM = Path(__file__).with_name("llama_block_program.py")
+
+
+def _run(script: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    try:
+        installed()
+    except VirtualNpuError as reason:
+        pytest.skip(str(reason))
+    command = [sys.executable, "-m", "npufix.rewriters.verification.virtual_npu", *options]
+    found = os.pathsep.join(entry for entry in sys.path if entry)
+    return subprocess.run(
+        [*command, str(script)],
+        env={**os.environ, "PYTHONPATH": found},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained() -> Any:
+    done = _run(_PROGRAM)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("dtype", "close"), [("", 1e-5), (" in bfloat16", 1e-2)])
+def test_a_right_patch_has_the_same_losses(trained: Any, dtype: str, close: float) -> None:
+    expected = trained["original" + dtype]["losses"]
+    assert trained["patched" + dtype]["losses"] == pytest.approx(expected, rel=close)
+
+
+def test_a_right_patch_launches_less(trained: Any) -> None:
+    before, after = trained["original"]["kernels"], trained["patched"]["kernels"]
+    assert len(after) < 0.75 * len(before)
+    for kernel in ("aclnnRmsNorm", "aclnnFlashAttentionScore", "aclnnSwiGlu"):
+        gradient = {"aclnnSwiGlu": "aclnnSwiGluGrad"}.get(kernel, kernel + "Grad")
+        assert after.count(kernel) == after.count(gradient) > 0
+        assert kernel not in before
+
+
+def test_launches_are_in_order(trained: Any) -> None:
+    kernels = trained["patched"]["kernels"]
+    assert kernels.index("aclnnRmsNorm") < kernels.index("aclnnFlashAttentionScore")
+    assert kernels.index("aclnnFlashAttentionScore") < kernels.index("aclnnSwiGlu")
+    assert kernels.index("aclnnSwiGluGrad") < kernels.index("aclnnFlashAttentionScoreGrad")
+
+
+@pytest.mark.parametrize("mistake", ["forgets eps", "inverts the mask", "swaps halves"])
+def test_a_wrong_patch_has_other_losses(trained: Any, mistake: str) -> None:
+    expected = trained["original"]["losses"]
+    assert trained[mistake]["losses"] != pytest.approx(expected, rel=1e-4)
+
+
+def test_a_wrong_keyword_is_refused_by_the_real_schema(trained: Any) -> None:
+    assert "Unknown keyword argument 'eps'" in trained["wrong keyword"]["refused"]
+
+
+def test_a_dropped_gradient_is_seen(trained: Any) -> None:
+    assert trained["patched"]["without gradient"] == []
+    assert "before_mlp.weight" in trained["drops a gradient"]["without gradient"]
+
+
+def test_what_no_reference_computes_is_refused_by_name(trained: Any) -> None:
+    refused = trained["uncovered"]
+    assert refused.startswith("UncoveredLaunchError: npu::npu_mrope launches aclnnRopeWithSinCos")
+
+
+def test_tensors_on_the_device_can_be_shown(trained: Any) -> None:
+    assert trained["shown"] == "tensor([1, 2, 3], device='npu:0')"
+
+
+def test_the_chip_decides_what_is_launched(tmp_path: Path) -> None:
+    script = tmp_path / "swiglu.py"
+    script.write_text(
+        "import torch, torch.nn.functional as F\n"
+        "q = torch.ones(1, 2, 16, 16, dtype=torch.float16, device='npu')\n"
+        "F.scaled_dot_product_attention(q, q, q)\n"
+    )
+    seen = {}
+    for chip in ("A2", "310P"):
+        file = tmp_path / f"{chip}.json"
+        done = _run(script, "--chip", chip, "--launches", str(file))
+        assert done.returncode == 0, done.stderr
+        seen[chip] = [launch["kernel"] for launch in json.loads(file.read_text())]
+    assert "aclnnFlashAttentionScore" in seen["A2"]
+    assert "aclnnFlashAttentionScore" not in seen["310P"]
+
+
+def test_an_unknown_chip_is_refused(tmp_path: Path) -> None:
+    script = tmp_path / "empty.py"
+    script.write_text("")
+    done = _run(script, "--chip", "A17")
+    assert done.returncode == 2
+    assert "no chip is called A17" in done.stderr
+
+
+def test_this_process_becomes_no_virtual_npu() -> None:
+    before = set(sys.modules)
+    with pytest.raises(VirtualNpuError, match="not started to become a virtual NPU"), virtual_npu():
+        pass
+    assert "torch_npu" not in set(sys.modules) - before
+
+
+def test_the_environment_of_a_child_holds_nothing_of_cann() -> None:
+    child = environment({"ASCEND_HOME_PATH": "/usr/local/Ascend", "HOME": "/root"})
+    assert child["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
+    assert "ASCEND_HOME_PATH" not in child
+    assert child["HOME"] == "/root"

@@ -1,0 +1,136 @@
+"""Whole jobs on the ground ``virtual-npu``, where torch_npu is installed; the choice of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace as changed
+
+import pytest
+from verification_snippets import ALL, LLAMA, REPEAT
+
+from npufix.rewriters.verdict import Status, Verdict
+from npufix.rewriters.verification import Job, Settings, verify
+from npufix.rewriters.verification.grounds import Ground, GroundError, made_ready
+from npufix.rewriters.verification.machine import survey
+from npufix.rewriters.verification.virtual_npu import VirtualNpuError, installed
+
+MADE_ON_THE_HOST = ("mask tokens", "moe")
+"""Right rewrites on the host only: what they put together is on two devices."""
+MIXES_DEVICES = "valid lens"
+"""The original itself does not run on an NPU."""
+EVERY = [(name, rewrite) for name, snippet in ALL.items() for rewrite in snippet.right]
+RIGHT = [key for key in EVERY if key[0] not in {*MADE_ON_THE_HOST, MIXES_DEVICES}]
+WRONG = [
+    (name, what) for name, snippet in ALL.items() if name != MIXES_DEVICES for what in snippet.wrong
+]
+NO_REFERENCE = """
+npu = hidden_states.device
+at, x = torch.zeros(4, dtype=torch.int64, device=npu), torch.randn(4, 16, device=npu)
+return torch_npu.npu_mrope(at, x, x, torch.randn(10, 16, device=npu), 16)[0] * hidden_states
+"""
+
+
+def on_virtual_npu(jobs: list[Job], settings: Settings | None = None) -> list[Verdict]:
+    try:
+        installed()
+    except VirtualNpuError as reason:
+        pytest.skip(str(reason))
+    return verify(jobs, settings or Settings(Ground.VIRTUAL_NPU))
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> dict[tuple[str, str], Verdict]:
+    jobs = {key: ALL[key[0]].job(key[1]) for key in EVERY}
+    jobs |= {key: ALL[key[0]].job(ALL[key[0]].wrong[key[1]]) for key in WRONG}
+    return dict(zip(jobs, on_virtual_npu(list(jobs.values())), strict=True))
+
+
+@pytest.mark.parametrize(("name", "rewrite"), RIGHT)
+def test_a_right_rewrite_is_equivalent(
+    verdicts: dict[tuple[str, str], Verdict], name: str, rewrite: str
+) -> None:
+    verdict = verdicts[name, rewrite]
+    assert verdict.status is Status.EQUIVALENT, verdict
+    assert verdict.on == "virtual-npu"
+    assert "on a virtual A2" in verdict.ground
+    assert verdict.launches is not None
+
+
+@pytest.mark.parametrize(("name", "what"), WRONG)
+def test_a_wrong_rewrite_is_refuted_with_a_counterexample(
+    verdicts: dict[tuple[str, str], Verdict], name: str, what: str
+) -> None:
+    verdict = verdicts[name, what]
+    assert verdict.status is Status.REFUTED, verdict
+    assert verdict.on == "virtual-npu"
+    assert "def prepared(module)" in verdict.script
+
+
+def test_the_launches_before_and_after_are_evidence(
+    verdicts: dict[tuple[str, str], Verdict],
+) -> None:
+    launches = verdicts["llama", LLAMA.right[0]].launches
+    assert launches is not None
+    assert launches.patched == ("aclnnRmsNorm",)
+    assert launches.patched_backward[0] == "aclnnRmsNormGrad"
+    assert len(launches.original) > 5
+    assert launches.saved > 10
+
+
+@pytest.mark.parametrize("name", MADE_ON_THE_HOST)
+def test_a_tensor_on_the_wrong_device_is_refuted(
+    verdicts: dict[tuple[str, str], Verdict], name: str
+) -> None:
+    verdict = verdicts[next(key for key in EVERY if key[0] == name)]
+    assert verdict.status is Status.REFUTED
+    assert "device" in verdict.reason
+    assert "PID" not in verdict.reason
+
+
+def test_an_original_that_does_not_run_on_the_device_falls_back(
+    verdicts: dict[tuple[str, str], Verdict],
+) -> None:
+    verdict = verdicts[next(key for key in EVERY if key[0] == MIXES_DEVICES)]
+    assert verdict.limit
+    assert verdict.reason.startswith("the device does not run the original")
+
+
+def test_the_original_itself_saves_nothing() -> None:
+    (verdict,) = on_virtual_npu([REPEAT.job(REPEAT.eager)])
+    assert verdict.launches is not None
+    assert verdict.launches.saved == 0
+
+
+def test_what_has_no_reference_falls_back_and_says_so() -> None:
+    job = LLAMA.job(NO_REFERENCE)
+    forced, fallen = (
+        on_virtual_npu([job], Settings(Ground.VIRTUAL_NPU, fallback=fallback))[0]
+        for fallback in (None, Ground.REFERENCE)
+    )
+    assert forced.status is Status.NOT_VERIFIED
+    assert forced.limit
+    assert "npu_mrope" in forced.reason
+    assert fallen.on == "reference"
+    assert "not on virtual-npu: " in fallen.ground
+
+
+def test_lines_for_other_devices_run_on_the_host() -> None:
+    job = changed(REPEAT.job(REPEAT.right[0]), on_host=True)
+    (verdict,) = on_virtual_npu([job])
+    assert verdict.status is Status.EQUIVALENT, verdict
+    assert verdict.launches is None
+
+
+def test_a_crash_is_a_limit_of_the_ground() -> None:
+    job = LLAMA.job("import os; os.abort()")
+    (verdict,) = on_virtual_npu([job])
+    assert verdict.status is Status.NOT_VERIFIED
+    assert "SIGABRT" in verdict.reason
+
+
+def test_without_the_wheel_it_is_refused_in_one_line() -> None:
+    if not survey().no_virtual_npu:
+        pytest.skip("torch_npu is installed")
+    assert made_ready(Ground.VIRTUAL_NPU, "auto", "A2") == (Ground.REFERENCE, "")
+    with pytest.raises(GroundError, match="--on virtual-npu: torch_npu is not installed") as error:
+        made_ready(Ground.VIRTUAL_NPU, "virtual-npu", "A2")
+    assert "\n" not in error.value.message
