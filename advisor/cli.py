@@ -18,10 +18,12 @@ INTERRUPTED = 130
 # Help is shown without importing any command: name -> one line.
 _COMMANDS: Mapping[str, str] = {
     "diagnose": "Say where the device time of a profiling dump goes, and which line asked for it.",
+    "doctor": "Say what verification can run on here, and what to install for more.",
     "explain": "Say why a line of code is found, or what it lacks to match a rule.",
     "patch": "Write what to change as a patch, each change verified.",
     "rules": "List and explain the substitutions.",
     "scan": "Find slow patterns in source code, without a dump.",
+    "verify": "Run changed functions before and after your own change, and compare.",
 }
 
 
@@ -52,7 +54,8 @@ Examples:
   npufix patch run1_ascend_pt --source src -o npufix.patch
   npufix scan src
   npufix explain src/norm.py:22
-  npufix rules show NPU101""",
+  npufix rules show NPU101
+  npufix verify src/norm.py""",
 )
 @click.version_option(package_name="npufix", prog_name="npufix")
 def cli() -> None:

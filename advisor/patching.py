@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.reports import report
+from npufix.advisor.verdicts import NO_LAUNCH_SAVED, shown, with_launches_judged
 from npufix.rewriters.imports import imports_torch_npu
 from npufix.rewriters.patch import FileChange, unified_diff
 from npufix.rewriters.sites import Basis, Site, find_sites
 from npufix.rewriters.verdict import Status, Verdict
-from npufix.rewriters.verification import Job, RecordedOp, verify
+from npufix.rewriters.verification import Job, RecordedOp, Settings, verify
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.advisor.diagnosis import Diagnosis
     from npufix.advisor.findings import Located
+    from npufix.advisor.result import Diagnosis
     from npufix.advisor.source_tree import SourceFile, SourceTree
+    from npufix.reports import report
 
 # Weights are floating point, so tensors of the same dtype are as well.
 _SAME_DTYPE = "same-dtype"
@@ -35,7 +36,9 @@ class PatchOptions:
     portable: bool | None = None
     """Keep the old code for other devices; ``None``: unless the program needs an NPU anyway."""
     unverified: bool = False
-    """Also write what could not be verified (never what was refuted)."""
+    """Also write what could not be verified (never what was refuted), or saves no launch."""
+    settings: Settings = field(default_factory=Settings)
+    """How the changes are verified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,17 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
     allowed = tree.configuration.allow
     chosen = [item for item in diagnosis.found if _may_be_written(item, allowed)]
     jobs = [_job(item, tree, diagnosis, portable=portable) for item in chosen]
-    verdicts = dict(zip(chosen, verify(jobs), strict=True)) if jobs else {}
+    found = verify(jobs, options.settings) if jobs else []
+    verdicts = {
+        item: with_launches_judged(verdict, item.site.rule.replaces, item.site.rule.becomes)
+        for item, verdict in zip(chosen, found, strict=True)
+    }
     accepted = {Status.EQUIVALENT} | ({Status.NOT_VERIFIED} if options.unverified else set())
     proven = [item for item in chosen if verdicts[item].status in accepted]
-    changes, failed = _compose(proven, portable=portable)
+    idle = [item for item in proven if verdicts[item].reason == NO_LAUNCH_SAVED]
+    left_out = set() if options.unverified else set(idle)
+    changes, failed = _compose([item for item in proven if item not in left_out], portable=portable)
+    failed |= dict.fromkeys(left_out, f"it {NO_LAUNCH_SAVED}; --unverified writes it")
     findings = [_judged(item, verdicts.get(item), failed.get(item, "")) for item in diagnosis.found]
     written = [
         finding
@@ -192,20 +202,7 @@ def _judged(item: Located, verdict: Verdict | None, problem: str) -> report.Find
         after = item.file.encode(site.rewrite.direct)
         change = FileChange(item.file.path, item.file.relative, item.file.data, after)
         diff = unified_diff([change])
-    judged = None
-    if verdict is not None:
-        judged = report.Verdict(
-            status=verdict.status.value,
-            ground=verdict.ground,
-            scope=verdict.scope,
-            reason=verdict.reason,
-            cases=verdict.cases,
-            measures=[
-                report.Measure(m.what, m.dtype, m.error_original, m.error_patched)
-                for m in verdict.measures
-            ],
-            counterexample=verdict.counterexample,
-        )
+    judged = None if verdict is None else shown(verdict)
     return msgspec.structs.replace(
         finding, diff=diff, verdict=judged, problem=problem or finding.problem
     )

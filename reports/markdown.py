@@ -11,6 +11,7 @@ from npufix.reports.wording import (
     environment_text,
     few_tensors,
     interval,
+    launches,
     milliseconds,
     plain,
     totals_text,
@@ -201,9 +202,13 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
         yield f"- not written: {_text(finding.problem)}"
     if finding.verdict is not None:
         verdict = finding.verdict
-        notes = "; ".join(n for n in (verdict.reason, verdict.counterexample, verdict.ground) if n)
+        ground = f"{verdict.on}: {verdict.ground}" if verdict.on != "none" else verdict.ground
+        said = dict.fromkeys((verdict.reason, verdict.counterexample, ground))
+        notes = "; ".join(note for note in said if note)
         scope = _code(verdict.scope)
         yield f"- **{verdict.status}** in {verdict.cases} runs of {scope}: {_text(notes)}"
+        if verdict.launches is not None:
+            yield f"- {_text(launches(verdict.launches))}"
         if verdict.measures:
             yield from ("", "| compared | dtype | error of the original | of the patch |")
             yield "|---|---|---:|---:|"

@@ -6,6 +6,8 @@ without a schedule counts as one step.
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import msgspec
 
 SCHEMA_VERSION = 2
@@ -182,6 +184,18 @@ class Measure(msgspec.Struct, frozen=True):
     error_patched: float
 
 
+class Launches(msgspec.Struct, frozen=True):
+    """The kernels that one run launches on the device, in order, before and after the change."""
+
+    original: list[str]
+    patched: list[str]
+    original_backward: list[str]
+    """What its gradients take besides; empty where none were taken."""
+    patched_backward: list[str]
+    saved: int
+    """How many fewer there are after the change, gradients included."""
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """What running both versions has shown: equivalent, refuted or not verified."""
 
@@ -192,6 +206,12 @@ class Verdict(msgspec.Struct, frozen=True):
     cases: int
     measures: list[Measure]
     counterexample: str
+    on: str = "reference"
+    """The ground: npu, virtual-npu, reference, or none where nothing could run."""
+    script: str = ""
+    """The counterexample as a Python program, "" if there is none."""
+    launches: Launches | None = None
+    """None where nothing records them."""
 
 
 class Fact(msgspec.Struct, frozen=True):
@@ -292,6 +312,11 @@ class Report(msgspec.Struct, frozen=True):
 
 class ReportError(Exception):
     """A file that is no report of this version; the message says why."""
+
+
+def tool() -> str:
+    """Return the name and version of this program."""
+    return f"npufix {version('npufix')}"
 
 
 def to_json(report: Report) -> str:

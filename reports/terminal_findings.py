@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from npufix.reports.terminal_text import indented
-from npufix.reports.wording import counted, interval, milliseconds, plain, signed
+from npufix.reports.wording import counted, interval, launches, milliseconds, plain, signed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-    from npufix.reports.report import Condition, Finding
+    from npufix.reports.report import Condition, Finding, Verdict
 
 _PLACES_SHOWN = 5
 _STYLES = {
@@ -50,7 +50,8 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
             )
         else:
             indented(Text("\n".join(map(plain, signed(finding.code, " ")))), console)
-        _show_verdict(finding, console, details=details)
+        if finding.verdict is not None:
+            show_verdict(finding.verdict, console, details=details)
     code = (f for f in findings if f.kind == "code")
     for basis in sorted({f.saving.basis for f in code if f.saving is not None}):
         console.print(Text(f"Estimates: {plain(basis)}.", "dim"))
@@ -98,18 +99,19 @@ def _conditions(conditions: Sequence[Condition], *, details: bool) -> list[str]:
     return [*lines, *(f"{c.name}: proven {by[c.basis]}" for c in held)]
 
 
-def _show_verdict(finding: Finding, console: Console, *, details: bool) -> None:
-    verdict = finding.verdict
-    if verdict is None:
-        return
+def show_verdict(verdict: Verdict, console: Console, *, details: bool) -> None:
+    """Print a verdict: its status, why, and on what ground."""
     text = Text.assemble((verdict.status, _STYLES[verdict.status]))
     if verdict.cases:
         text.append(f" in {verdict.cases} runs of {plain(verdict.scope)}")
     # A counterexample is often the reason itself.
-    for part in dict.fromkeys((verdict.reason, verdict.counterexample, verdict.ground)):
+    ground = f"{verdict.on}: {verdict.ground}" if verdict.on != "none" else verdict.ground
+    for part in dict.fromkeys((verdict.reason, verdict.counterexample, ground)):
         if part:
             text.append(f"; {plain(part)}")
     indented(text, console)
+    if verdict.launches is not None:
+        indented(plain(launches(verdict.launches)), console)
     if details:
         for m in verdict.measures:
             indented(

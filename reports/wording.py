@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         Environment,
         Finding,
         HotOperator,
+        Launches,
         Report,
         Saving,
         StepSplit,
@@ -129,6 +130,16 @@ def _bottleneck(split: StepSplit | None, hot: Sequence[HotOperator]) -> str:
     main, share = max(shares.items(), key=lambda item: item[1])
     text = f"The {split.unit} of {milliseconds(split.total_ns)} is {share:.1%} {main}"
     return f"{text}; {first}." if first else f"{text}."
+
+
+def launches(found: Launches) -> str:
+    """Say how many kernels are launched before and after a change, and which are new."""
+    words = f"launches {len(found.original)} -> {len(found.patched)}"
+    new = [k for k in dict.fromkeys(found.patched) if k not in found.original]
+    words += f": {', '.join(new)}" if new else ""
+    if found.original_backward or found.patched_backward:
+        words += f"; backward {len(found.original_backward)} -> {len(found.patched_backward)}"
+    return words
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

@@ -29,6 +29,23 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
+class Launches:
+    """The kernels that one run of the code launches on the device, in order."""
+
+    original: tuple[str, ...] = ()
+    patched: tuple[str, ...] = ()
+    original_backward: tuple[str, ...] = ()
+    """What its gradients take besides; empty where none were taken."""
+    patched_backward: tuple[str, ...] = ()
+
+    @property
+    def saved(self) -> int:
+        """How many fewer there are after the change, gradients included."""
+        before = len(self.original) + len(self.original_backward)
+        return before - len(self.patched) - len(self.patched_backward)
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether a change computes the same, on what ground, and with which figures."""
 
@@ -43,3 +60,11 @@ class Verdict:
     measures: tuple[Measure, ...] = ()
     counterexample: str = ""
     """The smallest input found that tells the two apart, in words; empty unless refuted."""
+    on: str = "reference"
+    """The ground: ``npu``, ``virtual-npu``, ``reference``, or ``none`` if nothing could run."""
+    launches: Launches | None = None
+    """None where nothing records them."""
+    limit: bool = False
+    """Not verified for a reason of the ground, not of the code: another ground may say more."""
+    script: str = ""
+    """The counterexample as a Python program that shows it; empty if there is none."""

@@ -12,12 +12,13 @@ import click
 from npufix.advisor.cli import INPUT_ERROR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rich.console import Console
 
     from npufix.advisor.configuration import Configuration
     from npufix.reports.report import Report
+    from npufix.rewriters.verification import Settings
 
 PATH = click.Path(path_type=Path)
 _FORMATS = (".json", ".md")
@@ -69,6 +70,68 @@ allow_option = click.option(
 )  # fmt: skip
 
 
+on_option = click.option(
+    "--on",
+    type=click.Choice(["auto", "npu", "virtual-npu", "reference"]),
+    default="auto",
+    show_default=True,
+    help="What to run on; npufix doctor shows what this machine has.",
+)
+cache_option = click.option(
+    "--no-cache", is_flag=True, help="Run everything again; keep no verdicts for the next time."
+)
+counterexample_option = click.option(
+    "--counterexample", type=PATH, metavar="FILE",
+    help="Write what refutes a change as a Python program; of several, FILE-2 and so on.",
+)  # fmt: skip
+
+
+chip_option = click.option(
+    "--chip",
+    type=click.Choice(["A2", "A3", "A5", "910A", "310P", "310B"], case_sensitive=False),
+    help="What a virtual NPU pretends to be. Default: the chip of the dump, else A2.",
+)
+
+
+def settings(
+    on: str, *, no_cache: bool, say: Callable[[str], None], chip: str | None = None
+) -> Settings:
+    """Return how to verify; ``say`` gets the progress.
+
+    Raises:
+        GroundError: this machine cannot do what ``on`` asks for.
+
+    """
+    from npufix.rewriters.verification import Settings  # noqa: PLC0415 - not needed for --help
+    from npufix.rewriters.verification.cache import VerdictCache, user_folder  # noqa: PLC0415
+    from npufix.rewriters.verification.grounds import (  # noqa: PLC0415 - same
+        AUTO,
+        Ground,
+        choose,
+        made_ready,
+    )
+    from npufix.rewriters.verification.machine import survey  # noqa: PLC0415 - same
+
+    ground, stubs = made_ready(choose(survey(), on), on, chip or "A2")
+    return Settings(
+        ground=ground,
+        chip=chip or "A2",
+        stubs=stubs,
+        fallback=Ground.REFERENCE if on == AUTO and ground is not Ground.REFERENCE else None,
+        cache=None if no_cache else VerdictCache(user_folder()),
+        progress=lambda done, total: say(f"Verifying: {done} of {total}"),
+    )
+
+
+def write_scripts(scripts: Sequence[str], path: Path) -> None:
+    """Write each counterexample to a file of its own."""
+    for number, script in enumerate(scripts, 1):
+        stem = path.stem if number == 1 else f"{path.stem}-{number}"
+        write_text(path.with_name(stem + (path.suffix or ".py")), script)
+    if not scripts:
+        click.echo(f"npufix: nothing is refuted by a program; {path} is not written", err=True)
+
+
 def read_configuration(
     source: Path, rules: tuple[str, ...], allow: tuple[str, ...] = ()
 ) -> Configuration:
@@ -107,14 +170,14 @@ def console(*, stderr: bool = False) -> Console:
 
 
 @contextmanager
-def progress(text: str) -> Iterator[None]:
-    """Say on a terminal's stderr what takes a while."""
+def progress(text: str) -> Iterator[Callable[[str], None]]:
+    """Say on a terminal's stderr what takes a while; yield what to say something else with."""
     errors = console(stderr=True)
     if not errors.is_terminal:
-        yield
+        yield lambda _: None
         return
-    with errors.status(text):
-        yield
+    with errors.status(text) as status:
+        yield status.update
 
 
 def check_report_path(path: Path | None) -> None:

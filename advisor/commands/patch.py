@@ -36,7 +36,12 @@ Examples:
 @click.option("--portable/--npu-only", default=None,
               help="Keep the old code for other devices. Default: unless the program imports"
               " torch_npu unconditionally.")  # fmt: skip
-@click.option("--unverified", is_flag=True, help="Also write what could not be verified.")
+@click.option("--unverified", is_flag=True,
+              help="Also write what could not be verified, or saves no launch.")  # fmt: skip
+@common.on_option
+@common.chip_option
+@common.counterexample_option
+@common.cache_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report with verdicts as JSON.")
 @click.option("-v", "--verbose", is_flag=True, help="Show all figures of the verdicts.")
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
@@ -48,10 +53,14 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     report: Path | None,
     rules: tuple[str, ...],
     allow: tuple[str, ...],
+    on: str,
+    chip: str | None,
+    counterexample: Path | None,
     *,
     write: bool,
     portable: bool | None,
     unverified: bool,
+    no_cache: bool,
     as_json: bool,
     verbose: bool,
 ) -> int:
@@ -61,8 +70,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     Without DUMP the source alone decides. Verification runs the functions of SOURCE.
     """
     common.check_report_path(report)
-    from npufix.advisor.diagnosis import Options, diagnose, scan  # noqa: PLC0415 - pandas is slow
+    from npufix.advisor.diagnosis import Options, diagnose  # noqa: PLC0415 - pandas is slow
     from npufix.advisor.patching import PatchOptions, patch  # noqa: PLC0415 - same
+    from npufix.advisor.source_scan import scan  # noqa: PLC0415 - same
     from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
     from npufix.rewriters.patch import write as write_files  # noqa: PLC0415 - same
 
@@ -72,8 +82,10 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         options = Options(rank=rank, path_map=path_map, configuration=configuration)
         result = diagnose(dump, tree, options) if dump else scan(tree)
     common.warn(result.warnings)
-    with common.progress("Verifying"):
-        patched = patch(result, tree, PatchOptions(portable, unverified))
+    with common.progress("Verifying") as say:
+        chip = chip or _chip(result.report)
+        settings = common.settings(on, no_cache=no_cache, say=say, chip=chip)
+        patched = patch(result, tree, PatchOptions(portable, unverified, settings))
     finished = _with_verdicts(result.report, patched)
     if write:
         write_files(patched.changes)
@@ -81,10 +93,19 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         common.write_text(output, patched.diff)
     if report is not None:
         common.write_report(finished, report)
+    if counterexample is not None:
+        verdicts = (f.verdict for f in patched.findings)
+        common.write_scripts([v.script for v in verdicts if v and v.script], counterexample)
     if output is not None and not write and patched.diff:
         finished = _with_next_step(finished, output)
     _show(finished, patched, output=output, write=write, as_json=as_json, verbose=verbose)
     return common.exit_status(finished)
+
+
+def _chip(report: Report) -> str | None:
+    from npufix.rewriters.verification.virtual_npu import of_profile  # noqa: PLC0415 - same
+
+    return of_profile(report.environment.chip) if report.environment else None
 
 
 def _with_verdicts(report: Report, patched: Patched) -> Report:

@@ -5,6 +5,6 @@ same for the two functions of a rule and runs in the process that calls it.
 """
 
 from npufix.rewriters.verification.job import Job, RecordedOp
-from npufix.rewriters.verification.parent import verify
+from npufix.rewriters.verification.parent import Settings, verify
 
-__all__ = ["Job", "RecordedOp", "verify"]
+__all__ = ["Job", "RecordedOp", "Settings", "verify"]

@@ -240,15 +240,22 @@ class StandInModule(torch.nn.Module):
             return guessed(name)
 
 
+def _linear() -> torch.nn.Module:
+    torch.default_generator.manual_seed(0)
+    return torch.nn.Linear(WIDTH, WIDTH)
+
+
 def guesses(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()) -> list[Spec]:
     """Return everything worth trying, the likeliest first."""
     plain = scalars(parameter, widths)
     wants_tensor = re.search(_TENSOR_ANNOTATION, parameter.annotation) is not None
     made = tensors(parameter, base, widths)
     if re.search(_MODULE_ANNOTATION, parameter.annotation):
-        return [Made(StandInModule, "a stand-in module")]
+        code = f"__import__({__name__!r}, fromlist=['']).{StandInModule.__name__}()"
+        return [Made(StandInModule, "a stand-in module", code)]
     if re.fullmatch(_MODEL, parameter.name) and not parameter.has_default:
-        return [Made(lambda: torch.nn.Linear(WIDTH, WIDTH), "a linear layer"), *made]
+        code = f"torch.nn.Linear({WIDTH}, {WIDTH})"
+        return [Made(_linear, "a linear layer", code), *made]
     if parameter.has_default:
         default: list[Spec] = [Value(parameter.default)]
         others = made if wants_tensor or parameter.default is None else []

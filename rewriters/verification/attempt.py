@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 import warnings
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LONGEST = 300
+_WHEN = re.compile(r"\[ERROR\] [-:\d]+ \(PID:[^)]*\) ")
+"""How torch_npu says when and where something went wrong: another each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,5 +48,5 @@ def attempt(call: Callable[[], object], seconds: float) -> Outcome:
         frames = traceback.extract_tb(error.__traceback__)
         where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
         kind = type(error).__name__
-        text = " ".join(str(error).split())
+        text = _WHEN.sub("", " ".join(str(error).split()))
         return Outcome(None, f"{kind}: {text}"[:_LONGEST].rstrip(": "), kind, where)

@@ -8,21 +8,24 @@ from pathlib import Path
 
 import msgspec
 
+from npufix.rewriters.verification.grounds import Ground
 from npufix.rewriters.verification.job import Job
 from npufix.rewriters.verification.sandbox import (
     guard_side_effects,
     limit_memory,
     separate_streams,
 )
+from npufix.rewriters.verification.virtual_npu import VirtualNpuError, virtual_npu
 
 
-def main(memory_bytes: int) -> None:
-    """Serve one verdict per line until the parent closes the pipe."""
+def main(memory_bytes: int, ground: str, chip: str, stubs: str) -> None:
+    """Serve one answer per line until the parent closes the pipe."""
     reading, writing = separate_streams()
     try:
+        begin(ground, chip, stubs)
         import torch  # noqa: PLC0415 — the streams must be safe before a library can print
-    except ImportError as error:
-        os.write(writing, msgspec.json.encode({"error": f"torch cannot be imported: {error}"}))
+    except (ImportError, NotImplementedError, VirtualNpuError) as error:
+        os.write(writing, msgspec.json.encode({"error": f"it cannot be set up: {error}"}))
         os.write(writing, b"\n")
         return
     from npufix.rewriters.verification.site import verify_site  # noqa: PLC0415 — needs torch
@@ -33,8 +36,22 @@ def main(memory_bytes: int) -> None:
     os.write(writing, msgspec.json.encode({"torch": str(torch.__version__)}) + b"\n")
     with os.fdopen(reading, "rb") as jobs:
         for line in jobs:
-            verdict = verify_site(msgspec.json.decode(line, type=Job))
-            _write(writing, msgspec.json.encode(verdict) + b"\n")
+            answer = verify_site(msgspec.json.decode(line, type=Job), ground)
+            _write(writing, msgspec.json.encode(answer) + b"\n")
+
+
+def begin(ground: str, chip: str, stubs: str) -> None:
+    """Set up what the code runs on, before torch is imported.
+
+    The reference kernels need nothing: each job installs the operators of its own version.
+    """
+    if ground == Ground.VIRTUAL_NPU.value:
+        with virtual_npu(chip, stubs=Path(stubs)) as device:
+            from npufix.rewriters.verification.place import become  # noqa: PLC0415 — needs torch
+
+            become(device, chip)
+    elif ground != Ground.REFERENCE.value:
+        raise NotImplementedError(f"no child for the ground {ground}")
 
 
 def _write(writing: int, data: bytes) -> None:
@@ -43,4 +60,4 @@ def _write(writing: int, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), *sys.argv[2:5])

@@ -7,6 +7,7 @@ a sum that cancels may be off by more, as close as what rounding the arguments a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,12 +16,13 @@ import torch
 from npufix.rewriters.verdict import Measure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
     from npufix.rewriters.verification.observe import Observation
 
     Rounded: TypeAlias = Callable[[], list[Observation]]
+    Earned: TypeAlias = Mapping[tuple[str, torch.dtype], float]
 
 _FACTOR = 2.0
 """How much worse than the original's error the patched error may be."""
@@ -32,6 +34,10 @@ _CREDIBLE_ULPS = 32.0
 """An error beyond this is not carried over to other cases: it belongs to its own input."""
 _SUM_ULPS = 2.0
 """The same for gradients, which are sums of several rounded products."""
+_ZERO = 1e-12
+"""What is left in float64 of a gradient that is zero, of the others of the same call."""
+_ZERO_ULPS = 4.0
+"""And in other dtypes, where the same sum cancels."""
 _ROUNDED = 8.0
 """How much more than some roundings of the arguments the patched code may change."""
 _MOST_ROUNDED = 24
@@ -48,6 +54,8 @@ class Triple:
     original: torch.Tensor
     patched: torch.Tensor
     oracle: torch.Tensor | None
+    noise: float = 0.0
+    """The largest gradient in float64 of the same call, for a gradient: what it may be zero to."""
 
 
 @dataclass(slots=True)
@@ -59,11 +67,16 @@ class Difference:
     size: int
     visible: bool = True
     """Whether a person sees it in the printed numbers."""
+    what: str = ""
+    """The tensor or fact that differs; empty for an exception."""
+    least: float = 0.0
+    """Half of the difference, which is beyond rounding by far."""
 
     @property
-    def rank(self) -> tuple[bool, int]:
-        """Smallest is the best counterexample."""
-        return not self.visible, self.size
+    def rank(self) -> tuple[bool, bool, bool, int]:
+        """Smallest is the best counterexample: one that is seen, in a result, on little data."""
+        in_gradient = self.what.startswith("gradient of ")
+        return not self.visible, self.size == 0, in_gradient, self.size
 
 
 class _Errors(NamedTuple):
@@ -97,8 +110,8 @@ class Judge:
         """
         self.cases += 1
 
-        def differs(text: str) -> None:
-            self.differences.append(Difference(text, case, size))
+        def differs(text: str, what: str = "") -> None:
+            self.differences.append(Difference(text, case, size, what=what))
 
         if patched.error:
             during = " in backward" if patched.stage == "backward" else ""
@@ -107,37 +120,47 @@ class Judge:
         for name in sorted(original.plain.keys() | patched.plain.keys()):
             before, after = original.plain.get(name), patched.plain.get(name)
             if type(before) is not type(after) or before != after:
-                differs(f"{name} is {before!r} in the original, {after!r} in the patched code")
+                differs(
+                    f"{name} is {before!r} in the original, {after!r} in the patched code", name
+                )
         for name in original.aliases.keys() | patched.aliases.keys():
             mine, theirs = original.aliases.get(name), patched.aliases.get(name)
             if name in original.tensors and name in patched.tensors and mine != theirs:
                 differs(
                     f"{name} shares memory with {_names(mine)} in the original, "
-                    f"with {_names(theirs)} in the patched code"
+                    f"with {_names(theirs)} in the patched code",
+                    f"memory of {name}",
                 )
         # Of an empty result, a gradient of zeros is as good as none.
         results = [t for n, t in original.tensors.items() if n.startswith("result")]
         empty = bool(results) and not any(t is not None and t.numel() for t in results)
+        noise = _largest_gradient(oracle)
         for name in [*original.tensors, *(patched.tensors.keys() - original.tensors.keys())]:
             left, right = original.tensors.get(name), patched.tensors.get(name)
             text = _unlike(name, left, right)
             if text and not (empty and name.startswith("gradient of ")):
-                differs(text)
+                differs(text, name)
             if text or left is None or right is None:
                 continue
             found = oracle.tensors.get(name) if oracle is not None and not oracle.error else None
             reference = found if found is not None and found.shape == left.shape else None
             self.without_oracle |= left.is_floating_point() and reference is None
-            self._triples.append((case, size, Triple(name, left, right, reference), rounded))
+            own = noise if name.startswith("gradient of ") else 0.0
+            self._triples.append((case, size, Triple(name, left, right, reference, own), rounded))
 
-    def decide(self) -> None:
-        """Judge the values of all cases."""
+    def earned(self) -> Earned:
+        """Return the largest error of the original over all cases, for each tensor and dtype."""
         earned: dict[tuple[str, torch.dtype], float] = {}
         for _, _, triple, _ in self._triples:
             error = _relative(triple.original, triple.oracle)
             if error <= _CREDIBLE_ULPS * _eps(triple.original.dtype):
                 key = (triple.what, triple.original.dtype)
                 earned[key] = max(earned.get(key, 0.0), error)
+        return earned
+
+    def decide(self, other: Earned | None = None) -> None:
+        """Judge the values of all cases, with the tolerance that ``other`` cases have earned."""
+        earned = {**self.earned(), **(other or {})}
         asked: dict[Rounded, list[Observation]] = {}
         for case, size, triple, rounded in self._triples:
             known = earned.get((triple.what, triple.original.dtype), 0.0)
@@ -204,6 +227,8 @@ def accepted(triple: Triple, earned: float) -> torch.Tensor:
     near_original = left.isfinite() & ((right - left).abs() <= eps * _ULPS * left.abs())
     # Where nearly everything cancels, the original itself is noise.
     near_oracle |= finite & ((right - reference).abs() <= _FACTOR * (left - reference).abs())
+    if sums and scale <= _ZERO * triple.noise:
+        near_oracle |= finite & (right.abs() <= _ZERO_ULPS * eps * triple.noise)
     # Where the original overflows and float64 does not, the patched value may be either.
     as_rounded = (rounded == patched) | (rounded.isnan() & patched.isnan())
     return same | as_rounded | (right.isfinite() & (near_oracle | near_original))
@@ -221,6 +246,18 @@ def _as_rounded(triple: Triple, others: Sequence[Observation]) -> torch.Tensor:
             spread = spread.maximum((found.double() - reference).abs().nan_to_num())
     right = triple.patched.double()
     return right.isfinite() & ((right - reference).abs() <= _ROUNDED * spread)
+
+
+def _largest_gradient(oracle: Observation | None) -> float:
+    found = [] if oracle is None else oracle.tensors.items()
+    return max(
+        (
+            _largest(value.double(), value.isfinite())
+            for name, value in found
+            if value is not None and name.startswith("gradient of ")
+        ),
+        default=0.0,
+    )
 
 
 def _largest(value: torch.Tensor, where: torch.Tensor) -> float:
@@ -273,7 +310,10 @@ def _difference(triple: Triple, wrong: torch.Tensor, case: str, size: int) -> Di
         f"{triple.what} {_kind(triple.original)}{where} is {left:.6g} in the original, "
         f"{right:.6g} in the patched code{reference}{count}"
     )
-    return Difference(text, case, size, visible=f"{left:.3g}" != f"{right:.3g}")
+    visible = f"{left:.3g}" != f"{right:.3g}"
+    least = abs(left - right) / 2
+    least = least if math.isfinite(least) else 0.0
+    return Difference(text, case, size, visible, triple.what, least)
 
 
 def bitwise(left: Observation, right: Observation) -> str:

@@ -20,7 +20,7 @@ def exercised(value: object) -> object:
     for step in range(_STEPS):
         for number, p in enumerate(parameters):
             drawn = torch.randn(p.shape, generator=generator("gradient", step, number))
-            gradient = drawn.to(p.dtype)
+            gradient = drawn.to(p.dtype).to(p.device)
             if p.grad is None:
                 p.grad = gradient
             else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npufix.rewriters.verdict import Verdict  # noqa: TC001 - msgspec reads the annotation
+
 PROBE = "npufix_operands_"
 """The function that the text of ``Job.probe`` calls."""
 
@@ -17,6 +19,15 @@ class RecordedOp:
     """Shape per argument; None where the argument is no tensor."""
     types: tuple[str, ...]
     """As the profiler names them: ``float``, ``long int``, ``c10::BFloat16``, ``Scalar``."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherFile:
+    """A file that the same change touches; a text is None where there is no such file."""
+
+    path: str
+    original: str | None
+    patched: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +60,18 @@ class Job:
     """Names of the conditions that only the user vouches for: calls that break them say nothing."""
     inference: bool = False
     """The operator has no gradient and the user says that none is wanted: none is compared."""
+    others: tuple[OtherFile, ...] = ()
+    """Files that the two texts import, in the version of each."""
+    on_host: bool = False
+    """The lines are those for other devices: nothing runs on an NPU, virtual or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the child says to a job."""
+
+    verdict: Verdict
+    files: tuple[str, ...] = ()
+    """Further files of the user that were imported on the way."""
+    lasting: bool = True
+    """Whether the same job would get the same answer; not so if it ran out of time or memory."""

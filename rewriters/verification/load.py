@@ -15,11 +15,12 @@ import importlib
 import linecache
 import re
 import sys
+import sysconfig
 import types
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from npufix.rewriters.verification.attempt import attempt
 from npufix.rewriters.verification.needed import (
@@ -33,8 +34,12 @@ from npufix.rewriters.verification.placeholder import Placeholder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+read: set[str] = set()
+"""Files whose definitions were taken without importing them; a verdict stands on them as well."""
 _IMPORT_S = 30.0
 _OURS = "__npufix__"
+_HERE = Path(__file__).parents[2]
+_INSTALLED = ("site-packages", "dist-packages")
 _DEEPEST = 5
 """How many files away a definition is looked for."""
 _CONFIG_BASE = r"^Pre[tT]rained\w*Config$"
@@ -58,6 +63,8 @@ class Loaded:
     """Everything that the file defines or imports, executed or not."""
     find: Callable[[str], object] = field(default=lambda _: None)
     """Return one of ``names``, executing what it needs; None if that is not possible."""
+    way: Literal["exactly", "whole", "partly"] = "exactly"
+    """What of the file was executed; partly: what could not be imported was replaced."""
 
 
 @dataclass(slots=True)
@@ -124,6 +131,16 @@ def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
     raise LoadError(f"the definitions cannot be executed: {reasons[0]}")
 
 
+def own_files() -> list[str]:
+    """Return the files of the user that were executed in this process, in whole or in part."""
+    installed = (*_INSTALLED, sysconfig.get_path("stdlib"), str(_HERE))
+    modules = [m for m in list(sys.modules.values()) if not hasattr(m, _OURS)]
+    files = {str(getattr(m, "__file__", None) or "") for m in modules}
+    return sorted(
+        {f for f in files if f.endswith(".py") and not any(i in f for i in installed)} | read
+    )
+
+
 class _Module:
     def __init__(self, text: str, path: Path, tag: str, package: _Package, depth: int = 0) -> None:
         self.tree = ast.parse(text)
@@ -165,10 +182,12 @@ class _Module:
         )
         exec(code, module.__dict__)  # noqa: S102 — running the user's code is this package's purpose
 
-    def _loaded(self, module: types.ModuleType) -> Loaded:
+    def _loaded(
+        self, module: types.ModuleType, way: Literal["exactly", "whole", "partly"]
+    ) -> Loaded:
         names = sorted(set[str]().union(*map(bound_names, self.tree.body)))
         missing = tuple(sorted(self._missing))
-        return Loaded(module.__dict__, self._filename, missing, tuple(names), self.find)
+        return Loaded(module.__dict__, self._filename, missing, tuple(names), self.find, way)
 
     def whole(self) -> Loaded:
         """Execute every statement, as an import would."""
@@ -177,7 +196,7 @@ class _Module:
         module = self._fresh()
         self._execute(self.tree.body, module)
         self._done = set(map(id, self.tree.body))
-        return self._loaded(module)
+        return self._loaded(module, "whole")
 
     def exactly(self, statements: Sequence[ast.stmt]) -> Loaded:
         """Execute ``statements``, imports included; any of them may raise."""
@@ -188,7 +207,7 @@ class _Module:
                 raise ImportError(f"{self._inside} cannot be imported here")
             self._execute([statement], module)
             self._done.add(id(statement))
-        return self._loaded(module)
+        return self._loaded(module, "exactly")
 
     def find(self, name: str) -> object:
         """Return one more definition; None if it cannot be had."""
@@ -212,7 +231,7 @@ class _Module:
             self._done.add(id(statement))
             attempt(lambda s=statement: self._execute([s], module), _IMPORT_S)  # type: ignore[misc]
         loading.clear()
-        return self._loaded(module)
+        return self._loaded(module, "partly")
 
     def _import(
         self,
@@ -266,6 +285,7 @@ class _Module:
 
     def _read(self, path: Path) -> _Module:
         text = path.read_text(encoding="utf-8")
+        read.add(str(path))
         return _Module(text, path, "neighbour", self._package, self._depth + 1)
 
     def _files_of(self, statement: ast.ImportFrom) -> list[Path]:

@@ -14,6 +14,13 @@ import torch
 from npufix.rewriters.verification.attempt import attempt
 from npufix.rewriters.verification.exercise import exercised
 from npufix.rewriters.verification.oracle import float64
+from npufix.rewriters.verification.place import (
+    Launched,
+    forget_launches,
+    kept,
+    launched,
+    seed_device,
+)
 from npufix.rewriters.verification.values import generator
 
 if TYPE_CHECKING:
@@ -36,6 +43,8 @@ class Prepared:
     as in code: ``self.weight``; empty for a function."""
     constants: frozenset[str] = frozenset()
     """Arguments that nobody asks a gradient of."""
+    on_npu: bool = False
+    """Whether its tensors are on the virtual device."""
 
 
 @dataclass(slots=True)
@@ -51,6 +60,8 @@ class Observation:
     error: str = ""
     kind: str = ""
     stage: Literal["", "call", "backward"] = ""
+    launched: Launched = field(default_factory=Launched)
+    """The kernels, where a device has recorded them."""
 
     @property
     def tells_something(self) -> bool:
@@ -93,6 +104,7 @@ def seed_everything(seed: int) -> None:
     """Give original and patched code the same random numbers."""
     # torch.manual_seed also queues a traceback for every absent accelerator, and keeps it.
     torch.default_generator.manual_seed(seed)
+    seed_device(seed)
     random.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -129,10 +141,12 @@ def observe(
     }
     before = _snapshot(passed, inside)
     seed_everything(seed)
+    forget_launches()
     mode = nullcontext() if oracle_of is None else float64(oracle_of)
     with mode, torch.set_grad_enabled(gradients != "none"):
         outcome = attempt(lambda: exercised(prepared.call(passed)), seconds)
     seen = Observation(error=outcome.error, kind=outcome.kind, stage="call")
+    seen.launched = Launched(launched() if prepared.on_npu else ())
     if outcome.error:
         return seen
     seen.stage = ""
@@ -173,7 +187,7 @@ def _snapshot(passed: Mapping[str, object], inside: Mapping[str, object]) -> dic
         if isinstance(value, torch.Tensor) and value.is_leaf and value.grad is not None:
             found[f"{name}.grad"] = value.grad
     return {
-        name: value.detach().clone() if isinstance(value, torch.Tensor) else value
+        name: kept(value) if isinstance(value, torch.Tensor) else value
         for name, value in found.items()
     }
 
@@ -191,7 +205,7 @@ def _same(before: object, after: object) -> bool:
 def _note_values(seen: Observation, results: Mapping[str, object]) -> None:
     for name, value in results.items():
         if isinstance(value, torch.Tensor):
-            seen.tensors[name] = value.detach().clone()
+            seen.tensors[name] = kept(value)
             seen.plain[f"requires_grad of {name}"] = value.requires_grad
         else:
             seen.plain[name] = value
@@ -220,26 +234,32 @@ def _aliases(
 def _propagate(
     seen: Observation, results: Mapping[str, object], wanted: Mapping[str, torch.Tensor]
 ) -> None:
-    terms = [
-        (value * _cotangent(value, name)).sum()
+    outputs = [
+        (value, _cotangent(value, name))
         for name, value in results.items()
         if isinstance(value, torch.Tensor) and value.requires_grad and value.is_floating_point()
     ]
     found: tuple[torch.Tensor | None, ...] = (None,) * len(wanted)
-    if terms and wanted:
-        loss = torch.stack([term.double() for term in terms]).sum()
+    if outputs and wanted:
+        values, cotangents = zip(*outputs, strict=True)
+        before = len(launched())
         outcome = attempt(
-            lambda: torch.autograd.grad(loss, list(wanted.values()), allow_unused=True), CALL_S
+            lambda: torch.autograd.grad(
+                values, list(wanted.values()), cotangents, allow_unused=True
+            ),
+            CALL_S,
         )
         if outcome.error:
             seen.error, seen.kind, seen.stage = outcome.error, outcome.kind, "backward"
             return
         found = outcome.value  # type: ignore[assignment]
+        if seen.launched.forward:
+            seen.launched = seen.launched._replace(backward=launched(before))
     for name, gradient in zip(wanted, found, strict=True):
-        seen.tensors[f"gradient of {name}"] = gradient
+        seen.tensors[f"gradient of {name}"] = None if gradient is None else kept(gradient)
 
 
 def _cotangent(value: torch.Tensor, name: str) -> torch.Tensor:
     # Eighths are exact in every floating dtype, so the upstream gradient is the same everywhere.
     drawn = torch.randint(-8, 9, value.shape, generator=generator(name))
-    return (drawn / 8).to(value.dtype)
+    return (drawn / 8).to(value.dtype).to(value.device)

@@ -1,152 +1,206 @@
-"""The parent's side: hand jobs to a child process and survive whatever happens there."""
+"""The parent's side: spread jobs over child processes, and remember what they found."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
-import select
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-import msgspec
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.verdict import Status, Verdict
-from npufix.rewriters.verification.sandbox import environment
+from npufix.rewriters.verification.grounds import Ground
+from npufix.rewriters.verification.process import Child, ChildLostError, NoChildError
+from npufix.rewriters.verification.virtual_npu import VirtualNpuError, installed, prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from npufix.rewriters.verification.cache import VerdictCache
     from npufix.rewriters.verification.job import Job
 
-_CHILD = "npufix.rewriters.verification.child"
 _NO_TORCH = "torch is not installed; pip install npufix[verify]"
-# Importing torch from a cold disk or a network file system.
-_START_S = 120.0
+_MOST_CHILDREN = 8
+"""Each of them holds a torch in memory."""
+_MEMORY = 4 << 30
 
 
-class Greeting(msgspec.Struct):
-    """The first line of a child."""
-
-    torch: str = ""
-    error: str = ""
+def _say_nothing(_done: int, _total: int) -> None:
+    pass
 
 
-class ChildLostError(Exception):
-    """The child ended or had to be ended; the text says why."""
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How jobs are verified."""
 
+    ground: Ground = Ground.REFERENCE
+    chip: str = "A2"
+    """What a virtual NPU pretends to be."""
+    stubs: str = ""
+    """The folder of its libraries; empty: they are made ready when they are needed."""
+    fallback: Ground | None = None
+    """Where to verify what ``ground`` cannot run, for reasons of its own."""
+    cache: VerdictCache | None = None
+    progress: Callable[[int, int], None] = _say_nothing
+    """Called with the number of finished jobs and that of all."""
+    children: int = 0
+    """At most so many at a time; 0: as many as there are processors."""
 
-class NoChildError(Exception):
-    """No child can be started here at all; the text says why."""
-
-
-class Child:
-    """A warm process that has imported torch and verifies one job per line."""
-
-    def __init__(self, memory_bytes: int) -> None:
-        """Start the process and wait until torch is imported."""
-        self._home = tempfile.TemporaryDirectory(prefix="npufix-verify-")
-        home = self._home.name
-        self._errors = Path(home, "stderr")
-        with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(  # noqa: S603 — our own module, no shell
-                [sys.executable, "-m", _CHILD, str(memory_bytes)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd=home,
-                env=environment(os.environ, home),
-                start_new_session=True,
-            )
-        self._buffer = b""
-        try:
-            greeting = msgspec.json.decode(self._line(_START_S), type=Greeting)
-        except ChildLostError as lost:
-            self.close()
-            raise NoChildError(f"the verifier does not start: {lost}") from None
-        if greeting.error:
-            self.close()
-            raise NoChildError(greeting.error)
-
-    def ask(self, job: Job, timeout_s: float) -> Verdict:
-        """Have ``job`` verified."""
-        stdin = self._process.stdin
-        assert stdin is not None  # noqa: S101 — opened as a pipe above
-        try:
-            stdin.write(msgspec.json.encode(job) + b"\n")
-            stdin.flush()
-        except BrokenPipeError:
-            raise ChildLostError(self._death()) from None
-        return msgspec.json.decode(self._line(timeout_s), type=Verdict)
-
-    def close(self) -> None:
-        """End the process, with everything it may have started."""
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it ended in between
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):  # unsent bytes for one that is gone
-                    pipe.close()
-        self._home.cleanup()
-
-    def _line(self, timeout_s: float) -> bytes:
-        stdout = self._process.stdout
-        assert stdout is not None  # noqa: S101 — opened as a pipe above
-        deadline = time.monotonic() + timeout_s
-        while b"\n" not in self._buffer:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([stdout], [], [], left)[0]:
-                raise ChildLostError(f"no verdict within {timeout_s:g} s")
-            data = os.read(stdout.fileno(), 1 << 16)
-            if not data:
-                raise ChildLostError(self._death())
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
-
-    def _death(self) -> str:
-        code = self._process.wait()
-        said = self._errors.read_text(errors="replace").strip().splitlines()
-        last = f": {said[-1][:300]}" if said else ""
-        if code < 0:
-            return f"the code ended its process with {signal.Signals(-code).name}{last}"
-        return f"the code ended its process with exit code {code}{last}"
+    @property
+    def kind(self) -> str:
+        """The chip, where that makes a difference."""
+        return self.chip if self.ground is Ground.VIRTUAL_NPU else ""
 
 
 def verify(
-    jobs: Sequence[Job], *, timeout_s: float = 60, memory_bytes: int = 4 << 30
+    jobs: Sequence[Job],
+    settings: Settings | None = None,
+    *,
+    timeout_s: float = 60,
+    memory_bytes: int = _MEMORY,
 ) -> list[Verdict]:
-    """Verify ``jobs`` in order, each within ``timeout_s``; the rest survive a crash."""
+    """Return the verdicts on ``jobs`` in their order, each found within ``timeout_s``.
+
+    A crash, a hang or a lack of memory in one of them is its verdict; the others go on.
+    """
+    settings = settings or Settings()
     if not jobs:
         return []
     if importlib.util.find_spec("torch") is None:
         return [_unverified(job, _NO_TORCH) for job in jobs]
-    verdicts: list[Verdict] = []
-    child: Child | None = None
-    try:
-        for job in jobs:
+    limits = _Limits(timeout_s, memory_bytes)
+    found = _verified(jobs, settings, limits)
+    if settings.ground is Ground.VIRTUAL_NPU:
+        _ask_elsewhere(jobs, found, settings, limits)
+    return found
+
+
+class _Limits(NamedTuple):
+    timeout_s: float
+    memory_bytes: int
+
+
+def _verified(jobs: Sequence[Job], settings: Settings, limits: _Limits) -> list[Verdict]:
+    """Return the verdicts of one ground."""
+    found: dict[int, Verdict] = {}
+    if settings.cache is not None:
+        where = (settings.ground, settings.kind)
+        known = ((i, settings.cache.get(job, *where)) for i, job in enumerate(jobs))
+        found = {i: verdict for i, verdict in known if verdict is not None}
+    settings.progress(len(found), len(jobs))
+    left = [i for i in range(len(jobs)) if i not in found]
+    if left:
+        with closing(_Children(settings, limits)) as children:
+            for index, verdict in children.ask(jobs, left):
+                found[index] = verdict
+                settings.progress(len(found), len(jobs))
+    return [found[i] for i in range(len(jobs))]
+
+
+def _ask_elsewhere(
+    jobs: Sequence[Job], found: list[Verdict], settings: Settings, limits: _Limits
+) -> None:
+    """Have the reference kernels say what the virtual NPU could not.
+
+    It cannot run what has a limit there; and a program that shows a refutation must run where
+    there is no torch_npu, so it is tried there.
+    """
+    left = [
+        place
+        for place, verdict in enumerate(found)
+        if (verdict.limit and settings.fallback is not None)
+        or (verdict.status is Status.REFUTED and not verdict.script)
+    ]
+    other = replace(settings, ground=settings.fallback or Ground.REFERENCE, progress=_say_nothing)
+    verdicts = _verified([jobs[place] for place in left], other, limits) if left else []
+    for place, verdict in zip(left, verdicts, strict=True):
+        first = found[place]
+        if first.limit:
+            ground = f"{verdict.ground}; not on {settings.ground.value}: {first.reason}"
+            found[place] = replace(verdict, ground=ground)
+        elif verdict.status is Status.REFUTED:
+            found[place] = replace(first, script=verdict.script)
+
+
+class _Children:
+    """The processes that work at once; a thread each waits for one of them."""
+
+    def __init__(self, settings: Settings, limits: _Limits) -> None:
+        self._settings = settings
+        self._limits = limits
+        self._all: list[Child] = []
+        self._idle: list[Child] = []
+        self._ended = False
+        self._broken = ""
+        self._stubs = settings.stubs
+        if settings.ground is Ground.VIRTUAL_NPU and not self._stubs:
             try:
-                child = child or Child(memory_bytes)
-                verdicts.append(child.ask(job, timeout_s))
-            except ChildLostError as lost:  # noqa: PERF203 — one bad job must not end the others
-                verdicts.append(_unverified(job, str(lost)))
-                if child is not None:
-                    child.close()
-                child = None
-    except NoChildError as error:
-        verdicts += [_unverified(job, str(error)) for job in jobs[len(verdicts) :]]
-    finally:
-        if child is not None:
+                self._stubs = str(prepare(installed()))
+            except VirtualNpuError as error:
+                self._broken = str(error)
+
+    def close(self) -> None:
+        """End all processes."""
+        self._ended = True
+        for child in self._all:
             child.close()
-    return verdicts
+
+    def ask(self, jobs: Sequence[Job], wanted: Sequence[int]) -> Iterator[tuple[int, Verdict]]:
+        """Yield each of the ``wanted`` jobs' verdicts as soon as it is there."""
+        most = self._settings.children or min(_processors(), _MOST_CHILDREN)
+        with ThreadPoolExecutor(min(most, len(wanted))) as threads:
+            asked = {threads.submit(self._verdict, jobs[index]): index for index in wanted}
+            try:
+                for done in as_completed(asked):
+                    yield asked[done], done.result()
+            finally:  # interrupted: nobody waits for what is still running
+                threads.shutdown(wait=False, cancel_futures=True)
+                self._ended = True
+                for child in self._all:
+                    child.kill()
+
+    def _verdict(self, job: Job) -> Verdict:
+        # What ends a process on a virtual NPU may be its doing, or its slowness.
+        limit = self._settings.ground is Ground.VIRTUAL_NPU
+        if self._broken or self._ended:
+            return _unverified(job, self._broken or "interrupted", limit=limit and not self._ended)
+        child = self._idle.pop() if self._idle else None
+        try:
+            if child is None:
+                child = Child(
+                    self._limits.memory_bytes,
+                    self._settings.ground,
+                    self._settings.kind,
+                    self._stubs,
+                )
+                self._all.append(child)
+            answer = child.ask(job, self._limits.timeout_s)
+        except ChildLostError as lost:
+            if child is not None:
+                child.kill()
+            return _unverified(job, str(lost), limit=limit)
+        except NoChildError as error:
+            self._broken = str(error)
+            return _unverified(job, self._broken, limit=limit)
+        self._idle.append(child)
+        if self._settings.cache is not None:
+            ground, chip = self._settings.ground, self._settings.kind
+            self._settings.cache.put(job, ground, answer, chip)
+        return answer.verdict
 
 
-def _unverified(job: Job, reason: str) -> Verdict:
-    return Verdict(Status.NOT_VERIFIED, ground="nothing ran", scope=job.qualname, reason=reason)
+def _processors() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def _unverified(job: Job, reason: str, *, limit: bool = False) -> Verdict:
+    return Verdict(
+        Status.NOT_VERIFIED,
+        ground="nothing ran",
+        scope=job.qualname,
+        reason=reason,
+        on=Ground.NONE.value,
+        limit=limit,
+    )

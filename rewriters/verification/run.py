@@ -5,27 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-
-from npufix.rewriters.verdict import Measure, Status, Verdict
+from npufix.rewriters.verdict import Launches, Measure, Status, Verdict
 from npufix.rewriters.verification.compare import Judge
+from npufix.rewriters.verification.place import described
 
 if TYPE_CHECKING:
     from npufix.rewriters.verification.job import Job
+    from npufix.rewriters.verification.trial import Compared
 
 
 class NotVerifiedError(Exception):
     """There is no verdict; the message says why."""
 
 
+class GroundLimitError(NotVerifiedError):
+    """The ground cannot run it, whatever the code is; another may."""
+
+
 class RefutedError(Exception):
-    """The two are different before any case was compared."""
+    """The two are different; the message says in what."""
+
+    def __init__(self, message: str, script: str = "") -> None:
+        super().__init__(message)
+        self.script = script
+        """A program that shows it."""
 
 
 class Refusal(NamedTuple):
     """A case whose shapes an operator refuses, and what it says."""
 
-    case: str
+    one: Compared
     error: str
 
 
@@ -34,6 +43,7 @@ class Run:
     """What has happened so far in the verification of one job."""
 
     job: Job
+    on: str = "reference"
     missing: set[str] = field(default_factory=set)
     kernels: set[str] = field(default_factory=set)
     judge: Judge = field(default_factory=Judge)
@@ -47,6 +57,11 @@ class Run:
     without_init: bool = False
     refused: list[Refusal] = field(default_factory=list)
     """Cases of shapes that the original takes and an operator does not."""
+    absent: str = ""
+    """What the device has not run, though the host does."""
+    launches: Launches | None = None
+    launches_in_low: bool = False
+    """Whether they are those of a call in low precision, where casts launch as well."""
 
     def verdict(
         self,
@@ -56,13 +71,15 @@ class Run:
         measures: tuple[Measure, ...] = (),
     ) -> Verdict:
         """Return the verdict, with the ground that it stands on."""
-        ground = f"torch {torch.__version__.partition('+')[0]}, CPU"
+        ground = described()
         if self.kernels:
             ground += f" + reference kernels: {', '.join(sorted(self.kernels))}"
         if self.judge.without_oracle:
             ground += "; no float64 run for some results: compared with the original itself"
         if self.refused:
-            ground += f"; not for {self.refused[0].case}, which the operator refuses"
+            ground += f"; not for {self.refused[0].one.case}, which the operator refuses"
+        if self.absent:
+            ground += f"; not for {self.absent}"
         if self.other_numbers:
             ground += "; it draws other random numbers: what they do is compared without them, "
             ground += "how often by mean and variance"
@@ -73,4 +90,14 @@ class Run:
         if self.missing:
             ground += f"; without the imports {', '.join(sorted(self.missing))}"
         scope, count = self.job.qualname, self.judge.cases
-        return Verdict(status, ground, scope, reason, count, measures, counterexample)
+        return Verdict(
+            status,
+            ground,
+            scope,
+            reason,
+            count,
+            measures,
+            counterexample,
+            self.on,
+            self.launches,
+        )

@@ -23,6 +23,7 @@ from npufix.rewriters.verification.arguments import (
 )
 from npufix.rewriters.verification.attempt import attempt
 from npufix.rewriters.verification.observe import CALL_S, seed_everything
+from npufix.rewriters.verification.place import computing
 from npufix.rewriters.verification.reach import Wanted, traced
 from npufix.rewriters.verification.stand_ins import Recipe, recipes
 from npufix.rewriters.verification.target import Assignment, Case, Target
@@ -153,7 +154,7 @@ def _search_some(  # noqa: PLR0913, PLR0917 - the state of the search
 
 def run_traced(target: Target, case: Case, found: Found | None = None) -> set[int] | None:
     """Return the lines of the module that this call runs; None if it raises."""
-    with traced(target.loaded.filename) as lines:
+    with computing(on_npu=target.on_npu), traced(target.loaded.filename) as lines:
 
         def call() -> object:
             prepared = target.prepare(case, torch.float32)

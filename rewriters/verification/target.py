@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from npufix.rewriters.verification.arguments import Parameter, parameters
 from npufix.rewriters.verification.load import Loaded, LoadError
 from npufix.rewriters.verification.observe import Prepared
+from npufix.rewriters.verification.place import instance_to_device, to_device
 from npufix.rewriters.verification.values import (
     Flavour,
     Several,
@@ -48,6 +49,8 @@ class Case:
     training: bool = True
     float32_weights: bool = False
     """Mixed precision as with autocast: the object stays in float32, the arguments do not."""
+    digits: int | None = None
+    """How many significant digits the arguments have, where that makes them easier to read."""
 
     def __str__(self) -> str:
         flavour = "" if self.flavour == "ordinary" else f", {self.flavour}"
@@ -80,6 +83,9 @@ class Target:
     qualname: str
     owner: type | None = None
     name: str = ""
+    is_property: bool = False
+    on_npu: bool = False
+    """Whether calls run on the virtual device of this process."""
     _function: Callable[..., Any] = print
     _instances: dict[tuple[Recipe, torch.dtype], object] = field(default_factory=dict)
 
@@ -98,6 +104,7 @@ class Target:
             static = inspect.getattr_static(scope, self.name, None)
             bound = isinstance(static, staticmethod | classmethod)
             self.owner = None if bound else scope
+            self.is_property = isinstance(static, property)
             found = static.fget if isinstance(static, property) else getattr(scope, self.name, None)
             self._function = found  # type: ignore[assignment]
         if not callable(self._function):
@@ -116,14 +123,17 @@ class Target:
     ) -> Prepared:
         """Make the call of ``case``, every floating tensor in ``dtype``.
 
-        With ``double``, in float64; with a ``rounding``, as if it had been rounded differently.
+        With ``double``, in float64 and on the host; with a ``rounding``, as if it had been
+        rounded differently.
         """
-        arguments = materialise(case.assignment.specs, case.flavour, case.seed, dtype)
+        arguments = materialise(case.assignment.specs, case.flavour, case.seed, dtype, case.digits)
         if double:
             arguments = {name: _doubled(value) for name, value in arguments.items()}
         if rounding is not None:
             arguments = {n: rounded(value, dtype, rounding) for n, value in arguments.items()}
-        keyword_only = {p.name for p in self.parameters() if p.keyword_only}
+        moved = self.on_npu and not double
+        if moved:
+            arguments = {name: to_device(value) for name, value in arguments.items()}
         first: tuple[object, ...] = ()
         state: Callable[[], Mapping[str, object]] = dict
         if self.owner is not None and case.assignment.recipe is not None:
@@ -135,17 +145,28 @@ class Target:
                 rounded(instance, own, rounding)
             if isinstance(instance, torch.nn.Module):
                 instance.train(case.training)
+            if moved:
+                instance = instance_to_device(instance)
             first = (instance,)
             state = lambda: state_of(instance, "self")  # noqa: E731 — one expression over a local
 
         def call(passed: Mapping[str, object]) -> object:
-            positional = [v for k, v in passed.items() if k not in keyword_only]
-            keywords = {k: v for k, v in passed.items() if k in keyword_only}
-            return self._function(*first, *positional, **keywords)
+            return self.invoke(first, passed)
 
         specs = case.assignment.specs.items()
         added = {n for n, s in specs if isinstance(s, Tensor) and s.kind == "additive"}
-        return Prepared(call, arguments, state, frozenset(added))
+        return Prepared(call, arguments, state, frozenset(added), moved)
+
+    def on_host(self) -> Target:
+        """Return the same function, with calls on the host."""
+        return replace(self, on_npu=False)
+
+    def invoke(self, first: tuple[object, ...], passed: Mapping[str, object]) -> object:
+        """Call the function, on an object if ``first`` holds one."""
+        keyword_only = {p.name for p in self.parameters() if p.keyword_only}
+        positional = [v for k, v in passed.items() if k not in keyword_only]
+        keywords = {k: v for k, v in passed.items() if k in keyword_only}
+        return self._function(*first, *positional, **keywords)
 
     def instance(self, recipe: Recipe, dtype: torch.dtype) -> object:
         """Return a fresh object, in ``dtype``."""

@@ -77,6 +77,8 @@ class Made:
 
     make: Callable[[], object]
     label: str
+    code: str = ""
+    """The expression that makes it in a program of its own; empty if its attributes tell."""
 
     def __str__(self) -> str:
         return self.label
@@ -91,10 +93,25 @@ def generator(*seeds: object) -> torch.Generator:
 
 
 def materialise(
-    specs: Mapping[str, Spec], flavour: Flavour, seed: int, dtype: torch.dtype
+    specs: Mapping[str, Spec],
+    flavour: Flavour,
+    seed: int,
+    dtype: torch.dtype,
+    digits: int | None = None,
 ) -> dict[str, object]:
-    """Make the arguments that ``specs`` describe."""
-    return {name: _make(spec, name, flavour, seed, dtype) for name, spec in specs.items()}
+    """Make the arguments that ``specs`` describe, with so many digits if that is given."""
+    made = {name: _make(spec, name, flavour, seed, dtype) for name, spec in specs.items()}
+    return made if digits is None else {n: _shortened(v, digits) for n, v in made.items()}
+
+
+def _shortened(value: object, digits: int) -> object:
+    """Leave so many significant digits of every number, as far as the dtype can."""
+    if isinstance(value, tuple):
+        return tuple(_shortened(item, digits) for item in value)
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    short = [float(f"{number:.{digits}g}") for number in value.double().flatten().tolist()]
+    return value.copy_(torch.tensor(short, dtype=torch.float64).view(value.shape))
 
 
 def _make(spec: Spec, name: str, flavour: Flavour, seed: int, dtype: torch.dtype) -> object:

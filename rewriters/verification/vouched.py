@@ -154,6 +154,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "boolean-mask": lambda o: all(t.dtype == torch.bool for t in _tensors(o, "mask")),
     "column-mask": _fewer_dims(1),
     "four-dimensional": _dims(4, "q", "k", "v", "query", "key", "value"),
+    "one-head-per-batch": _dims(3, "q", "k", "v"),
     "integer-vector": lambda o: all(
         t.dim() == 1 and t.dtype in _INTEGERS[:-1] for t in _tensors(o, "index")
     ),

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from npufix.advisor import patching
+from npufix.advisor.patching import _job
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from npufix.rewriters.verification import Job
 
     Npufix = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -247,3 +254,26 @@ def test_two_sites_of_one_function_are_written_in_one_patch(inside: Npufix, tmp_
         for name in "qk":
             assert f"npu_rms_norm({name}, self.weight" in added(done), done.stderr
         assert added(done).count("import torch_npu") == 1
+
+
+def test_a_refuted_change_comes_as_a_program(
+    inside: Npufix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*given: Any, **portable: bool) -> Job:
+        job = _job(*given, **portable)
+        text = job.patched.replace("masked_fill_(x < 0, 0)", "masked_fill_(x < 0, 1)")
+        assert text != job.patched
+        return replace(job, patched=text)
+
+    monkeypatch.setattr(patching, "_job", wrong)
+    source, program = tmp_path / "model.py", tmp_path / "wrong.py"
+    source.write_text(
+        "import torch\n\n\ndef f(x: torch.Tensor):\n    x[x < 0] = 0\n    return x\n",
+        encoding="utf-8",
+    )
+    done = inside("patch", "--source", source, "--counterexample", program)
+    assert done.stdout == ""
+    assert "refuted" in done.stderr
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(program), run_name="__main__")
+    assert end.value.code == 1

@@ -51,6 +51,7 @@ def test_a_wrong_rewrite_is_refuted_with_a_counterexample(
     verdict = verdicts[name, what]
     assert verdict.status is Status.REFUTED, verdict
     assert verdict.counterexample
+    assert "def prepared(module)" in verdict.script, verdict
 
 
 def test_the_figures_are_measured_against_float64(

@@ -1,0 +1,78 @@
+"""``npufix doctor``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from npufix.advisor.commands import common
+
+if TYPE_CHECKING:
+    from npufix.reports.doctor import Diagnosis
+    from npufix.rewriters.verification.machine import Machine
+
+_WHAT = {
+    "npu": "the kernels of the device, and their times",
+    "virtual-npu": "the real torch_npu with its checks, reference kernels below it",
+    "reference": "torch on CPU; operators of torch_npu are reference kernels behind their schemas",
+}
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  npufix doctor
+  npufix doctor --json"""
+)
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def command(*, as_json: bool) -> None:
+    """Say what changes can be verified on here, and what to install for more.
+
+    Nothing is imported or executed: the installed packages, folders and devices are looked at.
+    """
+    from npufix.reports.doctor import show, to_json  # noqa: PLC0415 - not needed for --help
+    from npufix.rewriters.verification.machine import survey  # noqa: PLC0415 - same
+
+    found = _diagnosis(survey())
+    if as_json:
+        common.print_json(to_json(found))
+    else:
+        show(found, common.console())
+
+
+def _diagnosis(machine: Machine) -> Diagnosis:
+    from npufix.reports.doctor import Diagnosis, GroundLine, Part  # noqa: PLC0415 - as above
+    from npufix.reports.report import tool  # noqa: PLC0415 - same
+    from npufix.rewriters.verification.cache import user_folder  # noqa: PLC0415 - same
+    from npufix.rewriters.verification.grounds import choose, standings  # noqa: PLC0415 - same
+
+    cann = f"{machine.cann_version or 'unknown version'} in {machine.cann}"
+    cann += "" if machine.cann_loaded else ", its environment is not set"
+    parts = [
+        Part("npufix", tool().partition(" ")[2]),
+        Part("Python", f"{machine.python} on {machine.system}"),
+        Part("torch", machine.torch or "not installed"),
+        Part("torch_npu", machine.torch_npu or "not installed"),
+        Part("CANN", cann if machine.cann else "not found"),
+        Part("NPU", f"{machine.devices} devices" if machine.devices else "none"),
+        Part("verdicts", str(user_folder())),
+    ]
+    grounds = [
+        GroundLine(s.ground.value, s.usable, _WHAT[s.ground.value], s.missing, s.remedy)
+        for s in standings(machine)
+    ]
+    return Diagnosis(tool(), parts, grounds, choose(machine).value, _warnings(machine))
+
+
+def _warnings(machine: Machine) -> list[str]:
+    found = []
+    if machine.breaks_import:
+        found.append(
+            "torch_npu is installed without the environment of CANN: a plain `import torch` fails"
+            " unless TORCH_DEVICE_BACKEND_AUTOLOAD=0 is set. npufix sets it for its own processes."
+        )
+    wanted, have = machine.wanted_torch, machine.torch.partition("+")[0]
+    if wanted and have and wanted != have:
+        found.append(f"torch_npu {machine.torch_npu} is made for torch {wanted}, not for {have}.")
+    return found

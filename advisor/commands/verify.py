@@ -1,0 +1,128 @@
+"""``npufix verify``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from npufix.advisor.commands import common
+
+if TYPE_CHECKING:
+    from npufix.advisor.changes import Changes
+    from npufix.advisor.verifying import Checked
+    from npufix.reports.verification import Verification
+
+_EXIT = {"equivalent": 0, "refuted": 1, "not verified": 3}
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  npufix verify                             all changes since the last commit
+  npufix verify src/norm.py --against main
+  npufix verify new_norm.py --against norm.py
+  npufix verify --patch change.diff --counterexample wrong.py
+  git diff v1.0 v1.1 | npufix verify --patch -
+
+\b
+Exit status: 0 everything is equivalent, 1 something is refuted,
+2 wrong usage or input, 3 something could not be verified."""
+)
+@click.argument("files", type=common.PATH, nargs=-1, metavar="[FILE]...")
+@click.option("--patch", type=click.Path(path_type=Path, allow_dash=True), metavar="FILE.diff",
+              help="A diff: what it changes in the files below --source, whether it is applied"
+              " there or not; - for stdin.")  # fmt: skip
+@click.option("--against", metavar="REV|FILE",
+              help="What FILE is compared with: a revision of git, or another file."
+              " Default: HEAD.")  # fmt: skip
+@click.option("--source", type=common.PATH, default=Path(), show_default=True,
+              help="Folder that the paths of the diff start from.")  # fmt: skip
+@common.on_option
+@common.chip_option
+@common.counterexample_option
+@common.cache_option
+@click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
+@click.option("-v", "--verbose", is_flag=True, help="Show all figures of the verdicts.")
+def command(  # noqa: PLR0913, PLR0917 - one parameter an option
+    files: tuple[Path, ...],
+    patch: Path | None,
+    against: str | None,
+    source: Path,
+    on: str,
+    chip: str | None,
+    counterexample: Path | None,
+    *,
+    no_cache: bool,
+    as_json: bool,
+    verbose: bool,
+) -> int:
+    """Run every function that a change touches before and after it, and compare.
+
+    FILE is a file or folder of a git repository: what it has changed since --against. Values,
+    dtypes, gradients, effects on arguments and exceptions are compared on inputs that reach the
+    changed lines, in a child process with limits on time and memory.
+    """
+    from npufix.advisor.verifying import check  # noqa: PLC0415 - not needed for --help
+
+    changes = _changes(files, patch, against, source)
+    with common.progress("Verifying") as say:
+        checked = check(changes, common.settings(on, no_cache=no_cache, say=say, chip=chip))
+    found = _verification(changes, checked)
+    if counterexample is not None:
+        scripts = [f.verdict.script for f in found.functions if f.verdict.script]
+        common.write_scripts(scripts, counterexample)
+    _show(found, as_json=as_json, verbose=verbose)
+    return _EXIT[found.status]
+
+
+def _changes(
+    files: tuple[Path, ...], patch: Path | None, against: str | None, source: Path
+) -> Changes:
+    """Return the change that the user names.
+
+    Raises:
+        click.UsageError: the options contradict each other.
+
+    """
+    from npufix.advisor import changes  # noqa: PLC0415 - not needed for --help
+
+    if patch is not None:
+        if files or against:
+            raise click.UsageError("--patch names the whole change; leave FILE and --against out")
+        if not source.is_dir():
+            raise click.UsageError(f"--source {source} is no folder")
+        if str(patch) == "-":
+            return changes.from_patch(sys.stdin.buffer.read(), "the diff", source)
+        return changes.from_patch(changes.read(patch), str(patch), source)
+    if against is not None and Path(against).is_file():
+        if len(files) != 1 or files[0].is_dir():
+            raise click.UsageError(f"name one FILE to compare with {against}")
+        return changes.from_files(Path(against), files[0])
+    return changes.from_git(files or (Path(),), against or "HEAD")
+
+
+def _verification(changes: Changes, checked: list[Checked]) -> Verification:
+    from npufix.advisor.verdicts import shown  # noqa: PLC0415 - not needed for --help
+    from npufix.reports.report import tool  # noqa: PLC0415 - same
+    from npufix.reports.verification import ChangedFunction, Verification  # noqa: PLC0415 - same
+
+    functions = [ChangedFunction(c.name, c.line, c.function, shown(c.verdict)) for c in checked]
+    found = {function.verdict.status for function in functions}
+    status = next((s for s in ("refuted", "not verified") if s in found), "equivalent")
+    return Verification(
+        tool(), changes.against, status, functions, [file.name for file in changes.new]
+    )
+
+
+def _show(found: Verification, *, as_json: bool, verbose: bool) -> None:
+    if as_json:
+        from npufix.reports.verification import to_json  # noqa: PLC0415 - not needed for --help
+
+        common.print_json(to_json(found))
+        return
+    from npufix.reports.terminal_verification import show  # noqa: PLC0415 - not needed for JSON
+
+    show(found, common.console(), details=verbose)

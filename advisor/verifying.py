@@ -1,0 +1,193 @@
+"""From a change that somebody made to a verdict on every function that it touches."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npufix.advisor.changed_functions import Touched, callers, touched
+from npufix.advisor.device_branches import as_on_npu, branches
+from npufix.advisor.diff_reading import DiffError
+from npufix.rewriters.verdict import Status, Verdict
+from npufix.rewriters.verification import Job, Settings, verify
+from npufix.rewriters.verification.grounds import Ground
+from npufix.rewriters.verification.job import OtherFile
+from npufix.rewriters.verification.machine import installed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npufix.advisor.changes import ChangedFile, Changes
+
+_IMPORTS = re.compile(r"^\s*(?:from|import)\s[^(\n]*(?:\([^)]*\))?", re.MULTILINE)
+_MOST_CALLERS = 3
+_WORST_FIRST = (Status.REFUTED, Status.NOT_VERIFIED, Status.EQUIVALENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A function that a change touches, with its verdict."""
+
+    name: str
+    """Of the file."""
+    line: int
+    function: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    file: ChangedFile
+    touched: Touched
+    others: tuple[OtherFile, ...] = ()
+    """Files of the same change that it may import."""
+    called: str = ""
+    """The function to call instead, which calls it."""
+
+    @property
+    def jobs(self) -> list[Job]:
+        """What has to be verified: as on the CPU, and as on an NPU if the code asks for one."""
+        file = self.file
+        before, after = self.touched.lines_original, self.touched.lines_changed
+        npu_before, npu_after = as_on_npu(file.original), as_on_npu(file.changed)
+        if (npu_before, npu_after) == (file.original, file.changed):
+            return [self._job(file.original, file.changed, before, after)]
+        old, new = branches(file.original), branches(file.changed)
+        return [
+            self._job(npu_before, npu_after, *_without(before, old.others, after, new.others)),
+            self._job(
+                file.original,
+                file.changed,
+                *_without(before, old.npu, after, new.npu),
+                on_host=True,
+            ),
+        ]
+
+    def _job(
+        self,
+        original: str,
+        changed: str,
+        before: tuple[int, ...],
+        after: tuple[int, ...],
+        *,
+        on_host: bool = False,
+    ) -> Job:
+        lines = changed.splitlines()
+        text = "\n".join(lines[n - 1] for n in after if n <= len(lines))
+        return Job(
+            path=str(self.file.path),
+            root=str(self.file.root),
+            original=original,
+            patched=changed,
+            qualname=self.called or self.touched.qualname,
+            lines_original=before,
+            lines_patched=after,
+            # Operators of torch_npu take no integers, whatever the eager code would do with them.
+            floating="npu_" in text,
+            torch_npu_version=installed("torch-npu"),
+            others=self.others,
+            on_host=on_host,
+        )
+
+
+def _without(
+    before: Sequence[int], less: set[int], after: Sequence[int], minus: set[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(n for n in before if n not in less), tuple(n for n in after if n not in minus)
+
+
+def check(changes: Changes, settings: Settings) -> list[Checked]:
+    """Return a verdict on every function that a change touches.
+
+    Raises:
+        DiffError: a file is no Python, before or after.
+
+    """
+    asked = [
+        _Question(file, one, others)
+        for file in changes.files
+        for others in [_others(file, changes)]
+        for one in _touched(file)
+    ]
+    verdicts = _verdicts([q for q in asked if not q.touched.reason], settings)
+    # What cannot be called with invented arguments may be reached through what calls it.
+    through = [
+        _Question(q.file, q.touched.entered, q.others, caller)
+        for q, verdict in verdicts.items()
+        if verdict.status is Status.NOT_VERIFIED and verdict.on != Ground.NONE.value
+        for caller in callers(q.file.original, q.file.changed, q.touched.qualname)[:_MOST_CALLERS]
+    ]
+    answers = _verdicts(through, settings)
+    for question in asked:
+        found = [v for q, v in answers.items() if _is_about(q, question)]
+        told = [v for v in found if v.status is not Status.NOT_VERIFIED]
+        if told:
+            verdicts[question] = min(told, key=lambda v: _WORST_FIRST.index(v.status))
+    return [_checked(q, verdicts.get(q)) for q in asked] + [_gone(name) for name in changes.deleted]
+
+
+def _others(file: ChangedFile, changes: Changes) -> tuple[OtherFile, ...]:
+    """Return the files of a change, if what one of them imports may be another of them."""
+    every = (*changes.files, *changes.new)
+    imports = _IMPORTS.findall(f"{file.original}\n{file.changed}")
+    words = set(re.findall(r"\w+", " ".join(imports)))
+    names = {f.path.parent.name if f.path.stem == "__init__" else f.path.stem for f in every}
+    if not words & (names - {file.path.stem}):
+        return ()
+    return tuple(
+        OtherFile(str(f.path), None if f in changes.new else f.original, f.changed) for f in every
+    )
+
+
+def _is_about(through: _Question, question: _Question) -> bool:
+    same = through.touched.qualname == question.touched.qualname
+    return same and through.file is question.file
+
+
+def _touched(file: ChangedFile) -> list[Touched]:
+    try:
+        return touched(file.original, file.changed)
+    except (SyntaxError, ValueError) as error:
+        raise DiffError(
+            f"{file.name} is no Python, before the change or after: {error}",
+            "give a change between two files that run",
+        ) from error
+
+
+def _verdicts(questions: Sequence[_Question], settings: Settings) -> dict[_Question, Verdict]:
+    jobs = [(question, job) for question in questions for job in question.jobs]
+    every: dict[_Question, list[Verdict]] = {}
+    verdicts = verify([job for _, job in jobs], settings)
+    for (question, _), verdict in zip(jobs, verdicts, strict=True):
+        every.setdefault(question, []).append(verdict)
+    return {question: _joined(several) for question, several in every.items()}
+
+
+def _joined(several: Sequence[Verdict]) -> Verdict:
+    """Return the verdict on code that runs as on an NPU and as on the CPU."""
+    worst = min(several, key=lambda v: _WORST_FIRST.index(v.status))
+    if len(several) == 1:
+        return worst
+    if worst.status is not Status.EQUIVALENT:
+        where = "as on an NPU" if worst is several[0] else "on other devices"
+        return dataclasses.replace(worst, reason=f"{where}: {worst.reason}")
+    cases = sum(verdict.cases for verdict in several)
+    return dataclasses.replace(
+        several[0], cases=cases, ground=f"{several[0].ground}; on other devices as well"
+    )
+
+
+def _checked(question: _Question, verdict: Verdict | None) -> Checked:
+    one = question.touched
+    verdict = verdict or _not_verified(one.qualname, one.reason)
+    return Checked(question.file.name, one.line, one.qualname, verdict)
+
+
+def _gone(name: str) -> Checked:
+    return Checked(name, 1, "the whole file", _not_verified("", "it is deleted"))
+
+
+def _not_verified(scope: str, reason: str) -> Verdict:
+    return Verdict(Status.NOT_VERIFIED, "nothing ran", scope, reason, on=Ground.NONE.value)

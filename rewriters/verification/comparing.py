@@ -1,0 +1,183 @@
+"""Run original and patched code in every case, and hand what they did to the judge."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from npufix.rewriters.verdict import Launches
+from npufix.rewriters.verification.called import called
+from npufix.rewriters.verification.compare import Difference
+from npufix.rewriters.verification.counterexample import Versions, program
+from npufix.rewriters.verification.kernels.common import ShapeRefusedError
+from npufix.rewriters.verification.minimise import Shown
+from npufix.rewriters.verification.place import LIMITS
+from npufix.rewriters.verification.randomness import is_random
+from npufix.rewriters.verification.run import (
+    GroundLimitError,
+    NotVerifiedError,
+    Refusal,
+    RefutedError,
+    Run,
+)
+from npufix.rewriters.verification.search import cases, is_mixed
+from npufix.rewriters.verification.trial import (
+    Compared,
+    comparable,
+    dtypes,
+    in_float64,
+    observed,
+    rounded_runs,
+    run_original,
+    why_not_on_the_device,
+)
+from npufix.rewriters.verification.values import Value, dimensions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from npufix.rewriters.verification.job import Job
+    from npufix.rewriters.verification.observe import Observation
+    from npufix.rewriters.verification.target import Assignment, Case, Target
+
+    Keeps = Callable[..., bool]
+
+_COMPARE_S = 15.0
+"""For all cases of a job; the first ones are the most telling."""
+_ENOUGH_DIFFERENCES = 12
+_NO_CPU_KERNEL = r"not implemented for '(Half|BFloat16)'|not supported.*(Half|BFloat16)"
+_REFUSED_BY_WHEEL = r"ERR\d{5} (OPS|PTA)"
+"""How the checks of torch_npu mark what they say."""
+_FUSED_ATTENTION = "scaled_dot_product_attention"
+_NO_REAL_LAYER = r"AttributeError: 'StandIn"
+NO_MEMORY = r"MemoryError|can't allocate memory|OutOfMemory"
+
+
+def compare(
+    run: Run, original: Target, patched: Target, assignments: list[Assignment], keeps: Keeps
+) -> list[Compared]:
+    """Run both in all cases that tell code apart, for as long as there is time.
+
+    Raises:
+        RefutedError: the patched code runs in none of them.
+        NotVerifiedError: there is nothing to compare.
+
+    """
+    deadline = time.process_time() + _COMPARE_S
+    compared: list[Compared] = []
+    job_text = "".join(lines_patched(run.job))
+    for case in cases(assignments, mixed=is_mixed(run.job.recorded)):
+        if time.process_time() > deadline or len(run.judge.differences) > _ENOUGH_DIFFERENCES:
+            break
+        for dtype in dtypes(case, original):
+            if _FUSED_ATTENTION in job_text and _is_left_to_the_kernel(case, original):
+                continue
+            one = run_original(original, case, dtype, inference=run.job.inference)
+            if one is None:
+                _note_absent(run, original, case, dtype)
+            if one is None or not keeps(case, dtype):
+                continue
+            called.clear()
+            after = observed(patched, one)
+            run.kernels |= called
+            _note_launches(run, one, after)
+            if _cannot_run(run, one, after):
+                continue
+            reference = in_float64(original, case, dtype, one.gradients)
+            run.changed |= one.original.changed | after.changed
+            fused = bool(run.kernels)
+            before, then = (comparable(case, s, reference=fused) for s in (one.original, after))
+            judge = run.drawn if draws(run, original, one) else run.judge
+            again = rounded_runs(original, one)
+            judge.add(one.label, case.size, before, then, reference, rounded=again)
+            compared.append(one)
+    _require_some(run, original, patched, compared)
+    return compared
+
+
+def _require_some(run: Run, original: Target, patched: Target, compared: list[Compared]) -> None:
+    if compared and not any(one.original.tells_something for one in compared):
+        raise NotVerifiedError("the call returns nothing and changes nothing to compare")
+    first = _wholly_refused(run, compared)
+    if first is not None:
+        text = f"the original runs, the patched code raises {first.error}, for {first.one.case}"
+        shown = Shown(first.one, Difference(text, first.one.label, first.one.case.size))
+        script = program(Versions(run.job, original, run.job.patched, patched.loaded), shown, text)
+        raise RefutedError(text, script)
+    if not compared:
+        if run.absent:
+            raise GroundLimitError(f"the device does not run the original: {run.absent}")
+        raise NotVerifiedError(run.skipped or "the original raises in every dtype")
+
+
+def _wholly_refused(run: Run, compared: list[Compared]) -> Refusal | None:
+    """Return a refusal that is no matter of shapes: of every case, or of every case in a dtype."""
+    if not compared:
+        return next(iter(run.refused), None)
+    ran = {one.dtype for one in compared}
+    by_wheel = (r for r in run.refused if re.search(_REFUSED_BY_WHEEL, r.error))
+    other = (r for r in by_wheel if r.one.dtype not in ran and not run.job.vouched)
+    return next(other, None)
+
+
+def _is_left_to_the_kernel(case: Case, original: Target) -> bool:
+    """Say whether attention on these inputs is decided by the device, or ends the process there."""
+    # torch_npu divides by the size.
+    empty = original.on_npu and 0 in dimensions(case.assignment.specs)
+    return case.flavour == "NaN and Inf" or empty
+
+
+def _note_absent(run: Run, original: Target, case: Case, dtype: torch.dtype) -> None:
+    """Remember the first case that runs on the host and not on the device."""
+    if run.absent or not original.on_npu:
+        return
+    seen = why_not_on_the_device(original, case, dtype)
+    if seen is not None and seen.error:
+        run.absent = f"{case} in {str(dtype).removeprefix('torch.')}, {seen.error}"
+
+
+def _note_launches(run: Run, one: Compared, after: Observation) -> None:
+    """Keep the launches of the most telling call: in training, where casts cost something."""
+    before = one.original.launched
+    if after.error or not before.forward:
+        return
+    first, low = run.launches is None, one.dtype == torch.bfloat16
+    if first or (low and not run.launches_in_low):
+        run.launches_in_low = low
+        then = after.launched
+        run.launches = Launches(before.forward, then.forward, before.backward, then.backward)
+
+
+def draws(run: Run, original: Target, one: Compared) -> bool:
+    """Say whether the original draws random numbers in this case: in training, with dropout."""
+    plain = tuple(str(s) for s in one.case.assignment.specs.values() if isinstance(s, Value))
+    key = (one.case.assignment.recipe, one.case.training, plain)
+    if key not in run.drawing:
+        seed = one.case.seed
+        run.drawing[key] = is_random(one.original, lambda s: observed(original, one, s), seed)
+    return run.drawing[key]
+
+
+def _cannot_run(run: Run, one: Compared, after: Observation) -> bool:
+    """Say whether the failure of the patched run tells nothing against the patch."""
+    if after.kind in LIMITS:
+        raise GroundLimitError(after.error.partition(": ")[2])
+    if after.error and re.search(f"{_NO_CPU_KERNEL}|{NO_MEMORY}|{_NO_REAL_LAYER}", after.error):
+        run.skipped = f"the patched code cannot run here: {after.error}"
+        return True
+    refused = after.kind == ShapeRefusedError.__name__ or re.search(_REFUSED_BY_WHEEL, after.error)
+    if refused or (after.error and run.job.vouched):
+        # Eager code takes shapes that nobody meant, like an x of width one by broadcasting; that
+        # the operator refuses them aloud is no wrong result, unless it refuses all of them.
+        run.refused.append(Refusal(one, after.error))
+        return True
+    return False
+
+
+def lines_patched(job: Job) -> list[str]:
+    """Return the lines of the new code."""
+    lines = job.patched.splitlines()
+    return [lines[n - 1] for n in job.lines_patched if n <= len(lines)]

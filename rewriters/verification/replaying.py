@@ -1,0 +1,180 @@
+"""What a counterexample program does with its call; its text is part of every such program."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from typing import Any
+
+import torch
+
+
+def generator(*seeds: object) -> torch.Generator:
+    """Return a generator seeded by names, the same in every process."""
+    return torch.Generator().manual_seed(zlib.crc32(repr(seeds).encode()))
+
+
+def seed_everything(seed: int) -> None:
+    """Give both versions the same random numbers."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def with_weights(made: Any, dtype: torch.dtype) -> Any:  # noqa: ANN401
+    """Give an object weights drawn from their names, and its floating tensors a dtype."""
+    if isinstance(made, torch.nn.Module):
+        with torch.no_grad():
+            for name, parameter in made.named_parameters():
+                if parameter.is_floating_point():
+                    drawn = torch.randn(parameter.shape, generator=generator(name))
+                    parameter.copy_(drawn * 0.5 + 0.25 * drawn.sign())
+        made.to(dtype)
+    for part in made.modules() if isinstance(made, torch.nn.Module) else (made,):
+        for name, value in list(vars(part).items()):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                vars(part)[name] = value.to(dtype)
+    return made
+
+
+def leaves(value: Any, name: str, depth: int = 0) -> dict[str, Any]:  # noqa: ANN401
+    """Return the tensors and plain values inside of a result, by name."""
+    if isinstance(value, float):
+        return {name: torch.tensor(value, dtype=torch.float32)}
+    if value is None or isinstance(value, (torch.Tensor, bool, int, str, bytes)):
+        return {name: value}
+    found: dict[str, Any] = {f"type of {name}": type(value).__name__}
+    if isinstance(value, dict):
+        items = [(f"{name}[{key!r}]", item) for key, item in value.items()]
+    elif isinstance(value, (list, tuple)):
+        items = [(f"{name}[{index}]", item) for index, item in enumerate(value)]
+    elif isinstance(value, torch.optim.Optimizer):
+        items = [(f"{name}.param_groups", value.param_groups)]
+    else:
+        items = [(f"{name}.{key}", item) for key, item in getattr(value, "__dict__", {}).items()]
+    for inner, item in items if depth < 6 and not callable(value) else ():  # noqa: PLR2004
+        found |= leaves(item, inner, depth + 1)
+    return found
+
+
+def state_of(made: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the tensors and plain attributes of the object that is called."""
+    if not isinstance(made, torch.nn.Module):
+        return {f"self.{k}": v for k, v in getattr(made, "__dict__", {}).items()}
+    return {
+        f"self.{prefix}.{name}" if prefix else f"self.{name}": value
+        for prefix, part in made.named_modules()
+        for name, value in (
+            *part.named_parameters(recurse=False),
+            *part.named_buffers(recurse=False),
+            *((k, v) for k, v in vars(part).items() if not k.startswith("_")),
+        )
+    }
+
+
+def observe(
+    call: Any,  # noqa: ANN401
+    made: Any,  # noqa: ANN401
+    arguments: dict[str, Any],
+    how: tuple[str, ...] = ("none",),
+    *,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Return everything that a call gives back, changes and propagates, by name.
+
+    ``how`` says whether arguments take gradients, themselves or through a copy, and which do not.
+    """
+    gradients, *constants = how
+    roots = {k: v for key, value in arguments.items() for k, v in leaves(value, key).items()}
+    if gradients != "none":
+        for name, root in roots.items():
+            if isinstance(root, torch.Tensor) and root.is_floating_point():
+                root.requires_grad_(name not in constants)
+    passed = arguments
+    if gradients == "copy":
+        passed = {
+            k: tuple(i.clone() if isinstance(i, torch.Tensor) else i for i in v)
+            if isinstance(v, tuple)
+            else v.clone()
+            if isinstance(v, torch.Tensor)
+            else v
+            for k, v in arguments.items()
+        }
+    seed_everything(seed)
+    with torch.set_grad_enabled(gradients != "none"):
+        try:
+            results = leaves(call(passed), "result")
+        except Exception as error:  # noqa: BLE001
+            return {"the call raises": f"{type(error).__name__}: {error}"}
+    after = {k: v for key, value in passed.items() for k, v in leaves(value, key).items()}
+    after |= state_of(made)
+    seen = dict(results)
+    seen |= {f"{name} after the call": value for name, value in after.items()}
+    tensors = {n: v for n, v in {**after, **results}.items() if isinstance(v, torch.Tensor)}
+    for name, value in results.items():
+        if isinstance(value, torch.Tensor):
+            seen[f"requires_grad of {name}"] = value.requires_grad
+            seen[f"memory of {name}"] = sorted(
+                n
+                for n, t in tensors.items()
+                if n != name and t.numel() and t.data_ptr() == value.data_ptr()
+            )
+    if gradients != "none":
+        seen |= propagate(results, {**state_of(made), **roots})
+    return seen
+
+
+def propagate(results: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return the gradients of a fixed loss over all results."""
+    wanted = {n: v for n, v in inputs.items() if isinstance(v, torch.Tensor) and v.requires_grad}
+    loss = torch.zeros((), dtype=torch.float64)
+    for name, value in results.items():
+        if isinstance(value, torch.Tensor) and value.requires_grad and value.is_floating_point():
+            weights = torch.randint(-8, 9, value.shape, generator=generator(name)) / 8
+            loss = loss + (value * weights.to(value.dtype)).sum().double()
+    found: Any = [None] * len(wanted)
+    if loss.requires_grad and wanted:
+        try:
+            found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+        except Exception as error:  # noqa: BLE001
+            return {"the call raises": f"in backward, {type(error).__name__}: {error}"}
+    return {f"gradient of {n}": g for n, g in zip(wanted, found, strict=True)}
+
+
+def differs(left: Any, right: Any, least: float) -> bool:  # noqa: ANN401
+    """Say whether two values are different, numbers by more than ``least``."""
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return type(left) is not type(right) or left != right
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return True
+    if not left.is_floating_point():
+        return not torch.equal(left, right)
+    a, b = left.detach().double(), right.detach().double()
+    same = (a == b) | (a.isnan() & b.isnan()) | ((a - b).abs() <= least)
+    return not bool(same.all())
+
+
+def print_largest(left: Any, right: Any) -> None:  # noqa: ANN401
+    """Print by how much two tensors of numbers differ."""
+    both = isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)
+    if both and left.shape == right.shape and left.numel():
+        off = (left.detach().double() - right.detach().double()).abs().max().item()
+        print(f"  they differ by up to {off:.3g}")  # noqa: T201
+
+
+def show(original: dict[str, Any], changed: dict[str, Any], what: str, least: float) -> int:
+    """Print what differs; return 1 if something does."""
+    names = [what] if what in original or what in changed else [*{**original, **changed}]
+    if "the call raises" in changed and "the call raises" not in original:
+        names = ["the call raises"]
+    names = [n for n in names if differs(original.get(n), changed.get(n), least)]
+    for name in names:
+        print(name)  # noqa: T201
+        for version, seen in (("original", original), ("changed", changed)):
+            value = seen.get(name, "nothing of the kind")
+            if isinstance(value, torch.Tensor):
+                value = f"{value.dtype} {list(value.shape)}\n{value.detach()}"
+            print(f"  {version + ':':<10}{value}")  # noqa: T201
+        print_largest(original.get(name), changed.get(name))
+    if not names:
+        print("The two agree here.")  # noqa: T201
+    return int(bool(names))

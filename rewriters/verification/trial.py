@@ -1,0 +1,132 @@
+"""One call, made of the original and of the patched code, and of the original in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from npufix.rewriters.verification.attempt import attempt
+from npufix.rewriters.verification.observe import (
+    CALL_S,
+    Gradients,
+    Observation,
+    Prepared,
+    observe,
+)
+from npufix.rewriters.verification.place import computing
+from npufix.rewriters.verification.values import ROUNDINGS, kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from npufix.rewriters.verification.target import Case, Target
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A case that the original ran through, and how."""
+
+    case: Case
+    dtype: torch.dtype
+    gradients: Gradients
+    original: Observation
+
+    @property
+    def label(self) -> str:
+        """Describe the call in words."""
+        return f"{self.case} in {str(self.dtype).removeprefix('torch.')}"
+
+
+def dtypes(case: Case, target: Target) -> tuple[torch.dtype, ...]:
+    """Return the dtypes worth running a case in."""
+    present = kinds(case.assignment.specs.values())
+    recipe = case.assignment.recipe
+    if present & {"float", "unit"}:
+        return _DTYPES
+    if recipe is not None and target.owner is not None:
+        made = target.instance(recipe, torch.float32)
+        if isinstance(made, torch.nn.Module) and any(True for _ in made.parameters()):
+            return _DTYPES
+    return _DTYPES[:1]
+
+
+def run_original(
+    target: Target, case: Case, dtype: torch.dtype, *, inference: bool
+) -> Compared | None:
+    """Run with gradients if the code allows it, else with copies of leaves, else without."""
+    modes: tuple[Gradients, ...] = ("none",) if inference else ("leaf", "copy", "none")
+    for mode in modes:
+        seen = _seen(target, case, dtype, mode, case.seed)
+        if not seen.error:
+            return Compared(case, dtype, mode, seen)
+        if seen.stage != "backward" and mode == "leaf" and "leaf" not in seen.error:
+            return None
+    return None
+
+
+def observed(target: Target, one: Compared, seed: int | None = None) -> Observation:
+    """Run another version through the same case; making its object may fail as well."""
+    seed = one.case.seed if seed is None else seed
+    return _seen(target, one.case, one.dtype, one.gradients, seed)
+
+
+def why_not_on_the_device(target: Target, case: Case, dtype: torch.dtype) -> Observation | None:
+    """Return how the original fails on the device in a case that runs on the host."""
+    if not target.on_npu or run_original(target.on_host(), case, dtype, inference=True) is None:
+        return None
+    seen = _seen(target, case, dtype, "none", case.seed)
+    return seen if seen.error else _seen(target, case, dtype, "leaf", case.seed)
+
+
+def _seen(
+    target: Target, case: Case, dtype: torch.dtype, gradients: Gradients, seed: int
+) -> Observation:
+    """Run one call where the target runs."""
+    with computing(on_npu=target.on_npu):
+        prepared = attempt(lambda: target.prepare(case, dtype), CALL_S)
+        if not isinstance(prepared.value, Prepared):
+            return Observation(error=prepared.error, kind=prepared.kind)
+        return observe(prepared.value, gradients, seed)
+
+
+def in_float64(
+    target: Target,
+    case: Case,
+    dtype: torch.dtype,
+    gradients: Gradients,
+    rounding: int | None = None,
+) -> Observation | None:
+    """Run the original as if it computed in float64; None if it cannot."""
+
+    def prepare() -> Prepared:
+        return target.prepare(case, dtype, double=True, rounding=rounding)
+
+    prepared = attempt(prepare, CALL_S)
+    if not isinstance(prepared.value, Prepared):
+        return None
+    seen = observe(prepared.value, gradients, case.seed, oracle_of=dtype)
+    return None if seen.error else seen
+
+
+def rounded_runs(original: Target, one: Compared) -> Callable[[], list[Observation]]:
+    """Return what runs it in float64 with other roundings of the arguments."""
+
+    def run() -> list[Observation]:
+        seen = (in_float64(original, one.case, one.dtype, one.gradients, r) for r in ROUNDINGS)
+        return [found for found in seen if found is not None]
+
+    return run
+
+
+def comparable(case: Case, seen: Observation, *, reference: bool) -> Observation:
+    """Return what a comparison may look at; ``reference``: whether reference kernels ran."""
+    # Which NaN a gradient formula makes of an Inf is decided by the device's kernel; a
+    # reference kernel is no evidence for it.
+    if case.flavour != "NaN and Inf" or not reference:
+        return seen
+    kept = {n: t for n, t in seen.tensors.items() if not n.startswith("gradient of ")}
+    return replace(seen, tensors=kept)
