@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,24 @@ from npufix.rewriters.verdict import Status
 from npufix.rewriters.verification import Job, verify
 
 pytest.importorskip("torch")
-ROOT = Path("/tmp/w/tf431")  # noqa: S108 — where the developers unpack the wheel
+VERSION = "4.31.0"
+
+
+def _root() -> Path:
+    """Return the folder that the package is installed in; it is read, never imported here."""
+    try:
+        spec = (
+            importlib.util.find_spec("transformers") if version("transformers") == VERSION else None
+        )
+    except PackageNotFoundError:
+        spec = None
+    if spec is None or spec.origin is None:
+        pytest.skip(f"transformers {VERSION} is not installed", allow_module_level=True)
+    return Path(spec.origin).parents[1]
+
+
+ROOT = _root()
 MODELS = ROOT / "transformers" / "models"
-pytestmark = pytest.mark.skipif(not MODELS.exists(), reason="transformers 4.31 is not unpacked")
 
 
 def job(path: str, qualname: str, before: str, after: str) -> Job:
