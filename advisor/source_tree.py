@@ -39,6 +39,7 @@ def _module_path(folder: Path, module: str) -> Path | None:
     up = len(module) - len(name)
     if not all(part.isidentifier() for part in name.split(".")):
         return None
+    folder = folder.resolve()  # "." has no parent
     top = _package(folder)
     if up:
         for _ in range(up - 1):

@@ -145,6 +145,10 @@ def _takes_kernel(operands: Operands) -> bool:
     )
 
 
+def _sums_fit(operands: Operands) -> bool:
+    return all(float(t.double().abs().sum()) < 2**31 for t in _tensors(operands, "x"))
+
+
 _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "activation-is-gelu": _is_function(functional.gelu),
     "activation-is-gelu-tanh": _is_function(partial(functional.gelu, approximate="tanh")),
@@ -177,6 +181,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "same-heads": _same_heads,
     "same-rank-mask": _fewer_dims(0),
     "same-shape": _same_shape,
+    "sums-fit-int32": _sums_fit,
     "three-dimensions": _dims(3, "x"),
     "ties-without-gradient": _no_ties,
     "unique-indices": _unique,

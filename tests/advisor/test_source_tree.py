@@ -142,3 +142,13 @@ def test_files_older_than_the_run_are_the_ones_that_ran(tmp_path: Path) -> None:
     mapped = {"/w/a.py": "a.py"}
     assert source_state(profile_with({}, 10**18 + 1), tree, mapped) is SourceState.AS_PROFILED
     assert source_state(profile_with({}, 10**18 - 1), tree, mapped) is SourceState.UNKNOWN
+
+
+def test_a_package_may_be_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree_of(tmp_path, "__init__.py", "norm.py", "utils.py")
+    monkeypatch.chdir(tmp_path)
+    tree = read_source_tree(Path())
+    assert tree.files["norm.py"].neighbour(".utils") == "# utils.py\n"
+    assert tree.files["norm.py"].neighbour("..utils") is None
