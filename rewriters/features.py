@@ -10,7 +10,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.names import statements
-from npufix.rewriters.syntax import walk
+from npufix.rewriters.syntax import last_name, stored_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -91,7 +91,7 @@ def features_in(
 
 
 def _of_call(call: ast.Call, values: _Values, wanted: frozenset[str]) -> Iterator[str]:
-    name = _last(call.func)
+    name = last_name(call.func)
     if NORMED_SUM in wanted and any(values.may_be(a, _is_sum) for a in call.args[:1]):
         yield NORMED_SUM
     if _BY_WORD.get(name) not in wanted:
@@ -122,12 +122,12 @@ def _is_negative(code: ast.expr) -> bool:
         case ast.UnaryOp(ast.USub()) | ast.BinOp(_, ast.Sub(), _):
             return True
         case ast.Call(function):
-            return _last(function) in {"neg", "negative", "sub", "subtract"}
+            return last_name(function) in {"neg", "negative", "sub", "subtract"}
     return False
 
 
 def _is_created(code: ast.expr) -> bool:
-    return isinstance(code, ast.Call) and _last(code.func) in _CREATED
+    return isinstance(code, ast.Call) and last_name(code.func) in _CREATED
 
 
 class _Values:
@@ -192,16 +192,16 @@ def _bound(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
                 if isinstance(target, ast.Name):
                     yield target.id, value
                 else:
-                    yield from ((n.id, None) for n in _stores(target))
+                    yield from ((n, None) for n in stored_names(target))
         case ast.AnnAssign(ast.Name(name), _, value) if value is not None:
             yield name, value
         case ast.AugAssign(ast.Name(name)):
             yield name, None
         case ast.For(target, source) if not _is_counted(source):
-            yield from ((n.id, None) for n in _stores(target))
+            yield from ((n, None) for n in stored_names(target))
         case ast.With(items):
             targets = [item.optional_vars for item in items if item.optional_vars is not None]
-            yield from ((n.id, None) for target in targets for n in _stores(target))
+            yield from ((n, None) for target in targets for n in stored_names(target))
 
 
 def _counters(loop: ast.For) -> set[str]:
@@ -226,14 +226,3 @@ def _targets(statement: ast.Assign | ast.AugAssign) -> Iterator[ast.expr]:
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     for target in targets:
         yield from target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-
-
-def _stores(target: ast.expr) -> Iterator[ast.Name]:
-    """Yield the names in a target that it binds."""
-    for node in walk(target):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node
-
-
-def _last(code: ast.expr) -> str:
-    return code.attr if isinstance(code, ast.Attribute) else getattr(code, "id", "")

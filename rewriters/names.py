@@ -225,7 +225,7 @@ def module_names(
     for node in _top_level(tree.body):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             level = getattr(node, "level", 0)
-            (relative if level else imports).update(_imported(node))
+            (relative if level else imports).update(imported_names(node))
         elif isinstance(node, FunctionNode):
             functions[node.name] = node
         elif isinstance(node, ast.ClassDef):
@@ -249,7 +249,7 @@ def module_names(
     )
 
 
-def _imported(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
+def imported_names(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
     """Return the names that an import binds, with what they stand for."""
     if isinstance(node, ast.ImportFrom):
         package = "." * node.level + (f"{node.module}." if node.module else "")

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.names import imported_names
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -52,8 +54,7 @@ def outline(text: str) -> Outline:
         except SyntaxError:  # a bracket in a comment between the names, or a line of a docstring
             continue
         if isinstance(statement, ast.ImportFrom):
-            module = "." * statement.level + (f"{statement.module}." if statement.module else "")
-            imports |= {a.asname or a.name: f"{module}{a.name}" for a in statement.names}
+            imports |= imported_names(statement)
     return Outline(functions, imports)
 
 

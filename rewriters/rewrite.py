@@ -21,7 +21,7 @@ from npufix.rewriters.names import FunctionNode, module_names, source_lines
 from npufix.rewriters.reader import read_function
 from npufix.rewriters.scopes import MODULE, Scope, top_level
 from npufix.rewriters.spelling import spell
-from npufix.rewriters.syntax import walk
+from npufix.rewriters.syntax import stored_names, walk
 from npufix.rewriters.validation import difference, unbound
 from npufix.rewriters.verification.job import PROBE
 from npufix.rewriters.wording import Wording
@@ -183,20 +183,20 @@ def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, with_text
     """Apply an edit; keep statements whose values are still read; validate the result."""
     flow = around.flow
     is_module = flow.function.name == MODULE  # whose names others may import
-    removable = [s for s in edit.remove if not (is_module or _targets(s) & flow.captured)]
+    removable = [s for s in edit.remove if not (is_module or stored_names(s) & flow.captured)]
     while True:
         edit = replace(edit, remove=removable)
         new = around.edited(match, edit)
-        gone = sorted(set().union(*map(_targets, removable)))
+        gone = sorted(set().union(*map(stored_names, removable)))
         problem = difference(new, flow, match, form) or unbound(new, gone)
         if problem is None:
             break
-        used = [s for s in removable if _targets(s) & _read_names(new)]
+        used = [s for s in removable if stored_names(s) & _read_names(new)]
         if not used:
             raise NotRewritableError(problem)
         # What the changed statement binds anew is hardly what is read after it.
-        again = _targets(edit.statement)
-        kept = [s for s in used if not _targets(s) & again] or used
+        again = stored_names(edit.statement)
+        kept = [s for s in used if not stored_names(s) & again] or used
         removable = [s for s in removable if s not in kept]
     if around.spelled.guard is None:
         raise NotRewritableError(f"no tensor to ask for its device in {edit.text}")
@@ -227,7 +227,7 @@ def _check_layout(match: Match, edit: Edit) -> None:
     at = [number for number, s in enumerate(block) if s is edit.statement or s in edit.remove]
     between = [s for s in block[min(at, default=0) : max(at, default=0)] if s not in edit.remove]
     # They move before the ``if``, unless the code that goes would see other values then.
-    bound = set().union(*map(_targets, between))
+    bound = set().union(*map(stored_names, between))
     if any(isinstance(n, ast.Name) and n.id in bound for s in edit.remove for n in walk(s)):
         raise NotRewritableError("other statements lie between the ones to replace")
     if not isinstance(edit.statement, _SIMPLE):
@@ -282,12 +282,6 @@ def _covered_statements(flow: FunctionFlow, match: Match) -> Iterator[ast.stmt]:
             return
         if covered(statement):
             yield statement
-
-
-def _targets(statement: ast.stmt) -> set[str]:
-    return {
-        n.id for n in walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
 
 
 def _reread(text: str, flow: FunctionFlow, imports: Sequence[Import]) -> FunctionFlow:

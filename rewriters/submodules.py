@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.attributes import assigned_values
+from npufix.rewriters.syntax import last_name
 from npufix.rewriters.wrapped_modules import NN, made_by_factory, own_dropout
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _made(value: ast.expr, names: ModuleNames) -> Submodule | None:
     match value:
         case ast.Call(function):
             return made_by(value, function, names)
-        case ast.Subscript(table) if _TABLE.fullmatch(_last(table)):
+        case ast.Subscript(table) if _TABLE.fullmatch(last_name(table)):
             return Submodule("activation", ast.unparse(value))
         case ast.IfExp(_, body, orelse):
             # ``ACT2FN[x] if isinstance(x, str) else x``: a function of the caller's choice
@@ -125,7 +126,7 @@ def made_by(  # noqa: PLR0911 - one case a kind of class
 ) -> Submodule | None:
     """Return what the object does that ``nn.Softmax(dim=-1)`` makes."""
     dotted = names.dotted(function) or ""
-    name = _last(function)
+    name = last_name(function)
     keywords = {k.arg: k.value for k in call.keywords}
     if "inplace" in keywords or (None in keywords and name not in _WITHOUT_OPTIONS):
         inplace = keywords.get("inplace")
@@ -144,7 +145,11 @@ def made_by(  # noqa: PLR0911 - one case a kind of class
         return Submodule("module", f"{name} of {dotted or 'this file'}", call)
     made = made_by_factory(call, names)
     if made is not None:
-        return Submodule("module", _last(made.func), made) if _last(made.func) in _PURE else None
+        return (
+            Submodule("module", last_name(made.func), made)
+            if last_name(made.func) in _PURE
+            else None
+        )
     forward = own_dropout(call, names)
     return None if forward is None else Submodule("own", name, call, forward)
 
@@ -155,13 +160,3 @@ def _function(name: str, call: ast.Call) -> Submodule | None:
     if name in {"SiLU", "ReLU", "Mish", "Hardswish", "ReLU6"}:
         return None if positional else Submodule("function", FUNCTIONS[name], call)
     return Submodule("function", FUNCTIONS[name], call)
-
-
-def _last(code: ast.expr) -> str:
-    return (
-        code.attr
-        if isinstance(code, ast.Attribute)
-        else code.id
-        if isinstance(code, ast.Name)
-        else ""
-    )

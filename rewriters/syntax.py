@@ -31,6 +31,19 @@ def copied(node: _Node) -> _Node:
     return type(node)(**fields)
 
 
+def last_name(code: ast.expr) -> str:
+    """Return the last part of a dotted name, "" if an expression is none."""
+    match code:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
+
+
+def stored_names(root: ast.AST) -> set[str]:
+    """Return the plain names that some code assigns to."""
+    return {n.id for n in walk(root) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
 def walk(root: ast.AST) -> Iterator[ast.AST]:
     """Yield a node and all below it, breadth first, without contexts and operators."""
     todo = [root]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.names import FunctionNode, ModuleNames, inlinable, statements
 from npufix.rewriters.neighbours import imported, neighbour
+from npufix.rewriters.syntax import last_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,7 +31,7 @@ def made_by_factory(call: ast.Call, names: ModuleNames) -> ast.Call | None:
     made = [_construction(value, factory, home) for value in _returned(factory)]
     if given is None or factory.decorator_list or None in made:
         return None
-    kinds = {_SAME_THING.sub(r"\2", _last(m.func)) for m in made if m is not None}
+    kinds = {_SAME_THING.sub(r"\2", last_name(m.func)) for m in made if m is not None}
     plain = [m for m in made if m is not None and NN.fullmatch(_module_of(m.func, home))]
     if len(kinds) != 1 or not plain:
         return None
@@ -103,7 +104,9 @@ def _construction(value: ast.expr, factory: ast.FunctionDef, home: ModuleNames) 
         value = stored[0] if len(stored) == 1 else value
     if not isinstance(value, ast.Call):
         return None
-    known = NN.fullmatch(_module_of(value.func, home)) or _SAME_THING.fullmatch(_last(value.func))
+    known = NN.fullmatch(_module_of(value.func, home)) or _SAME_THING.fullmatch(
+        last_name(value.func)
+    )
     return value if known else None
 
 
@@ -127,7 +130,3 @@ def _substituted(code: ast.expr, given: Mapping[str, ast.expr]) -> ast.expr:
 
 def _module_of(function: ast.expr, home: ModuleNames) -> str:
     return (home.dotted(function) or "").rpartition(".")[0]
-
-
-def _last(code: ast.expr) -> str:
-    return code.attr if isinstance(code, ast.Attribute) else getattr(code, "id", "")
