@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.calls import CallReader
 from npufix.rewriters.dataflow import Observable
-from npufix.rewriters.names import FunctionNode
-from npufix.rewriters.syntax import walk
+from npufix.rewriters.syntax import names_bound_in, walk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -217,17 +216,4 @@ def _counted(target: ast.expr, items: Node) -> str:
 
 def assigned_in(body: list[ast.stmt]) -> list[str]:
     """Return every name that these statements may bind, sorted."""
-    found: set[str] = set()
-    for statement in body:
-        for node in walk(statement):
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                found.add(node.id)
-            elif isinstance(node, (FunctionNode, ast.ClassDef)):
-                found.add(node.name)
-            elif isinstance(node, (ast.Import, ast.ImportFrom)):
-                found |= {a.asname or a.name.split(".")[0] for a in node.names}
-            elif isinstance(node, (ast.MatchAs, ast.MatchStar)):
-                found |= {node.name} if node.name else set()
-            elif isinstance(node, ast.MatchMapping):
-                found |= {node.rest} if node.rest else set()
-    return sorted(found)
+    return sorted(set[str]().union(*map(names_bound_in, body)))

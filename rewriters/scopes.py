@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.names import FunctionNode, inner_blocks, statements
-from npufix.rewriters.syntax import walk
+from npufix.rewriters.syntax import names_bound_in, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,12 +86,5 @@ def _within(body: list[ast.stmt], around: Scope, *, is_function: bool) -> Iterat
 
 def bound_names(function: FunctionNode) -> frozenset[str]:
     """Return the names that a function binds: its parameters and what it assigns."""
-    found = {n.arg for n in walk(function.args) if isinstance(n, ast.arg)}
-    for node in walk(function):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            found.add(node.id)
-        elif isinstance(node, (FunctionNode, ast.ClassDef)):
-            found.add(node.name)
-        elif isinstance(node, ast.alias):
-            found.add((node.asname or node.name).split(".")[0])
-    return frozenset(found)
+    parameters = {n.arg for n in walk(function.args) if isinstance(n, ast.arg)}
+    return frozenset(parameters | names_bound_in(function))

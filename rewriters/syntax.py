@@ -44,6 +44,25 @@ def stored_names(root: ast.AST) -> set[str]:
     return {n.id for n in walk(root) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
+def names_bound_in(root: ast.AST) -> set[str]:
+    """Return every name that some code binds, in whatever way but as a parameter."""
+    found: set[str | None] = set()
+    for node in walk(root):
+        match node:
+            case ast.Name(id=name):
+                if not isinstance(node.ctx, ast.Load):
+                    found.add(name)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                found.add(node.name)
+            case ast.alias():
+                found.add((node.asname or node.name).split(".")[0])
+            case ast.ExceptHandler() | ast.MatchAs() | ast.MatchStar():
+                found.add(node.name)
+            case ast.MatchMapping(rest=rest):
+                found.add(rest)
+    return {name for name in found if name}
+
+
 def walk(root: ast.AST) -> Iterator[ast.AST]:
     """Yield a node and all below it, breadth first, without contexts and operators."""
     todo = [root]

@@ -287,3 +287,19 @@ def test_very_long_functions_do_not_stop_the_search(body: str) -> None:
     text = program(function("x[x < 0] = 0\n" + body, "x: torch.Tensor"))
     text += "\ndef g(x: torch.Tensor):\n    x[x < 0] = 0\n    return x\n"
     assert "g" in {site.function for site in find_sites(text, all_rules())}
+
+
+@pytest.mark.parametrize(
+    "binding",
+    [
+        "match cfg:\n        case [F, *_]:\n            pass",
+        "match cfg:\n        case {'a': 1, **F}:\n            pass",
+        "try:\n        pass\n    except ValueError as F:\n        pass",
+    ],
+)
+def test_a_name_that_a_pattern_or_an_exception_binds_is_not_the_import(binding: str) -> None:
+    head = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+    code = f"def f(x, cfg):\n    {binding}\n    return x * torch.sigmoid(x)\n"
+    (site,) = sites(head + code, "NPU206")
+    assert site.rewrite is not None
+    assert site.rewrite.text == "nn.functional.silu(x)"
