@@ -17,9 +17,12 @@ INTERRUPTED = 130
 
 # Help is shown without importing any command: name -> one line.
 _COMMANDS: Mapping[str, str] = {
+    "compare": "Say what makes two runs differ, and whether predicted savings came true.",
+    "baseline": "Keep what runs were measured at, for npufix gate.",
     "diagnose": "Say where the device time of a profiling dump goes, and which line asked for it.",
     "doctor": "Say what verification can run on here, and what to install for more.",
     "explain": "Say why a line of code is found, or what it lacks to match a rule.",
+    "gate": "Fail if runs are slower than their baseline, beyond noise.",
     "patch": "Write what to change as a patch, each change verified.",
     "rules": "List and explain the substitutions.",
     "scan": "Find slow patterns in source code, without a dump.",

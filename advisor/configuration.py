@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from npufix.advisor.gate.settings import GateSettings
     from npufix.rules.registry import Rule
 
 _NAMES = ("npufix.toml", "pyproject.toml")
 _LISTS = ("select", "ignore", "exclude", "allow")
-_TABLES = ("per-file-ignores",)
+_TABLES = ("per-file-ignores", "gate", "findings")
 
 
 class ConfigurationError(Exception):
@@ -46,6 +47,8 @@ class Configuration:
     allow: frozenset[str] = frozenset()
     """Names of conditions that the project vouches for."""
     per_file_ignores: tuple[tuple[str, frozenset[str]], ...] = ()
+    gate: GateSettings | None = None
+    """``[gate]`` and ``[findings]``; None where there is neither."""
 
     def with_command_line(self, rules: Sequence[str], allow: Sequence[str]) -> Configuration:
         """Return this with what the user typed, which wins."""
@@ -137,7 +140,16 @@ def _checked(path: Path, table: Mapping[str, Any]) -> Configuration:
         exclude=tuple(lists["exclude"]),
         allow=frozenset(lists["allow"]),
         per_file_ignores=tuple((glob, _lower(names)) for glob, names in ignores.items()),
+        gate=_gate(path, table),
     )
+
+
+def _gate(path: Path, table: Mapping[str, Any]) -> GateSettings | None:
+    if "gate" not in table and "findings" not in table:
+        return None
+    from npufix.advisor.gate.settings import read_settings  # noqa: PLC0415 - which reads this
+
+    return read_settings(path, table)
 
 
 def _key(glob: str) -> str:

@@ -59,7 +59,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
 
     """
     options = options or Options()
-    ranks, profile = _read(dump, options)
+    ranks, profile = read_dump(dump, options.rank)
     run, unclear = _run(profile, tree, options)
     rules, diagnostics, skipped = _applicable(profile, options)
     seen, faults = observe(profile, run.evidence, run.step, diagnostics)
@@ -91,7 +91,18 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     )
     version_of_run = profile.environment.torch_npu or ""
     warnings = tuple(located.warnings) if located else ()
-    return Diagnosis(made, tuple(found), run.evidence, version_of_run, warnings)
+    return Diagnosis(made, tuple(found), run.evidence, version_of_run, warnings, profile.signals)
+
+
+def cut(made: report.Report, top: int) -> report.Report:
+    """Return a report with only the ``top`` hot operators, shapes, lines and modules."""
+    return msgspec.structs.replace(
+        made,
+        hot_operators=made.hot_operators[:top],
+        hot_shapes=made.hot_shapes[:top],
+        hot_lines=made.hot_lines[:top],
+        hot_modules=made.hot_modules[:top],
+    )
 
 
 @dataclass(frozen=True)
@@ -167,13 +178,19 @@ def _measured(run: _Run, options: Options) -> report.Report:
     )
 
 
-def _read(dump: Path, options: Options) -> tuple[list[report.Rank], Profile]:
-    """Read the dump or, of several ranks, the one to look into."""
+def read_dump(dump: Path, rank: int | None) -> tuple[list[report.Rank], Profile]:
+    """Read the dump or, of several ranks, the one to look into.
+
+    Raises:
+        DumpError: there is nothing to read.
+        RankError: there is no dump of the wanted rank.
+
+    """
     dumps = find_dumps(dump)
-    if len(dumps) == 1 and options.rank is None:
+    if len(dumps) == 1 and rank is None:
         return [], read_profile(dumps[0])
     ranks = [summarise(path) for path in dumps]
-    chosen = choose(ranks, options.rank)
+    chosen = choose(ranks, rank)
     ranks[chosen] = msgspec.structs.replace(ranks[chosen], diagnosed=True)
     return ranks, read_profile(dumps[chosen])
 

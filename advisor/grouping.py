@@ -9,13 +9,14 @@ import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
 
 _LARGEST_CODE = 1 << 62
+_FEW_GROUPS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,31 @@ def hottest(
     if not len(rows):
         return
     numbers, firsts, sums = _sums(frame, rows, keys, of)
+    members = _members(numbers, len(sums), top)
     for number in np.argsort(-sums, kind="stable")[:top]:
         at = int(rows[firsts[number]])
         yield Group(
             tuple(str(frame[key].iloc[at]) for key in keys),
-            rows[numbers == number],
+            rows[members(int(number))],
             int(sums[number]),
         )
+
+
+def _members(numbers: Integers, groups: int, top: int) -> Callable[[int], Integers]:
+    """Return what tells the members of a group: for few groups a search, for many one sort."""
+    if min(top, groups) <= _FEW_GROUPS:
+        return lambda number: rows_where(numbers == number)
+    order = np.argsort(numbers, kind="stable").astype(np.int64)
+    ends = np.cumsum(np.bincount(numbers, minlength=groups))
+    return lambda number: order[ends[number - 1] if number else 0 : ends[number]]
+
+
+def numbered(
+    frame: pd.DataFrame, rows: Integers, keys: Sequence[str]
+) -> tuple[Integers, Integers]:
+    """Return the number of each row's group, and of each group the position of its first row."""
+    numbers, firsts, _ = _sums(frame, rows, keys, keys[0])
+    return numbers, rows[firsts]
 
 
 def count_groups(frame: pd.DataFrame, rows: Integers, keys: Sequence[str]) -> int:

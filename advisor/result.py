@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from npufix.advisor.evidence import Evidence
     from npufix.advisor.findings import Located
+    from npufix.profiling_parsers.signals import Signals
     from npufix.reports import report
 
 
@@ -21,3 +22,5 @@ class Diagnosis:
     torch_npu: str
     warnings: tuple[str, ...] = ()
     """What the user should know beside the report: comments that hide nothing."""
+    signals: Signals | None = None
+    """What the dump says beside its kernels."""

@@ -1,0 +1,148 @@
+"""``npufix baseline``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from npufix.advisor.commands import common
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npufix.reports.baseline import Baseline
+    from npufix.reports.measurement import Measurement
+
+_DEFAULT = Path("perf/baseline.json")
+
+
+@click.group(
+    epilog="""\b
+Examples:
+  npufix baseline update run1_ascend_pt run2_ascend_pt run3_ascend_pt --source src
+  npufix baseline update run4_ascend_pt --append -o perf/baseline.json
+  npufix baseline show perf/baseline.json"""
+)
+def command() -> None:
+    """Keep what runs were measured at, in a small file that belongs under version control.
+
+    npufix gate compares later runs with it.
+    """
+
+
+@command.command(
+    epilog="""\b
+Examples:
+  npufix baseline update run1_ascend_pt run2_ascend_pt run3_ascend_pt
+  npufix baseline update runs/*_ascend_pt --source src -o perf/baseline.json
+  npufix baseline update run4_ascend_pt --append --commit $(git rev-parse HEAD)"""
+)
+@click.argument("dumps", type=common.PATH, nargs=-1, required=True, metavar="DUMP...")
+@click.option("-o", "--output", type=common.PATH, metavar="FILE",
+              help=f"Default: gate.baseline of the configuration, else {_DEFAULT}.")  # fmt: skip
+@click.option("--source", type=common.PATH, help="Folder of the program, to keep its findings.")
+@common.rank_option
+@common.path_map_option
+@click.option("--append", is_flag=True, help="Keep the runs that FILE holds already.")
+@click.option("--mix-environments", is_flag=True,
+              help="Take runs of different chips, sizes or versions as one.")  # fmt: skip
+@click.option("--allow-partial", is_flag=True, help="Take dumps that are broken in part.")
+@click.option("--commit", default="", help="Of the program, written into the file.")
+def update(  # noqa: PLR0913, PLR0917 - one parameter an option
+    dumps: tuple[Path, ...],
+    output: Path | None,
+    source: Path | None,
+    rank: int | None,
+    path_map: tuple[tuple[str, str], ...],
+    commit: str,
+    *,
+    append: bool,
+    mix_environments: bool,
+    allow_partial: bool,
+) -> int:
+    """Write the baseline of some runs, three or more to know the noise between them.
+
+    DUMP is what npufix diagnose reads, or its report in JSON. A folder of several ranks is one
+    run; its slowest rank stands for it. The order of the runs does not matter.
+    """
+    from npufix.advisor.diagnosis import Options  # noqa: PLC0415 - pandas is slow to load
+    from npufix.advisor.gate import baselines  # noqa: PLC0415 - same
+    from npufix.advisor.gate.reading import read_runs  # noqa: PLC0415 - same
+    from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
+
+    configuration = common.read_configuration(source or Path(), ())
+    configured = configuration.gate.baseline if configuration.gate else None
+    path = output or configured or _DEFAULT
+    earlier = baselines.read(path) if append and path.exists() else None
+    with common.progress("Reading the source") as say:
+        tree = read_source_tree(source, configuration) if source else None
+        options = Options(rank=rank, path_map=path_map, configuration=configuration)
+        read = read_runs(dumps, tree, options, say)
+    for each in read[:1]:
+        common.warn(each.warnings)
+    runs = [each.measurement for each in read]
+    _check(runs, earlier, mix_environments=mix_environments, allow_partial=allow_partial)
+    made = baselines.merged(runs, earlier, commit)
+    baselines.write(path, made)
+    click.echo(f"Wrote {path}: {_summary(made)}", err=True)
+    if made.run_count < baselines.WANTED_RUNS:
+        few = f"{made.run_count} of {baselines.WANTED_RUNS} runs"
+        common.warn([f"{few}: the noise between runs is unknown; add runs with --append"])
+    return 0
+
+
+def _check(
+    runs: Sequence[Measurement],
+    earlier: Baseline | None,
+    *,
+    mix_environments: bool,
+    allow_partial: bool,
+) -> None:
+    """Refuse what would make a baseline that compares nothing with nothing."""
+    from npufix.advisor.gate import baselines  # noqa: PLC0415 - see update
+
+    for run in runs:
+        if run.partial and not allow_partial:
+            message = f"{run.origin} is not whole: {run.partial[0]}"
+            raise baselines.BaselineError(message, "collect it again, or give --allow-partial")
+        if not run.metrics:
+            raise baselines.BaselineError(f"{run.origin} holds nothing to keep", "leave it out")
+    wanted = earlier.environment if earlier else baselines.environment_of(runs[0])
+    for run in runs:
+        different = baselines.differences(wanted, baselines.environment_of(run))
+        if different and not mix_environments:
+            message = f"{run.origin} is of another environment: {'; '.join(different)}"
+            remedy = "write one baseline for each environment, or give --mix-environments"
+            raise baselines.BaselineError(message, remedy)
+
+
+def _summary(made: Baseline) -> str:
+    from npufix.reports.wording import counted  # noqa: PLC0415 - see update
+
+    parts = [counted(made.run_count, "run"), counted(len(made.metrics), "metric"),
+             counted(len(made.hot_ops), "hot operator"),
+             counted(len(made.findings), "finding")]  # fmt: skip
+    return ", ".join(parts)
+
+
+@command.command()
+@click.argument("file", type=common.PATH, default=_DEFAULT)
+@click.option("--json", "as_json", is_flag=True, help="Print the file as JSON.")
+@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True,
+              help="How many hot operators to show.")  # fmt: skip
+def show(file: Path, top: int, *, as_json: bool) -> int:
+    """Say what a baseline holds: its environment, its metrics, its hot operators."""
+    from npufix.advisor.gate import baselines  # noqa: PLC0415 - see update
+    from npufix.advisor.gate.showing import show_baseline  # noqa: PLC0415 - same
+    from npufix.reports.baseline import to_json  # noqa: PLC0415 - same
+
+    baseline = baselines.read(file)
+    if as_json:
+        common.print_json(to_json(baseline).rstrip("\n"))
+        return 0
+    click.echo(f"{file}: {_summary(baseline)}")
+    for line in show_baseline(baseline, top):
+        click.echo(line)
+    return 0

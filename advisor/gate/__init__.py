@@ -1,0 +1,1 @@
+"""The gate: few numbers of each run, compared with a baseline."""

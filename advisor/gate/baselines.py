@@ -1,0 +1,266 @@
+"""Baseline files: made of runs, read, written."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import statistics
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npufix.reports import baseline as files
+from npufix.reports.baseline import (
+    UNITS,
+    Baseline,
+    BaselineEnvironment,
+    BaselineMetric,
+    BaselineOperator,
+    rounded,
+)
+from npufix.reports.measurement import (
+    MeasuredFinding,
+    MeasuredMetric,
+    MeasuredOperator,
+    Measurement,
+)
+from npufix.reports.report import Environment, ReportError, tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+WANTED_RUNS = 3
+"""With fewer the noise between runs is a guess."""
+_HOT_OPERATORS = 30
+_IN_FILE = {"ns": "us", "bytes": "bytes", "count": "count"}
+_IN_MEMORY = {unit: name for name, unit in _IN_FILE.items()}
+_LONGEST_SHAPES = 100
+_MOST_BYTES = 64 << 20
+_FACTS = ("chip", "world_size", "cann", "torch", "torch_npu", "profiler_level")
+
+
+class BaselineError(Exception):
+    """A baseline that cannot be read, written or made: ``message`` and ``remedy``."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+
+def merged(
+    measurements: Sequence[Measurement], earlier: Baseline | None = None, commit: str = ""
+) -> Baseline:
+    """Return the baseline of runs, added to that of ``earlier`` runs; their order is no matter.
+
+    The runs should be of one environment (see ``differences``): that of the first is written.
+    """
+    earlier = earlier or files.empty()
+    environment = environment_of(measurements[0]) if measurements else earlier.environment
+    if earlier.run_count:
+        environment = earlier.environment
+    return Baseline(
+        tool=tool(),
+        commit=commit or earlier.commit,
+        environment=environment,
+        run_count=earlier.run_count + len(measurements),
+        metrics=_metrics(measurements, earlier.metrics),
+        hot_ops=_hot_operators(measurements, earlier.hot_ops),
+        with_source=all(run.source for run in measurements)
+        and (earlier.with_source or not earlier.run_count),
+        findings=sorted(
+            {*earlier.findings, *(named(f) for run in measurements for f in run.findings)}
+        ),
+    )
+
+
+def environment_of(run: Measurement) -> BaselineEnvironment:
+    """Return what must be the same for another run to be comparable."""
+    recorded = run.environment
+    facts = {name: getattr(recorded, name, None) for name in _FACTS}
+    return BaselineEnvironment(
+        **facts,
+        profiler="kineto" if run.format == "kineto" else "ascend",
+        step_times="recorded" if "free-time" in run.metrics else "from kernels",
+        simulated=recorded is not None and recorded.simulated is not None,
+    )
+
+
+def differences(one: BaselineEnvironment, other: BaselineEnvironment) -> list[str]:
+    """Say what is not the same: ``chip Ascend910B2, now Ascend910B3``.
+
+    A fact that only one of them knows differs too: equal settings record equal facts.
+    """
+    return [
+        f"{name.replace('_', ' ')} {_said(before)}, now {_said(now)}"
+        for name in BaselineEnvironment.__struct_fields__
+        if (before := getattr(one, name)) != (now := getattr(other, name))
+    ]
+
+
+def _said(value: object) -> str:
+    return "not recorded" if value is None else str(value)
+
+
+def named(finding: MeasuredFinding) -> str:
+    """Return how a finding is written in a baseline."""
+    return f"{finding.rule}:{finding.path}:{finding.fingerprint}"
+
+
+def key(operator: MeasuredOperator) -> str:
+    """Return the name of an operator in a baseline; many shapes are shortened."""
+    shapes = operator.shapes
+    if len(shapes) > _LONGEST_SHAPES:
+        mark = hashlib.sha256(shapes.encode()).hexdigest()[:8]
+        shapes = f"{shapes[:_LONGEST_SHAPES]}... #{mark}"
+    return f"{operator.type}|{shapes}"
+
+
+def by_key(run: Measurement) -> dict[str, tuple[float, float]]:
+    """Return time and calls of the operators of a run, on whatever core."""
+    sums: dict[str, tuple[float, float]] = {}
+    for operator in run.operators:
+        spent, calls = sums.get(key(operator), (0.0, 0.0))
+        sums[key(operator)] = (spent + operator.total_ns, calls + operator.calls)
+    return sums
+
+
+def _metrics(
+    runs: Sequence[Measurement], earlier: Mapping[str, BaselineMetric]
+) -> dict[str, BaselineMetric]:
+    made = dict(earlier)
+    for run in runs:
+        for name, metric in run.metrics.items():
+            unit = _IN_FILE[metric.unit]
+            known = made.get(name) or BaselineMetric(unit, [])
+            spreads = [s for s in (known.mad_within, metric.spread) if s is not None]
+            made[name] = BaselineMetric(
+                unit,
+                sorted([*known.runs, rounded(metric.value / UNITS[unit])]),
+                rounded(max(spreads)) if spreads else None,
+            )
+    return dict(sorted(made.items()))
+
+
+def _hot_operators(
+    runs: Sequence[Measurement], earlier: Mapping[str, BaselineOperator]
+) -> dict[str, BaselineOperator]:
+    spent = {name: list(operator.runs) for name, operator in earlier.items()}
+    calls = {name: [operator.calls] * len(operator.runs) for name, operator in earlier.items()}
+    for run in runs:
+        for name, (total, count) in by_key(run).items():
+            spent.setdefault(name, []).append(rounded(total / UNITS["us"]))
+            calls.setdefault(name, []).append(rounded(count))
+    hottest = sorted(spent, key=lambda name: (-statistics.median(spent[name]), name))
+    return {
+        name: BaselineOperator(sorted(spent[name]), rounded(statistics.median(calls[name])))
+        for name in sorted(hottest[:_HOT_OPERATORS])
+    }
+
+
+def typical(baseline: Baseline, origin: str = "") -> Measurement:
+    """Return a baseline as if it were one run: the medians over its runs."""
+    known = baseline.environment
+    return Measurement(
+        origin=origin,
+        environment=Environment(
+            rank=None,
+            simulated="as the baseline says" if known.simulated else None,
+            **{name: getattr(known, name) for name in _FACTS},
+        ),
+        steps=1,
+        metrics={
+            name: MeasuredMetric(
+                statistics.median(metric.values), _IN_MEMORY[metric.unit], metric.mad_within
+            )
+            for name, metric in baseline.metrics.items()
+        },
+        operators=sorted(
+            (_typical(name, operator) for name, operator in baseline.hot_ops.items()),
+            key=lambda item: (-item.total_ns, item.type, item.shapes),
+        ),
+        findings=[_finding(text) for text in baseline.findings],
+        format="kineto" if known.profiler == "kineto" else "",
+    )
+
+
+def _typical(name: str, operator: BaselineOperator) -> MeasuredOperator:
+    kind, _, shapes = name.partition("|")
+    spent = statistics.median(operator.runs) * UNITS["us"]
+    return MeasuredOperator(kind, shapes, "", operator.calls, spent)
+
+
+def _finding(text: str) -> MeasuredFinding:
+    rule, _, rest = text.partition(":")
+    path, _, fingerprint = rest.rpartition(":")
+    return MeasuredFinding(fingerprint, rule, "", path, 0)
+
+
+def fingerprints(baseline: Baseline) -> dict[str, str]:
+    """Return the findings of a baseline: fingerprint -> ``RULE path``."""
+    found = (_finding(text) for text in baseline.findings)
+    return {item.fingerprint: f"{item.rule} {item.path}".strip() for item in found}
+
+
+def read(path: Path) -> Baseline:
+    """Read a baseline file.
+
+    Raises:
+        BaselineError: it is not there, cannot be read, or is no baseline.
+
+    """
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise BaselineError(f"{path}: far too large for a baseline", "name the right file")
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        remedy = f"make it with npufix baseline update DUMP... -o {path}"
+        raise BaselineError(f"{path}: there is no such baseline", remedy) from error
+    except OSError as error:
+        raise BaselineError(f"{path}: {error.strerror}", "name a baseline file") from error
+    try:
+        return files.from_json(content)
+    except ReportError as error:
+        message, _, remedy = str(error).partition(" -- ")
+        raise BaselineError(f"{path}: {message}", remedy) from error
+
+
+def write(path: Path, baseline: Baseline) -> None:
+    """Write a baseline file as a whole or not at all.
+
+    Raises:
+        BaselineError: it cannot be written.
+
+    """
+    beside = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            # Nothing can be put in the place of /dev/stdout.
+            path.write_text(files.to_json(baseline), encoding="utf-8")
+            return
+        target = path.resolve()
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
+        number, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(number, "w", encoding="utf-8", newline="\n") as file:
+            file.write(files.to_json(baseline))
+        Path(beside).chmod(mode)
+        Path(beside).replace(target)
+    except OSError as error:
+        if beside is not None:
+            with contextlib.suppress(OSError):
+                Path(beside).unlink()
+        raise BaselineError(f"{path}: {error.strerror}", "name a file to write") from error
+
+
+def _umask() -> int:
+    """Return which rights new files do not get; there is no other way to ask."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def values(runs: Iterable[Measurement], name: str) -> list[float]:
+    """Return one number a run, of the runs that have the metric."""
+    return [run.metrics[name].value for run in runs if name in run.metrics]

@@ -1,0 +1,249 @@
+"""Which metrics got worse: larger than the tolerance, than the floor, and than luck."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from npufix.advisor.gate import baselines
+from npufix.advisor.gate.settings import METRICS
+from npufix.advisor.gate.significance import FEWEST_RUNS, compare, detectable, holm
+from npufix.advisor.gate.units import percent, shown
+from npufix.reports.baseline import UNITS
+from npufix.reports.gate_report import GatedMetric
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from npufix.advisor.gate.settings import Acceptance, GateSettings
+    from npufix.advisor.gate.significance import Comparison
+    from npufix.reports.baseline import Baseline
+    from npufix.reports.measurement import Measurement
+
+FEW_RUNS_TOLERANCE = 0.10
+"""Where there is no test."""
+HOT = "hot-ops"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One metric to decide about."""
+
+    name: str
+    level: str
+    unit: str
+    baseline: list[float]
+    current: list[float]
+    tolerance: float
+    floor: float
+    budget: float | None = None
+
+
+def cases(
+    baseline: Baseline | None, runs: Sequence[Measurement], settings: GateSettings
+) -> list[Case]:
+    """Return the metrics that are gated, in the order of the settings."""
+    made = []
+    for name, (unit, _) in METRICS.items():
+        own = settings.metrics[name]
+        if name == HOT or own.level == "off":
+            continue
+        known = baseline.metrics.get(name) if baseline else None
+        before, now = known.values if known else [], baselines.values(runs, name)
+        if before or now or own.budget is not None:
+            tolerance, floor = settings.tolerance_of(name), settings.floor_of(name)
+            made.append(Case(name, own.level, unit, before, now, tolerance, floor, own.budget))
+    if baseline and settings.metrics[HOT].level != "off":
+        made += _hot_operators(baseline, runs, settings)
+    return made
+
+
+def _hot_operators(
+    baseline: Baseline, runs: Sequence[Measurement], settings: GateSettings
+) -> Iterator[Case]:
+    """Yield the hottest operators of the baseline and of the runs."""
+    own = settings.metrics[HOT]
+    now: dict[str, list[float]] = {}
+    for run in runs:
+        for name, (spent, _) in baselines.by_key(run).items():
+            now.setdefault(name, []).append(spent)
+    before = {
+        name: [number * UNITS["us"] for number in operator.runs]
+        for name, operator in baseline.hot_ops.items()
+    }
+    hot = {*_hottest(before, own.top), *_hottest(now, own.top)}
+    tolerance, floor = settings.tolerance_of(HOT), settings.floor_of(HOT)
+    for name in sorted(hot, key=lambda n: (-statistics.median(before.get(n) or now[n]), n)):
+        title = f"{HOT}: {name.replace('|', ' ', 1)}".rstrip()
+        if name in now:  # what is gone is no regression
+            old = before.get(name, [])
+            yield Case(title, own.level, "ns", old, now[name], tolerance, floor)
+
+
+def _hottest(spent: Mapping[str, list[float]], top: int) -> list[str]:
+    return sorted(spent, key=lambda name: (-statistics.median(spent[name]), name))[:top]
+
+
+def decide(
+    every: Sequence[Case], settings: GateSettings, accepted: Mapping[str, Acceptance]
+) -> list[GatedMetric]:
+    """Return the decision about each case.
+
+    ``accepted``: the acceptances that still hold, by metric.
+    """
+    compared = {
+        case.name: compare(case.baseline, case.current, case.floor)
+        for case in every
+        if case.baseline and case.current
+    }
+    corrected: dict[str, float] = {}
+    tests: dict[str, int] = {}
+    # Warnings are corrected among themselves: they must not cost the errors their power.
+    for level in ("error", "warn"):
+        tested = {
+            case.name: slower
+            for case in every
+            if case.level == level
+            and (seen := compared.get(case.name))
+            and (slower := seen.slower) is not None
+            and any((*case.baseline, *case.current))
+        }
+        corrected |= holm(tested)
+        tests[level] = len(tested)
+    decided = []
+    for case in every:
+        seen = compared.get(case.name)
+        if seen is None:
+            decided.append(_without_comparison(case))
+            continue
+        smallest = detectable(seen, settings.alpha, tests[case.level], case.tolerance)
+        judged = _judge(case, seen, corrected.get(case.name), settings)
+        known = accepted.get(case.name.partition(":")[0])
+        if judged.verdict == "regression" and known:
+            judged = _accept(case, judged, known, corrected.get(case.name), settings)
+        decided.append(_with_figures(_within_budget(case, judged), seen, smallest))
+    return decided
+
+
+def _without_comparison(case: Case) -> GatedMetric:
+    """Return what can be said of a metric that only one side has, or none."""
+    if not case.current:
+        what = "the baseline has it" if case.baseline else "there is a budget for it"
+        reason = f"{what}, but the runs did not record it"
+        return _gated(case, "inconclusive", reason)
+    made = _gated(case, "new", "the baseline does not have it")
+    made = msgspec.structs.replace(made, after=statistics.median(case.current))
+    return _within_budget(case, made)
+
+
+def _gated(case: Case, verdict: str, reason: str) -> GatedMetric:
+    return GatedMetric(
+        name=case.name,
+        level=case.level,
+        unit=case.unit,
+        verdict=verdict,
+        reason=reason,
+        baseline=case.baseline,
+        current=case.current,
+        tolerance=case.tolerance,
+        floor=case.floor,
+        budget=case.budget,
+    )
+
+
+def _judge(
+    case: Case, seen: Comparison, p_value: float | None, settings: GateSettings
+) -> GatedMetric:
+    """Return whether a metric got worse, better, or neither."""
+    change = f"{_change(case, seen)}, {_noise(seen)}"
+    beyond_floor = abs(seen.after - seen.before) > case.floor
+    if not seen.tested:
+        return _judge_without_test(case, seen, change, beyond_floor=beyond_floor)
+    if seen.effect < -case.tolerance and beyond_floor and (seen.faster or 0.0) < settings.alpha:
+        return _gated(case, "improvement", change)
+    if seen.effect <= case.tolerance or not beyond_floor:
+        limit = percent(case.tolerance)
+        why = "within the tolerance of " + limit
+        if seen.effect > case.tolerance:
+            why = f"less than the floor of {shown(case.floor, case.unit)}"
+        return msgspec.structs.replace(_gated(case, "ok", f"{change}; {why}"), p_value=p_value)
+    if p_value is not None and p_value < settings.alpha:
+        verdict, why = "regression", f"p = {p_value:.2g}"
+    elif min(len(case.baseline), len(case.current)) < settings.min_runs:
+        verdict = "inconclusive"
+        why = f"too few runs to tell it from noise (p = {p_value:.2g}); add runs"
+    else:
+        verdict, why = "ok", f"may be noise (p = {p_value:.2g})"
+    return msgspec.structs.replace(_gated(case, verdict, f"{change}; {why}"), p_value=p_value)
+
+
+def _judge_without_test(
+    case: Case, seen: Comparison, change: str, *, beyond_floor: bool
+) -> GatedMetric:
+    """Decide by a wider tolerance, where fewer than four runs tell nothing about the noise."""
+    wide = max(case.tolerance, FEW_RUNS_TOLERANCE)
+    runs = len(case.baseline) + len(case.current)
+    few = f"{runs} runs are too few for a test ({FEWEST_RUNS} are needed)"
+    if not beyond_floor or abs(seen.effect) <= case.tolerance:
+        made = _gated(case, "ok", f"{change}; {few}")
+    elif seen.effect > wide:
+        made = _gated(case, "regression", f"{change}; more than {percent(wide)}, though {few}")
+    elif seen.effect < -wide:
+        made = _gated(case, "improvement", f"{change}; {few}")
+    elif seen.effect < 0:
+        made = _gated(case, "ok", f"{change}; {few}")
+    else:
+        made = _gated(case, "inconclusive", f"{change}; {few}, add runs")
+    return msgspec.structs.replace(made, tolerance=wide)
+
+
+def _accept(
+    case: Case,
+    judged: GatedMetric,
+    known: Acceptance,
+    p_value: float | None,
+    settings: GateSettings,
+) -> GatedMetric:
+    """Return ``accepted`` if the change is no more than what the project knows of."""
+    raised = replace(case, baseline=[value * (1 + known.increase) for value in case.baseline])
+    seen = compare(raised.baseline, raised.current, raised.floor)
+    again = _judge(raised, seen, seen.slower if p_value is not None else None, settings)
+    if again.verdict == "regression":
+        return judged
+    reason = f"{judged.reason}; accepted until {known.until}: {known.reason}"
+    return msgspec.structs.replace(judged, verdict="accepted", reason=reason)
+
+
+def _within_budget(case: Case, made: GatedMetric) -> GatedMetric:
+    """Return ``over budget`` if it is, whatever it was before."""
+    now = statistics.median(case.current)
+    if case.budget is None or now <= case.budget:
+        return made
+    over = f"{shown(now, case.unit)} are more than the budget of {shown(case.budget, case.unit)}"
+    reason = f"{over}; {made.reason}" if case.baseline else over
+    return msgspec.structs.replace(made, verdict="over budget", reason=reason)
+
+
+def _with_figures(made: GatedMetric, seen: Comparison, smallest: float | None) -> GatedMetric:
+    return msgspec.structs.replace(
+        made,
+        before=seen.before,
+        after=seen.after,
+        change=seen.change,
+        noise=seen.noise,
+        detectable=smallest,
+    )
+
+
+def _change(case: Case, seen: Comparison) -> str:
+    sides = f"{shown(seen.before, case.unit)} -> {shown(seen.after, case.unit)}"
+    if seen.change is None:
+        return sides
+    return f"{percent(seen.change, signed=True)} ({sides})"
+
+
+def _noise(seen: Comparison) -> str:
+    return "noise unknown" if seen.noise is None else f"noise {percent(seen.noise)}"

@@ -1,0 +1,243 @@
+"""The gate: runs against a baseline and budgets, to a verdict that CI can act on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from npufix.advisor.gate import baselines, changes
+from npufix.advisor.gate.deciding import cases, decide
+from npufix.advisor.gate.new_findings import Sorted, sort_findings
+from npufix.advisor.gate.settings import FAILURES
+from npufix.advisor.gate.significance import FEWEST_RUNS
+from npufix.advisor.gate.units import percent
+from npufix.reports.gate_report import Change, GatedMetric, GateReport
+from npufix.reports.report import Problem, tool
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from npufix.advisor.gate.measuring import Measured
+    from npufix.advisor.gate.settings import Acceptance, GateSettings
+    from npufix.reports.baseline import Baseline
+    from npufix.reports.measurement import Measurement
+
+PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"
+_STATUS = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
+_REGRESSION, _BUDGET, _NEW = FAILURES
+_CATEGORY = {"regression": _REGRESSION, "over budget": _BUDGET}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the gate is to compare with, and on which day."""
+
+    settings: GateSettings
+    path: Path | None
+    """Of the baseline; None: budgets only."""
+    baseline: Baseline | None
+    today: dt.date
+
+
+@dataclass(slots=True)
+class _Reasons:
+    """Why the gate is not green, by how bad it is."""
+
+    failed: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    partial: list[str] = field(default_factory=list)
+
+    def verdict(self) -> str:
+        """Return the verdict; what is measured on a part of a run says nothing at all."""
+        if self.partial:
+            return INCONCLUSIVE
+        return FAIL if self.failed else INCONCLUSIVE if self.unknown else PASS
+
+
+def gate(measured: Sequence[Measured], asked: Asked) -> GateReport:
+    """Decide about runs (at least one)."""
+    runs = [each.measurement for each in measured]
+    settings, baseline = asked.settings, asked.baseline
+    reasons = _Reasons()
+    problems = [problem for each in measured for problem in each.report.problems]
+    _check_runs(runs, reasons)
+    comparable = _check_environment(runs, asked, reasons, problems)
+    _check_baseline(asked, reasons, problems)
+    valid = [entry for entry in settings.accept if entry.until >= asked.today]
+    problems += [_expired(entry, settings) for entry in settings.accept if entry not in valid]
+    accepted = {entry.metric: entry for entry in valid if entry.metric}
+    metrics = decide(cases(baseline if comparable else None, runs, settings), settings, accepted)
+    every = changes.changes(baseline, runs) if baseline and comparable else []
+    metrics = [_finished(metric, settings, every) for metric in metrics]
+    found = sort_findings(
+        baseline if comparable else None, [each.report for each in measured], settings, valid
+    )
+    _weigh(metrics, found, settings, reasons)
+    if asked.path is None:
+        metrics = [metric for metric in metrics if metric.budget is not None]
+    if baseline and not comparable:
+        metrics = [_not_compared(metric) for metric in metrics]
+    problems += _sources(runs, asked) if comparable else []
+    problems += [_noticed(item.rule, item.name, item.place) for item in found.noticed]
+    verdict = reasons.verdict()
+    return GateReport(
+        tool=tool(),
+        verdict=verdict,
+        headline=_headline(verdict, metrics, reasons),
+        exit_status=_STATUS[verdict],
+        baseline=str(asked.path) if asked.path else "",
+        runs=[run.origin for run in runs],
+        environment=runs[0].environment,
+        metrics=metrics,
+        new_findings=found.failing if _NEW in settings.fail_on else [],
+        accepted_findings=found.accepted,
+        gone=found.gone,
+        explanation=_explanation(metrics, every, runs),
+        reasons=[*reasons.partial, *reasons.failed, *reasons.unknown],
+        problems=_once(problems),
+        source=runs[0].source,
+        known=len(baseline.findings) if baseline else 0,
+        next_steps=_next_steps(asked, runs, verdict),
+    )
+
+
+def _check_runs(runs: Sequence[Measurement], reasons: _Reasons) -> None:
+    for run in runs:
+        reasons.partial += [f"{run.origin} is not whole: {what}" for what in run.partial[:1]]
+        if not run.metrics:
+            reasons.partial.append(f"{run.origin} holds nothing to compare")
+
+
+def _check_environment(
+    runs: Sequence[Measurement], asked: Asked, reasons: _Reasons, problems: list[Problem]
+) -> bool:
+    """Tell whether numbers can be compared: all runs are of the environment of the baseline."""
+    first = baselines.environment_of(runs[0])
+    wanted = asked.baseline.environment if asked.baseline else first
+    same = True
+    for run in runs:
+        different = baselines.differences(wanted, baselines.environment_of(run))
+        if not different:
+            continue
+        what = f"{run.origin} is of another environment: {'; '.join(different)}"
+        if asked.settings.on_different_environment == "warn":
+            remedy = "a difference may come from that; make a baseline of this environment"
+            problems.append(Problem(run.origin, what, remedy))
+        else:
+            same = False
+            reasons.unknown.append(what)
+    return same
+
+
+def _check_baseline(asked: Asked, reasons: _Reasons, problems: list[Problem]) -> None:
+    if asked.baseline is not None or asked.path is None:
+        return
+    what = f"there is no baseline {asked.path}"
+    remedy = f"make it with npufix baseline update DUMP... -o {asked.path}"
+    if asked.settings.on_missing_baseline == "pass":
+        problems.append(Problem(str(asked.path), what, remedy))
+    else:
+        reasons.unknown.append(f"{what}; {remedy}")
+
+
+def _sources(runs: Sequence[Measurement], asked: Asked) -> list[Problem]:
+    """Say why findings are not compared, where only one side had a source."""
+    has = all(run.source for run in runs)
+    if asked.baseline is None or asked.baseline.with_source == has:
+        return []
+    what = "findings are not compared: the baseline was made with"
+    if has:
+        remedy = "npufix baseline update with --source"
+        return [Problem(str(asked.path), f"{what}out a source", remedy)]
+    return [Problem(str(asked.path), f"{what} a source, and none is given", "give --source")]
+
+
+def _expired(entry: Acceptance, settings: GateSettings) -> Problem:
+    what = f"the acceptance of {entry.what} ended on {entry.until}: {entry.reason}"
+    remedy = "mend it, or remove or renew the entry in gate.accept"
+    return Problem(settings.where, what, remedy)
+
+
+def _noticed(rule: str, name: str, place: str) -> Problem:
+    what = f"{rule} {name} is new; it is about the run, or of a rule that does not fail the gate"
+    return Problem(place or "the run", what, f"see npufix rules show {rule}")
+
+
+def _finished(metric: GatedMetric, settings: GateSettings, every: Sequence[Change]) -> GatedMetric:
+    """Return a metric with what explains it, and with the level that it has in the end."""
+    category = _CATEGORY.get(metric.verdict)
+    if category is None:
+        return metric
+    level = metric.level if category in settings.fail_on else "warn"
+    why = changes.of_metric(metric.name, every)
+    return msgspec.structs.replace(metric, level=level, why=why)
+
+
+def _not_compared(metric: GatedMetric) -> GatedMetric:
+    if metric.verdict != "new":
+        return metric
+    reason = "not compared: the baseline is of another environment"
+    return msgspec.structs.replace(metric, verdict="inconclusive", reason=reason)
+
+
+def _weigh(
+    metrics: Sequence[GatedMetric], found: Sorted, settings: GateSettings, reasons: _Reasons
+) -> None:
+    for metric in metrics:
+        if metric.level == "error" and metric.verdict in _CATEGORY:
+            reasons.failed.append(f"{metric.name}: {metric.reason}")
+        elif metric.level == "error" and metric.verdict == "inconclusive":
+            reasons.unknown.append(f"{metric.name}: {metric.reason}")
+    if _NEW in settings.fail_on:
+        said = "new finding" if settings.only_new else "finding"
+        reasons.failed += [
+            f"{said}: {item.rule} {item.name} {item.place}".rstrip() for item in found.failing
+        ]
+
+
+def _headline(verdict: str, metrics: Sequence[GatedMetric], reasons: _Reasons) -> str:
+    if verdict == FAIL:
+        more = len(reasons.failed) - 1
+        return reasons.failed[0] + (f" (and {more} more)" if more else "")
+    if verdict == INCONCLUSIVE:
+        return [*reasons.partial, *reasons.unknown][0]
+    step = next((m for m in metrics if m.change is not None), None)
+    if step is None or step.change is None:
+        return "nothing is over its budget" if metrics else "nothing to compare"
+    said = f"{step.name} {percent(step.change, signed=True)}"
+    runs = len(step.baseline) + len(step.current)
+    if runs < FEWEST_RUNS:
+        return (
+            f"{said}; {runs} runs are too few for a test, so only more than"
+            f" {percent(step.tolerance)} would have failed"
+        )
+    return f"{said}, accepted" if step.verdict == "accepted" else f"no regression; {said}"
+
+
+def _explanation(
+    metrics: Sequence[GatedMetric], every: Sequence[Change], runs: Sequence[Measurement]
+) -> list[str]:
+    """Say what the difference comes from, where there is one."""
+    told = [m for m in metrics if m.verdict in {*_CATEGORY, "improvement", "accepted"}]
+    step = next((m for m in metrics if m.name == "step-time"), None)
+    if not told or step is None or step.before is None or step.after is None:
+        return []
+    return changes.explanation(every, step.before, step.after, runs)
+
+
+def _once(problems: Sequence[Problem]) -> list[Problem]:
+    """Return each problem once: the runs of one job lack the same things."""
+    return list({(p.what, p.remedy): p for p in reversed(problems)}.values())[::-1]
+
+
+def _next_steps(asked: Asked, runs: Sequence[Measurement], verdict: str) -> list[str]:
+    dumps = " ".join(run.origin for run in runs)
+    if verdict == PASS or asked.path is None:
+        return []
+    if asked.baseline is None:
+        return [f"npufix baseline update {dumps} -o {asked.path}"]
+    return [f"npufix compare {asked.path} {runs[0].origin}"] if verdict == FAIL else []

@@ -1,0 +1,124 @@
+"""How often the gate is wrong: false alarms, and true changes that it misses.
+
+``python -m benchmarks.gate_power`` prints the table. Every run is a list of steps; it goes through
+the same choice of steady steps, the same medians, the same baseline file and the same decision as
+a dump. The steps of a run share its luck, each has some of its own, and a few have a hiccup.
+
+A change is put into the free time alone: then only the step time shows it, and the correction for
+testing several metrics costs the most. ``--dumps`` makes real dumps instead, and reads them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from npufix.advisor.gate import baselines
+from npufix.advisor.gate.deciding import cases, decide
+from npufix.advisor.gate.measuring import median_of, step_times
+from npufix.advisor.gate.settings import GateSettings
+from npufix.advisor.steady_steps import split_steps
+from npufix.reports.baseline import from_json, to_json
+from npufix.reports.measurement import MeasuredMetric, Measurement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_STEPS = 8
+_PARTS = {"computing_ns": 500e6, "communication_exposed_ns": 200e6, "free_ns": 100e6}
+_STEP_NS = sum(_PARTS.values())
+_TAIL = 3
+"""Degrees of freedom of the heavy-tailed noise."""
+CHANGES = (0.0, 0.08, 0.15)
+RUNS = ((5, 3), (10, 3), (3, 3))
+FEW_RUNS = ((3, 1), (1, 1))
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Relative standard deviations, and how often a step takes 1.2 to 2 times as long."""
+
+    run: float
+    step: float
+    hiccups: float = 0.03
+    heavy: bool = False
+
+    def __str__(self) -> str:
+        """Return the cells of a row."""
+        tail = ", heavy tails" if self.heavy else ""
+        return f"{self.run:.1%} / {self.step:.0%} / {self.hiccups:.0%}{tail}"
+
+
+NOISES = (
+    Noise(0.015, 0.0, 0.0), Noise(0.015, 0.03), Noise(0.015, 0.03, heavy=True), Noise(0.03, 0.03),
+    Noise(0.03, 0.05, heavy=True),
+)  # fmt: skip
+
+
+def a_run(noise: Noise, change: float, random: np.random.Generator) -> Measurement:
+    """Return a run whose steps take ``change`` longer, all of it idle time."""
+    luck = random.standard_t(_TAIL, 2) / _TAIL**0.5 if noise.heavy else random.standard_normal(2)
+    # Communication has its own luck: the network's.
+    of_run = np.exp(noise.run * luck)[[0, 1, 0]]
+    of_step = np.exp(noise.step * random.standard_normal((_STEPS, 1)))
+    hiccup = random.random((_STEPS, 1)) < noise.hiccups
+    of_step = np.where(hiccup, of_step * random.uniform(1.2, 2, (_STEPS, 1)), of_step)
+    parts = np.add(list(_PARTS.values()), [0, 0, change * _STEP_NS])
+    frame = pd.DataFrame(np.rint(parts * of_run * of_step), columns=list(_PARTS))
+    frame["step"] = pd.array(range(_STEPS), "Int64")
+    metrics = {name: median_of(each) for name, each in step_times(split_steps(frame)[0]).items()}
+    memory = MeasuredMetric(2e10 * float(np.exp(0.001 * random.standard_normal())), "bytes")
+    return Measurement("", None, _STEPS, {**metrics, "peak-memory": memory})
+
+
+def fails(before: Sequence[Measurement], after: Sequence[Measurement]) -> bool:
+    """Tell whether the gate fails these runs, by default settings."""
+    baseline = from_json(to_json(baselines.merged(before)))
+    decided = decide(cases(baseline, after, GateSettings()), GateSettings(), {})
+    return any(m.level == "error" and m.verdict == "regression" for m in decided)
+
+
+def shares_failed(
+    noise: Noise,
+    runs: tuple[int, int],
+    comparisons: int,
+    changes: Sequence[float] = CHANGES,
+    seed: int = 0,
+) -> list[float]:
+    """Return for each change how often runs that are slower by it fail."""
+    random = np.random.default_rng([seed, *runs])
+    failed = [0] * len(changes)
+    for _ in range(comparisons):
+        before = [a_run(noise, 0.0, random) for _ in range(runs[0])]
+        for at, change in enumerate(changes):
+            failed[at] += fails(before, [a_run(noise, change, random) for _ in range(runs[1])])
+    return [each / comparisons for each in failed]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser("python -m benchmarks.gate_power", description=__doc__)
+    parser.add_argument("--comparisons", type=int, default=200, help="of each kind")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dumps", action="store_true", help="make dumps and read them")
+    options = parser.parse_args()
+    if options.dumps:
+        from benchmarks.gate_dumps import print_dumps  # noqa: PLC0415 - only where wanted
+
+        print_dumps(options.comparisons, options.seed)
+        return
+    print("| noise: run / step / hiccups | runs | false alarms | +8 % found | +15 % found |")
+    print("|---|---|---|---|---|")
+    for noise in NOISES:
+        for runs in (*RUNS, *FEW_RUNS) if noise is NOISES[1] else RUNS:
+            shares = shares_failed(noise, runs, options.comparisons, seed=options.seed)
+            cells = [f"{share:.1%}" for share in shares]
+            print(f"| {noise} | {runs[0]} / {runs[1]} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
