@@ -1,0 +1,150 @@
+"""``npufix compare``."""
+
+from __future__ import annotations
+
+import io
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from npufix.advisor.cli import INPUT_ERROR
+from npufix.advisor.commands import common
+
+if TYPE_CHECKING:
+    from npufix.advisor.comparing.side import Run
+    from npufix.advisor.configuration import Configuration
+    from npufix.advisor.source_tree import SourceTree
+    from npufix.reports.comparison import Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the user asked for of both runs."""
+
+    rank: int | None
+    path_map: tuple[tuple[str, str], ...]
+    rules: tuple[str, ...]
+    top: int
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  npufix compare run1_ascend_pt run2_ascend_pt
+  npufix compare run1_ascend_pt run2_ascend_pt \\
+      --source-before old/src --source-after src -o comparison.md
+  npufix compare gpu.pt.trace.json.gz run1_ascend_pt
+  npufix compare perf/baseline.json run2_ascend_pt"""
+)
+@click.argument("before", type=common.PATH)
+@click.argument("after", type=common.PATH)
+@click.option("--source", type=common.PATH, help="Folder (or file) of the program, of both runs.")
+@click.option("--source-before", type=common.PATH, help="The program as BEFORE ran it.")
+@click.option("--source-after", type=common.PATH, help="The program as AFTER ran it.")
+@click.option("--steps-before", type=click.IntRange(min=1),
+              help="How many steps BEFORE holds, where it has none marked.")  # fmt: skip
+@click.option("--steps-after", type=click.IntRange(min=1),
+              help="How many steps AFTER holds, where it has none marked.")  # fmt: skip
+@common.rank_option
+@common.path_map_option
+@common.rule_option
+@click.option("--top", type=click.IntRange(min=1), default=10, show_default=True,
+              help="How many rows of each table.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
+@click.option("-o", "--output", type=common.PATH, help="Write it too: .md or .json.")
+@click.option("-v", "--verbose", is_flag=True, help="Show more rows, and all host operators.")
+def command(  # noqa: PLR0913, PLR0917 - one parameter an option
+    before: Path,
+    after: Path,
+    source: Path | None,
+    source_before: Path | None,
+    source_after: Path | None,
+    steps_before: int | None,
+    steps_after: int | None,
+    rank: int | None,
+    path_map: tuple[tuple[str, str], ...],
+    rules: tuple[str, ...],
+    top: int,
+    output: Path | None,
+    *,
+    as_json: bool,
+    verbose: bool,
+) -> int:
+    """Say what makes two runs differ: by step, operator, shape, line and rule.
+
+    BEFORE and AFTER are dumps (whatever diagnose reads), JSON reports of diagnose, or baselines.
+    Where AFTER is the run with changes that npufix proposed for BEFORE, what they were to save is
+    held against what they saved. A GPU's trace and an NPU's dump are compared by the operators of
+    PyTorch. However much slower AFTER is, this does not fail: that is what npufix gate is for. The
+    exit status is 2 only where a run cannot be read, or not all of it.
+    """
+    common.check_report_path(output)
+    from npufix.advisor.comparing.comparison import compare  # noqa: PLC0415 - pandas is slow to load
+
+    sources = source_before or source, source_after or source
+    wanted = Wanted(rank, path_map, rules, top)
+    runs = _read((before, after), sources, (steps_before, steps_after), wanted)
+    result = compare(*runs)
+    common.warn(dict.fromkeys(text for run in runs for text in run.warnings))
+    # First, as whoever reads the other output may leave: head, less.
+    if output is not None:
+        _write(result, output)
+    _show(result, top, as_json=as_json, verbose=verbose)
+    broken = any(side.partial for side in (result.before, result.after))
+    return INPUT_ERROR if broken else 0
+
+
+def _read(
+    paths: tuple[Path, Path],
+    sources: tuple[Path | None, Path | None],
+    steps: tuple[int | None, int | None],
+    wanted: Wanted,
+) -> tuple[Run, Run]:
+    """Read one run, reduce it, and only then the other: one of them is in memory at a time."""
+    from npufix.advisor.comparing.side import read_run  # noqa: PLC0415 - pandas is slow to load
+    from npufix.advisor.comparing.unmarked import with_steps  # noqa: PLC0415 - same
+    from npufix.advisor.diagnosis import Options  # noqa: PLC0415 - same
+
+    runs: list[Run] = []
+    trees: dict[Path, SourceTree] = {}
+    for number, (path, source, count) in enumerate(zip(paths, sources, steps, strict=True), 1):
+        configuration = common.read_configuration(source or Path(), wanted.rules)
+        options = Options(wanted.top, wanted.rank, wanted.path_map, configuration)
+        with common.progress(f"Reading run {number} of 2"):
+            tree = _tree(source, configuration, trees) if source else None
+            run = read_run(path, tree, options)
+            runs.append(with_steps(run, count) if count else run)
+    return runs[0], runs[1]
+
+
+def _tree(source: Path, configuration: Configuration, trees: dict[Path, SourceTree]) -> SourceTree:
+    from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - slow to load
+
+    if source not in trees:
+        trees[source] = read_source_tree(source, configuration)
+    return trees[source]
+
+
+def _show(result: Comparison, top: int, *, as_json: bool, verbose: bool) -> None:
+    if as_json:
+        from npufix.reports.comparison import to_json  # noqa: PLC0415 - not needed for --help
+
+        common.print_json(to_json(result))
+        return
+    from npufix.reports.terminal_comparison import show  # noqa: PLC0415 - not needed for JSON
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an old terminal has no dash and no plus-minus
+    show(result, common.console(), top=top, details=verbose)
+
+
+def _write(result: Comparison, path: Path) -> None:
+    from npufix.reports.comparison import to_json  # noqa: PLC0415 - not needed for --help
+    from npufix.reports.markdown_comparison import to_markdown  # noqa: PLC0415 - same
+
+    common.write_text(
+        path, to_json(result) + "\n" if path.suffix == ".json" else to_markdown(result)
+    )
