@@ -13,6 +13,11 @@ export TORCH_DEVICE_BACKEND_AUTOLOAD = 0
 # tests of the virtual NPU run in an environment of their own.
 NPU := $(if $(filter Linux,$(shell uname -s)),.venv-npu/ready)
 
+# The official schema of SARIF is not ours to copy. Where there is npm, a package that has it is
+# asked; without it the tests check the part of the schema that they know themselves.
+SARIF := $(if $(shell command -v npm),build/sarif/sarif-2.1.0.json)
+export SARIF_SCHEMA = $(CURDIR)/build/sarif/sarif-2.1.0.json
+
 .PHONY: demo test lint clean
 
 demo: .venv/ready
@@ -21,11 +26,11 @@ demo: .venv/ready
 	@echo
 	@echo "== npufix patch: every change run before and after =="
 	@echo
-	@$(BIN)/npufix patch $(DUMP) --source $(EXAMPLE) -o $(OUT)/npufix.patch --report $(OUT)/report.md
+	@$(BIN)/npufix patch $(DUMP) --source $(EXAMPLE) -o $(OUT)/npufix.patch --report $(OUT)/report.md --report $(OUT)/report.html
 	@echo
-	@echo "The report is $(OUT)/report.md, the patch is $(OUT)/npufix.patch"
+	@echo "The report is $(OUT)/report.html (and .md), the patch is $(OUT)/npufix.patch"
 
-test: .venv/test-ready $(NPU)
+test: .venv/test-ready $(NPU) $(SARIF)
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 ifneq ($(NPU),)
 	.venv-npu/bin/python -m pytest tests/rewriters/verification/virtual_npu
@@ -54,6 +59,12 @@ lint: .venv/test-ready
 	  > "$$(.venv-npu/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/packages.pth"
 	.venv-npu/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps torch-npu pyyaml
 	@touch $@
+
+build/sarif/sarif-2.1.0.json:
+	@mkdir -p $(@D)
+	@cd $(@D) && npm pack --silent @microsoft/sarif-multitool-linux@5.7.0 > /dev/null \
+	  && tar -xzf *.tgz --strip-components 1 -m package/$(@F) && rm *.tgz \
+	  || echo "The official schema of SARIF was not fetched; the tests check a part of it."
 
 clean:
 	rm -rf .venv .venv-npu .ns build *.egg-info

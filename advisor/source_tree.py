@@ -15,7 +15,7 @@ from npufix.advisor.configuration import EVERYTHING, Configuration
 from npufix.reports.report import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 _SKIPPED = frozenset(
     {"__pycache__", "build", "dist", "env", "node_modules", "site-packages", "venv"}
@@ -126,15 +126,66 @@ def read_source_tree(root: Path, configuration: Configuration | None = None) -> 
         SourceError: there is nothing to read.
 
     """
+    configuration = configuration or EVERYTHING
+    base = root if root.is_dir() else root.parent
+    files, problems = _read_below(root, base, configuration, keep=root)
+    if not files and not problems:
+        raise SourceError(f"no Python file below {root}", "give the folder of your program")
+    return SourceTree(root, base, files, tuple(problems), configuration)
+
+
+def read_source_trees(
+    roots: Sequence[Path], configuration: Configuration | None = None, *, exclude_named: bool
+) -> SourceTree:
+    """Read the Python files of several folders and files, as one tree.
+
+    Their paths are those below the current folder, as the user (or pre-commit) gave them.
+
+    With ``exclude_named`` the configuration also leaves out files that were named, and nothing is
+    no error: whoever names the files (pre-commit) does not know it.
+
+    Raises:
+        SourceError: there is nothing to read.
+
+    """
+    if len(roots) == 1 and not exclude_named:
+        return read_source_tree(roots[0], configuration)
+    configuration = configuration or EVERYTHING
+    common = shared_folder(roots)
+    base = Path() if common.resolve().is_relative_to(Path.cwd()) else common
+    files: dict[str, SourceFile] = {}
+    problems: list[Problem] = []
+    for root in roots:
+        more, wrong = _read_below(root, base, configuration, keep=None if exclude_named else root)
+        files |= more
+        problems += [problem for problem in wrong if problem not in problems]
+    if not files and not problems and not exclude_named:
+        raise SourceError("no Python file in there", "give the folders of your program")
+    given = roots[0] if len(roots) == 1 else common
+    return SourceTree(given, base, files, tuple(problems), configuration)
+
+
+def shared_folder(roots: Sequence[Path]) -> Path:
+    """Return the folder that files and folders share, as the user would name it."""
+    folders = [root if root.is_dir() else root.parent for root in roots]
+    if len(set(folders)) == 1:
+        return folders[0]
+    # Links stay as the user named them.
+    common = Path(os.path.commonpath([Path.cwd() / folder for folder in folders]))
+    return common.relative_to(Path.cwd()) if common.is_relative_to(Path.cwd()) else common
+
+
+def _read_below(
+    root: Path, base: Path, configuration: Configuration, keep: Path | None
+) -> tuple[dict[str, SourceFile], list[Problem]]:
+    """Return the files of one folder (or one file) by their path below ``base``."""
     if not root.exists():
         raise SourceError(f"no source at {root}", "give the folder that holds your Python files")
-    base = root if root.is_dir() else root.parent
-    configuration = configuration or EVERYTHING
     files: dict[str, SourceFile] = {}
     problems: list[Problem] = []
     for path in [root] if root.is_file() else _python_files(root):
-        relative = path.relative_to(base).as_posix()
-        if path != root and configuration.exclude and configuration.excludes(path.resolve()):
+        relative = Path(os.path.relpath(path, base)).as_posix()
+        if path != keep and configuration.exclude and configuration.excludes(path.resolve()):
             continue
         try:
             files[relative] = _read(path, relative)
@@ -151,9 +202,7 @@ def read_source_tree(root: Path, configuration: Configuration | None = None) -> 
             problems.append(
                 Problem(relative, f"cannot be decoded: {error}", "save it as UTF-8", damaged=True)
             )
-    if not files and not problems:
-        raise SourceError(f"no Python file below {root}", "give the folder of your program")
-    return SourceTree(root, base, files, tuple(problems), configuration)
+    return files, problems
 
 
 def _python_files(root: Path) -> Iterator[Path]:

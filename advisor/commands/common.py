@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import click
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification import Settings
 
 PATH = click.Path(path_type=Path)
+_MINUTES = 100
+"""Seconds from which on minutes are said."""
 _FORMATS = (".json", ".md")
 
 
@@ -39,7 +42,7 @@ def _moves(
     return tuple(moves)
 
 
-def _split(
+def split(
     context: click.Context,  # noqa: ARG001 - click's interface
     parameter: click.Parameter,  # noqa: ARG001 - same
     values: tuple[str, ...],
@@ -61,11 +64,11 @@ path_map_option = click.option(
 
 
 rule_option = click.option(
-    "--rule", "--rules", "rules", multiple=True, metavar="ID", callback=_split,
+    "--rule", "--rules", "rules", multiple=True, metavar="ID", callback=split,
     help="Only this rule; may be repeated, or list several with commas.",
 )  # fmt: skip
 allow_option = click.option(
-    "--allow", multiple=True, metavar="CONDITION", callback=_split,
+    "--allow", multiple=True, metavar="CONDITION", callback=split,
     help="Vouch for a condition that is not proven; may be repeated.",
 )  # fmt: skip
 
@@ -91,6 +94,29 @@ chip_option = click.option(
     type=click.Choice(["A2", "A3", "A5", "910A", "310P", "310B"], case_sensitive=False),
     help="What a virtual NPU pretends to be. Default: the chip of the dump, else A2.",
 )
+
+
+class Countdown:
+    """Says how many jobs are done and, from the first that took time, how long the rest takes."""
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = monotonic) -> None:
+        """``clock`` returns seconds."""
+        self._say, self._clock = say, clock
+        self._start = clock()
+        self._known: int | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """Say it."""
+        if self._known is None:  # these were remembered
+            self._known, self._start = done, self._clock()
+        text = f"Verifying: {done} of {total}"
+        if self._known < done < total:
+            each = (self._clock() - self._start) / (done - self._known)
+            left = round(each * (total - done))
+            text += (
+                f", about {left} s left" if left < _MINUTES else f", about {left // 60} min left"
+            )
+        self._say(text)
 
 
 def settings(
@@ -119,7 +145,7 @@ def settings(
         stubs=stubs,
         fallback=Ground.REFERENCE if on == AUTO and ground is not Ground.REFERENCE else None,
         cache=None if no_cache else VerdictCache(user_folder()),
-        progress=lambda done, total: say(f"Verifying: {done} of {total}"),
+        progress=Countdown(say),
     )
 
 
@@ -186,14 +212,6 @@ def check_report_path(path: Path | None) -> None:
         raise click.UsageError(f"{path}: a report ends in {' or '.join(_FORMATS)}")
 
 
-def write_report(report: Report, path: Path) -> None:
-    """Write a report in the format of the file's ending."""
-    from npufix.reports.markdown import to_markdown  # noqa: PLC0415 - not needed for --help
-    from npufix.reports.report import to_json  # noqa: PLC0415 - same
-
-    write_text(path, to_json(report) + "\n" if path.suffix == ".json" else to_markdown(report))
-
-
 def write_text(path: Path, text: str) -> None:
     """Write a file and say so.
 
@@ -208,21 +226,6 @@ def write_text(path: Path, text: str) -> None:
             f"{path}: {error.strerror}; name a file that can be written"
         ) from error
     click.echo(f"Wrote {path}", err=True)
-
-
-def finish(report: Report, output: Path | None, *, as_json: bool, verbose: bool) -> int:
-    """Print a report, write it if asked to, and return the exit status."""
-    if as_json:
-        from npufix.reports.report import to_json  # noqa: PLC0415 - not needed for --help
-
-        print_json(to_json(report))
-    else:
-        from npufix.reports.terminal import show  # noqa: PLC0415 - not needed for JSON
-
-        show(report, console(), details=verbose)
-    if output is not None:
-        write_report(report, output)
-    return exit_status(report)
 
 
 def exit_status(report: Report) -> int:

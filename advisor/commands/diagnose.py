@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from npufix.advisor import outputs as output_files
 from npufix.advisor.commands import common
 
 
@@ -16,7 +17,9 @@ Examples:
   npufix diagnose run1_ascend_pt --source src --top 20
   npufix diagnose cluster_dumps --rank 3
   npufix diagnose gpu.pt.trace.json.gz
-  npufix diagnose run1_ascend_pt --source src --json > report.json"""
+  npufix diagnose run1_ascend_pt --source src --json > report.json
+  npufix diagnose run1_ascend_pt --source src --html report.html
+  npufix diagnose run1_ascend_pt --source src -o report.md -o sarif=npufix.sarif"""
 )
 @click.argument("dump", type=common.PATH)
 @click.option("--source", type=common.PATH, help="Folder (or file) of the profiled program.")
@@ -26,7 +29,9 @@ Examples:
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True,
               help="How many hot operators to show.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("-o", "--output", type=common.PATH, help="Write the report too: .md or .json.")
+@output_files.output_option
+@click.option("--html", "html", type=common.PATH, metavar="FILE",
+              help="Write the report as one HTML page; the same as -o html=FILE.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Show all conditions and their proofs.")
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     dump: Path,
@@ -35,7 +40,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     path_map: tuple[tuple[str, str], ...],
     rules: tuple[str, ...],
     top: int,
-    output: Path | None,
+    outputs: tuple[tuple[str, Path], ...],
+    html: Path | None,
     *,
     as_json: bool,
     verbose: bool,
@@ -46,13 +52,28 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     PROF_* of msprof, a folder above them, or a trace of torch.profiler (*.pt.trace.json.gz). Of
     several ranks the slowest is diagnosed.
     """
-    common.check_report_path(output)
-    from npufix.advisor.diagnosis import Options, diagnose  # noqa: PLC0415 - pandas is slow to load
+    outputs = output_files.with_json(outputs, as_json=as_json)
+    if html is not None:
+        outputs = output_files.with_page(outputs, html)
+    from npufix.advisor.diagnosis import Options, cut, diagnose  # noqa: PLC0415 - pandas is slow to load
     from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
 
     configuration = common.read_configuration(source or Path(), rules)
     with common.progress("Reading the dump"):
         tree = read_source_tree(source, configuration) if source else None
-        result = diagnose(dump, tree, Options(top, rank, path_map, configuration))
+        shown = max(top, output_files.PAGE_TOP) if output_files.want_page(outputs) else top
+        result = diagnose(dump, tree, Options(shown, rank, path_map, configuration))
     common.warn(result.warnings)
-    return common.finish(result.report, output, as_json=as_json, verbose=verbose)
+    report, page = result.report, ""
+    if tree is not None and output_files.want_changes(outputs):
+        from npufix.advisor.suggestions import with_report_changes  # noqa: PLC0415 - same
+
+        report = with_report_changes(result, tree)
+    if output_files.want_page(outputs):
+        from npufix.advisor.page_details import page_of  # noqa: PLC0415 - only for this format
+
+        page = page_of(result, report, tree)
+        report = cut(report, top)
+    root = tree.root if tree else None
+    output_files.write(outputs, report, root, details=verbose, page=page)
+    return common.exit_status(report)

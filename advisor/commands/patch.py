@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from npufix.advisor import outputs as output_files
 from npufix.advisor.commands import common
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
     from npufix.advisor.patching import Patched
     from npufix.reports.report import Report
+
+_TOP = 10
+"""How many hot operators the reports show, the page apart."""
 
 
 @click.command(
@@ -30,7 +34,9 @@ Examples:
 @common.path_map_option
 @click.option("-o", "--output", type=common.PATH, help="Write the patch to a file.")
 @click.option("--write", is_flag=True, help="Change the source files.")
-@click.option("--report", type=common.PATH, help="Write a report with verdicts: .md or .json.")
+@click.option("--report", "reports", multiple=True, metavar="[FORMAT=]FILE",
+              callback=output_files.parse,
+              help="Write a report with verdicts: .html, .md, ...; may be repeated.")  # fmt: skip
 @common.rule_option
 @common.allow_option
 @click.option("--portable/--npu-only", default=None,
@@ -50,7 +56,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     rank: int | None,
     path_map: tuple[tuple[str, str], ...],
     output: Path | None,
-    report: Path | None,
+    reports: tuple[tuple[str, Path], ...],
     rules: tuple[str, ...],
     allow: tuple[str, ...],
     on: str,
@@ -69,8 +75,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     The diff goes to stdout unless -o, --write or --json is given; everything else goes to stderr.
     Without DUMP the source alone decides. Verification runs the functions of SOURCE.
     """
-    common.check_report_path(report)
-    from npufix.advisor.diagnosis import Options, diagnose  # noqa: PLC0415 - pandas is slow
+    from npufix.advisor.diagnosis import Options, cut, diagnose  # noqa: PLC0415 - pandas is slow
     from npufix.advisor.patching import PatchOptions, patch  # noqa: PLC0415 - same
     from npufix.advisor.source_scan import scan  # noqa: PLC0415 - same
     from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
@@ -79,7 +84,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     configuration = common.read_configuration(source, rules, allow)
     with common.progress("Reading the dump and the source"):
         tree = read_source_tree(source, configuration)
-        options = Options(rank=rank, path_map=path_map, configuration=configuration)
+        top = output_files.PAGE_TOP if output_files.want_page(reports) else _TOP
+        options = Options(top, rank, path_map, configuration)
         result = diagnose(dump, tree, options) if dump else scan(tree)
     common.warn(result.warnings)
     with common.progress("Verifying") as say:
@@ -91,8 +97,13 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         write_files(patched.changes)
     elif output is not None:
         common.write_text(output, patched.diff)
-    if report is not None:
-        common.write_report(finished, report)
+    if reports:
+        page = ""
+        if output_files.want_page(reports):
+            from npufix.advisor.page_details import page_of  # noqa: PLC0415 - only for this format
+
+            page = page_of(result, finished, tree)
+        output_files.save(reports, cut(finished, _TOP), tree.root, page=page)
     if counterexample is not None:
         verdicts = (f.verdict for f in patched.findings)
         common.write_scripts([v.script for v in verdicts if v and v.script], counterexample)

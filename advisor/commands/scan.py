@@ -6,36 +6,134 @@ from typing import TYPE_CHECKING
 
 import click
 
+from npufix.advisor import outputs as output_files
 from npufix.advisor.commands import common
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from npufix.advisor.result import Diagnosis
+    from npufix.advisor.source_gate import FailOn
+    from npufix.advisor.source_tree import SourceTree
 
 
 @click.command(
     epilog="""\b
 Examples:
   npufix scan src
-  npufix scan src --rule NPU101 --json"""
+  npufix scan src --rule NPU101 --json
+  npufix scan src --write-baseline perf/findings.json
+  npufix scan src --baseline perf/findings.json
+  npufix scan src --fail-on safe -o sarif=npufix.sarif -o github=-
+
+With --baseline or --fail-on the exit status is 1 if something new was found, 0 if
+not, 2 if a part of the source could not be read."""
 )
-@click.argument("source", type=common.PATH)
+@click.argument("sources", type=common.PATH, nargs=-1, required=True, metavar="SOURCE...")
 @common.rule_option
+@click.option("--baseline", type=common.PATH, metavar="FILE",
+              help="Fail only on what this file does not hold.")  # fmt: skip
+@click.option("--write-baseline", "new_baseline", type=common.PATH, metavar="FILE",
+              help="Take what is found into this file; what is not in SOURCE stays.")  # fmt: skip
+@click.option("--fail-on", "failing", multiple=True, metavar="WHAT", callback=common.split,
+              help="What fails: safe, conditional (and safe), advice (everything), or rules;"
+              " may be repeated, or a list with commas. Default with --baseline:"
+              " advice.")  # fmt: skip
+@click.option("--exit-zero", is_flag=True, help="Exit with 0 even if something new was found.")
+@click.option("--force-exclude", is_flag=True,
+              help="Leave out what the configuration excludes even where it is named.")  # fmt: skip
+@output_files.output_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("-o", "--output", type=common.PATH, help="Write the report too: .md or .json.")
 @click.option("-v", "--verbose", is_flag=True, help="Show all conditions and their proofs.")
-def command(
-    source: Path, rules: tuple[str, ...], output: Path | None, *, as_json: bool, verbose: bool
+def command(  # noqa: PLR0913, PLR0917 - one parameter an option
+    sources: tuple[Path, ...],
+    rules: tuple[str, ...],
+    baseline: Path | None,
+    new_baseline: Path | None,
+    failing: tuple[str, ...],
+    outputs: tuple[tuple[str, Path], ...],
+    *,
+    exit_zero: bool,
+    force_exclude: bool,
+    as_json: bool,
+    verbose: bool,
 ) -> int:
-    """Find slow patterns in SOURCE, a folder or a file, without a dump.
+    """Find slow patterns in SOURCE, folders or files, without a dump.
 
-    Nothing of the source is executed.
+    Nothing of the source is executed. --write-baseline accepts all that is found; --baseline then
+    fails on new patterns only. What is known is recognised by rule, file, function and code:
+    moved lines and renamed files are not new.
     """
-    common.check_report_path(output)
+    if baseline and new_baseline:
+        raise click.UsageError("--baseline compares and --write-baseline writes; give one of them")
+    outputs = output_files.with_json(outputs, as_json=as_json)
+    wanted = _fail_on(failing)
     from npufix.advisor.source_scan import scan  # noqa: PLC0415 - the rules take a while
-    from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
+    from npufix.advisor.source_tree import read_source_trees, shared_folder  # noqa: PLC0415 - same
 
-    configuration = common.read_configuration(source, rules)
+    start = sources[0] if len(sources) == 1 else shared_folder(sources)
+    configuration = common.read_configuration(start, rules)
+    with_changes = output_files.want_changes(outputs)
     with common.progress("Reading the source"):
-        result = scan(read_source_tree(source, configuration), with_text=False)
+        tree = read_source_trees(sources, configuration, exclude_named=force_exclude)
+        result = scan(tree, with_text=with_changes)
+        result = _with_changes(result, tree) if with_changes else result
     common.warn(result.warnings)
-    return common.finish(result.report, output, as_json=as_json, verbose=verbose)
+    if new_baseline is not None:
+        _write_baseline(result, tree, new_baseline)
+    elif baseline is not None or failing:
+        return _gate(result, tree, baseline, wanted, outputs, exit_zero=exit_zero, verbose=verbose)
+    output_files.write(outputs, result.report, tree.root, details=verbose)
+    return common.exit_status(result.report)
+
+
+def _fail_on(names: tuple[str, ...]) -> FailOn:
+    from npufix.advisor.configuration import rule_names  # noqa: PLC0415 - not needed for --help
+    from npufix.advisor.source_gate import LEVELS, fail_on  # noqa: PLC0415 - same
+
+    for name in names:
+        if name not in LEVELS and name.lower() not in rule_names():
+            known = ", ".join(LEVELS)
+            raise click.UsageError(f"--fail-on {name}: neither one of {known} nor a rule")
+    return fail_on(names)
+
+
+def _with_changes(result: Diagnosis, tree: SourceTree) -> Diagnosis:
+    from dataclasses import replace  # noqa: PLC0415 - not needed for --help
+
+    from npufix.advisor.suggestions import with_report_changes  # noqa: PLC0415 - same
+
+    return replace(result, report=with_report_changes(result, tree))
+
+
+def _write_baseline(result: Diagnosis, tree: SourceTree, path: Path) -> None:
+    """Take what was found into a baseline; of a file that is there, what was not searched stays."""
+    from npufix.advisor import known_findings  # noqa: PLC0415 - not needed for --help
+    from npufix.advisor.source_gate import searched  # noqa: PLC0415 - same
+    from npufix.reports.known_findings import to_json  # noqa: PLC0415 - same
+
+    before = known_findings.read(path) if path.exists() else []
+    if any(entry.fingerprint for entry in before):
+        raise click.UsageError(f"{path} is a baseline of runs; name another file")
+    looked_at = searched(tree, result.report.problems)
+    entries = known_findings.merged(result.report.findings, before, looked_at)
+    output_files.write_file(path, to_json(entries))
+
+
+def _gate(  # noqa: PLR0913 - what was found, what was known, what was asked for
+    result: Diagnosis,
+    tree: SourceTree,
+    baseline: Path | None,
+    wanted: FailOn,
+    outputs: tuple[tuple[str, Path], ...],
+    *,
+    exit_zero: bool,
+    verbose: bool,
+) -> int:
+    """Show what is new, and return the exit status."""
+    from npufix.advisor import known_findings, source_gate  # noqa: PLC0415 - not needed for --help
+
+    before = known_findings.read(baseline) if baseline else []
+    gated = source_gate.gate(result, tree, before, wanted, baseline)
+    output_files.write(outputs, gated, tree.root, details=verbose)
+    return 0 if exit_zero else gated.exit_status

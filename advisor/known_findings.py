@@ -1,0 +1,128 @@
+"""Which findings of a source are new: a gate that needs no dump."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from npufix.reports.known_findings import Known, from_json, known
+from npufix.reports.report import ReportError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from npufix.reports.report import Finding
+    from npufix.reports.sources import Sources
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The findings of a source beside those of its baseline."""
+
+    new: list[Finding]
+    gone: list[Known]
+    known: int
+    """How many of the findings the baseline holds."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What was looked at: an entry elsewhere is neither gone nor moved."""
+
+    sources: Sources
+    files: frozenset[str]
+    """Below the source root."""
+    rules: frozenset[str]
+    """Ids."""
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Return the files from the repository on."""
+        return frozenset(map(self.path, self.files))
+
+    def path(self, relative: str) -> str:
+        """Return a path of a finding from the repository on."""
+        return self.sources.relative(relative) or relative
+
+    def covers(self, entry: Known, paths: frozenset[str]) -> bool:
+        """Tell whether an entry would have been found if it were still there."""
+        if entry.rule not in self.rules:
+            return False
+        return entry.path in paths or not (self.sources.repository / entry.path).exists()
+
+
+def read(path: Path) -> list[Known]:
+    """Read a baseline.
+
+    Raises:
+        ReportError: there is none, or it cannot be used.
+
+    """
+    try:
+        return from_json(path.read_bytes())
+    except OSError as error:
+        remedy = "write it with npufix scan SOURCE --write-baseline FILE"
+        raise ReportError(f"{path}: {error.strerror} -- {remedy}") from error
+    except ReportError as error:
+        raise ReportError(f"{path}: {error}") from error
+
+
+def compare(findings: Sequence[Finding], before: Sequence[Known], searched: Searched) -> Compared:
+    """Tell the new findings from the known ones.
+
+    A finding is known by its rule, file, function and code, as often as the baseline holds it.
+    What is left on both sides is the same finding in a renamed or another file where rule,
+    function and code agree and nothing else could be meant.
+    """
+    paths = searched.paths
+    missing: dict[str, list[Known]] = defaultdict(list)
+    for found in before:
+        # A baseline of runs names files from the source on.
+        path = searched.path(found.path) if found.fingerprint else found.path
+        entry = msgspec.structs.replace(found, path=path)
+        missing[entry.fingerprint or str(entry)].append(entry)
+    new: list[tuple[Known, Finding]] = []
+    for finding in findings:
+        entry = known(finding, searched.path(finding.path))
+        key = next((k for k in (str(entry), entry.fingerprint) if missing.get(k)), None)
+        if key is None:
+            new.append((entry, finding))
+        else:
+            missing[key].pop()
+    left = [e for entries in missing.values() for e in entries if searched.covers(e, paths)]
+    moved_to, moved_from = _moved([entry for entry, _ in new], left)
+    fresh = [f for number, (_, f) in enumerate(new) if number not in moved_to]
+    gone = sorted(entry for number, entry in enumerate(left) if number not in moved_from)
+    return Compared(fresh, gone, len(findings) - len(fresh))
+
+
+def _moved(new: Sequence[Known], left: Sequence[Known]) -> tuple[set[int], set[int]]:
+    """Return the positions of what is the same on both sides, one file to one other."""
+    to, of = set[int](), set[int]()
+    there: dict[tuple[str, str], list[int]] = defaultdict(list)
+    here: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for entries, by in ((left, there), (new, here)):
+        for number, entry in enumerate(entries):
+            if entry.code:
+                by[entry.rule, entry.code].append(number)
+    for key, numbers in here.items():
+        old = there.get(key, [])
+        one_file = (
+            len({new[n].path for n in numbers}) == 1 and len({left[n].path for n in old}) == 1
+        )
+        if one_file:
+            pairs = list(zip(numbers, old, strict=False))
+            to |= {n for n, _ in pairs}
+            of |= {n for _, n in pairs}
+    return to, of
+
+
+def merged(findings: Iterable[Finding], before: Iterable[Known], searched: Searched) -> list[Known]:
+    """Return the entries of a new baseline; what was not searched stays as it is."""
+    paths = searched.paths
+    kept = [entry for entry in before if not searched.covers(entry, paths)]
+    return [*kept, *(known(f, searched.path(f.path)) for f in findings)]

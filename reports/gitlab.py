@@ -1,0 +1,47 @@
+"""The code quality report of GitLab: what a merge request shows beside its lines."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from npufix.reports.notices import ERROR, NOTE, Notice, notices
+
+if TYPE_CHECKING:
+    from npufix.reports.gate_report import GateReport
+    from npufix.reports.report import Report
+    from npufix.reports.sources import Sources
+
+_SEVERITIES = {ERROR: "major", NOTE: "info"}
+
+
+def to_gitlab(made: Report | GateReport, sources: Sources) -> str:
+    """Return a report as GitLab reads it; what has no line of the repository is left out."""
+    seen: set[str] = set()
+    rows = [_row(notice, seen) for notice in notices(made, sources) if notice.path]
+    return msgspec.json.format(msgspec.json.encode(rows), indent=2).decode()
+
+
+def _row(notice: Notice, seen: set[str]) -> dict[str, object]:
+    # GitLab drops one of two rows with the same fingerprint.
+    number = 0
+    while (key := _salted(notice.fingerprint, number)) in seen:
+        number += 1
+    seen.add(key)
+    text = f"{notice.title}: {' '.join(notice.message.split())}"
+    return {
+        "description": text.encode("utf-8", "backslashreplace").decode(),
+        "check_name": notice.rule,
+        "fingerprint": key,
+        "severity": _SEVERITIES.get(notice.level, "minor"),
+        "location": {
+            "path": notice.path.encode("utf-8", "backslashreplace").decode(),
+            "lines": {"begin": notice.line},
+        },
+    }
+
+
+def _salted(fingerprint: str, number: int) -> str:
+    return sha256(f"{fingerprint}\0{number}".encode()).hexdigest()[:32]

@@ -1,0 +1,109 @@
+"""A baseline of a source: the slow patterns that are known, so that only new ones fail.
+
+One line a finding, sorted, without line numbers: a review shows what came and what went.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from npufix.reports.report import ReportError, tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from npufix.reports.report import Finding
+
+SCHEMA_VERSION = 1
+_REMEDY = "write it anew with npufix scan SOURCE --write-baseline FILE"
+
+
+class Known(msgspec.Struct, frozen=True, order=True):
+    """One finding, as far as it can be recognised later."""
+
+    rule: str
+    path: str
+    """From the repository on."""
+    function: str
+    code: str
+    """A digest of the rule, the function and the code, whatever the file is called."""
+    fingerprint: str = ""
+    """Of a baseline of runs, whose entries have no digest of the code."""
+
+    def __str__(self) -> str:
+        """Return the line of the file."""
+        return f"{self.rule}:{self.path}:{self.function}:{self.code}"
+
+
+class KnownFindings(msgspec.Struct, frozen=True):
+    """The file."""
+
+    tool: str
+    findings: list[str]
+    """``RULE:path:function:digest``, as often as it is found."""
+    schema: int = SCHEMA_VERSION
+
+
+def known(finding: Finding, path: str) -> Known:
+    """Return how a finding is recognised, whose file is at ``path``."""
+    code = " ".join(finding.code.split())
+    key = f"{finding.rule}\0{finding.function}\0{code}"
+    digest = sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    return Known(finding.rule, path, finding.function, digest[:16], finding.fingerprint)
+
+
+def to_json(entries: Iterable[Known]) -> str:
+    """Return a baseline as JSON, one line a finding, sorted."""
+    made = msgspec.to_builtins(KnownFindings(tool(), sorted(map(str, entries))))
+    head = {"schema": made.pop("schema"), **made}
+    return msgspec.json.format(msgspec.json.encode(head), indent=2).decode() + "\n"
+
+
+def from_json(text: str | bytes) -> list[Known]:
+    """Read the findings of a baseline: of a source, or of runs (``npufix baseline``).
+
+    Raises:
+        ReportError: it is none, is cut off, or of another schema.
+
+    """
+    try:
+        head = msgspec.json.decode(text, type=_Head)
+        if head.metrics is not msgspec.UNSET:
+            return _of_runs(text)
+        if head.schema != SCHEMA_VERSION:
+            raise ReportError(
+                f"baseline schema {head.schema}, {tool()} reads {SCHEMA_VERSION} -- {_REMEDY}"
+            )
+        lines = msgspec.json.decode(text, type=KnownFindings).findings
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ReportError(f"not a baseline: {error} -- {_REMEDY}") from error
+    return [_read(line) for line in lines]
+
+
+def _of_runs(text: str | bytes) -> list[Known]:
+    from npufix.reports import baseline  # noqa: PLC0415 - only for that kind
+
+    found = []
+    for line in baseline.from_json(text).findings:
+        rule, _, rest = line.partition(":")
+        path, _, fingerprint = rest.rpartition(":")
+        found.append(Known(rule, path, "", "", fingerprint))
+    return found
+
+
+def _read(line: str) -> Known:
+    parts = line.rsplit(":", 2)
+    rule, colon, path = parts[0].partition(":")
+    if len(parts) != 3 or not colon:  # noqa: PLR2004 - path, function, digest
+        raise ReportError(
+            f"not a baseline: findings holds {line!r}, not RULE:path:function:digest -- {_REMEDY}"
+        )
+    return Known(rule, path, parts[1], parts[2])
+
+
+class _Head(msgspec.Struct):
+    schema: int
+    metrics: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET

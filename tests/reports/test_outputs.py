@@ -1,0 +1,125 @@
+"""``--output FORMAT=FILE``: several at once, all or none, and clear words about what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+from gate_samples import finding, gated
+
+from npufix.advisor import outputs
+from npufix.reports.github import LARGEST_SUMMARY
+from npufix.reports.markdown_gate import MARKER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from click.testing import Result
+
+EVERY = tuple((name, Path(f"out.{name}")) for name in outputs.FORMATS)
+SOURCE = "import torch\n\n\ndef f(x, m: torch.Tensor):\n    return torch.repeat_interleave(x, 3)\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    (tmp_path / "a.py").write_text(SOURCE, encoding="utf-8")
+    return tmp_path
+
+
+def test_every_format_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outputs.write(EVERY, gated(), here)
+    assert {path.name for path in here.iterdir()} == {"a.py", *(str(path) for _, path in EVERY)}
+    assert all(path.read_text(encoding="utf-8") for _, path in EVERY)
+    said = capsys.readouterr()
+    assert said.out.startswith("FAIL: The step takes"), "the terminal gets it too"
+    assert said.err.count("Wrote ") == len(EVERY)
+    assert not list(here.glob(".*"))
+
+
+def test_the_standard_output_holds_what_goes_there_and_nothing_else(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outputs.write([("json", outputs.STDOUT), ("markdown", Path("a.md"))], gated(), here)
+    assert json.loads(capsys.readouterr().out)["verdict"] == "fail"
+    outputs.write([("terminal", outputs.STDOUT)], gated(), here)
+    assert capsys.readouterr().out.startswith("FAIL")
+
+
+def test_nothing_is_half_written(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "old.md").write_text("old", encoding="utf-8")
+    asked = [("markdown", Path("old.md")), ("sarif", Path("new.sarif"))]
+    written = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if "sarif" in path.name:
+            raise OSError(28, "No space left on device")
+        return written(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(outputs.OutputError) as caught:
+        outputs.write(asked, gated(), here)
+    assert "new.sarif: No space left on device; no report was written" in caught.value.message
+    assert {path.name for path in here.iterdir()} == {"a.py", "old.md"}
+    assert (here / "old.md").read_text(encoding="utf-8") == "old"
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["html=x.html"], "there is no format 'html'; there are terminal, markdown, github"),
+        (["x.txt"], "is not FORMAT=FILE"),
+        (["sarif="], "names no file"),
+        (["sarif=x", "json=./x"], "two outputs go to x"),
+        (["sarif=-", "json=-"], "only one output can go to the standard output"),
+        (["sarif=nowhere/x.sarif"], "there is no folder nowhere; create it first"),
+        (["sarif=."], "is a folder"),
+    ],
+)
+def test_what_cannot_work_is_said_before_the_work(here: Path, values: list[str], said: str) -> None:
+    assert here
+    with pytest.raises(click.BadParameter) as caught:
+        outputs.parse(None, None, tuple(values))  # type: ignore[arg-type]
+    assert said in caught.value.message
+
+
+def test_the_ending_names_the_format() -> None:
+    assert outputs.parse(None, None, ("a.md", "b.json", "c.sarif")) == (  # type: ignore[arg-type]
+        ("markdown", Path("a.md")),
+        ("json", Path("b.json")),
+        ("sarif", Path("c.sarif")),
+    )
+
+
+def test_a_step_summary_is_added_to_and_stays_below_its_limit(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = here / "summary.md"
+    summary.write_text("earlier\n" * 1000, encoding="utf-8")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    many = [finding(number=n, code="x" * 400) for n in range(3_000)]
+    outputs.write([("github", outputs.STDOUT)], gated(new_findings=many), here)
+    text = summary.read_text(encoding="utf-8")
+    assert text.startswith("earlier\n")
+    assert text.count(MARKER) == 1
+    assert len(text.encode()) < LARGEST_SUMMARY
+    assert "Cut here" in text
+    assert capsys.readouterr().out.count("::error ") == 10
+    # Named as an output of its own it is written once.
+    summary.unlink()
+    outputs.write([("github", Path("gh")), ("markdown", summary)], gated(), here)
+    assert summary.read_text(encoding="utf-8").count(MARKER) == 1
+
+
+def test_scan_and_diagnose_take_it(npufix_in: Callable[..., Result], here: Path) -> None:
+    done = npufix_in(here, "scan", "a.py", "-o", "github=-", "-o", "junit=a.xml", "-o", "a.md")
+    assert done.return_value == 0
+    assert done.stdout.startswith("::warning file=a.py,line=5,title=NPU203")
+    assert (here / "a.md").read_text(encoding="utf-8").startswith("# 1 slow pattern in 1 file")
+    assert isinstance(npufix_in(here, "diagnose", ".", "-o", "x=y").exception, click.UsageError)
+    both = npufix_in(here, "scan", "a.py", "--json", "-o", "sarif=-").exception
+    assert isinstance(both, click.UsageError)
