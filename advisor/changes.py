@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
-import shutil
-import subprocess
 import tokenize
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npufix.advisor.diff_reading import DiffError, FileDiff, applied, read_diff
+from npufix.advisor.git import repositories
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-_NO_GIT = "give a diff with --patch, or the original file with --against"
-_GIT_S = 120.0
+_PREFIXES = frozenset("abciow")
+"""The first folders that git makes up: ``a/model.py``, with diff.mnemonicPrefix ``w/model.py``."""
+NOTEBOOK = "a notebook: only Python files are compared"
+_BINARY = "the diff does not hold its lines"
+SUBMODULE = "a submodule: run npufix verify in it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,14 @@ class ChangedFile:
     root: Path
     original: str
     changed: str
+    data: tuple[bytes, bytes] = (b"", b"")
+    """Both, as they are stored."""
+
+    @property
+    def digests(self) -> tuple[str, str]:
+        """Return the SHA-256 of both."""
+        before, after = self.data
+        return hashlib.sha256(before).hexdigest(), hashlib.sha256(after).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +52,65 @@ class Changes:
     """What the files are compared with: ``HEAD``, ``change.diff``."""
     new: tuple[ChangedFile, ...] = ()
     """Their original text is empty."""
-    deleted: tuple[str, ...] = ()
+    deleted: tuple[ChangedFile, ...] = ()
+    """Their changed text is empty."""
+    unread: tuple[tuple[str, str], ...] = ()
+    """What else has changed and cannot be compared, and why."""
+
+    def without(self, left_out: Callable[[Path], bool]) -> Changes:
+        """Return the change of the other files."""
+        files = tuple(f for f in self.files if not left_out(f.path))
+        new = tuple(f for f in self.new if not left_out(f.path))
+        return replace(self, files=files, new=new)
+
+
+@dataclass
+class Collected:
+    """The files of a change so far."""
+
+    files: list[ChangedFile] = field(default_factory=list)
+    new: list[ChangedFile] = field(default_factory=list)
+    deleted: list[ChangedFile] = field(default_factory=list)
+    unread: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, name: str, path: Path, root: Path, versions: tuple[bytes, bytes]) -> None:
+        """Add a file with both of its versions, if they are text and not the same."""
+        if versions[0] == versions[1]:
+            return
+        try:
+            self.files.append(changed_file(name, path, root, *versions))
+        except DiffError as error:
+            self.unread.append((name, error.message))
+
+    def add_new(self, name: str, path: Path, root: Path, data: bytes) -> None:
+        """Add a file that was not there before."""
+        try:
+            self.new.append(changed_file(name, path, root, b"", data))
+        except DiffError as error:
+            self.unread.append((name, error.message))
+
+    def add_deleted(self, name: str, path: Path, root: Path, data: bytes) -> None:
+        """Add a file that is there no more."""
+        try:
+            self.deleted.append(changed_file(name, path, root, data, b""))
+        except DiffError as error:
+            self.unread.append((name, error.message))
+
+    def finished(self, against: str) -> Changes:
+        """Return the whole change."""
+        files, new = tuple(self.files), tuple(self.new)
+        return Changes(files, against, new, tuple(self.deleted), tuple(self.unread))
+
+
+def changed_file(name: str, path: Path, root: Path, before: bytes, after: bytes) -> ChangedFile:
+    """Return a file as Python reads its two versions.
+
+    Raises:
+        DiffError: one of them is no text.
+
+    """
+    texts = _text(before, name), _text(after, name)
+    return ChangedFile(name, path, root, *texts, (before, after))
 
 
 def from_patch(data: bytes, name: str, root: Path) -> Changes:
@@ -51,28 +120,36 @@ def from_patch(data: bytes, name: str, root: Path) -> Changes:
         DiffError: it is no diff, or one of other files.
 
     """
-    files: list[ChangedFile] = []
-    new: list[ChangedFile] = []
-    deleted: list[str] = []
-    roots = list(dict.fromkeys((root.resolve(), *_repository(root))))
+    found = Collected()
+    roots = list(dict.fromkeys((root.resolve(), *repositories(root))))
     for diff in read_diff(data):
-        shown = diff.new_path or diff.old_path
-        if not shown.endswith(".py"):
+        shown = _bare(diff.new_path or diff.old_path)
+        why = _cannot_be_read(diff, shown)
+        if why:
+            found.unread.append((shown, why))
+        elif not shown.endswith(".py"):
             continue
-        if diff.binary:
-            raise DiffError(f"{name} holds no lines of {shown}", "make it with git diff --text")
-        if not diff.new_path:
-            deleted.append(_bare(shown))
+        elif not diff.new_path:
+            before = applied(diff.reversed(), b"") or b""
+            found.add_deleted(shown, roots[0] / shown, roots[0], before)
         elif not diff.old_path:
-            relative, path = _bare(shown), roots[0] / _bare(shown)
-            text = _text(applied(diff, b"") or b"", relative)
-            new.append(ChangedFile(relative, path, roots[0], "", text))
+            found.add_new(shown, roots[0] / shown, roots[0], applied(diff, b"") or b"")
         elif diff.hunks:
-            files.append(_both(diff, name, roots))
-    return Changes(tuple(files), name, tuple(new), tuple(deleted))
+            found.add(*_both(diff, name, roots))
+    return found.finished(name)
 
 
-def _both(diff: FileDiff, name: str, roots: Sequence[Path]) -> ChangedFile:
+def _cannot_be_read(diff: FileDiff, shown: str) -> str:
+    if shown.endswith(".ipynb"):
+        return NOTEBOOK
+    if any(line.startswith(b"Subproject commit ") for h in diff.hunks for line in (*h.old, *h.new)):
+        return SUBMODULE
+    return _BINARY if diff.binary and shown.endswith(".py") else ""
+
+
+def _both(
+    diff: FileDiff, name: str, roots: Sequence[Path]
+) -> tuple[str, Path, Path, tuple[bytes, bytes]]:
     """Find the file that a diff is about, before it was applied or after."""
     undo = diff.reversed()
     found: list[Path] = []
@@ -86,9 +163,8 @@ def _both(diff: FileDiff, name: str, roots: Sequence[Path]) -> ChangedFile:
                 here = path.read_bytes()
                 other = applied(one, here)
                 if other is not None:
-                    before, after = (here, other) if forward else (other, here)
-                    texts = _text(before, relative), _text(after, relative)
-                    return ChangedFile(relative, path, root, *texts)
+                    versions = (here, other) if forward else (other, here)
+                    return relative, path, root, versions
     if not found:
         raise DiffError(
             f"{name} changes {_bare(diff.old_path)}, which is not below {roots[0]}",
@@ -105,84 +181,38 @@ def _spellings(path: str) -> list[str]:
     parts = Path(path).parts
     if ".." in parts or Path(path).is_absolute():
         return []
-    return [str(Path(*parts[1:])), path] if len(parts) > 1 else [path]
+    spellings = [str(Path(*parts[1:])), path] if len(parts) > 1 else [path]
+    return spellings if parts[0] in _PREFIXES else spellings[::-1]
 
 
 def _bare(path: str) -> str:
-    return path[2:] if path[:2] in {"a/", "b/", "i/", "w/", "c/", "o/"} else path
+    first, _, rest = path.partition("/")
+    return rest if rest and first in _PREFIXES else path
 
 
 def from_files(original: Path, changed: Path) -> Changes:
-    """Return the change from one file to another."""
-    texts = [_text(read(path), str(path)) for path in (original, changed)]
-    root = changed.resolve().parent
-    file = ChangedFile(str(changed), changed.resolve(), root, *texts)
+    """Return the change from one file to another.
+
+    Raises:
+        DiffError: one of them cannot be read, or is no Python file.
+
+    """
+    for path in (original, changed):
+        require_python(path)
+    root, path = changed.resolve().parent, changed.resolve()
+    file = changed_file(str(changed), path, root, read(original), read(changed))
     return Changes((file,), str(original))
 
 
-def from_git(paths: Sequence[Path], revision: str) -> Changes:
-    """Return what the working tree has changed since ``revision``, below ``paths``.
-
-    Raises:
-        DiffError: there is no repository, no such revision or no such file.
-
-    """
-    for path in paths:
-        if not path.exists():
-            raise DiffError(f"no file {path}", "name a file or folder of the working tree")
-    folder = paths[0] if paths[0].is_dir() else paths[0].parent
-    top = next(_repository(folder), None)
-    if top is None:
-        raise DiffError(f"{folder} is in no git repository", _NO_GIT)
-    wanted = [path.resolve() for path in paths]
-    files: list[ChangedFile] = []
-    new: list[ChangedFile] = []
-    deleted: list[str] = []
-    for status, old, now in _statuses(top, revision):
-        path = top / now
-        if not now.endswith(".py") or not any(path.is_relative_to(w) for w in wanted):
-            continue
-        if status == "D":
-            deleted.append(now)
-        elif status == "A":
-            new.append(ChangedFile(now, path, top, "", _text(read(path), now)))
-        else:
-            before = _text(_git(top, "show", f"{revision}:{old}"), old)
-            files.append(ChangedFile(now, path, top, before, _text(read(path), now)))
-    return Changes(tuple(files), revision, tuple(new), tuple(deleted))
-
-
-def _statuses(top: Path, revision: str) -> Iterator[tuple[str, str, str]]:
-    """Yield a letter, the old and the new path of each file that git says is another one."""
-    out = _git(top, "diff", "--name-status", "-z", "-M", "--no-ext-diff", revision, "--")
-    words = iter(out.decode("utf-8", "surrogateescape").split("\0"))
-    for status in words:
-        if status:
-            old = next(words)
-            yield status[0], old, next(words) if status[0] in "RC" else old
-
-
-def _repository(folder: Path) -> Iterator[Path]:
-    """Yield the top of the repository that a folder is in, if it is in one."""
-    if shutil.which("git") is None:
-        return
-    done = _run_git(folder, ("rev-parse", "--show-toplevel"))
-    if done.returncode == 0:
-        yield Path(done.stdout.decode("utf-8", "surrogateescape").strip()).resolve()
-
-
-def _git(top: Path, *words: str) -> bytes:
-    done = _run_git(top, words)
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        why = said[0].removeprefix("fatal: ") if said else "it failed"
-        raise DiffError(f"git {words[0]}: {why}", "name a revision of the repository")
-    return done.stdout
-
-
-def _run_git(folder: Path, words: Iterable[str]) -> subprocess.CompletedProcess[bytes]:
-    command = ["git", "-C", str(folder), *words]
-    return subprocess.run(command, capture_output=True, check=False, timeout=_GIT_S)  # noqa: S603 - git itself
+def require_python(path: Path) -> None:
+    """Refuse a file that is none of Python."""
+    if path.suffix == ".ipynb":
+        raise DiffError(
+            f"{path} is a notebook: only Python files are compared",
+            "convert both versions with jupyter nbconvert --to script",
+        )
+    if path.suffix != ".py":
+        raise DiffError(f"{path} is no Python file", "name files that end in .py, or folders")
 
 
 def read(path: Path) -> bytes:

@@ -83,6 +83,8 @@ class Branches:
 
     npu: set[int] = field(default_factory=set)
     others: set[int] = field(default_factory=set)
+    tests: set[int] = field(default_factory=set)
+    """The tests themselves: on one device they are answered in one way only."""
 
 
 def branches(text: str) -> Branches:
@@ -107,6 +109,8 @@ def _sort(block: Sequence[ast.stmt], found: Branches) -> None:
         if not isinstance(statement, ast.If) or said is None:
             continue
         when_true, when_false = (found.npu, found.others) if said else (found.others, found.npu)
+        end = statement.test.end_lineno or statement.lineno
+        found.tests.update(range(statement.lineno, end + 1))
         _add(statement.body, when_true)
         # After a branch that leaves, the rest of the block is the other one.
         leaves = isinstance(statement.body[-1], _LEAVES)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.advisor.verdicts import NO_LAUNCH_SAVED, shown, with_launches_judged
+from npufix.advisor.verdicts import shown
+from npufix.advisor.worth import Worth, prices, worth
 from npufix.rewriters.imports import imports_torch_npu
 from npufix.rewriters.patch import FileChange, unified_diff
 from npufix.rewriters.sites import Basis, Site, find_sites
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from npufix.advisor.findings import Located
     from npufix.advisor.result import Diagnosis
     from npufix.advisor.source_tree import SourceFile, SourceTree
+    from npufix.advisor.worth import Prices
     from npufix.reports import report
 
 # Weights are floating point, so tensors of the same dtype are as well.
@@ -55,22 +57,28 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
     """Verify the findings that may be written and compose the patch of the proven ones."""
     portable = options.portable
     if portable is None:
-        portable = not _needs_npu(tree)
+        portable = not needs_npu(tree)
     allowed = tree.configuration.allow
-    chosen = [item for item in diagnosis.found if _may_be_written(item, allowed)]
+    chosen = [item for item in diagnosis.found if may_be_written(item, allowed)]
     jobs = [_job(item, tree, diagnosis, portable=portable) for item in chosen]
     found = verify(jobs, options.settings) if jobs else []
-    verdicts = {
-        item: with_launches_judged(verdict, item.site.rule.replaces, item.site.rule.becomes)
-        for item, verdict in zip(chosen, found, strict=True)
-    }
+    verdicts = dict(zip(chosen, found, strict=True))
+    weighed = {item: _worth(item, verdict, diagnosis) for item, verdict in verdicts.items()}
     accepted = {Status.EQUIVALENT} | ({Status.NOT_VERIFIED} if options.unverified else set())
     proven = [item for item in chosen if verdicts[item].status in accepted]
-    idle = [item for item in proven if verdicts[item].reason == NO_LAUNCH_SAVED]
-    left_out = set() if options.unverified else set(idle)
+    idle = {item for item in proven if not weighed[item].pays}
+    left_out = set() if options.unverified else idle
     changes, failed = _compose([item for item in proven if item not in left_out], portable=portable)
-    failed |= dict.fromkeys(left_out, f"it {NO_LAUNCH_SAVED}; --unverified writes it")
-    findings = [_judged(item, verdicts.get(item), failed.get(item, "")) for item in diagnosis.found]
+    failed |= {i: f"{weighed[i].why}; --unverified writes it" for i in left_out}
+    findings = [
+        _judged(
+            item,
+            verdicts.get(item),
+            Worth() if item in left_out else weighed.get(item, Worth()),  # else it is said twice
+            failed.get(item, ""),
+        )
+        for item in diagnosis.found
+    ]
     written = [
         finding
         for item, finding in zip(diagnosis.found, findings, strict=True)
@@ -79,7 +87,7 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
     return Patched(tuple(findings), tuple(written), tuple(changes), unified_diff(changes))
 
 
-def _needs_npu(tree: SourceTree) -> bool:
+def needs_npu(tree: SourceTree) -> bool:
     """Tell whether the program cannot start without torch_npu: then no fallback is needed."""
     for file in tree.files.values():
         if "torch_npu" in file.text:
@@ -92,7 +100,8 @@ def _needs_npu(tree: SourceTree) -> bool:
     return False
 
 
-def _may_be_written(item: Located, allowed: frozenset[str]) -> bool:
+def may_be_written(item: Located, allowed: frozenset[str]) -> bool:
+    """Tell whether a change is one to verify: nothing about it is open but what is allowed."""
     site = item.site
     names = {condition.name for condition in site.open_conditions}
     return site.rewrite is not None and not site.rule.advice and names <= allowed
@@ -122,20 +131,20 @@ def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: boo
         floating=site.rule.table == "fusion"
         or site.rule.floats_only
         or any(p.condition.name == _SAME_DTYPE for p in site.proofs),
-        probe=site.rewrite.probe,
-        vouched=_promised(site),
+        probes=(site.rewrite.probe,) if site.rewrite.probe else (),
+        vouched=promised(site),
         inference=any(p.condition.excludes_gradients for p in site.proofs),
     )
 
 
-def _promised(site: Site) -> tuple[str, ...]:
+def promised(site: Site) -> tuple[str, ...]:
     """Return the conditions that the verifier has to take for granted.
 
     Those that the user vouches for, and which activation a configuration selects: the verifier
     makes up another one.
     """
     return tuple(
-        proof.condition.name
+        proof.condition.meaning or proof.condition.name
         for proof in site.proofs
         if proof.basis is Basis.OPEN or proof.condition.name.startswith(_ACTIVATION)
     )
@@ -194,7 +203,17 @@ def _is_guarded(site: Site) -> bool:
     return site.rewrite is not None and site.rewrite.portable != site.rewrite.direct
 
 
-def _judged(item: Located, verdict: Verdict | None, problem: str) -> report.Finding:
+def _worth(item: Located, verdict: Verdict, diagnosis: Diagnosis) -> Worth:
+    """Decide whether a change pays, by the times of the dump if there is one."""
+
+    def known() -> Prices | None:
+        evidence = diagnosis.evidence
+        return None if evidence is None else prices(evidence, item.file.relative, item.site)
+
+    return worth(verdict, item.site.rule, known)
+
+
+def _judged(item: Located, verdict: Verdict | None, weighed: Worth, problem: str) -> report.Finding:
     """Return the finding with its verdict and its own diff."""
     finding, site = item.finding, item.site
     diff = ""
@@ -202,7 +221,7 @@ def _judged(item: Located, verdict: Verdict | None, problem: str) -> report.Find
         after = item.file.encode(site.rewrite.direct)
         change = FileChange(item.file.path, item.file.relative, item.file.data, after)
         diff = unified_diff([change])
-    judged = None if verdict is None else shown(verdict)
+    judged = None if verdict is None else shown(verdict, weighed.why)
     return msgspec.structs.replace(
         finding, diff=diff, verdict=judged, problem=problem or finding.problem
     )

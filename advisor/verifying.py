@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.advisor.changed_functions import Touched, callers, touched
 from npufix.advisor.device_branches import as_on_npu, branches
 from npufix.advisor.diff_reading import DiffError
+from npufix.advisor.imported_files import leads_to_another
+from npufix.advisor.vouching import Promises
 from npufix.rewriters.verdict import Status, Verdict
 from npufix.rewriters.verification import Job, Settings, verify
 from npufix.rewriters.verification.grounds import Ground
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from npufix.advisor.changes import ChangedFile, Changes
+    from npufix.advisor.recorded_inputs import Recording
+    from npufix.rewriters.verification import RecordedOp
 
-_IMPORTS = re.compile(r"^\s*(?:from|import)\s[^(\n]*(?:\([^)]*\))?", re.MULTILINE)
 _MOST_CALLERS = 3
 _WORST_FIRST = (Status.REFUTED, Status.NOT_VERIFIED, Status.EQUIVALENT)
 
@@ -38,13 +40,45 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class Given:
+    """What the user knows of the program."""
+
+    allow: frozenset[str] = frozenset()
+    """Conditions that the user vouches for."""
+    recording: Recording | None = None
+    """Of the program, before the change or after it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Subject:
+    """A changed file, with what is known of it."""
+
     file: ChangedFile
-    touched: Touched
-    others: tuple[OtherFile, ...] = ()
+    others: tuple[OtherFile, ...]
     """Files of the same change that it may import."""
+    promises: Promises
+    recording: Recording | None
+
+    def recorded(self, qualname: str) -> tuple[RecordedOp, ...]:
+        """Return what the dump recorded in a function."""
+        return self.recording.of(self.file, qualname) if self.recording else ()
+
+    @property
+    def torch_npu(self) -> str:
+        """The version of the program."""
+        return (self.recording.torch_npu if self.recording else "") or installed("torch-npu")
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    about: _Subject
+    touched: Touched
     called: str = ""
     """The function to call instead, which calls it."""
+
+    @property
+    def file(self) -> ChangedFile:
+        return self.about.file
 
     @property
     def jobs(self) -> list[Job]:
@@ -56,11 +90,15 @@ class _Question:
             return [self._job(file.original, file.changed, before, after)]
         old, new = branches(file.original), branches(file.changed)
         return [
-            self._job(npu_before, npu_after, *_without(before, old.others, after, new.others)),
+            self._job(
+                npu_before,
+                npu_after,
+                *_without(before, old.others | old.tests, after, new.others | new.tests),
+            ),
             self._job(
                 file.original,
                 file.changed,
-                *_without(before, old.npu, after, new.npu),
+                *_without(before, old.npu | old.tests, after, new.npu | new.tests),
                 on_host=True,
             ),
         ]
@@ -74,20 +112,26 @@ class _Question:
         *,
         on_host: bool = False,
     ) -> Job:
-        lines = changed.splitlines()
+        lines = changed.split("\n")
         text = "\n".join(lines[n - 1] for n in after if n <= len(lines))
+        qualname = self.called or self.touched.qualname
+        promise = self.about.promises.of(self.touched.qualname)
         return Job(
             path=str(self.file.path),
             root=str(self.file.root),
             original=original,
             patched=changed,
-            qualname=self.called or self.touched.qualname,
+            qualname=qualname,
             lines_original=before,
             lines_patched=after,
+            recorded=self.about.recorded(qualname),
             # Operators of torch_npu take no integers, whatever the eager code would do with them.
             floating="npu_" in text,
-            torch_npu_version=installed("torch-npu"),
-            others=self.others,
+            torch_npu_version=self.about.torch_npu,
+            probes=promise.probes,
+            vouched=promise.names,
+            others=self.about.others,
+            by_hand=True,
             on_host=on_host,
         )
 
@@ -98,23 +142,32 @@ def _without(
     return tuple(n for n in before if n not in less), tuple(n for n in after if n not in minus)
 
 
-def check(changes: Changes, settings: Settings) -> list[Checked]:
+def check(changes: Changes, settings: Settings, given: Given | None = None) -> list[Checked]:
     """Return a verdict on every function that a change touches.
 
     Raises:
-        DiffError: a file is no Python, before or after.
+        DiffError: the only file is no Python, before or after.
 
     """
-    asked = [
-        _Question(file, one, others)
-        for file in changes.files
-        for others in [_others(file, changes)]
-        for one in _touched(file)
-    ]
+    given = given or Given()
+    asked: list[_Question] = []
+    unread = list(changes.unread)
+    for file in changes.files:
+        try:
+            functions = _touched(file)
+        except DiffError as error:
+            if len(changes.files) == 1 and not unread:
+                raise
+            unread.append((file.name, error.message))
+            continue
+        recording = given.recording
+        promises = Promises(file, given.allow, recording.proofs(file) if recording else None)
+        about = _Subject(file, _others(file, changes), promises, recording)
+        asked += [_Question(about, one) for one in functions]
     verdicts = _verdicts([q for q in asked if not q.touched.reason], settings)
     # What cannot be called with invented arguments may be reached through what calls it.
     through = [
-        _Question(q.file, q.touched.entered, q.others, caller)
+        _Question(q.about, q.touched.entered, caller)
         for q, verdict in verdicts.items()
         if verdict.status is Status.NOT_VERIFIED and verdict.on != Ground.NONE.value
         for caller in callers(q.file.original, q.file.changed, q.touched.qualname)[:_MOST_CALLERS]
@@ -125,19 +178,23 @@ def check(changes: Changes, settings: Settings) -> list[Checked]:
         told = [v for v in found if v.status is not Status.NOT_VERIFIED]
         if told:
             verdicts[question] = min(told, key=lambda v: _WORST_FIRST.index(v.status))
-    return [_checked(q, verdicts.get(q)) for q in asked] + [_gone(name) for name in changes.deleted]
+    unread += [(file.name, "it is deleted") for file in changes.deleted]
+    return [_checked(q, verdicts.get(q)) for q in asked] + [_unread(*one) for one in unread]
 
 
 def _others(file: ChangedFile, changes: Changes) -> tuple[OtherFile, ...]:
-    """Return the files of a change, if what one of them imports may be another of them."""
-    every = (*changes.files, *changes.new)
-    imports = _IMPORTS.findall(f"{file.original}\n{file.changed}")
-    words = set(re.findall(r"\w+", " ".join(imports)))
-    names = {f.path.parent.name if f.path.stem == "__init__" else f.path.stem for f in every}
-    if not words & (names - {file.path.stem}):
+    """Return the files of a change, if what one of them imports leads to another of them."""
+    every = (*changes.files, *changes.new, *changes.deleted)
+    texts = {f.path: (f.original, f.changed) for f in every}
+    if not leads_to_another(file.path, texts, file.root):
         return ()
     return tuple(
-        OtherFile(str(f.path), None if f in changes.new else f.original, f.changed) for f in every
+        OtherFile(
+            str(f.path),
+            None if f in changes.new else f.original,
+            None if f in changes.deleted else f.changed,
+        )
+        for f in every
     )
 
 
@@ -185,8 +242,8 @@ def _checked(question: _Question, verdict: Verdict | None) -> Checked:
     return Checked(question.file.name, one.line, one.qualname, verdict)
 
 
-def _gone(name: str) -> Checked:
-    return Checked(name, 1, "the whole file", _not_verified("", "it is deleted"))
+def _unread(name: str, why: str) -> Checked:
+    return Checked(name, 1, "the whole file", _not_verified("", why))
 
 
 def _not_verified(scope: str, reason: str) -> Verdict:

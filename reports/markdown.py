@@ -6,6 +6,8 @@ import html
 import re
 from typing import TYPE_CHECKING
 
+from npufix.reports import language
+from npufix.reports.language import tr
 from npufix.reports.wording import (
     coverage_text,
     environment_text,
@@ -14,31 +16,41 @@ from npufix.reports.wording import (
     launches,
     milliseconds,
     plain,
+    times,
     totals_text,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from npufix.reports.report import Finding, HotLine, HotModule, HotShape, Rank, Report, StepSplit
+    from npufix.reports.report import (
+        Finding,
+        HotLine,
+        HotModule,
+        HotShape,
+        Rank,
+        Report,
+        StepSplit,
+        Verdict,
+    )
 
 
 def to_markdown(report: Report) -> str:
     """Return a report as Markdown; names from the dump are escaped."""
-    return "\n".join(_lines(report)) + "\n"
+    return "\n".join(language.markdown(_lines(report))) + "\n"
 
 
 def _lines(report: Report) -> Iterator[str]:
-    yield f"# {_text(report.headline)}"
+    yield f"# {text(report.headline)}"
     yield ""
-    yield f"- dump: {_code(report.dump)}" if report.dump else "- no dump, source only"
+    yield f"- dump: {code(report.dump)}" if report.dump else "- no dump, source only"
     if report.source:
-        yield f"- source: {_code(report.source)}"
+        yield f"- source: {code(report.source)}"
     if report.environment is not None:
         if known := environment_text(report.environment):
-            yield f"- environment: {_text(known)}"
+            yield f"- environment: {text(known)}"
         if report.environment.simulated:
-            yield f"- **simulated**: {_text(report.environment.simulated)}"
+            yield f"- **simulated**: {text(report.environment.simulated)}"
     yield f"- made by {report.tool}"
     yield from _ranks(report.ranks)
     yield from _split(report)
@@ -56,11 +68,11 @@ def _gaps(report: Report) -> Iterator[str]:
     if report.problems:
         yield from ("", "## Partial", "")
         for problem in report.problems:
-            yield f"- {_code(problem.where)}: {_text(problem.what)} — {_text(problem.remedy)}"
+            yield f"- {code(problem.where)}: {text(problem.what)} — {text(problem.remedy)}"
     if report.not_recorded:
         yield from ("", "## Not recorded", "")
         for part in report.not_recorded:
-            yield f"- {_text(part.name)}: {_text(part.value)}"
+            yield f"- {text(part.name)}: {text(part.value)}"
     if report.collect:
         yield from ("", "This collects it:", "", "```python", report.collect.rstrip("\n"), "```")
 
@@ -75,7 +87,7 @@ def _ranks(ranks: Sequence[Rank]) -> Iterator[str]:
         times = (row.computing_ns, row.exposed_communication_ns, row.free_ns)
         cells = ["" if ns is None else milliseconds(ns) for ns in times]
         name = "?" if row.rank is None else str(row.rank)
-        note = "**diagnosed here**" if row.diagnosed else _text(row.problem)
+        note = "**diagnosed here**" if row.diagnosed else text(row.problem)
         yield "| " + " | ".join([name, *cells, note]) + " |"
 
 
@@ -116,7 +128,7 @@ def _hot_operators(report: Report) -> Iterator[str]:
     yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|---|---|"
     for op in report.hot_operators:
         cells = [
-            _code(op.type),
+            code(op.type),
             op.core,
             f"{op.calls:,}",
             milliseconds(op.total_ns),
@@ -127,8 +139,8 @@ def _hot_operators(report: Report) -> Iterator[str]:
             f"{op.share:.1%}",
             f"{op.share_of_step:.1%}" if op.share_of_step else "",
             op.bound,
-            _code(op.where) if op.where else "",
-            _text(few_tensors(op.shapes)),
+            code(op.where) if op.where else "",
+            text(few_tensors(op.shapes)),
         ]
         yield "| " + " | ".join(cells) + " |"
 
@@ -140,7 +152,7 @@ def _hot_shapes(shapes: Sequence[HotShape]) -> Iterator[str]:
     yield "| Type | shapes | calls | total | mean | share |"
     yield "|---|---|---:|---:|---:|---:|"
     for hot in shapes:
-        what = f"{_code(hot.type)} | {_text(few_tensors(hot.shapes))} | {hot.calls:,}"
+        what = f"{code(hot.type)} | {text(few_tensors(hot.shapes))} | {hot.calls:,}"
         spent = f"{milliseconds(hot.total_ns)} | {milliseconds(hot.mean_ns)}"
         yield f"| {what} | {spent} | {hot.share:.1%} |"
 
@@ -152,10 +164,10 @@ def _hot_lines(lines: Sequence[HotLine]) -> Iterator[str]:
     yield "| line | function | level | through | calls | total | share | Types |"
     yield "|---|---|---|---|---:|---:|---:|---|"
     for hot in lines:
-        via = _code(hot.via) if hot.via else ""
-        place = f"{_code(f'{hot.path}:{hot.line}')} | {_code(hot.function)} | {hot.level} | {via}"
+        via = code(hot.via) if hot.via else ""
+        place = f"{code(f'{hot.path}:{hot.line}')} | {code(hot.function)} | {hot.level} | {via}"
         spent = f"{hot.calls:,} | {milliseconds(hot.total_ns)} | {hot.share:.1%}"
-        yield f"| {place} | {spent} | {', '.join(map(_code, hot.types))} |"
+        yield f"| {place} | {spent} | {', '.join(map(code, hot.types))} |"
 
 
 def _hot_modules(modules: Sequence[HotModule]) -> Iterator[str]:
@@ -165,56 +177,55 @@ def _hot_modules(modules: Sequence[HotModule]) -> Iterator[str]:
     yield "|---|---:|---:|---:|---|"
     for hot in modules:
         spent = f"{hot.calls:,} | {milliseconds(hot.total_ns)} | {hot.share:.1%}"
-        yield f"| {_code(hot.module)} | {spent} | {', '.join(map(_code, hot.types))} |"
+        yield f"| {code(hot.module)} | {spent} | {', '.join(map(code, hot.types))} |"
 
 
 def _run_finding(number: int, finding: Finding) -> Iterator[str]:
-    yield from ("", f"## {number}. {finding.rule} {_text(finding.summary)}", "")
-    yield _text(finding.what)
+    yield from ("", f"## {number}. {finding.rule} {text(finding.summary)}", "")
+    yield text(finding.what)
     yield ""
     if finding.saving is not None:
-        yield f"- saves {interval(finding.saving)} per step ({_text(finding.saving.basis)})"
+        yield f"- saves {interval(finding.saving)} per step ({text(finding.saving.basis)})"
     for fact in finding.evidence:
-        yield f"- {_text(fact.name)}: {_text(fact.value)}"
+        yield f"- {text(fact.name)}: {text(fact.value)}"
     for place in finding.places:
         spent = f"{milliseconds(place.cost_ns)}, {place.calls:,} calls"
-        yield f"- {_code(f'{place.path}:{place.line}')} in {_code(place.function)}: {spent}"
+        yield f"- {code(f'{place.path}:{place.line}')} in {code(place.function)}: {spent}"
     yield ""
-    yield from (f"{_text(line)}  " for line in finding.advice.splitlines())
+    yield from (f"{text(line)}  " for line in finding.advice.splitlines())
 
 
 def _finding(number: int, finding: Finding) -> Iterator[str]:
-    yield from ("", f"## {number}. {finding.rule} {_text(finding.summary)}", "")
-    yield f"{_code(finding.place)} in {_code(finding.function)}, **{finding.safety}**"
+    yield from ("", f"## {number}. {finding.rule} {text(finding.summary)}", "")
+    yield f"{code(finding.place)} in {code(finding.function)}, **{finding.safety}**"
     if finding.device_ns:
-        kernels = ", ".join(map(_code, finding.kernels))
+        kernels = ", ".join(map(code, finding.kernels))
         yield ""
         yield (
             f"- {milliseconds(finding.device_ns)} per step ({finding.share:.1%}), "
             f"{finding.calls} launches of {kernels}"
         )
     if finding.saving is not None:
-        yield f"- saves {interval(finding.saving)} per step ({_text(finding.saving.basis)})"
+        yield f"- saves {interval(finding.saving)} per step ({text(finding.saving.basis)})"
     for condition in finding.conditions:
         basis = "**to be vouched for**" if condition.basis == "open" else condition.basis
-        yield f"- {_code(condition.name)} ({basis}): {_text(condition.text)}"
+        yield f"- {code(condition.name)} ({basis}): {text(condition.text)}"
     if finding.problem:
-        yield f"- not written: {_text(finding.problem)}"
+        yield f"- not written: {text(finding.problem)}"
     if finding.verdict is not None:
         verdict = finding.verdict
         ground = f"{verdict.on}: {verdict.ground}" if verdict.on != "none" else verdict.ground
         said = dict.fromkeys((verdict.reason, verdict.counterexample, ground))
         notes = "; ".join(note for note in said if note)
-        scope = _code(verdict.scope)
-        yield f"- **{verdict.status}** in {verdict.cases} runs of {scope}: {_text(notes)}"
-        if verdict.launches is not None:
-            yield f"- {_text(launches(verdict.launches))}"
+        scope = code(verdict.scope)
+        yield f"- **{verdict.status}** in {verdict.cases} runs of {scope}: {text(notes)}"
+        yield from _on_device(verdict)
         if verdict.measures:
             yield from ("", "| compared | dtype | error of the original | of the patch |")
             yield "|---|---|---:|---:|"
             for m in verdict.measures:
                 yield (
-                    f"| {_text(m.what)} | {m.dtype} | {m.error_original:.2g} "
+                    f"| {text(m.what)} | {m.dtype} | {m.error_original:.2g} "
                     f"| {m.error_patched:.2g} |"
                 )
     if finding.diff:
@@ -222,10 +233,22 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
         yield from ("", f"{fence}diff", finding.diff.rstrip("\n"), fence)
 
 
-def _code(text: str) -> str:
-    return f"`{plain(text).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+def _on_device(verdict: Verdict) -> Iterator[str]:
+    """Yield what was seen of the device, and what that has decided."""
+    if verdict.launches is not None:
+        yield f"- {text(launches(verdict.launches))}"
+    if verdict.times is not None:
+        yield f"- {text(times(verdict.times))}"
+    if verdict.worth:
+        yield f"- {text(verdict.worth)}"
 
 
-def _text(text: str) -> str:
-    escaped = html.escape(plain(text), quote=False)
+def code(name: str) -> str:
+    """Return a name as code; nothing in it is markup."""
+    return f"`{plain(name).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+
+
+def text(words: str) -> str:
+    """Return words with everything escaped that Markdown or HTML would read as markup."""
+    escaped = html.escape(tr(plain(words)), quote=False)
     return re.sub(r"([\\`*_\[\]|])", r"\\\1", escaped)

@@ -196,6 +196,25 @@ class Launches(msgspec.Struct, frozen=True):
     """How many fewer there are after the change, gradients included."""
 
 
+class Timing(msgspec.Struct, frozen=True):
+    """How long one version took on a device, in microseconds: median and quartiles."""
+
+    median_us: float
+    low_us: float
+    high_us: float
+
+
+class Times(msgspec.Struct, frozen=True):
+    """How long both versions took on a device, run in turn."""
+
+    original: Timing
+    patched: Timing
+    repetitions: int
+    case: str
+    """What they were called with."""
+    with_backward: bool = False
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """What running both versions has shown: equivalent, refuted or not verified."""
 
@@ -212,6 +231,10 @@ class Verdict(msgspec.Struct, frozen=True):
     """The counterexample as a Python program, "" if there is none."""
     launches: Launches | None = None
     """None where nothing records them."""
+    times: Times | None = None
+    """None but on a real device."""
+    worth: str = ""
+    """What decided whether an equal change is offered, with its figures; "" if nothing had to."""
 
 
 class Fact(msgspec.Struct, frozen=True):

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from npufix.reports.language.terminal import Verbatim
 from npufix.reports.terminal_text import indented
-from npufix.reports.wording import counted, interval, launches, milliseconds, plain, signed
+from npufix.reports.wording import counted, interval, launches, milliseconds, plain, signed, times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,12 +45,12 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
         if finding.problem:
             indented(f"not written: {finding.problem}", console)
         if finding.replacement:
-            indented(Text("\n".join(map(plain, signed(finding.code, "-"))), "red"), console)
+            indented(Verbatim("\n".join(map(plain, signed(finding.code, "-"))), "red"), console)
             indented(
-                Text("\n".join(map(plain, signed(finding.replacement, "+"))), "green"), console
+                Verbatim("\n".join(map(plain, signed(finding.replacement, "+"))), "green"), console
             )
         else:
-            indented(Text("\n".join(map(plain, signed(finding.code, " ")))), console)
+            indented(Verbatim("\n".join(map(plain, signed(finding.code, " ")))), console)
         if finding.verdict is not None:
             show_verdict(finding.verdict, console, details=details)
     code = (f for f in findings if f.kind == "code")
@@ -112,6 +113,10 @@ def show_verdict(verdict: Verdict, console: Console, *, details: bool) -> None:
     indented(text, console)
     if verdict.launches is not None:
         indented(plain(launches(verdict.launches)), console)
+    if verdict.times is not None:
+        indented(plain(times(verdict.times)), console)
+    if verdict.worth:
+        indented(plain(verdict.worth), console)
     if details:
         for m in verdict.measures:
             indented(

@@ -46,6 +46,32 @@ class Launches:
 
 
 @dataclass(frozen=True, slots=True)
+class Timing:
+    """How long one version took, in microseconds: median, and the quarters around it."""
+
+    median_us: float
+    low_us: float
+    high_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How long both versions took on a device, run in turn."""
+
+    original: Timing
+    patched: Timing
+    repetitions: int
+    case: str
+    """What they were called with."""
+    with_backward: bool = False
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the change is slower by more than the times vary."""
+        return self.patched.low_us > self.original.high_us
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether a change computes the same, on what ground, and with which figures."""
 
@@ -68,3 +94,5 @@ class Verdict:
     """Not verified for a reason of the ground, not of the code: another ground may say more."""
     script: str = ""
     """The counterexample as a Python program that shows it; empty if there is none."""
+    times: Times | None = None
+    """Measured on a real device only."""

@@ -372,7 +372,10 @@ _LETTERS = (*_ALWAYS, SAME_HEADS)
 _HEADS_SECOND = (
     *_ALWAYS,
     Condition(
-        SAME_HEADS.name, SAME_HEADS.text, lambda site: site.same_heads("q", "k", "v", heads=2)
+        SAME_HEADS.name,
+        SAME_HEADS.text,
+        lambda site: site.same_heads("q", "k", "v", heads=2),
+        meaning="same-heads-third",
     ),
 )
 _ANY_RANK = (*_LETTERS, FOUR_DIMENSIONAL)

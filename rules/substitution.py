@@ -229,6 +229,8 @@ class Condition:
     """One sentence that a user can decide on."""
     holds: Callable[[Site], bool | None]
     """True: proven at this site; False: the rewrite would be wrong; None: not known."""
+    meaning: str = ""
+    """What the verifier checks on the operands, where the name has several meanings."""
 
     @property
     def excludes_gradients(self) -> bool:

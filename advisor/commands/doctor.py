@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from npufix.advisor.commands import common
+from npufix.advisor.loudness import is_quiet
+from npufix.advisor.speaking import say
 
 if TYPE_CHECKING:
     from npufix.reports.doctor import Diagnosis
@@ -29,14 +31,18 @@ Examples:
 def command(*, as_json: bool) -> None:
     """Say what changes can be verified on here, and what to install for more.
 
-    Nothing is imported or executed: the installed packages, folders and devices are looked at.
+    Nothing of torch is imported or executed: the installed packages, folders and devices are
+    looked at, and the libraries for a virtual NPU are written if torch_npu is there.
     """
-    from npufix.reports.doctor import show, to_json  # noqa: PLC0415 - not needed for --help
+    from npufix.reports.doctor import headline, show, to_json  # noqa: PLC0415 - not needed for --help
+    from npufix.rewriters.verification.grounds import tried  # noqa: PLC0415 - same
     from npufix.rewriters.verification.machine import survey  # noqa: PLC0415 - same
 
-    found = _diagnosis(survey())
+    found = _diagnosis(tried(survey()))
     if as_json:
         common.print_json(to_json(found))
+    elif is_quiet():
+        say(headline(found), err=False)
     else:
         show(found, common.console())
 

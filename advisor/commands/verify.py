@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from npufix.advisor.commands import common
+from npufix.advisor.loudness import is_quiet
+from npufix.advisor.speaking import say
 
 if TYPE_CHECKING:
     from npufix.advisor.changes import Changes
+    from npufix.advisor.configuration import Configuration
+    from npufix.advisor.recorded_inputs import Recording
     from npufix.advisor.verifying import Checked
     from npufix.reports.verification import Verification
 
@@ -40,6 +44,12 @@ Exit status: 0 everything is equivalent, 1 something is refuted,
               " Default: HEAD.")  # fmt: skip
 @click.option("--source", type=common.PATH, default=Path(), show_default=True,
               help="Folder that the paths of the diff start from.")  # fmt: skip
+@click.option("--dump", type=common.PATH, metavar="DUMP",
+              help="A dump of the program, before the change or after it: its shapes and dtypes"
+              " are tried first.")  # fmt: skip
+@common.rank_option
+@common.path_map_option
+@common.allow_option
 @common.on_option
 @common.chip_option
 @common.counterexample_option
@@ -51,6 +61,10 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     patch: Path | None,
     against: str | None,
     source: Path,
+    dump: Path | None,
+    rank: int | None,
+    path_map: tuple[tuple[str, str], ...],
+    allow: tuple[str, ...],
     on: str,
     chip: str | None,
     counterexample: Path | None,
@@ -65,17 +79,53 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     dtypes, gradients, effects on arguments and exceptions are compared on inputs that reach the
     changed lines, in a child process with limits on time and memory.
     """
-    from npufix.advisor.verifying import check  # noqa: PLC0415 - not needed for --help
+    from npufix.advisor.verifying import Given, check  # noqa: PLC0415 - not needed for --help
 
+    if dump is None and (rank is not None or path_map):
+        raise click.UsageError("--rank and --path-map say how to read a dump: give --dump as well")
     changes = _changes(files, patch, against, source)
+    place = changes.files[0].path if changes.files else source
+    configuration = common.read_configuration(place, (), allow)
+    named = {path.resolve() for path in files}
+    wanted = changes.without(lambda path: path not in named and configuration.excludes(path))
+    common.warn(_left_out(changes, wanted))
+    changes = wanted
+    recording = None
+    if dump is not None and changes.files:
+        recording = _recording(dump, changes, configuration, rank, path_map)
+        chip = chip or recording.chip_of_virtual_npu
     with common.progress("Verifying") as say:
-        checked = check(changes, common.settings(on, no_cache=no_cache, say=say, chip=chip))
+        settings = common.settings(on, no_cache=no_cache, say=say, chip=chip)
+        checked = check(changes, settings, Given(configuration.allow, recording))
     found = _verification(changes, checked)
     if counterexample is not None:
         scripts = [f.verdict.script for f in found.functions if f.verdict.script]
         common.write_scripts(scripts, counterexample)
     _show(found, as_json=as_json, verbose=verbose)
     return _EXIT[found.status]
+
+
+def _left_out(changes: Changes, wanted: Changes) -> list[str]:
+    from npufix.reports.wording import counted  # noqa: PLC0415 - not needed for --help
+
+    count = len(changes.files) - len(wanted.files)
+    text = f"the configuration excludes {counted(count, 'changed file')}; name them to verify them"
+    return [text] if count else []
+
+
+def _recording(
+    dump: Path,
+    changes: Changes,
+    configuration: Configuration,
+    rank: int | None,
+    path_map: tuple[tuple[str, str], ...],
+) -> Recording:
+    from npufix.advisor.recorded_inputs import read_recording  # noqa: PLC0415 - pandas is slow
+
+    with common.progress("Reading the dump"):
+        found = read_recording(dump, changes, configuration, rank=rank, path_map=path_map)
+    common.warn(found.warnings)
+    return found
 
 
 def _changes(
@@ -87,7 +137,7 @@ def _changes(
         click.UsageError: the options contradict each other.
 
     """
-    from npufix.advisor import changes  # noqa: PLC0415 - not needed for --help
+    from npufix.advisor import changes, git_changes  # noqa: PLC0415 - not needed for --help
 
     if patch is not None:
         if files or against:
@@ -101,7 +151,7 @@ def _changes(
         if len(files) != 1 or files[0].is_dir():
             raise click.UsageError(f"name one FILE to compare with {against}")
         return changes.from_files(Path(against), files[0])
-    return changes.from_git(files or (Path(),), against or "HEAD")
+    return git_changes.from_git(files or (Path(),), against or "HEAD")
 
 
 def _verification(changes: Changes, checked: list[Checked]) -> Verification:
@@ -123,6 +173,9 @@ def _show(found: Verification, *, as_json: bool, verbose: bool) -> None:
 
         common.print_json(to_json(found))
         return
-    from npufix.reports.terminal_verification import show  # noqa: PLC0415 - not needed for JSON
+    from npufix.reports.terminal_verification import show, summary  # noqa: PLC0415 - not needed for JSON
 
+    if is_quiet():
+        say(summary(found), err=False)
+        return
     show(found, common.console(), details=verbose)

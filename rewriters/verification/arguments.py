@@ -29,6 +29,8 @@ SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"class|num_labels|categor", (4, 8)),
     (r"head_dim", (4, 8)),
     (r"kernel", (3,)),
+    (r"patch_?size|window_?size|^window$|^ws$", (2, 4)),
+    (r"im(a)?ge?_?size|resolution|input_size", (8,)),
     (r"max_.*(pos|len|seq)|seq_?len|max_?len", (16,)),
     (r"layers?$|depth|groups?$|stride|dilation", (1, 2)),
     (r"padding$", (0, 1)),
@@ -41,7 +43,7 @@ SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
 )
 FLOATS: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"eps", (1e-5, 1e-3)),
-    (r"drop|^p$|prob", (0.1,)),
+    (r"drop|^p$|prob|smooth", (0.1,)),
     (r"theta|base", (10000.0,)),
     (r"temperature|tau|gamma", (2.0, 0.5)),
     (r"alpha|scal|momentum|rate|lambda|decay|factor|std|range|thresh|limit", (0.25, 1.0)),
@@ -57,14 +59,16 @@ TEXTS: tuple[tuple[str, tuple[object, ...]], ...] = (
 )
 INTEGER_TENSOR = (
     r"ids?$|idx$|ind(ex|ices|exes)$|labels?$|targets?$|tokens?$|^gt|lens?$|lengths?$|offsets?$"
-    r"|selected|^y$|classes$|positions?$|inds?$"
+    r"|selected|^y$|classes$|positions?$|_pos$|^pos$|inds?$"
 )
 _TABLE = r"^(cos|sin)|freqs|rotary|rope"
 HEADS = r"^x?([qkv]|query|key|value)(_|$)|^(queries|keys|values)$"
 """Queries, keys and values: split into heads, more often than not."""
+BOXES = r"box|rois?$|anchors|proposals"
+"""Corners: the first half of them is less than the other."""
 MASK = r"mask|keep|valid$|is_pad"
 _UNIT_TENSOR = r"prob|alpha|weights?_matrix|conf"
-_MODEL = "model|net|network|module"
+_MODEL = "(^|_)(model|net|network|module)$"
 _TENSOR_ANNOTATION = r"Tensor"
 _MODULE_ANNOTATION = r"(nn\.|^)Module$"
 _ABSENT = r"Optional\[|\| *None|None *\|"
@@ -148,6 +152,8 @@ def scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec]:
 def tensors(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()) -> list[Spec]:
     """Return guesses that are tensors, with shapes that go with ``base``."""
     name, annotation = parameter.name.lower(), parameter.annotation
+    if re.search(BOXES, name):
+        return [Tensor(s, "box") for s in ((3, 4), (2, 4), (2, 3, 4), (4,))]
     floats = [Tensor(s) for s in _shapes(name, base, widths)]
     units = [Tensor(s.shape, "unit") for s in floats]
     ints = _integers(name, base)
@@ -191,11 +197,11 @@ def _shapes(name: str, base: tuple[int, ...], widths: Sequence[int]) -> list[tup
 
 def _integers(name: str, base: tuple[int, ...]) -> list[Tensor]:
     lead, last = base[:-1], base[-1:]
-    rows = (*base[:1], *base[-2:-1])
+    rows, length = (*base[:1], *base[-2:-1]), base[-2:-1]
     shapes = [lead, base, (*lead, 1), base[:1], (*base[:1], 1), last, rows, (*lead, 2)]
     highs = [4, 2, WIDTH]
-    if re.search("position", name):
-        shapes.insert(0, rows)
+    if re.search("pos", name):
+        shapes[:0] = [rows, length]
         highs[:0] = base[-2:-1]  # they index a table that is as long
     return [Tensor(s, "int", h) for s in _distinct(shapes) for h in highs]
 
@@ -240,8 +246,9 @@ class StandInModule(torch.nn.Module):
             return guessed(name)
 
 
-def _linear() -> torch.nn.Module:
-    torch.default_generator.manual_seed(0)
+def linear(seed: int) -> torch.nn.Module:
+    """Return a layer that is not the one of another seed."""
+    torch.default_generator.manual_seed(seed)
     return torch.nn.Linear(WIDTH, WIDTH)
 
 
@@ -250,19 +257,26 @@ def guesses(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] =
     plain = scalars(parameter, widths)
     wants_tensor = re.search(_TENSOR_ANNOTATION, parameter.annotation) is not None
     made = tensors(parameter, base, widths)
+    own = f"__import__({__name__!r}, fromlist=[''])"
+    seed = sum(map(ord, parameter.name))
+    layer = Made(lambda: linear(seed), "a linear layer", f"{own}.linear({seed})")
     if re.search(_MODULE_ANNOTATION, parameter.annotation):
-        code = f"__import__({__name__!r}, fromlist=['']).{StandInModule.__name__}()"
-        return [Made(StandInModule, "a stand-in module", code)]
-    if re.fullmatch(_MODEL, parameter.name) and not parameter.has_default:
-        code = f"torch.nn.Linear({WIDTH}, {WIDTH})"
-        return [Made(_linear, "a linear layer", code), *made]
+        code = f"{own}.{StandInModule.__name__}()"
+        return [Made(StandInModule, "a stand-in module", code), layer]
+    if re.search(_MODEL, parameter.name) and not parameter.has_default:
+        return [layer, *made]
+    if isinstance(parameter.default, tuple) and parameter.default:
+        # One more of the same kind: the ks of an accuracy, the axes of a mean.
+        last = parameter.default[-1]
+        plain += [Value((*parameter.default, last + 1))] if type(last) is int else []
     if parameter.has_default:
-        default: list[Spec] = [Value(parameter.default)]
+        default: list[Spec] = [Value(parameter.default, given=False)]
         others = made if wants_tensor or parameter.default is None else []
         same_kind = [
             s for s in plain if isinstance(s, Value) and type(s.value) is type(parameter.default)
         ]
-        return default + (others if wants_tensor else same_kind + others)
+        numbers = plain if parameter.default is None and not wants_tensor else same_kind
+        return default + (others if wants_tensor else numbers + others)
     if wants_tensor:
         absent: list[Spec] = [Value(None)] if re.search(_ABSENT, parameter.annotation) else []
         return absent + made

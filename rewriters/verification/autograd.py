@@ -36,7 +36,7 @@ def differentiable(name: str, kernel: ModuleType) -> Callable[..., Any]:
         def backward(ctx: Any, *gradients: torch.Tensor | None) -> object:  # noqa: ANN401 — torch's
             if raises:
                 raise RuntimeError(f"derivative for npu::{name} is not implemented")
-            return _derive(kernel.forward, ctx, gradients, constant)
+            return _derive(kernel, ctx, gradients, constant)
 
     def run(*arguments: object, **keywords: object) -> object:
         schema = operator.default._schema  # noqa: SLF001 — the public way in torch 2.1 to 2.14
@@ -70,7 +70,7 @@ def _remember(ctx: Any, arguments: Sequence[object]) -> None:  # noqa: ANN401 �
 
 
 def _derive(
-    forward: Callable[..., Any],
+    kernel: ModuleType,
     ctx: Any,  # noqa: ANN401 — torch's own
     gradients: Sequence[torch.Tensor | None],
     constant: Sequence[int],
@@ -82,8 +82,11 @@ def _derive(
         if ctx.needs_input_grad[place]:
             arguments[place].requires_grad_()
             wanted[place] = arguments[place]
+    check: Callable[..., None] | None = getattr(kernel, "check_backward", None)
+    if check is not None and wanted:
+        check(*arguments)
     with torch.enable_grad(), _drawing_again(ctx.random):
-        outputs = forward(*arguments)
+        outputs = kernel.forward(*arguments)
     results = outputs if isinstance(outputs, tuple) else (outputs,)
     used = [
         (result, gradient)

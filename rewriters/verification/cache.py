@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.job import Answer, Job
 
 _MOST_ENTRIES = 4096
+_MOST_BYTES = 64 << 20
 _INSTALLED = ("site-packages", "dist-packages")
 _PACKAGES = ("torch", "torch-npu", "npufix", "numpy")
 
@@ -39,7 +40,10 @@ class _Entry(msgspec.Struct, frozen=True):
 def user_folder() -> Path:
     """Return where the user's system wants caches to be."""
     given = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
+    try:
+        base = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
+    except RuntimeError:  # a user without a home, as in some containers
+        base = Path(tempfile.gettempdir(), f"npufix-{os.getuid()}")
     return base / "npufix" / "verdicts"
 
 
@@ -79,11 +83,17 @@ class VerdictCache:
         return self.folder / f"{hashlib.sha256(b'|'.join(parts)).hexdigest()}.json"
 
     def _drop_the_oldest(self) -> None:
-        entries = list(os.scandir(self.folder))
-        if len(entries) > _MOST_ENTRIES:
-            entries.sort(key=lambda entry: entry.stat().st_mtime)
-            for entry in entries[: len(entries) // 4]:
-                os.unlink(entry.path)  # noqa: PTH108 - a directory entry
+        known = [(entry.stat(), entry.path) for entry in os.scandir(self.folder)]
+        size = sum(status.st_size for status, _ in known)
+        if len(known) <= _MOST_ENTRIES and size <= _MOST_BYTES:
+            return
+        known.sort(key=lambda one: one[0].st_mtime)
+        for place, (status, path) in enumerate(known):
+            # Down to three quarters, so that it is not done each time.
+            if len(known) - place <= _MOST_ENTRIES * 3 // 4 and size <= _MOST_BYTES * 3 // 4:
+                break
+            Path(path).unlink(missing_ok=True)
+            size -= status.st_size
 
 
 def _digest(path: Path) -> str:

@@ -5,59 +5,103 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from npufix.rewriters.verification.grounds import Ground
-from npufix.rewriters.verification.job import Job
+from npufix.rewriters.verification.messages import Greeting, Question, Reply, Start
 from npufix.rewriters.verification.sandbox import (
     guard_side_effects,
-    limit_memory,
+    limit_resources,
     separate_streams,
 )
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError, virtual_npu
+from npufix.rewriters.verification.virtual_npu.chips import family
+
+if TYPE_CHECKING:
+    from npufix.rewriters.verification.job import Answer
 
 
-def main(memory_bytes: int, ground: str, chip: str, stubs: str) -> None:
+def main(text: str) -> None:
     """Serve one answer per line until the parent closes the pipe."""
+    start = msgspec.json.decode(text, type=Start)
     reading, writing = separate_streams()
     try:
-        begin(ground, chip, stubs)
+        begin(start)
         import torch  # noqa: PLC0415 — the streams must be safe before a library can print
-    except (ImportError, NotImplementedError, VirtualNpuError) as error:
-        os.write(writing, msgspec.json.encode({"error": f"it cannot be set up: {error}"}))
-        os.write(writing, b"\n")
+    except (ImportError, NotImplementedError, OSError, RuntimeError, VirtualNpuError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        _send(writing, Greeting(error=f"it cannot be set up: {reason}"))
         return
-    from npufix.rewriters.verification.site import verify_site  # noqa: PLC0415 — needs torch
-
     torch.set_num_threads(1)
-    limit_memory(memory_bytes)
-    guard_side_effects(str(Path.cwd()))
-    os.write(writing, msgspec.json.encode({"torch": str(torch.__version__)}) + b"\n")
-    with os.fdopen(reading, "rb") as jobs:
-        for line in jobs:
-            answer = verify_site(msgspec.json.decode(line, type=Job), ground)
-            _write(writing, msgspec.json.encode(answer) + b"\n")
+    import npufix.rewriters.verification.site  # noqa: F401, PLC0415 — needs torch, and time
+
+    _send(writing, Greeting(torch=str(torch.__version__)))
+    if start.forks:
+        from npufix.rewriters.verification.forking import Forking  # noqa: PLC0415 — only here
+
+        Forking(reading, writing, start, lambda question: _in_own_process(start, question)).serve()
+    else:
+        _serve_here(start, reading, writing)
 
 
-def begin(ground: str, chip: str, stubs: str) -> None:
-    """Set up what the code runs on, before torch is imported.
-
-    The reference kernels need nothing: each job installs the operators of its own version.
-    """
-    if ground == Ground.VIRTUAL_NPU.value:
-        with virtual_npu(chip, stubs=Path(stubs)) as device:
+def begin(start: Start) -> None:
+    """Set up what the code runs on, before anything of the user is imported."""
+    if start.ground == Ground.VIRTUAL_NPU.value:
+        with virtual_npu(start.chip, stubs=Path(start.stubs), forks=start.forks) as device:
             from npufix.rewriters.verification.place import become  # noqa: PLC0415 — needs torch
 
-            become(device, chip)
-    elif ground != Ground.REFERENCE.value:
-        raise NotImplementedError(f"no child for the ground {ground}")
+            become(device)
+    elif start.ground == Ground.NPU.value:
+        from npufix.rewriters.verification.device import take_device  # noqa: PLC0415 — needs torch
+
+        take_device()
+    elif start.ground == Ground.REFERENCE.value:
+        from npufix.rewriters.verification import npu_operators  # noqa: PLC0415 — needs torch
+        from npufix.rewriters.verification.kernels.common import on_chip  # noqa: PLC0415 — needs torch
+
+        on_chip(family(start.chip))
+        # Each job installs the operators of its own version: mostly, they are these.
+        npu_operators.install()
+    else:
+        raise NotImplementedError(f"no child for the ground {start.ground}")
 
 
-def _write(writing: int, data: bytes) -> None:
+def _in_own_process(start: Start, question: Question) -> Answer:
+    """Verify a job in a process that ends with it."""
+    from npufix.rewriters.verification.site import verify_site  # noqa: PLC0415 — needs torch
+
+    if start.ground == Ground.VIRTUAL_NPU.value:
+        from npufix.rewriters.verification.virtual_npu import started  # noqa: PLC0415 — only there
+
+        started().after_fork()
+    return verify_site(question.job, start.ground)
+
+
+def _serve_here(start: Start, reading: int, writing: int) -> None:
+    """Verify one job after the other in this process."""
+    from npufix.rewriters.verification.place import is_broken, is_device  # noqa: PLC0415 — torch
+    from npufix.rewriters.verification.site import verify_site  # noqa: PLC0415 — same
+
+    if not is_device():  # the driver of a device maps all of its memory
+        limit_resources(start.memory_bytes)
+    guard_side_effects(str(Path.cwd()), processes=is_device())
+    with os.fdopen(reading, "rb") as questions:
+        for line in questions:
+            question = msgspec.json.decode(line, type=Question)
+            answer = verify_site(question.job, start.ground)
+            spent = is_broken()
+            _send(writing, Reply(question.number, answer, spent=spent))
+            if spent:
+                return
+
+
+def _send(writing: int, message: Greeting | Reply) -> None:
+    data = msgspec.json.encode(message) + b"\n"
     while data:
         data = data[os.write(writing, data) :]
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:5])
+    main(sys.argv[1])

@@ -38,6 +38,9 @@ _ZERO = 1e-12
 """What is left in float64 of a gradient that is zero, of the others of the same call."""
 _ZERO_ULPS = 4.0
 """And in other dtypes, where the same sum cancels."""
+_ZERO_TIMES = 16.0
+"""Or as a multiple of what is left in the original, as far as that is nothing beside the others."""
+_ZERO_SHARE = 1e-3
 _ROUNDED = 8.0
 """How much more than some roundings of the arguments the patched code may change."""
 _MOST_ROUNDED = 24
@@ -75,8 +78,8 @@ class Difference:
     @property
     def rank(self) -> tuple[bool, bool, bool, int]:
         """Smallest is the best counterexample: one that is seen, in a result, on little data."""
-        in_gradient = self.what.startswith("gradient of ")
-        return not self.visible, self.size == 0, in_gradient, self.size
+        beside = self.what.startswith(("gradient of ", "self."))
+        return not self.visible, self.size == 0, beside, self.size
 
 
 class _Errors(NamedTuple):
@@ -117,12 +120,12 @@ class Judge:
             during = " in backward" if patched.stage == "backward" else ""
             differs(f"the original runs, the patched code raises {patched.error}{during}")
             return
-        for name in sorted(original.plain.keys() | patched.plain.keys()):
+        unlike = _own_affair(original, patched)
+        for name in sorted((original.plain.keys() | patched.plain.keys()) - unlike):
             before, after = original.plain.get(name), patched.plain.get(name)
             if type(before) is not type(after) or before != after:
-                differs(
-                    f"{name} is {before!r} in the original, {after!r} in the patched code", name
-                )
+                this, that = _apart(before, after)
+                differs(f"{name} is {this} in the original, {that} in the patched code", name)
         for name in original.aliases.keys() | patched.aliases.keys():
             mine, theirs = original.aliases.get(name), patched.aliases.get(name)
             if name in original.tensors and name in patched.tensors and mine != theirs:
@@ -135,7 +138,8 @@ class Judge:
         results = [t for n, t in original.tensors.items() if n.startswith("result")]
         empty = bool(results) and not any(t is not None and t.numel() for t in results)
         noise = _largest_gradient(oracle)
-        for name in [*original.tensors, *(patched.tensors.keys() - original.tensors.keys())]:
+        names = [*original.tensors, *(patched.tensors.keys() - original.tensors.keys())]
+        for name in (n for n in names if n not in unlike):
             left, right = original.tensors.get(name), patched.tensors.get(name)
             text = _unlike(name, left, right)
             if text and not (empty and name.startswith("gradient of ")):
@@ -228,7 +232,8 @@ def accepted(triple: Triple, earned: float) -> torch.Tensor:
     # Where nearly everything cancels, the original itself is noise.
     near_oracle |= finite & ((right - reference).abs() <= _FACTOR * (left - reference).abs())
     if sums and scale <= _ZERO * triple.noise:
-        near_oracle |= finite & (right.abs() <= _ZERO_ULPS * eps * triple.noise)
+        left_over = min(_ZERO_TIMES * _largest(left, finite), _ZERO_SHARE * triple.noise)
+        near_oracle |= finite & (right.abs() <= max(_ZERO_ULPS * eps * triple.noise, left_over))
     # Where the original overflows and float64 does not, the patched value may be either.
     as_rounded = (rounded == patched) | (rounded.isnan() & patched.isnan())
     return same | as_rounded | (right.isfinite() & (near_oracle | near_original))
@@ -246,6 +251,23 @@ def _as_rounded(triple: Triple, others: Sequence[Observation]) -> torch.Tensor:
             spread = spread.maximum((found.double() - reference).abs().nan_to_num())
     right = triple.patched.double()
     return right.isfinite() & ((right - reference).abs() <= _ROUNDED * spread)
+
+
+def _apart(before: object, after: object) -> tuple[str, str]:
+    """Spell two values; of two lists of names, what only one of them holds."""
+    if isinstance(before, tuple) and isinstance(after, tuple) and set(before) != set(after):
+        kept = set(before) & set(after)
+        sides = ([name for name in side if name not in kept] for side in (before, after))
+        left, right = (f"..., {', '.join(side)}" if side else "without them" for side in sides)
+        return left, right
+    return repr(before), repr(after)
+
+
+def _own_affair(original: Observation, patched: Observation) -> set[str]:
+    """Return what one version keeps in an attribute that the other does not have."""
+    every = [o.plain.keys() | o.tensors.keys() for o in (original, patched)]
+    idle = original.idle | patched.idle
+    return {n for n in every[0] ^ every[1] if n.removesuffix(" after the call") in idle}
 
 
 def _largest_gradient(oracle: Observation | None) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,7 +24,7 @@ from npufix.rewriters.verification.run import (
     RefutedError,
     Run,
 )
-from npufix.rewriters.verification.search import cases, is_mixed
+from npufix.rewriters.verification.search import cases, is_integral, is_mixed
 from npufix.rewriters.verification.trial import (
     Compared,
     comparable,
@@ -33,11 +34,12 @@ from npufix.rewriters.verification.trial import (
     rounded_runs,
     run_original,
     why_not_on_the_device,
+    without_gradients,
 )
-from npufix.rewriters.verification.values import Value, dimensions
+from npufix.rewriters.verification.values import Value, dimensions, kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from npufix.rewriters.verification.job import Job
     from npufix.rewriters.verification.observe import Observation
@@ -48,11 +50,15 @@ if TYPE_CHECKING:
 _COMPARE_S = 15.0
 """For all cases of a job; the first ones are the most telling."""
 _ENOUGH_DIFFERENCES = 12
+_STEPS = 3
 _NO_CPU_KERNEL = r"not implemented for '(Half|BFloat16)'|not supported.*(Half|BFloat16)"
 _REFUSED_BY_WHEEL = r"ERR\d{5} (OPS|PTA)"
 """How the checks of torch_npu mark what they say."""
 _FUSED_ATTENTION = "scaled_dot_product_attention"
 _NO_REAL_LAYER = r"AttributeError: 'StandIn"
+_WANTS_FLOATS = (
+    r"(?i)expected scalar type|(found|output|support) dtype|not implemented for '(Long|Int)"
+)
 NO_MEMORY = r"MemoryError|can't allocate memory|OutOfMemory"
 
 
@@ -69,7 +75,8 @@ def compare(
     deadline = time.process_time() + _COMPARE_S
     compared: list[Compared] = []
     job_text = "".join(lines_patched(run.job))
-    for case in cases(assignments, mixed=is_mixed(run.job.recorded)):
+    every = cases(assignments, mixed=is_mixed(run.job.recorded))
+    for case in _with_training(every, run, original, compared):
         if time.process_time() > deadline or len(run.judge.differences) > _ENOUGH_DIFFERENCES:
             break
         for dtype in dtypes(case, original):
@@ -84,18 +91,72 @@ def compare(
             after = observed(patched, one)
             run.kernels |= called
             _note_launches(run, one, after)
-            if _cannot_run(run, one, after):
+            if _cannot_run(run, one, after) or (
+                after.error and _is_unmeant(one, after, compared, assignments)
+            ):
                 continue
             reference = in_float64(original, case, dtype, one.gradients)
             run.changed |= one.original.changed | after.changed
             fused = bool(run.kernels)
             before, then = (comparable(case, s, reference=fused) for s in (one.original, after))
-            judge = run.drawn if draws(run, original, one) else run.judge
+            if _is_broadcast(one, compared):  # of one element, the gradient may be mere rounding
+                before, then = without_gradients(before), without_gradients(then)
+            # What draws the same numbers and makes something else of them is something else.
+            same = one.original.drawn == after.drawn and not (fused or original.on_npu)
+            judge = run.drawn if not same and draws(run, original, one) else run.judge
             again = rounded_runs(original, one)
             judge.add(one.label, case.size, before, then, reference, rounded=again)
             compared.append(one)
     _require_some(run, original, patched, compared)
     return compared
+
+
+def _with_training(
+    every: Iterable[Case], run: Run, original: Target, compared: list[Compared]
+) -> Iterator[Case]:
+    """Yield the cases and, once one has given gradients to parameters, that with steps after it."""
+    trained = False
+    for case in every:
+        yield case
+        for one in () if trained else compared:
+            plain = one.case.training and one.case.flavour == "ordinary" and one.gradients == "leaf"
+            if plain and one.original.trains and not draws(run, original, one):
+                trained = True
+                yield replace(one.case, steps=_STEPS)
+                break
+
+
+def _is_unmeant(
+    one: Compared, after: Observation, compared: list[Compared], assignments: list[Assignment]
+) -> bool:
+    """Say whether a call only happens to work: that other code refuses it aloud is no mistake.
+
+    Numbers of a type that nothing asks for, or a width of one that weights broadcast.
+    """
+    specs = one.case.assignment.specs
+    if is_integral(specs):
+        return any(not is_integral(a.specs) for a in assignments)
+    if "int" in kinds(specs.values()) and re.search(_WANTS_FLOATS, after.error):
+        return any("int" not in kinds(a.specs.values()) for a in assignments)
+    return _is_broadcast(one, compared)
+
+
+def _is_broadcast(one: Compared, compared: list[Compared]) -> bool:
+    """Say whether a size has become one that weights broadcast to what it was."""
+    known = [c for c in compared if c.case.was is None]
+    sizes = dimensions(one.case.assignment.specs)
+    shapes, was = _result_shapes(one), one.case.was
+    return (
+        was is not None
+        and was not in sizes
+        and any(was in shape for shape in shapes)
+        and any(_result_shapes(c) == shapes for c in known)
+    )
+
+
+def _result_shapes(one: Compared) -> list[tuple[int, ...]]:
+    named = one.original.tensors.items()
+    return [tuple(t.shape) for n, t in named if n.startswith("result") and t is not None]
 
 
 def _require_some(run: Run, original: Target, patched: Target, compared: list[Compared]) -> None:
@@ -169,7 +230,8 @@ def _cannot_run(run: Run, one: Compared, after: Observation) -> bool:
         run.skipped = f"the patched code cannot run here: {after.error}"
         return True
     refused = after.kind == ShapeRefusedError.__name__ or re.search(_REFUSED_BY_WHEEL, after.error)
-    if refused or (after.error and run.job.vouched):
+    vouched = run.job.vouched and not run.job.by_hand
+    if refused or (after.error and vouched):
         # Eager code takes shapes that nobody meant, like an x of width one by broadcasting; that
         # the operator refuses them aloud is no wrong result, unless it refuses all of them.
         run.refused.append(Refusal(one, after.error))

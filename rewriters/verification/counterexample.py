@@ -21,9 +21,10 @@ from npufix.rewriters.verification.attempt import attempt
 from npufix.rewriters.verification.load import package_of
 from npufix.rewriters.verification.needed import needed_statements
 from npufix.rewriters.verification.observe import CALL_S
+from npufix.rewriters.verification.overlay import program_part
 from npufix.rewriters.verification.place import is_virtual
 from npufix.rewriters.verification.spelled import CannotSpellError, spelled
-from npufix.rewriters.verification.values import Made, Spec, materialise
+from npufix.rewriters.verification.values import Made, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,7 +112,7 @@ def run(text, name):
     except Exception as error:
         return {{"the call raises": f"{{type(error).__name__}}: {{error}}"}}
     how = {how!r}
-    return observe(call, made, arguments, how, seed={seed!r})
+    return observe(call, made, arguments, how, seed={seed!r}{steps})
 
 
 if __name__ == "__main__":
@@ -172,12 +173,23 @@ def _text(  # noqa: PLR0913 - what the program consists of
     main = _MAIN.format(
         how=(one.gradients, *call.constants),
         seed=one.case.seed,
+        steps=f", steps={one.case.steps}" if one.case.steps else "",
         what=shown.difference.what,
         least=shown.difference.least,
     )
     quoted = f"\nORIGINAL = {_quoted(texts[0])}\n\nCHANGED = {_quoted(texts[1])}\n"
     prepared = _prepared(versions.original, one, call)
-    return f"{head}{quoted}{_loading(job, partly=partly)}{prepared}\n\n{_runtime()}{main}"
+    loading = _loading(job, partly=partly)
+    if job.others:
+        loading += _others(job)
+        main = main.replace("show(run(", "show(in_its_world(").replace(", run(", ", in_its_world(")
+    return f"{head}{quoted}{loading}{prepared}\n\n{_runtime()}{main}"
+
+
+def _others(job: Job) -> str:
+    """Return what gives each version its own version of the other files of the change."""
+    texts = {o.path: (o.original, o.patched) for o in job.others if o.path != job.path}
+    return program_part(texts, (job.root, str(package_of(Path(job.path))[1])))
 
 
 def _needs_npufix(versions: Versions, call: _Call, *, whole: bool, partly: bool) -> bool:
@@ -231,10 +243,12 @@ def _runtime() -> str:
 
 def _prepared(target: Target, one: Compared, call: _Call) -> str:
     """Return the function of the program that makes the object and the arguments."""
-    keywords = {p.name for p in target.parameters() if p.keyword_only}
+    keywords = target.keywords(call.arguments)
     given = [f"{n}=passed[{n!r}]" if n in keywords else f"passed[{n!r}]" for n in call.arguments]
     function = f"module.{target.qualname.partition('.<locals>')[0]}"
     function += ".fget" if target.is_property else ""
+    if target.applied is not None:
+        function = f"module.{target.applied.__qualname__}.apply"
     is_module = target.owner is not None and issubclass(target.owner, torch.nn.Module)
     return _PREPARED.format(
         made=call.made,
@@ -262,7 +276,7 @@ def _call_of(target: Target, one: Compared) -> _Call:
     used = target.prepare(case, one.dtype)
     made = "None"
     if target.owner is not None and recipe is not None:
-        given = materialise(dict(recipe.arguments), "ordinary", 0, torch.float32)
+        given = recipe.given(target.loaded.find)
         owner = target.owner
         if recipe.attributes is None:
             # What a stand-in configuration is asked for is known once it has been asked.
@@ -272,8 +286,9 @@ def _call_of(target: Target, one: Compared) -> _Call:
         attempt(lambda: used.call(used.arguments), CALL_S)
     fresh = target.prepare(case, one.dtype).arguments
     arguments = {}
-    for name, spec in case.assignment.specs.items():
-        asked = used.arguments[name] if isinstance(spec, Made) else fresh[name]
+    for name, value in fresh.items():
+        spec = case.assignment.specs[name]
+        asked = used.arguments[name] if isinstance(spec, Made) else value
         arguments[name] = _argument(spec, asked, namespace)
     dtype = torch.float32 if case.float32_weights else one.dtype
     if made != "None":
@@ -290,7 +305,10 @@ def _made(target: Target, recipe: Recipe, given: Mapping[str, object]) -> str:
     specs = dict(recipe.arguments)
     namespace = target.loaded.namespace
     texts = (f"{n}={_argument(specs[n], value, namespace)}" for n, value in given.items())
-    return f"{owner}({', '.join(texts)})"
+    made = f"{owner}({', '.join(texts)})"
+    chosen = [(p.split("."), v) for p, v in recipe.chosen if p.startswith("self.")]
+    direct = ", ".join(f"{p[1]}={v!r}" for p, v in chosen if len(p) == 2)  # noqa: PLR2004
+    return f"having({made}, {direct})" if direct else made
 
 
 def _argument(spec: Spec, value: object, namespace: Mapping[str, object]) -> str:

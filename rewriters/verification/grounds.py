@@ -5,7 +5,7 @@ The one place that knows how the child process of a ground is started.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ class Ground(str, Enum):
 
 
 _IN_ORDER = (Ground.NPU, Ground.VIRTUAL_NPU, Ground.REFERENCE)
-_BUILT = frozenset({Ground.VIRTUAL_NPU, Ground.REFERENCE})
+_BUILT = frozenset({Ground.NPU, Ground.VIRTUAL_NPU, Ground.REFERENCE})
 """The grounds that ``child.begin`` can set up."""
 
 
@@ -91,6 +91,9 @@ def choose(machine: Machine, wanted: str = AUTO) -> Ground:
 def made_ready(ground: Ground, wanted: str, chip: str) -> tuple[Ground, str]:
     """Return the ground to use, and the folder of the libraries for a virtual NPU.
 
+    Where these cannot be made the folder is empty: every verdict, found on another ground, says
+    what went wrong on this one.
+
     Raises:
         GroundError: it was asked for and cannot be made.
 
@@ -103,7 +106,18 @@ def made_ready(ground: Ground, wanted: str, chip: str) -> tuple[Ground, str]:
     except VirtualNpuError as error:
         if wanted != AUTO:
             raise GroundError(f"--on {wanted}: {error}", "use --on reference") from None
-        return Ground.REFERENCE, ""
+        return ground, ""
+
+
+def tried(machine: Machine) -> Machine:
+    """Return the machine with what it says when the libraries for a virtual NPU are made."""
+    if not _standing(Ground.VIRTUAL_NPU, machine).usable:
+        return machine
+    try:
+        virtual_npu.prepare(virtual_npu.installed())
+    except VirtualNpuError as error:
+        return replace(machine, no_virtual_npu=str(error))
+    return machine
 
 
 def environment_of(ground: Ground, parent: Mapping[str, str], home: str) -> dict[str, str]:
@@ -113,7 +127,7 @@ def environment_of(ground: Ground, parent: Mapping[str, str], home: str) -> dict
     """
     if ground not in _BUILT:
         raise GroundError(f"no verification on {ground.value}", "use --on reference")
-    own = environment(parent, home)
+    own = environment(parent, home, device=ground is Ground.NPU)
     return virtual_npu.environment(own) if ground is Ground.VIRTUAL_NPU else own
 
 
@@ -150,8 +164,6 @@ def _virtual_npu(machine: Machine) -> _Lack:
         return f"torch_npu is not made for {machine.system}", "use Linux"
     if not machine.torch_npu:
         return _NO_TORCH_NPU, _get_torch_npu(machine)
-    if machine.cann_loaded:
-        return "the environment of CANN is set", "start without it"
     if machine.no_virtual_npu:
         return machine.no_virtual_npu, "use --on reference until then"
     return None

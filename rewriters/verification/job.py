@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from npufix.rewriters.verdict import Verdict  # noqa: TC001 - msgspec reads the annotation
 
 PROBE = "npufix_operands_"
-"""The function that the text of ``Job.probe`` calls."""
+"""The function that the texts of ``Job.probes`` call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +53,17 @@ class Job:
     """The user's; empty if unknown."""
     floating: bool = False
     """A condition of the rule says that the tensors are floating point: no others are tried."""
-    probe: str = ""
+    probes: tuple[str, ...] = ()
     """The original with a call of ``rewrite.PROBE`` in place of the new code: it gets the operands
-    by their names in the rule."""
+    by their names in the rule. A change by hand may hold several such places, or none."""
     vouched: tuple[str, ...] = ()
     """Names of the conditions that only the user vouches for: calls that break them say nothing."""
     inference: bool = False
     """The operator has no gradient and the user says that none is wanted: none is compared."""
     others: tuple[OtherFile, ...] = ()
     """Files that the two texts import, in the version of each."""
+    by_hand: bool = False
+    """Somebody's own change: what it raises counts, whatever the user vouches for."""
     on_host: bool = False
     """The lines are those for other devices: nothing runs on an NPU, virtual or not."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import builtins
 import importlib
 import linecache
 import re
@@ -29,6 +30,7 @@ from npufix.rewriters.verification.needed import (
     needed_statements,
     used_names,
 )
+from npufix.rewriters.verification.overlay import text_of
 from npufix.rewriters.verification.placeholder import Placeholder
 
 if TYPE_CHECKING:
@@ -107,6 +109,9 @@ def make_importable(*folders: Path) -> None:
 
 def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
     """Execute what ``qualname`` needs of ``text``; raise ``LoadError`` if nothing works."""
+    if "optim" in text:
+        # The first optimiser imports this, which takes longer than a call may.
+        importlib.import_module("torch._dynamo")
     _, folder = package_of(Path(path))
     make_importable(folder, Path(root))
     try:
@@ -246,6 +251,9 @@ class _Module:
                 continue
             if self._imports(statement, alias, module):
                 continue
+            if name == "*" and isinstance(statement, ast.ImportFrom):
+                self._import_all(statement, wanted, module, loading)
+                continue
             if isinstance(statement, ast.ImportFrom) and not re.search(_CONFIG_BASE, alias.name):
                 found = self._neighbour(statement, alias.name)
                 if found is not None:
@@ -253,6 +261,20 @@ class _Module:
                     continue
             module.__dict__[name] = Placeholder(name, loading)
             self._missing.add(name)
+
+    def _import_all(
+        self,
+        statement: ast.ImportFrom,
+        wanted: Iterable[str],
+        module: types.ModuleType,
+        loading: list[bool],
+    ) -> None:
+        """Take what nothing else in the file defines from where everything was to come from."""
+        own = set[str]().union(*map(bound_names, self.tree.body))
+        for name in sorted({*wanted} - own - vars(builtins).keys() - module.__dict__.keys()):
+            found = self._neighbour(statement, name)
+            module.__dict__[name] = Placeholder(name, loading) if found is None else found
+            self._missing |= {name} if found is None else set()
 
     def _imports(
         self, statement: ast.Import | ast.ImportFrom, alias: ast.alias, module: types.ModuleType
@@ -284,7 +306,7 @@ class _Module:
         return None
 
     def _read(self, path: Path) -> _Module:
-        text = path.read_text(encoding="utf-8")
+        text = text_of(path) or path.read_text(encoding="utf-8")
         read.add(str(path))
         return _Module(text, path, "neighbour", self._package, self._depth + 1)
 

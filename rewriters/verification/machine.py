@@ -20,6 +20,8 @@ _CANN_VARIABLES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 _CANN_FOLDERS = ("ascend-toolkit/latest", "cann", "latest", "nnrt/latest")
 _VERSION_FILES = ("version.cfg", "*/ascend_toolkit_install.info", "ascend_toolkit_install.info")
 _DEVICES = Path("/dev")
+_IMPORTS_BACKENDS = (2, 5)
+"""The release of torch from which on it imports torch_npu by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,12 @@ class Machine:
     @property
     def breaks_import(self) -> bool:
         """Whether ``import torch`` fails without ``TORCH_DEVICE_BACKEND_AUTOLOAD=0``."""
-        return bool(self.torch and self.torch_npu and not self.cann_loaded)
+        return bool(
+            self.torch
+            and self.torch_npu
+            and not self.cann_loaded
+            and _release(self.torch) >= _IMPORTS_BACKENDS
+        )
 
 
 def survey(variables: Mapping[str, str] = os.environ) -> Machine:
@@ -71,6 +78,11 @@ def installed(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return ""
+
+
+def _release(version: str) -> tuple[int, ...]:
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return tuple(map(int, found.groups())) if found else ()
 
 
 def _no_virtual_npu() -> str:

@@ -97,7 +97,7 @@ def install(version: str = "") -> types.ModuleType:
         library: Any = torch.library.Library("npu", "DEF")  # type: ignore[no-untyped-call]
         for name, schema in schemas.items():
             library.define(schema)
-            _implement(library, name)
+            _implement(library, name, recorded)
         _installed.append(_Installed(library, schemas))
     module = _stand_in(recorded, schemas)
     sys.modules["torch_npu"] = module
@@ -106,17 +106,19 @@ def install(version: str = "") -> types.ModuleType:
     return module
 
 
-def _implement(library: Any, name: str) -> None:  # noqa: ANN401 — torch.library has no annotations
-    kernel = importlib.import_module(f"{_PACKAGE}.kernels.{name}")
+def _implement(library: Any, name: str, version: str) -> None:  # noqa: ANN401 — torch.library has no annotations
+    # An overload has the kernel of its operator.
+    kernel = importlib.import_module(f"{_PACKAGE}.kernels.{name.partition('.')[0]}")
 
     def counted(*arguments: object, **keywords: object) -> object:
-        called.add(name)
+        called.add(name.partition(".")[0])
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — one operator, not its parts
             return kernel.forward(*arguments, **keywords)
 
     library.impl(name, counted, "CPU")
     # Without a kernel for autograd, gradients are lost as quietly here as on the device.
-    if getattr(kernel, "BACKWARD", "") != "silent":
+    silent = getattr(kernel, "BACKWARD", "") == "silent"
+    if not silent and version not in getattr(kernel, "SILENT_IN", ()):
         library.impl(name, differentiable(name, kernel), "Autograd")
 
 

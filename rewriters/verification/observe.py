@@ -10,18 +10,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
+import torch.fx.experimental.symbolic_shapes  # gradients want it: once for all forks
 
 from npufix.rewriters.verification.attempt import attempt
 from npufix.rewriters.verification.exercise import exercised
 from npufix.rewriters.verification.oracle import float64
 from npufix.rewriters.verification.place import (
     Launched,
+    finished,
     forget_launches,
     kept,
     launched,
+    patience,
     seed_device,
 )
-from npufix.rewriters.verification.values import generator
+from npufix.rewriters.verification.training import cotangent, train
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +44,8 @@ class Prepared:
     state: Callable[[], Mapping[str, object]] = dict
     """The tensors and plain attributes of ``self`` (or of a module among the arguments), named
     as in code: ``self.weight``; empty for a function."""
+    registered: Callable[[], tuple[str, ...]] = tuple
+    """What ``state_dict`` and ``parameters`` of that object hold, by name."""
     constants: frozenset[str] = frozenset()
     """Arguments that nobody asks a gradient of."""
     on_npu: bool = False
@@ -55,8 +60,15 @@ class Observation:
     plain: dict[str, object] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
     """Arguments and attributes that no longer hold what they held before."""
+    idle: set[str] = field(default_factory=set)
+    """Attributes that are neither registered nor changed: under which names code keeps its
+    numbers is its own affair."""
     aliases: dict[str, frozenset[str]] = field(default_factory=dict)
     """For each result, the arguments, attributes and results that it shares memory with."""
+    trains: bool = False
+    """Whether a gradient reaches a parameter."""
+    drawn: int = 0
+    """Tells how many random numbers it has drawn, and of what kind."""
     error: str = ""
     kind: str = ""
     stage: Literal["", "call", "backward"] = ""
@@ -69,6 +81,12 @@ class Observation:
         values = (*self.tensors.items(), *self.plain.items())
         results = [n for n, v in values if n.startswith("result") and v is not None]
         return bool(results or self.changed)
+
+    def raised(self) -> Observation:
+        """Return it, or raise what the call has raised."""
+        if self.error:
+            raise RuntimeError(self.error)
+        return self
 
 
 def leaves(value: object, name: str, depth: int = 0) -> Iterator[tuple[str, object]]:
@@ -111,15 +129,19 @@ def seed_everything(seed: int) -> None:
         numpy.random.seed(seed % (1 << 32))
 
 
-def observe(
+def observe(  # noqa: PLR0913 - a call, and how to run it
     prepared: Prepared,
     gradients: Gradients,
     seed: int,
     *,
     oracle_of: torch.dtype | None = None,
     seconds: float = CALL_S,
+    steps: int = 0,
 ) -> Observation:
-    """Run the call, forward and backward; with ``oracle_of``, in float64 instead of that dtype."""
+    """Run the call, forward and backward; with ``oracle_of``, in float64 instead of that dtype.
+
+    ``steps`` optimiser steps follow, on the same arguments.
+    """
     roots = {
         name: value
         for key, argument in prepared.arguments.items()
@@ -132,7 +154,7 @@ def observe(
                 root.requires_grad_()
     passed: Mapping[str, object] = prepared.arguments
     if gradients == "copy":
-        passed = {key: _copied(value) for key, value in passed.items()}
+        passed = {key: copied(value) for key, value in passed.items()}
     inside = dict(prepared.state())
     weights = {
         name: value
@@ -144,12 +166,13 @@ def observe(
     forget_launches()
     mode = nullcontext() if oracle_of is None else float64(oracle_of)
     with mode, torch.set_grad_enabled(gradients != "none"):
-        outcome = attempt(lambda: exercised(prepared.call(passed)), seconds)
+        outcome = attempt(lambda: finished(exercised(prepared.call(passed))), patience(seconds))
     seen = Observation(error=outcome.error, kind=outcome.kind, stage="call")
     seen.launched = Launched(launched() if prepared.on_npu else ())
     if outcome.error:
         return seen
     seen.stage = ""
+    seen.drawn = hash(torch.get_rng_state().numpy().tobytes())
     results = dict(leaves(outcome.value, "result"))
     _note_values(seen, results)
     after_state = dict(prepared.state())
@@ -159,11 +182,22 @@ def observe(
         (seen.tensors if isinstance(value, torch.Tensor) else seen.plain)[
             f"{name} after the call"
         ] = value  # type: ignore[assignment]
-    seen.plain["attributes after the call"] = tuple(sorted(after_state))
+    registered = prepared.registered()
+    seen.plain["parameters and buffers"] = registered
+    come_and_gone = sorted(after_state.keys() ^ inside.keys())
+    seen.plain["attributes that the call makes or removes"] = tuple(come_and_gone)
+    seen.idle = (inside.keys() & after_state.keys()) - set(registered) - seen.changed
     seen.aliases = _aliases(results, {**dict(_tensors(passed)), **inside})
     if gradients != "none":
         wanted = {n: r for n, r in roots.items() if r.requires_grad} | weights
         _propagate(seen, results, wanted)
+        seen.trains = any(seen.tensors.get(f"gradient of {name}") is not None for name in weights)
+        if steps and not seen.error:
+            with nullcontext() if oracle_of is None else float64(oracle_of):
+                outcome = attempt(lambda: train(prepared.call, passed, weights, steps), seconds)
+            seen.error, seen.kind = outcome.error, outcome.kind
+            seen.stage = "call" if outcome.error else ""
+            seen.tensors |= dict(outcome.value or {})  # type: ignore[call-overload]
     return seen
 
 
@@ -172,11 +206,12 @@ def _tensors(passed: Mapping[str, object]) -> Iterator[tuple[str, object]]:
         yield from leaves(argument, key)
 
 
-def _copied(value: object) -> object:
+def copied(value: object) -> object:
+    """Return an argument with copies of its tensors, for code that writes into them."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, tuple):
-        return tuple(_copied(item) for item in value)
+        return tuple(copied(item) for item in value)
     return value
 
 
@@ -235,7 +270,7 @@ def _propagate(
     seen: Observation, results: Mapping[str, object], wanted: Mapping[str, torch.Tensor]
 ) -> None:
     outputs = [
-        (value, _cotangent(value, name))
+        (value, cotangent(value, name))
         for name, value in results.items()
         if isinstance(value, torch.Tensor) and value.requires_grad and value.is_floating_point()
     ]
@@ -244,10 +279,10 @@ def _propagate(
         values, cotangents = zip(*outputs, strict=True)
         before = len(launched())
         outcome = attempt(
-            lambda: torch.autograd.grad(
-                values, list(wanted.values()), cotangents, allow_unused=True
+            lambda: finished(
+                torch.autograd.grad(values, list(wanted.values()), cotangents, allow_unused=True)
             ),
-            CALL_S,
+            patience(CALL_S),
         )
         if outcome.error:
             seen.error, seen.kind, seen.stage = outcome.error, outcome.kind, "backward"
@@ -257,9 +292,3 @@ def _propagate(
             seen.launched = seen.launched._replace(backward=launched(before))
     for name, gradient in zip(wanted, found, strict=True):
         seen.tensors[f"gradient of {name}"] = None if gradient is None else kept(gradient)
-
-
-def _cotangent(value: torch.Tensor, name: str) -> torch.Tensor:
-    # Eighths are exact in every floating dtype, so the upstream gradient is the same everywhere.
-    drawn = torch.randint(-8, 9, value.shape, generator=generator(name))
-    return (drawn / 8).to(value.dtype).to(value.device)

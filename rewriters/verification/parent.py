@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from npufix.rewriters.verdict import Status, Verdict
 from npufix.rewriters.verification.grounds import Ground
-from npufix.rewriters.verification.process import Child, ChildLostError, NoChildError
+from npufix.rewriters.verification.machine import survey
+from npufix.rewriters.verification.messages import Reply
+from npufix.rewriters.verification.pool import Limits, Pool
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError, installed, prepare
 
 if TYPE_CHECKING:
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.job import Job
 
 _NO_TORCH = "torch is not installed; pip install npufix[verify]"
-_MOST_CHILDREN = 8
-"""Each of them holds a torch in memory."""
 _MEMORY = 4 << 30
+_TIMEOUT_S, _ON_DEVICE_S = 60.0, 300.0
 
 
 def _say_nothing(_done: int, _total: int) -> None:
@@ -36,7 +35,7 @@ class Settings:
 
     ground: Ground = Ground.REFERENCE
     chip: str = "A2"
-    """What a virtual NPU pretends to be."""
+    """What a virtual NPU pretends to be, and whose limits the reference kernels keep."""
     stubs: str = ""
     """The folder of its libraries; empty: they are made ready when they are needed."""
     fallback: Ground | None = None
@@ -49,19 +48,22 @@ class Settings:
 
     @property
     def kind(self) -> str:
-        """The chip, where that makes a difference."""
-        return self.chip if self.ground is Ground.VIRTUAL_NPU else ""
+        """The chip that is pretended; on a real one, the version of CANN."""
+        if self.ground is Ground.NPU:
+            return f"CANN {survey().cann_version}"
+        return self.chip if self.ground in {Ground.VIRTUAL_NPU, Ground.REFERENCE} else ""
 
 
 def verify(
     jobs: Sequence[Job],
     settings: Settings | None = None,
     *,
-    timeout_s: float = 60,
+    timeout_s: float | None = None,
     memory_bytes: int = _MEMORY,
 ) -> list[Verdict]:
     """Return the verdicts on ``jobs`` in their order, each found within ``timeout_s``.
 
+    Without one it is a minute, on a real device five: it loads every kernel at its first use.
     A crash, a hang or a lack of memory in one of them is its verdict; the others go on.
     """
     settings = settings or Settings()
@@ -69,19 +71,16 @@ def verify(
         return []
     if importlib.util.find_spec("torch") is None:
         return [_unverified(job, _NO_TORCH) for job in jobs]
-    limits = _Limits(timeout_s, memory_bytes)
-    found = _verified(jobs, settings, limits)
-    if settings.ground is Ground.VIRTUAL_NPU:
+    limits = Limits(timeout_s or _TIMEOUT_S, memory_bytes)
+    device = limits._replace(timeout_s=timeout_s or _ON_DEVICE_S)
+    real = settings.ground is Ground.NPU
+    found = _verified(jobs, settings, device if real else limits)
+    if settings.ground is not Ground.REFERENCE:
         _ask_elsewhere(jobs, found, settings, limits)
     return found
 
 
-class _Limits(NamedTuple):
-    timeout_s: float
-    memory_bytes: int
-
-
-def _verified(jobs: Sequence[Job], settings: Settings, limits: _Limits) -> list[Verdict]:
+def _verified(jobs: Sequence[Job], settings: Settings, limits: Limits) -> list[Verdict]:
     """Return the verdicts of one ground."""
     found: dict[int, Verdict] = {}
     if settings.cache is not None:
@@ -90,18 +89,42 @@ def _verified(jobs: Sequence[Job], settings: Settings, limits: _Limits) -> list[
         found = {i: verdict for i, verdict in known if verdict is not None}
     settings.progress(len(found), len(jobs))
     left = [i for i in range(len(jobs)) if i not in found]
-    if left:
-        with closing(_Children(settings, limits)) as children:
-            for index, verdict in children.ask(jobs, left):
-                found[index] = verdict
-                settings.progress(len(found), len(jobs))
+    for reply in _replies(jobs, left, settings, limits):
+        found[reply.number] = _verdict(jobs[reply.number], reply, settings)
+        settings.progress(len(found), len(jobs))
     return [found[i] for i in range(len(jobs))]
 
 
+def _replies(
+    jobs: Sequence[Job], left: Sequence[int], settings: Settings, limits: Limits
+) -> Iterator[Reply]:
+    """Yield what became of each job that is left."""
+    stubs = settings.stubs
+    if left and settings.ground is Ground.VIRTUAL_NPU and not stubs:
+        try:
+            stubs = str(prepare(installed()))
+        except VirtualNpuError as error:
+            yield from (Reply(number, lost=str(error)) for number in left)
+            return
+    if left:
+        pool = Pool(settings.ground.value, settings.kind, stubs, limits, settings.children)
+        with closing(pool):
+            yield from pool.verify(jobs, left)
+
+
+def _verdict(job: Job, reply: Reply, settings: Settings) -> Verdict:
+    if reply.answer is None:
+        # What ends a process on a device may be the device's doing, or its slowness.
+        return _unverified(job, reply.lost, limit=settings.ground is not Ground.REFERENCE)
+    if settings.cache is not None:
+        settings.cache.put(job, settings.ground, reply.answer, settings.kind)
+    return reply.answer.verdict
+
+
 def _ask_elsewhere(
-    jobs: Sequence[Job], found: list[Verdict], settings: Settings, limits: _Limits
+    jobs: Sequence[Job], found: list[Verdict], settings: Settings, limits: Limits
 ) -> None:
-    """Have the reference kernels say what the virtual NPU could not.
+    """Have the reference kernels say what the device could not.
 
     It cannot run what has a limit there; and a program that shows a refutation must run where
     there is no torch_npu, so it is tried there.
@@ -121,78 +144,6 @@ def _ask_elsewhere(
             found[place] = replace(verdict, ground=ground)
         elif verdict.status is Status.REFUTED:
             found[place] = replace(first, script=verdict.script)
-
-
-class _Children:
-    """The processes that work at once; a thread each waits for one of them."""
-
-    def __init__(self, settings: Settings, limits: _Limits) -> None:
-        self._settings = settings
-        self._limits = limits
-        self._all: list[Child] = []
-        self._idle: list[Child] = []
-        self._ended = False
-        self._broken = ""
-        self._stubs = settings.stubs
-        if settings.ground is Ground.VIRTUAL_NPU and not self._stubs:
-            try:
-                self._stubs = str(prepare(installed()))
-            except VirtualNpuError as error:
-                self._broken = str(error)
-
-    def close(self) -> None:
-        """End all processes."""
-        self._ended = True
-        for child in self._all:
-            child.close()
-
-    def ask(self, jobs: Sequence[Job], wanted: Sequence[int]) -> Iterator[tuple[int, Verdict]]:
-        """Yield each of the ``wanted`` jobs' verdicts as soon as it is there."""
-        most = self._settings.children or min(_processors(), _MOST_CHILDREN)
-        with ThreadPoolExecutor(min(most, len(wanted))) as threads:
-            asked = {threads.submit(self._verdict, jobs[index]): index for index in wanted}
-            try:
-                for done in as_completed(asked):
-                    yield asked[done], done.result()
-            finally:  # interrupted: nobody waits for what is still running
-                threads.shutdown(wait=False, cancel_futures=True)
-                self._ended = True
-                for child in self._all:
-                    child.kill()
-
-    def _verdict(self, job: Job) -> Verdict:
-        # What ends a process on a virtual NPU may be its doing, or its slowness.
-        limit = self._settings.ground is Ground.VIRTUAL_NPU
-        if self._broken or self._ended:
-            return _unverified(job, self._broken or "interrupted", limit=limit and not self._ended)
-        child = self._idle.pop() if self._idle else None
-        try:
-            if child is None:
-                child = Child(
-                    self._limits.memory_bytes,
-                    self._settings.ground,
-                    self._settings.kind,
-                    self._stubs,
-                )
-                self._all.append(child)
-            answer = child.ask(job, self._limits.timeout_s)
-        except ChildLostError as lost:
-            if child is not None:
-                child.kill()
-            return _unverified(job, str(lost), limit=limit)
-        except NoChildError as error:
-            self._broken = str(error)
-            return _unverified(job, self._broken, limit=limit)
-        self._idle.append(child)
-        if self._settings.cache is not None:
-            ground, chip = self._settings.ground, self._settings.kind
-            self._settings.cache.put(job, ground, answer, chip)
-        return answer.verdict
-
-
-def _processors() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def _unverified(job: Job, reason: str, *, limit: bool = False) -> Verdict:

@@ -1,4 +1,4 @@
-"""Where the calls of a verification run: on the host, or on the virtual NPU of this process.
+"""Where the calls of a verification run: on the host, or on the NPU of this process.
 
 Arguments and objects are made on the host and moved, so that both places get the same numbers;
 what a call leaves is copied back before it is compared.
@@ -7,10 +7,11 @@ what a call leaves is copied back before it is compared.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
 
+from npufix.rewriters.verification.device_failures import failure
 from npufix.rewriters.verification.virtual_npu.host_memory import host_view, on_device
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 LIMITS = frozenset({"NoReferenceKernelError", "ReferenceDisagreesError", "UncoveredLaunchError"})
 """Errors that are limits of the virtual NPU, and tell nothing about the code."""
 _DEVICE = "npu"
+_LOADING = 10.0
+
+T = TypeVar("T")
 
 
 class Launched(NamedTuple):
@@ -30,31 +34,85 @@ class Launched(NamedTuple):
     backward: tuple[str, ...] = ()
 
 
+class RealDevice(NamedTuple):
+    """An NPU with its own kernels."""
+
+    name: str
+    """With the version of torch_npu."""
+
+
 class _Here:
     """What this process is."""
 
     device: VirtualDevice | None = None
-    chip: str = ""
+    real: RealDevice | None = None
+    broken: bool = False
 
 
-def become(device: VirtualDevice, chip: str) -> None:
-    """Have this process verify on a virtual NPU."""
-    _Here.device, _Here.chip = device, chip
+def become(device: VirtualDevice | RealDevice) -> None:
+    """Have this process verify on an NPU."""
+    if isinstance(device, RealDevice):
+        _Here.real = device
+    else:
+        _Here.device = device
 
 
 def is_virtual() -> bool:
-    """Say whether this process is a virtual NPU: then torch_npu is the real one."""
+    """Say whether this process is a virtual NPU."""
     return _Here.device is not None
+
+
+def is_real() -> bool:
+    """Say whether this process has a real NPU."""
+    return _Here.real is not None
+
+
+def is_device() -> bool:
+    """Say whether this process has an NPU, virtual or not: then torch_npu is the real one."""
+    return is_virtual() or is_real()
+
+
+def is_broken() -> bool:
+    """Say whether the device has failed so that nothing runs on it any more."""
+    return _Here.broken
+
+
+def device_failure(error: str) -> str:
+    """Return what an error says about the device and what to do; "" if it is the code's own."""
+    known = failure(error) if error and is_real() else None
+    if known is None:
+        return ""
+    _Here.broken |= known.breaks
+    return str(known)
+
+
+def finished(value: T) -> T:
+    """Return what a call has returned, when the device is done with it."""
+    synchronise()
+    return value
+
+
+def patience(seconds: float) -> float:
+    """Return how long a call may take: a device loads kernels when they are first used."""
+    return seconds * _LOADING if is_real() else seconds
+
+
+def synchronise() -> None:
+    """Wait for the device: what went wrong there is said only then."""
+    if is_real():
+        torch.npu.synchronize()  # type: ignore[attr-defined] # torch_npu adds it
 
 
 def described() -> str:
     """Return what computes here, in words."""
-    torch_version = torch.__version__.partition("+")[0]
+    version = f"torch {torch.__version__.partition('+')[0]}"
+    if _Here.real is not None:
+        return f"{version}, {_Here.real.name}; launches are not recorded there"
     if _Here.device is None:
-        return f"torch {torch_version}, CPU"
+        return f"{version}, CPU"
     import torch_npu  # noqa: PLC0415 — only here is it the real one
 
-    return f"torch {torch_version}, torch_npu {torch_npu.__version__} on a virtual {_Here.chip}"
+    return f"{version}, torch_npu {torch_npu.__version__} on a virtual {_Here.device.chip}"
 
 
 @contextmanager
@@ -119,17 +177,19 @@ def _tensor_on_device(value: torch.Tensor) -> torch.Tensor:
         moved = value.detach().to(_DEVICE)
     else:
         moved = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_DEVICE)
-        host_view(moved).copy_(value.detach())
+        (moved if is_real() else host_view(moved)).copy_(value.detach())
     return moved.requires_grad_(value.requires_grad)
 
 
 def kept(value: torch.Tensor) -> torch.Tensor:
     """Return a copy of a tensor on the host, free of its history."""
     own = value.detach()
-    return host_view(own).clone() if on_device(own) else own.clone()
+    if not on_device(own):
+        return own.clone()
+    return own.cpu() if is_real() else host_view(own).clone()
 
 
 def seed_device(seed: int) -> None:
     """Seed what draws on the device."""
-    if _Here.device is not None:
+    if is_device():
         torch.npu.manual_seed(seed)  # type: ignore[attr-defined] # torch_npu adds it

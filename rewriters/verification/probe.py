@@ -25,20 +25,23 @@ class OperandsSeenError(Exception):
 class Probe:
     """Runs a call up to the place of the new code."""
 
-    def __init__(self, target: Target, vouched: Sequence[str]) -> None:
-        """Take the version of the module that asks for the operands."""
-        self._target = target
+    def __init__(self, targets: Sequence[Target], vouched: Sequence[str]) -> None:
+        """Take the versions of the module that ask for the operands, each at one place."""
+        self._targets = tuple(targets)
         self._vouched = tuple(vouched)
 
     def keeps(self, case: Case, dtype: torch.dtype = torch.float32) -> bool:
-        """Tell whether a call keeps what the user vouches for, wherever it comes to the place."""
+        """Tell whether a call keeps what the user vouches for, wherever it comes to the places."""
+        return all(self._kept(target, case, dtype) for target in self._targets)
+
+    def _kept(self, target: Target, case: Case, dtype: torch.dtype) -> bool:
         kept: list[bool] = []
 
         def take(**operands: object) -> None:
             kept.append(meets(self._vouched, operands))
             raise OperandsSeenError
 
-        prepared = attempt(lambda: self._target.prepare(case, dtype), CALL_S).value
+        prepared = attempt(lambda: target.prepare(case, dtype), CALL_S).value
         if not isinstance(prepared, Prepared):
             return True
         seed_everything(case.seed)
@@ -48,3 +51,16 @@ class Probe:
         finally:
             delattr(builtins, PROBE)
         return all(kept)
+
+
+def kept_by_arguments(
+    target: Target, vouched: Sequence[str], case: Case, dtype: torch.dtype = torch.float32
+) -> bool:
+    """Tell whether the arguments of a call keep it, and the weights of what it is made on.
+
+    For code that no rule knows: only the user's own names say what an argument is.
+    """
+    prepared = attempt(lambda: target.prepare(case, dtype), CALL_S).value
+    if not isinstance(prepared, Prepared):
+        return True
+    return meets(vouched, {**prepared.state(), **prepared.arguments})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.rewriters.verification.forking import ended_by_signal
 from npufix.rewriters.verification.grounds import Ground, environment_of
-from npufix.rewriters.verification.job import Answer
+from npufix.rewriters.verification.messages import Greeting, Question, Reply, Start
 
 if TYPE_CHECKING:
     from npufix.rewriters.verification.job import Job
@@ -24,13 +24,8 @@ if TYPE_CHECKING:
 _CHILD = "npufix.rewriters.verification.child"
 # Importing torch from a cold disk or a network file system.
 _START_S = 120.0
-
-
-class Greeting(msgspec.Struct):
-    """The first line of a child."""
-
-    torch: str = ""
-    error: str = ""
+_GRACE_S = 60.0
+"""For a child that keeps the time of its jobs itself: how late it may be."""
 
 
 class ChildLostError(Exception):
@@ -42,56 +37,95 @@ class NoChildError(Exception):
 
 
 class Child:
-    """A warm process that has imported torch and verifies one job per line."""
+    """A warm process that has imported torch and verifies the jobs it is sent."""
 
-    def __init__(self, memory_bytes: int, ground: Ground, chip: str = "", stubs: str = "") -> None:
-        """Start the process and wait until torch is imported.
-
-        ``chip`` and ``stubs``, the folder of the libraries, are for a virtual NPU.
-        """
-        self._home = tempfile.TemporaryDirectory(prefix="npufix-verify-")
+    def __init__(self, start: Start) -> None:
+        """Start the process; it is ready when it has said so."""
+        self.start = start
+        self.running: dict[int, float] = {}
+        """Its jobs, and when each must be done."""
+        self.ready = False
+        self._deadline = time.monotonic() + _START_S
+        # The child removes it as well, should we be ended first.
+        self._home = tempfile.TemporaryDirectory("", "npufix-verify-", ignore_cleanup_errors=True)
         home = self._home.name
         self._errors = Path(home, "stderr")
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(  # noqa: S603 — our own module, no shell
-                [sys.executable, "-m", _CHILD, str(memory_bytes), ground.value, chip, stubs],
+                [sys.executable, "-m", _CHILD, msgspec.json.encode(start).decode()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd=home,
-                env=environment_of(ground, os.environ, home),
+                env=environment_of(Ground(start.ground), os.environ, home),
                 start_new_session=True,
             )
-        self._buffer = b""
-        try:
-            greeting = msgspec.json.decode(self._line(_START_S), type=Greeting)
-        except ChildLostError as lost:
-            self.close()
-            raise NoChildError(f"the verifier does not start: {lost}") from None
-        if greeting.error:
-            self.close()
-            raise NoChildError(greeting.error)
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None  # noqa: S101, PT018 — opened as pipes above
+        self.questions, self.replies = stdin.fileno(), stdout.fileno()
+        os.set_blocking(self.questions, False)
+        self._said = b""
+        self.unsent = b""
 
-    def ask(self, job: Job, timeout_s: float) -> Answer:
+    @property
+    def room(self) -> int:
+        """How many more jobs it can take now."""
+        return self.start.at_once - len(self.running) if self.ready else 0
+
+    @property
+    def deadline(self) -> float:
+        """When something must have been heard of it."""
+        return min(self.running.values(), default=float("inf")) if self.ready else self._deadline
+
+    def ask(self, number: int, job: Job, timeout_s: float, left: int) -> None:
         """Have ``job`` verified."""
-        stdin = self._process.stdin
-        assert stdin is not None  # noqa: S101 — opened as a pipe above
-        try:
-            stdin.write(msgspec.json.encode(job) + b"\n")
-            stdin.flush()
-        except BrokenPipeError:
-            raise ChildLostError(self._death()) from None
-        return msgspec.json.decode(self._line(timeout_s), type=Answer)
+        late = _GRACE_S if self.start.forks else 0.0
+        self.running[number] = time.monotonic() + timeout_s + late
+        self.unsent += msgspec.json.encode(Question(number, job, timeout_s, left)) + b"\n"
+        self.send()
 
-    def kill(self) -> None:
-        """End the process, with everything it may have started; from any thread."""
+    def send(self) -> None:
+        """Send what it takes of what is left to send."""
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):  # if it is gone, we hear it
+            while self.unsent:
+                self.unsent = self.unsent[os.write(self.questions, self.unsent) :]
+
+    def hear(self) -> list[Reply]:
+        """Return what it says, once there is something to read.
+
+        Raises:
+            ChildLostError: it says nothing any more.
+            NoChildError: it cannot even start.
+
+        """
+        data = os.read(self.replies, 1 << 16)
+        if not data:
+            death = self._death()
+            if not self.ready:
+                raise NoChildError(f"the verifier does not start: {death}")
+            raise ChildLostError(death)
+        *lines, self._said = (self._said + data).split(b"\n")
+        if lines and not self.ready:
+            greeting = msgspec.json.decode(lines.pop(0), type=Greeting)
+            if greeting.error:
+                raise NoChildError(greeting.error)
+            self.ready = True
+        replies = [msgspec.json.decode(line, type=Reply) for line in lines]
+        for reply in replies:
+            self.running.pop(reply.number, None)
+        return replies
+
+    def late(self) -> str:
+        """Say what it has not done in time."""
+        if not self.ready:
+            return f"it has not started within {_START_S:g} s"
+        return "no verdict within the time limit"
+
+    def close(self) -> None:
+        """End the process, with everything it may have started, and leave nothing behind."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):  # it ended in between
                 os.killpg(self._process.pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        """End the process and leave nothing of it behind."""
-        self.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
@@ -99,25 +133,10 @@ class Child:
                     pipe.close()
         self._home.cleanup()
 
-    def _line(self, timeout_s: float) -> bytes:
-        stdout = self._process.stdout
-        assert stdout is not None  # noqa: S101 — opened as a pipe above
-        deadline = time.monotonic() + timeout_s
-        while b"\n" not in self._buffer:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([stdout], [], [], left)[0]:
-                raise ChildLostError(f"no verdict within {timeout_s:g} s")
-            data = os.read(stdout.fileno(), 1 << 16)
-            if not data:
-                raise ChildLostError(self._death())
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
-
     def _death(self) -> str:
         code = self._process.wait()
         said = self._errors.read_text(errors="replace").strip().splitlines()
         last = f": {said[-1][:300]}" if said else ""
         if code < 0:
-            return f"the code ended its process with {signal.Signals(-code).name}{last}"
+            return ended_by_signal(-code) + last
         return f"the code ended its process with exit code {code}{last}"

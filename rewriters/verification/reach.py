@@ -44,10 +44,13 @@ class Wanted:
         A line that has code of its own must run itself. One that has none (the inner line of
         a call that the compiler attributes to its first line) is proven by its statement.
         """
-        tree = ast.parse(text)
+        self.tree = tree = ast.parse(text)
         own = _lines_with_code(compile(text, filename, "exec", dont_inherit=True))
+        wanted = dict.fromkeys(lines)
+        # Where a test has changed, both ways must be taken.
+        wanted |= dict.fromkeys(way for line in list(wanted) for way in _ways(tree, line))
         self._proofs = {
-            line: frozenset({line}) if line in own else _statement(tree, line) for line in lines
+            line: frozenset({line}) if line in own else _statement(tree, line) for line in wanted
         }
 
     def reached(self, ran: set[int]) -> set[int]:
@@ -65,6 +68,17 @@ def _lines_with_code(code: CodeType) -> set[int]:
         if isinstance(constant, type(code)):
             lines |= _lines_with_code(constant)
     return lines
+
+
+def _ways(tree: ast.Module, line: int) -> Iterator[int]:
+    """Yield the first lines of what the test on a line chooses from, if it does not just raise."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and node.lineno <= line <= (
+            node.test.end_lineno or node.lineno
+        ):
+            for block in (node.body, node.orelse):
+                if block and not isinstance(block[-1], ast.Raise):
+                    yield block[0].lineno
 
 
 def _statement(tree: ast.Module, line: int) -> frozenset[int]:

@@ -71,18 +71,30 @@ def state_of(made: Any) -> dict[str, Any]:  # noqa: ANN401
     }
 
 
-def observe(
+def modules_in(passed: dict[str, Any]) -> dict[str, Any]:
+    """Return what the modules among arguments hold."""
+    modules = {n: v for n, v in passed.items() if isinstance(v, torch.nn.Module)}
+    return {
+        f"{name}.{key}": value
+        for name, module in modules.items()
+        for key, value in module.state_dict(keep_vars=True).items()
+    }
+
+
+def observe(  # noqa: PLR0913
     call: Any,  # noqa: ANN401
     made: Any,  # noqa: ANN401
     arguments: dict[str, Any],
     how: tuple[str, ...] = ("none",),
     *,
     seed: int = 0,
+    steps: int = 0,
 ) -> dict[str, Any]:
     """Return everything that a call gives back, changes and propagates, by name.
 
     ``how`` says whether arguments take gradients, themselves or through a copy, and which do not.
     """
+    weights = dict(made.named_parameters()) if isinstance(made, torch.nn.Module) else {}
     gradients, *constants = how
     roots = {k: v for key, value in arguments.items() for k, v in leaves(value, key).items()}
     if gradients != "none":
@@ -107,6 +119,7 @@ def observe(
             return {"the call raises": f"{type(error).__name__}: {error}"}
     after = {k: v for key, value in passed.items() for k, v in leaves(value, key).items()}
     after |= state_of(made)
+    after |= modules_in(passed)
     seen = dict(results)
     seen |= {f"{name} after the call": value for name, value in after.items()}
     tensors = {n: v for n, v in {**after, **results}.items() if isinstance(v, torch.Tensor)}
@@ -120,7 +133,43 @@ def observe(
             )
     if gradients != "none":
         seen |= propagate(results, {**state_of(made), **roots})
+    if steps:
+        seen |= train(call, passed, weights, steps)
     return seen
+
+
+def train(
+    call: Any,  # noqa: ANN401
+    passed: dict[str, Any],
+    weights: dict[str, Any],
+    steps: int,
+) -> dict[str, Any]:
+    """Return what further calls give back, each followed by a step of gradient descent."""
+    seen: dict[str, Any] = {}
+    for step in range(1, steps + 1):
+        value = call(passed)
+        parts: dict[str, Any] = {"": value}
+        if not isinstance(value, torch.Tensor):
+            inner = value.values() if isinstance(value, dict) else value
+            inner = inner if not hasattr(value, "__dict__") else vars(value).values()
+            parts = {f"[{i}]": part for i, part in enumerate(inner)}
+        results = {
+            f"result in step {step}{name}": part
+            for name, part in parts.items()
+            if isinstance(part, torch.Tensor) and part.requires_grad
+        }
+        seen |= results
+        found = propagate(results, weights)
+        gradients = [g for g in found.values() if isinstance(g, torch.Tensor) and g.numel()]
+        largest = max((float(g.abs().max()) for g in gradients), default=0.0)
+        if not 0.0 < largest < float("inf"):
+            continue
+        with torch.no_grad():
+            for name, weight in weights.items():
+                gradient = found.get(f"gradient of {name}")
+                if gradient is not None:
+                    weight.sub_(gradient / (16 * largest))
+    return seen | {f"self.{name} after {steps} steps": w for name, w in weights.items()}
 
 
 def propagate(results: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:

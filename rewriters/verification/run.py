@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.verdict import Launches, Measure, Status, Verdict
+from npufix.rewriters.verdict import Launches, Measure, Status, Times, Verdict
 from npufix.rewriters.verification.compare import Judge
 from npufix.rewriters.verification.place import described
 
@@ -60,6 +60,7 @@ class Run:
     absent: str = ""
     """What the device has not run, though the host does."""
     launches: Launches | None = None
+    times: Times | None = None
     launches_in_low: bool = False
     """Whether they are those of a call in low precision, where casts launch as well."""
 
@@ -83,6 +84,8 @@ class Run:
         if self.other_numbers:
             ground += "; it draws other random numbers: what they do is compared without them, "
             ground += "how often by mean and variance"
+        if self.job.by_hand and self.job.vouched:
+            ground += f"; taken for granted: {', '.join(self.job.vouched)}"
         if self.job.inference:
             ground += "; without gradients"
         if self.without_init:
@@ -100,4 +103,5 @@ class Run:
             counterexample,
             self.on,
             self.launches,
+            times=self.times,
         )

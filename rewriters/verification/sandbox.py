@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import sys
@@ -15,9 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "CONDA_PREFIX", "SYSTEMROOT")
+_OF_DEVICE = (
+    "ACL_", "ASCEND", "ASDOPS_", "ATB_", "CANN_", "HCCL_", "NPU_", "OPP_", "PYTORCH_NPU_",
+    "TASK_QUEUE_ENABLE", "TBE_", "TE_", "TOOLCHAIN_HOME",
+)  # fmt: skip
+"""How variables start that CANN, its compiler and torch_npu read."""
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(^|_)KEY(_|$)", re.IGNORECASE)
 _SET = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "2",
+    # A pool of threads does not survive the fork of a process.
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONHASHSEED": "0",
     # Scripted and compiled functions run as the Python they are written in: only there can
@@ -29,6 +39,8 @@ _SET = {
 }
 _WAITING = 2.0
 """How much longer than its time to compute code may take, waiting included."""
+_FILE_BYTES = 256 << 20
+"""The largest file that code may write."""
 _WRITING = ("w", "a", "x", "+")
 _REFUSED = frozenset(
     {
@@ -54,9 +66,15 @@ class ExpiredError(BaseException):
     """One call of the user's code took too long; no ``except Exception`` of theirs stops it."""
 
 
-def environment(parent: Mapping[str, str], home: str) -> dict[str, str]:
-    """Return what the child may know of the parent's environment: no tokens, no proxies."""
+def environment(parent: Mapping[str, str], home: str, *, device: bool = False) -> dict[str, str]:
+    """Return what the child may know of the parent's environment: no tokens, no proxies.
+
+    With ``device``, also what CANN and torch_npu are told by it.
+    """
     kept = {name: parent[name] for name in _KEPT if name in parent}
+    if device:
+        known = {n: v for n, v in parent.items() if n.startswith(_OF_DEVICE)}
+        kept |= {n: v for n, v in known.items() if not _SECRET.search(n)}
     path = os.pathsep.join(entry for entry in sys.path if entry)
     return kept | _SET | {"HOME": home, "TMPDIR": home, "PYTHONPATH": path}
 
@@ -71,48 +89,78 @@ def separate_streams() -> tuple[int, int]:
     return reading, writing
 
 
-def limit_memory(allowed: int) -> None:
-    """Let the process grow by ``allowed`` bytes from here, and leave no core file behind."""
+def limit_resources(allowed: int) -> None:
+    """Let the process grow by ``allowed`` bytes from here; bound its files, leave no core file."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     statm = Path("/proc/self/statm")
     # What torch has mapped by now is not the user's doing (a CUDA build maps gigabytes).
     mapped = int(statm.read_text().split()[0]) * resource.getpagesize() if statm.exists() else 0
-    for name in ("RLIMIT_AS", "RLIMIT_DATA"):
+    limits = {
+        "RLIMIT_AS": mapped + allowed,
+        "RLIMIT_DATA": mapped + allowed,
+        "RLIMIT_FSIZE": _FILE_BYTES,
+    }
+    for name, wanted in limits.items():
         kind = getattr(resource, name, None)
         if kind is not None:
             _, hard = resource.getrlimit(kind)
-            wanted = mapped + allowed
             soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
             resource.setrlimit(kind, (soft, hard))
 
 
-def guard_side_effects(home: str) -> None:
-    """Refuse network, processes, and files written outside the child's own folder.
+class Guard:
+    """Refuses network, processes, and files written outside a folder, in its block.
 
     The verifier calls functions with arguments it made up; a ``save(path)`` among what they
     call must not touch the user's disk. This stops accidents, not an attacker.
     """
-    allowed = (os.path.realpath(home), "/dev/", "/proc/self/")
 
-    def inside(path: object) -> bool:
+    def __init__(self, home: str = "", *, processes: bool = False) -> None:
+        """``home`` is the folder to write to, empty: the current one.
+
+        ``processes``: they may be started, because the compiler of CANN is one.
+        """
+        self._refused = frozenset(e for e in _REFUSED if not (processes and _is_process(e)))
+        self._allowed = (os.path.realpath(home or Path.cwd()), "/dev/", "/proc/self/")
+        self._active = False
+        sys.addaudithook(self._hook)  # for good: there is no way to take it away
+
+    def __enter__(self) -> None:
+        """Refuse from here on."""
+        self._active = True
+
+    def __exit__(self, *_: object) -> None:
+        """Refuse nothing any more."""
+        self._active = False
+
+    def _is_inside(self, path: object) -> bool:
         if not isinstance(path, str | bytes | os.PathLike):
             return True  # a file descriptor that was opened under the same rule
-        return os.path.realpath(os.fsdecode(path)).startswith(allowed)
+        return os.path.realpath(os.fsdecode(path)).startswith(self._allowed)
 
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
-        if event in _REFUSED:
+    def _hook(self, event: str, arguments: tuple[object, ...]) -> None:
+        if not self._active:
+            return
+        if event in self._refused:
             raise PermissionError(f"{event} is not allowed during verification")
         if event == "open":
             path, mode, flags = arguments
             writing = (isinstance(mode, str) and any(m in mode for m in _WRITING)) or (
                 mode is None and isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
             )
-            if writing and not inside(path):
+            if writing and not self._is_inside(path):
                 raise PermissionError(f"writing {path!r} is not allowed during verification")
-        elif event in _PATHS and not inside(arguments[0]):
+        elif event in _PATHS and not self._is_inside(arguments[0]):
             raise PermissionError(f"{event} of {arguments[0]!r} is not allowed")
 
-    sys.addaudithook(hook)
+
+def guard_side_effects(home: str, *, processes: bool = False) -> None:
+    """Refuse them to this process from here on."""
+    Guard(home, processes=processes).__enter__()
+
+
+def _is_process(event: str) -> bool:
+    return event.startswith(("os.exec", "os.fork", "os.posix_spawn", "os.spawn", "subprocess."))
 
 
 @contextmanager

@@ -6,30 +6,33 @@ import itertools
 import re
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from npufix.rewriters.verification.arguments import (
-    BASES,
-    HEADS,
     INTEGER_TENSOR,
     MASK,
     WIDTH,
     Parameter,
+    guessed,
     guesses,
-    recorded_base,
 )
 from npufix.rewriters.verification.attempt import attempt
-from npufix.rewriters.verification.observe import CALL_S, seed_everything
-from npufix.rewriters.verification.place import computing
+from npufix.rewriters.verification.bases import bases_of, widths_of
+from npufix.rewriters.verification.configurations import StandInConfig
+from npufix.rewriters.verification.goals import attributes, compared, goal
+from npufix.rewriters.verification.observe import CALL_S, observe, seed_everything
+from npufix.rewriters.verification.place import computing, device_failure, finished, patience
 from npufix.rewriters.verification.reach import Wanted, traced
-from npufix.rewriters.verification.stand_ins import Recipe, recipes
+from npufix.rewriters.verification.run import GroundLimitError
+from npufix.rewriters.verification.stand_ins import CONFIG, Recipe, of_the_file, recipes
 from npufix.rewriters.verification.target import Assignment, Case, Target
 from npufix.rewriters.verification.values import (
     FLAVOURS,
     Flavour,
+    Made,
     Spec,
     Tensor,
     Value,
@@ -39,6 +42,7 @@ from npufix.rewriters.verification.values import (
 )
 
 if TYPE_CHECKING:
+    import ast
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.job import RecordedOp
@@ -52,10 +56,11 @@ _ENOUGH_LATER = 2
 _HALF_TYPES = ("c10::BFloat16", "c10::Half")
 _MOST_RECIPES = 3
 _MOST_COST = 60
+_MOST_GOALS = 4
+_FURTHER_S = 2.0
 _OPTIONAL_COST = 2
 _MOST_EXPIRED = 2
 _OTHER_SIZE = 5
-_HEADS_DIMS = 4
 
 
 @dataclass(slots=True)
@@ -108,14 +113,85 @@ def search(
     deadline = time.process_time() + _SEARCH_S
     for left, recipe in zip(range(len(options), 0, -1), options, strict=True):
         until = time.process_time() + (deadline - time.process_time()) / left
-        widths = _widths(target, recipe)
-        bases = _bases(recorded, widths, target.parameters())
-        tried = _combinations(target.parameters(), bases, widths)
+        target.returned()
+        widths = widths_of(target, recipe)
+        bases = bases_of(recorded, widths, target.parameters(), target.made(recipe))
+        tried = _combinations(target, wanted.tree, bases, widths)
         assignments = (
-            Assignment(recipe, specs) for specs in tried if not (floating and _is_integral(specs))
+            Assignment(recipe, specs) for specs in tried if not (floating and is_integral(specs))
         )
         _search_some(target, wanted, assignments, found, until, keeps)
+    _search_further(target, wanted, options, recorded, found, keeps)
+    if not floating:
+        _add_floats(target, wanted, found, keeps)
     return found
+
+
+def _add_floats(
+    target: Target, wanted: Wanted, found: Found, keeps: Callable[[Case], bool]
+) -> None:
+    """Add a call with floating numbers, where integers were given that may be either."""
+    if any("int" not in kinds(a.specs.values()) for a in found.assignments):
+        return
+    for assignment in found.assignments[:2]:
+        specs = {
+            n: Tensor(s.shape) if isinstance(s, Tensor) and s.kind == "int" else s
+            for n, s in assignment.specs.items()
+        }
+        twin = Case(Assignment(assignment.recipe, specs))
+        ran = run_traced(target, twin) or set()
+        if wanted.reached(ran) and keeps(twin):
+            found.assignments.append(twin.assignment)
+            return
+
+
+def _search_further(  # noqa: PLR0913, PLR0917 - the state of the search
+    target: Target,
+    wanted: Wanted,
+    options: Sequence[Recipe | None],
+    recorded: Sequence[RecordedOp],
+    found: Found,
+    keeps: Callable[[Case], bool],
+) -> None:
+    """Choose values that the tests above the lines ask for which nothing has reached."""
+    asked: list[dict[str, object]] = []
+    for line in wanted.unreached(found.reached):
+        values = goal(wanted.tree, line)
+        if values and values not in asked and line not in found.reached:
+            asked.append(values)
+    for values in asked[:_MOST_GOALS]:
+        for recipe in options[:2]:
+            chosen = _chosen(recipe, values)
+            forced = {n: Value(v) for n, v in values.items() if "." not in n}
+            target.returned()
+            widths = widths_of(target, chosen)
+            bases = bases_of(recorded, widths, target.parameters(), target.made(chosen))
+            tried = _combinations(target, wanted.tree, bases, widths, forced)
+            assignments = (Assignment(chosen, specs) for specs in tried)
+            until = time.process_time() + _FURTHER_S
+            before = len(found.reached)
+            _search_some(target, wanted, assignments, found, until, keeps)
+            if len(found.reached) > before:
+                break
+
+
+def _chosen(recipe: Recipe | None, values: Mapping[str, object]) -> Recipe | None:
+    """Return how to make the object with these values of its attributes or of its arguments'."""
+    if recipe is None:
+        return None
+    given = {name for name, spec in recipe.arguments if isinstance(spec, Made)}
+    paths: dict[str, object] = {}
+    for name, value in values.items():
+        first, _, rest = name.partition(".")
+        if not rest:
+            continue
+        paths[name] = value
+        # ``self.config.x`` may be read from the argument ``config`` while the object is made.
+        if first == "self" and rest.partition(".")[0] in given:
+            paths[rest] = value
+        elif first == "self":
+            paths |= {f"{argument}.{rest}": value for argument in given}
+    return replace(recipe, chosen=tuple(paths.items()))
 
 
 def _search_some(  # noqa: PLR0913, PLR0917 - the state of the search
@@ -157,55 +233,63 @@ def run_traced(target: Target, case: Case, found: Found | None = None) -> set[in
     with computing(on_npu=target.on_npu), traced(target.loaded.filename) as lines:
 
         def call() -> object:
-            prepared = target.prepare(case, torch.float32)
+            prepared = target.prepare(case, torch.float32, again=found is not None)
             seed_everything(case.seed)
-            return prepared.call(prepared.arguments)
+            if target.applied is not None:  # its gradient is a part of what it runs
+                return observe(prepared, "leaf", case.seed).raised()
+            return finished(prepared.call(prepared.arguments))
 
-        outcome = attempt(call, CALL_S)
+        outcome = attempt(call, patience(CALL_S))
+    failed = device_failure(outcome.error) if target.on_npu else ""
+    if failed:
+        raise GroundLimitError(failed)
     if found is not None:
         if outcome.error:
             found.errors[outcome.error] += 1
             found.expired += outcome.expired
         else:
             found.ran = True
+            target.returned()
     return None if outcome.error else lines
 
 
-def _widths(target: Target, recipe: Recipe | None) -> list[int]:
-    """Return the sizes that the object's own tensors have: one of them is the input's width."""
-    if recipe is None or target.owner is None:
-        return []
-    made = target.instance(recipe, torch.float32)
-    if not isinstance(made, torch.nn.Module):
-        return []
-    sizes: dict[int, None] = {}
-    for parameter in made.parameters():
-        sizes.update(dict.fromkeys(reversed(parameter.shape)))
-    return [size for size in sizes if size > 1][:4]
-
-
-def _bases(
-    recorded: Sequence[RecordedOp], widths: Sequence[int], wanted: Sequence[Parameter]
-) -> list[tuple[int, ...]]:
-    bases = [recorded_base(d) for op in recorded for d in op.dims if d and all(s > 0 for s in d)]
-    bases.sort(key=len, reverse=True)
-    for width in widths:
-        if width != WIDTH:
-            bases += [(2, 3, width), (3, width)]
-    split = any(re.search(HEADS, p.name.lower()) for p in wanted)
-    usual = sorted(BASES, key=lambda base: len(base) != _HEADS_DIMS) if split else BASES
-    return list(dict.fromkeys((*bases[:6], *usual)))
-
-
 def _combinations(
-    wanted: Sequence[Parameter], bases: Sequence[tuple[int, ...]], widths: Sequence[int]
+    target: Target,
+    tree: ast.Module,
+    bases: Sequence[tuple[int, ...]],
+    widths: Sequence[int],
+    forced: Mapping[str, Spec] | None = None,
 ) -> Iterator[dict[str, Spec]]:
     """Yield arguments by rising cost: the sum of the ranks of all guesses made."""
-    table = [[guesses(p, base, widths) for p in wanted] for base in bases]
+    wanted = target.parameters()
+    hints = compared(tree, target.qualname)
+    known = {p.name: _configured(p, target, tree) for p in wanted}
+
+    def tries(p: Parameter, base: tuple[int, ...]) -> list[Spec]:
+        if forced and p.name in forced:
+            return [forced[p.name]]
+        made = known[p.name] or guesses(p, base, widths)
+        told: list[Spec] = [Value(v) for v in hints.get(p.name, ())]
+        at = 1 if p.has_default else 0
+        return [*made[:at], *(t for t in told if t not in made), *made[at:]]
+
+    table = [[tries(p, base) for p in wanted] for base in bases]
     for cost in range(_MOST_COST):
         for rank, options in enumerate(table[: cost + 1]):
             for chosen in _split(wanted, options, cost - rank):
                 yield {p.name: s for p, s in zip(wanted, chosen, strict=True)}
+
+
+def _configured(parameter: Parameter, target: Target, tree: ast.Module) -> list[Spec]:
+    """Return configurations, for a parameter that is one."""
+    if not re.search(CONFIG, parameter.name) or parameter.has_default:
+        return []
+    asked = attributes(tree, target.qualname, parameter.name)
+    if not asked:
+        return []
+    unknown = {n: WIDTH for n in asked if attempt(lambda n=n: guessed(n), CALL_S).error}  # type: ignore[misc]
+    invented = Made(lambda: StandInConfig(unknown), "a stand-in configuration")
+    return [*of_the_file(target.qualname, target.loaded), invented]
 
 
 def _split(
@@ -224,7 +308,7 @@ def _split(
             yield (spec, *rest)
 
 
-def _is_integral(specs: Mapping[str, Spec]) -> bool:
+def is_integral(specs: Mapping[str, Spec]) -> bool:
     """Say whether a tensor is of integers though nothing in its name asks for them."""
     return any(
         isinstance(s, Tensor) and s.kind == "int" and not re.search(INTEGER_TENSOR, name.lower())
@@ -265,8 +349,8 @@ def cases(assignments: Sequence[Assignment], *, mixed: bool) -> Iterator[Case]:
         for flavour in _flavours(assignment):
             yield Case(assignment, flavour)
     for assignment in assignments[:3]:
-        for resize in _resizes(assignment):
-            yield Case(resize)
+        for old, resize in _resizes(assignment):
+            yield Case(resize, was=old)
 
 
 def _flavours(assignment: Assignment) -> Iterator[Flavour]:
@@ -277,15 +361,15 @@ def _flavours(assignment: Assignment) -> Iterator[Flavour]:
             yield flavour
 
 
-def _resizes(assignment: Assignment) -> Iterator[Assignment]:
+def _resizes(assignment: Assignment) -> Iterator[tuple[int | None, Assignment]]:
     """Change one size everywhere it occurs: to one, to nothing, to another, to a square."""
     sizes = dimensions(assignment.specs)
     # A dimension of one is structure (a column of labels), not a size.
     for old in (size for size in sizes if size > 1):
         for new in dict.fromkeys((1, _OTHER_SIZE, 0, *sizes)):
             if new != old:
-                yield Assignment(assignment.recipe, resized(assignment.specs, old, new))
+                yield old, Assignment(assignment.recipe, resized(assignment.specs, old, new))
     whole = {n: s for n, s in assignment.specs.items() if isinstance(s, Value)}
     for name, spec in whole.items():
         if type(spec.value) is int and spec.value > 1:
-            yield Assignment(assignment.recipe, {**assignment.specs, name: Value(1)})
+            yield None, Assignment(assignment.recipe, {**assignment.specs, name: Value(1)})

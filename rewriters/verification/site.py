@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,9 @@ from npufix.rewriters.verification.counterexample import Versions, program
 from npufix.rewriters.verification.job import Answer
 from npufix.rewriters.verification.load import Loaded, LoadError, load, own_files, package_of
 from npufix.rewriters.verification.minimise import Minimiser, Shown
-from npufix.rewriters.verification.overlay import overlaid
-from npufix.rewriters.verification.place import is_virtual
-from npufix.rewriters.verification.probe import Probe
+from npufix.rewriters.verification.overlay import World
+from npufix.rewriters.verification.place import is_device, is_real, is_virtual
+from npufix.rewriters.verification.probe import Probe, kept_by_arguments
 from npufix.rewriters.verification.randomness import drop_alike
 from npufix.rewriters.verification.reach import Wanted
 from npufix.rewriters.verification.run import (
@@ -33,6 +34,7 @@ from npufix.rewriters.verification.run import (
 )
 from npufix.rewriters.verification.search import run_traced, search
 from npufix.rewriters.verification.target import Assignment, Case, Target
+from npufix.rewriters.verification.timing import times
 from npufix.rewriters.verification.trial import (
     Compared,
     observed,
@@ -52,7 +54,8 @@ def verify_site(job: Job, ground: str = "reference") -> Answer:
     verdict = _verdict(Run(job, ground))
     exhausted = re.search(f"{NO_MEMORY}|{_NO_TIME}", verdict.reason) is not None
     lasting = verdict.status is not Status.NOT_VERIFIED or not exhausted
-    return Answer(verdict, tuple(own_files()), lasting)
+    of_device = is_real() and verdict.limit
+    return Answer(verdict, tuple(own_files()), lasting and not of_device)
 
 
 def _verdict(run: Run) -> Verdict:
@@ -72,8 +75,11 @@ def _verify(run: Run) -> Verdict:
     original = _target(run, job.original, "original")
     wanted = Wanted(job.original, original.loaded.filename, job.lines_original)
     keeps: Keeps = _anything
-    if job.vouched and job.probe:
-        keeps = Probe(_target(run, job.probe, "probe").on_host(), job.vouched).keeps
+    if job.vouched and job.probes:
+        texts = [_target(run, text, "probe").on_host() for text in job.probes]
+        keeps = Probe(texts, job.vouched).keeps
+    elif job.vouched and job.by_hand:
+        keeps = partial(kept_by_arguments, original.on_host(), job.vouched)
     # The host is faster; code that calls torch_npu runs on the device alone.
     found = search(original.on_host(), wanted, job.recorded, floating=job.floating, keeps=keeps)
     if not found.assignments and original.on_npu:
@@ -99,27 +105,41 @@ def _verify(run: Run) -> Verdict:
     _require_reached(run, patched, compared, found.assignments)
     if job.portable:
         _check_portable(run, original, compared)
+    run.times = times(original, patched, compared, job.recorded)
     return run.verdict(Status.EQUIVALENT, measures=run.judge.measures(run.changed))
 
 
 def _prepare(job: Job) -> None:
     """Have the operators of torch_npu that the code calls, if it is not the real one."""
-    if not is_virtual():
+    if not is_device():
         npu_operators.install(job.torch_npu_version)
-    elif "mindspeed" in job.patched:
+    elif is_virtual() and "mindspeed" in job.patched:
         raise GroundLimitError("MindSpeed does not run on the virtual NPU")
 
 
 def _target(run: Run, text: str, tag: str) -> Target:
     job = run.job
-    texts = {o.path: o.original if tag == "original" else o.patched for o in job.others}
-    with overlaid(
-        {path: text for path, text in texts.items() if text is not None},
-        (Path(job.root), package_of(Path(job.path))[1]),
-    ):
+    world = World(_other_texts(job, changed=tag in {"patched", "portable"}), _folders(job))
+    with world.entered():
         loaded: Loaded = load(text, job.path, job.root, job.qualname, tag)
     run.missing.update(loaded.missing)
-    return Target(loaded, run.job.qualname, on_npu=is_virtual() and not run.job.on_host)
+
+    def find(name: str) -> object:
+        with world.entered():
+            return loaded.find(name)
+
+    known = replace(loaded, find=find)
+    on_npu = is_device() and not run.job.on_host
+    return Target(known, run.job.qualname, on_npu=on_npu, world=world.entered)
+
+
+def _other_texts(job: Job, *, changed: bool) -> dict[str, str]:
+    texts = {o.path: o.patched if changed else o.original for o in job.others}
+    return {path: text for path, text in texts.items() if text is not None}
+
+
+def _folders(job: Job) -> tuple[str, ...]:
+    return str(Path(job.root)), str(package_of(Path(job.path))[1])
 
 
 def _anything(_case: Case, _dtype: torch.dtype = torch.float32) -> bool:
@@ -188,7 +208,7 @@ def _require_reached(
         lines = ", ".join(map(str, unreached))
         raise NotVerifiedError(f"line {lines} of the patched text was never reached")
     launched = run.launches is not None and run.launches.patched
-    if not (run.kernels or launched) and _calls_torch_npu(run.job):
+    if not (run.kernels or launched or is_real()) and _calls_torch_npu(run.job):
         raise NotVerifiedError("the patched lines call torch_npu, but no call was reached")
     assert compared  # noqa: S101 — ``_compare`` raises otherwise
 

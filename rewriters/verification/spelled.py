@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npufix.rewriters.verification.attempt import attempt
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MOST_NUMBERS = 4096
 _MATRIX = 2
+_BUILD_S = 5.0
 
 
 class CannotSpellError(Exception):
@@ -60,9 +63,18 @@ def _object(value: object, namespace: Mapping[str, object]) -> str:
     known = getattr(value, "__dict__", None)
     if known is None or isinstance(value, torch.nn.Module) or callable(value):
         raise CannotSpellError(f"a {type(value).__name__}")
-    plain = {k: repr(v) for k, v in known.items() if k.isidentifier() and _is_literal(v)}
-    attributes = ", ".join(f"{name}={text}" for name, text in plain.items())
-    kind = type(value).__name__
-    if namespace.get(kind) is type(value):
-        return f"having(module.{kind}(), {attributes})"
+    plain = {k: v for k, v in known.items() if k.isidentifier() and _is_literal(v)}
+    kind = type(value)
+    own = namespace.get(kind.__name__) is kind
+    # What is as by default stays so: the other version may have another default.
+    fresh = vars(attempt(kind, _BUILD_S).value or object) if own else {}
+    other = {k: v for k, v in plain.items() if k not in fresh or not _same(fresh[k], v)}
+    attributes = ", ".join(f"{name}={v!r}" for name, v in other.items())
+    if own:
+        made = f"module.{kind.__name__}()"
+        return f"having({made}, {attributes})" if attributes else made
     return f"types.SimpleNamespace({attributes})"
+
+
+def _same(left: object, right: object) -> bool:
+    return type(left) is type(right) and bool(left == right)

@@ -9,9 +9,10 @@ import itertools
 import re
 import textwrap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from npufix.rewriters.verification.arguments import (
     WIDTH,
@@ -25,18 +26,28 @@ from npufix.rewriters.verification.configurations import (
     StandInConfig,
     configurations,
 )
-from npufix.rewriters.verification.values import Made, Spec, Value, generator, materialise
+from npufix.rewriters.verification.values import (
+    Find,
+    Made,
+    Spec,
+    Value,
+    find_nothing,
+    generator,
+    materialise,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from npufix.rewriters.verification.load import Loaded
 
-_CONFIG = r"^(config|cfg|args|configuration|hparams|params|model_args|opts?)$"
+CONFIG = r"^(config|cfg|args|configuration|hparams|params|model_args|opts?)$"
 _MOST_PARAMETERS = 5_000_000
 _MOST_FURTHER_PARAMETERS = 50_000
 """For another object, once there is one: that of a real size says nothing new, slowly."""
 _TRIES = 48
+_DRAWN = frozenset({"rand", "randn"})
+_DRAWN_INTO = frozenset({"normal_", "uniform_", "trunc_normal_", "bernoulli_", "exponential_"})
 _BUILD_S = 5.0
 _REPAIRS = 12
 _MOST_CONFIGURATIONS = 2
@@ -49,17 +60,37 @@ class Recipe:
     arguments: tuple[tuple[str, Spec], ...] = ()
     attributes: tuple[tuple[str, str], ...] | None = None
     """Not None: ``__init__`` does not run; these attributes are set, as what the values say."""
+    chosen: tuple[tuple[str, object], ...] = ()
+    """Values of attributes, of the object (``self.mode``) or of an argument (``config.mode``), that
+    lead where the others do not."""
 
-    def build(self, owner: type) -> object:
+    def build(self, owner: type, find: Find = find_nothing) -> object:
         """Make the object; parameters get values that no forgotten weight can hide behind."""
         torch.default_generator.manual_seed(0)
         if self.attributes is None:
-            made: object = owner(**materialise(dict(self.arguments), "ordinary", 0, torch.float32))
+            made: object = owner(**self.given(find))
         else:
             made = self._without_init(owner, self.attributes)
         if isinstance(made, torch.nn.Module):
             _randomise(made)
+        self._choose({"self": made})
         return made
+
+    def given(self, find: Find) -> dict[str, object]:
+        """Make the arguments of ``__init__``."""
+        given = materialise(dict(self.arguments), "ordinary", 0, torch.float32, find=find)
+        self._choose(given)
+        return given
+
+    def _choose(self, scope: Mapping[str, object]) -> None:
+        for path, value in self.chosen:
+            name, _, last = path.rpartition(".")
+            first, *inner = name.split(".")
+            holder = scope.get(first)
+            for part in inner:
+                holder = getattr(holder, part, None)
+            if holder is not None and last in getattr(holder, "__dict__", ()):
+                setattr(holder, last, value)
 
     @staticmethod
     def _without_init(owner: type, attributes: tuple[tuple[str, str], ...]) -> object:
@@ -73,7 +104,9 @@ class Recipe:
     def __str__(self) -> str:
         if self.attributes is not None:
             return "an instance made without __init__"
-        return ", ".join(f"{name}={spec}" for name, spec in self.arguments)
+        given = ", ".join(f"{name}={spec}" for name, spec in self.arguments)
+        chosen = " and ".join(f"{path} = {value!r}" for path, value in self.chosen)
+        return f"{given} and {chosen}" if given and chosen else given or chosen
 
 
 class StandInLayer(torch.nn.Module):
@@ -115,25 +148,43 @@ def recipes(owner: type, method: str, loaded: Loaded) -> Iterator[Recipe]:
     for arguments in _constructions(owner, loaded):
         recipe = Recipe(tuple(arguments.items()))
         most = _MOST_FURTHER_PARAMETERS if found else _MOST_PARAMETERS
-        made = attempt(lambda r=recipe, m=most: _checked(r, owner, m), _BUILD_S)  # type: ignore[misc]
+        made = attempt(lambda r=recipe, m=most: _checked(r, owner, loaded.find, m), _BUILD_S)  # type: ignore[misc]
         if not made.error:
             found += 1
             yield recipe
     if not found:
         recipe = Recipe(attributes=tuple(sorted(_read_attributes(owner, method).items())))
-        if not attempt(lambda: recipe.build(owner), _BUILD_S).error:
+        if not attempt(lambda: recipe.build(owner, loaded.find), _BUILD_S).error:
             yield recipe
 
 
-def _checked(recipe: Recipe, owner: type, most: int) -> None:
+def _checked(recipe: Recipe, owner: type, find: Find, most: int) -> None:
     """Build the object, first without its values: the sizes of a real model take seconds."""
-    with torch.device("meta"):
-        sketched = attempt(lambda: recipe.build(owner), _BUILD_S).value
+    with torch.device("meta"), _Undrawn():
+        sketched = attempt(lambda: recipe.build(owner, find), _BUILD_S).value
     for made in (sketched, None):
-        module = recipe.build(owner) if made is None else made
+        module = recipe.build(owner, find) if made is None else made
         count = sum(p.numel() for p in module.parameters()) if _is_module(module) else 0
         if count > most:
             raise MemoryError(f"the module has {count} parameters")
+
+
+class _Undrawn(TorchFunctionMode):
+    """Draws no numbers where there is no memory for them: that alone imports half of a compiler."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the torch function returns
+        name = getattr(func, "__name__", "")
+        if name in _DRAWN:
+            return torch.empty(*args, **(kwargs or {}))
+        if name in _DRAWN_INTO:
+            return args[0]
+        return func(*args, **(kwargs or {}))
 
 
 def _is_module(made: object) -> TypeGuard[torch.nn.Module]:
@@ -186,19 +237,19 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     annotated = loaded.find(bare) if bare else None
     specs: list[Spec] = []
     if isinstance(annotated, type) and annotated is not torch.Tensor and not parameter.has_default:
-        specs += configurations(annotated)
-    if re.search(_CONFIG, parameter.name):
+        specs += configurations(annotated, bare)
+    if re.search(CONFIG, parameter.name):
         if not specs:
-            specs += _of_the_file(owner, loaded)
+            specs += of_the_file(owner.__name__, loaded)
         specs.append(_invented(owner, parameter.name))
     return specs + scalars(parameter)
 
 
-def _of_the_file(owner: type, loaded: Loaded) -> list[Spec]:
+def of_the_file(owner: str, loaded: Loaded) -> list[Spec]:
     """Offer the configurations that the file knows, those that share the class's name first."""
 
     def unlike(name: str) -> int:
-        pairs = zip(name.lower(), owner.__name__.lower(), strict=False)
+        pairs = zip(name.lower(), owner.lower(), strict=False)
         return -sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     specs: list[Spec] = []
@@ -206,7 +257,7 @@ def _of_the_file(owner: type, loaded: Loaded) -> list[Spec]:
     for name in sorted(names, key=unlike)[:_MOST_CONFIGURATIONS]:
         kind = loaded.find(name)
         if isinstance(kind, type):
-            specs += configurations(kind)
+            specs += configurations(kind, name)
     return specs
 
 

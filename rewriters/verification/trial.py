@@ -15,7 +15,8 @@ from npufix.rewriters.verification.observe import (
     Prepared,
     observe,
 )
-from npufix.rewriters.verification.place import computing
+from npufix.rewriters.verification.place import computing, device_failure, patience
+from npufix.rewriters.verification.run import GroundLimitError
 from npufix.rewriters.verification.values import ROUNDINGS, kinds
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def dtypes(case: Case, target: Target) -> tuple[torch.dtype, ...]:
     """Return the dtypes worth running a case in."""
     present = kinds(case.assignment.specs.values())
     recipe = case.assignment.recipe
-    if present & {"float", "unit"}:
+    if present & {"float", "unit", "box"}:
         return _DTYPES
     if recipe is not None and target.owner is not None:
         made = target.instance(recipe, torch.float32)
@@ -59,6 +60,7 @@ def run_original(
 ) -> Compared | None:
     """Run with gradients if the code allows it, else with copies of leaves, else without."""
     modes: tuple[Gradients, ...] = ("none",) if inference else ("leaf", "copy", "none")
+    modes = modes[:1] if case.steps else modes
     for mode in modes:
         seen = _seen(target, case, dtype, mode, case.seed)
         if not seen.error:
@@ -87,10 +89,15 @@ def _seen(
 ) -> Observation:
     """Run one call where the target runs."""
     with computing(on_npu=target.on_npu):
-        prepared = attempt(lambda: target.prepare(case, dtype), CALL_S)
-        if not isinstance(prepared.value, Prepared):
-            return Observation(error=prepared.error, kind=prepared.kind)
-        return observe(prepared.value, gradients, seed)
+        prepared = attempt(lambda: target.prepare(case, dtype), patience(CALL_S))
+        if isinstance(prepared.value, Prepared):
+            seen = observe(prepared.value, gradients, seed, steps=case.steps)
+        else:
+            seen = Observation(error=prepared.error, kind=prepared.kind)
+    failed = device_failure(seen.error) if target.on_npu else ""
+    if failed:
+        raise GroundLimitError(failed)
+    return seen
 
 
 def in_float64(
@@ -108,7 +115,7 @@ def in_float64(
     prepared = attempt(prepare, CALL_S)
     if not isinstance(prepared.value, Prepared):
         return None
-    seen = observe(prepared.value, gradients, case.seed, oracle_of=dtype)
+    seen = observe(prepared.value, gradients, case.seed, oracle_of=dtype, steps=case.steps)
     return None if seen.error else seen
 
 
@@ -128,5 +135,10 @@ def comparable(case: Case, seen: Observation, *, reference: bool) -> Observation
     # reference kernel is no evidence for it.
     if case.flavour != "NaN and Inf" or not reference:
         return seen
+    return without_gradients(seen)
+
+
+def without_gradients(seen: Observation) -> Observation:
+    """Return what was seen but for the gradients."""
     kept = {n: t for n, t in seen.tensors.items() if not n.startswith("gradient of ")}
     return replace(seen, tensors=kept)

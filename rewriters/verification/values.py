@@ -16,7 +16,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-Kind: TypeAlias = Literal["float", "unit", "int", "bool", "additive"]
+Kind: TypeAlias = Literal["float", "unit", "int", "bool", "additive", "box"]
 Flavour: TypeAlias = Literal[
     "ordinary", "tiny rows", "zeros", "NaN and Inf", "strided", "negative", "all true", "all false"
 ]
@@ -40,7 +40,8 @@ _MATRIX = 2
 class Tensor:
     """A tensor to be made: ``unit`` holds values in (0, 1), ``int`` values in [0, high).
 
-    ``additive`` is a mask of 0 and the lowest number of the dtype, and takes no gradient.
+    ``additive`` is a mask of 0 and the lowest number of the dtype, and takes no gradient;
+    the halves of a ``box`` are its lower and its upper corner.
     """
 
     shape: tuple[int, ...]
@@ -56,6 +57,8 @@ class Value:
     """An argument that is no tensor."""
 
     value: object
+    given: bool = True
+    """Whether the call passes it; it leaves out a default, which a change may have changed."""
 
     def __str__(self) -> str:
         return repr(self.value)
@@ -75,16 +78,24 @@ class Several:
 class Made:
     """An argument that has to be constructed anew for every run, like a configuration."""
 
-    make: Callable[[], object]
+    make: Callable[..., object]
     label: str
     code: str = ""
     """The expression that makes it in a program of its own; empty if its attributes tell."""
+    kind: str = ""
+    """The class of the user's module that ``make`` takes, if any: each version has its own."""
 
     def __str__(self) -> str:
         return self.label
 
 
 Spec: TypeAlias = Tensor | Value | Several | Made
+Find: TypeAlias = "Callable[[str], object]"
+
+
+def find_nothing(_name: str) -> object:
+    """Say that a module defines nothing."""
+    return None
 
 
 def generator(*seeds: object) -> torch.Generator:
@@ -92,15 +103,26 @@ def generator(*seeds: object) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(repr(seeds).encode()))
 
 
-def materialise(
+def materialise(  # noqa: PLR0913 - what one call consists of
     specs: Mapping[str, Spec],
     flavour: Flavour,
     seed: int,
     dtype: torch.dtype,
     digits: int | None = None,
+    *,
+    find: Find = find_nothing,
 ) -> dict[str, object]:
-    """Make the arguments that ``specs`` describe, with so many digits if that is given."""
-    made = {name: _make(spec, name, flavour, seed, dtype) for name, spec in specs.items()}
+    """Make the arguments that ``specs`` describe, with so many digits if that is given.
+
+    ``find`` returns a definition of the module that the call belongs to.
+    """
+    made = {
+        name: spec.make(*([find(spec.kind)] if spec.kind else []))
+        if isinstance(spec, Made)
+        else _make(spec, name, flavour, seed, dtype)
+        for name, spec in specs.items()
+        if not isinstance(spec, Value) or spec.given
+    }
     return made if digits is None else {n: _shortened(v, digits) for n, v in made.items()}
 
 
@@ -114,11 +136,11 @@ def _shortened(value: object, digits: int) -> object:
     return value.copy_(torch.tensor(short, dtype=torch.float64).view(value.shape))
 
 
-def _make(spec: Spec, name: str, flavour: Flavour, seed: int, dtype: torch.dtype) -> object:
+def _make(
+    spec: Tensor | Value | Several, name: str, flavour: Flavour, seed: int, dtype: torch.dtype
+) -> object:
     if isinstance(spec, Value):
         return spec.value
-    if isinstance(spec, Made):
-        return spec.make()
     if isinstance(spec, Several):
         items = enumerate(spec.items)
         return tuple(_make(item, f"{name}{i}", flavour, seed, dtype) for i, item in items)
@@ -142,10 +164,15 @@ def tensor(
         hidden = torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 — a fair coin
         hidden[..., :1] = False  # every query sees a key
         return torch.zeros(spec.shape, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
-    if spec.kind == "unit":
+    if spec.kind in {"unit", "box"}:
         drawn = torch.rand(spec.shape, generator=source, dtype=torch.float64)
-        return (drawn * 0.9 + 0.05).to(dtype)
+        return (_corners(drawn) if spec.kind == "box" else drawn * 0.9 + 0.05).to(dtype)
     return _floats(spec.shape, flavour, source).to(dtype)
+
+
+def _corners(drawn: torch.Tensor) -> torch.Tensor:
+    lower, size = drawn.chunk(2, -1)
+    return torch.cat((lower, lower + size), -1)
 
 
 def _integers(spec: Tensor, flavour: Flavour, source: torch.Generator) -> torch.Tensor:
@@ -194,7 +221,9 @@ def resized(specs: Mapping[str, Spec], old: int, new: int) -> dict[str, Spec]:
 
     def one(spec: Spec) -> Spec:
         if isinstance(spec, Tensor):
-            return replace(spec, shape=tuple(new if d == old else d for d in spec.shape))
+            fixed = spec.shape[-1:] if spec.kind == "box" else ()
+            shape = spec.shape[: len(spec.shape) - len(fixed)]
+            return replace(spec, shape=(*(new if d == old else d for d in shape), *fixed))
         if isinstance(spec, Several):
             return Several(tuple(i for i in map(one, spec.items) if isinstance(i, Tensor | Value)))
         return spec

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     Operands = Mapping[str, object]
 
 _VERY_NEGATIVE = -10000
+_NONE = torch.empty(0)
+"""Stands for an operand that is not given."""
 _MASKS = ("mask", "shown", "hidden", "added", "bias")
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 
@@ -25,6 +27,11 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, tor
 def meets(names: Iterable[str], operands: Operands) -> bool:
     """Tell whether a call keeps the promises; one that cannot be told from operands is kept."""
     return all(_MEANINGS[name](operands) for name in names if name in _MEANINGS)
+
+
+def checked() -> frozenset[str]:
+    """Return the conditions that operands can break."""
+    return frozenset(_MEANINGS)
 
 
 def _tensors(operands: Operands, *names: str) -> list[torch.Tensor]:
@@ -48,6 +55,8 @@ def _dims(number: int, *names: str) -> Callable[[Operands], bool]:
 
 def _fewer_dims(by: int) -> Callable[[Operands], bool]:
     def holds(operands: Operands) -> bool:
+        if any(not isinstance(operands.get(name, _NONE), torch.Tensor) for name in ("x", "mask")):
+            return False  # a number has no dimensions to compare
         found = _tensors(operands, "x", "mask")
         return len(found) < 2 or found[0].dim() - found[1].dim() == by  # noqa: PLR2004 - both
 
@@ -58,9 +67,11 @@ def _same_shape(operands: Operands) -> bool:
     return len({t.shape for t in _tensors(operands) if t.dim() > 1 and t.is_floating_point()}) <= 1
 
 
-def _same_heads(operands: Operands) -> bool:
+def _same_heads(operands: Operands, heads: int = 1) -> bool:
     found = _tensors(operands, "q", "k", "v", "query", "key", "value")
-    return len({t.shape[:-2] for t in found}) <= 1
+    # All but the length and the size of a head: the length stands beside the heads.
+    length = -2 if heads == 1 else 1
+    return len({(*t.shape[:length], *t.shape[length:-1][1:]) for t in found}) <= 1
 
 
 def _no_nan(operands: Operands) -> bool:
@@ -179,6 +190,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "row-mask": _fewer_dims(1),
     "same-dtype": _same_dtype,
     "same-heads": _same_heads,
+    "same-heads-third": partial(_same_heads, heads=2),
     "same-rank-mask": _fewer_dims(0),
     "same-shape": _same_shape,
     "sums-fit-int32": _sums_fit,

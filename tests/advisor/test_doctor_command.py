@@ -12,6 +12,7 @@ import pytest
 from npufix.rewriters.verification import grounds
 from npufix.rewriters.verification.grounds import Ground, GroundError, choose, standings
 from npufix.rewriters.verification.machine import Machine, survey
+from npufix.rewriters.verification.virtual_npu import VirtualNpuError
 
 if TYPE_CHECKING:
     import subprocess
@@ -39,7 +40,7 @@ def every_ground(monkeypatch: pytest.MonkeyPatch) -> None:
         (BARE, Ground.NONE),
         (TORCH, Ground.REFERENCE),
         (WHEEL, Ground.VIRTUAL_NPU),
-        (LOADED, Ground.REFERENCE),
+        (LOADED, Ground.VIRTUAL_NPU),
         (DEVICE, Ground.NPU),
         (replace(WHEEL, system="Darwin arm64"), Ground.REFERENCE),
         (replace(DEVICE, cann_loaded=False), Ground.VIRTUAL_NPU),
@@ -58,7 +59,6 @@ def test_the_ground_that_says_most_is_chosen(machine: Machine, chosen: Ground) -
         (TORCH, "virtual-npu", "torch_npu is not installed", "torch-npu==2.7.1"),
         (replace(DEVICE, cann=""), "npu", "CANN is not installed", "toolkit"),
         (replace(DEVICE, cann_loaded=False), "npu", "not set", "latest/set_env.sh"),
-        (LOADED, "virtual-npu", "environment of CANN is set", "without"),
     ],
 )
 def test_what_the_machine_cannot_do_is_refused(
@@ -81,6 +81,22 @@ def test_wheels_that_do_not_fit_are_no_virtual_npu() -> None:
     assert choose(unfit) is Ground.REFERENCE
     with pytest.raises(GroundError, match=r"is not for torch 2\.13\.0"):
         choose(unfit, "virtual-npu")
+
+
+def test_only_a_torch_that_imports_backends_is_broken_by_one() -> None:
+    assert WHEEL.breaks_import
+    assert not replace(WHEEL, torch="2.4.0+cpu").breaks_import
+    assert not LOADED.breaks_import
+
+
+def test_what_the_libraries_lack_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise VirtualNpuError("it ends too early", "libtorch_npu.so")
+
+    monkeypatch.setattr(grounds.virtual_npu, "installed", broken)
+    assert grounds.tried(TORCH) == TORCH
+    assert grounds.tried(WHEEL).no_virtual_npu == "it ends too early (libtorch_npu.so)"
+    assert grounds.made_ready(Ground.VIRTUAL_NPU, "auto", "A2") == (Ground.VIRTUAL_NPU, "")
 
 
 def test_cann_is_found_where_it_says(tmp_path: Path) -> None:

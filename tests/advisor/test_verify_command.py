@@ -234,10 +234,14 @@ def test_what_cannot_be_run_is_inconclusive(inside: Npufix, tmp_path: Path) -> N
         (("--patch", "nowhere.diff"), "nowhere.diff: No such file"),
         (("README.md", "--patch", "x.diff"), "--patch names the whole change"),
         (("--patch", "README.md"), "no unified diff"),
-        (("--against", "no-such-revision", "README.md"), "git diff: "),
+        (("--against", "no-such-revision", "benchmarks"), "git diff: "),
+        (("--against", "v1..v2"), "git diff v1..v2 | npufix verify --patch -"),
+        (("README.md",), "README.md is no Python file"),
+        (("--rank", "3"), "give --dump as well"),
+        (("--allow", "everything"), "no condition everything"),
         (("--against", "README.md"), "name one FILE"),
-        (("--on", "npu", "README.md"), "--on npu: no NPU"),
-        (("--on", "gpu", "README.md"), "'gpu' is not one of"),
+        (("--on", "npu", "benchmarks"), "--on npu: no NPU"),
+        (("--on", "gpu"), "'gpu' is not one of"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(

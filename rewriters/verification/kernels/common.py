@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HALF = (torch.float16, torch.bfloat16)
 # No operator takes float64 on the device; here it is for checking derivatives numerically.
 FLOATING = (torch.float32, *HALF, torch.float64)
+
+
+_WITHOUT_BFLOAT16 = frozenset({"910A", "310P"})
+"""Chips whose kernels take float16 and float32 only."""
+
+
+class _Chip:
+    """The chip whose limits hold."""
+
+    name = "A2"
 
 
 class NoReferenceKernelError(Exception):
@@ -28,12 +43,47 @@ def accept(operator: str, ok: bool, what: str) -> None:  # noqa: FBT001 — read
         raise ShapeRefusedError(f"{operator}: {what}")
 
 
+def on_chip(name: str) -> None:
+    """Have the limits of this chip hold from now on; those of the A2 if it has no name here."""
+    _Chip.name = name or "A2"
+
+
+def chip() -> str:
+    """Return the chip whose limits hold."""
+    return _Chip.name
+
+
+def accept_chip(operator: str, *supported: str) -> None:
+    """Refuse chips that have no such kernel."""
+    if chip() not in supported:
+        raise RuntimeError(f"{operator}: no kernel on {chip()}, only on {', '.join(supported)}")
+
+
+def accept_floating(operator: str, *tensors: torch.Tensor | None) -> None:
+    """Refuse tensors of a dtype that no kernel of the chip takes."""
+    dtypes = [tensor.dtype for tensor in tensors if tensor is not None]
+    if any(dtype not in FLOATING for dtype in dtypes):
+        raise RuntimeError(f"{operator}: no kernel for {_named(dtypes)}")
+    if chip() in _WITHOUT_BFLOAT16 and torch.bfloat16 in dtypes:
+        raise RuntimeError(f"{operator}: no kernel for bfloat16 on {chip()}")
+
+
 def accept_dtypes(operator: str, *tensors: torch.Tensor | None) -> None:
     """Refuse tensors that are not floating or not all of one dtype."""
+    accept_floating(operator, *tensors)
     dtypes = [tensor.dtype for tensor in tensors if tensor is not None]
-    if dtypes[0] not in FLOATING or any(dtype != dtypes[0] for dtype in dtypes):
-        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        raise RuntimeError(f"{operator}: no kernel for {names}")
+    if any(dtype != dtypes[0] for dtype in dtypes):
+        raise RuntimeError(f"{operator}: no kernel for {_named(dtypes)}")
+
+
+def _named(dtypes: Sequence[torch.dtype]) -> str:
+    return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+
+
+def accept_elements(operator: str, *tensors: torch.Tensor) -> None:
+    """Refuse empty tensors."""
+    for tensor in tensors:
+        accept(operator, tensor.numel() > 0, f"{tuple(tensor.shape)} has no elements")
 
 
 def accept_dims(operator: str, x: torch.Tensor, low: int, high: int) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from npufix.rewriters.verification.kernels.common import (
-    FLOATING,
     accept,
     accept_dims,
     accept_dtypes,
+    accept_floating,
     accept_tail,
     tail,
     wide,
@@ -28,8 +28,7 @@ def forward(  # noqa: PLR0913, PLR0917 — the operator's schema
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the normalised sum, mean, reciprocal deviation, and the sum if asked for."""
     accept_dtypes(_NAME, gamma, beta)
-    if x1.dtype not in FLOATING or x2.dtype not in FLOATING:
-        raise RuntimeError(f"{_NAME}: no kernel for {x1.dtype} and {x2.dtype}")
+    accept_floating(_NAME, x1, x2)
     accept(_NAME, x1.shape == x2.shape, f"x1 {tuple(x1.shape)} and x2 {tuple(x2.shape)} differ")
     accept_dims(_NAME, x1, 1, 8)
     accept_tail(_NAME, x1, gamma)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
-
+from npufix.rewriters.verification.kernels.attention_core import (
+    Dropping,
+    Settings,
+    attend,
+    with_copies,
+)
+from npufix.rewriters.verification.kernels.attention_sequences import attend_sequences
 from npufix.rewriters.verification.kernels.common import (
     NoReferenceKernelError,
     accept,
+    accept_chip,
     accept_dtypes,
-    wide,
 )
 
 if TYPE_CHECKING:
@@ -28,11 +32,7 @@ RANDOM = True
 _NAME = "npu_fusion_attention"
 _MOST_HEADS = 256
 _WIDEST = 768
-_COMPRESSED = 2048
-_LEFT_UP, _RIGHT_DOWN = 2, 3
 _EVERYTHING = 2147483647
-_COPIES = 8
-"""How often the statistics are repeated along their last dimension."""
 _LAYOUTS = {"BNSD": 4, "BSND": 4, "BSH": 3, "SBH": 3}
 
 
@@ -62,41 +62,47 @@ def forward(  # noqa: PLR0913, PLR0917 — the operator's schema
     sparse_mode: int = 0,
     gen_mask_parallel: bool = True,  # noqa: FBT001, FBT002, ARG001 — how dropout is scheduled
     sync: bool = False,  # noqa: FBT001, FBT002, ARG001 — how dropout is scheduled
-    softmax_layout: str = "",  # noqa: ARG001 — for TND only
+    softmax_layout: str = "",
     sink: Tensor | None = None,
     dropout_mask: Tensor | None = None,
     seed: int = 0,  # noqa: ARG001 — for dropout_mask only
     offset: int = 0,  # noqa: ARG001 — for dropout_mask only
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int, int]:
     """Return attention, softmax statistics, and what the backward pass needs for dropout."""
-    absent = (prefix, actual_seq_qlen, actual_seq_kvlen, sink, dropout_mask)
+    accept_chip(_NAME, "A2", "A3", "A5")
     layout = input_layout.upper()
-    if any(argument is not None for argument in absent) or layout == "TND":
+    if prefix is not None or sink is not None:
         raise NoReferenceKernelError(f"there is no reference kernel for {_NAME} with these options")
     if padding_mask is not None:
         raise RuntimeError(f"{_NAME}: padding_mask is not supported")
     if not 0 < keep_prob <= 1:
         raise RuntimeError(f"{_NAME}: keep_prob is {keep_prob}, not in (0, 1]")
     accept_dtypes(_NAME, query, key, value, pse)
-    q, k, v = _heads(query, key, value, head_num, layout)
-    scores = wide(q) @ wide(k).transpose(-1, -2)
-    if pse is not None:
-        _check_pse(pse, scores)
-        scores = scores + wide(pse)
-    scores = scores * scale
-    if atten_mask is not None:
-        dropped = _dropped(atten_mask, scores, sparse_mode, pre_tockens, next_tockens)
-        scores = scores.masked_fill(dropped, float("-inf"))
-    # A row in which everything is dropped has the sum zero, and the result zero.
-    highest = scores.detach().amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).min)
-    weights = torch.exp(scores - highest)
-    total = weights.sum(-1, keepdim=True)
-    probabilities = (weights / total.masked_fill(total == 0, 1.0)).to(query.dtype)
-    if keep_prob < 1:
-        probabilities = F.dropout(probabilities, 1 - keep_prob)
-    result = (wide(probabilities) @ wide(v)).to(query.dtype)
-    statistics = [s.expand(*s.shape[:-1], _COPIES).contiguous() for s in (highest, total)]
-    return _packed(result, layout), *statistics, query.new_empty(0), 0, 0, 0  # type: ignore[return-value]
+    settings = Settings(scale, atten_mask, sparse_mode, pre_tockens, next_tockens)
+    drop = Dropping(keep_prob, dropout_mask)
+    if layout == "TND":
+        if pse is not None:
+            raise NoReferenceKernelError(f"there is no reference kernel for {_NAME} of TND and pse")
+        accept(
+            _NAME,
+            actual_seq_qlen is not None and actual_seq_kvlen is not None,
+            "TND wants actual_seq_qlen and actual_seq_kvlen",
+        )
+        given = (actual_seq_qlen, actual_seq_kvlen)
+        # Another version of the operator takes tensors.
+        first, second = ([] if own is None else [int(end) for end in own] for own in given)
+        sequences = (first, second)
+        tensors = (query, key, value)
+        found = attend_sequences(_NAME, tensors, head_num, sequences, settings, drop)
+        result, *statistics = found.packed(softmax_layout)
+    else:
+        q, k, v = _heads(query, key, value, head_num, layout)
+        if pse is not None:
+            _check_pse(pse, q, k)
+        attended = attend(_NAME, (q, k, v), pse, settings, drop.of((*q.shape[:-1], k.shape[-2])))
+        result = _packed(attended.result, layout)
+        statistics = [with_copies(s) for s in (attended.highest, attended.total)]
+    return result, *statistics, query.new_empty(0), 0, 0, 0  # type: ignore[return-value]
 
 
 def _heads(query: Tensor, key: Tensor, value: Tensor, heads: int, layout: str) -> _Heads:
@@ -147,40 +153,10 @@ def _packed(result: Tensor, layout: str) -> Tensor:
     )
 
 
-def _check_pse(pse: Tensor, scores: Tensor) -> None:
+def _check_pse(pse: Tensor, q: Tensor, k: Tensor) -> None:
+    shape = (*q.shape[:-1], k.shape[-2])
     accept(
         _NAME,
-        pse.dim() == scores.dim()
-        and pse.shape[1:] == scores.shape[1:]
-        and pse.shape[0] in {1, scores.shape[0]},
-        f"pse {tuple(pse.shape)} does not go with scores {tuple(scores.shape)}",
+        pse.dim() == len(shape) and pse.shape[1:] == shape[1:] and pse.shape[0] in {1, shape[0]},
+        f"pse {tuple(pse.shape)} does not go with scores {shape}",
     )
-
-
-def _dropped(mask: Tensor, scores: Tensor, mode: int, before: int, after: int) -> Tensor:
-    """Return a bool tensor that broadcasts to ``scores``, True where nothing is attended."""
-    if mask.dtype not in {torch.bool, torch.uint8}:
-        raise RuntimeError(f"{_NAME}: atten_mask is {mask.dtype}, not bool or uint8")
-    queries, keys = scores.shape[-2:]
-    distance = torch.arange(keys) - torch.arange(queries)[:, None]
-    if mode in {_LEFT_UP, _RIGHT_DOWN}:
-        triangle = torch.ones(_COMPRESSED, _COMPRESSED, dtype=torch.bool).triu(1)
-        accept(
-            _NAME,
-            mask.shape[-2:] == triangle.shape and bool((mask.bool() == triangle).all()),
-            f"sparse_mode {mode} wants the upper triangle of {_COMPRESSED} x {_COMPRESSED}",
-        )
-        return distance > (keys - queries if mode == _RIGHT_DOWN else 0)
-    if mode not in {0, 1}:
-        raise NoReferenceKernelError(f"there is no reference kernel for sparse_mode {mode}")
-    batch, heads = scores.shape[:2]
-    shapes = [(batch, heads), (batch, 1), (1, 1), ()]
-    accept(
-        _NAME,
-        any(mask.shape == (*lead, queries, keys) for lead in shapes),
-        f"atten_mask {tuple(mask.shape)} is not BNSS, B1SS, 11SS or SS of {tuple(scores.shape)}",
-    )
-    dropped = mask.bool()
-    if mode == 0:
-        dropped = dropped | (distance > after) | (-distance > before)
-    return dropped

@@ -17,6 +17,8 @@ def forward(input: Tensor, approximate: str = "none") -> Tensor:  # noqa: A002 â
     """Return the activation."""
     accept_dtypes("npu_gelu", input)
     accept_dims("npu_gelu", input, 0, 8)
+    if approximate not in {"none", "tanh"}:
+        raise RuntimeError(f"npu_gelu: approximate is none or tanh, not {approximate!r}")
     x = wide(input)
     if approximate == "none":  # by the formula: torch's own kernel makes NaN of infinity
         return (x * 0.5 * (1 + torch.erf(x * 0.5**0.5))).to(input.dtype)

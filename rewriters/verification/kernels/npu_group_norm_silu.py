@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 — the field's name
 
 from npufix.rewriters.verification.kernels.common import (
-    FLOATING,
     accept,
     accept_dims,
     accept_dtypes,
+    accept_floating,
+    chip,
     wide,
 )
 
@@ -32,14 +33,15 @@ def forward(
     """Return the result, and mean and reciprocal deviation of every group."""
     given = [tensor for tensor in (weight, bias) if tensor is not None]
     accept_dtypes(_NAME, *(given or [input]))
-    if input.dtype not in FLOATING or any(
-        torch.promote_types(input.dtype, tensor.dtype) != tensor.dtype for tensor in given
-    ):
+    accept_floating(_NAME, input)
+    if any(torch.promote_types(input.dtype, tensor.dtype) != tensor.dtype for tensor in given):
         raise RuntimeError(f"{_NAME}: weight and bias are less precise than {input.dtype}")
     if eps <= 0:
         raise RuntimeError(f"{_NAME}: eps must be positive")
     y, mean, rstd = normalise(_NAME, input, weight, bias, group, eps)
-    return F.silu(y).to(input.dtype), mean.to(input.dtype), rstd.to(input.dtype)
+    # The A5 keeps them as precise as the weight; the other chips round them like the result.
+    dtype = given[0].dtype if given and chip() == "A5" else input.dtype
+    return F.silu(y).to(input.dtype), mean.to(dtype), rstd.to(dtype)
 
 
 def normalise(  # noqa: PLR0913, PLR0917 — the operator's schema

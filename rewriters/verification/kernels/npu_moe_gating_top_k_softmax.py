@@ -6,6 +6,7 @@ import torch
 
 from npufix.rewriters.verification.kernels.common import (
     accept,
+    accept_chip,
     accept_dims,
     accept_dtypes,
     wide,
@@ -20,10 +21,16 @@ def forward(
     x: torch.Tensor, finished: torch.Tensor | None = None, k: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return probabilities, experts and rows; the last two are int32."""
+    accept_chip(_NAME, "A2", "A3", "A5")
     accept_dtypes(_NAME, x)
     accept_dims(_NAME, x, 2, 3)
     experts = x.shape[-1]
     accept(_NAME, 0 < k <= min(experts, _MOST), f"k={k} of {experts} experts")
+    accept(
+        _NAME,
+        finished is None or finished.shape == x.shape[:-1],
+        f"finished is not one for each row of {tuple(x.shape)}",
+    )
     order = torch.sort(torch.softmax(wide(x), -1), dim=-1, descending=True, stable=True)
     chosen = order.indices[..., :k].int()
     if finished is not None:

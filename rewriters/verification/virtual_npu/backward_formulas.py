@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npufix.rewriters.verification.kernels import (
+    npu_cross_entropy_loss,
+    npu_group_norm_swish,
+    npu_moe_token_unpermute,
+)
 from npufix.rewriters.verification.kernels.common import tail
 from npufix.rewriters.verification.virtual_npu.differentiating import above_autograd
 
@@ -80,6 +85,7 @@ def _group_norm_swish(  # noqa: PLR0913, PLR0917 — the operator's schema
     wanted: Sequence[bool],  # noqa: ARG001 — all gradients are computed
     swish_scale: float | None = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    npu_group_norm_swish.check_backward(x, groups)
     scale = 1.0 if swish_scale is None else swish_scale
     batch, channels = x.shape[:2]
 
@@ -115,6 +121,8 @@ def _cross_entropy_loss(  # noqa: PLR0913, PLR0917 — the operator's schema
     label_smoothing: float = 0.0,
     lse_square_scale_for_zloss: float = 0.0,  # noqa: ARG001 — as above
 ) -> Tensor:
+    settings = (reduction, ignore_index, label_smoothing)
+    npu_cross_entropy_loss.check_backward(log_prob, target, weight, *settings)
     scores = log_prob.float().detach().requires_grad_()
 
     def differentiate() -> Tensor:
@@ -145,11 +153,68 @@ def _confusion_transpose(
     return gradient.reshape([shape[place] for place in perm]).permute(inverse).contiguous()
 
 
+def _moe_token_permute(  # noqa: PLR0913, PLR0917 — the operator's schema
+    gradient: Tensor,
+    places: Tensor,
+    tokens: int,
+    dtype: torch.dtype,
+    each: int,  # noqa: ARG001 — follows from the others
+    padded: bool = False,  # noqa: FBT001, FBT002, ARG001 — the operator's schema; True was refused
+) -> Tensor:
+    """Add up the gradients of all copies of a token."""
+    kept = places < gradient.shape[0]
+    rows = gradient.float()[places.long().clamp(max=max(gradient.shape[0] - 1, 0))]
+    rows = rows * kept[:, None]
+    return rows.reshape(tokens, -1, gradient.shape[1]).sum(1).to(dtype)
+
+
+def _moe_token_permute_1(
+    tokens: Tensor, gradient: Tensor, indices: Tensor, places: Tensor, *_padded: bool
+) -> Tensor:
+    each = 1 if indices.dim() == 1 else indices.shape[1]
+    return _moe_token_permute(gradient, places, tokens.shape[0], tokens.dtype, each)
+
+
+def _moe_token_unpermute_1(
+    permuted: Tensor, gradient: Tensor, places: Tensor, probs: Tensor | None, *_padded: object
+) -> tuple[Tensor, Tensor | None]:
+    given = [permuted] if probs is None else [permuted, probs]
+    inputs = [tensor.detach().requires_grad_() for tensor in given]
+
+    def differentiate() -> tuple[Tensor, ...]:
+        weights = inputs[1] if len(inputs) > 1 else None
+        result = npu_moe_token_unpermute.forward(inputs[0], places, weights)
+        return torch.autograd.grad(result, inputs, gradient)
+
+    found = above_autograd(differentiate)
+    return found[0], found[1] if probs is not None else None
+
+
+def _moe_token_unpermute(  # noqa: PLR0913, PLR0917 — the operator's schema
+    gradient: Tensor,
+    places: Tensor,
+    count: int,
+    dtype: torch.dtype,
+    probs: Tensor | None = None,
+    padded: bool = False,  # noqa: FBT001, FBT002, ARG001 — the operator's schema; True was refused
+    shape: Sequence[int] | None = None,  # noqa: ARG001 — as above
+    permuted: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    if permuted is None or permuted.numel() == 0:  # its values do not matter without probs
+        permuted = gradient.new_zeros(count, gradient.shape[1], dtype=dtype)
+    return _moe_token_unpermute_1(permuted, gradient, places, probs)
+
+
 FORMULAS: Mapping[str, Callable[..., object]] = {
     "npu_add_layer_norm_backward": _add_layer_norm,
     "npu_confusion_transpose_backward": _confusion_transpose,
     "npu_cross_entropy_loss_backward": _cross_entropy_loss,
     "npu_group_norm_swish_grad": _group_norm_swish,
+    "_npu_moe_token_unpermute": lambda x, *more: (npu_moe_token_unpermute.forward(x, *more), x),
+    "npu_moe_token_permute_grad": _moe_token_permute_1,
+    "npu_moe_token_permute_grad_v2": _moe_token_permute,
+    "npu_moe_token_unpermute_grad": _moe_token_unpermute_1,
+    "npu_moe_token_unpermute_grad_v2": _moe_token_unpermute,
     "npu_rms_norm_backward": _rms_norm,
     "npu_scaled_masked_softmax_backward": _scaled_masked_softmax,
 }

@@ -29,11 +29,30 @@ _RECORDED = MappingProxyType(
     }
 )
 """The platforms that a profile names."""
+_FAMILIES = MappingProxyType(
+    {
+        "Ascend950": "A5",
+        "Ascend910_93": "A3",
+        "Ascend910B": "A2",
+        "Ascend910": "910A",
+        "Ascend310P": "310P",
+        "Ascend310B": "310B",
+    }
+)
+"""How CANN's names of the chips of each family begin, the longer ones first."""
 
 
 def of_profile(platform: str | None) -> str:
     """Return the chip that a profile was recorded on; A2 if it says nothing."""
     return _RECORDED.get(platform or "", "A2")
+
+
+def family(chip: str) -> str:
+    """Return the name that rules use for a chip."""
+    for start, name in _FAMILIES.items():
+        if chip.startswith(start):
+            return name
+    return chip
 
 
 def soc_name(chip: str) -> str:

@@ -6,23 +6,24 @@ import os
 import sys
 import warnings
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npufix.rewriters.verification.virtual_npu.chips import soc_name
+from npufix.rewriters.verification.virtual_npu.chips import family, soc_name
 from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
 from npufix.rewriters.verification.virtual_npu.loading import Slots, kernels
 from npufix.rewriters.verification.virtual_npu.recorder import Launch, Recorder
 from npufix.rewriters.verification.virtual_npu.runtime import HostRuntime
-from npufix.rewriters.verification.virtual_npu.stubs import prepare
+from npufix.rewriters.verification.virtual_npu.stubs import MAIN, prepare
 from npufix.rewriters.verification.virtual_npu.wheels import installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 DEVICE = "npu"
 """What torch calls it."""
 _MARK = "NPUFIX_VIRTUAL_NPU"
+_LIBRARIES = "LD_LIBRARY_PATH"
 _SETTINGS = {
     _MARK: "1",
     # torch must not import torch_npu before the stubs are there.
@@ -35,25 +36,44 @@ _started: dict[str, VirtualDevice] = {}
 
 
 def environment(parent: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child process that may become a virtual NPU."""
+    """Return the environment of a child process that may become a virtual NPU: without CANN."""
     kept = {name: value for name, value in parent.items() if not name.startswith("ASCEND_")}
+    folders = kept.get(_LIBRARIES, "").split(os.pathsep)
+    others = [folder for folder in folders if folder and not Path(folder, MAIN).exists()]
+    if len(others) < len(folders):
+        kept[_LIBRARIES] = os.pathsep.join(others)
     return kept | _SETTINGS
 
 
 class VirtualDevice:
     """The one device of this process."""
 
-    def __init__(self, chip: str, stubs: Path | None) -> None:
-        """Load the stubs and import torch_npu on top of them."""
+    def __init__(self, chip: str, stubs: Path | None, *, forks: bool = False) -> None:
+        """Load the stubs and import torch_npu on top of them.
+
+        ``forks``: only processes forked from this one compute, after ``after_fork``.
+        """
+        self.chip = chip
         folder = stubs or prepare(installed())
         self._recorder = Recorder()
         self._runtime = HostRuntime(soc_name(chip), self._recorder)
         self._slots = Slots(folder)
         self._runtime.bind(self._slots, kernels(folder))
-        _import_torch_npu()
+        _import_torch_npu(chip)
+        from npufix.rewriters.verification.kernels.common import on_chip  # noqa: PLC0415 — needs torch
         from npufix.rewriters.verification.virtual_npu.composites import below_autograd  # noqa: PLC0415 — needs torch
 
+        on_chip(family(chip))
+
         self._library = below_autograd()
+        if not forks:  # autograd starts a thread, which a fork would lose
+            _warm_up(self)
+
+    def after_fork(self) -> None:
+        """Have a forked process be the device: it is host memory, which a fork copies."""
+        npu: Any = sys.modules["torch_npu.npu"]
+        npu._initialized, npu._is_internal_in_bad_fork = True, False  # noqa: SLF001 — see above
+        npu._original_pid = os.getpid()  # noqa: SLF001 — torch_npu compares it
         _warm_up(self)
 
     def launches(self) -> list[Launch]:
@@ -76,15 +96,16 @@ class VirtualDevice:
 
 @contextmanager
 def virtual_npu(
-    chip: str = "A2", *, strict: bool = True, stubs: Path | None = None
+    chip: str = "A2", *, strict: bool = True, stubs: Path | None = None, forks: bool = False
 ) -> Iterator[VirtualDevice]:
     """Compute what runs on ``npu`` inside the block.
 
     Only for a process started with ``environment``, for it stays changed: torch_npu is
     imported, once and for one chip. ``stubs`` is the folder from ``prepare``, for a process
     that may not write to the cache. Without ``strict``, what no reference computes is NaN.
+    ``forks``: nothing is computed here, but in forks of this process after ``after_fork``.
     """
-    device = _started.get(chip) or _start(chip, stubs)
+    device = _started.get(chip) or _start(chip, stubs, forks=forks)
     device.clear()
     with device.computing(strict=strict):
         yield device
@@ -97,7 +118,7 @@ def started() -> VirtualDevice:
     return next(iter(_started.values()))
 
 
-def _start(chip: str, stubs: Path | None) -> VirtualDevice:
+def _start(chip: str, stubs: Path | None, *, forks: bool) -> VirtualDevice:
     absent = [name for name, value in _SETTINGS.items() if os.environ.get(name) != value]
     if absent:
         raise VirtualNpuError(
@@ -109,11 +130,11 @@ def _start(chip: str, stubs: Path | None) -> VirtualDevice:
         raise VirtualNpuError(f"this process is a virtual {next(iter(_started))} already")
     if "torch_npu" in sys.modules:
         raise VirtualNpuError("torch_npu is imported already, without stubs")
-    _started[chip] = VirtualDevice(chip, stubs)
+    _started[chip] = VirtualDevice(chip, stubs, forks=forks)
     return _started[chip]
 
 
-def _import_torch_npu() -> None:
+def _import_torch_npu(chip: str) -> None:
     import torch  # noqa: PLC0415 — seconds, and after the stubs
 
     try:
@@ -126,7 +147,14 @@ def _import_torch_npu() -> None:
             # The wheel decides at its first operator how it launches: before that, then.
             npu.set_compile_mode(jit_compile=False)
     except (ImportError, RuntimeError, OSError) as error:
-        raise VirtualNpuError(f"torch_npu does not load: {str(error).splitlines()[0]}") from error
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        if "soc version" in said:
+            raise VirtualNpuError(
+                f"the installed torch_npu does not know the chip {chip}",
+                said,
+                "use --chip with an older one, or a newer torch_npu",
+            ) from error
+        raise VirtualNpuError(f"torch_npu does not load: {said}") from error
 
 
 def _warm_up(device: VirtualDevice) -> None:

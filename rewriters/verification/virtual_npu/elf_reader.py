@@ -66,7 +66,14 @@ def _mapped(path: Path) -> Iterator[mmap.mmap]:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield data
     except (error, ValueError, IndexError, KeyError) as fault:
-        raise VirtualNpuError(f"not a readable ELF64 shared object: {fault}", str(path)) from None
+        broken = "it ends too early" if isinstance(fault, error) else str(fault)
+        raise VirtualNpuError(
+            f"not a readable ELF64 shared object: {broken}",
+            str(path),
+            "install its package again",
+        ) from None
+    except OSError as fault:
+        raise VirtualNpuError(f"cannot be read: {fault.strerror}", str(path)) from None
 
 
 class _Segment(NamedTuple):
@@ -199,4 +206,7 @@ class _Reader:
         place = self._offset(self._tags[start])
         for _ in range(self._tags[number]):
             yield place
-            place += entry.unpack_from(self._data, place)[-1]
+            following = entry.unpack_from(self._data, place)[-1]
+            if not following:
+                return
+            place += following

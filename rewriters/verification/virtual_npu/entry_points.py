@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_int, c_void_p
+from ctypes import c_bool, c_int, c_int64, c_void_p
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -56,6 +56,26 @@ _OPTIONAL = (
 """Those of them that torch_npu looks up by name. It does without the others."""
 
 
+DIRECT = {
+    "aclnnEmbeddingDenseBackward": "ttnnbt",
+    "aclnnLogicalNot": "tt",
+    "aclnnTriu": "tnt",
+}
+"""Kernels launched outside of operators in some versions, with what they are given before the
+size of their workspace is known: tensors, numbers, booleans."""
+_KINDS = {"t": c_void_p, "n": c_int64, "b": c_bool}
+
+
+class DeviceTensor(NamedTuple):
+    """A tensor as a kernel is given it."""
+
+    shape: tuple[int, ...]
+    dtype: int
+    strides: tuple[int, ...]
+    offset: int
+    data: int
+
+
 class EntryPoint(NamedTuple):
     """A function of the runtime: its name, its C signature, the method that does its work."""
 
@@ -82,6 +102,11 @@ def declared(runtime: type) -> Iterator[EntryPoint]:
     """Yield the functions that a class declares."""
     for method in vars(runtime).values():
         yield from getattr(method, _DECLARED, ())
+
+
+def preparing(kernel: str) -> Any:  # noqa: ANN401 — as above
+    """Return the signature of the function that prepares a kernel of ``DIRECT``, and a status."""
+    return ctypes.CFUNCTYPE(c_int, *(_KINDS[kind] for kind in DIRECT[kernel]))
 
 
 def initial_result(name: str) -> int:

@@ -8,6 +8,7 @@ from the same memory into the same memory.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -90,6 +91,16 @@ class Numerics(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
             ) from None
 
 
+@cache
+def _written(operator: Any) -> tuple[tuple[int, str], ...]:  # noqa: ANN401 — as above
+    """Return place and name of each argument that an operator writes to."""
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(operator._schema.arguments)  # noqa: SLF001 — the public way
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
 class _Call(NamedTuple):
     """An operator and what it is called with."""
 
@@ -100,11 +111,10 @@ class _Call(NamedTuple):
     def written(self) -> list[torch.Tensor]:
         """Return the device tensors that it writes to, as its schema says."""
         found: list[torch.Tensor] = []
-        for place, argument in enumerate(self.operator._schema.arguments):  # noqa: SLF001 — the public way
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                given = place < len(self.positional)
-                value = self.positional[place] if given else self.keywords.get(argument.name)
-                found += flat(value, on_device)
+        for place, name in _written(self.operator):
+            given = place < len(self.positional)
+            value = self.positional[place] if given else self.keywords.get(name)
+            found += flat(value, on_device)
         return found
 
     def on_host(self, result: object) -> object:

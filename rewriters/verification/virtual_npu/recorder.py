@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+OUTSIDE = "torch_npu"
+"""The operator of a launch that torch_npu makes by itself."""
+
+
 class Launch(NamedTuple):
     """One kernel that would run on the device."""
 
@@ -28,6 +32,11 @@ class Recorder:
         self.message = ""
         """Why the last launch was refused."""
         self._operator = ""
+
+    @property
+    def controlled(self) -> bool:
+        """Whether an operator runs whose results are going to be computed."""
+        return bool(self._operator)
 
     def launch(self, kernel: str) -> int:
         """Note a launch and return its ACL status."""

@@ -45,19 +45,27 @@ def reference(operator: Any, result: object) -> Callable[..., object]:  # noqa: 
         if name in DERIVATIVES:
             derivative = DERIVATIVES[name]
             return derive(derivative, _kernel(derivative.of).forward, given)
-        return _forward(_SAME_KERNEL.get(name, name), given, result)
+        return _forward(operator, _SAME_KERNEL.get(name, name), given, result)
 
     return run
 
 
-def _forward(name: str, given: Mapping[str, object], result: object) -> object:
+def _forward(
+    operator: Any,  # noqa: ANN401 — as above
+    name: str,
+    given: Mapping[str, object],
+    result: object,
+) -> object:
     kernel = _kernel(name)
     called.add(name)
     parameters = inspect.signature(kernel.forward).parameters
+    by_name = {a.name for a in operator._schema.arguments if a.kwarg_only}  # noqa: SLF001 — as above
     # By position: the modules take the arguments in the order of the schema, some names differ.
-    values = list(given.values())[: len(parameters)]
+    positional = [value for argument, value in given.items() if argument not in by_name]
+    values = positional[: len(parameters)]
+    keywords = {key: value for key, value in given.items() if key in by_name & parameters.keys()}
     with drawing_from(_random_state(result) if getattr(kernel, "RANDOM", False) else None):
-        computed: object = kernel.forward(*values)
+        computed: object = kernel.forward(*values, **keywords)
     return computed
 
 

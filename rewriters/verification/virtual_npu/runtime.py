@@ -9,14 +9,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from npufix.rewriters.verification.virtual_npu.entry_points import (
+    DIRECT,
     NO_SUCH_DEVICE,
     OUT_OF_MEMORY,
+    REFUSED,
     SUCCESS,
+    DeviceTensor,
     declared,
     entry,
+    preparing,
     read_string,
     store,
 )
+from npufix.rewriters.verification.virtual_npu.missing import WORKSPACE
+from npufix.rewriters.verification.virtual_npu.recorder import OUTSIDE, Launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +47,9 @@ class HostRuntime:
         self._message = ctypes.create_string_buffer(1)
         self._handles = itertools.count(_FIRST_HANDLE, _HANDLE_STEP)
         self._device = 0
-        self._shapes: dict[int, tuple[int, ...]] = {}
+        self._tensors: dict[int, DeviceTensor] = {}
+        self._prepared: dict[str, tuple[int, ...]] = {}
+        """What the kernels that may be launched outside of operators are given next."""
         self._libc = ctypes.CDLL(None)
         self._libc.posix_memalign.argtypes = [c_void_p, c_size_t, c_size_t]
         self._libc.free.argtypes = [c_void_p]
@@ -54,7 +62,10 @@ class HostRuntime:
             self._bind(slots, point.name, point.signature(getattr(self, point.method)))
         launch = ctypes.CFUNCTYPE(c_int)
         for kernel in kernels:
-            self._bind(slots, kernel, launch(partial(self._recorder.launch, kernel)))
+            self._bind(slots, kernel, launch(partial(self._launch, kernel)))
+        for kernel in DIRECT:
+            prepare = preparing(kernel)(partial(self._prepare, kernel))
+            self._bind(slots, kernel + WORKSPACE, prepare)
 
     def _bind(self, slots: Slots, name: str, callback: Any) -> None:  # noqa: ANN401 — a ctypes type
         if name in slots:
@@ -195,21 +206,41 @@ class HostRuntime:
     def _describe(self) -> int:
         return next(self._handles)
 
-    @entry("aclCreateTensor", takes=(c_void_p, c_uint64), gives=c_void_p)
-    def _create_tensor(self, sizes: int, dimensions: int) -> int:
+    @entry(
+        "aclCreateTensor",
+        takes=(
+            *(c_void_p, c_uint64, c_int, c_void_p, c_int64),
+            *(c_int, c_void_p, c_uint64, c_void_p),
+        ),
+        gives=c_void_p,
+    )
+    def _create_tensor(  # noqa: PLR0913, PLR0917 — the function's signature
+        self,
+        sizes: int,
+        dimensions: int,
+        dtype: int,
+        steps: int,
+        offset: int,
+        _format: int,
+        _storage_sizes: int,
+        _storage_dimensions: int,
+        data: int | None,
+    ) -> int:
         handle = next(self._handles)
-        shape = (c_int64 * dimensions).from_address(sizes) if dimensions else ()
-        self._shapes[handle] = tuple(shape)
+        numbers = c_int64 * dimensions
+        shape = tuple(numbers.from_address(sizes)) if dimensions else ()
+        strides = tuple(numbers.from_address(steps)) if dimensions else ()
+        self._tensors[handle] = DeviceTensor(shape, dtype, strides, offset, data or 0)
         return handle
 
     @entry("aclDestroyTensor", takes=(c_void_p,))
     def _destroy_tensor(self, handle: int) -> int:
-        self._shapes.pop(handle, None)
+        self._tensors.pop(handle, None)
         return SUCCESS
 
     @entry("aclGetViewShape", takes=(c_void_p, c_void_p, c_void_p))
     def _view_shape(self, handle: int, sizes: int, dimensions: int) -> int:
-        shape = self._shapes[handle]
+        shape = self._tensors[handle].shape
         copy = self._libc.malloc(max(1, len(shape)) * ctypes.sizeof(c_int64))  # the caller's
         ctypes.memmove(copy, (c_int64 * len(shape))(*shape), len(shape) * ctypes.sizeof(c_int64))
         store(sizes, copy, c_uint64)
@@ -218,6 +249,26 @@ class HostRuntime:
     @entry("aclGetTensorDescDimV2", takes=(c_void_p, c_size_t, c_void_p))
     def _described_size(self, _description: int, _dimension: int, size: int) -> int:
         return store(size, 1)
+
+    def _prepare(self, kernel: str, *arguments: int) -> int:
+        self._prepared[kernel] = arguments
+        return SUCCESS
+
+    def _launch(self, kernel: str) -> int:
+        given = self._prepared.pop(kernel, None)
+        if self._recorder.controlled or given is None:
+            return self._recorder.launch(kernel)
+        from npufix.rewriters.verification.virtual_npu.direct_launches import computed  # noqa: PLC0415 — needs torch
+
+        kinds = zip(DIRECT[kernel], given, strict=True)
+        arguments = [self._tensors[value] if kind == "t" else value for kind, value in kinds]
+        try:
+            computed(kernel, arguments)
+        except (RuntimeError, KeyError) as error:  # what a callback raises would be ignored
+            self._recorder.message = f"{kernel} has no reference kernel for this: {error}"
+            return REFUSED
+        self._recorder.launches.append(Launch(kernel, OUTSIDE))
+        return SUCCESS
 
     @entry("aclopCompileAndExecute", "aclopCompileAndExecuteV2", takes=(c_void_p,))
     def _execute(self, kind: int) -> int:

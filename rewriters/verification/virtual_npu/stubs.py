@@ -50,7 +50,10 @@ def _key(wheels: Wheels) -> str:
     digest.update(" ".join(ours).encode())
     for path in wheels.own_libraries():
         digest.update(f"\n{path.name}\n".encode())
-        digest.update(path.read_bytes())
+        try:
+            digest.update(path.read_bytes())
+        except OSError as error:
+            raise VirtualNpuError(f"cannot be read: {error.strerror}", str(path)) from None
     return f"{wheels.torch_npu.version}-{digest.hexdigest()}"
 
 
@@ -72,17 +75,21 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder.parent))
     except OSError as error:
-        raise VirtualNpuError(
-            f"the stub libraries cannot be written: {error.strerror}",
-            str(folder.parent),
-            "set XDG_CACHE_HOME to a folder that is yours",
-        ) from None
+        raise _cannot_be_written(error, folder) from None
     try:
         for name, content in files.items():
             (unfinished / name).write_bytes(content)
         unfinished.rename(folder)
-    except OSError:
+    except OSError as error:
         if not (folder / MAIN).is_file():  # else another process was faster
-            raise
+            raise _cannot_be_written(error, folder) from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _cannot_be_written(error: OSError, folder: Path) -> VirtualNpuError:
+    return VirtualNpuError(
+        f"the stub libraries cannot be written: {error.strerror}",
+        str(folder.parent),
+        "make room there, or set XDG_CACHE_HOME to a folder that is yours",
+    )

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 — the field's name
 
 from npufix.rewriters.verification.virtual_npu.differentiating import above_autograd
+from npufix.rewriters.verification.virtual_npu.drawing import drawing_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -120,16 +121,35 @@ def _dropout(x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Te
     """Drop as ``native_dropout`` does; the device keeps its mask as bits, padded to 128."""
     kept = torch.rand(x.numel()) >= (p if train else 0.0)
     scale = 1 / (1 - p) if train and p < 1 else 1.0
-    bits = torch.zeros(-(-x.numel() // _MASK_STEP) * _MASK_STEP, dtype=torch.uint8)
-    bits[: x.numel()] = kept
-    mask = (bits.reshape(-1, _BITS) << torch.arange(_BITS)).sum(-1).to(torch.uint8)
-    return torch.where(kept.reshape(x.shape), x * scale, 0).to(x.dtype), mask
+    return torch.where(kept.reshape(x.shape), x * scale, 0).to(x.dtype), _as_bits(kept)
 
 
 def _dropout_backward(gradient: Tensor, mask: Tensor, scale: float) -> Tensor:
     bits = (mask[:, None].int() >> torch.arange(_BITS)) & 1
     kept = bits.flatten()[: gradient.numel()].reshape(gradient.shape).bool()
     return torch.where(kept, gradient * scale, 0).to(gradient.dtype)
+
+
+def _dropout_mask(
+    _x: Tensor,
+    size: Sequence[int],
+    p: float,
+    seed: int,
+    offset: int,
+    *_schedule: bool,
+    **_more_schedule: bool,
+) -> Tensor:
+    """Draw, as bits, what an operator draws that drops from this seed and offset on."""
+    count = torch.Size(size).numel()
+    with drawing_from((seed, offset)):
+        kept = F.dropout(torch.ones(count), p) != 0
+    return _as_bits(kept)
+
+
+def _as_bits(kept: Tensor) -> Tensor:
+    bits = torch.zeros(-(-kept.numel() // _MASK_STEP) * _MASK_STEP, dtype=torch.uint8)
+    bits[: kept.numel()] = kept.flatten()
+    return (bits.reshape(-1, _BITS) << torch.arange(_BITS)).sum(-1).to(torch.uint8)
 
 
 TORCH_ONLY: Mapping[str, Callable[..., object]] = {
@@ -139,8 +159,10 @@ TORCH_ONLY: Mapping[str, Callable[..., object]] = {
     "max_pool2d_with_indices_backward": _max_pool2d_backward,
     "npu_binary_cross_entropy_with_logits_backward": _bce_with_logits_backward,
     "npu_format_cast": lambda x, *_format: x.clone(),
+    "npu_format_cast_": lambda x, *_format: x,
     "npu_gather_backward": _gather_backward,
     "_npu_dropout": _dropout,
+    "_npu_dropout_gen_mask": _dropout_mask,
     "native_dropout": _dropout,
     "native_dropout_backward": _dropout_backward,
     "npu_dropout_backward": lambda gradient, mask, p: _dropout_backward(

@@ -14,6 +14,7 @@ from npufix.rewriters.verification import npu_operators
 from npufix.rewriters.verification.kernels.common import (
     NoReferenceKernelError,
     ShapeRefusedError,
+    on_chip,
 )
 
 if TYPE_CHECKING:
@@ -79,6 +80,22 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
         CUBE, torch.zeros(2).long()
     ),
     "npu_moe_gating_top_k_softmax: k=9": lambda npu: npu.npu_moe_gating_top_k_softmax(ROW, k=9),
+    "npu_transpose_batchmatmul: K is 24": lambda npu: npu.npu_transpose_batchmatmul(
+        torch.ones(1, 2, 24), torch.ones(1, 24, 16)
+    ),
+    "npu_swiglu: .* no elements": lambda npu: npu.npu_swiglu(ROW[:0]),
+    "npu_gelu_mul: the last dimension is above 1024": lambda npu: npu.npu_gelu_mul(
+        torch.ones(1, 1026)
+    ),
+    "npu_rms_norm: input has 1": lambda npu: npu.npu_rms_norm(ROW[0], ROW[0]),
+    "npu_rotary_mul: batch times heads is 1000": lambda npu: npu.npu_rotary_mul(
+        torch.ones(10, 100, 1001, 2), *[torch.ones(1, 1, 1001, 2)] * 2, rotary_mode="interleave"
+    ),
+    "npu_interleave_rope: the last": lambda npu: npu.npu_interleave_rope(*[CUBE.half()] * 3),
+    "npu_ffn: N1 is 8": lambda npu: npu.npu_ffn(*[torch.ones(8, 8).half()] * 3, "geglu"),
+    "npu_fusion_attention: TND wants": lambda npu: npu.npu_fusion_attention(
+        *[CUBE[0]] * 3, 4, "TND"
+    ),
     "npu_transpose_batchmatmul: both": lambda npu: npu.npu_transpose_batchmatmul(ROW, ROW),
 }
 
@@ -111,10 +128,150 @@ def test_other_arguments_that_are_wrong_are_errors(npu: Any, call: Callable[[Any
 
 
 def test_what_is_not_modelled_says_so(npu: Any) -> None:
-    with pytest.raises(NoReferenceKernelError):
-        npu.npu_fusion_attention(CUBE, CUBE, CUBE, 3, "BNSD", actual_seq_qlen=[1])
-    with pytest.raises(NoReferenceKernelError):
-        npu.npu_cross_entropy_loss(ROW, torch.zeros(2).long(), return_zloss=True)
+    with pytest.raises(NoReferenceKernelError, match="npu_fusion_attention"):
+        npu.npu_fusion_attention(CUBE, CUBE, CUBE, 3, "BNSD", prefix=[1])
+    with pytest.raises(NoReferenceKernelError, match="npu_grouped_matmul"):
+        npu.npu_grouped_matmul([ROW], [ROW.T], scale=[ROW[0]])
+    with pytest.raises(NoReferenceKernelError, match="npu_mm_all_reduce_base"):
+        npu.npu_mm_all_reduce_base(ROW, ROW.T, "group")
+
+
+# message: a chip, and a call at the border that it refuses; the A2 takes it
+BY_CHIP: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "npu_swiglu: no kernel on 910A": ("910A", lambda npu: npu.npu_swiglu(ROW)),
+    "npu_gelu: no kernel for bfloat16 on 310P": ("310P", lambda npu: npu.npu_gelu(ROW.bfloat16())),
+    "npu_rms_norm: the last dimension has less than 32 bytes": (
+        "310P",
+        lambda npu: npu.npu_rms_norm(ROW[:, :7], ROW[0, :7]),
+    ),
+    "npu_rms_norm: no kernel for input torch.float16 with gamma torch.float32 on 910A": (
+        "910A",
+        lambda npu: npu.npu_rms_norm(ROW.half(), ROW[0]),
+    ),
+    "npu_rotary_mul: rotary_mode interleave has no kernel on 310P": (
+        "310P",
+        lambda npu: npu.npu_rotary_mul(CUBE, *[CUBE[:1, :, :1]] * 2, rotary_mode="interleave"),
+    ),
+    "npu_fusion_attention: no kernel on 310P": (
+        "310P",
+        lambda npu: npu.npu_fusion_attention(*[CUBE] * 3, 3, "BNSD"),
+    ),
+}
+
+
+@pytest.mark.parametrize("message", BY_CHIP)
+def test_a_limit_holds_on_its_chips_only(npu: Any, message: str) -> None:
+    chip, call = BY_CHIP[message]
+    call(npu)
+    on_chip(chip)
+    try:
+        with pytest.raises(RuntimeError, match=message):
+            call(npu)
+    finally:
+        on_chip("A2")
+
+
+def test_on_the_310p_32_bytes_are_enough(npu: Any) -> None:
+    on_chip("310P")
+    try:
+        assert npu.npu_rms_norm(ROW, ROW[0])[0].shape == ROW.shape
+    finally:
+        on_chip("A2")
+
+
+def test_a_sum_is_rounded_before_the_norm_except_on_the_a5(npu: Any) -> None:
+    x, y = torch.full((2, 8), 1.0).bfloat16(), torch.full((2, 8), 2.0**-9).bfloat16()
+    gamma = torch.rand(8).bfloat16()
+    on_the_a2 = npu.npu_add_rms_norm(x, y, gamma, 0.0)
+    on_chip("A5")
+    try:
+        on_the_a5 = npu.npu_add_rms_norm(x, y, gamma, 0.0)
+    finally:
+        on_chip("A2")
+    assert torch.equal(on_the_a2[2], on_the_a5[2])
+    assert torch.equal(on_the_a2[1], torch.ones(2, 1))
+    assert (on_the_a5[1] < 1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_statistics_have_the_dtype_that_torch_npu_gives_them(npu: Any, dtype: torch.dtype) -> None:
+    x, w = torch.randn(2, 6, 5).to(dtype), torch.rand(6).to(dtype)
+    silu = npu.npu_group_norm_silu(x, w.float(), w.float(), 3)
+    swish = npu.npu_group_norm_swish(x, 3, w, w)
+    assert [t.dtype for t in (*silu, *swish)] == [dtype] * 6
+    norm = npu.npu_rms_norm(x, torch.rand(5).to(dtype))
+    assert [t.dtype for t in norm] == [dtype, torch.float32]
+
+
+def test_a_negative_ignore_index_ignores_nothing(npu: Any) -> None:
+    labels = torch.tensor([1, -100])
+    with pytest.raises(RuntimeError, match=r"npu_cross_entropy_loss: a label is outside"):
+        npu.npu_cross_entropy_loss(ROW, labels)
+    found = npu.npu_cross_entropy_loss(ROW, torch.tensor([1, 7]), ignore_index=7)
+    assert torch.allclose(found[0], torch.tensor([8.0]).log())
+    assert found[2].numel() == found[3].numel() == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"ignore_index": 7}, {"label_smoothing": 0.1}, {"weight": torch.ones(8)},
+     {"label_smoothing": 0.1, "reduction": "none"}],
+)  # fmt: skip
+def test_options_of_the_loss_that_have_no_gradient(npu: Any, options: dict[str, Any]) -> None:
+    x = torch.randn(2, 8, requires_grad=True)
+    loss = npu.npu_cross_entropy_loss(x, torch.tensor([1, 2]), **options)[0]
+    with pytest.raises(RuntimeError, match="npu_cross_entropy_loss: no gradient"):
+        loss.sum().backward()
+    npu.npu_cross_entropy_loss(x, torch.tensor([1, 2]))[0].backward()
+
+
+@pytest.mark.parametrize(("heads", "fits"), [(512, True), (513, False)])
+def test_cos_has_a_gradient_up_to_1024_rows(npu: Any, heads: int, fits: bool) -> None:  # noqa: FBT001
+    x = torch.randn(2, heads, 600, 2)
+    cos = torch.rand(1, 1, 600, 2, requires_grad=True)
+    found = npu.npu_rotary_mul(x, cos, cos.detach()).sum()
+    if fits:
+        found.backward()
+    else:
+        with pytest.raises(RuntimeError, match="npu_rotary_mul: batch times heads is 1026"):
+            found.backward()
+
+
+def test_rotate_is_the_matrix_of_the_rotation(npu: Any) -> None:
+    x, cos, sin = torch.randn(2, 3, 4, 8), torch.rand(1, 1, 4, 8), torch.rand(1, 1, 4, 8)
+    eye = torch.eye(4)
+    zeros = torch.zeros(4, 4)
+    matrix = torch.cat([torch.cat([zeros, eye], 1), torch.cat([-eye, zeros], 1)])
+    found = npu.npu_rotary_mul(x, cos, sin, rotate=matrix)
+    assert torch.allclose(found, npu.npu_rotary_mul(x, cos, sin), atol=1e-6)
+
+
+def test_a_band_lies_along_the_last_diagonal(npu: Any) -> None:
+    q, k = torch.randn(1, 1, 3, 8), torch.randn(1, 1, 5, 8)
+    found = npu.npu_fusion_attention(
+        q, k, k, 1, "BNSD", atten_mask=torch.ones(2048, 2048).triu(1).bool(), sparse_mode=4,
+        scale=0.2, pre_tockens=1, next_tockens=0,
+    )[0]  # fmt: skip
+    kept = torch.ones(3, 5).triu(1).tril(2).bool()
+    assert torch.allclose(found, attention(q, k, ~kept, 0.2), atol=1e-6)
+
+
+def test_dropped_probabilities_may_be_given_as_bits(npu: Any) -> None:
+    q, v = torch.zeros(1, 1, 2, 8), torch.eye(8)[None, None]
+    bits = torch.zeros(16, dtype=torch.uint8)
+    bits[:2] = torch.tensor([0b00001111, 0b10000000])
+    found = npu.npu_fusion_attention(q, v, v, 1, "BNSD", keep_prob=0.5, dropout_mask=bits)[0]
+    kept = torch.tensor([[1.0] * 4 + [0.0] * 4, [0.0] * 7 + [1.0]])
+    assert torch.allclose(found[0, 0], kept / 4)
+
+
+def test_statistics_of_sequences_come_in_either_order(npu: Any) -> None:
+    q = torch.randn(3, 2, 8)
+    options = {"actual_seq_qlen": [1, 3], "actual_seq_kvlen": [1, 3]}
+    tokens = npu.npu_fusion_attention(q, q, q, 2, "TND", softmax_layout="TND", **options)[1]
+    heads = npu.npu_fusion_attention(q, q, q, 2, "TND", **options)[1]
+    assert torch.equal(tokens[0], heads[0])
+    assert torch.equal(tokens[1:], heads[1:].reshape(2, 2, 8).transpose(0, 1))
 
 
 def test_a_fully_masked_row_of_the_softmax_is_uniform(npu: Any) -> None:

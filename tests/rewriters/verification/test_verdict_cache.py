@@ -105,6 +105,18 @@ def test_old_entries_go_and_nothing_half_written_stays(
     assert cache.get(changed(JOB, original="39"), Ground.REFERENCE) == VERDICT
 
 
+def test_the_folder_has_a_size_that_it_does_not_outgrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_BYTES", 40_000)
+    cache = VerdictCache(tmp_path)
+    large = changed(VERDICT, script="x" * 10_000)
+    for number in range(20):
+        cache.put(changed(JOB, original=str(number)), Ground.REFERENCE, Answer(large))
+    assert sum(entry.stat().st_size for entry in tmp_path.iterdir()) <= 40_000
+    assert cache.get(changed(JOB, original="19"), Ground.REFERENCE) == large
+
+
 def test_the_folder_is_the_one_of_the_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,6 +77,32 @@ def test_a_cache_that_cannot_be_written_is_named(fake: Wheels, tmp_path: Path) -
     file.write_text("")
     with pytest.raises(VirtualNpuError, match="XDG_CACHE_HOME"):
         prepare(fake, file / "cache")
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(
+    fake: Wheels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_path: Path, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with pytest.raises(VirtualNpuError, match=r"No space left.*make room"):
+        prepare(fake, tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_two_at_once_write_the_same(fake: Wheels, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    with ThreadPoolExecutor(8) as pool:
+        folders = set(pool.map(lambda _: prepare(fake, cache), range(8)))
+    assert [path.name for path in cache.iterdir()] == [folder.name for folder in folders]
+
+
+def test_a_library_that_was_cut_off_is_named(fake: Wheels, tmp_path: Path) -> None:
+    library = fake.torch_npu.folder / "lib" / "libtorch_npu.so"
+    library.write_bytes(library.read_bytes()[:2000])
+    with pytest.raises(VirtualNpuError, match=r"ends too early.*libtorch_npu\.so.*install"):
+        prepare(fake, tmp_path / "cache")
 
 
 def test_libraries_for_another_processor_are_refused(fake: Wheels, tmp_path: Path) -> None:

@@ -19,8 +19,13 @@ MIXES_DEVICES = "valid lens"
 """The original itself does not run on an NPU."""
 EVERY = [(name, rewrite) for name, snippet in ALL.items() for rewrite in snippet.right]
 RIGHT = [key for key in EVERY if key[0] not in {*MADE_ON_THE_HOST, MIXES_DEVICES}]
+ALIKE = ("t5", "olmo")
+"""Wrong as ``llama`` is: what refutes them needs no device."""
 WRONG = [
-    (name, what) for name, snippet in ALL.items() if name != MIXES_DEVICES for what in snippet.wrong
+    (name, what)
+    for name, snippet in ALL.items()
+    if name not in {MIXES_DEVICES, *ALIKE}
+    for what in snippet.wrong
 ]
 NO_REFERENCE = """
 npu = hidden_states.device
@@ -41,6 +46,9 @@ def on_virtual_npu(jobs: list[Job], settings: Settings | None = None) -> list[Ve
 def verdicts() -> dict[tuple[str, str], Verdict]:
     jobs = {key: ALL[key[0]].job(key[1]) for key in EVERY}
     jobs |= {key: ALL[key[0]].job(ALL[key[0]].wrong[key[1]]) for key in WRONG}
+    jobs["repeat", "unchanged"] = REPEAT.job(REPEAT.eager)
+    jobs["repeat", "on the host"] = changed(REPEAT.job(REPEAT.right[0]), on_host=True)
+    jobs["llama", "crash"] = LLAMA.job("import os; os.abort()")
     return dict(zip(jobs, on_virtual_npu(list(jobs.values())), strict=True))
 
 
@@ -94,43 +102,45 @@ def test_an_original_that_does_not_run_on_the_device_falls_back(
     assert verdict.reason.startswith("the device does not run the original")
 
 
-def test_the_original_itself_saves_nothing() -> None:
-    (verdict,) = on_virtual_npu([REPEAT.job(REPEAT.eager)])
-    assert verdict.launches is not None
-    assert verdict.launches.saved == 0
+def test_the_original_itself_saves_nothing(verdicts: dict[tuple[str, str], Verdict]) -> None:
+    launches = verdicts["repeat", "unchanged"].launches
+    assert launches is not None
+    assert launches.saved == 0
 
 
 def test_what_has_no_reference_falls_back_and_says_so() -> None:
-    job = LLAMA.job(NO_REFERENCE)
-    forced, fallen = (
-        on_virtual_npu([job], Settings(Ground.VIRTUAL_NPU, fallback=fallback))[0]
-        for fallback in (None, Ground.REFERENCE)
-    )
-    assert forced.status is Status.NOT_VERIFIED
-    assert forced.limit
-    assert "npu_mrope" in forced.reason
-    assert fallen.on == "reference"
-    assert "not on virtual-npu: " in fallen.ground
+    settings = Settings(Ground.VIRTUAL_NPU, fallback=Ground.REFERENCE)
+    (verdict,) = on_virtual_npu([LLAMA.job(NO_REFERENCE)], settings)
+    assert verdict.status is not Status.EQUIVALENT
+    assert verdict.on == "reference"
+    assert "; not on virtual-npu: " in verdict.ground
+    assert "npu_mrope" in verdict.ground
 
 
-def test_lines_for_other_devices_run_on_the_host() -> None:
-    job = changed(REPEAT.job(REPEAT.right[0]), on_host=True)
-    (verdict,) = on_virtual_npu([job])
+def test_lines_for_other_devices_run_on_the_host(
+    verdicts: dict[tuple[str, str], Verdict],
+) -> None:
+    verdict = verdicts["repeat", "on the host"]
     assert verdict.status is Status.EQUIVALENT, verdict
     assert verdict.launches is None
 
 
-def test_a_crash_is_a_limit_of_the_ground() -> None:
-    job = LLAMA.job("import os; os.abort()")
-    (verdict,) = on_virtual_npu([job])
+def test_a_crash_is_a_limit_of_the_ground(verdicts: dict[tuple[str, str], Verdict]) -> None:
+    verdict = verdicts["llama", "crash"]
     assert verdict.status is Status.NOT_VERIFIED
+    assert verdict.limit
     assert "SIGABRT" in verdict.reason
 
 
 def test_without_the_wheel_it_is_refused_in_one_line() -> None:
     if not survey().no_virtual_npu:
         pytest.skip("torch_npu is installed")
-    assert made_ready(Ground.VIRTUAL_NPU, "auto", "A2") == (Ground.REFERENCE, "")
+    assert made_ready(Ground.VIRTUAL_NPU, "auto", "A2") == (Ground.VIRTUAL_NPU, "")
+    (verdict,) = verify(
+        [REPEAT.job(REPEAT.right[0])], Settings(Ground.VIRTUAL_NPU, fallback=Ground.REFERENCE)
+    )
+    assert verdict.on == "reference"
+    assert "not on virtual-npu: torch_npu is not installed" in verdict.ground
     with pytest.raises(GroundError, match="--on virtual-npu: torch_npu is not installed") as error:
         made_ready(Ground.VIRTUAL_NPU, "virtual-npu", "A2")
     assert "\n" not in error.value.message

@@ -1,0 +1,49 @@
+"""Modules that one job has imported, imported once for those that follow."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.verification.attempt import attempt
+from npufix.rewriters.verification.sandbox import Guard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_SECONDS = 20.0
+_OURS = "__npufix__"
+"""Marks the modules that ``load`` makes of a text."""
+
+
+def newly_imported(before: set[str]) -> tuple[str, ...]:
+    """Return the modules that were imported since, from files."""
+    return tuple(
+        name
+        for name, module in sys.modules.copy().items()
+        if name not in before
+        and not hasattr(type(module), "__getattr__")
+        and _is_of_a_file(vars(module) if hasattr(module, "__dict__") else {})
+    )
+
+
+def _is_of_a_file(names: dict[str, object]) -> bool:
+    file, spec = names.get("__file__"), names.get("__spec__")
+    return isinstance(file, str) and spec is not None and _OURS not in names
+
+
+class Preloader:
+    """Imports what a job could import without harm."""
+
+    def __init__(self) -> None:
+        self._tried: set[str] = set()
+        self._guard = Guard()
+
+    def take(self, names: Iterable[str]) -> None:
+        """Import modules, within what the code of a job may do."""
+        for name in names:
+            if name not in self._tried and name not in sys.modules:
+                self._tried.add(name)
+                with self._guard:
+                    attempt(lambda n=name: importlib.import_module(n), _SECONDS)  # type: ignore[misc]
