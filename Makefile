@@ -18,7 +18,7 @@ NPU := $(if $(filter Linux,$(shell uname -s)),.venv-npu/ready)
 SARIF := $(if $(shell command -v npm),build/sarif/sarif-2.1.0.json)
 export SARIF_SCHEMA = $(CURDIR)/build/sarif/sarif-2.1.0.json
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs clean
 
 demo: .venv/ready
 	@mkdir -p $(OUT)
@@ -33,13 +33,17 @@ demo: .venv/ready
 test: .venv/test-ready $(NPU) $(SARIF)
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 ifneq ($(NPU),)
-	.venv-npu/bin/python -m pytest tests/rewriters/verification/virtual_npu
+	.venv-npu/bin/python -m pytest -n auto --dist loadfile tests/rewriters/verification/virtual_npu
 endif
 
 lint: .venv/test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: .venv/docs-ready
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The documentation is build/site/index.html"
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -51,6 +55,10 @@ lint: .venv/test-ready
 .venv/test-ready: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps transformers
+	@touch $@
+
+.venv/docs-ready: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
 
 .venv-npu/ready: .venv/test-ready
