@@ -172,4 +172,4 @@ def _fingerprint(file: SourceFile, site: Site, seen: dict[str, int]) -> str:
     """Return a name that survives moved lines: rule, file, function, code, and which of twins."""
     key = "\0".join([site.rule.id, file.relative, site.function, " ".join(site.code.split())])
     seen[key] = seen.get(key, 0) + 1
-    return hashlib.sha256(f"{key}\0{seen[key]}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -75,8 +75,9 @@ def compare(findings: Sequence[Finding], before: Sequence[Known], searched: Sear
     """Tell the new findings from the known ones.
 
     A finding is known by its rule, file, function and code, as often as the baseline holds it.
-    What is left on both sides is the same finding in a renamed or another file where rule,
-    function and code agree and nothing else could be meant.
+    What is left on both sides is the same finding in a renamed function of its file where rule and
+    code agree, or in a renamed or another file where rule, function and code agree, and nothing
+    else could be meant.
     """
     paths = searched.paths
     missing: dict[str, list[Known]] = defaultdict(list)
@@ -101,24 +102,26 @@ def compare(findings: Sequence[Finding], before: Sequence[Known], searched: Sear
 
 
 def _moved(new: Sequence[Known], left: Sequence[Known]) -> tuple[set[int], set[int]]:
-    """Return the positions of what is the same on both sides, one file to one other."""
+    """Return the positions of what is the same on both sides, one function to one other."""
     to, of = set[int](), set[int]()
-    there: dict[tuple[str, str], list[int]] = defaultdict(list)
-    here: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for entries, by in ((left, there), (new, here)):
-        for number, entry in enumerate(entries):
-            if entry.code:
-                by[entry.rule, entry.code].append(number)
-    for key, numbers in here.items():
-        old = there.get(key, [])
-        one_file = (
-            len({new[n].path for n in numbers}) == 1 and len({left[n].path for n in old}) == 1
-        )
-        if one_file:
-            pairs = list(zip(numbers, old, strict=False))
-            to |= {n for n, _ in pairs}
-            of |= {n for _, n in pairs}
+    for same in ("path", "function"):
+        there: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        here: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for entries, by, done in ((left, there, of), (new, here, to)):
+            for number, entry in enumerate(entries):
+                if entry.code and number not in done:
+                    by[entry.rule, entry.code, getattr(entry, same)].append(number)
+        for key, numbers in here.items():
+            old = there.get(key, [])
+            if len({_home(new[n]) for n in numbers}) == len({_home(left[n]) for n in old}) == 1:
+                pairs = list(zip(numbers, old, strict=False))
+                to |= {n for n, _ in pairs}
+                of |= {n for _, n in pairs}
     return to, of
+
+
+def _home(entry: Known) -> tuple[str, str]:
+    return entry.path, entry.function
 
 
 def merged(findings: Iterable[Finding], before: Iterable[Known], searched: Searched) -> list[Known]:

@@ -53,8 +53,13 @@ def split_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, list[LeftOutStep]]:
 
 
 def _warm_up(times: NDArray[np.float64]) -> int:
-    """Return how many steps at the start are slower than the second half of the run."""
-    slow = _deviation(times, times[len(times) // 2 :]) > 1
+    """Return how many steps at the start are slower than the second half of the run.
+
+    Of four steps the second half is two. If one of them is slow, neither the middle nor the spread
+    of both says what is typical, but the faster one does.
+    """
+    half = times[len(times) // 2 :]
+    slow = _deviation(times, half if len(half) > _FEW - 1 else half[half.argmin() :][:1]) > 1
     first_half = len(times) // 2
     return int(np.argmin(np.append(slow[:first_half], False)))
 

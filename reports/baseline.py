@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.reports.encoding import encoded
 from npufix.reports.report import ReportError, tool
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class BaselineEnvironment(msgspec.Struct, frozen=True, omit_defaults=True):
     profiler: str = "ascend"
     """``ascend`` or ``kineto``, whatever it exports to."""
     step_times: str = "recorded"
-    """``recorded`` by the profiler, or ``from kernels``: from the first to the last."""
+    """``recorded`` by the profiler; ``from kernels``: from the first to the last; or ``of the whole
+    recording``, where no step is marked: then runs must hold equally many."""
     simulated: bool = False
     """No device has run it."""
 
@@ -88,6 +90,8 @@ class Baseline(msgspec.Struct, frozen=True):
 
 class _Versioned(msgspec.Struct):
     schema: int
+    headline: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    """Only reports have one."""
 
 
 def rounded(value: float) -> float:
@@ -130,7 +134,7 @@ def _text(value: object) -> str:
         return "[" + ", ".join(_text(item) for item in value) + "]"
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return msgspec.json.encode(value).decode()
+    return encoded(value).decode()
 
 
 def from_json(text: str | bytes) -> Baseline:
@@ -141,9 +145,13 @@ def from_json(text: str | bytes) -> Baseline:
 
     """
     try:
-        schema = msgspec.json.decode(text, type=_Versioned).schema
+        head = msgspec.json.decode(text, type=_Versioned)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReportError(f"not a baseline: {error} -- {_UPDATE}") from error
+    if head.headline is not msgspec.UNSET:
+        remedy = "make one of it with npufix baseline update REPORT -o FILE"
+        raise ReportError(f"a report, not a baseline -- {remedy}")
+    schema = head.schema
     if schema > SCHEMA_VERSION:
         raise ReportError(
             f"baseline schema {schema} is newer than {SCHEMA_VERSION}, the newest that {tool()}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from npufix.reports import gate_report, report  # noqa: TC001 - msgspec reads the annotations
+from npufix.reports.encoding import indented
 
 SCHEMA_VERSION = 1
 
@@ -195,4 +196,4 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def to_json(comparison: Comparison) -> str:
     """Return a comparison as JSON, indented, keys in the order of the fields."""
-    return msgspec.json.format(msgspec.json.encode(comparison), indent=2).decode()
+    return indented(comparison)

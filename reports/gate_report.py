@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from npufix.reports import report  # noqa: TC001 - msgspec reads the annotations
+from npufix.reports.encoding import indented
 
 SCHEMA_VERSION = 1
 
@@ -95,4 +96,4 @@ class GateReport(msgspec.Struct, frozen=True):
 
 def to_json(gated: GateReport) -> str:
     """Return a report as JSON, indented, keys in the order of the fields."""
-    return msgspec.json.format(msgspec.json.encode(gated), indent=2).decode()
+    return indented(gated)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from npufix.reports.encoding import indented
 from npufix.reports.notices import ERROR, NOTE, Notice, notices
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ def to_gitlab(made: Report | GateReport, sources: Sources) -> str:
     """Return a report as GitLab reads it; what has no line of the repository is left out."""
     seen: set[str] = set()
     rows = [_row(notice, seen) for notice in notices(made, sources) if notice.path]
-    return msgspec.json.format(msgspec.json.encode(rows), indent=2).decode()
+    return indented(rows)
 
 
 def _row(notice: Notice, seen: set[str]) -> dict[str, object]:

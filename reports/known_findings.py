@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.reports.encoding import indented
 from npufix.reports.report import ReportError, tool
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Known(msgspec.Struct, frozen=True, order=True):
     """From the repository on."""
     function: str
     code: str
-    """A digest of the rule, the function and the code, whatever the file is called."""
+    """A digest of the rule and the code, whatever the file and the function are called."""
     fingerprint: str = ""
     """Of a baseline of runs, whose entries have no digest of the code."""
 
@@ -50,7 +51,7 @@ class KnownFindings(msgspec.Struct, frozen=True):
 def known(finding: Finding, path: str) -> Known:
     """Return how a finding is recognised, whose file is at ``path``."""
     code = " ".join(finding.code.split())
-    key = f"{finding.rule}\0{finding.function}\0{code}"
+    key = f"{finding.rule}\0{code}"
     digest = sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
     return Known(finding.rule, path, finding.function, digest[:16], finding.fingerprint)
 
@@ -59,7 +60,7 @@ def to_json(entries: Iterable[Known]) -> str:
     """Return a baseline as JSON, one line a finding, sorted."""
     made = msgspec.to_builtins(KnownFindings(tool(), sorted(map(str, entries))))
     head = {"schema": made.pop("schema"), **made}
-    return msgspec.json.format(msgspec.json.encode(head), indent=2).decode() + "\n"
+    return indented(head) + "\n"
 
 
 def from_json(text: str | bytes) -> list[Known]:

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.reports import comparison_wording as words
+from npufix.reports import language
 from npufix.reports.wording import environment_text, few_tensors, milliseconds, plain
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _SUMS = "| before | after | change | |"
 
 def to_markdown(comparison: Comparison) -> str:
     """Return a comparison as Markdown; names from the dumps are escaped."""
-    return "\n".join(_lines(comparison)) + "\n"
+    return "\n".join(language.markdown(_lines(comparison))) + "\n"
 
 
 def _lines(comparison: Comparison) -> Iterator[str]:
@@ -200,5 +201,5 @@ def _code(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    escaped = html.escape(plain(text), quote=False)
+    escaped = html.escape(language.tr(plain(text)), quote=False)
     return re.sub(r"([\\`*_\[\]|])", r"\\\1", escaped)

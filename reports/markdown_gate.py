@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from npufix.reports import language
 from npufix.reports.gate_wording import (
     HEADER,
     acceptance,
@@ -37,7 +38,8 @@ _ROOM = 400
 
 def to_comment(gated: GateReport, limit: int = LONGEST_COMMENT) -> str:
     """Return the gate as Markdown of at most ``limit`` bytes; whole blocks are left out."""
-    blocks = [f"{MARKER}\n### {text(verdict_line(gated))}\n", *_blocks(gated)]
+    english = [f"{MARKER}\n### {text(verdict_line(gated))}\n", *_blocks(gated)]
+    blocks = ["\n".join(language.markdown(block.split("\n"))) for block in english]
     return fitting(blocks, limit, "gate" if gated.runs else "scan")
 
 

@@ -75,3 +75,5 @@ class Measurement(msgspec.Struct, frozen=True):
     """What is missing or broken in the dump, in words."""
     source: str = ""
     """The source that findings in code were looked for in, "" if there was none."""
+    unit: str = "step"
+    """What the numbers are of: a ``step``, or the whole ``recording``, where none is marked."""

@@ -10,6 +10,8 @@ from importlib.metadata import version
 
 import msgspec
 
+from npufix.reports.encoding import indented
+
 SCHEMA_VERSION = 2
 
 
@@ -344,7 +346,7 @@ def tool() -> str:
 
 def to_json(report: Report) -> str:
     """Return a report as JSON, indented, keys in the order of the fields."""
-    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+    return indented(report)
 
 
 def from_json(text: str | bytes) -> Report:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from npufix.reports.encoding import indented
 from npufix.reports.notices import ERROR, Notice, notices
 from npufix.reports.sarif_fixes import replacements
 from npufix.reports.sources import utf16
@@ -49,7 +48,7 @@ def to_sarif(made: Report | GateReport, sources: Sources) -> str:
     if said := _notifications(made, left_out, len(placed) - len(results)):
         run["invocations"] = [{"executionSuccessful": True, "toolExecutionNotifications": said}]
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
-    return msgspec.json.format(msgspec.json.encode(_whole(log)), indent=2).decode()
+    return indented(log)
 
 
 def _rules(ids: Sequence[str], found: Iterable[Notice]) -> list[dict[str, Any]]:
@@ -214,12 +213,3 @@ def _notifications(
     if too_many > 0:
         said.append((f"{too_many} more results are left out.", "warning"))
     return [{"message": {"text": text}, "level": level} for text, level in said]
-
-
-def _whole(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return JSON whose texts can be encoded: names of files may hold any byte."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {key: _whole(item) for key, item in value.items()}
-    return [_whole(item) for item in value] if isinstance(value, list) else value

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.text import Text
 
 from npufix.reports import comparison_wording as words
+from npufix.reports.terminal_rows import Columns
 from npufix.reports.terminal_text import indented, paragraph
 from npufix.reports.wording import few_tensors, milliseconds, plain
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 _Row = TypeVar("_Row", "OperatorChange", "LineChange", "HostOperatorChange")
 
-_NAME_WIDTH = 29
+_ROWS = Columns(29, (9, 9, 10, 9, 14))
+_METRICS = Columns(22, (11, 11, 11, 9, 16))
 _FEW_ROWS = 5
 _STYLES = {"held": "green", "saved more": "green", "saved less": "yellow"}
 
@@ -100,12 +102,12 @@ def _show_explanation(comparison: Comparison, console: Console) -> None:
 def _show_metrics(comparison: Comparison, console: Console) -> None:
     what = "Recording" if "recording" in {comparison.before.unit, comparison.after.unit} else "Step"
     header = (f"{what}, median", "Before", "After", "Change", "", "Spread")
-    console.print(Text(_metric_row(header), "bold"))
+    _METRICS.show(header, console, "bold")
     for metric in comparison.metrics:
         name = words.METRIC_NAMES.get(metric.name, metric.name)
         spread = words.spread_text(metric)
         cells = (*words.metric_values(metric), words.relative(metric.before, metric.after), spread)
-        console.print(Text(_metric_row((name, *cells))))
+        _METRICS.show((name, *cells), console)
     for metric in comparison.metrics[:1]:
         _show_noise(metric, console)
 
@@ -114,11 +116,6 @@ def _show_noise(metric: MetricChange, console: Console) -> None:
     if metric.before_spread is None or metric.after_spread is None:
         return
     indented(Text(f"the difference is {words.verdict_text(metric)}", "dim"), console)
-
-
-def _metric_row(cells: Sequence[str]) -> str:
-    name, before, after, change, relative, spread = cells
-    return f"{name:<22}{before:>11}{after:>11}{change:>11}{relative:>9}{spread:>16}".rstrip()
 
 
 def _show_ranks(comparison: Comparison, console: Console) -> None:
@@ -155,13 +152,12 @@ def _show_prediction(prediction: Prediction, console: Console) -> None:
 
 def _show_hosts(rows: Sequence[HostOperatorChange], console: Console, top: int) -> None:
     header = ("PyTorch operator", "Before", "After", "Change", "Ratio", "Calls")
-    console.print(Text(_row(header), "bold"))
+    _ROWS.show(header, console, "bold")
     for op in _to_show(rows, top):
         cells = (words.time(op.before_ns), words.time(op.after_ns),
                  words.change(op.before_ns, op.after_ns), words.ratio_text(op))  # fmt: skip
-        _named_row(
-            words.host_name(op), cells, words.calls(op.before_calls, op.after_calls), console
-        )
+        counted = words.calls(op.before_calls, op.after_calls)
+        _ROWS.show((plain(words.host_name(op)), *cells, counted), console)
         kernels = words.calls(op.before_kernels, op.after_kernels)
         said = [f"{kernels} kernels", words.dtypes_text(op)]
         names = [*op.before_names, *op.after_names]
@@ -171,26 +167,26 @@ def _show_hosts(rows: Sequence[HostOperatorChange], console: Console, top: int) 
 
 
 def _show_operators(title: str, rows: Sequence[OperatorChange], console: Console, top: int) -> None:
-    console.print(Text(_row((title, "Before", "After", "Change", "", "Kernels")), "bold"))
+    _ROWS.show((title, "Before", "After", "Change", "", "Kernels"), console, "bold")
     for op in _to_show(rows, top):
         cells = (words.time(op.before_ns), words.time(op.after_ns),
                  words.change(op.before_ns, op.after_ns),
                  words.relative(op.before_ns, op.after_ns))  # fmt: skip
         name = f"{op.type} (comm.)" if op.communication else op.type
-        _named_row(name, cells, words.calls(op.before_calls, op.after_calls), console)
+        counted = words.calls(op.before_calls, op.after_calls)
+        _ROWS.show((plain(name), *cells, counted), console)
         if op.shapes:
             indented(Text(plain(few_tensors(op.shapes)), "dim"), console)
 
 
 def _show_lines(rows: Sequence[LineChange], console: Console, top: int) -> None:
-    console.print(Text(_row(("Line", "Before", "After", "Change", "", "Kernels")), "bold"))
+    _ROWS.show(("Line", "Before", "After", "Change", "", "Kernels"), console, "bold")
     for line in _to_show(rows, top):
         cells = (words.time(line.before_ns), words.time(line.after_ns),
                  words.change(line.before_ns, line.after_ns),
                  words.relative(line.before_ns, line.after_ns))  # fmt: skip
-        _named_row(
-            words.place(line), cells, words.calls(line.before_calls, line.after_calls), console
-        )
+        counted = words.calls(line.before_calls, line.after_calls)
+        _ROWS.show((plain(words.place(line)), *cells, counted), console)
         state = f"{line.state}: " if line.state in {"changed", "moved"} else ""
         indented(Text(plain(f"{state}{words.types_text(line)}"), "dim"), console)
 
@@ -198,21 +194,6 @@ def _show_lines(rows: Sequence[LineChange], console: Console, top: int) -> None:
 def _to_show(rows: Sequence[_Row], top: int) -> list[_Row]:
     """Return the first rows that differ or are known of one run only."""
     return [row for row in rows if row.before_ns != row.after_ns][:top]
-
-
-def _named_row(name: str, cells: Sequence[str], calls: str, console: Console) -> None:
-    name = plain(name)
-    if len(name) > _NAME_WIDTH - 1:
-        console.print(Text(name), soft_wrap=True)
-        name = ""
-    console.print(Text(_row((name, *cells, calls))))
-
-
-def _row(cells: Sequence[str]) -> str:
-    name, before, after, change, relative, calls = cells
-    return (
-        f"{name:<{_NAME_WIDTH}}{before:>9}{after:>9}{change:>10}{relative:>9}{calls:>14}".rstrip()
-    )
 
 
 def _show_findings(comparison: Comparison, console: Console, top: int) -> None:

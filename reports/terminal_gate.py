@@ -17,6 +17,7 @@ from npufix.reports.gate_wording import (
     verdict_line,
 )
 from npufix.reports.terminal_findings import show_findings
+from npufix.reports.terminal_rows import Columns
 from npufix.reports.terminal_text import indented, paragraph
 from npufix.reports.wording import counted, environment_text, plain
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
 _ROW_STYLES = {"regression": "red", "over budget": "red", "improvement": "green"}
-_NAME_WIDTH = 22
+_METRICS = Columns(22, (10, 10, 9, 7, -2, -20))
 
 
 def show_gate(gated: GateReport, console: Console, *, details: bool = False) -> None:
@@ -59,13 +60,10 @@ def _show_metrics(gated: GateReport, console: Console, *, details: bool) -> None
     if gated.metrics:
         console.print()
         if shown:
-            console.print(Text(_line(HEADER), "bold"))
+            _METRICS.show(_spaced(HEADER), console, "bold")
         for metric in shown:
             cells = list(map(plain, row(metric)))
-            if len(cells[0]) >= _NAME_WIDTH:
-                console.print(Text(cells[0]), overflow="fold")
-                cells[0] = ""
-            console.print(Text(_line(cells), _ROW_STYLES.get(metric.verdict, "")))
+            _METRICS.show(_spaced(cells), console, _ROW_STYLES.get(metric.verdict, ""))
         rest = [] if details else unchanged(gated.metrics)
         if rest:
             names = f"{counted(len(rest), 'other metric')} did not change (-v shows them)."
@@ -74,9 +72,9 @@ def _show_metrics(gated: GateReport, console: Console, *, details: bool) -> None
             paragraph(said, console, "dim")
 
 
-def _line(cells: Sequence[str]) -> str:
-    name, before, after, change, noise, verdict = cells
-    return f"{name:<{_NAME_WIDTH}}{before:>10}{after:>10}{change:>9}{noise:>7}  {verdict}".rstrip()
+def _spaced(cells: Sequence[str]) -> list[str]:
+    """Return the cells with a gap between the numbers and the word behind them."""
+    return [*cells[:-1], "", cells[-1]]
 
 
 def _section(title: str, lines: Sequence[str], console: Console) -> None:

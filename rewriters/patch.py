@@ -29,6 +29,13 @@ class FileChange:
     after: bytes
 
 
+_ESCAPES = {
+    **{chr(code): f"\\{code:03o}" for code in range(32)},
+    '"': '\\"',
+    "\\": "\\\\",
+}
+
+
 def unified_diff(changes: Sequence[FileChange]) -> str:
     """Return what ``git apply`` takes, files in the order of their names.
 
@@ -38,18 +45,21 @@ def unified_diff(changes: Sequence[FileChange]) -> str:
     for change in sorted(changes, key=lambda c: c.relative):
         if change.before == change.after:
             continue
-        lines = difflib.unified_diff(
-            _lines(change.before),
-            _lines(change.after),
-            f"a/{change.relative}",
-            f"b/{change.relative}",
-        )
-        parts.append(f"diff --git a/{change.relative} b/{change.relative}\n")
+        old, new = _quoted(f"a/{change.relative}"), _quoted(f"b/{change.relative}")
+        lines = difflib.unified_diff(_lines(change.before), _lines(change.after), old, new)
+        parts.append(f"diff --git {old} {new}\n")
         for line in lines:
             parts.append(line)
             if not line.endswith("\n"):
                 parts.append("\n\\ No newline at end of file\n")
     return "".join(parts)
+
+
+def _quoted(name: str) -> str:
+    """Return a name as git writes it: in quotes where it holds what would end or hide it."""
+    if not any(letter in '"\\' or ord(letter) < ord(" ") for letter in name):
+        return name
+    return '"' + "".join(_ESCAPES.get(letter, letter) for letter in name) + '"'
 
 
 def _lines(data: bytes) -> list[str]:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from npufix.advisor.commands import common
+from npufix.advisor.loudness import is_quiet, is_verbose
+from npufix.advisor.speaking import say
+from npufix.advisor.written import say_written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +24,7 @@ _DEFAULT = Path("perf/baseline.json")
 @click.group(
     epilog="""\b
 Examples:
-  npufix baseline update run1_ascend_pt run2_ascend_pt run3_ascend_pt --source src
+  npufix baseline update run1_ascend_pt run2_ascend_pt --source src
   npufix baseline update run4_ascend_pt --append -o perf/baseline.json
   npufix baseline show perf/baseline.json"""
 )
@@ -37,7 +40,7 @@ def command() -> None:
 Examples:
   npufix baseline update run1_ascend_pt run2_ascend_pt run3_ascend_pt
   npufix baseline update runs/*_ascend_pt --source src -o perf/baseline.json
-  npufix baseline update run4_ascend_pt --append --commit $(git rev-parse HEAD)"""
+  npufix baseline update run4_ascend_pt --append --commit 1a2b3c4"""
 )
 @click.argument("dumps", type=common.PATH, nargs=-1, required=True, metavar="DUMP...")
 @click.option("-o", "--output", type=common.PATH, metavar="FILE",
@@ -86,7 +89,7 @@ def update(  # noqa: PLR0913, PLR0917 - one parameter an option
     _check(runs, earlier, mix_environments=mix_environments, allow_partial=allow_partial)
     made = baselines.merged(runs, earlier, commit)
     baselines.write(path, made)
-    click.echo(f"Wrote {path}: {_summary(made)}", err=True)
+    say_written(f"{path}: {_summary(made)}")
     if made.run_count < baselines.WANTED_RUNS:
         few = f"{made.run_count} of {baselines.WANTED_RUNS} runs"
         common.warn([f"{few}: the noise between runs is unknown; add runs with --append"])
@@ -109,6 +112,10 @@ def _check(
             raise baselines.BaselineError(message, "collect it again, or give --allow-partial")
         if not run.metrics:
             raise baselines.BaselineError(f"{run.origin} holds nothing to keep", "leave it out")
+        if earlier and baselines.holds(earlier, run):
+            message = f"{run.origin} is in the baseline already: all of its times are"
+            remedy = "leave it out; a run that counts twice makes the noise look smaller"
+            raise baselines.BaselineError(message, remedy)
     wanted = earlier.environment if earlier else baselines.environment_of(runs[0])
     for run in runs:
         different = baselines.differences(wanted, baselines.environment_of(run))
@@ -127,7 +134,12 @@ def _summary(made: Baseline) -> str:
     return ", ".join(parts)
 
 
-@command.command()
+@command.command(
+    epilog="""\b
+Examples:
+  npufix baseline show
+  npufix baseline show perf/baseline.json --top 20"""
+)
 @click.argument("file", type=common.PATH, default=_DEFAULT)
 @click.option("--json", "as_json", is_flag=True, help="Print the file as JSON.")
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True,
@@ -142,7 +154,8 @@ def show(file: Path, top: int, *, as_json: bool) -> int:
     if as_json:
         common.print_json(to_json(baseline).rstrip("\n"))
         return 0
-    click.echo(f"{file}: {_summary(baseline)}")
-    for line in show_baseline(baseline, top):
-        click.echo(line)
+    say(f"{file}: {_summary(baseline)}", err=False)
+    shown = () if is_quiet() else show_baseline(baseline, None if is_verbose() else top)
+    for line in shown:
+        say(line, err=False)
     return 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +10,8 @@ import click
 
 from npufix.advisor.cli import INPUT_ERROR
 from npufix.advisor.commands import common
+from npufix.advisor.loudness import is_quiet
+from npufix.advisor.speaking import say
 
 if TYPE_CHECKING:
     from npufix.advisor.comparing.side import Run
@@ -134,10 +134,11 @@ def _show(result: Comparison, top: int, *, as_json: bool, verbose: bool) -> None
 
         common.print_json(to_json(result))
         return
+    if is_quiet():
+        say(result.headline, err=False)
+        return
     from npufix.reports.terminal_comparison import show  # noqa: PLC0415 - not needed for JSON
 
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # an old terminal has no dash and no plus-minus
     show(result, common.console(), top=top, details=verbose)
 
 

@@ -20,9 +20,9 @@ _FAILURES = ("regression", "budget", "new-finding")
 @click.command(
     epilog="""\b
 Examples:
-  npufix gate run1_ascend_pt run2_ascend_pt run3_ascend_pt --baseline perf/baseline.json
+  npufix gate run1_ascend_pt run2_ascend_pt --baseline perf/baseline.json
   npufix gate runs/*_ascend_pt --baseline perf/baseline.json --source src
-  npufix gate run1_ascend_pt --budget "step-time=850 ms" --budget "peak-memory=58 GiB"
+  npufix gate run1_ascend_pt --budget "step-time=850 ms"
   npufix gate runs/*_ascend_pt -o markdown=comment.md -o sarif=npufix.sarif
 \b
 Exit status: 0 pass, 1 a regression, budget or new finding, 2 wrong usage or input,
@@ -42,10 +42,12 @@ Exit status: 0 pass, 1 a regression, budget or new finding, 2 wrong usage or inp
               help='Fail above this, "step-time=850 ms"; may be repeated.')  # fmt: skip
 @click.option("--fail-on", type=click.Choice(_FAILURES), multiple=True,
               help="What fails; may be repeated. Default: all of it.")  # fmt: skip
-@click.option("--on-missing-baseline", "missing", type=click.Choice(["fail", "pass"]))
-@click.option("--on-different-environment", "different", type=click.Choice(["fail", "warn"]))
+@click.option("--on-missing-baseline", "missing", type=click.Choice(["fail", "pass"]),
+              help="Whether it is inconclusive. Default: fail.")  # fmt: skip
+@click.option("--on-different-environment", "different", type=click.Choice(["fail", "warn"]),
+              help="Chip, number of ranks, versions. Default: fail.")  # fmt: skip
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 whatever the verdict is.")
-@output_files.output_option
+@output_files.output_option(output_files.FORMATS)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("-v", "--verbose", is_flag=True, help="Show metrics that did not change, too.")
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
@@ -69,7 +71,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     """Fail if runs are slower than their baseline: beyond the tolerance and beyond noise.
 
     DUMP is what npufix diagnose reads, or its report in JSON, one for each run. Three runs or more
-    on either side tell noise from change; below four in all only large changes fail.
+    on either side tell noise from change; with fewer than four in all only changes above 10% fail.
     """
     outputs = output_files.with_json(outputs, as_json=as_json)
     configuration = common.read_configuration(source or Path(), ())

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npufix.advisor.gate.settings import METRICS
 from npufix.reports import baseline as files
 from npufix.reports.baseline import (
     UNITS,
@@ -82,9 +83,15 @@ def environment_of(run: Measurement) -> BaselineEnvironment:
     return BaselineEnvironment(
         **facts,
         profiler="kineto" if run.format == "kineto" else "ascend",
-        step_times="recorded" if "free-time" in run.metrics else "from kernels",
+        step_times=_step_times(run),
         simulated=recorded is not None and recorded.simulated is not None,
     )
+
+
+def _step_times(run: Measurement) -> str:
+    if run.unit == "recording":
+        return "of the whole recording"
+    return "recorded" if "free-time" in run.metrics else "from kernels"
 
 
 def differences(one: BaselineEnvironment, other: BaselineEnvironment) -> list[str]:
@@ -220,10 +227,28 @@ def read(path: Path) -> Baseline:
     except OSError as error:
         raise BaselineError(f"{path}: {error.strerror}", "name a baseline file") from error
     try:
-        return files.from_json(content)
+        baseline = files.from_json(content)
     except ReportError as error:
         message, _, remedy = str(error).partition(" -- ")
         raise BaselineError(f"{path}: {message}", remedy) from error
+    for name, metric in baseline.metrics.items():
+        unit = _IN_FILE[METRICS[name][0]] if name in METRICS else metric.unit
+        if metric.unit != unit:
+            message = (
+                f"{path}: not a baseline: metrics.{name}.unit is {metric.unit!r}, not {unit!r}"
+            )
+            raise BaselineError(message, "write it anew with npufix baseline update")
+    return baseline
+
+
+def holds(baseline: Baseline, run: Measurement) -> bool:
+    """Tell whether a run seems to be in a baseline already: all of its times are."""
+    times = {name: metric for name, metric in run.metrics.items() if metric.unit == "ns"}
+    return bool(times) and all(
+        (known := baseline.metrics.get(name)) is not None
+        and rounded(metric.value / UNITS["us"]) in known.runs
+        for name, metric in times.items()
+    )
 
 
 def write(path: Path, baseline: Baseline) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,11 +16,11 @@ from npufix.advisor.gate.significance import FEWEST_RUNS
 from npufix.advisor.gate.units import percent
 from npufix.reports.gate_report import Change, GatedMetric, GateReport
 from npufix.reports.report import Problem, tool
+from npufix.reports.wording import counted
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Sequence
-    from pathlib import Path
 
     from npufix.advisor.gate.measuring import Measured
     from npufix.advisor.gate.settings import Acceptance, GateSettings
@@ -82,12 +83,15 @@ def gate(measured: Sequence[Measured], asked: Asked) -> GateReport:
     if baseline and not comparable:
         metrics = [_not_compared(metric) for metric in metrics]
     problems += _sources(runs, asked) if comparable else []
+    problems += _whole_recordings(runs)
     problems += [_noticed(item.rule, item.name, item.place) for item in found.noticed]
+    if baseline and comparable:
+        _check_evidence(metrics, settings, reasons, with_findings=found.compared)
     verdict = reasons.verdict()
     return GateReport(
         tool=tool(),
         verdict=verdict,
-        headline=_headline(verdict, metrics, reasons),
+        headline=_headline(verdict, metrics, reasons, asked),
         exit_status=_STATUS[verdict],
         baseline=str(asked.path) if asked.path else "",
         runs=[run.origin for run in runs],
@@ -142,6 +146,30 @@ def _check_baseline(asked: Asked, reasons: _Reasons, problems: list[Problem]) ->
         problems.append(Problem(str(asked.path), what, remedy))
     else:
         reasons.unknown.append(f"{what}; {remedy}")
+
+
+def _check_evidence(
+    metrics: Sequence[GatedMetric],
+    settings: GateSettings,
+    reasons: _Reasons,
+    *,
+    with_findings: bool,
+) -> None:
+    """Refuse to be green because nothing that may fail was compared."""
+    compared = [m.name for m in metrics if m.before is not None and m.after is not None]
+    wanted = [name for name, own in settings.metrics.items() if own.level == "error"]
+    if wanted and not set(wanted) & set(compared):
+        what = f"neither {' nor '.join(wanted)} is both in the baseline and in the runs"
+        reasons.unknown.append(f"{what}, so nothing that may fail is compared")
+    elif not compared and not with_findings:
+        reasons.unknown.append("nothing is compared: every metric is off, and no source is given")
+
+
+def _whole_recordings(runs: Sequence[Measurement]) -> list[Problem]:
+    """Say what numbers are of where there are no steps."""
+    what = "no step is marked, so all is of the whole recording: runs must hold equally many steps"
+    remedy = "call profiler.step() after each step"
+    return [Problem(run.origin, what, remedy) for run in runs if run.unit == "recording"][:1]
 
 
 def _sources(runs: Sequence[Measurement], asked: Asked) -> list[Problem]:
@@ -199,23 +227,38 @@ def _weigh(
         ]
 
 
-def _headline(verdict: str, metrics: Sequence[GatedMetric], reasons: _Reasons) -> str:
+def _headline(verdict: str, metrics: Sequence[GatedMetric], reasons: _Reasons, asked: Asked) -> str:
     if verdict == FAIL:
         more = len(reasons.failed) - 1
         return reasons.failed[0] + (f" (and {more} more)" if more else "")
     if verdict == INCONCLUSIVE:
         return [*reasons.partial, *reasons.unknown][0]
     step = next((m for m in metrics if m.change is not None), None)
-    if step is None or step.change is None:
-        return "nothing is over its budget" if metrics else "nothing to compare"
-    said = f"{step.name} {percent(step.change, signed=True)}"
+    return _passed(step, metrics) if step else _nothing_compared(metrics, asked)
+
+
+def _nothing_compared(metrics: Sequence[GatedMetric], asked: Asked) -> str:
+    if any(metric.budget is not None for metric in metrics):
+        return "nothing is over its budget"
+    if asked.baseline is None:
+        return f"there is no baseline {asked.path} yet, so nothing is compared"
+    return "no new finding; every metric is off"
+
+
+def _passed(step: GatedMetric, metrics: Sequence[GatedMetric]) -> str:
+    """Say how the most important metric of those that both sides have changed."""
+    said = f"{step.name} {percent(step.change or 0.0, signed=True)}"
     runs = len(step.baseline) + len(step.current)
+    if warned := sum(metric.verdict in _CATEGORY for metric in metrics):
+        return f"{said}; {counted(warned, 'warning')}, nothing that fails"
+    if step.verdict == "accepted":
+        return f"{said}, accepted"
     if runs < FEWEST_RUNS:
         return (
             f"{said}; {runs} runs are too few for a test, so only more than"
             f" {percent(step.tolerance)} would have failed"
         )
-    return f"{said}, accepted" if step.verdict == "accepted" else f"no regression; {said}"
+    return f"no regression; {said}"
 
 
 def _explanation(
@@ -231,7 +274,7 @@ def _explanation(
 
 def _once(problems: Sequence[Problem]) -> list[Problem]:
     """Return each problem once: the runs of one job lack the same things."""
-    return list({(p.what, p.remedy): p for p in reversed(problems)}.values())[::-1]
+    return list({(Path(p.where).name, p.what): p for p in reversed(problems)}.values())[::-1]
 
 
 def _next_steps(asked: Asked, runs: Sequence[Measurement], verdict: str) -> list[str]:

@@ -84,6 +84,7 @@ def examined(result: Diagnosis, dump: Path) -> Measured:
         format=made.format,
         partial=_partial(made),
         source=made.source,
+        unit="recording" if evidence.kernels["step"].isna().all() else "step",
     )
     return Measured(measurement, made, result.warnings)
 
@@ -115,6 +116,7 @@ def measured(made: report.Report) -> Measurement:
         format=made.format,
         partial=_partial(made),
         source=made.source,
+        unit=split.unit if split else "step",
     )
 
 

@@ -25,6 +25,8 @@ class Sorted:
     """New, but of no rule that fails the gate."""
     accepted: list[Finding] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
+    compared: bool = False
+    """Findings in code were, with those of the baseline."""
 
 
 def sort_findings(
@@ -45,7 +47,7 @@ def sort_findings(
     known = baselines.fingerprints(baseline) if baseline else {}
     with_source = all(made.source for made in reports)
     comparable = baseline is not None and baseline.with_source == with_source
-    result = Sorted()
+    result = Sorted(compared=comparable and with_source)
     for item in sorted(present, key=lambda f: (f.path, f.line, f.rule, f.fingerprint)):
         is_new = comparable and item.fingerprint not in known
         fails = _fails(item, settings)

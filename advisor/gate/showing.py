@@ -17,8 +17,8 @@ _IN_MEMORY = {"us": "ns", "bytes": "bytes", "count": "count"}
 _ENOUGH_FOR_NOISE = 2
 
 
-def show_baseline(baseline: Baseline, top: int) -> Iterator[str]:
-    """Yield the lines."""
+def show_baseline(baseline: Baseline, top: int | None) -> Iterator[str]:
+    """Yield the lines; ``top`` hot operators, ``None`` for all."""
     known = baseline.environment
     facts = {name: getattr(known, name) for name in known.__struct_fields__}
     said = [f"{name.replace('_', ' ')} {value}" for name, value in facts.items() if value]

@@ -28,7 +28,11 @@ def amount(text: object, unit: str) -> float:
     """
     factors = _BY_UNIT[unit]
     named = ", ".join(dict.fromkeys(name for name in factors if name.isascii() and name))
-    wanted = f"{_EXAMPLES[unit]}, in {named}" if named else f"a number like {_EXAMPLES[unit]}"
+    wanted = (
+        f"an amount like {_EXAMPLES[unit]}, in {named}"
+        if named
+        else f"a number like {_EXAMPLES[unit]}"
+    )
     if unit == "count" and isinstance(text, int) and not isinstance(text, bool):
         text = str(text)
     found = _NUMBER.fullmatch(text) if isinstance(text, str) else None

@@ -10,11 +10,11 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-import msgspec
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from npufix.reports import wording
+from npufix.reports.encoding import encoded
 from npufix.reports.html.details import Details
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _asset(name: str) -> Markup:
 
 def _json(data: object) -> Markup:
     """Return JSON that cannot end the script element around it, whatever texts are in it."""
-    text = msgspec.json.encode(data).decode()
+    text = encoded(data).decode()
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return Markup(text)  # noqa: S704 - escaped right above

@@ -68,6 +68,8 @@ BOXES = r"box|rois?$|anchors|proposals"
 """Corners: the first half of them is less than the other."""
 MASK = r"mask|keep|valid$|is_pad"
 _UNIT_TENSOR = r"prob|alpha|weights?_matrix|conf"
+_ROTATIONS = r"(^|_)cis(_|$)"
+_OPTIMIZER = r"(^|_)optim(izer)?$|^opt$"
 _MODEL = "(^|_)(model|net|network|module)$"
 _TENSOR_ANNOTATION = r"Tensor"
 _MODULE_ANNOTATION = r"(nn\.|^)Module$"
@@ -152,6 +154,10 @@ def scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec]:
 def tensors(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()) -> list[Spec]:
     """Return guesses that are tensors, with shapes that go with ``base``."""
     name, annotation = parameter.name.lower(), parameter.annotation
+    if re.search(_ROTATIONS, name) and len(base) > 1:
+        pairs = base[-1] // 2
+        shapes = [(base[1], pairs), (base[-2], pairs), (1, base[1], 1, pairs), (*base[:2], pairs)]
+        return [Tensor(s, "complex") for s in _distinct(shapes)]
     if re.search(BOXES, name):
         return [Tensor(s, "box") for s in ((3, 4), (2, 4), (2, 3, 4), (4,))]
     floats = [Tensor(s) for s in _shapes(name, base, widths)]
@@ -246,10 +252,52 @@ class StandInModule(torch.nn.Module):
             return guessed(name)
 
 
+DESCENT = "torch.optim.SGD([torch.zeros(1)], lr=0.125)"
+
+
+def descent() -> torch.optim.Optimizer:
+    """Return an optimiser; what it trains is among the other arguments."""
+    return torch.optim.SGD([torch.zeros(1)], lr=0.125)
+
+
 def linear(seed: int) -> torch.nn.Module:
     """Return a layer that is not the one of another seed."""
     torch.default_generator.manual_seed(seed)
     return torch.nn.Linear(WIDTH, WIDTH)
+
+
+def is_default(spec: Spec | None) -> bool:
+    """Say whether an argument is left out of the call."""
+    return isinstance(spec, Value) and not spec.given
+
+
+def beside_default(parameter: Parameter) -> list[Spec]:
+    """Return what may be passed in place of a default that is a number or a flag."""
+    default = parameter.default
+    if isinstance(default, bool):
+        return [Value(not default)]
+    if not isinstance(default, int | float):
+        return []
+    known = [s for s in scalars(parameter) if isinstance(s, Value) and s.value != default]
+    own = [s for s in known if type(s.value) is type(default)]
+    return [*own[:3], Value(default * 2 or type(default)(1))]
+
+
+def _objects(parameter: Parameter) -> list[Spec]:
+    """Return modules and optimisers, for a parameter that is one."""
+    own = f"__import__({__name__!r}, fromlist=[''])"
+    seed = sum(map(ord, parameter.name))
+    layer = Made(lambda: linear(seed), "a linear layer", f"{own}.linear({seed})")
+    if re.search(_MODULE_ANNOTATION, parameter.annotation):
+        code = f"{own}.{StandInModule.__name__}()"
+        stand_in = Made(StandInModule, "a stand-in module", code)
+        called = re.search(_MODEL, parameter.name)
+        return [layer, stand_in] if called else [stand_in, layer]
+    if parameter.has_default:
+        return []
+    if re.search(_OPTIMIZER, parameter.name) or "Optimizer" in parameter.annotation:
+        return [Made(descent, "SGD over the parameters of the model", DESCENT)]
+    return [layer] if re.search(_MODEL, parameter.name) else []
 
 
 def guesses(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()) -> list[Spec]:
@@ -257,14 +305,10 @@ def guesses(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] =
     plain = scalars(parameter, widths)
     wants_tensor = re.search(_TENSOR_ANNOTATION, parameter.annotation) is not None
     made = tensors(parameter, base, widths)
-    own = f"__import__({__name__!r}, fromlist=[''])"
-    seed = sum(map(ord, parameter.name))
-    layer = Made(lambda: linear(seed), "a linear layer", f"{own}.linear({seed})")
-    if re.search(_MODULE_ANNOTATION, parameter.annotation):
-        code = f"{own}.{StandInModule.__name__}()"
-        return [Made(StandInModule, "a stand-in module", code), layer]
-    if re.search(_MODEL, parameter.name) and not parameter.has_default:
-        return [layer, *made]
+    objects = _objects(parameter)
+    if objects:
+        module = re.search(_MODULE_ANNOTATION, parameter.annotation)
+        return objects if module else [*objects, *made]
     if isinstance(parameter.default, tuple) and parameter.default:
         # One more of the same kind: the ks of an accuracy, the axes of a mean.
         last = parameter.default[-1]

@@ -14,14 +14,22 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from npufix.rewriters.verdict import Measure
+from npufix.rewriters.verification.excuses import (
+    ZERO,
+    Further,
+    Triple,
+    as_rounded,
+    at_infinity,
+    largest,
+    left_over,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
     from typing import TypeAlias
 
     from npufix.rewriters.verification.observe import Observation
 
-    Rounded: TypeAlias = Callable[[], list[Observation]]
     Earned: TypeAlias = Mapping[tuple[str, torch.dtype], float]
 
 _FACTOR = 2.0
@@ -34,31 +42,12 @@ _CREDIBLE_ULPS = 32.0
 """An error beyond this is not carried over to other cases: it belongs to its own input."""
 _SUM_ULPS = 2.0
 """The same for gradients, which are sums of several rounded products."""
-_ZERO = 1e-12
-"""What is left in float64 of a gradient that is zero, of the others of the same call."""
 _ZERO_ULPS = 4.0
 """And in other dtypes, where the same sum cancels."""
-_ZERO_TIMES = 16.0
-"""Or as a multiple of what is left in the original, as far as that is nothing beside the others."""
-_ZERO_SHARE = 1e-3
-_ROUNDED = 8.0
-"""How much more than some roundings of the arguments the patched code may change."""
 _MOST_ROUNDED = 24
 """Cases of which that is asked; a patch that fails in more is wrong."""
 _CREDIBLE = 0.1
 """An original further off than this, for all cancellation, has overflowed or taken a branch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Triple:
-    """One tensor as the original, the patched code and the oracle left it."""
-
-    what: str
-    original: torch.Tensor
-    patched: torch.Tensor
-    oracle: torch.Tensor | None
-    noise: float = 0.0
-    """The largest gradient in float64 of the same call, for a gradient: what it may be zero to."""
 
 
 @dataclass(slots=True)
@@ -95,7 +84,7 @@ class Judge:
     """What is not a matter of rounding at once; the values after ``decide``."""
     cases: int = 0
     without_oracle: bool = False
-    _triples: list[tuple[str, int, Triple, Rounded | None]] = field(default_factory=list)
+    _triples: list[tuple[str, int, Triple, Further | None]] = field(default_factory=list)
 
     def add(  # noqa: PLR0913 — one run each
         self,
@@ -105,12 +94,9 @@ class Judge:
         patched: Observation,
         oracle: Observation | None,
         *,
-        rounded: Rounded | None = None,
+        further: Further | None = None,
     ) -> None:
-        """Take a case in which the original ran without an exception.
-
-        ``rounded`` runs the oracle again, with other roundings of the arguments.
-        """
+        """Take a case in which the original ran without an exception."""
         self.cases += 1
 
         def differs(text: str, what: str = "") -> None:
@@ -128,7 +114,9 @@ class Judge:
                 differs(f"{name} is {this} in the original, {that} in the patched code", name)
         for name in original.aliases.keys() | patched.aliases.keys():
             mine, theirs = original.aliases.get(name), patched.aliases.get(name)
-            if name in original.tensors and name in patched.tensors and mine != theirs:
+            left, right = original.tensors.get(name), patched.tensors.get(name)
+            both = left is not None and right is not None and left.shape == right.shape
+            if both and mine != theirs:
                 differs(
                     f"{name} shares memory with {_names(mine)} in the original, "
                     f"with {_names(theirs)} in the patched code",
@@ -150,7 +138,9 @@ class Judge:
             reference = found if found is not None and found.shape == left.shape else None
             self.without_oracle |= left.is_floating_point() and reference is None
             own = noise if name.startswith("gradient of ") else 0.0
-            self._triples.append((case, size, Triple(name, left, right, reference, own), rounded))
+            reference = None if reference is None else _real(reference)
+            triple = Triple(name, _real(left), _real(right), reference, own)
+            self._triples.append((case, size, triple, further))
 
     def earned(self) -> Earned:
         """Return the largest error of the original over all cases, for each tensor and dtype."""
@@ -165,13 +155,15 @@ class Judge:
     def decide(self, other: Earned | None = None) -> None:
         """Judge the values of all cases, with the tolerance that ``other`` cases have earned."""
         earned = {**self.earned(), **(other or {})}
-        asked: dict[Rounded, list[Observation]] = {}
-        for case, size, triple, rounded in self._triples:
+        asked: dict[Further, list[Observation]] = {}
+        for case, size, triple, further in self._triples:
             known = earned.get((triple.what, triple.original.dtype), 0.0)
             wrong = ~accepted(triple, known)
-            if wrong.any() and rounded is not None and len(asked) < _MOST_ROUNDED:
-                asked[rounded] = asked.get(rounded) or rounded()
-                wrong &= ~_as_rounded(triple, asked[rounded])
+            if wrong.any():
+                wrong &= ~(left_over(triple, further) | at_infinity(triple, further))
+            if wrong.any() and further is not None and len(asked) < _MOST_ROUNDED:
+                asked[further] = asked.get(further) or further.rounded()
+                wrong &= ~as_rounded(triple, asked[further])
             if wrong.any():
                 self.differences.append(_difference(triple, wrong, case, size))
 
@@ -219,9 +211,9 @@ def accepted(triple: Triple, earned: float) -> torch.Tensor:
     # Only elements that differ set the scale: a fill value of -1e9 must not excuse the others.
     # Gradients are sums: an element where they cancel is as far off as the one next to it.
     sums = triple.what.startswith("gradient of ")
-    scale = _largest(reference, finite if sums else ~same & reference.isfinite() & right.isfinite())
+    scale = largest(reference, finite if sums else ~same & reference.isfinite() & right.isfinite())
     comparable = finite & (reference.abs() <= scale)
-    made = _largest(left - reference, comparable)
+    made = largest(left - reference, comparable)
     if made > max(_CREDIBLE * scale, _CREDIBLE_ULPS * eps * scale):
         made = 0.0
     allowed = _FACTOR * max(made, earned * scale)
@@ -231,26 +223,16 @@ def accepted(triple: Triple, earned: float) -> torch.Tensor:
     near_original = left.isfinite() & ((right - left).abs() <= eps * _ULPS * left.abs())
     # Where nearly everything cancels, the original itself is noise.
     near_oracle |= finite & ((right - reference).abs() <= _FACTOR * (left - reference).abs())
-    if sums and scale <= _ZERO * triple.noise:
-        left_over = min(_ZERO_TIMES * _largest(left, finite), _ZERO_SHARE * triple.noise)
-        near_oracle |= finite & (right.abs() <= max(_ZERO_ULPS * eps * triple.noise, left_over))
+    if sums and scale <= ZERO * triple.noise:
+        near_oracle |= finite & (right.abs() <= _ZERO_ULPS * eps * triple.noise)
     # Where the original overflows and float64 does not, the patched value may be either.
-    as_rounded = (rounded == patched) | (rounded.isnan() & patched.isnan())
-    return same | as_rounded | (right.isfinite() & (near_oracle | near_original))
+    at_oracle = (rounded == patched) | (rounded.isnan() & patched.isnan())
+    return same | at_oracle | (right.isfinite() & (near_oracle | near_original))
 
 
-def _as_rounded(triple: Triple, others: Sequence[Observation]) -> torch.Tensor:
-    """Return for each element whether rounding the arguments would change it as much."""
-    spread = torch.zeros_like(triple.original, dtype=torch.float64)
-    if triple.oracle is None:
-        return spread.bool()
-    reference = triple.oracle.double()
-    for other in others:
-        found = other.tensors.get(triple.what)
-        if found is not None and found.shape == reference.shape:
-            spread = spread.maximum((found.double() - reference).abs().nan_to_num())
-    right = triple.patched.double()
-    return right.isfinite() & ((right - reference).abs() <= _ROUNDED * spread)
+def _real(value: torch.Tensor) -> torch.Tensor:
+    """Return complex numbers as pairs, which are compared like other numbers."""
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 
 
 def _apart(before: object, after: object) -> tuple[str, str]:
@@ -274,16 +256,12 @@ def _largest_gradient(oracle: Observation | None) -> float:
     found = [] if oracle is None else oracle.tensors.items()
     return max(
         (
-            _largest(value.double(), value.isfinite())
+            largest(value.double(), value.isfinite())
             for name, value in found
             if value is not None and name.startswith("gradient of ")
         ),
         default=0.0,
     )
-
-
-def _largest(value: torch.Tensor, where: torch.Tensor) -> float:
-    return value.abs()[where].max().item() if bool(where.any()) else 0.0
 
 
 def _unlike(name: str, left: torch.Tensor | None, right: torch.Tensor | None) -> str:
@@ -306,7 +284,7 @@ def _relative(value: torch.Tensor, oracle: torch.Tensor | None) -> float:
         return 0.0
     left, right = value.double(), oracle.double()
     finite = left.isfinite() & right.isfinite()
-    error, magnitude = _largest(left - right, finite), _largest(right, finite)
+    error, magnitude = largest(left - right, finite), largest(right, finite)
     return error / magnitude if magnitude else error
 
 

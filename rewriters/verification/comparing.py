@@ -11,6 +11,7 @@ import torch
 
 from npufix.rewriters.verdict import Launches
 from npufix.rewriters.verification.called import called
+from npufix.rewriters.verification.cases import cases, is_mixed
 from npufix.rewriters.verification.compare import Difference
 from npufix.rewriters.verification.counterexample import Versions, program
 from npufix.rewriters.verification.kernels.common import ShapeRefusedError
@@ -24,19 +25,19 @@ from npufix.rewriters.verification.run import (
     RefutedError,
     Run,
 )
-from npufix.rewriters.verification.search import cases, is_integral, is_mixed
+from npufix.rewriters.verification.search import is_integral
 from npufix.rewriters.verification.trial import (
     Compared,
     comparable,
     dtypes,
+    further_runs,
     in_float64,
     observed,
-    rounded_runs,
     run_original,
     why_not_on_the_device,
     without_gradients,
 )
-from npufix.rewriters.verification.values import Value, dimensions, kinds
+from npufix.rewriters.verification.values import Tensor, Value, dimensions, kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -59,6 +60,10 @@ _NO_REAL_LAYER = r"AttributeError: 'StandIn"
 _WANTS_FLOATS = (
     r"(?i)expected scalar type|(found|output|support) dtype|not implemented for '(Long|Int)"
 )
+_WANTS_DIMENSIONS = (
+    r"must be \d-?D\b|[Dd]imension out of range|number of (subscripts|dimensions)|too many indices"
+    r"|(not enough|too many) values to unpack|tuple index out of range|(expected|got) \d-?D\b"
+)
 NO_MEMORY = r"MemoryError|can't allocate memory|OutOfMemory"
 
 
@@ -74,6 +79,7 @@ def compare(
     """
     deadline = time.process_time() + _COMPARE_S
     compared: list[Compared] = []
+    flat: list[tuple[Compared, Observation]] = []
     job_text = "".join(lines_patched(run.job))
     every = cases(assignments, mixed=is_mixed(run.job.recorded))
     for case in _with_training(every, run, original, compared):
@@ -91,9 +97,7 @@ def compare(
             after = observed(patched, one)
             run.kernels |= called
             _note_launches(run, one, after)
-            if _cannot_run(run, one, after) or (
-                after.error and _is_unmeant(one, after, compared, assignments)
-            ):
+            if _tells_nothing(run, one, after, compared, assignments, flat):
                 continue
             reference = in_float64(original, case, dtype, one.gradients)
             run.changed |= one.original.changed | after.changed
@@ -104,11 +108,36 @@ def compare(
             # What draws the same numbers and makes something else of them is something else.
             same = one.original.drawn == after.drawn and not (fused or original.on_npu)
             judge = run.drawn if not same and draws(run, original, one) else run.judge
-            again = rounded_runs(original, one)
-            judge.add(one.label, case.size, before, then, reference, rounded=again)
+            further = further_runs(original, patched, one)
+            judge.add(one.label, case.size, before, then, reference, further=further)
             compared.append(one)
+    _sort_out(run, flat, compared)
     _require_some(run, original, patched, compared)
     return compared
+
+
+def _sort_out(run: Run, flat: list[tuple[Compared, Observation]], compared: list[Compared]) -> None:
+    """Tell what is refused for a missing dimension from what the changed code must take."""
+    known = list(compared)
+    for one, after in flat:
+        if not run.job.recorded and any(_has_more_dimensions(c, one) for c in known):
+            run.refused.append(Refusal(one, after.error))
+        else:
+            run.judge.add(one.label, one.case.size, one.original, after, None)
+            compared.append(one)
+
+
+def _has_more_dimensions(one: Compared, other: Compared) -> bool:
+    """Say whether a call is of the same kind with more dimensions: the other only happens to work.
+
+    ``(hidden * mask[..., None]).sum(1)`` is meant for a batch of sequences, and takes less.
+    """
+    ranks, fewer = (
+        {n: len(s.shape) for n, s in c.case.assignment.specs.items() if isinstance(s, Tensor)}
+        for c in (one, other)
+    )
+    alike = ranks.keys() == fewer.keys() and all(fewer[n] <= rank for n, rank in ranks.items())
+    return alike and ranks != fewer
 
 
 def _with_training(
@@ -124,6 +153,25 @@ def _with_training(
                 trained = True
                 yield replace(one.case, steps=_STEPS)
                 break
+
+
+def _tells_nothing(  # noqa: PLR0913, PLR0917 - all that is known of a call
+    run: Run,
+    one: Compared,
+    after: Observation,
+    compared: list[Compared],
+    assignments: list[Assignment],
+    flat: list[tuple[Compared, Observation]],
+) -> bool:
+    """Say whether a failure of the patched code is none, or cannot be judged before the end."""
+    if _cannot_run(run, one, after) or (
+        after.error and _is_unmeant(one, after, compared, assignments)
+    ):
+        return True
+    if run.job.by_hand and re.search(_WANTS_DIMENSIONS, after.error):
+        flat.append((one, after))
+        return True
+    return False
 
 
 def _is_unmeant(

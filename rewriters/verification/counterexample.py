@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.verification import replaying
+from npufix.rewriters.verification.arguments import DESCENT
 from npufix.rewriters.verification.attempt import attempt
 from npufix.rewriters.verification.load import package_of
 from npufix.rewriters.verification.needed import needed_statements
@@ -98,12 +99,15 @@ def prepared(module):
     made = {made}{mode}
     arguments = {{
 {arguments}    }}
-
+{bound}
     def call(passed):
         return {function}({given})
 
     return call, made, arguments
 '''
+_BOUND = """    modules = (v for v in arguments.values() if isinstance(v, torch.nn.Module))
+    arguments[{!r}].param_groups[0]["params"] = [p for m in modules for p in m.parameters()]
+"""
 _MAIN = """
 
 def run(text, name):
@@ -254,6 +258,7 @@ def _prepared(target: Target, one: Compared, call: _Call) -> str:
         made=call.made,
         mode=f"\n    made.train({one.case.training})" if is_module else "",
         arguments="".join(f"        {n!r}: {text},\n" for n, text in call.arguments.items()),
+        bound="".join(_BOUND.format(n) for n, text in call.arguments.items() if text == DESCENT),
         function=function,
         given=", ".join([*(["made"] if call.made != "None" else []), *given]),
     )
@@ -312,4 +317,8 @@ def _made(target: Target, recipe: Recipe, given: Mapping[str, object]) -> str:
 
 
 def _argument(spec: Spec, value: object, namespace: Mapping[str, object]) -> str:
-    return spec.code if isinstance(spec, Made) and spec.code else spelled(value, namespace)
+    if not isinstance(spec, Made) or not spec.code:
+        return spelled(value, namespace)
+    weights = value.parameters() if isinstance(value, torch.nn.Module) else ()
+    low = {p.dtype for p in weights} - {torch.float32}
+    return f"{spec.code}.to({low.pop()})" if low else spec.code

@@ -18,6 +18,7 @@ from npufix.rewriters.verdict import Status, Verdict
 from npufix.rewriters.verification import npu_operators
 from npufix.rewriters.verification.called import called
 from npufix.rewriters.verification.compare import Judge
+from npufix.rewriters.verification.excuses import Further
 from npufix.rewriters.verification.observe import (
     Gradients,
     Observation,
@@ -129,7 +130,7 @@ def verify_form(form: Form, seed: int = 0, rounds: int = _ROUNDS) -> Verdict:
         kernels |= called
         changed |= original.changed
         words, size = _words(first), _size(first)
-        judge.add(words, size, original, after, oracle.run(), rounded=oracle.rounded)
+        judge.add(words, size, original, after, oracle.run(), further=Further(oracle.rounded))
     judge.decide()
     ground = f"torch {torch.__version__.partition('+')[0]}, CPU"
     if kernels:

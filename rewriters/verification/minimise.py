@@ -15,9 +15,9 @@ from npufix.rewriters.verification.place import LIMITS
 from npufix.rewriters.verification.trial import (
     Compared,
     comparable,
+    further_runs,
     in_float64,
     observed,
-    rounded_runs,
     run_original,
 )
 from npufix.rewriters.verification.values import Value, dimensions, resized
@@ -94,8 +94,8 @@ class Minimiser:
         )
         judge = Judge()
         oracle = in_float64(self.original, case, dtype, one.gradients)
-        again = rounded_runs(self.original, one)
-        judge.add(one.label, case.size, before, then, oracle, rounded=again)
+        further = further_runs(self.original, self.patched, one)
+        judge.add(one.label, case.size, before, then, oracle, further=further)
         judge.decide(self.earned)
         found = min(judge.differences, key=lambda d: d.rank, default=None)
         return None if found is None else Shown(one, found)

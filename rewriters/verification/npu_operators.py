@@ -106,6 +106,12 @@ def install(version: str = "") -> types.ModuleType:
     return module
 
 
+def have_is_npu() -> None:
+    """Give tensors the attribute that torch_npu gives them."""
+    if not hasattr(torch.Tensor, "is_npu"):
+        torch.Tensor.is_npu = property(lambda _: False)  # type: ignore[attr-defined] # as it does
+
+
 def _implement(library: Any, name: str, version: str) -> None:  # noqa: ANN401 — torch.library has no annotations
     # An overload has the kernel of its operator.
     kernel = importlib.import_module(f"{_PACKAGE}.kernels.{name.partition('.')[0]}")

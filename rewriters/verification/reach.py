@@ -62,6 +62,15 @@ class Wanted:
         return sorted(self._proofs.keys() - self.reached(ran))
 
 
+def names_in(text: str, lines: Iterable[int]) -> set[str]:
+    """Return the variables that lines of a text read; none if it is no Python."""
+    try:
+        tree, wanted = ast.parse(text), set(lines)
+    except (SyntaxError, ValueError):
+        return set()
+    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.lineno in wanted}
+
+
 def _lines_with_code(code: CodeType) -> set[int]:
     lines = {line for _, _, line in code.co_lines() if line is not None}
     for constant in code.co_consts:

@@ -78,7 +78,8 @@ class Run:
         if self.judge.without_oracle:
             ground += "; no float64 run for some results: compared with the original itself"
         if self.refused:
-            ground += f"; not for {self.refused[0].one.case}, which the operator refuses"
+            whose = "changed code" if self.job.by_hand else "operator"
+            ground += f"; not for {self.refused[0].one.case}, which the {whose} refuses"
         if self.absent:
             ground += f"; not for {self.absent}"
         if self.other_numbers:

@@ -16,8 +16,10 @@ from npufix.rewriters.verification.arguments import (
     MASK,
     WIDTH,
     Parameter,
+    beside_default,
     guessed,
     guesses,
+    is_default,
 )
 from npufix.rewriters.verification.attempt import attempt
 from npufix.rewriters.verification.bases import bases_of, widths_of
@@ -30,20 +32,16 @@ from npufix.rewriters.verification.run import GroundLimitError
 from npufix.rewriters.verification.stand_ins import CONFIG, Recipe, of_the_file, recipes
 from npufix.rewriters.verification.target import Assignment, Case, Target
 from npufix.rewriters.verification.values import (
-    FLAVOURS,
-    Flavour,
     Made,
     Spec,
     Tensor,
     Value,
-    dimensions,
     kinds,
-    resized,
 )
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.job import RecordedOp
 
@@ -53,14 +51,14 @@ _AFTERWARDS_S = 1.5
 _ENOUGH = 5
 _ENOUGH_LATER = 2
 """For each further way to make the object."""
-_HALF_TYPES = ("c10::BFloat16", "c10::Half")
 _MOST_RECIPES = 3
 _MOST_COST = 60
 _MOST_GOALS = 4
 _FURTHER_S = 2.0
+_DEFAULT_S = 0.7
+_MOST_DEFAULTS = 3
 _OPTIONAL_COST = 2
 _MOST_EXPIRED = 2
-_OTHER_SIZE = 5
 
 
 @dataclass(slots=True)
@@ -90,17 +88,19 @@ class Found:
         return f"no arguments were found under which the original runs{why}"
 
 
-def search(
+def search(  # noqa: PLR0913 - what is looked for, and within what
     target: Target,
     wanted: Wanted,
     recorded: Sequence[RecordedOp],
     *,
     floating: bool = False,
+    read: Collection[str] = (),
     keeps: Callable[[Case], bool] = lambda _: True,
 ) -> Found:
     """Try guesses, the likeliest first, until the lines are reached by several of them.
 
-    ``keeps`` tells whether a call is within what the user vouches for.
+    ``read`` names what the lines read, before or after; ``keeps`` tells whether a call is within
+    what the user vouches for.
     """
     found = Found()
     options: list[Recipe | None] = [None]
@@ -122,6 +122,7 @@ def search(
         )
         _search_some(target, wanted, assignments, found, until, keeps)
     _search_further(target, wanted, options, recorded, found, keeps)
+    _search_beside_defaults(target, wanted, options, recorded, found, keeps, read)
     if not floating:
         _add_floats(target, wanted, found, keeps)
     return found
@@ -175,6 +176,37 @@ def _search_further(  # noqa: PLR0913, PLR0917 - the state of the search
                 break
 
 
+def _search_beside_defaults(  # noqa: PLR0913, PLR0917 - the state of the search
+    target: Target,
+    wanted: Wanted,
+    options: Sequence[Recipe | None],
+    recorded: Sequence[RecordedOp],
+    found: Found,
+    keeps: Callable[[Case], bool],
+    read: Collection[str],
+) -> None:
+    """Pass something else than a default that the lines read: a change may have forgotten it."""
+    if not found.assignments:
+        return
+    hidden = (
+        p
+        for p in target.parameters()
+        if p.name in read and all(is_default(a.specs.get(p.name)) for a in found.assignments)
+    )
+    recipe = next(iter(options), None)
+    for parameter in itertools.islice(hidden, _MOST_DEFAULTS):
+        for other in beside_default(parameter):
+            target.returned()
+            widths = widths_of(target, recipe)
+            bases = bases_of(recorded, widths, target.parameters(), target.made(recipe))
+            tried = _combinations(target, wanted.tree, bases, widths, {parameter.name: other})
+            assignments = (Assignment(recipe, specs) for specs in tried)
+            until, before = time.process_time() + _DEFAULT_S, len(found.assignments)
+            _search_some(target, wanted, assignments, found, until, keeps)
+            if len(found.assignments) > before:
+                break
+
+
 def _chosen(recipe: Recipe | None, values: Mapping[str, object]) -> Recipe | None:
     """Return how to make the object with these values of its attributes or of its arguments'."""
     if recipe is None:
@@ -212,6 +244,8 @@ def _search_some(  # noqa: PLR0913, PLR0917 - the state of the search
         if look in looks or (found.assignments and _far_fetched(assignment.specs)):
             continue
         ran = run_traced(target, Case(assignment), found)
+        if ran is not None and target.has_modes and wanted.unreached(found.reached | ran):
+            ran |= run_traced(target, Case(assignment, training=False)) or set()
         reached = wanted.reached(ran) if ran is not None else set()
         if ran is None or (wanted.unreached(set()) and not reached):
             continue
@@ -329,47 +363,3 @@ def _look(specs: Mapping[str, Spec]) -> tuple[object, ...]:
     return tuple(
         (len(s.shape), s.kind) if isinstance(s, Tensor) else str(s) for s in specs.values()
     )
-
-
-def is_mixed(recorded: Sequence[RecordedOp]) -> bool:
-    """Say whether the dump shows float32 and half tensors meeting in one operator."""
-    return any({"float"} < set(op.types) & {"float", *_HALF_TYPES} for op in recorded)
-
-
-def cases(assignments: Sequence[Assignment], *, mixed: bool) -> Iterator[Case]:
-    """Yield the cases worth comparing: values, modes and sizes that tell code apart."""
-    for assignment in assignments:
-        for seed in range(2):
-            yield Case(assignment, seed=seed)
-    for assignment in assignments:
-        if assignment.recipe is not None:
-            yield Case(assignment, training=False)
-            if mixed:
-                yield Case(assignment, float32_weights=True)
-        for flavour in _flavours(assignment):
-            yield Case(assignment, flavour)
-    for assignment in assignments[:3]:
-        for old, resize in _resizes(assignment):
-            yield Case(resize, was=old)
-
-
-def _flavours(assignment: Assignment) -> Iterator[Flavour]:
-    present = kinds(assignment.specs.values())
-    needs: dict[Flavour, str] = {"negative": "int", "all true": "bool", "all false": "bool"}
-    for flavour in FLAVOURS[1:]:
-        if flavour in {"zeros", "strided"} or needs.get(flavour, "float") in present:
-            yield flavour
-
-
-def _resizes(assignment: Assignment) -> Iterator[tuple[int | None, Assignment]]:
-    """Change one size everywhere it occurs: to one, to nothing, to another, to a square."""
-    sizes = dimensions(assignment.specs)
-    # A dimension of one is structure (a column of labels), not a size.
-    for old in (size for size in sizes if size > 1):
-        for new in dict.fromkeys((1, _OTHER_SIZE, 0, *sizes)):
-            if new != old:
-                yield old, Assignment(assignment.recipe, resized(assignment.specs, old, new))
-    whole = {n: s for n, s in assignment.specs.items() if isinstance(s, Value)}
-    for name, spec in whole.items():
-        if type(spec.value) is int and spec.value > 1:
-            yield None, Assignment(assignment.recipe, {**assignment.specs, name: Value(1)})

@@ -25,7 +25,7 @@ from npufix.rewriters.verification.overlay import World
 from npufix.rewriters.verification.place import is_device, is_real, is_virtual
 from npufix.rewriters.verification.probe import Probe, kept_by_arguments
 from npufix.rewriters.verification.randomness import drop_alike
-from npufix.rewriters.verification.reach import Wanted
+from npufix.rewriters.verification.reach import Wanted, names_in
 from npufix.rewriters.verification.run import (
     GroundLimitError,
     NotVerifiedError,
@@ -81,9 +81,18 @@ def _verify(run: Run) -> Verdict:
     elif job.vouched and job.by_hand:
         keeps = partial(kept_by_arguments, original.on_host(), job.vouched)
     # The host is faster; code that calls torch_npu runs on the device alone.
-    found = search(original.on_host(), wanted, job.recorded, floating=job.floating, keeps=keeps)
+    read = names_in(job.original, job.lines_original) | names_in(job.patched, job.lines_patched)
+    look = partial(
+        search,
+        wanted=wanted,
+        recorded=job.recorded,
+        floating=job.floating,
+        keeps=keeps,
+        read=read,
+    )
+    found = look(original.on_host())
     if not found.assignments and original.on_npu:
-        found = search(original, wanted, job.recorded, floating=job.floating, keeps=keeps)
+        found = look(original)
     if not found.assignments:
         raise NotVerifiedError(found.reason)
     recipes = [a.recipe for a in found.assignments]
@@ -113,6 +122,9 @@ def _prepare(job: Job) -> None:
     """Have the operators of torch_npu that the code calls, if it is not the real one."""
     if not is_device():
         npu_operators.install(job.torch_npu_version)
+        if re.search(r"(?m)^(import|from) torch_npu\b", job.patched):
+            # Importing it is what gives tensors this; they are none of its own here.
+            npu_operators.have_is_npu()
     elif is_virtual() and "mindspeed" in job.patched:
         raise GroundLimitError("MindSpeed does not run on the virtual NPU")
 
@@ -200,7 +212,8 @@ def _require_reached(
     wanted = Wanted(run.job.patched, patched.loaded.filename, run.job.lines_patched)
     ran: set[int] = set()
     for assignment in assignments:
-        ran |= run_traced(patched, Case(assignment)) or set()
+        for training in (True, False) if patched.has_modes else (True,):
+            ran |= run_traced(patched, Case(assignment, training=training)) or set()
         if not wanted.unreached(ran):
             break
     unreached = wanted.unreached(ran)

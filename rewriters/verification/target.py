@@ -143,6 +143,11 @@ class Target:
             return found[1:] if context else found
         return found[1:] if self.owner is not None else found
 
+    @property
+    def has_modes(self) -> bool:
+        """Whether what it is called on trains and evaluates."""
+        return self.owner is not None and issubclass(self.owner, torch.nn.Module)
+
     def prepare(
         self,
         case: Case,
@@ -159,6 +164,7 @@ class Target:
         """
         one = case.assignment.specs, case.flavour, case.seed, dtype, case.digits
         arguments = materialise(*one, find=self.loaded.find)
+        _cast_modules(arguments, dtype)
         if double:
             arguments = {name: _doubled(value) for name, value in arguments.items()}
         if rounding is not None:
@@ -166,6 +172,7 @@ class Target:
         moved = self.on_npu and not double
         if moved:
             arguments = {name: to_device(value) for name, value in arguments.items()}
+        _bind_optimizers(arguments)
         first: tuple[object, ...] = ()
         state: Callable[[], Mapping[str, object]] = dict
         registered: Callable[[], tuple[str, ...]] = tuple
@@ -246,6 +253,10 @@ class Target:
 def _doubled(value: object) -> object:
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value.double()
+    if isinstance(value, torch.Tensor) and value.is_complex():
+        return value.to(torch.complex128)
+    if isinstance(value, torch.nn.Module):
+        cast(value, torch.float64)
     if isinstance(value, tuple):
         return tuple(_doubled(item) for item in value)
     return value
@@ -283,8 +294,25 @@ def state_of(instance: object, called: str) -> dict[str, object]:
 
 def _states(arguments: Mapping[str, object]) -> dict[str, object]:
     """Return what the modules among arguments hold."""
-    modules = {n: v for n, v in arguments.items() if isinstance(v, torch.nn.Module)}
-    return {k: v for name, module in modules.items() for k, v in state_of(module, name).items()}
+    modules = _modules(arguments).items()
+    return {k: v for name, module in modules for k, v in state_of(module, name).items()}
+
+
+def _modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:
+    return {n: v for n, v in arguments.items() if isinstance(v, torch.nn.Module)}
+
+
+def _cast_modules(arguments: Mapping[str, object], dtype: torch.dtype) -> None:
+    for module in _modules(arguments).values():
+        cast(module, dtype)
+
+
+def _bind_optimizers(arguments: Mapping[str, object]) -> None:
+    """Have an optimiser among the arguments train the modules among them."""
+    weights = [p for module in _modules(arguments).values() for p in module.parameters()]
+    for optimizer in arguments.values():
+        if isinstance(optimizer, torch.optim.Optimizer) and weights:
+            optimizer.param_groups[0]["params"] = weights
 
 
 def registered_in(instance: object) -> tuple[str, ...]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
 
 from npufix.rewriters.verification.attempt import attempt
+from npufix.rewriters.verification.excuses import Further
 from npufix.rewriters.verification.observe import (
     CALL_S,
     Gradients,
@@ -17,11 +19,9 @@ from npufix.rewriters.verification.observe import (
 )
 from npufix.rewriters.verification.place import computing, device_failure, patience
 from npufix.rewriters.verification.run import GroundLimitError
-from npufix.rewriters.verification.values import ROUNDINGS, kinds
+from npufix.rewriters.verification.values import LARGE, ROUNDINGS, kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from npufix.rewriters.verification.target import Case, Target
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -119,14 +119,21 @@ def in_float64(
     return None if seen.error else seen
 
 
-def rounded_runs(original: Target, one: Compared) -> Callable[[], list[Observation]]:
-    """Return what runs it in float64 with other roundings of the arguments."""
+def further_runs(original: Target, patched: Target, one: Compared) -> Further:
+    """Return what a judge may ask for if the numbers of a case are off."""
+    case, dtype, gradients = one.case, one.dtype, one.gradients
 
-    def run() -> list[Observation]:
-        seen = (in_float64(original, one.case, one.dtype, one.gradients, r) for r in ROUNDINGS)
+    def rounded() -> list[Observation]:
+        seen = (in_float64(original, case, dtype, gradients, r) for r in ROUNDINGS)
         return [found for found in seen if found is not None]
 
-    return run
+    def large() -> Observation | None:
+        if case.flavour != "NaN and Inf":
+            return None
+        return in_float64(original, replace(case, flavour=LARGE), dtype, gradients)
+
+    exact = lru_cache(lambda: in_float64(patched, case, dtype, gradients))
+    return Further(rounded, exact, lru_cache(large))
 
 
 def comparable(case: Case, seen: Observation, *, reference: bool) -> Observation:

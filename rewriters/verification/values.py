@@ -16,9 +16,17 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-Kind: TypeAlias = Literal["float", "unit", "int", "bool", "additive", "box"]
+Kind: TypeAlias = Literal["float", "unit", "int", "bool", "additive", "box", "complex"]
 Flavour: TypeAlias = Literal[
-    "ordinary", "tiny rows", "zeros", "NaN and Inf", "strided", "negative", "all true", "all false"
+    "ordinary",
+    "tiny rows",
+    "zeros",
+    "NaN and Inf",
+    "NaN and large",
+    "strided",
+    "negative",
+    "all true",
+    "all false",
 ]
 FLAVOURS: tuple[Flavour, ...] = (
     "ordinary",
@@ -30,6 +38,10 @@ FLAVOURS: tuple[Flavour, ...] = (
     "all true",
     "all false",
 )
+LARGE: Flavour = "NaN and large"
+"""What stands for "NaN and Inf" where it matters what a gradient tends to."""
+_LARGE = 300.0
+"""Its exponential is still a number in float64, and the square of that."""
 ROUNDINGS = range(3)
 """Seeds of the roundings that show how far a result is determined."""
 _TINY = 1e-4
@@ -41,7 +53,8 @@ class Tensor:
     """A tensor to be made: ``unit`` holds values in (0, 1), ``int`` values in [0, high).
 
     ``additive`` is a mask of 0 and the lowest number of the dtype, and takes no gradient;
-    the halves of a ``box`` are its lower and its upper corner.
+    the halves of a ``box`` are its lower and its upper corner; ``complex`` numbers have the
+    magnitude one, as those that rotate.
     """
 
     shape: tuple[int, ...]
@@ -164,10 +177,17 @@ def tensor(
         hidden = torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 — a fair coin
         hidden[..., :1] = False  # every query sees a key
         return torch.zeros(spec.shape, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
-    if spec.kind in {"unit", "box"}:
-        drawn = torch.rand(spec.shape, generator=source, dtype=torch.float64)
-        return (_corners(drawn) if spec.kind == "box" else drawn * 0.9 + 0.05).to(dtype)
+    if spec.kind in {"unit", "box", "complex"}:
+        return _drawn(spec, source, dtype)
     return _floats(spec.shape, flavour, source).to(dtype)
+
+
+def _drawn(spec: Tensor, source: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
+    drawn = torch.rand(spec.shape, generator=source, dtype=torch.float64)
+    if spec.kind == "complex":
+        angles = drawn.float() * 6
+        return torch.polar(torch.ones_like(angles), angles)
+    return (_corners(drawn) if spec.kind == "box" else drawn * 0.9 + 0.05).to(dtype)
 
 
 def _corners(drawn: torch.Tensor) -> torch.Tensor:
@@ -193,9 +213,10 @@ def _floats(shape: tuple[int, ...], flavour: Flavour, source: torch.Generator) -
     if flavour == "zeros":
         flat = drawn.reshape(-1)
         flat[: math.ceil(flat.numel() / 2)] = 0.0
-    if flavour == "NaN and Inf" and drawn.numel():
+    if flavour in {"NaN and Inf", LARGE} and drawn.numel():
         at = torch.rand(shape, generator=source)
-        for low, special in ((0.0, math.nan), (0.1, math.inf), (0.2, -math.inf), (0.3, -0.0)):
+        most = _LARGE if flavour == LARGE else math.inf
+        for low, special in ((0.0, math.nan), (0.1, most), (0.2, -most), (0.3, -0.0)):
             drawn = torch.where((at >= low) & (at < low + 0.1), special, drawn)
     return drawn
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,9 @@ def test_nothing_is_half_written(here: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (["html=x.html"], "there is no format 'html'; there are terminal, markdown, github"),
+        (["pdf=x.pdf"], "there is no format 'pdf'; there are terminal, markdown, github"),
+        (["csv=-"], "csv does not go to the standard output"),
+        (["csv=a.py"], "a.py is a file; csv writes several, name a folder"),
         (["x.txt"], "is not FORMAT=FILE"),
         (["sarif="], "names no file"),
         (["sarif=x", "json=./x"], "two outputs go to x"),
@@ -113,6 +116,23 @@ def test_a_step_summary_is_added_to_and_stays_below_its_limit(
     summary.unlink()
     outputs.write([("github", Path("gh")), ("markdown", summary)], gated(), here)
     assert summary.read_text(encoding="utf-8").count(MARKER) == 1
+
+
+def test_a_file_whose_name_is_no_text_is_in_every_format(
+    npufix_in: Callable[..., Result], here: Path
+) -> None:
+    try:
+        (here / os.fsdecode(b"\xff.py")).write_text(SOURCE, encoding="utf-8")
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    wanted = [word for name in outputs.FORMATS for word in ("-o", f"{name}=out.{name}")]
+    done = npufix_in(here, "scan", ".", "--write-baseline", "b.json", *wanted)
+    assert done.exception is None
+    assert done.return_value == 0
+    for name in ("json", "gitlab", "sarif"):
+        assert json.loads((here / f"out.{name}").read_bytes())
+    known = npufix_in(here, "scan", ".", "--baseline", "b.json", "--json")
+    assert (known.return_value, json.loads(known.stdout)["known"]) == (0, 2)
 
 
 def test_scan_and_diagnose_take_it(npufix_in: Callable[..., Result], here: Path) -> None:

@@ -90,6 +90,15 @@ def test_moved_lines_and_renamed_files_are_not_new(gate: Callable[..., Any], pro
     assert gate("src/c.py")[0] == 0, "the file that it came from is gone"
 
 
+def test_a_renamed_function_is_not_new(gate: Callable[..., Any], project: Path) -> None:
+    put(project / "src" / "a.py", REPEAT.replace("def twice", "def doubled"))
+    status, made = gate("src")
+    assert (status, made["gone"], made["new_findings"]) == (0, [], [])
+    put(project / "src" / "a.py", REPEAT.replace("def twice", "def one") + REPEAT.replace(
+        "import torch", "").replace("def twice", "def two"))  # fmt: skip
+    assert gate("src")[0] == 1, "nobody knows which of both it was"
+
+
 def test_a_copy_is_new(gate: Callable[..., Any], project: Path) -> None:
     put(project / "src" / "c.py", REPEAT)
     status, made = gate("src")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npufix.advisor.commands.patch import apply_words
 from npufix.rewriters.patch import FileChange, WriteError, unified_diff, write
 
 if TYPE_CHECKING:
@@ -209,3 +211,24 @@ def test_links_stay_links(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert target.path.read_bytes() == b"new"
     assert sorted(left(tmp_path)) == ["link.py", "real/a.py"]
+
+
+@needs_git
+@pytest.mark.parametrize("name", ["new\nline.py", 'quo"te.py', "back\\slash.py", "tab\there.py"])
+@pytest.mark.parametrize("below", ["", "lib/src dir"])
+def test_the_command_that_is_shown_applies_the_patch(
+    tmp_path: Path, name: str, below: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git does nothing, silently, where the folder is below the top of a repository."""
+    folder = tmp_path / "top" / below
+    folder.mkdir(parents=True)
+    (folder / name).write_bytes(b"a\n")
+    subprocess.run([GIT, "init", "-q", tmp_path / "top"], check=True)
+    patch = tmp_path / "p.patch"
+    patch.write_text(unified_diff([FileChange(folder / name, name, b"a\n", b"b\n")]))
+    for here in (tmp_path, tmp_path / "top"):
+        monkeypatch.chdir(here)
+        words = shlex.split(f"git {apply_words(folder)} {patch}")
+        subprocess.run(words, check=True)
+        assert (folder / name).read_bytes() == b"b\n"
+        (folder / name).write_bytes(b"a\n")

@@ -22,7 +22,7 @@ from npufix.rewriters.verification.virtual_npu.host_memory import (
     on_device,
     widened,
 )
-from npufix.rewriters.verification.virtual_npu.references import reference
+from npufix.rewriters.verification.virtual_npu.references import reference, refuse_crash
 from npufix.rewriters.verification.virtual_npu.results import moved, spoil, stored
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Numerics(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         """Run the operator of the wheel, then compute what it launched."""
+        if func.namespace == "npu":
+            refuse_crash(func, args)
         call = _Call(func, args, kwargs or {})
         before = [(tensor, host_view(tensor).clone()) for tensor in call.written()]
         launched: list[str] = []

@@ -12,7 +12,7 @@ import torch
 
 from npufix.rewriters.verification import kernels
 from npufix.rewriters.verification.called import called
-from npufix.rewriters.verification.kernels.common import NoReferenceKernelError
+from npufix.rewriters.verification.kernels.common import NoReferenceKernelError, ShapeRefusedError
 from npufix.rewriters.verification.virtual_npu.backward_formulas import FORMULAS
 from npufix.rewriters.verification.virtual_npu.derivatives import DERIVATIVES, derive
 from npufix.rewriters.verification.virtual_npu.drawing import drawing_from
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
 _SAME_KERNEL = {"npu_fusion_attention_v3": "npu_fusion_attention"}
 """Operators that differ from another only in how they hand back random state."""
+
+
+def refuse_crash(operator: Any, positional: Sequence[object]) -> None:  # noqa: ANN401 — torch has no annotation for one
+    """Refuse what ends the process inside some versions of torch_npu, before it launches."""
+    if operator.name() == "npu::npu_rotary_mul" and positional:
+        x = positional[0]
+        if isinstance(x, torch.Tensor) and x.dim() and x.shape[-1] == 1:
+            raise ShapeRefusedError("npu_rotary_mul: the last dimension is 1, which has no halves")
 
 
 def reference(operator: Any, result: object) -> Callable[..., object]:  # noqa: ANN401 — torch has no annotation for one

@@ -133,6 +133,16 @@ def test_what_is_no_baseline_is_refused(tmp_path: Path, text: str | bytes, said:
     assert named.value.remedy
 
 
+def test_a_report_and_a_wrong_unit_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    path.write_text('{"tool": "npufix 1", "headline": "x", "schema": 2}')
+    with pytest.raises(baselines.BaselineError, match="a report, not a baseline"):
+        baselines.read(path)
+    path.write_text(metric(unit="count"))
+    with pytest.raises(baselines.BaselineError, match="unit is 'count', not 'us'"):
+        baselines.read(path)
+
+
 @FEW
 @given(cut=st.integers(0, len(to_json(baseline_of(100, 101))) - 3))
 def test_no_part_of_a_file_is_a_baseline(cut: int) -> None:

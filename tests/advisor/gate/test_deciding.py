@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,11 @@ from scipy import stats
 
 from npufix.advisor.gate import significance
 from npufix.advisor.gate.gating import Asked, gate
-from npufix.advisor.gate.settings import Acceptance, GateSettings, MetricSettings
+from npufix.advisor.gate.settings import METRICS, Acceptance, GateSettings, MetricSettings
 from npufix.advisor.gate.significance import compare, detectable, holm
+from npufix.reports.baseline import BaselineMetric
 from npufix.reports.measurement import MeasuredMetric, MeasuredOperator
+from npufix.reports.report import Problem
 
 if TYPE_CHECKING:
     from npufix.reports.baseline import Baseline
@@ -237,3 +240,53 @@ def test_missing_data_is_never_green() -> None:
     assert gated(baseline_of(*STEADY), runs(100, metrics={})).exit_status == 3
     assert gated(None, runs(100)).exit_status == 3
     assert gated(None, runs(100), GateSettings(on_missing_baseline="pass")).exit_status == 0
+
+
+def test_nothing_that_may_fail_compared_is_never_green() -> None:
+    other = baseline_of(*STEADY)
+    other = msgspec.structs.replace(other, metrics={"launches": BaselineMetric("count", [9.0])})
+    made = gated(other, runs(100, 100, 100))
+    assert made.exit_status == 3
+    assert "nothing that may fail is compared" in made.headline
+    off = GateSettings(metrics={name: MetricSettings("off") for name in METRICS})
+    made = gated(baseline_of(*STEADY, source="src"), runs(100, 100, 100), off, source="")
+    assert made.exit_status == 3
+    with_source = gated(baseline_of(*STEADY, source="src"), runs(100, source="src"), off)
+    assert (with_source.exit_status, with_source.headline) == (
+        0,
+        "no new finding; every metric is off",
+    )
+
+
+def test_a_green_headline_hides_no_regression() -> None:
+    slow, only_budgets = runs(130, 131, 129), GateSettings(fail_on=frozenset({"budget"}))
+    made = gated(baseline_of(*STEADY), slow, only_budgets)
+    assert made.exit_status == 0
+    assert re.fullmatch(r"step-time \+\d+\.\d%; \d+ warnings, nothing that fails", made.headline)
+    missing = gated(None, runs(100), GateSettings(on_missing_baseline="pass"))
+    assert "so nothing is compared" in missing.headline
+
+
+def test_a_whole_recording_is_no_step() -> None:
+    recording = runs(800, unit="recording")
+    made = gated(baseline_of(*STEADY), recording)
+    assert made.exit_status == 3
+    assert "step times recorded, now of the whole recording" in made.headline
+    alike = gated(baseline_of(*STEADY, unit="recording"), runs(100, unit="recording"))
+    assert alike.exit_status == 0
+    assert any("equally many steps" in problem.what for problem in alike.problems)
+
+
+def test_noise_of_nothing_is_unknown() -> None:
+    assert compare([0.0, 0.0, 0.0], [5.0, 6.0, 5.0], 1.0).noise is None
+
+
+def test_what_every_run_lacks_is_told_once() -> None:
+    lacking = [
+        replace(each, report=msgspec.structs.replace(each.report, problems=[
+            Problem("trace_view.json", "missing", f"make it with analyse({number})")
+        ]))
+        for number, each in enumerate(measured(runs(100, 101, 99)))
+    ]  # fmt: skip
+    made = gate(lacking, Asked(GateSettings(), Path("b.json"), baseline_of(*STEADY), TODAY))
+    assert [problem.where for problem in made.problems].count("trace_view.json") == 1

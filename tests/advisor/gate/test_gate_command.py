@@ -105,6 +105,9 @@ def test_a_baseline_is_the_same_in_any_order_and_grows(
     inside("baseline", "update", dumps["c"], dumps["a"], "-o", other)
     inside("baseline", "update", dumps["b"], "--append", "-o", other)
     assert other.read_bytes() == baseline.read_bytes()
+    twice = inside("baseline", "update", dumps["b"], "--append", "-o", other)
+    assert twice.returncode == 2
+    assert "is in the baseline already" in twice.stderr
     shown = inside("baseline", "show", baseline)
     assert shown.returncode == 0
     assert "step-time" in shown.stdout
@@ -181,3 +184,13 @@ def test_several_runs_in_one_folder_are_not_ranks_of_one(
     done = inside("gate", dumps["a"].parent, "--baseline", baseline)
     assert done.returncode == 2
     assert "dumps of rank 0, so several runs -- name the folder of each run" in done.stderr
+
+
+def test_a_mistake_of_ours_is_no_regression(
+    baseline: Path, dumps: dict[str, Path], inside: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own exit status for an exception is 1, that of a failed gate."""
+    monkeypatch.setattr("npufix.advisor.gate.gating.gate", lambda *_: {}["x"])
+    done = inside("gate", dumps["a"], "--baseline", baseline)
+    assert done.returncode == 2
+    assert "KeyError" in done.stderr

@@ -76,7 +76,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     [
         ('[gate]\ntolerence = "5%"', "unknown key gate.tolerence -- did you mean tolerance?"),
         ("[gate]\ntolerance = 5", "gate.tolerance is 5, not a percentage"),
-        ('[gate]\nfloor = "50 MiB"', "gate.floor is '50 MiB', not \"850 ms\", in ns, us, ms, s"),
+        ('[gate]\nfloor = "50 MiB"', "gate.floor is '50 MiB', not an amount like"),
         ("[gate]\nalpha = 2", "gate.alpha is 2, not between 0 and 1"),
         ('[gate]\nfail-on = ["regresion"]', "did you mean regression?"),
         ('[gate.metrics]\nstep-tim = "off"', "did you mean step-time?"),

@@ -182,12 +182,13 @@ def test_an_operator_that_a_version_lacks_is_an_attribute_error() -> None:
 
 
 def accepted(original: Any, patched: Any, oracle: Any, dtype: Any = None) -> list[bool]:
-    from npufix.rewriters.verification.compare import Triple, accepted
+    from npufix.rewriters.verification.compare import accepted
+    from npufix.rewriters.verification.excuses import Triple
 
     dtype = dtype or torch.float32
-    made = [torch.tensor(v, dtype=dtype) for v in (original, patched)]
+    left, right = (torch.tensor(v, dtype=dtype) for v in (original, patched))
     reference = None if oracle is None else torch.tensor(oracle, dtype=torch.float64)
-    answer: list[bool] = accepted(Triple("result", *made, reference), 0.0).tolist()
+    answer: list[bool] = accepted(Triple("result", left, right, reference), 0.0).tolist()
     return answer
 
 
