@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -9,14 +10,21 @@ from typing import TYPE_CHECKING
 
 import click
 
+from npufix.advisor import speaking
+from npufix.advisor.loudness import with_common_options
+from npufix.advisor.streams import make_printable
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 INPUT_ERROR = 2
 INTERRUPTED = 130
+READER_LEFT = 141
+"""What a shell reports of a program whose reader has gone: a gate must not look green then."""
 
 # Help is shown without importing any command: name -> one line.
 _COMMANDS: Mapping[str, str] = {
+    "completion": "Print what makes a shell complete commands, options, rules.",
     "compare": "Say what makes two runs differ, and whether predicted savings came true.",
     "baseline": "Keep what runs were measured at, for npufix gate.",
     "diagnose": "Say where the device time of a profiling dump goes, and which line asked for it.",
@@ -41,7 +49,7 @@ class _Commands(click.Group):
             return None
         module = importlib.import_module(f"npufix.advisor.commands.{cmd_name}")
         command: click.Command = module.command
-        return command
+        return with_common_options(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -65,27 +73,42 @@ def cli() -> None:
     """Find out where an Ascend NPU spends the time of a PyTorch program, and fix the line."""
 
 
+with_common_options(cli)
+speaking.use_formatter()
+
+
 def main() -> None:
     """Run the command line and exit; an expected error is one line on stderr."""
+    speaking.begin(sys.argv[1:])
+    make_printable()
     try:
         status = cli.main(prog_name="npufix", standalone_mode=False)
+        sys.stdout.flush()  # here, where a reader that has gone is expected
     except click.ClickException as error:
-        error.show()
+        speaking.show_error(error)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("npufix: interrupted", err=True)
+        speaking.say("npufix: interrupted")
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # The reader (head, less) has gone; leave quietly, and so must the interpreter's flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    except BrokenPipeError:  # the reader (head, less) has gone; leave quietly
+        _give_up_stdout()
+        sys.exit(READER_LEFT)
     except Exception as error:
         message = _expected(error)
         if message is None:
-            raise
-        click.echo(f"npufix: {message}", err=True)
+            # Python's own exit status is 1: a gate would seem to have found a regression.
+            sys.excepthook(type(error), error, error.__traceback__)
+            raise SystemExit(INPUT_ERROR) from error
+        if getattr(error, "errno", None) == errno.ENOSPC:
+            _give_up_stdout()
+        speaking.say(f"npufix: {message}")
         sys.exit(INPUT_ERROR)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _give_up_stdout() -> None:
+    """Let the interpreter throw away what it has still to write, instead of failing at it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _expected(error: Exception) -> str | None:
@@ -94,6 +117,12 @@ def _expected(error: Exception) -> str | None:
     remedy = getattr(error, "remedy", None)
     if isinstance(message, str) and isinstance(remedy, str):
         return f"{message} -- {remedy}"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"{error.filename or 'the output'}: {error.strerror} -- make room"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror} -- name a file or folder that can be used"
+    if isinstance(error, RuntimeError) and "Symlink loop" in str(error):
+        return f"{error} -- name what the link should lead to"
     from npufix.reports.report import ReportError  # noqa: PLC0415 - only when something failed
     from npufix.rewriters.patch import WriteError  # noqa: PLC0415 - same
     from npufix.rules.registry import RuleError  # noqa: PLC0415 - same

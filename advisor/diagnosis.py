@@ -19,6 +19,7 @@ from npufix.advisor.result import Diagnosis
 from npufix.advisor.run_findings import observe
 from npufix.advisor.savings import ranked, total_saving
 from npufix.profiling_parsers.discover import find_dumps
+from npufix.profiling_parsers.progress import advanced
 from npufix.profiling_parsers.reader import read_profile
 from npufix.reports import report
 from npufix.reports.wording import headline
@@ -91,7 +92,10 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     )
     version_of_run = profile.environment.torch_npu or ""
     warnings = tuple(located.warnings) if located else ()
-    return Diagnosis(made, tuple(found), run.evidence, version_of_run, warnings, profile.signals)
+    return Diagnosis(
+        made, tuple(found), run.evidence, version_of_run, warnings, profile.signals,
+        tuple(seen), profile.steps,
+    )  # fmt: skip
 
 
 def cut(made: report.Report, top: int) -> report.Report:
@@ -189,7 +193,10 @@ def read_dump(dump: Path, rank: int | None) -> tuple[list[report.Rank], Profile]
     dumps = find_dumps(dump)
     if len(dumps) == 1 and rank is None:
         return [], read_profile(dumps[0])
-    ranks = [summarise(path) for path in dumps]
+    ranks = []
+    for number, path in enumerate(dumps):
+        advanced("ranks", number, len(dumps))
+        ranks.append(summarise(path))
     chosen = choose(ranks, rank)
     ranks[chosen] = msgspec.structs.replace(ranks[chosen], diagnosed=True)
     return ranks, read_profile(dumps[chosen])

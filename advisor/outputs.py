@@ -2,89 +2,144 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from npufix.advisor.loudness import is_quiet
+from npufix.advisor.progress_line import progress
+from npufix.advisor.speaking import say
+from npufix.advisor.streams import print_text
+from npufix.advisor.written import (
+    STDOUT,
+    OutputError,
+    is_summary,
+    naming,
+    replace_all,
+    say_written,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from rich.console import Console
 
+    from npufix.advisor.written import Content
     from npufix.reports.gate_report import GateReport
     from npufix.reports.report import Report
 
-FORMATS = ("terminal", "html", "markdown", "github", "gitlab", "junit", "sarif", "json")
-STDOUT = Path("-")
-_ENDINGS = {".html": "html", ".md": "markdown", ".json": "json", ".sarif": "sarif"}
+    OfRun = Mapping[str, Callable[[Path], Sequence[tuple[Path, Content]]]]
+    """What makes the files of a format from all that is known of a run, by format."""
+
+__all__ = ["STDOUT", "OutputError"]
+
+FORMATS = ("terminal", "markdown", "github", "gitlab", "junit", "sarif", "json")
+"""Formats of any report."""
+TABLES = ("html", "csv", "xlsx")
+"""Formats of a report of findings, with or without a run."""
+TRACKS = ("perfetto", "perfetto-findings")
+"""Formats that need a run."""
+EVERY = (*FORMATS, *TABLES, *TRACKS)
+_FOLDERS = frozenset({"csv"})
+_NOT_TEXT = frozenset({"csv", "xlsx", *TRACKS})
+_ENDINGS = {".html": "html", ".md": "markdown", ".json": "json", ".sarif": "sarif",
+            ".xlsx": "xlsx"}  # fmt: skip
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 _WITH_CHANGES = frozenset({"html", "sarif"})
 PAGE_TOP = 1000
 """How many operators, shapes, lines and modules an HTML page holds."""
+_ALL = 10**9
 
 
-class OutputError(Exception):
-    """A file that cannot be written; nothing was: ``message`` and ``remedy``."""
+def parser_of(formats: Sequence[str]) -> Callable[..., tuple[tuple[str, Path], ...]]:
+    """Return a callback of click that reads ``FORMAT=FILE`` with one of some formats."""
 
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
+    def parse(
+        context: click.Context | None,  # noqa: ARG001 - click's interface
+        parameter: click.Parameter | None,  # noqa: ARG001 - same
+        values: tuple[str, ...],
+    ) -> tuple[tuple[str, Path], ...]:
+        outputs: list[tuple[str, Path]] = []
+        for value in values:
+            kind, path = _parsed(value, formats)
+            _check(path, [other for _, other in outputs], kind)
+            outputs.append((kind, path))
+        return tuple(outputs)
+
+    return parse
 
 
-def parse(
-    context: click.Context,  # noqa: ARG001 - click's interface
-    parameter: click.Parameter,  # noqa: ARG001 - same
-    values: tuple[str, ...],
-) -> tuple[tuple[str, Path], ...]:
-    """Read ``FORMAT=FILE``; the format may be left out where the ending of the file says it."""
-    outputs: list[tuple[str, Path]] = []
-    for value in values:
-        kind, sign, name = value.partition("=")
-        if not sign:
-            kind, name = _ENDINGS.get(Path(value).suffix, ""), value
-            if not kind:
-                known = " or ".join(_ENDINGS)
-                raise click.BadParameter(
-                    f"{value!r} is not FORMAT=FILE, and its ending is not {known};"
-                    f" formats are {', '.join(FORMATS)}"
-                )
-        if kind not in FORMATS:
+parse = parser_of(EVERY)
+
+
+def _parsed(value: str, formats: Sequence[str]) -> tuple[str, Path]:
+    """Split ``FORMAT=FILE``; the format may be left out where the ending of the file says it."""
+    kind, sign, name = value.partition("=")
+    if not sign:
+        kind, name = _ENDINGS.get(Path(value).suffix, ""), value
+        if kind not in formats:
+            known = " or ".join(ending for ending, kind in _ENDINGS.items() if kind in formats)
             raise click.BadParameter(
-                f"{value!r}: there is no format {kind!r}; there are {', '.join(FORMATS)}"
+                f"{value!r} is not FORMAT=FILE, and its ending is not {known};"
+                f" formats are {', '.join(formats)}"
             )
-        if not name:
-            raise click.BadParameter(f"{value!r} names no file; - is the standard output")
-        path = Path(name)
-        _check(path, [other for _, other in outputs])
-        outputs.append((kind, path))
-    return tuple(outputs)
+    if kind not in formats:
+        there = f"there are {', '.join(formats)}"
+        if kind in EVERY:
+            raise click.BadParameter(f"{value!r}: {kind} is no format of this command; {there}")
+        raise click.BadParameter(f"{value!r}: there is no format {kind!r}; {there}")
+    if not name:
+        raise click.BadParameter(f"{value!r} names no file; - is the standard output")
+    return kind, Path(name)
 
 
-def _check(path: Path, others: Sequence[Path]) -> None:
+def _check(path: Path, others: Sequence[Path], kind: str = "") -> None:
     """Refuse what would only fail once the work is done."""
     if path == STDOUT:
+        if kind in _NOT_TEXT:
+            raise click.BadParameter(f"{kind} does not go to the standard output; name a file")
         if STDOUT in others:
             raise click.BadParameter("only one output can go to the standard output (-)")
         return
     if path.resolve() in {other.resolve() for other in others if other != STDOUT}:
         raise click.BadParameter(f"two outputs go to {path}; give each its own file")
-    if path.is_dir():
+    if kind in _FOLDERS and path.exists() and not path.is_dir():
+        raise click.BadParameter(f"{path} is a file; {kind} writes several, name a folder")
+    if kind not in _FOLDERS and path.is_dir():
         raise click.BadParameter(f"{path} is a folder; name a file in it")
     if not path.parent.is_dir():
         raise click.BadParameter(f"there is no folder {path.parent}; create it first")
+    if kind == "xlsx":
+        from npufix.reports.spreadsheet import check_workbook  # noqa: PLC0415 - only for this format
+
+        check_workbook()
 
 
-output_option = click.option(
-    "-o", "--output", "outputs", multiple=True, metavar="FORMAT=FILE", callback=parse,
-    help=f"Write the report too; may be repeated. FORMAT: {', '.join(FORMATS)}. FILE may be -.",
-)  # fmt: skip
+def _complete(formats: Sequence[str]) -> Callable[..., list[Any]]:
+    """Return what completes ``FORMAT=FILE`` in a shell."""
+
+    def complete(context: object, parameter: object, incomplete: str) -> list[Any]:  # noqa: ARG001 - click's interface
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for a shell
+
+        if "=" in incomplete:
+            return [CompletionItem(incomplete, type="file")]
+        return [CompletionItem(f"{kind}=") for kind in formats if kind.startswith(incomplete)]
+
+    return complete
+
+
+def output_option(formats: Sequence[str] = EVERY) -> Callable[..., Any]:
+    """Return the option ``-o FORMAT=FILE`` with some formats."""
+    return click.option(
+        "-o", "--output", "outputs", multiple=True, metavar="FORMAT=FILE",
+        callback=parser_of(formats), shell_complete=_complete(formats),
+        help=f"Write the report too; may be repeated. FORMAT: {', '.join(formats)}."
+             f" FILE may be -{', and is a folder for csv' if 'csv' in formats else ''}.",
+    )  # fmt: skip
 
 
 def with_json(
@@ -108,13 +163,16 @@ def with_page(outputs: tuple[tuple[str, Path], ...], html: Path) -> tuple[tuple[
         click.BadParameter: it cannot be written.
 
     """
-    _check(html, [other for _, other in outputs])
+    _check(html, [other for _, other in outputs], "html")
     return (*outputs, ("html", html))
 
 
-def want_page(outputs: Sequence[tuple[str, Path]]) -> bool:
-    """Tell whether an output is an HTML page."""
-    return any(kind == "html" for kind, _ in outputs)
+def rows_wanted(outputs: Sequence[tuple[str, Path]], top: int) -> int:
+    """Return how many hot operators (and so on) the outputs hold together; ``top`` are shown."""
+    kinds = {kind for kind, _ in outputs}
+    if kinds & {"csv", "xlsx"}:
+        return _ALL
+    return max(top, PAGE_TOP) if "html" in kinds else top
 
 
 def want_changes(outputs: Sequence[tuple[str, Path]]) -> bool:
@@ -128,29 +186,37 @@ def write(
     root: Path | None = None,
     *,
     details: bool = False,
-    page: str = "",
+    of_run: OfRun | None = None,
 ) -> None:
     """Print a report and write it in every format asked for.
 
     The terminal gets it as text unless an output goes there (``-``). ``root`` is the folder that
-    the paths of findings are relative to; ``page`` is the report as HTML, where it is wanted.
+    the paths of findings are relative to; ``of_run`` makes the formats that need more than the
+    report.
 
     Raises:
         OutputError: a file cannot be written; then none was.
 
     """
-    texts = _saved(outputs, made, root, details=details, page=page)
+    from npufix.advisor.commands.common import console  # noqa: PLC0415 - which imports rich
+
+    texts = _saved(outputs, made, root, details=details, of_run=of_run)
     to_stdout = [kind for kind, path in outputs if path == STDOUT]
     if not to_stdout or to_stdout == ["terminal"]:
-        from npufix.advisor.commands.common import console  # noqa: PLC0415 - which imports rich
-
-        _show(made, console(), details=details)
+        if is_quiet():
+            say(_headline(made), err=False)
+        else:
+            _show(made, console(), details=details)
         return
-    sys.stdout.write("".join(text for path, text in texts if path == STDOUT))
+    print_text("".join(str(text) for path, text in texts if path == STDOUT))
 
 
 def save(
-    outputs: Sequence[tuple[str, Path]], made: Report, root: Path | None, *, page: str = ""
+    outputs: Sequence[tuple[str, Path]],
+    made: Report,
+    root: Path | None,
+    *,
+    of_run: OfRun | None = None,
 ) -> None:
     """Write a report in every format asked for; the standard output is for something else.
 
@@ -160,7 +226,7 @@ def save(
     """
     if any(path == STDOUT for _, path in outputs):
         raise OutputError("a report cannot go to - here", "name a file")
-    _saved(outputs, made, root, details=False, page=page)
+    _saved(outputs, made, root, details=False, of_run=of_run)
 
 
 def _saved(
@@ -169,28 +235,43 @@ def _saved(
     root: Path | None,
     *,
     details: bool,
-    page: str,
-) -> list[tuple[Path, str]]:
-    """Write the files, and return the texts of all outputs."""
-    if want_page(outputs) and not page:
-        raise OutputError("there is no HTML page of this", "leave the output html=... out")
-    # All are made before any is written.
-    texts = [
-        (path, page if kind == "html" else _render(kind, path, made, root, details=details))
-        for kind, path in outputs
-    ]
-    if summary := _summary(outputs, made):
-        texts.append(summary)
-    _replace([(path, text) for path, text in texts if path != STDOUT])
-    return texts
+    of_run: OfRun | None,
+) -> list[tuple[Path, Content]]:
+    """Write the files, and return the contents of all outputs."""
+    # All are made before any is written, but for those that are written piece by piece.
+    contents: list[tuple[Path, Content]] = []
+    with progress("Writing the report"):
+        for kind, path in outputs:
+            if of_run is not None and kind in of_run:
+                contents += of_run[kind](path)
+            elif kind in FORMATS:
+                contents.append((path, _render(kind, path, made, root, details=details)))
+            else:
+                raise OutputError(f"there is no {kind} of this", f"leave {kind}=... out")
+        if summary := _summary(outputs, made):
+            contents.append(summary)
+        replace_all([(path, content) for path, content in contents if path != STDOUT])
+    for path in [path for _, path in outputs if path != STDOUT] + ([summary[0]] if summary else []):
+        say_written(path)
+    return contents
 
 
 def write_file(path: Path, text: str) -> None:
     """Write one file as a whole, its folder too if need be, or raise ``OutputError``."""
-    with _naming(path):
+    with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     _check(path, [])
-    _replace([(path, text)])
+    replace_all([(path, text)])
+    say_written(path)
+
+
+def _headline(made: GateReport | Report) -> str:
+    """Return the line of a report that matters, for those who want no more."""
+    from npufix.reports.gate_report import GateReport  # noqa: PLC0415 - formats load when wanted
+    from npufix.reports.gate_wording import verdict_line  # noqa: PLC0415 - same
+    from npufix.reports.wording import plain  # noqa: PLC0415 - same
+
+    return plain(verdict_line(made) if isinstance(made, GateReport) else made.headline)
 
 
 def _render(
@@ -234,7 +315,7 @@ def _show(made: Any, console: Console, *, details: bool) -> None:  # noqa: ANN40
 
 
 def _as_text(made: GateReport | Report, *, details: bool) -> str:
-    from rich.console import Console  # noqa: PLC0415 - slow to load
+    from npufix.reports.language.terminal import Console  # noqa: PLC0415 - slow to load
 
     out = io.StringIO()
     _show(made, Console(file=out, width=80, highlight=False, color_system=None), details=details)
@@ -246,7 +327,7 @@ def _markdown(made: Any, path: Path) -> str:  # noqa: ANN401 - either report
     from npufix.reports.markdown import to_markdown  # noqa: PLC0415 - same
     from npufix.reports.markdown_gate import fitting, to_comment  # noqa: PLC0415 - same
 
-    if not _is_summary(path):
+    if not is_summary(path):
         return to_comment(made) if _is_gate(made) else to_markdown(made)
     # GitHub throws a summary that is too long away as a whole.
     room = LARGEST_SUMMARY - 1 - (path.stat().st_size if path.exists() else 0)
@@ -263,53 +344,6 @@ def _summary(
     name = os.environ.get(_SUMMARY)
     if not name or not any(kind == "github" for kind, _ in outputs):
         return None
-    if any(_is_summary(path) for _, path in outputs):
+    if any(is_summary(path) for _, path in outputs):
         return None
     return Path(name), _markdown(made, Path(name))
-
-
-def _is_summary(path: Path) -> bool:
-    name = os.environ.get(_SUMMARY)
-    return bool(name) and path != STDOUT and path.resolve() == Path(str(name)).resolve()
-
-
-def _replace(texts: Sequence[tuple[Path, str]]) -> None:
-    """Write all files or none: beside their places first, then all at once."""
-    staged: list[tuple[Path, Path]] = []
-    appended = [(path, text) for path, text in texts if _is_summary(path) or _is_special(path)]
-    try:
-        for path, text in texts:
-            if (path, text) not in appended:
-                target = path.resolve()
-                beside = target.with_name(f".{target.name}.{os.getpid()}.npufix")
-                staged.append((beside, target))
-                with _naming(path):
-                    beside.write_bytes(text.encode("utf-8", "surrogateescape"))
-        for path, text in appended:
-            with _naming(path), path.open("ab") as file:
-                file.write(text.encode("utf-8", "surrogateescape"))
-        for beside, target in staged:
-            with _naming(target):
-                if target.exists():
-                    beside.chmod(target.stat().st_mode & 0o777)
-                beside.replace(target)
-    finally:
-        for beside, _ in staged:
-            with contextlib.suppress(OSError):
-                beside.unlink()
-    for path, _ in texts:
-        click.echo(f"Wrote {path}", err=True)
-
-
-def _is_special(path: Path) -> bool:
-    """Tell whether nothing can be put in the place of a file: a pipe, ``/dev/stderr``."""
-    return path.exists() and not path.is_file()
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        message = f"{path}: {error.strerror}; no report was written"
-        raise OutputError(message, "name a file that can be written") from error

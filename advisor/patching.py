@@ -16,6 +16,7 @@ from npufix.rewriters.patch import FileChange, unified_diff
 from npufix.rewriters.sites import Basis, Site, find_sites
 from npufix.rewriters.verdict import Status, Verdict
 from npufix.rewriters.verification import Job, RecordedOp, Settings, verify
+from npufix.rewriters.verification.job import spelled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,8 +119,8 @@ def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: boo
         for line in sorted(line for line in calls if first <= line <= last):
             recorded += [RecordedOp(c.name, c.dims, c.types) for c in calls[line]]
     return Job(
-        path=str(file.path.resolve()),
-        root=str(tree.root.resolve()),
+        path=spelled(file.path.resolve()),
+        root=spelled(tree.root.resolve()),
         original=file.text,
         patched=site.rewrite.direct,
         portable=site.rewrite.portable if portable and _is_guarded(site) else "",

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from npufix.advisor.evidence import Evidence
     from npufix.advisor.findings import Located
+    from npufix.advisor.run_findings import Observed
     from npufix.profiling_parsers.signals import Signals
     from npufix.reports import report
 
@@ -24,3 +27,7 @@ class Diagnosis:
     """What the user should know beside the report: comments that hide nothing."""
     signals: Signals | None = None
     """What the dump says beside its kernels."""
+    seen: tuple[Observed, ...] = ()
+    """The findings about the run, with their kernels."""
+    steps: pd.DataFrame | None = None
+    """All recorded steps, as ``Profile.steps``."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.advisor.generated import generated_from, with_condition
+from npufix.profiling_parsers.progress import advanced
 from npufix.reports.report import Problem
 from npufix.rewriters.prefilter import words_for
 from npufix.rewriters.sites import Site, find_sites
@@ -91,7 +92,8 @@ class Search:
         size = sum(len(file.text) for file in files)
         if workers < 2 or size < _WORTH_A_POOL or not _can_fork():  # noqa: PLR2004 - no pool of one
             with _collecting_rarely():
-                for file in files:
+                for number, file in enumerate(files):
+                    advanced("files", number, len(files))
                     yield file, self.file(file)
             return
         yield from _Pool(self, files, workers).results()
@@ -164,6 +166,7 @@ class _Pool:
             try:
                 for index, data in zip(order, pool.map(_work, order, chunksize=8), strict=True):
                     found[index] = _unpacked(data, self.search.rules)
+                    advanced("files", len(found), len(self.files))
             finally:
                 pool.shutdown(cancel_futures=True)
         for index, file in enumerate(self.files):

@@ -14,7 +14,7 @@ from npufix.advisor.vouching import Promises
 from npufix.rewriters.verdict import Status, Verdict
 from npufix.rewriters.verification import Job, Settings, verify
 from npufix.rewriters.verification.grounds import Ground
-from npufix.rewriters.verification.job import OtherFile
+from npufix.rewriters.verification.job import OtherFile, spelled
 from npufix.rewriters.verification.machine import installed
 
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ class _Question:
         qualname = self.called or self.touched.qualname
         promise = self.about.promises.of(self.touched.qualname)
         return Job(
-            path=str(self.file.path),
-            root=str(self.file.root),
+            path=spelled(self.file.path),
+            root=spelled(self.file.root),
             original=original,
             patched=changed,
             qualname=qualname,
@@ -190,7 +190,7 @@ def _others(file: ChangedFile, changes: Changes) -> tuple[OtherFile, ...]:
         return ()
     return tuple(
         OtherFile(
-            str(f.path),
+            spelled(f.path),
             None if f in changes.new else f.original,
             None if f in changes.deleted else f.changed,
         )

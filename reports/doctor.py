@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from rich.text import Text
 
+from npufix.reports.language.terminal import Verbatim, lines, translated
 from npufix.reports.wording import plain
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def to_json(diagnosis: Diagnosis) -> str:
 
 def show(diagnosis: Diagnosis, console: Console) -> None:
     """Print it on a terminal."""
-    console.print(Text(_headline(diagnosis), "bold"))
+    console.print(Text(headline(diagnosis), "bold"))
     console.print()
     width = max(len(part.name) for part in diagnosis.parts)
     for part in diagnosis.parts:
@@ -71,7 +72,8 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         _hanging("", plain(warning), console, "yellow")
 
 
-def _headline(diagnosis: Diagnosis) -> str:
+def headline(diagnosis: Diagnosis) -> str:
+    """Return what ``--on auto`` takes here, in a sentence."""
     if diagnosis.chosen == "none":
         return "Nothing can be verified here; see below for what to install."
     return f"Changes are verified on the ground {diagnosis.chosen!r} here."
@@ -79,8 +81,7 @@ def _headline(diagnosis: Diagnosis) -> str:
 
 def _hanging(head: str, text: str, console: Console, style: str = "") -> None:
     """Print a text whose further lines start below its first word."""
-    lines = Text(text).wrap(console, max(console.width - len(head), 20))
-    for number, line in enumerate(lines):
-        console.print(
-            Text(head if number == 0 else " " * len(head)) + Text(line.plain.rstrip(), style)
-        )
+    said = translated(Text(text, style))
+    for number, line in enumerate(lines(said, console, max(console.width - len(head), 20))):
+        before = head if number == 0 else " " * len(head)
+        console.print(Verbatim(before).append_text(line))

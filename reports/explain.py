@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from npufix.rules.substitution import Substitution
 
 
-def explain(rule: Rule, console: Console) -> None:
-    """Print what a rule does, why, and under which conditions."""
+def explain(rule: Rule, console: Console, *, details: bool = False) -> None:
+    """Print what a rule does, why, and under which conditions; ``details`` adds all examples."""
     console.print(Text(f"{rule.id} {rule.name} ({rule.table})", style="bold"))
     console.print()
     for paragraph in documentation(rule).split("\n\n"):
@@ -33,10 +33,10 @@ def explain(rule: Rule, console: Console) -> None:
         if rule.requires:
             console.print(Text(f"\nNeeds {rule.requires}"))
     else:
-        _explain_substitution(rule, console)
+        _explain_substitution(rule, console, details=details)
 
 
-def _explain_substitution(rule: Substitution, console: Console) -> None:
+def _explain_substitution(rule: Substitution, console: Console, *, details: bool) -> None:
     console.print(Text(f"Kernels: {', '.join(rule.replaces)}"))
     console.print(Text(f"become:  {', '.join(rule.becomes)} (needs {rule.requires})"))
     if rule.advice:
@@ -49,12 +49,12 @@ def _explain_substitution(rule: Substitution, console: Console) -> None:
         console.print("Conditions, where neither source nor profile proves them:", style="bold")
         for name, text in conditions.items():
             console.print(Text(f"  --allow {name}: {text}"))
-    form = rule.forms[0]
-    for title, function in (("Pattern", form.pattern), ("Replacement", form.replacement)):
-        _code(title, inspect.getsource(function), console)
-    if rule.rewritten:
-        _code("Before", rule.rewritten[0].before, console)
-        _code("After", rule.rewritten[0].after, console)
+    for form in rule.forms if details else rule.forms[:1]:
+        for title, function in (("Pattern", form.pattern), ("Replacement", form.replacement)):
+            _code(title, inspect.getsource(function), console)
+    for example in rule.rewritten if details else rule.rewritten[:1]:
+        _code("Before", example.before, console)
+        _code("After", example.after, console)
 
 
 def _code(title: str, source: str, console: Console) -> None:

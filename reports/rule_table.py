@@ -24,8 +24,8 @@ _TITLES = {
 _STYLES = {Safety.SAFE: "green", Safety.CONDITIONAL: "yellow", Safety.ADVICE: "cyan"}
 
 
-def show_rules(rules: Sequence[Rule], console: Console) -> None:
-    """Print id, slow pattern and what the tool does about it."""
+def show_rules(rules: Sequence[Rule], console: Console, *, details: bool = False) -> None:
+    """Print id, slow pattern and what the tool does about it; ``details`` adds what it needs."""
     for name in dict.fromkeys([*_TITLES, *(rule.table for rule in rules)]):
         own = [rule for rule in rules if rule.table == name]
         if not own:
@@ -37,7 +37,8 @@ def show_rules(rules: Sequence[Rule], console: Console) -> None:
         table.add_column(overflow="fold")
         for rule in own:
             does = safety(rule)
-            table.add_row(rule.id, Text(does.value, _STYLES[does]), rule.summary)
+            more = f" ({rule.name}; needs {rule.requires or 'nothing'})" if details else ""
+            table.add_row(rule.id, Text(does.value, _STYLES[does]), f"{rule.summary}{more}")
         console.print(table)
         console.print()
     console.print("safe: written, each change verified. conditional: written where its conditions")

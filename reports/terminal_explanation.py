@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from npufix.reports.language.terminal import Verbatim
 from npufix.reports.terminal_text import indented
 from npufix.reports.wording import plain, signed
 
@@ -17,8 +18,19 @@ if TYPE_CHECKING:
 _NEAR_SHOWN = 5
 
 
-def show(explanation: Explanation, console: Console) -> None:
-    """Print which rules match at a line, which nearly do, and why the others do not."""
+def outline(explanation: Explanation) -> list[str]:
+    """Return one line for each rule that matches or nearly does."""
+    nearly = [f"{n.rule} {n.name} nearly matches at line {n.line}" for n in explanation.near]
+    left = [f"{r.rule} {r.name} matches, but is left alone" for r in explanation.refused]
+    found = [f"{m.rule} {m.name} matches at line {m.line}: {m.safety}" for m in explanation.matches]
+    return [*found, *left, *nearly] or ["No rule looks like this code."]
+
+
+def show(explanation: Explanation, console: Console, *, details: bool = False) -> None:
+    """Print which rules match at a line, which nearly do, and why the others do not.
+
+    ``details`` adds those that are further away.
+    """
     where = explanation.function or "the top level"
     console.print(Text(plain(f"{explanation.path}:{explanation.line} in {where}"), "bold"))
     if explanation.remark:
@@ -29,7 +41,7 @@ def show(explanation: Explanation, console: Console) -> None:
         _title(parted, "matches, but the code is left alone", console)
         for reason in parted.reasons:
             indented(plain(reason), console)
-    for parted in explanation.near[:_NEAR_SHOWN]:
+    for parted in explanation.near if details else explanation.near[:_NEAR_SHOWN]:
         share = f"{parted.agreeing} of {parted.operations} operations agree"
         _title(parted, f"nearly matches: {share}", console)
         for reason in parted.reasons:
@@ -57,9 +69,9 @@ def _show_match(match: Matching, console: Console) -> None:
     if match.not_written:
         indented(plain(f"not written: {match.not_written}"), console)
     sign = "-" if match.replacement else " "
-    indented(Text("\n".join(map(plain, signed(match.code, sign))), "red"), console)
+    indented(Verbatim("\n".join(map(plain, signed(match.code, sign))), "red"), console)
     if match.replacement:
-        indented(Text("\n".join(map(plain, signed(match.replacement, "+"))), "green"), console)
+        indented(Verbatim("\n".join(map(plain, signed(match.replacement, "+"))), "green"), console)
 
 
 def _condition(condition: Stated) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from npufix.reports.terminal_rows import Columns
 from npufix.reports.terminal_text import indented, paragraph
 from npufix.reports.wording import counted, few_tensors, figures_text, milliseconds, plain
 
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
         StepSplit,
     )
 
-_NAME_WIDTH = 28
-_PLACE_WIDTH = 54
+_KERNELS = Columns(28, (-16, 8, 10, 10, 8), gap=2)
+_PLACES = Columns(54, (8, 10, 8))
+_RANKS = Columns(6, (12, 16, 12, -2, -16), growth=0)
 
 
 def show_split(split: StepSplit | None, console: Console) -> None:
@@ -54,24 +56,19 @@ def show_split(split: StepSplit | None, console: Console) -> None:
 
 def show_ranks(ranks: Sequence[Rank], console: Console) -> None:
     """Print what each rank spends a step on; the one that is diagnosed is marked."""
-    header = ("Rank", "Computing", "Exposed comm.", "Free", "")
-    console.print(Text(_rank_row(header), "bold"))
+    header = ("Rank", "Computing", "Exposed comm.", "Free", "", "")
+    _RANKS.show(header, console, "bold")
     numbers = [row.rank for row in ranks]
     for row in ranks:
         times = (row.computing_ns, row.exposed_communication_ns, row.free_ns)
         cells = ["-" if ns is None else milliseconds(ns) for ns in times]
         name = "?" if row.rank is None else str(row.rank)
         note = "diagnosed below" if row.diagnosed else ""
-        console.print(Text(_rank_row((name, *cells, note)), "" if note else "dim"))
+        _RANKS.show((name, *cells, "", note), console, "" if note else "dim")
         if row.problem:
             indented(Text(plain(row.problem), "yellow"), console)
         if row.problem or row.rank is None or numbers.count(row.rank) > 1:
             indented(Text(plain(row.dump), "dim"), console)
-
-
-def _rank_row(cells: Sequence[str]) -> str:
-    rank, computing, exposed, free, note = cells
-    return f"{rank:<6}{computing:>12}{exposed:>16}{free:>12}  {note}".rstrip()
 
 
 def show_hot_operators(
@@ -79,14 +76,11 @@ def show_hot_operators(
 ) -> None:
     """Print the Types with the most device time; line of code and shapes below each."""
     header = ("Hot operator", "Core", "Calls", "Total", "Mean", "Share")
-    console.print(Text(_row(header), "bold"))
+    _KERNELS.show(header, console, "bold")
     for op in operators:
         name, core = plain(op.type), plain(op.core)
-        if len(name) > _NAME_WIDTH - 2:
-            console.print(Text(name))
-            name = ""
         spent = milliseconds(op.total_ns), milliseconds(op.mean_ns)
-        console.print(Text(_row((name, core, f"{op.calls:,}", *spent, f"{op.share:.1%}"))))
+        _KERNELS.show((name, core, f"{op.calls:,}", *spent, f"{op.share:.1%}"), console)
         if op.where:
             more = f" and {counted(op.lines - 1, 'other line')}" if op.lines > 1 else ""
             indented(Text(f"{plain(op.where)} {plain(op.function)}{more}", "dim"), console)
@@ -100,51 +94,32 @@ def show_hot_operators(
 def show_hot_lines(lines: Sequence[HotLine], console: Console) -> None:
     """Print the lines of the user that asked for most device time."""
     level = "line" if any(hot.level == "line" for hot in lines) else "function"
-    console.print(Text(_place_row((f"Hot {level}", "Calls", "Total", "Share")), "bold"))
+    _PLACES.show((f"Hot {level}", "Calls", "Total", "Share"), console, "bold")
     for hot in lines:
         place = plain(f"{hot.path}:{hot.line} {hot.function}")
-        if len(place) > _PLACE_WIDTH - 1:
-            console.print(Text(place))
-            place = ""
         cells = (place, f"{hot.calls:,}", milliseconds(hot.total_ns), f"{hot.share:.1%}")
-        console.print(Text(_place_row(cells)))
+        _PLACES.show(cells, console)
         via = f"through {hot.via}: " if hot.via else ""
         indented(Text(plain(f"{via}{', '.join(hot.types)}"), "dim"), console)
 
 
 def show_hot_modules(modules: Sequence[HotModule], console: Console) -> None:
     """Print the nn.Modules that asked for most device time."""
-    console.print(Text(_place_row(("Hot module", "Calls", "Total", "Share")), "bold"))
+    _PLACES.show(("Hot module", "Calls", "Total", "Share"), console, "bold")
     for hot in modules:
         name = plain(hot.module)
-        if len(name) > _PLACE_WIDTH - 1:
-            console.print(Text(name))
-            name = ""
         cells = (name, f"{hot.calls:,}", milliseconds(hot.total_ns), f"{hot.share:.1%}")
-        console.print(Text(_place_row(cells)))
+        _PLACES.show(cells, console)
         indented(Text(plain(", ".join(hot.types)), "dim"), console)
-
-
-def _place_row(cells: Sequence[str]) -> str:
-    place, calls, total, share = cells
-    return f"{place:<{_PLACE_WIDTH}}{calls:>8}{total:>10}{share:>8}"
 
 
 def show_hot_shapes(shapes: Sequence[HotShape], console: Console) -> None:
     """Print the shapes that cost most, whatever the Type."""
     header = ("Hot shapes", "Core", "Calls", "Total", "Mean", "Share")
-    console.print(Text(_row(header), "bold"))
+    _KERNELS.show(header, console, "bold")
     for hot in shapes:
         spent = milliseconds(hot.total_ns), milliseconds(hot.mean_ns)
         name = plain(hot.type)
-        if len(name) > _NAME_WIDTH - 2:
-            console.print(Text(name))
-            name = ""
         cells = (name, plain(hot.core), f"{hot.calls:,}", *spent, f"{hot.share:.1%}")
-        console.print(Text(_row(cells)))
+        _KERNELS.show(cells, console)
         indented(Text(plain(few_tensors(hot.shapes)), "dim"), console)
-
-
-def _row(cells: Sequence[str]) -> str:
-    name, core, calls, total, mean, share = cells
-    return f"{name:<{_NAME_WIDTH}}{core:<16}{calls:>8}{total:>10}{mean:>10}{share:>8}"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from npufix.reports.language import tr
+from npufix.reports.language.terminal import Verbatim, lines, translated
 from npufix.reports.wording import plain
 
 if TYPE_CHECKING:
@@ -19,16 +21,14 @@ _GLUE = "\ue000"
 
 def paragraph(text: str, console: Console, style: str = "", margin: str = "") -> None:
     """Print text of several lines if need be; a number stays with its unit."""
-    joined = re.sub(r"(?<=\d) (?=(?:us|ms)\b)", _GLUE, plain(text))
-    for part in Text(joined, style).wrap(console, max(1, console.width - len(margin))):
-        part.rstrip()
+    joined = re.sub(r"(?<=\d) (?=(?:us|ms)\b)", _GLUE, tr(plain(text)))
+    for part in lines(Text(joined, style), console, console.width - len(margin)):
         part.plain = part.plain.replace(_GLUE, " ")
-        console.print(Text.assemble(margin, part))
+        console.print(Verbatim(margin).append_text(part))
 
 
 def indented(line: str | Text, console: Console) -> None:
     """Print a line that belongs to the one above it."""
-    text = Text(plain(line)) if isinstance(line, str) else line
-    for part in text.wrap(console, max(1, console.width - len(_MARGIN))):
-        part.rstrip()
-        console.print(Text.assemble(_MARGIN, part))
+    text = translated(Text(plain(line)) if isinstance(line, str) else line)
+    for part in lines(text, console, console.width - len(_MARGIN)):
+        console.print(Verbatim(_MARGIN).append_text(part))

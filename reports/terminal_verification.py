@@ -19,7 +19,7 @@ _STATUSES = ("equivalent", "refuted", "not verified")
 
 def show(found: Verification, console: Console, *, details: bool) -> None:
     """Print the sentence that counts, then each function with its verdict."""
-    console.print(Text(_summary(found), "bold"))
+    console.print(Text(summary(found), "bold"))
     console.print(Text(f"Compared with {plain(found.against)}."), soft_wrap=True)
     for number, one in enumerate(found.functions, 1):
         place = Text(f"{number}. {plain(one.path)}:{one.line} {plain(one.function)}", "bold")
@@ -30,7 +30,8 @@ def show(found: Verification, console: Console, *, details: bool) -> None:
         console.print(f"\n{plain(name)} is new: there is nothing to compare it with")
 
 
-def _summary(found: Verification) -> str:
+def summary(found: Verification) -> str:
+    """Return the sentence that counts."""
     if not found.functions:
         return "No function has changed."
     counts = [(found.count(status), status) for status in _STATUSES]

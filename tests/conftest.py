@@ -6,3 +6,5 @@ import os
 
 # Read by torch when it is imported; tensors of tests are too small to share out anyway.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests read English, whatever the locale of whoever runs them.
+os.environ["NPUFIX_LANG"] = "en"

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING
 
 import click
 
+from npufix.advisor import completion
 from npufix.advisor.cli import INPUT_ERROR
+from npufix.advisor.loudness import coloured, is_quiet
+from npufix.advisor.progress_line import Countdown, progress
+from npufix.advisor.speaking import say
+from npufix.advisor.streams import print_text
+from npufix.advisor.written import say_written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from rich.console import Console
 
@@ -21,9 +26,10 @@ if TYPE_CHECKING:
     from npufix.reports.report import Report
     from npufix.rewriters.verification import Settings
 
+__all__ = ["Countdown", "progress"]
+
 PATH = click.Path(path_type=Path)
-_MINUTES = 100
-"""Seconds from which on minutes are said."""
+_NARROWEST, _IN_A_PIPE, _WIDEST = 20, 80, 120
 _FORMATS = (".json", ".md")
 
 
@@ -65,10 +71,12 @@ path_map_option = click.option(
 
 rule_option = click.option(
     "--rule", "--rules", "rules", multiple=True, metavar="ID", callback=split,
+    shell_complete=completion.rule_ids,
     help="Only this rule; may be repeated, or list several with commas.",
 )  # fmt: skip
 allow_option = click.option(
     "--allow", multiple=True, metavar="CONDITION", callback=split,
+    shell_complete=completion.conditions,
     help="Vouch for a condition that is not proven; may be repeated.",
 )  # fmt: skip
 
@@ -94,29 +102,6 @@ chip_option = click.option(
     type=click.Choice(["A2", "A3", "A5", "910A", "310P", "310B"], case_sensitive=False),
     help="What a virtual NPU pretends to be. Default: the chip of the dump, else A2.",
 )
-
-
-class Countdown:
-    """Says how many jobs are done and, from the first that took time, how long the rest takes."""
-
-    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = monotonic) -> None:
-        """``clock`` returns seconds."""
-        self._say, self._clock = say, clock
-        self._start = clock()
-        self._known: int | None = None
-
-    def __call__(self, done: int, total: int) -> None:
-        """Say it."""
-        if self._known is None:  # these were remembered
-            self._known, self._start = done, self._clock()
-        text = f"Verifying: {done} of {total}"
-        if self._known < done < total:
-            each = (self._clock() - self._start) / (done - self._known)
-            left = round(each * (total - done))
-            text += (
-                f", about {left} s left" if left < _MINUTES else f", about {left // 60} min left"
-            )
-        self._say(text)
 
 
 def settings(
@@ -154,8 +139,8 @@ def write_scripts(scripts: Sequence[str], path: Path) -> None:
     for number, script in enumerate(scripts, 1):
         stem = path.stem if number == 1 else f"{path.stem}-{number}"
         write_text(path.with_name(stem + (path.suffix or ".py")), script)
-    if not scripts:
-        click.echo(f"npufix: nothing is refuted by a program; {path} is not written", err=True)
+    if not scripts and not is_quiet():
+        say(f"npufix: nothing is refuted by a program; {path} is not written")
 
 
 def read_configuration(
@@ -182,28 +167,27 @@ def read_configuration(
 
 def warn(warnings: Iterable[str]) -> None:
     """Say on stderr what the user should know beside the report."""
-    for text in warnings:
-        click.echo(f"npufix: warning: {text}", err=True)
+    for text in () if is_quiet() else warnings:
+        say(f"npufix: warning: {text}")
 
 
 def console(*, stderr: bool = False) -> Console:
     """Return a console as wide as the terminal, at most 120 columns; 80 in a pipe."""
-    from rich.console import Console  # noqa: PLC0415 - not needed for --help
+    from npufix.reports.language.terminal import Console  # noqa: PLC0415 - not needed for --help
 
-    made = Console(stderr=stderr, highlight=False, soft_wrap=False)
-    made.width = min(made.width, 120)
+    colours = coloured()
+    made = Console(
+        stderr=stderr,
+        highlight=False,
+        soft_wrap=False,
+        force_terminal=True if colours else None,
+        color_system=None if colours is False else "auto",
+    )
+    in_pipe = not (sys.stderr if stderr else sys.stdout).isatty()
+    # The other end of a pipe is no terminal, even where this one was started from one.
+    width = _IN_A_PIPE if in_pipe and "COLUMNS" not in os.environ else made.width
+    made.width = max(_NARROWEST, min(width, _WIDEST))
     return made
-
-
-@contextmanager
-def progress(text: str) -> Iterator[Callable[[str], None]]:
-    """Say on a terminal's stderr what takes a while; yield what to say something else with."""
-    errors = console(stderr=True)
-    if not errors.is_terminal:
-        yield lambda _: None
-        return
-    with errors.status(text) as status:
-        yield status.update
 
 
 def check_report_path(path: Path | None) -> None:
@@ -225,14 +209,17 @@ def write_text(path: Path, text: str) -> None:
         raise click.UsageError(
             f"{path}: {error.strerror}; name a file that can be written"
         ) from error
-    click.echo(f"Wrote {path}", err=True)
+    say_written(path)
 
 
 def exit_status(report: Report) -> int:
     """Return 2 if an input was broken: what could be diagnosed was, but it is not all."""
-    return INPUT_ERROR if any(p.damaged for p in report.problems) else 0
+    damaged = [problem for problem in report.problems if problem.damaged]
+    for problem in damaged if is_quiet() else ():  # nothing else says why the status is not 0
+        say(f"npufix: {problem.where}: {problem.what} -- {problem.remedy}")
+    return INPUT_ERROR if damaged else 0
 
 
 def print_json(text: str) -> None:
     """Print JSON to stdout, nothing else."""
-    sys.stdout.write(text + "\n")
+    print_text(text + "\n")

@@ -19,6 +19,8 @@ Examples:
   npufix diagnose gpu.pt.trace.json.gz
   npufix diagnose run1_ascend_pt --source src --json > report.json
   npufix diagnose run1_ascend_pt --source src --html report.html
+  npufix diagnose run1_ascend_pt -o xlsx=tables.xlsx -o csv=tables
+  npufix diagnose run1_ascend_pt --source src -o perfetto=findings.json.gz
   npufix diagnose run1_ascend_pt --source src -o report.md -o sarif=npufix.sarif"""
 )
 @click.argument("dump", type=common.PATH)
@@ -29,7 +31,7 @@ Examples:
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True,
               help="How many hot operators to show.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@output_files.output_option
+@output_files.output_option()
 @click.option("--html", "html", type=common.PATH, metavar="FILE",
               help="Write the report as one HTML page; the same as -o html=FILE.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Show all conditions and their proofs.")
@@ -56,24 +58,21 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if html is not None:
         outputs = output_files.with_page(outputs, html)
     from npufix.advisor.diagnosis import Options, cut, diagnose  # noqa: PLC0415 - pandas is slow to load
+    from npufix.advisor.run_outputs import of_run  # noqa: PLC0415 - same
     from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
 
     configuration = common.read_configuration(source or Path(), rules)
     with common.progress("Reading the dump"):
         tree = read_source_tree(source, configuration) if source else None
-        shown = max(top, output_files.PAGE_TOP) if output_files.want_page(outputs) else top
+        shown = output_files.rows_wanted(outputs, top)
         result = diagnose(dump, tree, Options(shown, rank, path_map, configuration))
     common.warn(result.warnings)
-    report, page = result.report, ""
+    report = result.report
     if tree is not None and output_files.want_changes(outputs):
         from npufix.advisor.suggestions import with_report_changes  # noqa: PLC0415 - same
 
         report = with_report_changes(result, tree)
-    if output_files.want_page(outputs):
-        from npufix.advisor.page_details import page_of  # noqa: PLC0415 - only for this format
-
-        page = page_of(result, report, tree)
-        report = cut(report, top)
     root = tree.root if tree else None
-    output_files.write(outputs, report, root, details=verbose, page=page)
+    more = of_run(result, report, tree)
+    output_files.write(outputs, cut(report, top), root, details=verbose, of_run=more)
     return common.exit_status(report)

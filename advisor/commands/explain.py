@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from npufix.advisor.commands import common
+from npufix.advisor.loudness import is_quiet, is_verbose
+from npufix.advisor.speaking import say
 
 if TYPE_CHECKING:
     from npufix.advisor.source_tree import SourceFile
@@ -53,9 +55,13 @@ def command(place: tuple[Path, int], rules: tuple[str, ...], *, as_json: bool) -
 
         common.print_json(msgspec.json.format(msgspec.json.encode(found)).decode())
         return
-    from npufix.reports.terminal_explanation import show  # noqa: PLC0415 - same
+    from npufix.reports.terminal_explanation import outline, show  # noqa: PLC0415 - same
 
-    show(found, common.console())
+    if is_quiet():
+        for text in outline(found):
+            say(text, err=False)
+        return
+    show(found, common.console(), details=is_verbose())
 
 
 def _file(path: Path) -> SourceFile:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from npufix.advisor import outputs as output_files
 from npufix.advisor.commands import common
+from npufix.advisor.loudness import colour_is_asked_for, coloured, is_quiet
+from npufix.advisor.speaking import say
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from npufix.advisor.patching import Patched
     from npufix.reports.report import Report
 
@@ -77,6 +79,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     """
     from npufix.advisor.diagnosis import Options, cut, diagnose  # noqa: PLC0415 - pandas is slow
     from npufix.advisor.patching import PatchOptions, patch  # noqa: PLC0415 - same
+    from npufix.advisor.run_outputs import of_run  # noqa: PLC0415 - same
     from npufix.advisor.source_scan import scan  # noqa: PLC0415 - same
     from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
     from npufix.rewriters.patch import write as write_files  # noqa: PLC0415 - same
@@ -84,7 +87,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     configuration = common.read_configuration(source, rules, allow)
     with common.progress("Reading the dump and the source"):
         tree = read_source_tree(source, configuration)
-        top = output_files.PAGE_TOP if output_files.want_page(reports) else _TOP
+        top = output_files.rows_wanted(reports, _TOP)
         options = Options(top, rank, path_map, configuration)
         result = diagnose(dump, tree, options) if dump else scan(tree)
     common.warn(result.warnings)
@@ -98,12 +101,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     elif output is not None:
         common.write_text(output, patched.diff)
     if reports:
-        page = ""
-        if output_files.want_page(reports):
-            from npufix.advisor.page_details import page_of  # noqa: PLC0415 - only for this format
-
-            page = page_of(result, finished, tree)
-        output_files.save(reports, cut(finished, _TOP), tree.root, page=page)
+        more = of_run(result, finished, tree)
+        output_files.save(reports, cut(finished, _TOP), tree.root, of_run=more)
     if counterexample is not None:
         verdicts = (f.verdict for f in patched.findings)
         common.write_scripts([v.script for v in verdicts if v and v.script], counterexample)
@@ -128,9 +127,25 @@ def _with_verdicts(report: Report, patched: Patched) -> Report:
 def _with_next_step(report: Report, output: Path) -> Report:
     import msgspec  # noqa: PLC0415 - not needed for --help
 
-    # Paths in the patch are those below the source folder.
-    step = f"git -C {report.source} apply {output.resolve()}"
+    step = f"git {apply_words(Path(report.source))} {shlex.quote(str(output.resolve()))}"
     return msgspec.structs.replace(report, next_steps=[step])
+
+
+def apply_words(source: Path) -> str:
+    """Return how git applies a patch whose paths are those below the source folder.
+
+    Below the top of a repository git takes them as paths from the top on, finds that none of them
+    is in the folder, and silently does nothing.
+    """
+    from npufix.reports.sources import Sources  # noqa: PLC0415 - not needed for --help
+
+    folder = source if source.is_dir() else source.parent
+    top, whole = Sources(folder).repository, folder.resolve()
+    if whole == top or not (top / ".git").exists():
+        return f"-C {shlex.quote(str(folder))} apply"
+    below = shlex.quote(whole.relative_to(top).as_posix())
+    at_top = Path.cwd() == top
+    return f"{'' if at_top else f'-C {shlex.quote(str(top))} '}apply --directory={below}"
 
 
 def _show(  # noqa: PLR0913 - what to show and where
@@ -151,6 +166,12 @@ def _show(  # noqa: PLR0913 - what to show and where
     from npufix.reports.terminal import show_problems  # noqa: PLC0415 - not needed for --help
     from npufix.reports.terminal_findings import show_findings  # noqa: PLC0415 - same
 
+    if is_quiet():
+        if output is None and not write:
+            _print_diff(patched.diff)
+        else:
+            say(_summary(report, patched), err=False)
+        return
     out = common.console(stderr=output is None and not write)
     out.print(_summary(report, patched), style="bold")
     if report.findings:
@@ -186,7 +207,8 @@ def _summary(report: Report, patched: Patched) -> str:
 
 
 def _print_diff(diff: str) -> None:
-    if sys.stdout.isatty():
+    # Colours of a terminal in a file are no patch: FORCE_COLOR alone does not bring them there.
+    if colour_is_asked_for() or (sys.stdout.isatty() and coloured() is not False):
         from rich.syntax import Syntax  # noqa: PLC0415 - only on a terminal
 
         text = diff.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from npufix.advisor import completion
 from npufix.advisor.commands import common
+from npufix.advisor.loudness import is_quiet, is_verbose
+from npufix.advisor.speaking import say
 
 if TYPE_CHECKING:
     from npufix.rules.registry import Rule
@@ -33,9 +36,13 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
         rows = [_row(rule) for rule in every_rule()]
         common.print_json(msgspec.json.format(msgspec.json.encode(rows)).decode())
         return
+    if is_quiet():
+        for rule in every_rule():
+            click.echo(f"{rule.id} {rule.name}")
+        return
     from npufix.reports.rule_table import show_rules  # noqa: PLC0415 - same
 
-    show_rules(every_rule(), common.console())
+    show_rules(every_rule(), common.console(), details=is_verbose())
 
 
 def _row(rule: Rule) -> dict[str, object]:
@@ -55,8 +62,14 @@ def _row(rule: Rule) -> dict[str, object]:
     }
 
 
-@command.command("show")
-@click.argument("rule_id")
+@command.command(
+    "show",
+    epilog="""\b
+Examples:
+  npufix rules show NPU101
+  npufix rules show eager-rms-norm""",
+)
+@click.argument("rule_id", shell_complete=completion.rule_ids)
 def show(rule_id: str) -> None:
     """Explain the rule RULE_ID (NPU101, or its name), with its example before and after."""
     from npufix.reports.explain import explain  # noqa: PLC0415 - not needed for --help
@@ -65,7 +78,10 @@ def show(rule_id: str) -> None:
     wanted = rule_id.lower()
     for rule in every_rule():
         if wanted in {rule.id.lower(), rule.name}:
-            explain(rule, common.console())
+            if is_quiet():
+                say(f"{rule.id} {rule.name}: {rule.summary}", err=False)
+            else:
+                explain(rule, common.console(), details=is_verbose())
             return
     known = ", ".join(rule.id for rule in every_rule())
     raise click.UsageError(f"no rule {rule_id}; there are {known}")

@@ -42,7 +42,7 @@ not, 2 if a part of the source could not be read."""
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 even if something new was found.")
 @click.option("--force-exclude", is_flag=True,
               help="Leave out what the configuration excludes even where it is named.")  # fmt: skip
-@output_files.output_option
+@output_files.output_option((*output_files.FORMATS, *output_files.TABLES))
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("-v", "--verbose", is_flag=True, help="Show all conditions and their proofs.")
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
@@ -62,12 +62,13 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
 
     Nothing of the source is executed. --write-baseline accepts all that is found; --baseline then
     fails on new patterns only. What is known is recognised by rule, file, function and code:
-    moved lines and renamed files are not new.
+    moved lines, renamed functions and renamed files are not new.
     """
     if baseline and new_baseline:
         raise click.UsageError("--baseline compares and --write-baseline writes; give one of them")
     outputs = output_files.with_json(outputs, as_json=as_json)
     wanted = _fail_on(failing)
+    from npufix.advisor.run_outputs import of_run  # noqa: PLC0415 - not needed for --help
     from npufix.advisor.source_scan import scan  # noqa: PLC0415 - the rules take a while
     from npufix.advisor.source_tree import read_source_trees, shared_folder  # noqa: PLC0415 - same
 
@@ -83,7 +84,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         _write_baseline(result, tree, new_baseline)
     elif baseline is not None or failing:
         return _gate(result, tree, baseline, wanted, outputs, exit_zero=exit_zero, verbose=verbose)
-    output_files.write(outputs, result.report, tree.root, details=verbose)
+    more = of_run(result, result.report, tree)
+    output_files.write(outputs, result.report, tree.root, details=verbose, of_run=more)
     return common.exit_status(result.report)
 
 

@@ -46,7 +46,7 @@ def attribute(kernels: pd.DataFrame, trace: Trace) -> Attribution:
         return attribute_launches(operators, stacks, launching, trace.calls)
     names = kernels["name"].cat.codes.to_numpy().astype(np.int64)
     starts = kernels["start_ns"].to_numpy()
-    offset, events = _on_device(names, starts, trace.device)
+    offset, events = on_device(names, starts, trace.device)
     moved = offset or 0
     places = trace.device[_PLACE].iloc[events[events >= 0]]
     rows = np.flatnonzero(events >= 0)
@@ -68,7 +68,7 @@ def _moved(host_ops: pd.DataFrame, by: int) -> pd.DataFrame:
     return host_ops.assign(start_ns=host_ops["start_ns"] + by) if by else host_ops
 
 
-def _on_device(
+def on_device(
     names: Integers, starts: Integers, device: pd.DataFrame
 ) -> tuple[int | None, Integers]:
     """Return what to add to a time of the trace to get one of the kernels, None if unknown.

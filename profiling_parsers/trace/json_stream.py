@@ -54,12 +54,14 @@ class EventStream:
 
     ``cut`` is the byte (of the unpacked text) at which a trace stops being readable, ``None`` for
     a complete trace.
-    ``malformed`` counts the events left out before.
+    ``malformed`` counts the events left out before. ``text`` is the last list as it stands in the
+    file, events with commas between them.
     """
 
     def __init__(self, file: IO[bytes], chunk_bytes: int = _CHUNK_BYTES) -> None:
         self.cut: int | None = None
         self.malformed = 0
+        self.text = b""
         self._file = file
         self._chunk_bytes = chunk_bytes
 
@@ -89,20 +91,25 @@ class EventStream:
             events = _EVENTS.decode(b"[" + text + (b"" if at_end else b"]"))
         except _UNDECODABLE:
             return self._decode_scanned(buffer)
+        self.text = text[:-1] if at_end else text
         return events, len(text), at_end
 
     def _decode_scanned(self, buffer: bytes) -> tuple[list[Event], int, bool]:
         events: list[Event] = []
-        used = 0
+        texts: list[bytes] = []
+        used, closed = 0, False
         for start, end in _objects(buffer):
             if end < 0:
-                return events, len(buffer), True
+                used, closed = len(buffer), True
+                break
             try:
                 events.append(_EVENT.decode(buffer[start:end]))
+                texts.append(buffer[start:end])
             except _UNDECODABLE:
                 self.malformed += 1
             used = end
-        return events, used, False
+        self.text = b",".join(texts)
+        return events, used, closed
 
 
 def _last_border(buffer: bytes) -> int:

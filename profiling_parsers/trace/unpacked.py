@@ -28,8 +28,14 @@ class UnpackedFile(io.BufferedReader):
         file = path.open("rb", buffering=0)
         self.packed = file.read(len(_MAGIC)) == _MAGIC
         file.seek(0)
+        self._opened = file
         self._text = _Unpacked(file) if self.packed else file
         super().__init__(self._text, _BLOCK_BYTES)
+
+    @property
+    def bytes_read(self) -> int:
+        """How much of the file, packed as it may be, was read."""
+        return self._opened.tell()
 
     @property
     def damage(self) -> str | None:

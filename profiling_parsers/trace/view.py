@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.profiling_parsers.progress import advanced
 from npufix.profiling_parsers.tables.columns import one_line
 from npufix.profiling_parsers.trace.collector import Collector
 from npufix.profiling_parsers.trace.json_stream import EventStream
@@ -68,9 +69,10 @@ def read_trace(path: Path, kernels: Mapping[str, int] | None) -> Trace:
     """
     rows = Collector(kernels)
     with UnpackedFile(path) as file, _without_garbage_collection():
-        stream = EventStream(file)
+        stream, size = EventStream(file), path.stat().st_size
         for events in stream:
             rows.add(events)
+            advanced(path.name, file.bytes_read, size)
     return _trace(rows, stream.cut, stream.malformed)
 
 

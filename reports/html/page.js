@@ -5,6 +5,13 @@
   const byId = (id) => document.getElementById(id);
   root.classList.add("scripts");
 
+  // What the page says, in the language that it is in now.
+  const t = (text, values = {}) => {
+    const said = root.lang === "zh" ? data.words[text] || text : text;
+    return said.replace(/\{(\w+)\}/g, (_, name) => values[name]);
+  };
+  const redraws = [];
+
   // The same figures as the program prints: three significant digits, us below 0.1 ms.
   const short = (x) => String(Number(x.toPrecision(3)));
   const time = (ns) => {
@@ -49,8 +56,8 @@
       }));
       const count = document.createElement("span");
       count.setAttribute("role", "status");
-      count.textContent = `${shown.length.toLocaleString("en-US")} of ${rows.length.toLocaleString("en-US")}` +
-        (pages > 1 ? `, page ${page + 1} of ${pages}` : "");
+      const numbers = { shown: shown.length.toLocaleString("en-US"), all: rows.length.toLocaleString("en-US"), page: page + 1, pages };
+      count.textContent = t("{shown} of {all}", numbers) + (pages > 1 ? t(", page {page} of {pages}", numbers) : "");
       const turn = (text, step) => {
         const button = document.createElement("button");
         button.type = "button";
@@ -59,7 +66,7 @@
         button.addEventListener("click", () => { page += step; draw(); });
         return button;
       };
-      pager.replaceChildren(...(pages > 1 ? [turn("previous", -1), turn("next", 1)] : []), count);
+      pager.replaceChildren(...(pages > 1 ? [turn(t("previous"), -1), turn(t("next"), 1)] : []), count);
     };
 
     [...table.tHead.rows[0].cells].forEach((head, column) => {
@@ -84,6 +91,7 @@
       draw();
     });
     draw();
+    redraws.push(draw);
   }
 
   // --- findings: the most rewarding first, more on request --------------------------------------
@@ -91,7 +99,8 @@
   const find = byId("find");
   if (find) {
     const cards = [...document.querySelectorAll(".card")];
-    const texts = cards.map((card) => card.textContent.toLowerCase());
+    const said = (card) => [...card.querySelectorAll(".t")].map((part) => `${part.dataset.en} ${part.dataset.zh}`);
+    const texts = cards.map((card) => [card.textContent, ...said(card)].join("\n").toLowerCase());
     const more = byId("more");
     let most = CARDS;
     const draw = () => {
@@ -104,7 +113,7 @@
       });
       const button = document.createElement("button");
       button.type = "button";
-      button.textContent = `show ${hidden.toLocaleString("en-US")} more`;
+      button.textContent = t("show {count} more", { count: hidden.toLocaleString("en-US") });
       button.addEventListener("click", () => { most = Infinity; draw(); });
       more.replaceChildren(...(hidden ? [button] : []));
     };
@@ -117,6 +126,7 @@
     addEventListener("beforeprint", () => { most = Infinity; draw(); });
     draw();
     show();
+    redraws.push(draw);
   }
 
   // --- charts ---------------------------------------------------------------------------------
@@ -147,7 +157,7 @@
       tooltip: { ...base().tooltip, trigger: "axis", axisPointer: { type: "shadow" }, formatter: ([item]) => {
         const row = rows[item.dataIndex];
         const found = marks[item.dataIndex].slice(0, 5).map((n) => `<br>● ${html(named(n))}`).join("");
-        return `<b>${html(row[0])}</b> ${html(row[1])}<br>${time(row[3])} in ${FORMATS.count(row[2])} calls, ${FORMATS.share(row[8])}<br>${html(row[10])}${found}`;
+        return `<b>${html(row[0])}</b> ${html(row[1])}<br>${time(row[3])} ${FORMATS.count(row[2])} ${t("calls")}, ${FORMATS.share(row[8])}<br>${html(row[10])}${found}`;
       } },
       xAxis: { ...axis(), type: "category", data: rows.map((row, i) => `${marks[i].length ? "● " : ""}${printable(row[0])}`), axisLabel: { color: color("--dim"), rotate: 45, formatter: (text) => cut(text, 20), interval: 0 } },
       yAxis: [
@@ -166,18 +176,18 @@
     const types = new Map();
     for (const [type, shapes, path, line, name, calls, total] of data.cells) {
       const kind = types.get(type) || types.set(type, { name: type, value: 0, calls: 0, inner: new Map() }).get(type);
-      const key = shapes || "no shapes recorded";
+      const key = shapes || t("no shapes recorded");
       const shape = kind.inner.get(key) || kind.inner.set(key, { name: key, value: 0, calls: 0, children: [] }).get(key);
-      shape.children.push({ name: path ? `${path}:${line} ${name}` : "no line known", value: total, calls });
+      shape.children.push({ name: path ? `${path}:${line} ${name}` : t("no line known"), value: total, calls });
       for (const part of [kind, shape]) { part.value += total; part.calls += calls; }
     }
     const tree = [...types.values()].map(({ inner, ...kind }) => ({ ...kind, children: [...inner.values()] }));
     return {
       ...base(),
       tooltip: { ...base().tooltip, formatter: ({ treePathInfo: path, data: item }) =>
-        `${path.slice(1).map((part) => html(cut(part.name, 120))).join("<br>")}<br>${time(item.value || 0)}, ${FORMATS.share((item.value || 0) / (data.compute || 1))}${item.calls ? `, ${FORMATS.count(item.calls)} calls` : ""}` },
+        `${path.slice(1).map((part) => html(cut(part.name, 120))).join("<br>")}<br>${time(item.value || 0)}, ${FORMATS.share((item.value || 0) / (data.compute || 1))}${item.calls ? `, ${FORMATS.count(item.calls)} ${t("calls")}` : ""}` },
       series: [{
-        type: "treemap", name: "all", data: tree, leafDepth: 1, roam: false, left: 0, right: 0, top: 0, bottom: 32,
+        type: "treemap", name: t("all"), data: tree, leafDepth: 1, roam: false, left: 0, right: 0, top: 0, bottom: 32,
         label: { formatter: ({ name, value }) => `${cut(printable(name), 60)}\n${time(value)}`, color: "#fff", fontSize: 12, lineHeight: 17, overflow: "truncate" },
         itemStyle: { borderColor: color("--bg"), borderWidth: 1, gapWidth: 1 },
         breadcrumb: { left: 0, itemStyle: { color: color("--card"), borderColor: color("--line"), textStyle: { color: color("--fg") } }, emphasis: { itemStyle: { color: color("--line"), textStyle: { color: color("--fg") } } } },
@@ -191,7 +201,7 @@
     const owned = spans.filter((span) => span[4] >= 0);
     const used = lanes.filter((_, lane) => spans.some((span) => span[0] === lane));
     const place = lanes.map((name) => used.indexOf(name));
-    const names = owned.length ? [...used, "findings"] : used;
+    const names = [...used, ...(owned.length ? ["findings"] : [])].map((lane) => ({ compute: t("compute"), communication: t("communication"), "AI CPU": "AI CPU", findings: t("findings") }[lane]));
     const rows = [
       ...spans.map(([lane, start, ns, label, finding, count]) => [place[lane], start, start + ns, labels[label], finding, count]),
       ...owned.map(([, start, ns, , finding, count]) => [names.length - 1, start, start + ns, data.findings[finding][0], finding, count]),
@@ -202,7 +212,7 @@
       ...base(),
       grid: { left: 110, right: 24, top: 12, bottom: 84 },
       tooltip: { ...base().tooltip, formatter: ({ value: [, start, end, label, finding, count] }) =>
-        `<b>${html(label)}</b>${count > 1 ? ` and ${count - 1} short neighbours` : ""}<br>${time(end - start)} at ${time(start)}${finding >= 0 ? `<br>● ${html(named(finding))}` : ""}` },
+        `<b>${html(label)}</b>${count > 1 ? ` ${t("and {count} short neighbours", { count: count - 1 })}` : ""}<br>${time(end - start)} @ ${time(start)}${finding >= 0 ? `<br>● ${html(named(finding))}` : ""}` },
       xAxis: { ...axis(), type: "value", min: 0, max: length, axisLabel: { color: color("--dim"), formatter: time, hideOverlap: true } },
       yAxis: { ...axis(), type: "category", inverse: true, data: names },
       dataZoom: [{ type: "inside", filterMode: "weakFilter" }, { type: "slider", filterMode: "weakFilter", height: 22, bottom: 14, labelFormatter: time, textStyle: { color: color("--dim") }, borderColor: color("--line") }],
@@ -266,4 +276,22 @@
     for (const id of [...made.keys()]) make(id);
   });
   say();
+
+  const chosen = byId("language");
+  const speak = (language) => {
+    root.lang = language;
+    for (const part of document.querySelectorAll(".t")) part.textContent = part.dataset[language];
+    for (const part of document.querySelectorAll("[data-label-en]")) part.setAttribute("aria-label", language === "zh" ? part.dataset.labelZh : part.dataset.labelEn);
+    chosen.lang = language === "zh" ? "en" : "zh";
+    chosen.textContent = language === "zh" ? "English" : "中文";
+    for (const draw of redraws) draw();
+    for (const id of [...made.keys()]) make(id);
+  };
+  chosen.addEventListener("click", () => {
+    speak(chosen.lang);
+    try { localStorage.setItem("npufix-language", root.lang); } catch { /* not kept */ }
+  });
+  let kept = null;
+  try { kept = localStorage.getItem("npufix-language"); } catch { /* not kept */ }
+  if ((kept === "zh" || kept === "en") && kept !== root.lang) speak(kept);
 })();

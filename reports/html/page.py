@@ -6,20 +6,22 @@ no text can close; a Content-Security-Policy forbids every request.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from npufix.reports import wording
+from npufix.reports import language, wording
 from npufix.reports.encoding import encoded
 from npufix.reports.html.details import Details
 
 if TYPE_CHECKING:
     from npufix.reports.report import Finding, HotLine, HotOperator, HotShape, Report
 
+_SAID = re.compile(r'\bt\("([^"]+)"')
 _ROWS_WITHOUT_SCRIPTS = 100
 """Rows of each table that the page holds as text; scripts show the others."""
 
@@ -39,6 +41,7 @@ def to_html(report: Report, details: Details | None = None) -> str:
             data=_json(_data(report, details)),
             environment=wording.environment_text(report.environment) if report.environment else "",
             few=_ROWS_WITHOUT_SCRIPTS,
+            language=language.current(),
         )
     )
 
@@ -58,7 +61,7 @@ def _environment() -> Environment:
         "signed": wording.signed,
         "percent": lambda share: f"{share:.1%}",
     }
-    made.globals |= {"asset": _asset}
+    made.globals |= {"asset": _asset, "t": _spoken, "label": _label}
     return made
 
 
@@ -72,6 +75,31 @@ def _asset(name: str) -> Markup:
     if "</script" in text or "</style" in text:
         raise AssertionError(f"{name} would end its element")
     return Markup(text)  # noqa: S704 - a file of this package
+
+
+def _spoken(text: str) -> Markup:
+    """Return a text that the switch of the page puts into the other language."""
+    english, chinese = map(wording.plain, language.both(text))
+    if english == chinese:
+        return escape(english)
+    shown = chinese if language.current() == "zh" else english
+    return Markup('<span class="t" data-en="{}" data-zh="{}">{}</span>').format(
+        english, chinese, shown
+    )
+
+
+def _label(text: str) -> Markup:
+    """Return an ``aria-label`` that the switch changes."""
+    english, chinese = language.both(text)
+    shown = chinese if language.current() == "zh" else english
+    return Markup('aria-label="{}" data-label-en="{}" data-label-zh="{}"').format(
+        shown, english, chinese
+    )
+
+
+def _words() -> dict[str, str]:
+    """Return what the scripts say, in Chinese."""
+    return {text: language.both(text)[1] for text in _SAID.findall(_text("page.js"))}
 
 
 def _json(data: object) -> Markup:
@@ -139,6 +167,7 @@ def _data(report: Report, details: Details) -> dict[str, object]:
         "findings": [(f.rule, f.name, f.place) for f in report.findings],
         "marked": _marked(report),
         "compute": report.compute_ns,
+        "words": _words(),
     }
 
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from npufix.rewriters.verdict import Verdict  # noqa: TC001 - msgspec reads the annotation
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 PROBE = "npufix_operands_"
 """The function that the texts of ``Job.probes`` call."""
+
+
+def spelled(path: Path) -> str:
+    """Return a path as text that every process can be sent: a name may hold bytes of no text."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,118 @@
+"""Files written as a whole: all of a list, or none of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from npufix.advisor.loudness import is_quiet
+from npufix.advisor.speaking import say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    Content = str | bytes | Callable[[IO[bytes]], None]
+    """What a file holds, or what writes it piece by piece."""
+
+STDOUT = Path("-")
+_SUMMARY = "GITHUB_STEP_SUMMARY"
+
+
+class OutputError(Exception):
+    """A file that cannot be written; nothing was: ``message`` and ``remedy``."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+
+def is_summary(path: Path) -> bool:
+    """Tell whether a file is the summary of a step of GitHub, which is added to."""
+    name = os.environ.get(_SUMMARY)
+    return bool(name) and path != STDOUT and path.resolve() == Path(str(name)).resolve()
+
+
+def replace_all(contents: Sequence[tuple[Path, Content]]) -> None:
+    """Write all files or none: beside their places first, then all at once.
+
+    Raises:
+        OutputError: one of them cannot be written.
+
+    """
+    staged: list[tuple[Path, Path]] = []
+    appended = [item for item in contents if is_summary(item[0]) or _is_special(item[0])]
+    made = [folder for path, _ in contents if _make_folder(folder := path.parent)]
+    finished = False
+    try:
+        for path, content in contents:
+            if (path, content) not in appended:
+                target = path.resolve()
+                beside = target.with_name(f".{target.name}.{os.getpid()}.npufix")
+                staged.append((beside, target))
+                with naming(path):
+                    _fill(beside, content)
+        for path, content in appended:
+            with naming(path), path.open("ab") as file:
+                file.write(_bytes(path, content))
+        for beside, target in staged:
+            with naming(target):
+                if target.exists():
+                    beside.chmod(target.stat().st_mode & 0o777)
+                beside.replace(target)
+        finished = True
+    finally:
+        for beside, _ in staged:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+        for folder in () if finished else made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def say_written(path: Path | str) -> None:
+    """Say on stderr that a file was written."""
+    if not is_quiet():
+        say(f"Wrote {path}")
+
+
+def _make_folder(folder: Path) -> bool:
+    """Create a folder of tables; the folder above it is there."""
+    if folder.exists():
+        return False
+    with naming(folder):
+        folder.mkdir()
+    return True
+
+
+def _fill(beside: Path, content: Content) -> None:
+    if callable(content):
+        with beside.open("w+b") as file:
+            content(file)
+    else:
+        beside.write_bytes(_bytes(beside, content))
+
+
+def _bytes(path: Path, content: Content) -> bytes:
+    if isinstance(content, str):
+        return content.encode("utf-8", "surrogateescape")
+    if isinstance(content, bytes):
+        return content
+    raise OutputError(f"{path} is no file that this can be written to", "name a file")
+
+
+def _is_special(path: Path) -> bool:
+    """Tell whether nothing can be put in the place of a file: a pipe, ``/dev/stderr``."""
+    return path.exists() and not path.is_file()
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Turn what goes wrong with a file into an ``OutputError`` that names it."""
+    try:
+        yield
+    except OSError as error:
+        message = f"{path}: {error.strerror or error}; no report was written"
+        raise OutputError(message, "name a file that can be written") from error

@@ -1,0 +1,259 @@
+"""Finds the translation of a finished text: by itself, by a template, or part by part.
+
+A template is a text with ``{names}`` for what the program fills in. Every search is linear in the
+text: its fixed parts are looked for from left to right, and nothing is tried twice.
+"""
+
+from __future__ import annotations
+
+import gettext
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.resources import as_file, files
+from string import Formatter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+DOMAINS = ("npufix", "rules")
+LONGEST = 8000
+"""Characters of a text that is looked at; whatever is longer is data, not a message."""
+_LONGEST_IN_PARTS = 3000
+_MOST_PARTS = 60
+_DEEPEST = 5
+_FEW_LETTERS = 6
+_CLEAR = 10
+"""Letters that make a template unlikely to fit a text by chance."""
+_SHORT_CAPTURE = 60
+_FEW_SPACES = 5
+_NUMBER = re.compile(r"-?[\d,.]+(?:e[+-]?\d+)?%?")
+_WORD = re.compile(r"[A-Za-z]+")
+_SEPARATOR = re.compile(r"(\n| -- | — |; |, |: |(?<=[.!?]) | \(|\))")
+_MARKS = {" -- ": "——", " — ": "——", "; ": ";", ", ": ",", ": ": ":", " (": "(", ")": ")", " ": ""}
+_SENTENCE = re.compile(r"[A-Za-z]{2,}.* ")
+_SPOKEN = frozenset(
+    [
+        "unit",
+        "status",
+        "safety",
+        "main",
+        "level",
+        "verdict",
+        "kind",
+        "what",
+        "which",
+        "reason",
+        "basis",
+        "change",
+        "changed",
+        "where",
+        "spent",
+        "waits",
+    ]
+)
+"""Names of placeholders that stand for a single word of ours, not for a name of the user's."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """A message with placeholders, and its translation."""
+
+    literals: tuple[str, ...]
+    """One more than names."""
+    names: tuple[str, ...]
+    translation: tuple[tuple[str, str], ...]
+    """Literal text, and the name of what follows it, "" at the end."""
+
+    @property
+    def weight(self) -> int:
+        """How much of the text is fixed."""
+        return sum(map(len, self.literals))
+
+    @property
+    def letters(self) -> int:
+        """How much of the text is fixed, but for punctuation."""
+        return sum(c.isalpha() for part in self.literals for c in part)
+
+    def match(self, text: str) -> dict[str, str] | None:
+        """Return what the placeholders stand for, ``None`` if the text is another one."""
+        first, *inner, last = self.literals
+        end = len(text) - len(last)
+        if not text.startswith(first) or not text.endswith(last) or end < len(first):
+            return None
+        captures, start = {}, len(first)
+        for name, literal in zip(self.names, inner, strict=False):
+            found = text.find(literal, start, end)
+            if found < 0:
+                return None
+            captures[name] = text[start:found]
+            start = found + len(literal)
+        captures[self.names[-1]] = text[start:end]
+        return captures if all(self._fits(*item) for item in captures.items()) else None
+
+    def _fits(self, name: str, value: str) -> bool:
+        """Tell whether a text is likely what a placeholder stands for, not several things."""
+        if "  " in value:
+            return False
+        if name.rstrip("0123456789") == "n":
+            return _NUMBER.fullmatch(value) is not None
+        several = "; " in value or (": " in value and not self.literals[0].endswith(": "))
+        if several and self.letters < (_CLEAR if self.literals[0] else 2 * _CLEAR):
+            return False
+        if self.literals[0] or self.letters >= _FEW_LETTERS:
+            return True
+        return len(value) <= _SHORT_CAPTURE and value.count(" ") <= _FEW_SPACES
+
+
+def pieces(message: str) -> tuple[tuple[str, str], ...]:
+    """Return the fixed parts of a template, each with the name of what follows it."""
+    return tuple((text, name or "") for text, name, _, _ in Formatter().parse(message))
+
+
+def is_template(message: str) -> bool:
+    """Tell whether a message has placeholders; only extracted f-strings hold braces."""
+    return re.search(r"(?<!\{)\{\w+\}(?!\})", message) is not None
+
+
+def _template(message: str, translation: str) -> Template:
+    parts = pieces(message)
+    names = tuple(name for _, name in parts if name)
+    literals = tuple(text for text, _ in parts)
+    if parts[-1][1]:
+        literals = (*literals, "")
+    return Template(literals, names, pieces(translation))
+
+
+def _key_words(template: Template) -> Iterator[str]:
+    """Yield the words of a template that are whole in every text that fits it."""
+    last = len(template.literals) - 1
+    for number, literal in enumerate(template.literals):
+        for word in _WORD.finditer(literal):
+            opened = number and word.start() == 0
+            closed = number != last and word.end() == len(literal)
+            if not opened and not closed:
+                yield word.group()
+
+
+def _with_what_follows_a_place(messages: Mapping[str, str]) -> dict[str, str]:
+    """Return the messages, and ``no such file`` for ``{path}: no such file``."""
+    found = dict(messages)
+    for one, other in messages.items():
+        place, mark, rest = one.partition("}: ")
+        translated, other_mark, other_rest = other.partition("}:")
+        if mark and other_mark and place == translated and re.fullmatch(r"\{\w+", place):
+            found.setdefault(rest, other_rest)
+    return found
+
+
+class Catalogue:
+    """The messages of one language."""
+
+    def __init__(self, messages: Mapping[str, str]) -> None:
+        """``messages`` is each English text, or template, with its translation."""
+        messages = _with_what_follows_a_place(messages)
+        self._exact = {one: other for one, other in messages.items() if not is_template(one)}
+        for one, other in list(self._exact.items()):
+            # Half a sentence, which the program puts together with another one.
+            self._exact.setdefault(one.strip(" ;,:"), other.strip(";,: "))
+        made = [_template(one, other) for one, other in messages.items() if is_template(one)]
+        self._templates = sorted(made, key=lambda template: -template.weight)
+        seen: dict[str, int] = {}
+        for template in self._templates:
+            for word in set(_key_words(template)):
+                seen[word] = seen.get(word, 0) + 1
+        self._by_word: dict[str, list[int]] = {}
+        for number, template in enumerate(self._templates):
+            # A template without a word of its own is punctuation: texts are taken apart there.
+            if words := sorted(set(_key_words(template)), key=lambda w: (seen[w], w)):
+                self._by_word.setdefault(words[0], []).append(number)
+        self.translate = lru_cache(maxsize=8192)(self._translate)
+
+    def _translate(self, text: str) -> str:
+        body = text.strip()
+        if not body or len(body) > LONGEST or text.isspace():
+            return text
+        start = text.index(body)
+        found = self._whole(body, 0, spoken=True) or self._in_parts(body, 0)
+        return text[:start] + (found or body) + text[start + len(body) :]
+
+    def _whole(self, text: str, depth: int, *, spoken: bool = False) -> str | None:
+        """Return the translation of a text that is a message; of one word only if ``spoken``."""
+        if not spoken and " " not in text:
+            return None
+        return self._as_it_is(text) or self._by_template(text, depth)
+
+    def _as_it_is(self, text: str) -> str | None:
+        if (found := self._exact.get(text)) is not None:
+            return found
+        if text.endswith(".") and (found := self._exact.get(text[:-1])) is not None:
+            return found + "。"
+        if text[:1].isupper() and (found := self._exact.get(text[0].lower() + text[1:])):
+            return found
+        if text[:1].islower() and (found := self._exact.get(text[0].upper() + text[1:])):
+            return found
+        return None
+
+    def _by_template(self, text: str, depth: int) -> str | None:
+        words = dict.fromkeys(_WORD.findall(text))
+        numbers = {n for word in words for n in self._by_word.get(word, ())}
+        for number in sorted(numbers):  # the heaviest first
+            template = self._templates[number]
+            captures = template.match(text)
+            if captures is not None:
+                return self._fill(template, captures, depth)
+        return None
+
+    def _fill(self, template: Template, captures: Mapping[str, str], depth: int) -> str:
+        out = []
+        for literal, name in template.translation:
+            out.append(literal)
+            if name:
+                out.append(self._capture(name, captures[name], depth + 1))
+        return "".join(out)
+
+    def _capture(self, name: str, value: str, depth: int) -> str:
+        body = value.strip()
+        if not body or depth > _DEEPEST:
+            return value
+        spoken = name.rstrip("0123456789") in _SPOKEN
+        found = self._whole(body, depth, spoken=spoken) or self._in_parts(body, depth)
+        if found is None:
+            return value
+        # Chinese has no spaces around what is put in.
+        return found
+
+    def _in_parts(self, text: str, depth: int) -> str | None:
+        """Translate what is a message between separators, the longest runs of parts first."""
+        if len(text) > _LONGEST_IN_PARTS or "  " in text or not _SENTENCE.search(text):
+            return None
+        parts = _SEPARATOR.split(text)
+        if len(parts) == 1 or len(parts) > _MOST_PARTS:
+            return None
+        out: list[str] = []
+        start, known, before = 0, False, True
+        while start < len(parts):
+            for end in range(len(parts), start, -2):
+                piece = "".join(parts[start:end])
+                whole = None if end - start == len(parts) else self._whole(piece, depth)
+                if whole is not None:
+                    break
+            mark = parts[start - 1] if start else ""
+            out += [_MARKS.get(mark, mark) if whole is not None and before else mark]
+            out += [parts[start] if whole is None else whole]
+            known, before = known or whole is not None, whole is not None
+            start = end + 1 if whole is not None else start + 2
+        return "".join(out) if known else None
+
+
+@cache
+def read_catalogue(language: str) -> Catalogue:
+    """Return the catalogue of a language."""
+    messages: dict[str, str] = {}
+    with as_file(files("npufix.reports") / "locale") as folder:
+        for domain in DOMAINS:
+            found = gettext.translation(domain, folder, [language])
+            own: Mapping[str, str] = found._catalog  # type: ignore[attr-defined]  # noqa: SLF001 - templates need all of it
+            messages |= {one: other for one, other in own.items() if one and other}
+    return Catalogue(messages)

@@ -1,0 +1,141 @@
+"""Tables for a spreadsheet: CSV that Excel opens right, and workbooks.
+
+Texts of a dump may begin as a formula does; none of them becomes one.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import io
+from typing import IO, TYPE_CHECKING, Any
+
+from npufix.reports.tables import COUNT, MICROSECONDS, RATIO, SHARE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npufix.reports.tables import Table, Value
+
+# Without it Excel takes the file for one in the code page of the machine.
+_BYTE_ORDER_MARK = "\ufeff"
+_FORMULA = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
+"""What a formula begins with, the wide forms too: some versions take them for the same."""
+_LONGEST_TEXT = 32_000
+"""A cell of Excel holds 32,767 characters; what is longer it spills over other rows."""
+_MOST_ROWS = 1_048_575
+_NARROWEST, _WIDEST = 8, 60
+_ROWS_MEASURED = 200
+_FORMATS = {COUNT: "#,##0", MICROSECONDS: "#,##0.000", SHARE: "0.00%", RATIO: "0%"}
+_LEFT_PLAIN = frozenset({"line", "rank", "step", "device", "number"})
+"""Numbers that name something: nobody groups their digits."""
+
+
+class MissingLibraryError(Exception):
+    """A workbook cannot be written here: ``message`` and ``remedy``."""
+
+    def __init__(self) -> None:
+        self.message = "a workbook needs the package XlsxWriter, which is not installed"
+        self.remedy = "pip install 'npufix[excel]', or write tables with -o csv=FOLDER"
+        super().__init__(self.message)
+
+
+def to_csv(table: Table) -> str:
+    """Return a table as CSV (RFC 4180), with what tells Excel that it is UTF-8."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow([column.name for column in table.columns])
+    writer.writerows([_csv_cell(value) for value in row] for row in table.rows)
+    return _BYTE_ORDER_MARK + out.getvalue()
+
+
+def _csv_cell(value: Value) -> object:
+    if isinstance(value, str):
+        text = _text(value)
+        # A quote in front makes it a text; Excel and LibreOffice do not evaluate it then.
+        return f"'{text}" if text.lstrip(" ")[:1] in _FORMULA and text else text
+    return float(f"{value:.6g}") if isinstance(value, float) and abs(value) < 1 else value
+
+
+def _text(value: str) -> str:
+    """Return a text that a cell can hold: of control characters only the ends of lines stay."""
+    unified = value.replace("\r\n", "\n").replace("\r", "\n")
+    if not unified.isprintable():
+        unified = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in unified)
+    if len(unified) <= _LONGEST_TEXT:
+        return unified
+    return f"{unified[:_LONGEST_TEXT]} ... ({len(unified):,} characters)"
+
+
+def check_workbook() -> None:
+    """Raise ``MissingLibraryError`` if no workbook can be written here."""
+    try:
+        import xlsxwriter  # noqa: F401, PLC0415 - optional, and only for this format
+    except ImportError as error:
+        raise MissingLibraryError from error
+
+
+def write_workbook(tables: Sequence[Table], title: str, file: IO[bytes]) -> None:
+    """Write tables as a workbook, a sheet each.
+
+    Raises:
+        MissingLibraryError: XlsxWriter is not installed.
+
+    """
+    check_workbook()
+    import xlsxwriter  # noqa: PLC0415 - optional, and only for this format
+
+    options = {
+        "in_memory": False,
+        "constant_memory": True,
+        "strings_to_formulas": False,
+        "strings_to_numbers": False,
+        "strings_to_urls": False,
+        "nan_inf_to_errors": True,
+    }
+    # It is packed as a whole at the end, into what can seek.
+    packed = io.BytesIO()
+    book = xlsxwriter.Workbook(packed, options)
+    # The same report is the same file, whenever it is written.
+    book.set_properties({"title": _text(title)[:255], "created": dt.datetime(2000, 1, 1)})  # noqa: DTZ001 - as Excel has it
+    header = book.add_format({"bold": True, "bottom": 1, "valign": "top"})
+    formats = {kind: book.add_format({"num_format": text}) for kind, text in _FORMATS.items()}
+    for table in tables:
+        _write_sheet(book.add_worksheet(table.name), table, header, formats)
+    book.close()
+    file.write(packed.getbuffer())
+
+
+def _write_sheet(sheet: Any, table: Table, header: object, formats: dict[str, object]) -> None:  # noqa: ANN401 - the library has no types
+    rows = table.rows[:_MOST_ROWS]
+    sheet.freeze_panes(1, 0)
+    sheet.autofilter(0, 0, len(rows), len(table.columns) - 1)
+    for number, column in enumerate(table.columns):
+        sheet.set_column(number, number, _width(table, number))
+        sheet.write_string(0, number, column.name, header)
+    shown = [
+        formats.get(column.kind) if column.name not in _LEFT_PLAIN else None
+        for column in table.columns
+    ]
+    for place, row in enumerate(rows, 1):
+        for number, value in enumerate(row):
+            if isinstance(value, str):
+                if value:
+                    sheet.write_string(place, number, _text(value))
+            elif value is not None:
+                sheet.write_number(place, number, value, shown[number])
+
+
+def _width(table: Table, number: int) -> float:
+    """Return the width of a column, in characters, by its header and its first rows."""
+    texts = [_shown(row[number]) for row in table.rows[:_ROWS_MEASURED]]
+    longest = max((len(line) for text in texts for line in text.split("\n")[:5]), default=0)
+    # The arrow of the filter covers the end of the header.
+    header = len(table.columns[number].name) + 3
+    return min(_WIDEST, max(_NARROWEST, longest + 1, header))
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, float):
+        return f"{value:,.3f}"
+    return "" if value is None else str(value)[: _WIDEST + 1]

@@ -1,0 +1,85 @@
+"""``--lang zh``: reports, help and errors are Chinese, 80 columns wide; JSON stays as it is."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from npufix.advisor import cli
+from npufix.reports.language import layout
+
+ROOT = Path(__file__).parents[2]
+DUMP = next((ROOT / "examples" / "dump").glob("*_ascend_pt"))
+SOURCE = ROOT / "examples" / "bert_like"
+_CHINESE = re.compile(r"[\u4e00-\u9fff]")
+_SENTENCE = re.compile(r"(?:\b[a-z]{2,}\b ){4}")
+
+
+@pytest.fixture
+def npufix(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # noqa: ANN201
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["npufix", *words])
+        monkeypatch.setenv("COLUMNS", "80")
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return call
+
+
+@pytest.mark.parametrize("words", [("--lang", "zh", "-h"), ("diagnose", "-h", "--lang=zh")])
+def test_help(npufix, words) -> None:  # noqa: ANN001
+    status, out, _ = npufix(*words)
+    assert status == 0
+    assert "用法:" in out
+    assert "显示本帮助并退出。" in out
+    for line in out.splitlines():
+        assert layout.width(line) <= 80 or line.startswith("    npufix ")
+        assert _CHINESE.search(line) or not _SENTENCE.search(line), line
+
+
+def test_errors(npufix) -> None:  # noqa: ANN001
+    status, _, err = npufix("--lang", "zh", "diagnose", "/no/such/dump")
+    assert status == 2
+    assert "/no/such/dump:没有这个文件或目录" in err
+    status, _, err = npufix("--lang", "zh", "diagnose", "--frob")
+    assert status == 2
+    assert "错误:没有选项 '--frob'" in err
+
+
+def test_the_environment_chooses(npufix, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN001
+    monkeypatch.setenv("NPUFIX_LANG", "zh")
+    assert "NPU101  有条件  用小算子写出的 RMSNorm" in npufix("rules")[1]
+    assert "RMSNorm written out" in npufix("--lang", "en", "rules")[1]
+
+
+def test_json_is_the_same_in_every_language(npufix) -> None:  # noqa: ANN001
+    english, chinese = npufix("rules", "--json")[1], npufix("rules", "--json", "--lang", "zh")[1]
+    assert json.loads(english) == json.loads(chinese)
+
+
+def test_a_report(npufix, tmp_path: Path) -> None:  # noqa: ANN001
+    file, data = tmp_path / "report.md", tmp_path / "report.json"
+    status, out, _ = npufix(
+        "diagnose", str(DUMP), "--source", str(SOURCE), "--lang", "zh", "-o", str(file),
+        "-o", str(data),
+    )  # fmt: skip
+    assert status == 0
+    assert re.match(r"\d+ 个问题:可节省约", out)
+    shown = [line for line in out.splitlines() if not line.startswith("下一步")]
+    assert max(map(layout.width, shown)) <= 80
+    english = [
+        line for line in [*shown, *file.read_text("utf-8").splitlines()]
+        if _SENTENCE.search(line) and "#" not in line
+        and not line.startswith(("仿真", "come", "- **仿真"))  # what the dump says of itself
+    ]  # fmt: skip
+    assert not english
+    # What is said in code stays: the suggestion is the one of the JSON.
+    finding = next(f for f in json.loads(data.read_text("utf-8"))["findings"] if f["replacement"])
+    assert f"+ {finding['replacement']}" in out
+    assert not _CHINESE.search(data.read_text("utf-8"))

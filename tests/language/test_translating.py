@@ -1,0 +1,125 @@
+"""Finished texts find their translation; names, code and hostile texts stay as they are."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import pytest
+
+from npufix.reports import language
+from npufix.reports.language import layout, tr
+from npufix.reports.language.catalogue import Catalogue
+
+SMALL = Catalogue(
+    {
+        "{n} findings": "{n} 个问题",
+        "{counted}: {interval} can be saved{step}.": "{counted}:可节省{interval}{step}。",
+        "about {low} to {high}": "约 {low} 到 {high}",
+        "{what} can be saved": "{what}可以节省",
+        "free": "空闲",
+        "idle": "空闲",
+        "the code is gone": "代码已不在",
+        "{path} cannot be read": "无法读取 {path}",
+        "the {unit} is long": "该{unit}很长",
+    }
+)
+
+
+def test_parts_of_a_text_are_translated_where_they_are_messages() -> None:
+    text = "3 findings: about 1 ms to 2 ms can be saved."
+    assert SMALL.translate(text) == "3 个问题:可节省约 1 ms 到 2 ms。"
+
+
+def test_a_name_that_is_a_word_of_ours_stays() -> None:
+    assert SMALL.translate("free cannot be read") == "无法读取 free"
+    assert SMALL.translate("the idle is long") == "该空闲很长"
+
+
+def test_several_texts_in_one_line_are_translated_each() -> None:
+    text = "idle.py; the code is gone; x.py cannot be read"
+    assert SMALL.translate(text) == "idle.py; 代码已不在;无法读取 x.py"
+
+
+@pytest.mark.parametrize(
+    "code", ["x = free(y, idle)", "for n in findings:", "   + return x", "aten::add_; Mul; Cast"]
+)
+def test_code_stays(code: str) -> None:
+    assert SMALL.translate(code) == code
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x" * 100_000,
+        "about " * 20_000,
+        "a to b; " * 900,
+        "3 findings: about " * 400 + "can be saved.",
+        "(" * 2_000,
+        "{n} findings{",
+        "\x00\x1b[31m cannot be read",
+        "",
+    ],
+)
+def test_hostile_texts_take_no_time(text: str, chinese: None) -> None:
+    del chinese
+    start = perf_counter()
+    SMALL.translate(text)
+    tr(text)
+    assert perf_counter() - start < 2
+
+
+def test_real_sentences(chinese: None) -> None:
+    del chinese
+    said = tr("18 findings: about 21.5 ms can be saved of a 25.8 ms step.")
+    assert said == "18 个问题:可节省约 21.5 ms(每步 25.8 ms)。"
+    assert tr("value-fits-dtype: proven in every recorded call") == (
+        "value-fits-dtype:由每次采集到的调用证明"
+    )
+    assert tr("NonZero, IndexPutV2, TensorMove") == "NonZero, IndexPutV2, TensorMove"
+
+
+def test_both_languages_at_once() -> None:
+    english, chinese_text = language.both("No known slow pattern in this source.")
+    assert english == "No known slow pattern in this source."
+    assert chinese_text == "源码中没有已知的慢写法。"
+    assert language.current() == "en"
+
+
+@pytest.mark.parametrize(
+    ("environ", "wanted"),
+    [
+        ({}, "en"),
+        ({"LANG": "zh_CN.UTF-8"}, "zh"),
+        ({"LC_ALL": "C", "LANG": "zh_CN.UTF-8"}, "en"),
+        ({"LC_MESSAGES": "zh_TW", "LANG": "de_DE"}, "zh"),
+        ({"NPUFIX_LANG": "en", "LC_ALL": "zh_CN.UTF-8"}, "en"),
+        ({"NPUFIX_LANG": "zh"}, "zh"),
+    ],
+)
+def test_the_environment_says_which_language(environ: dict[str, str], wanted: str) -> None:
+    assert language.from_environment(environ) == wanted
+
+
+def test_wide_characters_are_two_columns() -> None:
+    assert layout.width("算子 Mul") == 8
+    assert layout.pad("算子", 6, right=True) == "  算子"
+    text = "每个 query 至少能看到一个 key,其余的被屏蔽;torch_npu.npu_fusion_attention(query)"
+    lines = layout.wrapped(text, 20)
+    assert all(layout.width(line) <= 20 for line in lines if " " in line)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert not any(line.startswith((",", ";", "。")) for line in lines)
+
+
+def test_markdown_keeps_code_and_tables(chinese: None) -> None:
+    del chinese
+    lines = [
+        "## Hot operators",
+        "| computing | 1 ms |",
+        "```diff",
+        "## Hot operators",
+        "```",
+        "| `free` |",
+    ]
+    assert list(language.markdown(lines)) == [
+        "## 热点算子", "| 计算 | 1 ms |", "```diff", "## Hot operators", "```", "| `free` |",
+    ]  # fmt: skip
