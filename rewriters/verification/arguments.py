@@ -173,7 +173,8 @@ def tensors(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] =
         # Between heads, what is added to the scores; elsewhere, what selects.
         added = [Tensor(s.shape, "additive") for s in floats[:1]]
         order = [added, floats[:1], bools, floats[1:2], ints[:6]]
-        order = order if len(base) == _HEADS else [bools, floats[:2], ints[:6]]
+        if len(base) != _HEADS:
+            order = [bools[:2], _for_scores(base), bools[2:], floats[:2], ints[:6]]
     elif re.search(INTEGER_TENSOR, name):
         order = [ints, floats[:2]]
     elif re.search(_UNIT_TENSOR, name):
@@ -218,6 +219,14 @@ def _masks(name: str, base: tuple[int, ...]) -> list[Tensor]:
     if re.search(MASK, name) and len(base) == _HEADS:
         shapes.insert(0, _between_positions(base))
     return [Tensor(s, "bool") for s in _distinct(shapes)]
+
+
+def _for_scores(base: tuple[int, ...]) -> list[Tensor]:
+    """Return masks of the scores that attention makes of (batch, positions, width)."""
+    if len(base) != _HEADS - 1:
+        return []
+    shape = (base[0], 1, base[1], base[1])
+    return [Tensor(shape, "additive"), Tensor(shape, "bool")]
 
 
 def _between_positions(base: tuple[int, ...]) -> tuple[int, ...]:
@@ -307,8 +316,8 @@ def guesses(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] =
     made = tensors(parameter, base, widths)
     objects = _objects(parameter)
     if objects:
-        module = re.search(_MODULE_ANNOTATION, parameter.annotation)
-        return objects if module else [*objects, *made]
+        doubtful = re.search(_MODEL, parameter.name) and not parameter.annotation
+        return [*objects, *made] if doubtful else objects
     if isinstance(parameter.default, tuple) and parameter.default:
         # One more of the same kind: the ks of an accuracy, the axes of a mean.
         last = parameter.default[-1]

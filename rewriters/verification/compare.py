@@ -25,7 +25,7 @@ from npufix.rewriters.verification.excuses import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import TypeAlias
 
     from npufix.rewriters.verification.observe import Observation
@@ -112,16 +112,8 @@ class Judge:
             if type(before) is not type(after) or before != after:
                 this, that = _apart(before, after)
                 differs(f"{name} is {this} in the original, {that} in the patched code", name)
-        for name in original.aliases.keys() | patched.aliases.keys():
-            mine, theirs = original.aliases.get(name), patched.aliases.get(name)
-            left, right = original.tensors.get(name), patched.tensors.get(name)
-            both = left is not None and right is not None and left.shape == right.shape
-            if both and mine != theirs:
-                differs(
-                    f"{name} shares memory with {_names(mine)} in the original, "
-                    f"with {_names(theirs)} in the patched code",
-                    f"memory of {name}",
-                )
+        for text, name in _of_memory(original, patched):
+            differs(text, f"memory of {name}")
         # Of an empty result, a gradient of zeros is as good as none.
         results = [t for n, t in original.tensors.items() if n.startswith("result")]
         empty = bool(results) and not any(t is not None and t.numel() for t in results)
@@ -233,6 +225,24 @@ def accepted(triple: Triple, earned: float) -> torch.Tensor:
 def _real(value: torch.Tensor) -> torch.Tensor:
     """Return complex numbers as pairs, which are compared like other numbers."""
     return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+
+
+def _of_memory(original: Observation, patched: Observation) -> Iterator[tuple[str, str]]:
+    """Yield what differs in who holds which memory, and whose it is."""
+    for name in original.aliases.keys() | patched.aliases.keys():
+        mine, theirs = original.aliases.get(name), patched.aliases.get(name)
+        left, right = original.tensors.get(name), patched.tensors.get(name)
+        both = left is not None and right is not None and left.shape == right.shape
+        if both and mine != theirs:
+            yield (
+                (
+                    f"{name} shares memory with {_names(mine)} in the original, "
+                    f"with {_names(theirs)} in the patched code"
+                ),
+                name,
+            )
+    for name in sorted(patched.replaced & original.changed - original.replaced):
+        yield f"{name} is written into by the original, the patched code replaces it", name
 
 
 def _apart(before: object, after: object) -> tuple[str, str]:

@@ -61,8 +61,9 @@ _WANTS_FLOATS = (
     r"(?i)expected scalar type|(found|output|support) dtype|not implemented for '(Long|Int)"
 )
 _WANTS_DIMENSIONS = (
-    r"must be \d-?D\b|[Dd]imension out of range|number of (subscripts|dimensions)|too many indices"
-    r"|(not enough|too many) values to unpack|tuple index out of range|(expected|got) \d-?D\b"
+    r"must be (a )?\d-?D\b|[Dd]imension out of range|number of (subscripts|dimensions)"
+    r"|too many indices|(not enough|too many) values to unpack|tuple index out of range"
+    r"|(expected|got) \d-?D\b"
 )
 NO_MEMORY = r"MemoryError|can't allocate memory|OutOfMemory"
 
@@ -117,27 +118,26 @@ def compare(
 
 
 def _sort_out(run: Run, flat: list[tuple[Compared, Observation]], compared: list[Compared]) -> None:
-    """Tell what is refused for a missing dimension from what the changed code must take."""
-    known = list(compared)
-    for one, after in flat:
-        if not run.job.recorded and any(_has_more_dimensions(c, one) for c in known):
-            run.refused.append(Refusal(one, after.error))
-        else:
-            run.judge.add(one.label, one.case.size, one.original, after, None)
-            compared.append(one)
-
-
-def _has_more_dimensions(one: Compared, other: Compared) -> bool:
-    """Say whether a call is of the same kind with more dimensions: the other only happens to work.
+    """Tell what is refused for the number of its dimensions from what the changed code must take.
 
     ``(hidden * mask[..., None]).sum(1)`` is meant for a batch of sequences, and takes less.
     """
-    ranks, fewer = (
-        {n: len(s.shape) for n, s in c.case.assignment.specs.items() if isinstance(s, Tensor)}
-        for c in (one, other)
-    )
-    alike = ranks.keys() == fewer.keys() and all(fewer[n] <= rank for n, rank in ranks.items())
-    return alike and ranks != fewer
+    known = [_ranks(c) for c in compared]
+    for one, after in flat:
+        ranks = _ranks(one)
+        other = [] if ranks in known else [r for r in known if r.keys() == ranks.keys()]
+        if run.job.recorded or not other:
+            run.judge.add(one.label, one.case.size, one.original, after, None)
+            compared.append(one)
+        elif any(all(n <= more[name] for name, n in ranks.items()) for more in other):
+            run.refused.append(Refusal(one, after.error))
+        else:
+            run.not_taken = run.not_taken or Refusal(one, after.error)
+
+
+def _ranks(one: Compared) -> dict[str, int]:
+    specs = one.case.assignment.specs.items()
+    return {name: len(s.shape) for name, s in specs if isinstance(s, Tensor)}
 
 
 def _with_training(

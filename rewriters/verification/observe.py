@@ -65,6 +65,8 @@ class Observation:
     numbers is its own affair."""
     aliases: dict[str, frozenset[str]] = field(default_factory=dict)
     """For each result, the arguments, attributes and results that it shares memory with."""
+    replaced: set[str] = field(default_factory=set)
+    """Parameters and buffers that are other tensors than before: who else holds one has the old."""
     trains: bool = False
     """Whether a gradient reaches a parameter."""
     drawn: int = 0
@@ -81,6 +83,23 @@ class Observation:
         values = (*self.tensors.items(), *self.plain.items())
         results = [n for n, v in values if n.startswith("result") and v is not None]
         return bool(results or self.changed)
+
+    def trained(
+        self,
+        prepared: Prepared,
+        passed: Mapping[str, object],
+        weights: Mapping[str, torch.Tensor],
+        steps: int,
+        oracle_of: torch.dtype | None,
+    ) -> None:
+        """Take optimiser steps, and note what they come to."""
+        with nullcontext() if oracle_of is None else float64(oracle_of):
+            outcome = attempt(
+                lambda: train(prepared.call, passed, weights, steps), patience(CALL_S)
+            )
+        self.error, self.kind = outcome.error, outcome.kind
+        self.stage = "call" if outcome.error else ""
+        self.tensors |= dict(outcome.value or {})  # type: ignore[call-overload]
 
     def raised(self) -> Observation:
         """Return it, or raise what the call has raised."""
@@ -162,6 +181,7 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
         if isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
     }
     before = _snapshot(passed, inside)
+    held = {name: _memory(value) for name, value in inside.items()}
     seed_everything(seed)
     forget_launches()
     mode = nullcontext() if oracle_of is None else float64(oracle_of)
@@ -184,6 +204,8 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
         ] = value  # type: ignore[assignment]
     registered = prepared.registered()
     seen.plain["parameters and buffers"] = registered
+    own = {name.removesuffix(" (saved)") for name in registered}
+    seen.replaced = {n for n in own if _memory(after_state.get(n)) != held.get(n)}
     come_and_gone = sorted(after_state.keys() ^ inside.keys())
     seen.plain["attributes that the call makes or removes"] = tuple(come_and_gone)
     seen.idle = (inside.keys() & after_state.keys()) - set(registered) - seen.changed
@@ -193,11 +215,7 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
         _propagate(seen, results, wanted)
         seen.trains = any(seen.tensors.get(f"gradient of {name}") is not None for name in weights)
         if steps and not seen.error:
-            with nullcontext() if oracle_of is None else float64(oracle_of):
-                outcome = attempt(lambda: train(prepared.call, passed, weights, steps), seconds)
-            seen.error, seen.kind = outcome.error, outcome.kind
-            seen.stage = "call" if outcome.error else ""
-            seen.tensors |= dict(outcome.value or {})  # type: ignore[call-overload]
+            seen.trained(prepared, passed, weights, steps, oracle_of)
     return seen
 
 

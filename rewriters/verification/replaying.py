@@ -111,6 +111,7 @@ def observe(  # noqa: PLR0913
             else v
             for k, v in arguments.items()
         }
+    held = {n: v.data_ptr() for n, v in state_of(made).items() if isinstance(v, torch.Tensor)}
     seed_everything(seed)
     with torch.set_grad_enabled(gradients != "none"):
         try:
@@ -121,6 +122,11 @@ def observe(  # noqa: PLR0913
     after |= state_of(made)
     after |= modules_in(passed)
     seen = dict(results)
+    seen |= {
+        f"memory of {name}": "as before" if v.data_ptr() == held[name] else "another"
+        for name, v in state_of(made).items()
+        if name in held and isinstance(v, torch.Tensor)
+    }
     seen |= {f"{name} after the call": value for name, value in after.items()}
     tensors = {n: v for n, v in {**after, **results}.items() if isinstance(v, torch.Tensor)}
     for name, value in results.items():

@@ -57,6 +57,8 @@ class Run:
     without_init: bool = False
     refused: list[Refusal] = field(default_factory=list)
     """Cases of shapes that the original takes and an operator does not."""
+    not_taken: Refusal | None = None
+    """A case of more dimensions than others, which the original takes and the changed code not."""
     absent: str = ""
     """What the device has not run, though the host does."""
     launches: Launches | None = None

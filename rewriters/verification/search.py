@@ -20,6 +20,7 @@ from npufix.rewriters.verification.arguments import (
     guessed,
     guesses,
     is_default,
+    tensors,
 )
 from npufix.rewriters.verification.attempt import attempt
 from npufix.rewriters.verification.bases import bases_of, widths_of
@@ -301,7 +302,10 @@ def _combinations(
 
     def tries(p: Parameter, base: tuple[int, ...]) -> list[Spec]:
         if forced and p.name in forced:
-            return [forced[p.name]]
+            return [
+                *(tensors(p, base, widths) if _is_something(p, forced[p.name]) else ()),
+                forced[p.name],
+            ]
         made = known[p.name] or guesses(p, base, widths)
         told: list[Spec] = [Value(v) for v in hints.get(p.name, ())]
         at = 1 if p.has_default else 0
@@ -312,6 +316,14 @@ def _combinations(
         for rank, options in enumerate(table[: cost + 1]):
             for chosen in _split(wanted, options, cost - rank):
                 yield {p.name: s for p, s in zip(wanted, chosen, strict=True)}
+
+
+def _is_something(parameter: Parameter, spec: Spec) -> bool:
+    """Say whether an argument has to be there, and is a number only as nothing is known of it.
+
+    A number that is added to all scores in place of a mask changes nothing.
+    """
+    return parameter.default is None and spec == Value(WIDTH)
 
 
 def _configured(parameter: Parameter, target: Target, tree: ast.Module) -> list[Spec]:
@@ -359,7 +371,13 @@ def _far_fetched(specs: Mapping[str, Spec]) -> bool:
 
 
 def _look(specs: Mapping[str, Spec]) -> tuple[object, ...]:
-    """Return what makes assignments different enough: ranks, kinds and plain values."""
+    """Return what makes assignments different enough: ranks, kinds and plain values.
+
+    What can be added to scores is not meant to select, though a bool can be added as well.
+    """
     return tuple(
-        (len(s.shape), s.kind) if isinstance(s, Tensor) else str(s) for s in specs.values()
+        (len(s.shape), "additive" if s.kind == "bool" else s.kind)
+        if isinstance(s, Tensor)
+        else str(s)
+        for s in specs.values()
     )

@@ -111,6 +111,12 @@ def _verify(run: Run) -> Verdict:
     _decide(run, original, patched, compared)
     if run.judge.differences:
         raise _refuted(run, original, patched, compared, keeps)
+    if run.not_taken is not None:
+        one, why = run.not_taken
+        raise NotVerifiedError(
+            f"the changed code does not take {one.case}, which the original does: {why}; "
+            "with other numbers of dimensions the two agree"
+        )
     _require_reached(run, patched, compared, found.assignments)
     if job.portable:
         _check_portable(run, original, compared)
