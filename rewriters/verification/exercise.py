@@ -19,7 +19,9 @@ def exercised(value: object) -> object:
     parameters = [p for group in value.param_groups for p in group["params"]]
     for step in range(_STEPS):
         for number, p in enumerate(parameters):
-            drawn = torch.randn(p.shape, generator=generator("gradient", step, number))
+            # Whole numbers: in float64 others would be drawn, and judged by those.
+            whole = torch.randint(-64, 65, p.shape, generator=generator("gradient", step, number))
+            drawn = whole / 32
             gradient = drawn.to(p.dtype).to(p.device)
             if p.grad is None:
                 p.grad = gradient
