@@ -218,10 +218,11 @@ def print_largest(left: Any, right: Any) -> None:  # noqa: ANN401
 
 def show(original: dict[str, Any], changed: dict[str, Any], what: str, least: float) -> int:
     """Print what differs; return 1 if something does."""
-    names = [what] if what in original or what in changed else [*{**original, **changed}]
-    if "the call raises" in changed and "the call raises" not in original:
-        names = ["the call raises"]
-    names = [n for n in names if differs(original.get(n), changed.get(n), least)]
+    raises = "the call raises" in changed and "the call raises" not in original
+    first = "the call raises" if raises else what
+    every = [*{**original, **changed}]
+    found = [n for n in every if differs(original.get(n), changed.get(n), least)]
+    names = [first] if first in found else found
     for name in names:
         print(name)  # noqa: T201
         for version, seen in (("original", original), ("changed", changed)):

@@ -277,3 +277,16 @@ def test_a_refuted_change_comes_as_a_program(
     with pytest.raises(SystemExit) as end:
         runpy.run_path(str(program), run_name="__main__")
     assert end.value.code == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are texts there")
+def test_a_file_name_that_is_no_text_is_patched(inside: Npufix, tmp_path: Path) -> None:
+    source, out = tmp_path / "src", tmp_path / "npufix.patch"
+    source.mkdir()
+    file = source / os.fsdecode(b"silu\xff.py")
+    file.write_text("import torch\n\n\ndef f(x: torch.Tensor):\n    return x * torch.sigmoid(x)\n")
+    done = inside("patch", "--source", source, "-o", out)
+    assert done.returncode == 0, done.stderr
+    git = shutil.which("git") or "git"
+    subprocess.run([git, "apply", out], cwd=source, check=True)
+    assert "silu(x)" in file.read_text()

@@ -60,3 +60,14 @@ def test_what_is_kept_from_the_first_call_is_seen_in_the_second(tmp_path: Path) 
     )
     assert (done.returncode, done.stderr) == (1, "")
     assert "result in step 2" in done.stdout
+
+
+@pytest.mark.parametrize(("what", "said"), [("result", "result"), ("later", "result")])
+def test_a_program_shows_what_differs_where_it_runs(
+    capsys: pytest.CaptureFixture[str], what: str, said: str
+) -> None:
+    from npufix.rewriters.verification.replaying import show
+
+    assert show({"result": 1, "other": 2}, {"result": 3, "other": 2}, what, 0.0) == 1
+    assert capsys.readouterr().out.startswith(f"{said}\n")
+    assert show({"result": 1}, {"result": 1}, what, 0.0) == 0
