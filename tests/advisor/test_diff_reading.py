@@ -124,7 +124,7 @@ def test_what_git_writes_is_read(tmp_path: Path) -> None:
         found = from_patch(data, "the diff", tmp_path)
         assert {f.name.rpartition("/")[2] for f in found.files} >= {"windows.py", "no end.py"}
         assert [(f.name, f.changed) for f in found.new] == [("pkg/new.py", "n = 1\n")]
-        assert found.deleted == ("pkg/gone.py",)
+        assert [(f.name, f.original) for f in found.deleted] == [("pkg/gone.py", "g = 1\n")]
         texts = {f.changed.encode(): f.original.encode() for f in found.files}
         old = [before[n] for n in before if n in after] + [before["pkg/moved.py"]]
         assert texts == dict(zip(after.values(), old, strict=True))

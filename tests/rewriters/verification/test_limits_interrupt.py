@@ -14,6 +14,14 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 CODE = "def f(x):\n    while x is not None:\n        pass\n    return x * 2\n"
 
+# A shell starts what runs in its background with interrupts ignored.
+AS_IN_A_TERMINAL = """
+import signal
+from npufix.advisor.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_nothing_is_left_of_an_interrupted_verification(
@@ -25,7 +33,7 @@ def test_nothing_is_left_of_an_interrupted_verification(
     before, after = tmp_path / "before.py", tmp_path / "after.py"
     before.write_text(CODE)
     after.write_text(CODE.replace("x * 2", "x + x"))
-    command = [sys.executable, "-m", "npufix.advisor", "verify", str(after)]
+    command = [sys.executable, "-c", AS_IN_A_TERMINAL, "verify", str(after)]
     command += ["--against", str(before), "--on", "reference", "--no-cache"]
     running = subprocess.Popen(
         command,
