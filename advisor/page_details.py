@@ -33,20 +33,20 @@ _LONGEST_LINE = 400
 
 
 def page_of(diagnosis: Diagnosis, report: Report, tree: SourceTree | None) -> str:
-    """Return a diagnosis as HTML; ``report`` may say more of its findings than it does itself."""
-    return to_html(report, page_details(diagnosis, tree))
+    """Return a diagnosis as HTML; ``report`` may hold other findings: those of a patch."""
+    return to_html(report, page_details(diagnosis, report, tree))
 
 
-def page_details(diagnosis: Diagnosis, tree: SourceTree | None) -> Details:
+def page_details(diagnosis: Diagnosis, report: Report, tree: SourceTree | None) -> Details:
     """Return what the page of a diagnosis shows beside its report."""
     evidence = diagnosis.evidence
     if evidence is None:
-        return Details(sources=_sources({}, diagnosis.report.findings, tree))
+        return Details(sources=_sources({}, report.findings, tree))
     costs = _costs(evidence)
     return Details(
         cells=_cells(costs),
-        timeline=_timeline(evidence, _numbered(diagnosis.found, diagnosis.report.findings)),
-        sources=_sources(_by_line(costs), diagnosis.report.findings, tree),
+        timeline=_timeline(evidence, _numbered(diagnosis.found, report.findings)),
+        sources=_sources(_by_line(costs), report.findings, tree),
     )
 
 

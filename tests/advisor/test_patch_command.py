@@ -64,8 +64,8 @@ def test_the_patch_applies_and_the_program_trains_to_the_same_losses(
     npufix: Npufix, inside: Npufix, example: Path, tmp_path: Path
 ) -> None:
     before = losses(example)
-    report = tmp_path / "report.json"
-    out = ("-o", tmp_path / "npufix.patch", "--report", report)
+    report, page = tmp_path / "report.json", tmp_path / "report.html"
+    out = ("-o", tmp_path / "npufix.patch", "--report", report, "--report", page)
     done = npufix("patch", DUMP, "--source", example, *out)
     assert done.returncode == 0
     findings = json.loads(report.read_text(encoding="utf-8"))["findings"]
@@ -78,6 +78,7 @@ def test_the_patch_applies_and_the_program_trains_to_the_same_losses(
     assert all(f["verdict"]["cases"] > 0 and f["verdict"]["measures"] for f in written)
     norm = next(f for f in written if f["rule"] == "NPU101")
     assert "npu_rms_norm" in norm["verdict"]["ground"]
+    assert page.read_text(encoding="utf-8").count('class="verdict equivalent"') == len(written)
     git = shutil.which("git")
     assert git
     subprocess.run([git, "init", "-q", example], check=True)

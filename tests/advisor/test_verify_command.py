@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     Npufix = Callable[..., subprocess.CompletedProcess[str]]
 
 pytest.importorskip("torch", reason="torch is needed to verify changes")
+pytestmark = pytest.mark.xdist_group("verify command")  # they share one dear fixture
 GIT = shutil.which("git") or ""
 SCALED = (
     MODEL[MODEL.index("import torch\n") : MODEL.index("class RMSNorm")]

@@ -55,7 +55,7 @@ def browser() -> Iterator[Browser]:
 def demo() -> tuple[Report, str]:
     tree = read_source_tree(ROOT / "examples" / "bert_like")
     found = diagnose(ROOT / "examples" / "dump", tree, Options(top=1000))
-    return found.report, to_html(found.report, page_details(found, tree))
+    return found.report, to_html(found.report, page_details(found, found.report, tree))
 
 
 class Opened:
@@ -227,7 +227,7 @@ def test_a_real_dump_is_drawn(browser: Browser, tmp_path: Path, name: str) -> No
     if not (DUMPS / name).exists():
         pytest.skip("no real dumps here")
     found = diagnose(DUMPS / name, None, Options(top=1000))
-    file = written(tmp_path, to_html(found.report, page_details(found, None)))
+    file = written(tmp_path, to_html(found.report, page_details(found, found.report, None)))
     with Opened(browser, file) as page:
         draw_all(page)
         assert page.inner_text("h1") == found.report.headline

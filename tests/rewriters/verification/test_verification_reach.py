@@ -10,6 +10,7 @@ from npufix.rewriters.verdict import Status, Verdict
 from npufix.rewriters.verification import Job, verify
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.xdist_group("reach")  # they share one dear fixture
 
 CODE = """
 import torch

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.xdist_group("sites")  # they share one dear fixture
 
 RIGHT = [(name, rewrite) for name, snippet in ALL.items() for rewrite in snippet.right]
 WRONG = [(name, what) for name, snippet in ALL.items() for what in snippet.wrong]
