@@ -81,6 +81,22 @@ class Rank(msgspec.Struct, frozen=True):
     diagnosed: bool = False
     readable: bool = True
     """Whether it can be diagnosed; otherwise its small files are all there is."""
+    role: str = ""
+    """Why it was read as a whole: slowest, fastest, median, outlier, asked; "" if it was not."""
+    host: str = ""
+    """Name of its machine, "" if the dump does not say."""
+
+
+class RankSteps(msgspec.Struct, frozen=True):
+    """Where each rank spends each step: one row a rank, as ``Report.ranks``, one number a step.
+
+    ``None`` where a rank did not record the step.
+    """
+
+    steps: list[int | None]
+    computing_ns: list[list[int | None]]
+    exposed_communication_ns: list[list[int | None]]
+    free_ns: list[list[int | None]]
 
 
 class HotOperator(msgspec.Struct, frozen=True):
@@ -290,6 +306,8 @@ class Finding(msgspec.Struct, frozen=True):
     advice: str = ""
     evidence: list[Fact] = []
     places: list[Place] = []
+    ranks: list[int] = []
+    """The ranks that a finding about a cluster is about, the worst first."""
 
     @property
     def place(self) -> str:
@@ -326,6 +344,7 @@ class Report(msgspec.Struct, frozen=True):
     hot_modules: list[HotModule] = []
     ranks: list[Rank] = []
     """All ranks, where the dump holds several."""
+    rank_steps: RankSteps | None = None
     skipped_rules: list[Fact] = []
     """Rules that the versions of this run do not allow, and why."""
     not_recorded: list[Fact] = []
