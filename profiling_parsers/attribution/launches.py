@@ -6,7 +6,7 @@ that place. A second kind of flow tells when the launch was handed to the device
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,32 +34,50 @@ _CLOCK_SKEW_NS = 100_000
 """The clocks of host and device agree within this."""
 
 
-def attribute(kernels: pd.DataFrame, trace: Trace) -> Attribution:
-    """Find operator, line, module and launch of each kernel.
+@dataclass(frozen=True)
+class Links:
+    """What the flows of a trace say of each kernel."""
+
+    launching: NDArray[np.int32]
+    """Row of ``Trace.operators``, -1 if unknown."""
+    launch_ns: Integers
+    """When it was launched, by the clock of the kernels; -1 if unknown."""
+    offset_ns: int | None
+    """What to add to a time of the trace to get one of the kernels, None if unknown."""
+
+
+def find_links(kernels: pd.DataFrame, trace: Trace) -> Links:
+    """Find the operator and the launch of each kernel.
 
     ``trace`` was read with the codes of the category ``kernels["name"]``.
     """
-    stacks, numbers = intern_stacks(trace.stacks)
-    operators = trace.operators.assign(stack=numbers[trace.operators["stack"]])
     launching = np.full(len(kernels), -1, np.int32)
+    launch = np.full(len(kernels), -1, np.int64)
     if trace.device.empty:
-        return attribute_launches(operators, stacks, launching, trace.calls)
+        return Links(launching, launch, None)
     names = kernels["name"].cat.codes.to_numpy().astype(np.int64)
-    starts = kernels["start_ns"].to_numpy()
-    offset, events = on_device(names, starts, trace.device)
-    moved = offset or 0
+    offset, events = on_device(names, kernels["start_ns"].to_numpy(), trace.device)
     places = trace.device[_PLACE].iloc[events[events >= 0]]
     rows = np.flatnonzero(events >= 0)
     flows = _flow_starts(places, trace.flow_starts, trace.flow_ends)
-    launch = np.full(len(kernels), -1, np.int64)
-    launching[rows] = _operators_at(flows, trace.flow_starts, operators)
+    launching[rows] = _operators_at(flows, trace.flow_starts, trace.operators)
     launch[rows] = _launch_times(places, flows, trace)
-    found = attribute_launches(operators, stacks, launching, trace.calls)
+    return Links(launching, np.where(launch >= 0, launch + (offset or 0), -1), offset)
+
+
+def attribute(links: Links, trace: Trace) -> Attribution:
+    """Find operator, line, module and launch of each kernel; ``trace`` may be without its links."""
+    stacks, numbers = intern_stacks(trace.stacks)
+    operators = trace.operators.assign(stack=numbers[trace.operators["stack"]])
+    found = attribute_launches(operators, stacks, links.launching, trace.calls)
+    if trace.device.empty:
+        return found
+    moved = links.offset_ns or 0
     return replace(
         found,
         host_ops=_moved(found.host_ops, moved),
-        launch_ns=np.where(launch >= 0, launch + moved, -1),
-        shared_clock=offset is not None,
+        launch_ns=links.launch_ns,
+        shared_clock=links.offset_ns is not None,
         offset_ns=moved,
     )
 

@@ -8,9 +8,13 @@ import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
+
+_BLOCK_ROWS = 1 << 18
 
 
 class TimeIndex:
@@ -25,6 +29,9 @@ class TimeIndex:
 
     def nearest(self, groups: Integers, times: Integers, within: int) -> Integers:
         """Return the row of each group nearest to each time, -1 if none is ``within`` that."""
+        return _in_blocks(lambda g, t: self._nearest(g, t, within), groups, times)
+
+    def _nearest(self, groups: Integers, times: Integers, within: int) -> Integers:
         keys = self._keys(groups, times)
         after = np.searchsorted(self._sorted, keys)
         before = self._first_alike(after - 1)
@@ -35,6 +42,9 @@ class TimeIndex:
 
     def last(self, groups: Integers, times: Integers) -> Integers:
         """Return the last row of each group that is not later than each time, -1 if none is."""
+        return _in_blocks(self._last, groups, times)
+
+    def _last(self, groups: Integers, times: Integers) -> Integers:
         keys = self._keys(groups, times, after=True)
         before = self._first_alike(np.searchsorted(self._sorted, keys) - 1)
         return self._checked(before, groups)
@@ -65,6 +75,17 @@ class TimeIndex:
         known = rows >= 0
         apart[known] = np.abs(self._row_times[rows[known]] - times[known])
         return apart
+
+
+def _in_blocks(
+    look_up: Callable[[Integers, Integers], Integers], groups: Integers, times: Integers
+) -> Integers:
+    """Look up a block of rows at a time: many columns are made of each."""
+    found = np.empty(len(times), np.int64)
+    for first in range(0, len(times), _BLOCK_ROWS):
+        block = slice(first, first + _BLOCK_ROWS)
+        found[block] = look_up(groups[block], times[block])
+    return found
 
 
 def threads(*frames: pd.DataFrame) -> list[Integers]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from npufix.profiling_parsers.attribution.launches import attribute
+from npufix.profiling_parsers.attribution.launches import attribute, find_links
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
 from npufix.profiling_parsers.msprof.files import (
@@ -113,7 +113,8 @@ def _read_tables(path: Path, output: Path) -> Profile | None:
     if not summaries:
         what = f"no {_SUMMARY}_*.csv: neither shapes nor collectives are known"
         problems.append(Problem(files[0].name, what, export(path)))
-    attribution = attribute(frame, no_trace())
+    trace = no_trace()
+    attribution = attribute(find_links(frame, trace), trace)
     return Profile(
         root=path,
         environment=environment,

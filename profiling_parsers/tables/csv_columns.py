@@ -143,7 +143,9 @@ def read_blocks(path: Path, selection: Selection, convert: Callable[[Columns], T
     typed = {key: kind for key, kind in selection.numbers.items() if key in texts}
     blocks = _read_fast(path, keys, {**texts, **typed}, convert) if typed else None
     blocks = blocks or _read_fast(path, keys, texts, convert)
-    return blocks or _read_line_by_line(path, keys, texts, convert)
+    blocks = blocks or _read_line_by_line(path, keys, texts, convert)
+    pa.default_memory_pool().release_unused()  # else Arrow keeps the memory of a block for itself
+    return blocks
 
 
 def _keys(header: list[str], names: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.profiling_parsers import remedies
-from npufix.profiling_parsers.attribution.launches import attribute
+from npufix.profiling_parsers.attribution.launches import attribute, find_links
 from npufix.profiling_parsers.discover import KERNEL_DETAILS
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
@@ -74,10 +74,14 @@ def _read_kernels(
     remedy = _trace_remedy(path, output, environment)
     file = trace_file(output)
     trace = read_dump_trace(file, names, problems, remedy)
-    attribution = attribute(kernels.frame, no_trace() if trace is None else trace)
-    if trace is not None:
+    is_read = trace is not None
+    trace = trace or no_trace()
+    links = find_links(kernels.frame, trace)
+    trace = trace.without_links()
+    attribution = attribute(links, trace)
+    if is_read:
         problems += link_problems(file, trace, attribution, path)
-    return TraceKernels(attributed(kernels.frame, attribution), trace or no_trace(), attribution)
+    return TraceKernels(attributed(kernels.frame, attribution), trace, attribution)
 
 
 def _read_kernels_of_trace(

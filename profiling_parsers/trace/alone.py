@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.profiling_parsers import remedies
-from npufix.profiling_parsers.attribution.launches import attribute
+from npufix.profiling_parsers.attribution.launches import attribute, find_links
 from npufix.profiling_parsers.discover import OUTPUT
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
@@ -76,7 +76,9 @@ def read_trace_kernels(file: Path, dump: Path, problems: list[Problem]) -> Trace
     if kernels.empty:
         cut = f" before byte {trace.cut}, where it breaks off" if trace.cut is not None else ""
         raise DumpError(f"{file}: no kernels{cut}", _PROFILE_DEVICE)
-    attribution = attribute(kernels, trace)
+    links = find_links(kernels, trace)
+    trace = trace.without_links()
+    attribution = attribute(links, trace)
     problems += link_problems(file, trace, attribution, dump)
     kernels = attributed(kernels, attribution)
     kernels["step"] = steps_of(kernels, attribution.host_ops)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
+
+_LINKS = ("device", "flow_starts", "flow_ends", "launch_starts", "launch_ends")
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,13 @@ class Trace:
     lanes: Mapping[tuple[int, int], str]
     cut: int | None
     malformed: int
+
+    def without_links(self) -> Trace:
+        """Return it without the tables that lead from kernels to operators, which are large.
+
+        One row of each is left, so that they do not look as if nothing had been recorded.
+        """
+        return replace(self, **{name: getattr(self, name).head(1).copy() for name in _LINKS})
 
 
 def read_trace(path: Path, kernels: Mapping[str, int] | None) -> Trace:
