@@ -18,7 +18,7 @@ NPU := $(if $(filter Linux,$(shell uname -s)),.venv-npu/ready)
 SARIF := $(if $(shell command -v npm),build/sarif/sarif-2.1.0.json)
 export SARIF_SCHEMA = $(CURDIR)/build/sarif/sarif-2.1.0.json
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test lint bench docs clean
 
 demo: .venv/ready
 	@mkdir -p $(OUT)
@@ -40,6 +40,9 @@ lint: .venv/test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench: .venv/test-ready
+	$(BIN)/python -m benchmarks --check --runs 2
 
 docs: .venv/docs-ready
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -1,0 +1,155 @@
+"""What is timed: commands as a user types them, beside a limit, and the peer where it has one."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.measuring import NPUFIX, ROOT, count_bytes, mebibytes, parse_all, python
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXAMPLE = ROOT / "examples" / "bert_like"
+EXAMPLE_DUMP = ROOT / "examples" / "dump"
+_TABLES = ("kernel_details.csv", "op_statistic.csv", "step_trace_time.csv")
+_STEPS = ("--steps", 5)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the dumps are that are written."""
+
+    rows: int = 200_000
+    trace_kernels: int = 10_000
+    tasks: int = 50_000
+    ranks: int = 16
+    rank_rows: int = 3_000
+    rule: str = ""
+    """The only rule whose changes are verified, "" for all."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Commands that do the same work; ``peer`` is empty where it has none for it."""
+
+    key: str
+    name: str
+    ours: tuple[str, ...]
+    limit_name: str
+    limit: tuple[str, ...]
+    peer: tuple[str, ...] = ()
+
+
+def generated(folder: Path, *options: object) -> Path:
+    """Write a dump with ``python -m benchmarks.generator`` and return its path."""
+    command = [sys.executable, "-m", "benchmarks.generator", str(folder), *map(str, options)]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return Path(done.stdout.splitlines()[0].strip())
+
+
+def comparisons(
+    sizes: Sizes, folder: Path, peer: Path | None, tree: Path | None
+) -> Iterator[Comparison]:
+    """Write a dump when it is its turn, and yield what is to be timed on it."""
+    yield Comparison("cold-start", "--help", (*NPUFIX, "--help"), "python -c pass", python("pass"))
+    only = [word for name in _TABLES for word in ("--only", name)]
+    rows = (*_STEPS, "--kernels")
+    dump = generated(folder / "rows", *rows, sizes.rows, *only)
+    yield _of_dump("csv", f"diagnose {sizes.rows:,} kernel rows", dump, peer, "computation")
+    dump = generated(folder / "trace", *rows, sizes.trace_kernels)
+    yield _of_dump(
+        "trace", f"diagnose csv and trace, {sizes.trace_kernels:,} kernels", dump, peer, "all"
+    )
+    without = ("--format", "db", "--no-stacks", "--no-pmu")
+    dump = generated(folder / "db", *rows, sizes.tasks, *without)
+    yield _of_dump("db", f"diagnose db, {sizes.tasks:,} tasks, no stacks", dump, None)
+    dump = generated(folder / "full", *rows, sizes.tasks, "--format", "db")
+    yield _of_dump("db-full", f"diagnose db, {sizes.tasks:,} tasks, all tables", dump, None)
+    first = generated(
+        folder / "ranks",
+        *rows,
+        sizes.rank_rows,
+        "--ranks",
+        sizes.ranks,
+        "--only",
+        "kernel_details.csv",
+        *only[2:],
+        "--only",
+        "communication.json",
+        "--only",
+        "communication_matrix.json",
+    )
+    yield _of_cluster(first.parent, sizes.ranks, peer)
+    source = tree or installed_models() or ROOT / "rewriters"
+    yield Comparison(
+        "scan",
+        f"scan {source.parent.name}/{source.name}",
+        (*NPUFIX, "scan", str(source), "--json"),
+        "ast.parse of every file",
+        parse_all(source),
+    )
+    changes = ("patch", str(EXAMPLE_DUMP), "--source", str(EXAMPLE), "--no-cache")
+    changes += ("--on", "reference", *(("--rule", sizes.rule) if sizes.rule else ()))
+    yield Comparison(
+        "verify",
+        f"patch the example, {sizes.rule or 'all sites'} verified",
+        (*NPUFIX, *changes),
+        "import torch",
+        python("import torch"),
+    )
+    page = (
+        "diagnose",
+        str(EXAMPLE_DUMP),
+        "--source",
+        str(EXAMPLE),
+        "--html",
+        str(folder / "page.html"),
+    )
+    yield Comparison(
+        "report",
+        "diagnose the example, HTML",
+        (*NPUFIX, *page),
+        "import pandas",
+        python("import pandas"),
+    )
+
+
+def installed_models() -> Path | None:
+    """Return where the models of transformers are, if they are."""
+    found = importlib.util.find_spec("transformers")
+    return Path(found.origin).parent / "models" if found and found.origin else None
+
+
+def _of_dump(key: str, what: str, dump: Path, peer: Path | None, *advisor: str) -> Comparison:
+    theirs: tuple[str, ...] = ()
+    if peer is not None and advisor:
+        command = str(peer.with_name("msprof-analyze"))
+        theirs = (command, "advisor", *advisor, "-d", str(dump), "-o", str(dump.parent), "--force")
+    name = f"{what}, {mebibytes(dump):,.0f} MiB"
+    ours = (*NPUFIX, "diagnose", str(dump))
+    return Comparison(key, name, ours, "reading the bytes", count_bytes(dump), theirs)
+
+
+def _of_cluster(folder: Path, ranks: int, peer: Path | None) -> Comparison:
+    theirs: tuple[str, ...] = ()
+    if peer is not None:
+        command = str(peer.with_name("msprof-analyze"))
+        theirs = (
+            command,
+            "cluster",
+            "-m",
+            "all",
+            "-d",
+            str(folder),
+            "-o",
+            str(folder.parent),
+            "--force",
+        )
+    name = f"diagnose {ranks} ranks, {mebibytes(folder):,.0f} MiB"
+    ours = (*NPUFIX, "diagnose", str(folder))
+    return Comparison("cluster", name, ours, "reading the bytes", count_bytes(folder), theirs)
