@@ -11,6 +11,9 @@ from npufix.advisor import speaking
 
 _QUIET, _VERBOSE, _COLOUR = "npufix.quiet", "npufix.verbose", "npufix.colour"
 
+_SAY_ONE_THING = frozenset({"completion"})
+"""Commands in which there is nothing to say more or less of."""
+
 
 def is_quiet() -> bool:
     """Tell whether nothing but the result is wanted."""
@@ -49,6 +52,7 @@ def with_common_options(command: click.Command) -> click.Command:
         )
     if "verbose" not in names:
         command.params.append(_option("-v", "--verbose", key=_VERBOSE, text="Show all details."))
+    _say_what_does_nothing(command)
     for parameter in command.params:
         if parameter.name == "verbose" and parameter.callback is None:
             parameter.callback = _remember(_VERBOSE)
@@ -61,6 +65,14 @@ def with_common_options(command: click.Command) -> click.Command:
         for part in command.commands.values():
             with_common_options(part)
     return command
+
+
+def _say_what_does_nothing(command: click.Command) -> None:
+    """Say of a command where they change nothing that all commands take these options."""
+    module = getattr(command.callback, "__module__", "").rpartition(".")[2]
+    for parameter in command.params if module in _SAY_ONE_THING else ():
+        if isinstance(parameter, click.Option) and parameter.name in {"quiet", "verbose"}:
+            parameter.help = "Taken as everywhere; changes nothing here."
 
 
 def _option(*names: str, key: str, text: str) -> click.Option:

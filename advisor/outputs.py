@@ -256,6 +256,14 @@ def _saved(
     return contents
 
 
+def write_files(contents: Sequence[tuple[Path, Content]]) -> None:
+    """Write all of these that do not go to the standard output, or none, and say so."""
+    files = [(path, content) for path, content in contents if path != STDOUT]
+    replace_all(files)
+    for path, _ in files:
+        say_written(path)
+
+
 def write_file(path: Path, text: str) -> None:
     """Write one file as a whole, its folder too if need be, or raise ``OutputError``."""
     with naming(path):

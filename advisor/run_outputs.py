@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
+from npufix.advisor.step_rows import step_rows
 from npufix.reports import spreadsheet
-from npufix.reports.tables import StepRow, tables_of
+from npufix.reports.tables import tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,12 +45,12 @@ def _page(result: Diagnosis, report: Report, tree: SourceTree | None, path: Path
 
 
 def _csv(result: Diagnosis, report: Report, path: Path) -> Files:
-    tables = tables_of(report, _steps(result))
+    tables = tables_of(report, step_rows(result))
     return [(path / f"{table.name}.csv", spreadsheet.to_csv(table)) for table in tables]
 
 
 def _workbook(result: Diagnosis, report: Report, path: Path) -> Files:
-    tables = tables_of(report, _steps(result))
+    tables = tables_of(report, step_rows(result))
     title = f"{report.tool}: {report.headline}"
     return [(path, partial(spreadsheet.write_workbook, tables, title))]
 
@@ -63,19 +64,3 @@ def _tracks(result: Diagnosis, report: Report, path: Path, *, whole: bool) -> Fi
         write_tracks(result, report.findings, packed=packed, whole=whole, file=file)
 
     return [(path, write)]
-
-
-def _steps(result: Diagnosis) -> list[StepRow]:
-    """Return all recorded steps, those that no average contains too."""
-    if result.steps is None:
-        return []
-    split = result.report.split
-    reasons = {odd.step: odd.reason for odd in split.left_out} if split else {}
-    columns = ("device", "computing_ns", "communication_exposed_ns", "overlapped_ns", "free_ns")
-    numbers = zip(*(result.steps[name].tolist() for name in columns), strict=True)
-    steps = [None if unknown else int(step) for step, unknown in zip(
-        result.steps["step"], result.steps["step"].isna(), strict=True)]  # fmt: skip
-    return [
-        StepRow(step, device, computing, exposed, hidden, free, reasons.get(step, ""))
-        for step, (device, computing, exposed, hidden, free) in zip(steps, numbers, strict=True)
-    ]

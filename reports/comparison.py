@@ -14,6 +14,18 @@ from npufix.reports.encoding import indented
 SCHEMA_VERSION = 1
 
 
+class StepTime(msgspec.Struct, frozen=True):
+    """One recorded step on one device."""
+
+    step: int | None
+    device: int
+    computing_ns: int
+    exposed_communication_ns: int
+    free_ns: int
+    left_out: str = ""
+    """Why no figure contains it: ``warm-up`` or ``outlier``."""
+
+
 class Side(msgspec.Struct, frozen=True):
     """One of the two runs."""
 
@@ -33,6 +45,8 @@ class Side(msgspec.Struct, frozen=True):
     problems: list[report.Problem] = []
     """What it lacks, or what is wrong with its source."""
     ranks: list[report.Rank] = []
+    recorded: list[StepTime] = []
+    """All its steps; only of a dump."""
 
 
 class MetricChange(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from npufix.reports.wording import counted, milliseconds
 if TYPE_CHECKING:
     from npufix.reports.comparison import (
         Explanation,
+        FindingChange,
         HostOperatorChange,
         LineChange,
         MetricChange,
@@ -159,6 +160,12 @@ def predicted_text(prediction: Prediction) -> str:
     """Return the interval: ``1 to 1.2 ms``."""
     low, high = milliseconds(prediction.low_ns), milliseconds(prediction.high_ns)
     return low if low == high else f"{low} to {high}"
+
+
+def finding_place(finding: FindingChange) -> str:
+    """Return ``norm.py:12 -> 14 forward``, "" for a finding about the run."""
+    lines = dict.fromkeys(str(n) for n in (finding.before_line, finding.after_line) if n)
+    return f"{finding.path}:{' -> '.join(lines)} {finding.function}" if finding.path else ""
 
 
 def applied_text(prediction: Prediction) -> str:

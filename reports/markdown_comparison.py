@@ -172,8 +172,7 @@ def _findings(comparison: Comparison) -> Iterator[str]:
     yield from ("", "## Findings", "", "| | rule | place | before | after |")
     yield "|---|---|---|---:|---:|"
     for finding in comparison.findings[: 2 * _ROWS]:
-        lines = dict.fromkeys(str(n) for n in (finding.before_line, finding.after_line) if n)
-        place = f"{finding.path}:{' -> '.join(lines)} {finding.function}" if finding.path else ""
+        place = words.finding_place(finding)
         cells = [
             finding.state,
             f"{finding.rule} {_text(finding.name)}",

@@ -73,16 +73,17 @@ def update(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.diagnosis import Options  # noqa: PLC0415 - pandas is slow to load
     from npufix.advisor.gate import baselines  # noqa: PLC0415 - same
     from npufix.advisor.gate.reading import read_runs  # noqa: PLC0415 - same
+    from npufix.advisor.gate.showing import show_baseline  # noqa: PLC0415 - same
     from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
 
     configuration = common.read_configuration(source or Path(), ())
     configured = configuration.gate.baseline if configuration.gate else None
     path = output or configured or _DEFAULT
     earlier = baselines.read(path) if append and path.exists() else None
-    with common.progress("Reading the source") as say:
+    with common.progress("Reading the source") as tell:
         tree = read_source_tree(source, configuration) if source else None
         options = Options(rank=rank, path_map=path_map, configuration=configuration)
-        read = read_runs(dumps, tree, options, say)
+        read = read_runs(dumps, tree, options, tell)
     for each in read[:1]:
         common.warn(each.warnings)
     runs = [each.measurement for each in read]
@@ -90,6 +91,8 @@ def update(  # noqa: PLR0913, PLR0917 - one parameter an option
     made = baselines.merged(runs, earlier, commit)
     baselines.write(path, made)
     say_written(f"{path}: {_summary(made)}")
+    for line in show_baseline(made, None) if is_verbose() else ():
+        say(line, err=False)
     if made.run_count < baselines.WANTED_RUNS:
         few = f"{made.run_count} of {baselines.WANTED_RUNS} runs"
         common.warn([f"{few}: the noise between runs is unknown; add runs with --append"])

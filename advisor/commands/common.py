@@ -30,7 +30,6 @@ __all__ = ["Countdown", "progress"]
 
 PATH = click.Path(path_type=Path)
 _NARROWEST, _IN_A_PIPE, _WIDEST = 20, 80, 120
-_FORMATS = (".json", ".md")
 
 
 def _moves(
@@ -188,12 +187,6 @@ def console(*, stderr: bool = False) -> Console:
     width = _IN_A_PIPE if in_pipe and "COLUMNS" not in os.environ else made.width
     made.width = max(_NARROWEST, min(width, _WIDEST))
     return made
-
-
-def check_report_path(path: Path | None) -> None:
-    """Refuse a report file of an unknown kind before any work is done."""
-    if path is not None and path.suffix not in _FORMATS:
-        raise click.UsageError(f"{path}: a report ends in {' or '.join(_FORMATS)}")
 
 
 def write_text(path: Path, text: str) -> None:

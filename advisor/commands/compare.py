@@ -8,16 +8,22 @@ from typing import TYPE_CHECKING
 
 import click
 
+from npufix.advisor import outputs as output_files
 from npufix.advisor.cli import INPUT_ERROR
 from npufix.advisor.commands import common
 from npufix.advisor.loudness import is_quiet
 from npufix.advisor.speaking import say
+from npufix.advisor.streams import print_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from npufix.advisor.comparing.side import Run
     from npufix.advisor.configuration import Configuration
     from npufix.advisor.source_tree import SourceTree
     from npufix.reports.comparison import Comparison
+
+FORMATS = ("markdown", "json", "html")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,7 @@ Examples:
   npufix compare run1_ascend_pt run2_ascend_pt
   npufix compare run1_ascend_pt run2_ascend_pt \\
       --source-before old/src --source-after src -o comparison.md
+  npufix compare run1_ascend_pt run2_ascend_pt --html comparison.html
   npufix compare gpu.pt.trace.json.gz run1_ascend_pt
   npufix compare perf/baseline.json run2_ascend_pt"""
 )
@@ -54,7 +61,9 @@ Examples:
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True,
               help="How many rows of each table.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-@click.option("-o", "--output", type=common.PATH, help="Write it too: .md or .json.")
+@output_files.output_option(FORMATS)
+@click.option("--html", "html", type=common.PATH, metavar="FILE",
+              help="Write the comparison as one HTML page; the same as -o html=FILE.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Show more rows, and all host operators.")
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     before: Path,
@@ -68,7 +77,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     path_map: tuple[tuple[str, str], ...],
     rules: tuple[str, ...],
     top: int,
-    output: Path | None,
+    outputs: tuple[tuple[str, Path], ...],
+    html: Path | None,
     *,
     as_json: bool,
     verbose: bool,
@@ -81,7 +91,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     PyTorch. However much slower AFTER is, this does not fail: that is what npufix gate is for. The
     exit status is 2 only where a run cannot be read, or not all of it.
     """
-    common.check_report_path(output)
+    outputs = output_files.with_json(outputs, as_json=as_json)
+    if html is not None:
+        outputs = output_files.with_page(outputs, html)
     from npufix.advisor.comparing.comparison import compare  # noqa: PLC0415 - pandas is slow to load
 
     sources = source_before or source, source_after or source
@@ -90,9 +102,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     result = compare(*runs)
     common.warn(dict.fromkeys(text for run in runs for text in run.warnings))
     # First, as whoever reads the other output may leave: head, less.
-    if output is not None:
-        _write(result, output)
-    _show(result, top, as_json=as_json, verbose=verbose)
+    texts = [(kind, path, _text(kind, result)) for kind, path in outputs]
+    output_files.write_files([(path, text) for _, path, text in texts])
+    _show(result, texts, top, verbose=verbose)
     broken = any(side.partial for side in (result.before, result.after))
     return INPUT_ERROR if broken else 0
 
@@ -128,11 +140,26 @@ def _tree(source: Path, configuration: Configuration, trees: dict[Path, SourceTr
     return trees[source]
 
 
-def _show(result: Comparison, top: int, *, as_json: bool, verbose: bool) -> None:
-    if as_json:
-        from npufix.reports.comparison import to_json  # noqa: PLC0415 - not needed for --help
+def _text(kind: str, result: Comparison) -> str:
+    from npufix.reports.comparison import to_json  # noqa: PLC0415 - formats load when wanted
 
-        common.print_json(to_json(result))
+    if kind == "html":
+        from npufix.reports.html.comparison_page import to_html  # noqa: PLC0415 - same
+
+        return to_html(result)
+    if kind == "markdown":
+        from npufix.reports.markdown_comparison import to_markdown  # noqa: PLC0415 - same
+
+        return to_markdown(result)
+    return to_json(result) + "\n"
+
+
+def _show(
+    result: Comparison, texts: Sequence[tuple[str, Path, str]], top: int, *, verbose: bool
+) -> None:
+    to_stdout = [text for _, path, text in texts if path == output_files.STDOUT]
+    if to_stdout:
+        print_text("".join(to_stdout))
         return
     if is_quiet():
         say(result.headline, err=False)
@@ -140,12 +167,3 @@ def _show(result: Comparison, top: int, *, as_json: bool, verbose: bool) -> None
     from npufix.reports.terminal_comparison import show  # noqa: PLC0415 - not needed for JSON
 
     show(result, common.console(), top=top, details=verbose)
-
-
-def _write(result: Comparison, path: Path) -> None:
-    from npufix.reports.comparison import to_json  # noqa: PLC0415 - not needed for --help
-    from npufix.reports.markdown_comparison import to_markdown  # noqa: PLC0415 - same
-
-    common.write_text(
-        path, to_json(result) + "\n" if path.suffix == ".json" else to_markdown(result)
-    )

@@ -11,8 +11,8 @@ _TAKEN = "COMPREPLY+=($value)"
 @click.command(
     epilog="""\b
 Examples:
-  eval "$(npufix completion bash)"                 in ~/.bashrc
-  eval "$(npufix completion zsh)"                  in ~/.zshrc, behind compinit
+  eval "$(npufix completion bash)"               in ~/.bashrc
+  eval "$(npufix completion zsh)"                in ~/.zshrc, behind compinit
   npufix completion fish > ~/.config/fish/completions/npufix.fish"""
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from npufix.advisor.commands import common
-from npufix.advisor.loudness import is_quiet
+from npufix.advisor.loudness import is_quiet, is_verbose
 from npufix.advisor.speaking import say
 
 if TYPE_CHECKING:
@@ -19,6 +19,12 @@ _WHAT = {
     "virtual-npu": "the real torch_npu with its checks, reference kernels below it",
     "reference": "torch on CPU; operators of torch_npu are reference kernels behind their schemas",
 }
+
+# What npufix works with, then what some options need.
+_PACKAGES = (
+    "pandas", "pyarrow", "scipy", "libcst", "msgspec", "click", "rich", "jinja2",
+    "distributed", "XlsxWriter", "transformers",
+)  # fmt: skip
 
 
 @click.command(
@@ -47,6 +53,15 @@ def command(*, as_json: bool) -> None:
         show(found, common.console())
 
 
+def _installed(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - only with -v
+
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
 def _diagnosis(machine: Machine) -> Diagnosis:
     from npufix.reports.doctor import Diagnosis, GroundLine, Part  # noqa: PLC0415 - as above
     from npufix.reports.report import tool  # noqa: PLC0415 - same
@@ -63,6 +78,7 @@ def _diagnosis(machine: Machine) -> Diagnosis:
         Part("CANN", cann if machine.cann else "not found"),
         Part("NPU", f"{machine.devices} devices" if machine.devices else "none"),
         Part("verdicts", str(user_folder())),
+        *(Part(name, _installed(name)) for name in (_PACKAGES if is_verbose() else ())),
     ]
     grounds = [
         GroundLine(s.ground.value, s.usable, _WHAT[s.ground.value], s.missing, s.remedy)

@@ -25,8 +25,9 @@ Examples:
   npufix gate run1_ascend_pt --budget "step-time=850 ms"
   npufix gate runs/*_ascend_pt -o markdown=comment.md -o sarif=npufix.sarif
 \b
-Exit status: 0 pass, 1 a regression, budget or new finding, 2 wrong usage or input,
-3 inconclusive: no baseline, another environment, too few runs, a broken dump."""
+Exit status: 0 pass, 1 a regression, budget or new finding, 2 wrong usage or
+input, 3 inconclusive: no baseline, another environment, too few runs, a broken
+dump."""
 )
 @click.argument("dumps", type=common.PATH, nargs=-1, required=True, metavar="DUMP...")
 @click.option("--baseline", type=common.PATH, metavar="FILE",

@@ -63,7 +63,7 @@ def headline(
     part = along[0]
     if abs(_change(part)) > abs(end - start):
         against = (p for p in explanation.parts if _change(p) and p not in along)
-        back = next((f", {_signed(p)} by {p.what}" for p in against), "")
+        back = next((f"; {_signed(p)} by {p.what}" for p in against), "")
         return f"{change}: {_signed(part)} by {part.what}{back}."
     spent = f"{milliseconds(abs(_change(part)))} of {milliseconds(abs(end - start))}"
     return f"{change}; {part.what} explains {spent}."

@@ -14,6 +14,7 @@ from npufix.advisor.comparing.cells import cells_of, host_calls
 from npufix.advisor.diagnosis import Options, diagnose
 from npufix.advisor.gate import baselines
 from npufix.advisor.gate.measuring import examined, measured
+from npufix.advisor.step_rows import step_times
 from npufix.profiling_parsers.profile import DumpError
 from npufix.reports import comparison, report
 
@@ -165,7 +166,9 @@ def _of_dump(path: Path, result: Diagnosis, tree: SourceTree | None) -> Run:
     computes = cells[~cells["communication"]]
     complete = not any(p.damaged and _KERNEL_FILES.search(p.where) for p in made.problems)
     return Run(
-        shown=_side("dump", path, made, evidence.steps, devices),
+        shown=msgspec.structs.replace(
+            _side("dump", path, made, evidence.steps, devices), recorded=step_times(result)
+        ),
         measurement=seen.measurement,
         split=made.split,
         compute_ns=float(computes["total_ns"].sum()),

@@ -38,7 +38,7 @@ def with_steps(run: Run, steps: int) -> Run:
         split = structs.replace(split, unit="step", **times)
     return replace(
         run,
-        shown=structs.replace(run.shown, unit="step", steps=steps),
+        shown=structs.replace(run.shown, unit="step", steps=steps, recorded=[]),
         measurement=structs.replace(
             run.measurement, metrics={name: _metric(metrics[name], steps) for name in metrics}
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import textwrap
 from typing import TYPE_CHECKING
 
 from npufix.advisor.gate.units import percent, shown
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _IN_MEMORY = {"us": "ns", "bytes": "bytes", "count": "count"}
 _ENOUGH_FOR_NOISE = 2
+_WIDTH = 80
 
 
 def show_baseline(baseline: Baseline, top: int | None) -> Iterator[str]:
@@ -23,7 +25,7 @@ def show_baseline(baseline: Baseline, top: int | None) -> Iterator[str]:
     facts = {name: getattr(known, name) for name in known.__struct_fields__}
     said = [f"{name.replace('_', ' ')} {value}" for name, value in facts.items() if value]
     yield f"made by {baseline.tool}" + (f" of {baseline.commit}" if baseline.commit else "")
-    yield f"environment: {', '.join(said)}"
+    yield from textwrap.wrap(f"environment: {', '.join(said)}", _WIDTH, subsequent_indent="  ")
     yield ""
     yield f"{'metric':<24}{'median':>12}{'lowest':>12}{'highest':>12}{'noise':>9}"
     for name, metric in sorted(baseline.metrics.items()):
@@ -38,7 +40,11 @@ def show_baseline(baseline: Baseline, top: int | None) -> Iterator[str]:
     for name, operator in hot[:top]:
         spent = [number * UNITS["us"] for number in operator.runs]
         text = f"{shown(statistics.median(spent), 'ns'):>12}{operator.calls:>8.4g}"
-        yield f"{text}{_noise(spent):>9}  {name.replace('|', ' ', 1)}"
+        head = f"{text}{_noise(spent):>9}  "
+        yield from textwrap.wrap(
+            name.replace("|", " ", 1), _WIDTH, initial_indent=head,
+            subsequent_indent=" " * len(head), break_on_hyphens=False,
+        )  # fmt: skip
 
 
 def _noise(values: list[float]) -> str:

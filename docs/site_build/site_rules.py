@@ -1,4 +1,5 @@
 """The pages of the rules, from the files of the rules."""
+# ruff: noqa: RUF001 - the punctuation of Chinese
 
 from __future__ import annotations
 
@@ -12,26 +13,38 @@ from typing import TYPE_CHECKING
 from site_blocks import BlockError, cell, escaped, fenced
 from site_blocks import table as made_table
 
+from npufix.reports import language
 from npufix.reports.rule_table import safety
-from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.registry import documentation, every_rule
-from npufix.rules.substitution import Safety
+from npufix.rules.substitution import Safety, Substitution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from npufix.rules.registry import Rule
-    from npufix.rules.substitution import Substitution
 
 ROOT = Path(__file__).resolve().parents[2]
 _TABLES = {
     "fusion": "Many small kernels become one.",
     "affinity": "An operator that the NPU is slow at becomes one that it is fast at.",
     "settings": "What the recording says about the run as a whole.",
+    "cluster": "What the ranks of a job show beside each other.",
 }
 _INTRODUCTION = (
     "Every rule is one file: the matcher, the rewriter, the verifier, the tests and these pages "
     "work from. `npufix rules show NPU101` shows the same on a terminal."
+)
+_CHINESE_TABLES = {
+    "fusion": "融合：许多小 kernel 变成一个",
+    "affinity": "亲和：把 NPU 上慢的算子换成快的",
+    "settings": "设置：记录反映出的整个运行的问题",
+    "cluster": "集群：把一个作业的各个 rank 放在一起看出的问题",
+}
+_CHINESE_INTRODUCTION = (
+    "类别说明工具可以对发现做什么：*safe* 对代码接受的所有输入都相等（只差舍入），"
+    "验证通过就写入补丁；*conditional* 在具名条件成立时相等，条件得到证明或用 "
+    "`--allow CONDITION` 担保后才写入；*advice* 只给出建议，从不写入。编号链接到英文页；"
+    "`npufix rules show NPU101 --lang zh` 在终端显示中文全文。"
 )
 _CLASSES = (
     ("safe", "equal for every input that the code accepts, up to rounding", "if verified"),
@@ -52,7 +65,26 @@ def pages() -> dict[str, str]:
     """Return all pages of rules, by their place in the site."""
     made = {f"rules/{name}.md": _table_page(name) for name in _TABLES}
     made["rules/index.md"] = _index()
+    made["zh/rules.md"] = chinese()
     return made | {f"rules/{rule.id.lower()}.md": page(rule) for rule in every_rule()}
+
+
+def chinese() -> str:
+    """Return the page of all rules with their summaries in Chinese."""
+    parts = ["# 规则一览", "[English](../rules/index.md)", _CHINESE_INTRODUCTION]
+    for name, title in _CHINESE_TABLES.items():
+        rows = [
+            (
+                f"[{rule.id}](../rules/{rule.id.lower()}.md)",
+                f"{rule.name}<br>{cell(language.both(rule.summary)[1])}",
+                safety(rule).value,
+                cell(rule.requires) or "不限",
+            )
+            for rule in every_rule()
+            if rule.table == name
+        ]
+        parts += [f"## {title}", made_table(["编号", "名称", "类别", "版本和芯片"], rows)]
+    return "\n\n".join(parts) + "\n"
 
 
 def _index() -> str:
@@ -73,7 +105,8 @@ def _index() -> str:
 
 
 def _table_page(name: str) -> str:
-    rest = "" if name == "settings" else " Advice is said where the dump shows it, never written."
+    advice = " Advice is said where the dump shows it, never written."
+    rest = advice if name in {"fusion", "affinity"} else ""
     return f"# {name.capitalize()}\n\n{_TABLES[name]}{rest}\n\n{table(name)}\n"
 
 
@@ -95,7 +128,7 @@ def table(name: str) -> str:
 def page(rule: Rule) -> str:
     """Return the page of one rule."""
     parts = [f"# {rule.id} {rule.name}", _facts(rule), *_documented(rule)]
-    if isinstance(rule, Diagnostic):
+    if not isinstance(rule, Substitution):
         parts += ["## What to do", escaped(rule.advice)]
     else:
         parts += _substitution(rule)
@@ -108,7 +141,7 @@ def _facts(rule: Rule) -> str:
         ("Class", f"{_class(rule)} ([what that means](index.md))"),
         ("Versions and chips", cell(rule.requires) or "any"),
     ]
-    if not isinstance(rule, Diagnostic):
+    if isinstance(rule, Substitution):
         rows += [
             ("Kernels before", ", ".join(f"`{kind}`" for kind in rule.replaces)),
             ("Kernels after", ", ".join(f"`{kind}`" for kind in rule.becomes)),
@@ -192,6 +225,6 @@ def source(rule_id: str) -> str:
     """Return the file of a rule."""
     for rule in every_rule():
         if rule.id == rule_id:
-            written = rule.check if isinstance(rule, Diagnostic) else rule.forms[0].pattern
+            written = rule.forms[0].pattern if isinstance(rule, Substitution) else rule.check
             return fenced(Path(inspect.getfile(written)).read_text(encoding="utf-8"), "python")
     raise BlockError(f"no rule {rule_id}")

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 MESSAGES: tuple[str, ...] = (
+    # parts of comparisons
+    "held",
+    "saved more",
+    "saved less",
+    # dumps that the examples make
+    (
+        "made by examples/make_dump.py on a CPU: kernels and their times come from a cost model,"
+        " not from an NPU"
+    ),
     # click
     "Usage: {usage}",
     "Usage:",

@@ -53,7 +53,7 @@ _CODE_TEXT = re.compile(
     r"|def \w|torch\.|npu_|pip install"
     r"|python -m|git |--?\w+$|\.\*|\(\?|\^)|\\[bsdw]|::|[a-z]\|[a-z]|^\W*\w+\($|\w=\{"
 )
-_IN_PAGE = re.compile(r"""\bt\(\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')""")
+_IN_PAGE = re.compile(r"""\b(?:t|label|said)\(\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')""")
 
 
 def messages() -> dict[str, dict[str, str]]:
@@ -77,7 +77,7 @@ def messages() -> dict[str, dict[str, str]]:
 
 
 def _in_page() -> dict[str, str]:
-    """Return what the HTML page says: ``t("...")`` in its template and scripts."""
+    """Return what the HTML pages say: ``t("...")`` in their templates and scripts."""
     return {
         first or second: path.relative_to(ROOT).as_posix()
         for path in sorted((ROOT / "reports" / "html").glob("*.*"))

@@ -61,11 +61,12 @@ def translations(domain: str) -> dict[str, str]:
 
 def missing() -> list[str]:
     """Return the messages that have no translation."""
+    known = {domain: translations(domain) for domain in DOMAINS}
     return [
         message
         for domain, found in extract.messages().items()
         for message in found
-        if message not in translations(domain)
+        if message not in known[domain]
     ]
 
 

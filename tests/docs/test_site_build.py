@@ -46,7 +46,7 @@ def test_the_variable_that_the_reference_names_sets_the_option(
 
 def test_every_rule_has_a_page_that_its_table_links_to() -> None:
     pages = site_rules.pages()
-    tables = "\n".join(pages[f"rules/{name}.md"] for name in ("fusion", "affinity", "settings"))
+    tables = "\n".join(pages[f"rules/{name}.md"] for name in site_rules._TABLES)
     for rule in every_rule():
         page = pages[f"rules/{rule.id.lower()}.md"]
         assert f"[{rule.id}]({rule.id.lower()}.md)" in tables

@@ -58,6 +58,19 @@ def test_a_run_does_not_differ_from_itself(inside: Command, pair: tuple[Path, Pa
     assert "What explains" not in done.stdout
 
 
+def test_it_is_written_in_every_format_at_once(
+    inside: Command, pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    page, more = tmp_path / "a.html", tmp_path / "b.md"
+    done = inside("compare", *pair, "--html", page, "-o", more, "-o", "json=-")
+    made = json.loads(done.stdout)
+    assert made["headline"].replace(">", "&gt;") in page.read_text()
+    assert more.read_text().startswith("# Step 0.561 ms")
+    assert [step["computing_ns"] for step in made["before"]["recorded"]] == [550_000] * 4
+    for wrong in (("--json", "-o", "json=-"), ("-o", "csv=x"), ("--html", tmp_path)):
+        assert inside("compare", *pair, *wrong).returncode == 2
+
+
 def test_new_and_gone_kernels_and_waiting(inside: Command, tmp_path: Path) -> None:
     before = write_run(tmp_path / "a", [("Square", "8", 60.0), ("Rsqrt", "8", 60.0)])
     after = write_run(tmp_path / "b", [("RmsNorm", "8", 30.0), ("hcom_allReduce_", "", 25.0)])

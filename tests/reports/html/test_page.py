@@ -3,52 +3,28 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import axe_core_python
 import pytest
+from page_checks import Opened, draw_all, shown_rows, violations, written
 from page_samples import sample
 
 from npufix.advisor.diagnosis import Options, diagnose
 from npufix.advisor.page_details import page_details
 from npufix.advisor.source_tree import read_source_tree
 from npufix.reports.html.page import to_html
-from npufix.reports.report import to_json
-from npufix.reports.wording import milliseconds
+from npufix.reports.report import Saving, to_json
+from npufix.reports.wording import interval, milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
     from npufix.reports.report import Report
 
 ROOT = Path(__file__).parents[3]
 DUMPS = ROOT.parent / "shared" / "dumps"
-CHROMIUM = shutil.which("chromium")
-AXE = (Path(axe_core_python.__file__).parent / "axe.min.js").read_text("utf-8")
-# A browser that asks nobody for anything.
-QUIET = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update",
-]  # fmt: skip
-
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
-    pytest.mark.xdist_group("browser"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield found
-        found.close()
+pytestmark = pytest.mark.xdist_group("browser")
 
 
 @pytest.fixture(scope="module")
@@ -56,47 +32,6 @@ def demo() -> tuple[Report, str]:
     tree = read_source_tree(ROOT / "examples" / "bert_like")
     found = diagnose(ROOT / "examples" / "dump", tree, Options(top=1000))
     return found.report, to_html(found.report, page_details(found, found.report, tree))
-
-
-class Opened:
-    """A page, and everything in it that should not have happened."""
-
-    def __init__(self, browser: Browser, file: Path, **context: Any) -> None:
-        self.faults: list[str] = []
-        self.context = browser.new_context(**context)
-        self.page = self.context.new_page()
-        self.page.on("console", lambda m: m.type == "error" and self.faults.append(m.text))
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("request", lambda r: r.url.startswith("file:") or self.faults.append(r.url))
-        self.page.goto(file.as_uri())
-
-    def __enter__(self) -> Page:
-        return self.page
-
-    def __exit__(self, *error: object) -> None:
-        self.context.close()
-        assert error[0] or self.faults == []
-
-
-def written(folder: Path, text: str) -> Path:
-    path = folder / "report.html"
-    path.write_text(text, "utf-8")
-    return path
-
-
-def draw_all(page: Page) -> None:
-    for chart in ("#pareto", "#treemap", "#timeline"):
-        page.locator(chart).scroll_into_view_if_needed()
-        page.wait_for_selector(f"{chart} svg")
-
-
-def violations(page: Page) -> list[object]:
-    """Return what axe finds; the page's policy forbids inserted scripts, not evaluated ones."""
-    page.evaluate(AXE + "; undefined")
-    found: list[object] = page.evaluate(
-        "axe.run().then((r) => r.violations.map((v) => [v.id, v.nodes[0].html]))"
-    )
-    return found
 
 
 @pytest.mark.parametrize(("theme", "width"), [("dark", 1280), ("light", 400)])
@@ -117,17 +52,23 @@ def test_the_numbers_are_those_of_the_json(
     report = json.loads(to_json(demo[0]))
     with Opened(browser, written(tmp_path, demo[1])) as page:
         assert page.inner_text("h1") == report["headline"]
-        rows = page.locator("#t-operators tbody tr")
-        assert rows.count() == len(report["hot_operators"])
-        for number, hot in enumerate(report["hot_operators"]):
-            cells = rows.nth(number).locator("td").all_inner_texts()
-            assert cells[:4] == [
-                hot["type"],
-                hot["core"],
-                f"{hot['calls']:,}",
-                milliseconds(hot["total_ns"]),
-            ]
-            assert cells[8] == f"{hot['share']:.1%}"
+        rows = shown_rows(page, "operators")
+        assert [(*cells[:4], cells[8]) for cells in rows] == [
+            (
+                hot["type"], hot["core"], f"{hot['calls']:,}", milliseconds(hot["total_ns"]),
+                f"{hot['share']:.1%}",
+            )
+            for hot in report["hot_operators"]
+        ]  # fmt: skip
+        cards = page.locator(".card")
+        assert cards.count() == len(report["findings"])
+        for number, finding in enumerate(report["findings"]):
+            text = cards.nth(number).text_content() or ""
+            assert finding["rule"] in text
+            assert (
+                f"{milliseconds(finding['device_ns'])} per step" in text or not finding["device_ns"]
+            )
+            assert interval(Saving(**finding["saving"])) in text if finding["saving"] else True
         data = json.loads(page.inner_text("#data"))
         assert sum(cell[6] for cell in data["cells"]) == report["compute_ns"]
 
@@ -136,9 +77,9 @@ def test_tables_are_searched_sorted_and_turned(browser: Browser, tmp_path: Path)
     with Opened(browser, written(tmp_path, to_html(*sample(10_000, 1000)))) as page:
         first = page.locator("#t-operators tbody tr").first
         pager = page.locator("[data-pager=operators]")
-        assert page.locator("#t-operators tbody tr").count() == 100
+        assert page.locator("#t-operators tbody tr").count() == 40
         pager.get_by_role("button", name="next").click()
-        assert first.inner_text().startswith("Op100")
+        assert first.inner_text().startswith("Op40")
         head = page.locator("#t-operators th", has_text="calls")
         head.get_by_role("button").click()
         assert head.get_attribute("aria-sort") == "descending"

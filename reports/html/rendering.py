@@ -1,0 +1,137 @@
+"""How pages are made: templates, their filters, scripts, both languages, data for the scripts.
+
+Everything from a dump or a source goes through the escaping of Jinja2, or into a JSON block that
+no text can close; a Content-Security-Policy forbids every request.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from npufix.reports import comparison_wording, language, wording
+from npufix.reports.encoding import encoded
+from npufix.reports.html import tables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_SAID = re.compile(r'\bt\("([^"]+)"')
+_SHARED = ("shared.js", "tables.js", "charts.js")
+_LONGEST = 300
+_ROWS_WITHOUT_SCRIPTS = 100
+"""Rows of each table that the page holds as text; scripts show the others."""
+
+
+def rendered(
+    template: str,
+    scripts: Sequence[str],
+    made: Sequence[tables.DataTable],
+    data: Mapping[str, object],
+    **shown: object,
+) -> str:
+    """Return a page: a template with its scripts, its tables and what the scripts draw."""
+    scripts = (*_SHARED, *scripts, "start.js")
+    rows = {table.name: table.rows for table in made}
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            shown,
+            tables={table.name: table for table in made},
+            scripts=scripts,
+            data=_json({"tables": rows, "words": _words(scripts, made), **data}),
+            few=_ROWS_WITHOUT_SCRIPTS,
+            language=language.current(),
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    made.filters |= {
+        "ms": wording.milliseconds,
+        "interval": wording.interval,
+        "plain": wording.plain,
+        "short": _short,
+        "plain_lines": lambda text: "\n".join(map(wording.plain, text.splitlines())),
+        "launches": wording.launches,
+        "signed": wording.signed,
+        "percent": lambda share: f"{share:.1%}",
+        "figure": tables.figure,
+    }
+    made.globals |= {
+        "asset": _asset,
+        "t": _spoken,
+        "label": _label,
+        "said": language.tr,
+        "heat": tables.heat,
+        "is_figure": tables.is_figure,
+        "words": comparison_wording,
+    }
+    return made
+
+
+def _short(text: str) -> str:
+    """Return the beginning of a text that is too long for a table; shared.js does the same."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,})"
+
+
+def _text(name: str) -> str:
+    return files(__package__).joinpath(name).read_text("utf-8")
+
+
+def _asset(name: str) -> Markup:
+    """Return a script or a style of ours as it is; none of them may close its own element."""
+    text = _text(name)
+    if "</script" in text or "</style" in text:
+        raise AssertionError(f"{name} would end its element")
+    return Markup(text)  # noqa: S704 - a file of this package
+
+
+def _spoken(text: str) -> Markup:
+    """Return a text that the switch of the page puts into the other language."""
+    english, chinese = map(wording.plain, language.both(text))
+    if english == chinese:
+        return escape(english)
+    shown = chinese if language.current() == "zh" else english
+    return Markup('<span class="t" data-en="{}" data-zh="{}">{}</span>').format(
+        english, chinese, shown
+    )
+
+
+def _label(text: str) -> Markup:
+    """Return an ``aria-label`` that the switch changes."""
+    english, chinese = language.both(text)
+    shown = chinese if language.current() == "zh" else english
+    return Markup('aria-label="{}" data-label-en="{}" data-label-zh="{}"').format(
+        shown, english, chinese
+    )
+
+
+def _words(scripts: Sequence[str], made: Sequence[tables.DataTable]) -> dict[str, str]:
+    """Return what the scripts say, and the texts of ours in tables, in Chinese."""
+    said = dict.fromkeys(text for name in scripts for text in _SAID.findall(_text(name)))
+    for table in made:
+        for number, kind in enumerate(table.kinds):
+            if kind in {tables.SAID, tables.RELATIVE}:
+                texts = (row[number] for row in table.rows)
+                said |= dict.fromkeys(text for text in texts if text and isinstance(text, str))
+    return {text: chinese for text in said if (chinese := language.both(text)[1]) != text}
+
+
+def _json(data: object) -> Markup:
+    """Return JSON that cannot end the script element around it, whatever texts are in it."""
+    text = encoded(data).decode()
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
+    return Markup(text)  # noqa: S704 - escaped right above

@@ -1,0 +1,46 @@
+"use strict";
+// The switches for the theme and the language, and what printing needs.
+(() => {
+  const { root, byId, dark, redraws, repaints } = page;
+  const keep = (name, value) => { try { localStorage.setItem(name, value); } catch { /* not kept */ } };
+  const kept = (name) => { try { return localStorage.getItem(name); } catch { return null; } };
+  const repaint = () => { for (const draw of repaints) draw(); };
+
+  const theme = byId("theme");
+  const say = () => { theme.setAttribute("aria-pressed", String(dark())); };
+  theme.addEventListener("click", () => {
+    root.dataset.theme = dark() ? "light" : "dark";
+    keep("npufix-theme", root.dataset.theme);
+    say();
+    repaint();
+  });
+  say();
+
+  const chosen = byId("language");
+  const speak = (language) => {
+    root.lang = language;
+    for (const part of document.querySelectorAll(".t")) part.textContent = part.dataset[language];
+    for (const part of document.querySelectorAll("[data-label-en]")) part.setAttribute("aria-label", language === "zh" ? part.dataset.labelZh : part.dataset.labelEn);
+    chosen.lang = language === "zh" ? "en" : "zh";
+    chosen.textContent = language === "zh" ? "English" : "中文";
+    for (const draw of redraws) draw();
+    repaint();
+  };
+  chosen.addEventListener("click", () => { speak(chosen.lang); keep("npufix-language", root.lang); });
+  const wanted = kept("npufix-language");
+  if ((wanted === "zh" || wanted === "en") && wanted !== root.lang) speak(wanted);
+
+  // Paper is white, and nothing on it unfolds.
+  let before = null;
+  addEventListener("beforeprint", () => {
+    before = root.dataset.theme;
+    root.dataset.theme = "light";
+    charts.drawAll();
+    repaint();
+  });
+  addEventListener("afterprint", () => {
+    if (before === null) return;
+    root.dataset.theme = before;
+    repaint();
+  });
+})();
