@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.advisor.cluster.observing import observe_cluster
+from npufix.advisor.cluster.reporting import rank_problems, rank_rows, rank_steps
 from npufix.advisor.configuration import EVERYTHING, Configuration
 from npufix.advisor.estimate import calibrate
 from npufix.advisor.evidence import Evidence, gather_evidence
 from npufix.advisor.hygiene import missing_parts, snippet
 from npufix.advisor.operator_lines import operator_lines
 from npufix.advisor.ranking import Ranking, Step, step_split
-from npufix.advisor.ranks import choose, summarise
+from npufix.advisor.ranks import ALONE, Ways, read_dump
 from npufix.advisor.recorded_paths import SourceState, map_recorded_paths, source_state
 from npufix.advisor.result import Diagnosis
 from npufix.advisor.run_findings import observe
 from npufix.advisor.savings import ranked, total_saving
-from npufix.profiling_parsers.discover import find_dumps
-from npufix.profiling_parsers.progress import advanced
-from npufix.profiling_parsers.reader import read_profile
 from npufix.reports import report
 from npufix.reports.wording import headline
+from npufix.rules.cluster_diagnostic import ClusterDiagnostic
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.registry import every_rule
 from npufix.rules.substitution import Substitution
@@ -49,6 +49,8 @@ class Options:
     """Beginnings of recorded paths, and of the paths here that they mean."""
     configuration: Configuration = EVERYTHING
     """Which rules are wanted."""
+    ways: Ways = ALONE
+    """How the ranks of a job are read, and whether they are compared."""
 
 
 def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None) -> Diagnosis:
@@ -57,13 +59,21 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     Raises:
         DumpError: there is nothing to diagnose.
         RankError: there is no dump of the wanted rank.
+        ExecutorError: ranks cannot be read where they should.
 
     """
     options = options or Options()
-    ranks, profile = read_dump(dump, options.rank)
+    read = read_dump(dump, options.rank, options.ways)
+    profile, ranks = read.profile, read.ranks
     run, unclear = _run(profile, tree, options)
     rules, diagnostics, skipped = _applicable(profile, options)
-    seen, faults = observe(profile, run.evidence, run.step, diagnostics)
+    seen, faults = observe(
+        profile, run.evidence, run.step, [d for d in diagnostics if isinstance(d, Diagnostic)]
+    )
+    if read.cluster is not None:
+        of_job = [d for d in diagnostics if isinstance(d, ClusterDiagnostic)]
+        compared, failed = observe_cluster(read.cluster, of_job, run.step.length_ns)
+        seen, faults = [*seen, *compared], [*faults, *failed]
     located = _find(run, tree, rules, options) if tree else None
     found = located.found if located else []
     everything = ranked([*found, *seen])
@@ -81,13 +91,14 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
         findings=[item.finding for item in everything],
         problems=[
             *(report.Problem(p.where, p.what, p.remedy, p.damaged) for p in profile.problems),
-            *_rank_problems(ranks),
+            *(rank_problems(ranks) if ranks else ()),
             *unclear,
             *faults,
             *(located.problems if located else []),
         ],
         next_steps=_next_steps(dump, tree, found, has_stacks=bool(profile.stacks)),
-        ranks=ranks,
+        ranks=rank_rows(ranks) if ranks else [],
+        rank_steps=rank_steps(ranks) if ranks else None,
         skipped_rules=skipped,
     )
     version_of_run = profile.environment.torch_npu or ""
@@ -182,38 +193,9 @@ def _measured(run: _Run, options: Options) -> report.Report:
     )
 
 
-def read_dump(dump: Path, rank: int | None) -> tuple[list[report.Rank], Profile]:
-    """Read the dump or, of several ranks, the one to look into.
-
-    Raises:
-        DumpError: there is nothing to read.
-        RankError: there is no dump of the wanted rank.
-
-    """
-    dumps = find_dumps(dump)
-    if len(dumps) == 1 and rank is None:
-        return [], read_profile(dumps[0])
-    ranks = []
-    for number, path in enumerate(dumps):
-        advanced("ranks", number, len(dumps))
-        ranks.append(summarise(path))
-    chosen = choose(ranks, rank)
-    ranks[chosen] = msgspec.structs.replace(ranks[chosen], diagnosed=True)
-    return ranks, read_profile(dumps[chosen])
-
-
-def _rank_problems(ranks: Sequence[report.Rank]) -> list[report.Problem]:
-    """Return what is wrong with the ranks that are not looked into."""
-    return [
-        report.Problem(row.dump, row.problem, "diagnose it alone to see more", damaged=True)
-        for row in ranks
-        if row.problem and not row.diagnosed
-    ]
-
-
 def _applicable(
     profile: Profile, options: Options
-) -> tuple[list[Substitution], list[Diagnostic], list[report.Fact]]:
+) -> tuple[list[Substitution], list[Diagnostic | ClusterDiagnostic], list[report.Fact]]:
     """Return the rules that the versions of the run allow, and why the others are left out."""
     # What a GPU does says nothing about the settings of an NPU.
     on_npu = profile.format != "kineto"
@@ -222,7 +204,8 @@ def _applicable(
     reasons = {rule.id: unmet(rule.requires, profile.environment, cores) for rule in wanted}
     met = [rule for rule in wanted if not reasons[rule.id]]
     rules = [rule for rule in met if isinstance(rule, Substitution)]
-    diagnostics = [rule for rule in met if isinstance(rule, Diagnostic) and on_npu]
+    kinds = (Diagnostic, ClusterDiagnostic)
+    diagnostics = [rule for rule in met if isinstance(rule, kinds) and on_npu]
     return rules, diagnostics, [report.Fact(key, why) for key, why in reasons.items() if why]
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from npufix.advisor.definitions import definitions
-from npufix.advisor.diagnosis import read_dump
 from npufix.advisor.evidence import Evidence, gather_evidence
+from npufix.advisor.ranks import read_dump
 from npufix.advisor.recorded_paths import SourceState, map_recorded_paths, source_state
 from npufix.advisor.source_tree import SourceFile, read_source_tree
 from npufix.rewriters.verification import RecordedOp
@@ -74,7 +74,7 @@ def read_recording(
         RankError: there is no dump of the wanted rank.
 
     """
-    _, profile = read_dump(dump, rank)
+    profile = read_dump(dump, rank).profile
     tree = read_source_tree(changes.files[0].root, configuration)
     files = dict(tree.files)
     for file in changes.files:

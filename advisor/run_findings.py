@@ -6,6 +6,8 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from npufix.advisor.evidence import rows_of
 from npufix.reports import report
 from npufix.rules.diagnostic import Recording
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from npufix.advisor.evidence import Evidence
     from npufix.advisor.ranking import Step
     from npufix.profiling_parsers.profile import Profile
+    from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
     from npufix.rules.diagnostic import Diagnostic, Observation
 
 
@@ -26,6 +29,9 @@ class Observed:
     finding: report.Finding
     kernels: frozenset[int]
     is_idle: bool
+    of_job: bool = False
+    """Whether it compares the ranks of a job."""
+    is_communication: bool = False
 
 
 def observe(
@@ -69,11 +75,25 @@ def _of_recording(text: str) -> str:
 def _finding(
     diagnostic: Diagnostic, seen: Observation, recording: Recording, number: int
 ) -> report.Finding:
-    first = seen.places[0] if seen.places else None
     own = recording.kernels.loc[list(seen.kernels), "type"] if seen.kernels else None
+    return msgspec.structs.replace(
+        finding(diagnostic, seen, recording.step_ns),
+        fingerprint=fingerprint(diagnostic, seen.places[0].path if seen.places else "", number),
+        kernels=sorted({str(name) for name in own}) if own is not None else [],
+        calls=round(len(seen.kernels) / recording.step_count),
+    )
+
+
+def finding(
+    diagnostic: Diagnostic | ClusterDiagnostic,
+    seen: Observation | ClusterObservation,
+    step_ns: int,
+) -> report.Finding:
+    """Return an observation as a finding, without kernels and fingerprint."""
+    first = seen.places[0] if seen.places else None
     saving = None
     if seen.saving_ns is not None:
-        low, high = (min(max(0, value), recording.step_ns) for value in seen.saving_ns)
+        low, high = (min(max(0, value), step_ns) for value in seen.saving_ns)
         saving = report.Saving(low, high, seen.basis)
     return report.Finding(
         rule=diagnostic.id,
@@ -87,11 +107,11 @@ def _finding(
         safety="advice",
         conditions=[],
         problem="",
-        fingerprint=_fingerprint(diagnostic, first.path if first else "", number),
-        kernels=sorted({str(name) for name in own}) if own is not None else [],
-        calls=round(len(seen.kernels) / recording.step_count),
+        fingerprint="",
+        kernels=[],
+        calls=0,
         device_ns=seen.cost_ns,
-        share=seen.cost_ns / recording.step_ns if recording.step_ns else 0.0,
+        share=seen.cost_ns / step_ns if step_ns else 0.0,
         saving=saving,
         kind="run",
         what=seen.what,
@@ -101,6 +121,6 @@ def _finding(
     )
 
 
-def _fingerprint(diagnostic: Diagnostic, path: str, number: int) -> str:
+def fingerprint(diagnostic: Diagnostic | ClusterDiagnostic, path: str, number: int) -> str:
     """Return a name that survives new numbers: the rule, the file, and which of several."""
     return hashlib.sha256(f"{diagnostic.id}\0{path}\0{number}".encode()).hexdigest()[:16]

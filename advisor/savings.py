@@ -47,14 +47,38 @@ def total_saving(found: Sequence[Found], split: StepSplit | None) -> Saving:
     budget = _Budget(None, None)
     if split is not None:
         budget = _Budget(split.computing_ns + split.exposed_communication_ns, split.free_ns)
+    of_job = [item for item in found if _is(item, "of_job")]
+    found = [item for item in found if not _is(item, "of_job")]
     busy = _capped([_fresh(item, share) for item, share in _shares(found)], budget.busy_ns)
     waiting = [item.finding.saving for item in found if _is_idle(item)]
     # Waiting has many causes at once; what one of them removes another cannot remove again.
     longest = max((saving for saving in waiting if saving), key=lambda s: s.high_ns, default=None)
     idle = _capped([(longest.low_ns, longest.high_ns)] if longest else [], budget.idle_ns)
-    return Saving(
-        busy[0] + idle[0], busy[1] + idle[1], "sum of the findings, shared time counted once"
-    )
+    low, high = _with_job((busy[0] + idle[0], busy[1] + idle[1]), of_job)
+    if split is not None:
+        high = min(high, max(split.total_ns, busy[1] + idle[1]))
+    return Saving(min(low, high), high, "sum of the findings, shared time counted once")
+
+
+def _with_job(own: tuple[int, int], of_job: Sequence[Found]) -> tuple[int, int]:
+    """Add what the ranks together can gain to what the one that was looked into can.
+
+    Several of these findings may be sides of one cause (a late rank, and who waits for it), so
+    only the largest counts. What it gains may be the same time as on that rank: at least the
+    larger of both, at most their sum; and never the sum where both are idle time or communication,
+    which the findings of the rank count already.
+    """
+    largest = max((item for item in of_job if item.finding.saving), key=_expected_of, default=None)
+    if largest is None or largest.finding.saving is None:
+        return own
+    saving = largest.finding.saving
+    shared = _is_idle(largest) or _is(largest, "is_communication")
+    high = max(own[1], saving.high_ns) if shared else own[1] + saving.high_ns
+    return max(own[0], saving.low_ns), high
+
+
+def _expected_of(item: Found) -> float:
+    return _expected(item.finding)
 
 
 def _shares(found: Sequence[Found]) -> Iterable[tuple[Found, float]]:
@@ -77,4 +101,8 @@ def _capped(savings: Sequence[tuple[float, float]], most: int | None) -> tuple[i
 
 
 def _is_idle(item: Found) -> bool:
-    return getattr(item, "is_idle", False)
+    return _is(item, "is_idle")
+
+
+def _is(item: Found, what: str) -> bool:
+    return getattr(item, what, False)

@@ -28,6 +28,11 @@ def listening(listener: Listener) -> Iterator[None]:
         _LISTENER.reset(token)
 
 
+def nobody_listens() -> None:
+    """Say nothing from here on: in a forked process, whose parent has the terminal."""
+    _LISTENER.set(None)
+
+
 def advanced(what: str, done: int, total: int) -> None:
     """Say that ``done`` of ``total`` (bytes, files, ranks) are done."""
     listener = _LISTENER.get()

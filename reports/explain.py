@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from rich.syntax import Syntax
 from rich.text import Text
 
-from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.registry import documentation
+from npufix.rules.substitution import Substitution
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from npufix.rules.registry import Rule
-    from npufix.rules.substitution import Substitution
 
 
 def explain(rule: Rule, console: Console, *, details: bool = False) -> None:
@@ -27,7 +26,7 @@ def explain(rule: Rule, console: Console, *, details: bool = False) -> None:
     for paragraph in documentation(rule).split("\n\n"):
         console.print(Text(" ".join(paragraph.split())))
         console.print()
-    if isinstance(rule, Diagnostic):
+    if not isinstance(rule, Substitution):
         console.print("Do:", style="bold")
         console.print(Text(rule.advice))
         if rule.requires:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from npufix.reports import language
 from npufix.reports.language import tr
+from npufix.reports.rank_rows import rank_name, rank_rows
 from npufix.reports.wording import (
+    counted,
     coverage_text,
     environment_text,
     few_tensors,
@@ -80,15 +82,25 @@ def _gaps(report: Report) -> Iterator[str]:
 def _ranks(ranks: Sequence[Rank]) -> Iterator[str]:
     if not ranks:
         return
+    shown = rank_rows(ranks)
     yield from ("", "## Ranks", "")
     yield "| rank | computing | exposed communication | free | |"
     yield "|---:|---:|---:|---:|---|"
-    for row in ranks:
+    for row in shown.rows:
         times = (row.computing_ns, row.exposed_communication_ns, row.free_ns)
         cells = ["" if ns is None else milliseconds(ns) for ns in times]
-        name = "?" if row.rank is None else str(row.rank)
-        note = "**diagnosed here**" if row.diagnosed else text(row.problem)
-        yield "| " + " | ".join([name, *cells, note]) + " |"
+        note = "**diagnosed here**" if row.diagnosed else row.role
+        host = text(row.host) if shown.several_hosts else ""
+        note = ", ".join(filter(None, (note, host)))
+        yield "| " + " | ".join([rank_name(row), *cells, note]) + " |"
+    if shown.more:
+        yield from ("", f"and {counted(shown.more, 'more rank')}")
+    if shown.broken:
+        yield ""
+    for row in shown.broken:
+        yield f"- rank {rank_name(row)}: {text(row.problem)} ({code(row.dump)})"
+    if shown.more_broken:
+        yield f"- also broken: rank {shown.more_broken}"
 
 
 def _average(split: StepSplit) -> str:

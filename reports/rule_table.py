@@ -20,6 +20,7 @@ _TITLES = {
     "fusion": "Fusion: many small kernels become one",
     "affinity": "Affinity: an operator the NPU is slow at becomes one that it is fast at",
     "settings": "Settings: what the recording says about the run as a whole",
+    "cluster": "Cluster: what the ranks of a job show beside each other",
 }
 _STYLES = {Safety.SAFE: "green", Safety.CONDITIONAL: "yellow", Safety.ADVICE: "cyan"}
 

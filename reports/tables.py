@@ -156,11 +156,12 @@ def _finding(number: int, found: Finding) -> list[Value]:
 
 def _ranks(report: Report) -> Table:
     columns = _columns(
-        "rank", "computing_us", "exposed_communication_us", "free_us", "diagnosed", "problem",
-        "dump",
+        "rank", "host", "role", "computing_us", "exposed_communication_us", "free_us",
+        "diagnosed", "problem", "dump",
     )  # fmt: skip
     rows = [
-        [row.rank, *_all_us((row.computing_ns, row.exposed_communication_ns, row.free_ns)),
+        [row.rank, row.host, row.role,
+         *_all_us((row.computing_ns, row.exposed_communication_ns, row.free_ns)),
          "yes" if row.diagnosed else "no", row.problem, row.dump]
         for row in report.ranks
     ]  # fmt: skip

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from npufix.reports.terminal_findings import show_findings
+from npufix.reports.terminal_ranks import show_ranks
 from npufix.reports.terminal_tables import (
     show_hot_lines,
     show_hot_modules,
     show_hot_operators,
     show_hot_shapes,
-    show_ranks,
     show_split,
 )
 from npufix.reports.terminal_text import paragraph

@@ -20,13 +20,11 @@ if TYPE_CHECKING:
         HotModule,
         HotOperator,
         HotShape,
-        Rank,
         StepSplit,
     )
 
 _KERNELS = Columns(28, (-16, 8, 10, 10, 8), gap=2)
 _PLACES = Columns(54, (8, 10, 8))
-_RANKS = Columns(6, (12, 16, 12, -2, -16), growth=0)
 
 
 def show_split(split: StepSplit | None, console: Console) -> None:
@@ -52,23 +50,6 @@ def show_split(split: StepSplit | None, console: Console) -> None:
             f"left out: {name}, {odd.reason}: {milliseconds(odd.total_ns)}, {odd.ratio:.1f} times"
         )
         indented(Text(f"{text} a typical step", "yellow"), console)
-
-
-def show_ranks(ranks: Sequence[Rank], console: Console) -> None:
-    """Print what each rank spends a step on; the one that is diagnosed is marked."""
-    header = ("Rank", "Computing", "Exposed comm.", "Free", "", "")
-    _RANKS.show(header, console, "bold")
-    numbers = [row.rank for row in ranks]
-    for row in ranks:
-        times = (row.computing_ns, row.exposed_communication_ns, row.free_ns)
-        cells = ["-" if ns is None else milliseconds(ns) for ns in times]
-        name = "?" if row.rank is None else str(row.rank)
-        note = "diagnosed below" if row.diagnosed else ""
-        _RANKS.show((name, *cells, "", note), console, "" if note else "dim")
-        if row.problem:
-            indented(Text(plain(row.problem), "yellow"), console)
-        if row.problem or row.rank is None or numbers.count(row.rank) > 1:
-            indented(Text(plain(row.dump), "dim"), console)
 
 
 def show_hot_operators(

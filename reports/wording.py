@@ -51,7 +51,10 @@ def headline(
     if with_source and any(f.kind == "code" for f in worth):
         return f"{counted(len(worth), 'finding')}: {interval(total)} can be saved{step}."
     found = counted(len(worth), "finding")
-    return f"{_bottleneck(split, hot)[:-1]}; {found} could save {interval(total)}{step}."
+    first = worth[0]
+    # What one rank costs all others comes before what the diagnosed one is busy with.
+    reason = first.what if first.ranks else _bottleneck(split, hot)[:-1]
+    return f"{reason[:1].upper()}{reason[1:]}; {found} could save {interval(total)}{step}."
 
 
 def environment_text(environment: Environment) -> str:

@@ -53,6 +53,9 @@ class Cluster:
     details: Mapping[int, RankDetail]
     """By rank, of those that were read as a whole."""
     world_size: int | None = None
+    all_steps: pd.DataFrame | None = None
+    """As ``steps``, with the steps that an average leaves out as outliers: a straggler makes one
+    of them. Without the warm-up; ``None`` where there are no others."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ class ClusterObservation:
     basis: str = ""
     places: tuple[Place, ...] = ()
     is_idle: bool = False
+    is_communication: bool = False
+    """Whether ``cost_ns`` is time of collectives, not of computing."""
     advice: str = ""
     """What to do here, where that is not ``ClusterDiagnostic.advice`` as it stands."""
 

@@ -25,6 +25,8 @@ _STEP_MARK = r"ProfilerStep#\d+"
 
 def milliseconds(ns: float) -> str:
     """Return a time as people read it: ``12.3 ms``, ``0.0123 ms`` as ``12.3 us``."""
+    if ns >= 1e9:  # noqa: PLR2004 - 1 s, without exponents
+        return f"{ns / 1e6:.0f} ms"
     return f"{ns / 1e6:.3g} ms" if ns >= 1e6 else f"{ns / 1e3:.3g} us"  # noqa: PLR2004 - 1 ms
 
 

@@ -8,7 +8,8 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from npufix.rules import affinity, fusion, settings
+from npufix.rules import affinity, cluster, fusion, settings
+from npufix.rules.cluster_diagnostic import ClusterDiagnostic
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.substitution import Substitution
 
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-    Rule = Substitution | Diagnostic
-    """Both have an id, a name, a summary and a table."""
+    Rule = Substitution | Diagnostic | ClusterDiagnostic
+    """All have an id, a name, a summary and a table."""
 
 _ENTRY_POINT_GROUP = "npufix.rules"
+_KINDS = (Substitution, Diagnostic, ClusterDiagnostic)
 
 
 class RuleError(Exception):
@@ -46,13 +48,23 @@ def all_diagnostics() -> tuple[Diagnostic, ...]:
     return tuple(rule for rule in every_rule() if isinstance(rule, Diagnostic))
 
 
+def all_cluster_diagnostics() -> tuple[ClusterDiagnostic, ...]:
+    """Return every rule about the ranks of a job together, found alike, ordered by id.
+
+    Raises:
+        RuleError: a rule file has no ``RULE``, or two rules share an id.
+
+    """
+    return tuple(rule for rule in every_rule() if isinstance(rule, ClusterDiagnostic))
+
+
 @cache
 def every_rule() -> tuple[Rule, ...]:
-    """Return substitutions and diagnostics, ordered by id; raise ``RuleError`` as these do."""
+    """Return rules of all kinds, ordered by id; raise ``RuleError`` as these do."""
     rules = [_rule(module) for module in _modules()]
     for point in entry_points(group=_ENTRY_POINT_GROUP):
         loaded = point.load()
-        rules.append(loaded if isinstance(loaded, (Substitution, Diagnostic)) else _rule(loaded))
+        rules.append(loaded if isinstance(loaded, _KINDS) else _rule(loaded))
     by_id: dict[str, Rule] = {}
     for rule in rules:
         if rule.id in by_id:
@@ -62,7 +74,7 @@ def every_rule() -> tuple[Rule, ...]:
 
 
 def _modules() -> Iterator[ModuleType]:
-    for package in (affinity, fusion, settings):
+    for package in (affinity, cluster, fusion, settings):
         for info in pkgutil.iter_modules(package.__path__):
             name = f"{package.__name__}.{info.name}"
             try:
@@ -73,13 +85,14 @@ def _modules() -> Iterator[ModuleType]:
 
 def _rule(module: ModuleType) -> Rule:
     rule = getattr(module, "RULE", None)
-    if not isinstance(rule, (Substitution, Diagnostic)):
-        raise RuleError(f"{module.__name__} has no RULE of type Substitution or Diagnostic")
+    if not isinstance(rule, _KINDS):
+        kinds = "Substitution, Diagnostic or ClusterDiagnostic"
+        raise RuleError(f"{module.__name__} has no RULE of type {kinds}")
     return rule
 
 
 def documentation(rule: Rule) -> str:
     """Return the docstring of the file that a rule lives in: its documentation."""
-    written = rule.check if isinstance(rule, Diagnostic) else rule.forms[0].pattern
+    written = rule.forms[0].pattern if isinstance(rule, Substitution) else rule.check
     module = importlib.import_module(written.__module__)
     return (module.__doc__ or rule.summary).strip()

@@ -16,12 +16,13 @@ Examples:
   npufix diagnose run1_ascend_pt
   npufix diagnose run1_ascend_pt --source src --top 20
   npufix diagnose cluster_dumps --rank 3
+  npufix diagnose cluster_dumps --executor dask:tcp://10.0.0.1:8786
   npufix diagnose gpu.pt.trace.json.gz
   npufix diagnose run1_ascend_pt --source src --json > report.json
   npufix diagnose run1_ascend_pt --source src --html report.html
   npufix diagnose run1_ascend_pt -o xlsx=tables.xlsx -o csv=tables
   npufix diagnose run1_ascend_pt --source src -o perfetto=findings.json.gz
-  npufix diagnose run1_ascend_pt --source src -o report.md -o sarif=npufix.sarif"""
+  npufix diagnose run1_ascend_pt --source src -o report.md -o sarif=src.sarif"""
 )
 @click.argument("dump", type=common.PATH)
 @click.option("--source", type=common.PATH, help="Folder (or file) of the profiled program.")
@@ -34,6 +35,11 @@ Examples:
 @output_files.output_option()
 @click.option("--html", "html", type=common.PATH, metavar="FILE",
               help="Write the report as one HTML page; the same as -o html=FILE.")  # fmt: skip
+@click.option("--executor", default="local", show_default=True, metavar="WHERE",
+              help="Where to read ranks: local, local:N or dask:tcp://HOST:PORT.")  # fmt: skip
+@click.option("--all", "every", is_flag=True,
+              help="Read all ranks as a whole, not only those that stand out.")  # fmt: skip
+@click.option("--no-cache", is_flag=True, help="Read all ranks again; keep nothing of them.")
 @click.option("-v", "--verbose", is_flag=True, help="Show all conditions and their proofs.")
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     dump: Path,
@@ -44,7 +50,10 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     top: int,
     outputs: tuple[tuple[str, Path], ...],
     html: Path | None,
+    executor: str,
     *,
+    every: bool,
+    no_cache: bool,
     as_json: bool,
     verbose: bool,
 ) -> int:
@@ -57,6 +66,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     outputs = output_files.with_json(outputs, as_json=as_json)
     if html is not None:
         outputs = output_files.with_page(outputs, html)
+    from npufix.advisor.cluster.looking import Ways  # noqa: PLC0415 - pandas is slow to load
     from npufix.advisor.diagnosis import Options, cut, diagnose  # noqa: PLC0415 - pandas is slow to load
     from npufix.advisor.run_outputs import of_run  # noqa: PLC0415 - same
     from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
@@ -65,7 +75,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     with common.progress("Reading the dump"):
         tree = read_source_tree(source, configuration) if source else None
         shown = output_files.rows_wanted(outputs, top)
-        result = diagnose(dump, tree, Options(shown, rank, path_map, configuration))
+        ways = Ways(executor, cache=not no_cache, every=every)
+        result = diagnose(dump, tree, Options(shown, rank, path_map, configuration, ways))
     common.warn(result.warnings)
     report = result.report
     if tree is not None and output_files.want_changes(outputs):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from benchmarks.generator.collectives import RANKS_PER_NODE
 from benchmarks.generator.dump import TEXT_FILES, write_ranks
 from benchmarks.generator.parameters import VERSIONS, Parameters
+from benchmarks.generator.ranks import FAULTS, Layout, fault
+from benchmarks.generator.ranks_files import write_job
 
 _LINE_ENDS = {"crlf": "\r\n", "lf": "\n"}
 
@@ -31,16 +34,32 @@ def _options() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0)
     for name in ("schedule", "stacks", "modules", "shapes", "pmu", "communication", "warmup"):
         add(f"--no-{name}", action="store_false", dest=name)
+    add("--tp", type=int, default=1, help="ranks of a tensor parallel group")
+    add("--pp", type=int, default=1, help="stages of the pipeline")
+    add("--fault", action="append", default=[], help="; ".join(FAULTS.values()))
     add("--truth", action="store_true", help="write truth.json: what a reader must find")
     return parser
 
 
 def main() -> None:
     """Write the dumps and print where they are."""
-    chosen = vars(_options().parse_args())
+    parser = _options()
+    chosen = vars(parser.parse_args())
     folder, export, only = chosen.pop("out"), chosen.pop("format"), chosen.pop("only")
     with_truth, line_end = chosen.pop("truth"), _LINE_ENDS[chosen.pop("line_end")]
+    tp, pp = chosen.pop("tp"), chosen.pop("pp")
+    texts = chosen.pop("fault")
     parameters = Parameters(**chosen, line_end=line_end)
+    if texts or tp * pp > 1:
+        try:
+            faults = tuple(fault(text) for text in texts)
+            layout = Layout(parameters.ranks, tp, pp, RANKS_PER_NODE, faults)
+            dumps = write_job(parameters, layout, folder, export, only=only, with_truth=with_truth)
+        except ValueError as error:
+            parser.error(str(error))
+        for dump in dumps:
+            print(dump)
+        return
     for dump in write_ranks(parameters, folder, export, only=only, with_truth=with_truth):
         print(dump)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.generator.collectives import GROUP, TRANSPORTS, collectives
+from benchmarks.generator.collectives import GROUP, TRANSPORTS, collectives, links, matrix
 from benchmarks.generator.sqlite_file import new_database
 
 if TYPE_CHECKING:
@@ -71,15 +71,11 @@ def _bandwidth(run: Run) -> Rows:
 
 
 def _matrix(run: Run) -> Rows:
-    rank, seen = str(run.parameters.rank), set()
-    for each in collectives(run):
-        if each.step in seen:
-            continue
-        seen.add(each.step)
-        for other in range(run.parameters.ranks):
-            kind = "LOCAL" if other == run.parameters.rank else "HCCS"
-            yield ("allreduce-top1", GROUP, rank, str(other), kind, *each.bandwidth("HCCS"),
-                   each.step, "collective", each.name)  # fmt: skip
+    rank = str(run.parameters.rank)
+    for name, moved in matrix(run):
+        for other, transport, *values in links(run, moved):
+            yield (name, GROUP, rank, str(other), transport, *values, moved[0].step, "collective",
+                   moved[0].name)  # fmt: skip
 
 
 def _time(run: Run) -> Rows:

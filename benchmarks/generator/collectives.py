@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,15 +12,19 @@ from benchmarks.generator.program import REDUCE
 from benchmarks.generator.run import COLLECTIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from benchmarks.generator.run import Run
 
-GROUP = "17522688603477080586"
+GROUP = "5862276093215481612"
+"""How collectives call the group that profiler_metadata.json calls group_name_0."""
+RANKS_PER_NODE = 8
 TRANSPORTS = ("RDMA", "HCCS", "PCIE", "SDMA", "SIO")
 _USED = {"HCCS", "SDMA"}
 _MB, _TRANSIT, _WAIT = 28.5, 0.25, 0.5
+_SLOWER = 2.5
+"""Links between nodes."""
 
 
 @dataclass(frozen=True)
@@ -106,30 +111,45 @@ def _bandwidth(each: Collective, transport: str) -> dict[str, object]:
 
 def write_communication_matrix(run: Run, path: Path) -> None:
     """Write communication_matrix.json: what each step moved over each link."""
-    steps: dict[str, object] = {}
-    for each in collectives(run):
-        steps.setdefault(
-            each.step,
-            {
-                "p2p": {},
-                "collective": {
-                    f"allreduce-top1@{GROUP}": {
-                        f"{run.parameters.rank}-{other}": _link(run, each, other)
-                        for other in range(run.parameters.ranks)
-                    }
-                },
-            },
-        )
+    steps: dict[str, dict[str, dict[str, object]]] = {}
+    for name, moved in matrix(run):
+        step = steps.setdefault(moved[0].step, {"p2p": {}, "collective": {}})
+        step["collective"][f"{name}@{GROUP}"] = {
+            f"{run.parameters.rank}-{other}": {
+                "Transport Type": transport,
+                "Transit Size(MB)": size,
+                "Transit Time(ms)": time,
+                "Bandwidth(GB/s)": speed,
+                "Op Name": moved[0].name,
+            }
+            for other, transport, size, time, speed in links(run, moved)
+        }
     if steps:
         path.write_text(json.dumps(steps), encoding="utf-8")
 
 
-def _link(run: Run, each: Collective, other: int) -> dict[str, object]:
-    size, time, speed = each.bandwidth("HCCS")
-    return {
-        "Transport Type": "LOCAL" if other == run.parameters.rank else "HCCS",
-        "Transit Size(MB)": size,
-        "Transit Time(ms)": time,
-        "Bandwidth(GB/s)": speed,
-        "Op Name": each.name,
-    }
+def matrix(run: Run) -> Iterator[tuple[str, list[Collective]]]:
+    """Yield the entries of each step: the first collective, and all of them together."""
+    for _, group in groupby(collectives(run), key=lambda each: each.step):
+        moved = list(group)
+        yield "allreduce-top1", moved[:1]
+        yield "allreduce-total", moved
+
+
+def links(run: Run, moved: Sequence[Collective]) -> Iterator[tuple[int, str, float, float, float]]:
+    """Yield rank, transport, MB, milliseconds and GB/s of each link that these went over."""
+    size = _MB * len(moved)
+    time = sum(each.transit for each in moved)
+    for other, transport in neighbours(run.parameters.rank, run.parameters.ranks):
+        taken = time * (_SLOWER if transport == "RDMA" else 1)
+        yield other, transport, size, taken, round(size / taken, 4)
+
+
+def neighbours(rank: int, ranks: int) -> Iterator[tuple[int, str]]:
+    """Yield what a rank is linked to: all of its node, and its counterparts in the next ones."""
+    node = rank - rank % RANKS_PER_NODE
+    for other in range(node, min(node + RANKS_PER_NODE, ranks)):
+        yield other, "LOCAL" if other == rank else "HCCS"
+    for other in (rank - RANKS_PER_NODE, rank + RANKS_PER_NODE):
+        if 0 <= other < ranks:
+            yield other, "RDMA"

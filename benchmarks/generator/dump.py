@@ -17,6 +17,7 @@ from benchmarks.generator import (
     trace_view,
     truth,
 )
+from benchmarks.generator.collectives import RANKS_PER_NODE
 from benchmarks.generator.run import simulate
 
 if TYPE_CHECKING:
@@ -46,21 +47,28 @@ _FROM_LEVEL1: Mapping[str, Write] = {
 TEXT_FILES = (*_TEXT, *_FROM_LEVEL1)
 
 
-def write_dump(
+def write_dump(  # noqa: PLR0913 - each is an option of the command
     parameters: Parameters,
     folder: Path,
     export: str = "text",
     *,
     only: Collection[str] = (),
     with_truth: bool = False,
+    run: Run | None = None,
 ) -> Path:
     """Write the dump of one rank below ``folder`` and return its path.
 
     ``export`` is "text", "db" or "both". ``only`` names the files of the text export that are
-    wanted, all if empty. ``with_truth`` adds truth.json.
+    wanted, all if empty. ``with_truth`` adds truth.json. ``run`` is that of these parameters, if
+    it is there already.
     """
-    run = simulate(parameters)
-    dump = folder / f"host_{run.pid}_20250109153443{parameters.rank:03d}_ascend_pt"
+    run = run or simulate(parameters)
+    host = (
+        f"node{parameters.rank // RANKS_PER_NODE:04d}"
+        if parameters.ranks > RANKS_PER_NODE
+        else "host"
+    )
+    dump = folder / f"{host}_{run.pid}_20250109153443{parameters.rank:03d}_ascend_pt"
     output = dump / OUTPUT
     output.mkdir(parents=True)
     files = {**_TEXT, **(_FROM_LEVEL1 if parameters.level else {})} if export != "db" else {}

@@ -42,6 +42,8 @@ class Parameters:
     """Index of a step that is much slower, -1 for none."""
     gap_ns: int = 1_000
     """Idle time of a device before each kernel."""
+    compute_factor: float = 1.0
+    """How much longer the kernels of this rank take than those of others."""
     line_end: str = "\r\n"
     seed: int = 0
 

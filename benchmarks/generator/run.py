@@ -147,7 +147,7 @@ class _Clock:
             launches,
             Kernels(**{**vars(kernels), "number": number}),
             steps,
-            tuple(_splits(self.parameters, launches, kernels, steps)),
+            tuple(splits_of(self.parameters, launches, kernels, steps)),
         )
 
     def _step(self, step: int) -> Step:
@@ -201,7 +201,8 @@ class _Clock:
         kernel = KERNEL_OF[FIRST_KERNEL[code[launch]] + within]
         batch = 1 + 0.5 * (launches.layer[launch] % own.variants)
         jitter = random.uniform(0.95, 1.05, len(launch))
-        duration = np.maximum((_DEVICE_NS[kernel] * factor * batch * jitter).astype(np.int64), 20)
+        speed = np.where(COLLECTIVE[kernel], factor, factor * own.compute_factor)
+        duration = np.maximum((_DEVICE_NS[kernel] * speed * batch * jitter).astype(np.int64), 20)
         ready = launches.queue_ns[launch] + NODE_NS * (within + 1) + _LATENCY_NS
         start = np.empty_like(ready)
         for device in range(own.devices):
@@ -233,7 +234,7 @@ def _in_device_order(kernels: Kernels, device: Integers, devices: int) -> Kernel
     return Kernels(**columns)
 
 
-def _splits(
+def splits_of(
     own: Parameters, launches: Launches, kernels: Kernels, steps: Sequence[Step]
 ) -> Iterator[StepSplit]:
     """Yield the split of each step and device; without a schedule all is one step."""

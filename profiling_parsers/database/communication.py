@@ -69,17 +69,21 @@ def read_communication(database: Database, texts: Texts, analysis: Database | No
     """Return ``collectives``, ``transports`` and ``links`` of ``Signals``."""
     collectives, transports, links = empty("collectives"), empty("transports"), empty("links")
     if analysis is not None:
-        collectives = _table(analysis, TIMES, "collectives")
-        # A row per size of packet: each repeats what all of them moved together.
-        transports = _table(analysis, BANDWIDTHS, "transports").drop_duplicates(
-            ["step", "kind", "name", "group", "transport"], ignore_index=True
-        )
-        moved = (transports["size_bytes"] != 0) | (transports["transit_ns"] != 0)
-        transports = transports[moved].reset_index(drop=True)
-        links = _table(analysis, MATRIX, "links")
+        collectives, transports, links = read_analysed(analysis)
     if collectives.empty:
         collectives = _operations(database, texts)
     return collectives, transports, links
+
+
+def read_analysed(analysis: Database) -> Tables:
+    """Return what analysis.db alone says of the three."""
+    # A row per size of packet: each repeats what all of them moved together.
+    transports = _table(analysis, BANDWIDTHS, "transports").drop_duplicates(
+        ["step", "kind", "name", "group", "transport"], ignore_index=True
+    )
+    moved = (transports["size_bytes"] != 0) | (transports["transit_ns"] != 0)
+    collectives = _table(analysis, TIMES, "collectives")
+    return collectives, transports[moved].reset_index(drop=True), _table(analysis, MATRIX, "links")
 
 
 def _table(database: Database, table: str, signal: str) -> pd.DataFrame:
@@ -103,9 +107,8 @@ def _table(database: Database, table: str, signal: str) -> pd.DataFrame:
     frame = pd.DataFrame(columns)
     limits = [frame[key].abs() < (LATEST_US if key == "start_ns" else LARGEST) for key in numbers]
     frame = frame[np.logical_and.reduce(limits)].reset_index(drop=True)
-    for key in words:
-        frame[key] = frame[key].fillna("").astype(object)
-    return in_units(frame, signal)
+    texts_of = {key: [text or "" for text in frame[key]] for key in words}
+    return in_units({**{key: frame[key].to_numpy() for key in found}, **texts_of}, signal)
 
 
 def _step(text: str | None) -> str:

@@ -30,7 +30,7 @@ def completed(
     used = devices[devices >= 0]
     device = int(np.bincount(used).argmax()) if len(used) and used.max() < len(used) else -1
     device = int(used[0]) if device < 0 and len(used) else device
-    stated = _metadata(database)
+    stated = metadata(database)
     distributed = stated.get("distributed_args")
     world = distributed.get("world_size") if isinstance(distributed, dict) else None
     return replace(
@@ -59,8 +59,8 @@ def _rank(database: Database, device: int) -> int | None:
     return int(own[0]) if len(own) and own[0] >= 0 else None
 
 
-def _metadata(database: Database) -> Mapping[str, Any]:
-    """Return the settings, of which each is JSON or a bare text."""
+def metadata(database: Database) -> Mapping[str, Any]:
+    """Return the settings of the run, of which each is JSON or a bare text."""
     return {name: _parsed(value) for name, value in database.values(METADATA, _METADATA, "TEXT")}
 
 

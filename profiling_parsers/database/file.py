@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Besides its own errors: names that are no UTF-8, and sizes that only a damaged page can state.
 FAULTS = (sqlite3.Error, UnicodeError, OverflowError, MemoryError)
+_LONGEST_VALUE = 256 << 20
 _HEADER_BYTES = 100
 _ROWID = {"rowid", "oid", "_rowid_"}
 
@@ -67,6 +68,8 @@ def open_file(path: Path) -> OpenFile:
     connection = sqlite3.connect(uri, uri=True)
     try:
         connection.text_factory = lambda text: text.decode("utf-8", errors="replace")
+        if hasattr(connection, "setlimit"):  # a generated column makes gigabytes out of nothing
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
         for pragma in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON"):
             connection.execute(f"PRAGMA {pragma}")
         tables = _tables(connection)

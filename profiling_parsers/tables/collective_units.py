@@ -5,14 +5,17 @@ Sizes are decimal megabytes, times milliseconds but for the start, which is in m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from npufix.profiling_parsers.signals import SCHEMAS
+from npufix.profiling_parsers.tables.columns import category
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from collections.abc import Mapping, Sequence
+
     from numpy.typing import NDArray
 
 _MILLION = 1e6  # bytes of a megabyte, nanoseconds of a millisecond
@@ -21,15 +24,23 @@ LARGEST = 9e12
 LATEST_US = 9e15
 
 
-def in_units(frame: pd.DataFrame, table: str) -> pd.DataFrame:
-    """Return rows of a table of ``Signals``, numbers as they were written, in its units."""
+def in_units(columns: Mapping[str, Sequence[Any] | NDArray[Any]], table: str) -> pd.DataFrame:
+    """Return columns of a table of ``Signals``, numbers as they were written, in its units."""
     schema = SCHEMAS[table]
-    for column in schema:
-        if column == "start_ns":
-            frame[column] = _exact_ns(frame[column].to_numpy(np.float64))
-        elif column.endswith(("_ns", "_bytes")):
-            frame[column] = np.rint(frame[column].to_numpy(np.float64) * _MILLION)
-    return frame.astype(dict(schema))
+    return pd.DataFrame({name: _in_unit(name, columns[name], schema[name]) for name in schema})
+
+
+def _in_unit(name: str, values: Sequence[Any] | NDArray[Any], kind: str) -> Any:  # noqa: ANN401 - a column
+    if kind == "category":
+        texts = sorted(set(values))
+        places = {text: place for place, text in enumerate(texts)}
+        return category(np.array([places[text] for text in values], np.int32), texts)
+    numbers = np.asarray(values, np.float64)
+    if name == "start_ns":
+        return _exact_ns(numbers)
+    if name.endswith(("_ns", "_bytes")):
+        numbers = np.rint(numbers * _MILLION)
+    return numbers.astype(kind)
 
 
 def _exact_ns(microseconds: NDArray[np.float64]) -> NDArray[np.int64]:

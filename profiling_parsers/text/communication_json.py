@@ -10,8 +10,6 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.signals import SCHEMAS
 from npufix.profiling_parsers.tables.collective_units import LARGEST, LATEST_US, in_units
@@ -20,6 +18,8 @@ from npufix.profiling_parsers.tables.file_damage import damaged, remedy
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    import pandas as pd
 
     from npufix.profiling_parsers.profile import Problem
 
@@ -143,7 +143,8 @@ def _object(value: object) -> Mapping[str, Any]:
 
 
 def _table(name: str, rows: list[tuple[Any, ...]]) -> pd.DataFrame:
-    return in_units(pd.DataFrame(rows, columns=list(SCHEMAS[name])), name)
+    columns = list(zip(*rows, strict=True)) or [()] * len(SCHEMAS[name])
+    return in_units(dict(zip(SCHEMAS[name], columns, strict=True)), name)
 
 
 def _problems(path: Path, malformed: int) -> list[Problem]:

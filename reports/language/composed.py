@@ -46,6 +46,12 @@ MESSAGES: tuple[str, ...] = (
     "default: {value}",
     "required",
     # put together
+    "{what} finding could save {interval} of a {n} ms {unit}.",
+    "{what} findings could save {interval} of a {n} ms {unit}.",
+    "{what} finding could save {interval} of a {n} us {unit}.",
+    "{what} findings could save {interval} of a {n} us {unit}.",
+    "{what} finding could save {interval} per step.",
+    "{what} findings could save {interval} per step.",
     "Verifying: {done} of {total}, about {left} s left",
     "Verifying: {done} of {total}, about {left} min left",
     "in {n} runs of {scope}",

@@ -27,6 +27,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(folder))
+        patched.setenv("XDG_STATE_HOME", str(folder / "state"))
         yield folder / "npufix" / "verdicts"
 
 

@@ -1,0 +1,117 @@
+"""What a rank that was read as a whole contributes to a comparison: operators and lines."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from npufix.advisor.evidence import gather_evidence
+from npufix.profiling_parsers.cluster.grouping import Groups
+from npufix.rules.cluster_diagnostic import RankDetail
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from npufix.advisor.evidence import Evidence
+    from npufix.profiling_parsers.profile import Profile
+
+_DIGEST_BYTES = 16
+_MOST_ROWS = 2000
+"""Of each table, the largest: operators of rare shapes are many and short."""
+
+
+class RankWhole(msgspec.Struct, frozen=True, array_like=True):
+    """The columns of ``RankDetail``, or why there are none."""
+
+    problem: str = ""
+    types: list[str] = []
+    cores: list[str] = []
+    shapes: list[str] = []
+    calls: list[int] = []
+    total_ns: list[int] = []
+    paths: list[str] = []
+    lines: list[int] = []
+    functions: list[str] = []
+    line_calls: list[int] = []
+    line_total_ns: list[int] = []
+
+    def detail(self) -> RankDetail:
+        """Return the tables."""
+        operators = {
+            "type": self.types, "core": self.cores, "shapes": self.shapes,
+            "calls": _integers(self.calls), "total_ns": _integers(self.total_ns),
+        }  # fmt: skip
+        lines = {
+            "path": self.paths, "line": _integers(self.lines), "function": self.functions,
+            "calls": _integers(self.line_calls), "total_ns": _integers(self.line_total_ns),
+        }  # fmt: skip
+        return RankDetail(pd.DataFrame(operators), pd.DataFrame(lines))
+
+
+def whole_of(profile: Profile) -> RankWhole:
+    """Return what a profile says, per steady step."""
+    return whole_of_evidence(gather_evidence(profile, {}))
+
+
+def whole_of_evidence(evidence: Evidence) -> RankWhole:
+    """Return what is known of a rank, per steady step."""
+    frame = evidence.kernels[evidence.computes & evidence.steady]
+    operators = _summed(frame, ("type", "core", "input_shapes"), evidence.steps)
+    on_lines = frame[(frame["path"] != "").to_numpy(dtype=bool)]
+    lines = _summed(on_lines, ("path", "line", "function"), evidence.steps)
+    return RankWhole(
+        types=operators["type"],
+        cores=operators["core"],
+        shapes=operators["input_shapes"],
+        calls=operators["calls"],
+        total_ns=operators["total_ns"],
+        paths=lines["path"],
+        lines=lines["line"],
+        functions=lines["function"],
+        line_calls=lines["calls"],
+        line_total_ns=lines["total_ns"],
+    )
+
+
+def encoded_whole(whole: RankWhole) -> bytes:
+    """Return it as bytes behind a checksum."""
+    content = msgspec.msgpack.encode(whole)
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest() + content
+
+
+def decoded_whole(data: bytes) -> RankWhole | None:
+    """Read what ``encoded_whole`` wrote, ``None`` if it is none or damaged."""
+    content = data[_DIGEST_BYTES:]
+    if hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest() != data[:_DIGEST_BYTES]:
+        return None
+    try:
+        return msgspec.msgpack.decode(content, type=RankWhole)
+    except msgspec.DecodeError:
+        return None
+
+
+def _summed(frame: pd.DataFrame, keys: tuple[str, ...], steps: int) -> Mapping[str, list[Any]]:
+    """Return calls and time of each key per step, the largest first."""
+    columns = [
+        frame[key].cat.codes.to_numpy() if hasattr(frame[key], "cat") else frame[key].to_numpy()
+        for key in keys
+    ]
+    groups = Groups(*columns)
+    total = groups.total(frame["duration_ns"].to_numpy())
+    chosen = np.argsort(-total, kind="stable")[:_MOST_ROWS]
+    rows = frame.iloc[groups.first[chosen]]
+    found: dict[str, list[Any]] = {
+        key: rows[key].astype(object).tolist() if hasattr(rows[key], "cat") else rows[key].tolist()
+        for key in keys
+    }
+    found["calls"] = np.rint(groups.count()[chosen] / steps).astype(np.int64).tolist()
+    found["total_ns"] = (total[chosen] // steps).tolist()
+    return found
+
+
+def _integers(values: list[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.array(values, np.int64)

@@ -1,0 +1,74 @@
+"""The ranks of a job as rows of a report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from npufix.reports.report import Problem, Rank, RankSteps
+
+if TYPE_CHECKING:
+    from npufix.advisor.cluster.looking import Ranks
+
+_TIMES = ("computing_ns", "communication_exposed_ns", "free_ns")
+_NAMED = 8
+"""Broken ranks, each with what is wrong; the table of ranks has all of them."""
+_ALONE = "diagnose it alone to see more"
+
+
+def rank_rows(ranks: Ranks) -> list[Rank]:
+    """Return one row a dump, in the order in which they were found."""
+    rows = []
+    for place, (path, summary) in enumerate(zip(ranks.paths, ranks.summaries, strict=True)):
+        computing, exposed, free = ranks.means.get(place, (None, None, None))
+        rows.append(
+            Rank(
+                rank=summary.rank,
+                dump=str(path),
+                computing_ns=computing,
+                exposed_communication_ns=exposed,
+                free_ns=free,
+                problem=summary.problem or ranks.job.set_aside.get(place, ""),
+                diagnosed=place == ranks.chosen,
+                readable=summary.readable,
+                role=ranks.roles.get(place, ""),
+                host=summary.host,
+            )
+        )
+    return rows
+
+
+def rank_steps(ranks: Ranks) -> RankSteps | None:
+    """Return where each rank spends each step, rows as those of ``rank_rows``."""
+    if ranks.steps.empty:
+        return None
+    ids = sorted({int(step) for step in ranks.steps["step"].dropna()})
+    steps: list[int | None] = [*ids] or [None]
+    column = {step: at for at, step in enumerate(steps)}
+    found: list[list[list[int | None]]] = [
+        [[None] * len(steps) for _ in ranks.paths] for _ in _TIMES
+    ]
+    places = [ranks.job.dumps[row].place for row in ranks.steps["place"]]
+    numbers = [None if step is pd.NA else int(step) for step in ranks.steps["step"]]
+    cells = zip(*(ranks.steps[name].tolist() for name in _TIMES), strict=True)
+    for place, step, values in zip(places, numbers, cells, strict=True):
+        if step in column:
+            for table, value in zip(found, values, strict=True):
+                table[place][column[step]] = value
+    return RankSteps(steps, *found)
+
+
+def rank_problems(ranks: Ranks) -> list[Problem]:
+    """Return what is wrong with the ranks that are not looked into, and with the folder."""
+    broken = [
+        (str(path), summary.problem)
+        for place, (path, summary) in enumerate(zip(ranks.paths, ranks.summaries, strict=True))
+        if summary.problem and place != ranks.chosen
+    ]
+    told = [Problem(dump, what, _ALONE, damaged=True) for dump, what in broken[:_NAMED]]
+    if len(broken) > _NAMED:
+        more = f"{len(broken) - _NAMED} more ranks are broken"
+        remedy = "the ranks of --json, -o xlsx=FILE or -o csv=FOLDER say what is wrong with each"
+        told.append(Problem("ranks", more, remedy, damaged=True))
+    return told + [Problem("ranks", what, remedy) for what, remedy in ranks.job.remarks]

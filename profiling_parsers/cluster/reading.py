@@ -1,0 +1,177 @@
+"""One rank of many: its small files, and the whole dump only where these say nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.profiling_parsers.cluster.cheap_files import CheapFiles, read_cheap_files
+from npufix.profiling_parsers.cluster.communicating import (
+    collectives_table,
+    links_table,
+    transports_table,
+)
+from npufix.profiling_parsers.cluster.job import host_of, read_groups, recorded_ns
+from npufix.profiling_parsers.cluster.summary import NO_STEP, Summary, coded, table_of
+from npufix.profiling_parsers.discover import output_folder
+from npufix.profiling_parsers.profile import DumpError
+from npufix.profiling_parsers.profiler_info import read_environment
+from npufix.profiling_parsers.reader import read_profile
+from npufix.profiling_parsers.tables.columns import category
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    import pandas as pd
+
+    from npufix.profiling_parsers.cluster.summary import Table
+    from npufix.profiling_parsers.profile import Environment, Problem, Profile
+
+_LONGEST_PROBLEM = 400
+
+
+def summarise(dump: Path) -> Summary:
+    """Read one rank, a path of ``find_dumps``.
+
+    What cannot be read is told in ``Summary.problem``; a fault of this program is raised.
+    """
+    environment, problems = read_environment(dump) if dump.is_dir() else (None, [])
+    if environment is not None:
+        files = read_cheap_files(dump, environment)
+        problems += files.problems
+        if not files.steps.empty:
+            fault = _fault(dump)
+            return _of_files(dump, files, fault or damage(problems), readable=not fault)
+    try:
+        profile = read_profile(dump)
+    except DumpError as error:
+        return _told(dump, environment, error.message)
+    except UnicodeDecodeError as error:  # a name of a file, or a text, in no known encoding
+        return _told(dump, environment, f"{dump}: {error}")
+    return of_profile(dump, profile)
+
+
+def of_profile(dump: Path, profile: Profile) -> Summary:
+    """Return what a dump that was read as a whole says."""
+    signals = profile.signals
+    tables = {
+        "steps": steps_table(profile.steps),
+        "operators": operators_table(
+            profile.op_statistic if len(profile.op_statistic) else _totals(profile.kernels)
+        ),
+        "collectives": collectives_table(signals.collectives),
+        "transports": transports_table(signals.transports),
+        "links": links_table(signals.links),
+    }
+    if dump.is_dir():
+        tables["groups"] = read_groups(dump)
+    devices = {int(number) for number in profile.kernels["device"].unique()} - {-1}
+    return _summary(
+        dump,
+        profile.environment,
+        tables,
+        problem=damage(profile.problems),
+        device=devices.pop() if len(devices) == 1 else -1,
+        form=profile.format,
+    )
+
+
+def damage(problems: Iterable[Problem]) -> str:
+    """Return the first thing that is broken, as opposed to never collected."""
+    return next((f"{p.where}: {p.what}" for p in problems if p.damaged), "")
+
+
+def steps_table(steps: pd.DataFrame) -> Table:
+    """Pack ``Profile.steps``."""
+    columns = {str(name): steps[name].to_numpy() for name in steps.columns if name != "step"}
+    columns["step"] = steps["step"].to_numpy(np.int64, na_value=NO_STEP)
+    return table_of("steps", columns)
+
+
+def operators_table(totals: pd.DataFrame) -> Table:
+    """Pack ``Profile.op_statistic``."""
+    return table_of(
+        "operators",
+        {
+            "type": coded(totals["type"]),
+            "core": coded(totals["core"]),
+            "count": totals["count"].to_numpy(),
+            "total_ns": totals["total_ns"].to_numpy(),
+        },
+    )
+
+
+def _totals(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Return the totals of the compute kernels, where the dump states none."""
+    computing = kernels[~kernels["communication"].to_numpy()]
+    grouped = computing.groupby(["type", "core"], observed=True)["duration_ns"]
+    totals = grouped.agg(["count", "sum"]).reset_index().rename(columns={"sum": "total_ns"})
+    for name in ("type", "core"):
+        if not hasattr(totals[name], "cat"):  # of no rows at all
+            totals[name] = category(np.empty(0, np.int64), [])
+    return totals
+
+
+def _of_files(dump: Path, files: CheapFiles, problem: str, *, readable: bool) -> Summary:
+    devices = {int(number) for number in files.steps["device"].unique()} - {-1}
+    tables = {
+        "steps": steps_table(files.steps),
+        "operators": operators_table(files.operators),
+        "collectives": collectives_table(files.collectives),
+        "transports": transports_table(files.transports),
+        "links": links_table(files.links),
+        "groups": files.groups,
+    }
+    return _summary(
+        dump,
+        files.environment,
+        tables,
+        problem=problem,
+        device=devices.pop() if len(devices) == 1 else -1,
+        form=files.format,
+        readable=readable,
+        host=files.host,
+    )
+
+
+def _told(dump: Path, environment: Environment | None, problem: str) -> Summary:
+    """Return a rank of which nothing can be read."""
+    if environment is None:
+        return Summary(problem=problem[:_LONGEST_PROBLEM], readable=False)
+    return _summary(dump, environment, {}, problem=problem, readable=False)
+
+
+def _summary(  # noqa: PLR0913 - one parameter a part
+    dump: Path,
+    environment: Environment,
+    tables: dict[str, Table],
+    *,
+    problem: str,
+    device: int = -1,
+    form: str = "",
+    readable: bool = True,
+    host: str = "",
+) -> Summary:
+    return Summary(
+        rank=environment.rank,
+        world_size=environment.world_size,
+        host=host or host_of(dump),
+        device=device,
+        recorded_ns=recorded_ns(dump, environment.rank),
+        torch_npu=environment.torch_npu or "",
+        cann=environment.cann or "",
+        format=form,
+        problem=problem[:_LONGEST_PROBLEM],
+        readable=readable,
+        tables=tables,
+    )
+
+
+def _fault(dump: Path) -> str:
+    try:
+        output_folder(dump)
+    except DumpError as error:
+        return f"{error.message}: it cannot be diagnosed"
+    return ""

@@ -1,0 +1,121 @@
+"""The communication of some groups is not hidden: who waits for whom.
+
+What: the collectives of the groups of one role take more than 10 % of the step while nothing
+computes.
+
+Why it is slow on the NPU: a collective begins when its last rank arrives. What the first to arrive
+waits is lost; only what the last one takes is transfer, and only that can be hidden or made faster.
+
+Evidence: the time of the collectives of each group on all its ranks in communication.json: the
+shortest is the transfer, the rest is waiting. The share that nothing hides is that of
+step_trace_time.
+
+Use instead: where waiting is most of it, look at the rank that waits least: it is the one that
+arrives last. Where the transfer is, overlap it (``--overlap-grad-reduce --overlap-param-gather``),
+or choose groups that stay within a host.
+
+Safety: overlap keeps the results.
+
+References: communication_performance_metrics.md of the troubleshooting guide (the shortest
+collective is the slow rank's; ratios of waiting that differ by 0.2); FSDP2 page of MindSpeed-LLM
+(up to 10 % is fine).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.rules.cluster_communication import exposed_share, members_of, named, per_step
+from npufix.rules.cluster_comparing import FLOOR_NS, step_ns
+from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.observing import milliseconds, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from npufix.rules.cluster_diagnostic import Cluster
+
+_LEAST = 0.10
+"""Share of the step (FREE-LLM)."""
+_UNEVEN = 0.2
+"""Differences in the share of waiting from which ranks are late, not the network (FAST-SLOW)."""
+_SHOWN = 4
+
+
+def check(cluster: Cluster) -> Iterator[ClusterObservation]:
+    """Yield one observation per role, or per group that has none."""
+    if cluster.steps.empty or cluster.collectives.empty:
+        return
+    rows = per_step(cluster)
+    rows = rows[rows["kind"] == "collective"]
+    members = members_of(cluster)
+    alone = rows["group"].map(lambda group: len(members.get(group, (0, 1)))) < 2  # noqa: PLR2004
+    rows = rows[~alone]
+    last = rows.groupby(["group", "name"])["elapse_ns"].transform("min")
+    shares = rows["rank"].map(exposed_share(cluster)).fillna(0.0)
+    rows = rows.assign(
+        exposed=rows["elapse_ns"] * shares,
+        transfer=last * shares,
+        key=rows["role"].where(rows["role"] != "", rows["group"]),
+    )
+    for key, own in rows.groupby("key"):
+        yield from _observation(str(key), own, step_ns(cluster))
+
+
+def _observation(key: str, rows: pd.DataFrame, step: float) -> Iterator[ClusterObservation]:
+    ranks = rows.groupby(["group", "rank"])[["elapse_ns", "exposed", "transfer"]].sum()
+    cost, transfer = float(ranks["exposed"].mean()), float(ranks["transfer"].mean())
+    if cost <= max(_LEAST * step, FLOOR_NS):
+        return
+    waiting = cost - transfer
+    late = _late(ranks)
+    where = named(key if key in set(rows["role"]) else "", key)
+    yield ClusterObservation(
+        what=(
+            f"collectives of {where} take {milliseconds(cost)} per step that nothing hides "
+            f"({percent(cost / step)} of the step): {milliseconds(waiting)} wait for the last "
+            f"rank, {milliseconds(transfer)} move data"
+        ),
+        ranks=tuple(rank for _, rank, _ in late),
+        evidence=(
+            ("groups", str(rows["group"].nunique())),
+            *(
+                (f"rank {rank}", f"arrives last in its group: the others wait {milliseconds(wait)}")
+                for _, rank, wait in late[:_SHOWN]
+            ),
+            ("operations", ", ".join(sorted(set(rows["name"])))),
+        ),
+        cost_ns=round(cost),
+        saving_ns=(0, round(transfer)),
+        basis="at most the transfer, as waiting goes when the last rank arrives earlier",
+        is_communication=True,
+        advice=_LATE if waiting > transfer else _TRANSFER,
+    )
+
+
+def _late(ranks: pd.DataFrame) -> list[tuple[str, int, float]]:
+    """Return the last rank of each group in which the others wait, with how long these do."""
+    found = []
+    for group, own in ranks["elapse_ns"].groupby("group"):
+        shortest, longest = float(own.min()), float(own.max())
+        if longest and (longest - shortest) / longest > _UNEVEN:
+            last = int(own.index.get_level_values("rank").to_numpy()[own.to_numpy().argmin()])
+            found.append((str(group), last, longest - shortest))
+    return sorted(found, key=lambda row: -row[2])
+
+
+_LATE = "mostly waiting: npufix diagnose DUMP --rank N for the rank that arrives last"
+_TRANSFER = (
+    "mostly transfer: --overlap-grad-reduce --overlap-param-gather, gradient accumulation, or "
+    "groups that stay within a host"
+)
+
+RULE = ClusterDiagnostic(
+    id="NPU611",
+    name="exposed-group-communication",
+    summary="the communication of some groups is not hidden: who waits for whom",
+    advice=f"{_LATE}; {_TRANSFER}",
+    check=check,
+)

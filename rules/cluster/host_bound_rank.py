@@ -1,0 +1,139 @@
+"""A rank is late because its device waits for the host.
+
+What: the device of a rank is idle for longer than those of its peers, by more than 5 % of their
+time, and the rank is late as a whole. Or no rank stands out, but over all ranks idle time and
+exposed communication go against each other.
+
+Why it is slow on the NPU: the host of that rank launches later (a busy or badly bound CPU, data
+loading, garbage collection, memory reallocation). The others wait for it in the next collective:
+what is Free there is communication here.
+
+Evidence: Free and Communication(Not Overlapped) of step_trace_time on all ranks, and their rank
+correlation.
+
+Use instead: on that host, bind processes to the cores of their device (``export
+CPU_AFFINITY_CONF=1 TASK_QUEUE_ENABLE=2``), stop other load, check the data loader; diagnose the
+rank alone for what its host does meanwhile.
+
+Safety: advice. Thresholds as for slow-computing-rank; for the correlation at most -0.7 over at
+least eight ranks of which the idle times differ by 5 % of the step.
+
+References: solution_to_top1 of the troubleshooting guide (dispatch-caused slow rank: Free and
+Communication negatively correlated); slow_rank_analyzer of msprof-analyze (5 %).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.rules.cluster_comparing import (
+    FLOOR_NS,
+    GAP,
+    correlation,
+    late_ranks,
+    numbered,
+    typical,
+)
+from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.cluster_groups import peers
+from npufix.rules.observing import milliseconds, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from npufix.rules.cluster_diagnostic import Cluster
+
+_ENOUGH = 8
+"""Ranks; with fewer, a correlation of -0.7 is often chance."""
+_AGAINST = -0.7
+_QUARTER = 0.25
+
+
+def check(cluster: Cluster) -> Iterator[ClusterObservation]:
+    """Yield one observation per stage of the pipeline."""
+    if cluster.steps.empty:
+        return
+    single = False
+    for late in late_ranks(cluster, "free_ns"):
+        single = True
+        waits = late.medians["communication_exposed_ns"]
+        others = milliseconds(waits.loc[list(late.others)].median())
+        yield ClusterObservation(
+            what=(
+                f"the device is idle {milliseconds(late.gap_ns)} per step longer on {late.who} "
+                f"than on {late.compared}: {late.times}"
+            ),
+            ranks=late.ranks,
+            evidence=(
+                ("exposed communication of the others", f"{others} per step"),
+                ("exposed communication of this rank", milliseconds(waits.loc[late.ranks[0]])),
+                *_correlated(late.medians),
+            ),
+            cost_ns=late.gap_ns,
+            saving_ns=late.saving_ns(),
+            basis="the lead over all other ranks, to that over the typical one",
+            is_idle=True,
+        )
+    if not single:
+        medians = typical(cluster)
+        for members in peers(cluster, [int(rank) for rank in medians.index]):
+            yield from _uneven(medians.loc[members])
+
+
+def _correlated(rows: pd.DataFrame) -> tuple[tuple[str, str], ...]:
+    if len(rows) < _ENOUGH:
+        return ()
+    return (("correlation of idle time and communication", f"{_correlation(rows):.2f}"),)
+
+
+def _correlation(rows: pd.DataFrame) -> float:
+    return correlation(
+        rows["free_ns"].to_numpy(np.float64),
+        rows["communication_exposed_ns"].to_numpy(np.float64),
+    )
+
+
+def _uneven(rows: pd.DataFrame) -> Iterator[ClusterObservation]:
+    """Yield an observation where no rank stands out and yet idle time makes them late."""
+    step = float(rows["step_ns"].median())
+    if len(rows) < _ENOUGH or _correlation(rows) > _AGAINST:
+        return
+    idle = rows["free_ns"].sort_values(ascending=False, kind="stable")
+    low, high = (float(idle.quantile(share)) for share in (_QUARTER, 1 - _QUARTER))
+    gap = float(rows["own_ns"].max() - rows["own_ns"].median())
+    if high - low < max(GAP * step, FLOOR_NS) or gap < FLOOR_NS:
+        return
+    late = idle[idle >= high]
+    yield ClusterObservation(
+        what=(
+            f"over {len(rows)} ranks the device is idle between {milliseconds(idle.min())} and "
+            f"{milliseconds(idle.max())} per step, and where it is idle longer the communication "
+            f"is shorter: the others wait for late launches"
+        ),
+        ranks=tuple(int(rank) for rank in late.index),
+        evidence=(
+            ("correlation of idle time and communication", f"{_correlation(rows):.2f}"),
+            ("the middle half differs by", f"{percent((high - low) / step)} of the step"),
+            ("idle longest", numbered([int(rank) for rank in late.index])),
+        ),
+        cost_ns=round(gap),
+        saving_ns=(0, round(gap)),
+        basis="at most what the last rank is behind the typical one",
+        is_idle=True,
+    )
+
+
+RULE = ClusterDiagnostic(
+    id="NPU602",
+    name="host-bound-rank",
+    summary="a rank is late because its device waits for the host",
+    advice=(
+        "on that host: export CPU_AFFINITY_CONF=1 TASK_QUEUE_ENABLE=2, stop other load, check the "
+        "data loader; npufix diagnose DUMP --rank N says what its host does"
+    ),
+    check=check,
+)

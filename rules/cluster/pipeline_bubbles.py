@@ -1,0 +1,109 @@
+"""Stages of a pipeline wait for each other.
+
+What: the ranks of the pipeline spend more than 10 % of the step waiting for the stage before or
+behind.
+
+Why it is slow on the NPU: a pipeline of P stages and M micro-batches is filled and drained once per
+step, which takes P-1 of M+P-1 parts of the time. Nothing runs on a device meanwhile.
+
+Evidence: Bubble of step_trace_time (the time in receive operations); where it is 0 because sends
+and receives are batched, the time of point-to-point collectives in the pipeline groups without that
+in which data moves.
+
+Use instead: more micro-batches per step (``--global-batch-size`` or a smaller
+``--micro-batch-size``); several virtual stages per rank, which divides the bubble by their number
+(``--num-layers-per-virtual-pipeline-stage`` of Megatron).
+
+Safety: the same computation; a larger global batch changes training.
+
+References: step_trace_time.csv in the profiler guide (Stage, Bubble); FSDP2 and pipeline pages of
+MindSpeed-LLM (up to 10 % is fine).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.rules.cluster_communication import per_step
+from npufix.rules.cluster_comparing import FLOOR_NS, typical
+from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.cluster_groups import parts, stages
+from npufix.rules.observing import milliseconds, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from npufix.rules.cluster_diagnostic import Cluster
+
+_LEAST = 0.10
+"""Share of the step (FREE-LLM)."""
+_COLUMN = "bubble_ns"
+_SHOWN = 16
+
+
+def check(cluster: Cluster) -> Iterator[ClusterObservation]:
+    """Yield one observation for the pipeline."""
+    stage = stages(cluster)
+    if cluster.steps.empty or not stage:
+        return
+    medians = typical(cluster)
+    bubble = _bubble(cluster, medians)
+    bubble = bubble[bubble.index.isin(list(stage))]
+    if bubble.empty:
+        return
+    step, mean = float(medians["step_ns"].median()), float(bubble.mean())
+    if mean <= max(_LEAST * step, FLOOR_NS):
+        return
+    by_stage = bubble.groupby(bubble.index.map(stage)).median()
+    computing = medians["computing_ns"].groupby(medians.index.map(stage)).median()
+    uneven = float(computing.max() - computing.mean())
+    most = bubble.sort_values(ascending=False, kind="stable")
+    yield ClusterObservation(
+        what=(
+            f"ranks of the pipeline wait {milliseconds(mean)} per step for other stages, "
+            f"{percent(mean / step)} of the step"
+        ),
+        ranks=tuple(int(rank) for rank in most.index),
+        evidence=(
+            ("stages", str(max(stage.values()) + 1)),
+            *(
+                (f"stage {number}", f"waits {milliseconds(taken)} per step")
+                for number, taken in list(by_stage.items())[:_SHOWN]
+            ),
+        ),
+        cost_ns=round(mean),
+        saving_ns=(0, max(0, round((mean - uneven) / 2))),
+        basis=(
+            "at most half, with twice the micro-batches or virtual stages, and without what uneven "
+            "stages cost"
+        ),
+        is_communication=True,
+    )
+
+
+def _bubble(cluster: Cluster, medians: pd.DataFrame) -> pd.Series[float]:
+    """Return how long each rank waits for other stages per step."""
+    stated = medians["step_ns"] * 0.0
+    if _COLUMN in cluster.steps.columns:
+        stated = cluster.steps.groupby("rank")[_COLUMN].median().reindex(stated.index).fillna(0.0)
+    rows = per_step(cluster)
+    rows = rows[(rows["kind"] == "p2p") & rows["role"].map(lambda role: "pp" in parts(role))]
+    waited = rows.groupby("rank")["waited_ns"].sum().reindex(stated.index).fillna(0.0)
+    # What computation hides is no bubble.
+    exposed = medians["communication_exposed_ns"]
+    longer: pd.Series[float] = stated.where(stated > waited, waited)
+    return longer.where(longer < exposed, exposed)
+
+
+RULE = ClusterDiagnostic(
+    id="NPU608",
+    name="pipeline-bubbles",
+    summary="stages of the pipeline wait for each other",
+    advice=(
+        "more micro-batches per step (--micro-batch-size smaller, --global-batch-size larger), or "
+        "--num-layers-per-virtual-pipeline-stage"
+    ),
+    check=check,
+)

@@ -1,0 +1,90 @@
+"""A rank computes longer than the ranks that do the same work.
+
+What: computing takes more than 5 % longer on a rank than on the median of its peers (the ranks of
+its pipeline stage), and the rank is late as a whole.
+
+Why it is slow on the NPU: every collective begins when its last rank arrives. One late rank makes
+the step of all ranks longer; on the others the time shows as communication.
+
+Evidence: Computing of step_trace_time on all ranks; op_statistic tells the same calls that take
+longer (the clock, the temperature or a neighbour on the chip) from more calls or other inputs
+(uneven work). Where a late rank and a peer were read as a whole, the lines that differ.
+
+Use instead: with equal calls that all take longer, check clock and temperature (``npu-smi info -t
+common -i ID``, ``npu-smi info -t temp -i ID``) and other processes on the device, or give the job
+another device. With more calls or longer inputs, spread the work evenly.
+
+Safety: advice. Found is what is beyond 5 % of the time of a rank, five standard deviations of its
+peers (from the median absolute deviation), 2 % of the step and 0.1 ms; of two ranks, 10 %.
+
+References: slow_rank_analyzer of msprof-analyze (5 %); positioning_process of the troubleshooting
+guide.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.rules.cluster_comparing import late_ranks
+from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.cluster_groups import is_place
+from npufix.rules.cluster_operators import compare, lines
+from npufix.rules.observing import milliseconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rules.cluster_diagnostic import Cluster
+
+_CLOCK = (
+    "check clock, temperature and other processes of the device (npu-smi info -t common -i ID; "
+    "npu-smi info -t temp -i ID); try the job on another device"
+)
+_WORK = "spread the work evenly: the rank makes more calls than its peers (data, experts, layers)"
+_INPUTS = (
+    "compare the lengths of the inputs (packing, buckets, sampler); where they are the same, "
+    "compare the kernels of both ranks"
+)
+_ADVICE = {"clock": _CLOCK, "work": _WORK, "inputs": _INPUTS}
+_WHY = {
+    "clock": "all operators take longer in the same number of calls: clock, temperature, neighbour",
+    "work": "it makes more calls: more work",
+    "inputs": "some operators take longer in the same number of calls: longer inputs, or memory",
+}
+
+
+def check(cluster: Cluster) -> Iterator[ClusterObservation]:
+    """Yield one observation per stage of the pipeline that has such ranks."""
+    if cluster.steps.empty:
+        return
+    for late in late_ranks(cluster, "computing_ns"):
+        if is_place(cluster, late.ranks):  # unbalanced-group
+            continue
+        cause = compare(cluster, late.ranks[0], late.others)
+        own = late.medians.loc[list(late.others), "communication_exposed_ns"].median()
+        yield ClusterObservation(
+            what=(
+                f"computing takes {milliseconds(late.gap_ns)} per step longer on {late.who} than "
+                f"on {late.compared}: {late.times}"
+            ),
+            ranks=late.ranks,
+            evidence=(
+                *((("why", _WHY[cause.kind]),) if cause.kind else ()),
+                *cause.evidence,
+                ("exposed communication of the others", f"{milliseconds(own)} per step"),
+            ),
+            cost_ns=late.gap_ns,
+            saving_ns=late.saving_ns(),
+            basis="the lead over all other ranks, to that over the typical one",
+            places=lines(cluster, late.ranks[0], late.others),
+            advice=_ADVICE.get(cause.kind, ""),
+        )
+
+
+RULE = ClusterDiagnostic(
+    id="NPU601",
+    name="slow-computing-rank",
+    summary="a rank computes longer than its peers, which wait for it",
+    advice=f"{_CLOCK}; with more calls or longer inputs, spread the work evenly",
+    check=check,
+)

@@ -1,0 +1,182 @@
+"""Within a tensor, context, data or expert parallel group some ranks compute longer.
+
+What: ranks of one group should do the same amount of work, and do not: always those at one place
+of the group, or some of them by more than 10 % beyond the mean.
+
+Why it is slow on the NPU: the group meets in every collective; what the heaviest rank takes longer
+is lost on all others.
+
+Evidence: Computing of step_trace_time by the groups of profiler_metadata.json, without the ranks
+that slow-computing-rank names.
+
+Use instead: tensor parallel: pad the vocabulary and heads so that they divide. Context parallel:
+give each rank a part from the beginning and one from the end of the sequence (causal masks). Data
+parallel: sort or pack samples by length. Expert parallel: see unbalanced-experts.
+
+Safety: advice; packing and padding change the batch. Told are differences of one place beyond 5 %
+of the time of a rank in three of four groups, or of 10 % in half of the groups, and 2 % of the
+step.
+
+References: communication_performance_metrics.md of the troubleshooting guide (waiting within a
+group); context parallel pages of MindSpeed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.rules.cluster_comparing import (
+    FLOOR_NS,
+    GAP,
+    LEAST_SHARE,
+    NOISE,
+    late_ranks,
+    spread,
+    typical,
+)
+from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.cluster_groups import OFTEN, is_place, parts, same_work
+from npufix.rules.observing import milliseconds, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pandas as pd
+
+    from npufix.rules.cluster_diagnostic import Cluster
+
+_SPREAD = 0.10
+"""Share of the time of a rank within one group: twice what ranks differ by."""
+_SEVERAL = 2
+"""Ranks that can be compared, and groups in which a place is more than one rank."""
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class _Heavy:
+    """What the heaviest ranks of the groups of a role take longer than the mean of their group."""
+
+    role: str
+    rows: pd.DataFrame
+    """``group`` (number), ``place``, ``rank``, ``beyond`` of all ranks of such groups."""
+    gap_ns: float
+    which: str
+    ranks: list[int]
+
+
+def check(cluster: Cluster) -> Iterator[ClusterObservation]:
+    """Yield one observation, for the role that shows it most: ``dp`` and ``dp_cp`` overlap."""
+    if cluster.steps.empty or cluster.groups.empty:
+        return
+    medians = typical(cluster)
+    late = {
+        rank
+        for each in late_ranks(cluster, "computing_ns")
+        if not is_place(cluster, each.ranks)
+        for rank in each.ranks
+    }
+    computing = medians["computing_ns"].drop(index=list(late))
+    own, step = float(medians["own_ns"].median()), float(medians["step_ns"].median())
+    floor = max(LEAST_SHARE * step, FLOOR_NS)
+    found: list[_Heavy] = []
+    for role, groups in same_work(cluster):
+        rows = _rows(groups, computing)
+        found += _at_place(role, rows, max(GAP * own, floor)) or _within(
+            role, rows, max(_SPREAD * own, floor)
+        )
+    for heavy in sorted(found, key=lambda each: -each.gap_ns)[:1]:
+        yield _observation(heavy, computing, step)
+
+
+def _rows(groups: Sequence[tuple[int, ...]], computing: pd.Series[float]) -> pd.DataFrame:
+    import pandas as pd  # noqa: PLC0415 - a scan of source code has no use for it
+
+    made: list[tuple[int, int, int, float]] = []
+    for number, members in enumerate(groups):
+        known = [(place, rank) for place, rank in enumerate(members) if rank in computing.index]
+        if len(known) >= _SEVERAL:
+            times = computing.loc[[rank for _, rank in known]].to_numpy(np.float64)
+            beyond = (times - times.mean()).tolist()
+            made += [(number, *at, by) for at, by in zip(known, beyond, strict=True)]
+    return pd.DataFrame(made, columns=["group", "place", "rank", "beyond"])
+
+
+def _at_place(role: str, rows: pd.DataFrame, limit: float) -> list[_Heavy]:
+    """Return what the heaviest place of the groups takes longer, where it does in most of them."""
+    count = int(rows["group"].nunique())
+    if count < _SEVERAL:
+        return []
+    usual = rows.groupby("place")["beyond"].median()
+    place = int(usual.to_numpy().argmax())
+    own = rows[rows["place"] == usual.index[place]]
+    gap = float(usual.iloc[place])
+    rest = (rows["beyond"] - rows["place"].map(usual)).to_numpy(np.float64)
+    noise = NOISE * spread(rest) / np.sqrt(count)
+    if gap <= max(limit, noise) or (own["beyond"] > 0).mean() < OFTEN:
+        return []
+    which = f"those at place {usual.index[place]} of their group"
+    return [_Heavy(role, rows, gap, which, _heaviest(own))]
+
+
+def _within(role: str, rows: pd.DataFrame, limit: float) -> list[_Heavy]:
+    """Return by how much the heaviest rank of a typical group is beyond the mean."""
+    groups = rows.groupby("group")["beyond"]
+    gap = float(groups.max().median()) if len(rows) else 0.0
+    if gap <= limit:
+        return []
+    heavy = rows.loc[groups.idxmax()]
+    ranks = _heaviest(heavy[heavy["beyond"] > limit])
+    return [_Heavy(role, rows, gap, "the heaviest of each group", ranks)]
+
+
+def _heaviest(rows: pd.DataFrame) -> list[int]:
+    ordered = rows.sort_values("beyond", ascending=False, kind="stable")
+    return [int(rank) for rank in ordered["rank"]]
+
+
+def _observation(heavy: _Heavy, computing: pd.Series[float], step: float) -> ClusterObservation:
+    beyond = heavy.rows.set_index("rank")["beyond"]
+    gap, advice = heavy.gap_ns, [text for key, text in _ADVICE.items() if key in parts(heavy.role)]
+    return ClusterObservation(
+        what=(
+            f"in the {heavy.role} groups some ranks compute {milliseconds(gap)} per step more than "
+            f"the mean of their group ({percent(gap / step)} of the step): {heavy.which}"
+        ),
+        ranks=tuple(heavy.ranks),
+        evidence=(
+            ("groups", str(heavy.rows["group"].nunique())),
+            *(_fact(rank, computing[rank], beyond[rank]) for rank in heavy.ranks[:_SHOWN]),
+        ),
+        cost_ns=round(gap),
+        saving_ns=(0, round(gap)),
+        basis="at most what the heaviest takes longer than the mean of its group",
+        advice="; ".join(advice),
+    )
+
+
+def _fact(rank: int, taken: float, beyond: float) -> tuple[str, str]:
+    return (
+        f"rank {rank}",
+        f"{milliseconds(taken)} per step, {milliseconds(beyond)} more than the mean",
+    )
+
+
+_ADVICE = {
+    "tp": "tensor parallel: pad vocabulary and heads so that they divide evenly",
+    "cp": (
+        "context parallel: give each rank a part from the beginning and one from the end of the "
+        "sequence"
+    ),
+    "dp": "data parallel: sort or pack samples by length, so that ranks get the same tokens",
+}
+
+RULE = ClusterDiagnostic(
+    id="NPU605",
+    name="unbalanced-group",
+    summary="ranks of one parallel group do different amounts of work",
+    advice=f"{_ADVICE['tp']}; {_ADVICE['cp']}; {_ADVICE['dp']}",
+    check=check,
+)

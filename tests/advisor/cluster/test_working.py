@@ -1,0 +1,101 @@
+"""Ranks are spread over processes, and none is lost, whatever happens to a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from npufix.advisor.cluster import tasks
+from npufix.advisor.cluster.executors import ExecutorError, opened
+from npufix.advisor.cluster.working import parse_ranks
+from npufix.profiling_parsers.discover import find_dumps
+from npufix.profiling_parsers.progress import advanced, listening
+from npufix.profiling_parsers.reader import read_profile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from npufix.profiling_parsers.cluster.summary import Summary
+
+FATAL = "000002_"
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def no_memory() -> NoReturn:
+    raise MemoryError
+
+
+def own_fault() -> NoReturn:
+    raise KeyError("x")
+
+
+def hang() -> None:
+    time.sleep(60)
+
+
+def failing_with(fail: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the reader of rank 2 fail; processes that are forked later inherit it."""
+    works = tasks.summarise
+
+    def fails(dump: Path) -> Summary:
+        if dump.name.split("_")[2].endswith("002"):
+            fail()
+        return works(dump)
+
+    monkeypatch.setattr(tasks, "summarise", fails)
+
+
+@pytest.mark.parametrize(
+    ("fail", "reason"),
+    [
+        (die, "the process that read it was killed"),
+        (no_memory, "not enough memory"),
+        (own_fault, "internal error, please report it: KeyError: 'x'"),
+        (hang, "could not be read within 1 s"),
+    ],
+)
+def test_a_rank_that_breaks_its_reader_is_a_row(
+    job: Path, monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None], reason: str
+) -> None:
+    monkeypatch.setattr(tasks, "_MOST_SECONDS", 1)
+    failing_with(fail, monkeypatch)
+    dumps = find_dumps(job)
+    with opened("local:2") as (executor, workers):
+        found = dict(parse_ranks(executor, dumps, workers))
+    assert sorted(found) == [0, 1, 2, 3, 4, 5]
+    problems = [found[place].problem for place in range(6)]
+    assert reason in problems.pop(2)
+    assert problems == [""] * 5
+
+
+def test_a_process_says_nothing_of_its_progress(
+    job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    failing_with(lambda: advanced("bytes", 1, 2), monkeypatch)
+    with listening(lambda *_: os.write(1, b"heard")), opened("local:2") as (pool, workers):
+        assert len(list(parse_ranks(pool, find_dumps(job), workers))) == 6
+    assert "heard" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("where", ["local:0", "local:x", "dask", "dask:nowhere", "spark:1"])
+def test_what_is_no_executor_is_told(where: str) -> None:
+    with pytest.raises(ExecutorError, match=f"--executor {where}: unknown"), opened(where):
+        pass
+
+
+def test_a_pipe_instead_of_a_file_does_not_hang(own_job: Path) -> None:
+    dump = find_dumps(own_job)[0]
+    file = dump / "ASCEND_PROFILER_OUTPUT" / "communication.json"
+    file.unlink()
+    os.mkfifo(file)
+    (found,) = (summary for _, summary in parse_ranks(None, [dump]))
+    assert found.rows("steps") == 4
+    assert len(read_profile(find_dumps(own_job)[1]).steps) == 4
