@@ -1,1 +1,22 @@
-"""Joins the parts: ranking, estimate, configuration and the command line."""
+"""Joins the parts: ranking, estimate, configuration and the command line.
+
+What a program calls is here: ``from npufix.advisor import apply_fused_kernels``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from npufix.advisor.running.api import apply_fused_kernels, fused_kernels
+
+__all__ = ["apply_fused_kernels", "fused_kernels"]
+
+
+def __getattr__(name: str) -> object:
+    """Load what a program asks for when it asks."""
+    if name in __all__:
+        from npufix.advisor.running import api  # noqa: PLC0415 - not for the command line
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

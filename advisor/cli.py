@@ -32,8 +32,11 @@ _COMMANDS: Mapping[str, str] = {
     "explain": "Say why a line of code is found, or what it lacks to match a rule.",
     "gate": "Fail if runs are slower than their baseline, beyond noise.",
     "patch": "Write what to change as a patch, each change verified.",
+    "redact": "Copy a dump or report without names, paths and addresses, to share it.",
     "rules": "List and explain the substitutions.",
+    "run": "Run a program with the changes of the rules, nothing on disk changes.",
     "scan": "Find slow patterns in source code, without a dump.",
+    "undo": "Put back what npufix patch --write has changed.",
     "verify": "Run changed functions before and after your own change, and compare.",
 }
 
@@ -124,7 +127,6 @@ def _expected(error: Exception) -> str | None:
     if isinstance(error, RuntimeError) and "Symlink loop" in str(error):
         return f"{error} -- name what the link should lead to"
     from npufix.reports.report import ReportError  # noqa: PLC0415 - only when something failed
-    from npufix.rewriters.patch import WriteError  # noqa: PLC0415 - same
     from npufix.rules.registry import RuleError  # noqa: PLC0415 - same
 
-    return str(error) if isinstance(error, (ReportError, RuleError, WriteError)) else None
+    return str(error) if isinstance(error, (ReportError, RuleError)) else None

@@ -14,6 +14,7 @@ from npufix.profiling_parsers.discover import (
     output_folder,
 )
 from npufix.profiling_parsers.profile import DumpError, Problem, Profile
+from npufix.profiling_parsers.special_files import refuse_special_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +31,7 @@ def read_profile(path: Path) -> Profile:
     if path.is_file():
         return _read_file(path)
     output = output_folder(path)
+    refuse_special_files(path, output)
     if is_msprof_folder(path):
         from npufix.profiling_parsers.msprof.reader import read_msprof  # noqa: PLC0415 - see above
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
+
+# Outside of texts JSON holds none of them.
+_STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+"""What steers a terminal, or turns the order of what is shown around."""
 
 
 def indented(made: object) -> str:
@@ -13,11 +18,14 @@ def indented(made: object) -> str:
 
 
 def encoded(made: object) -> bytes:
-    """Return JSON in one line."""
+    """Return JSON in one line; what would steer a terminal that shows it is written as a number."""
     try:
-        return msgspec.json.encode(made)
+        data = msgspec.json.encode(made)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_whole(msgspec.to_builtins(made)))
+        data = msgspec.json.encode(_whole(msgspec.to_builtins(made)))
+    if data.isascii() and b"\x7f" not in data:
+        return data
+    return _STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode()).encode()
 
 
 def _whole(value: Any) -> Any:  # noqa: ANN401 - JSON

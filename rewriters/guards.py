@@ -64,6 +64,16 @@ class Guard:
                 return f"{text}.type == {quote}npu{quote}"
         return ""
 
+    def anyhow(self, tensors: Sequence[ast.expr]) -> str:
+        """Return the condition for code that runs everywhere, if it is to run on an NPU only."""
+        simple = (code for code in map(self._meant, tensors) if is_simple(code))
+        asked = next((code for code in simple if not isinstance(code, ast.Constant)), None)
+        if asked is None:
+            return ""
+        quote = self.wording.quote
+        device = ast.Attribute(self.wording.shown(asked), "device", ast.Load())
+        return f"{self.wording.written(device)}.type == {quote}npu{quote}"
+
     def _asked(self, call: ast.Call, tensors: Sequence[ast.expr]) -> ast.expr | None:
         """Return the cheapest expression that says where a call runs."""
         inside = {id(node) for node in walk(call)}

@@ -50,6 +50,8 @@ class Rewrite:
     """What was put in: new local names, if any, then the expression."""
     line: int
     """Where it is in ``direct``."""
+    on_npu: str = ""
+    """As ``portable``, where the new code runs everywhere; empty if that cannot be laid out."""
     probe: str = ""
     """The module with a call of ``PROBE`` in place of the new code: it gets the operands."""
 
@@ -216,9 +218,22 @@ def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, with_text
     bare = replace(around, spelled=replace(around.spelled, imports=()))
     probe, _ = bare.module(around.spliced(asked), guarded=False)
     if not guarded.guard:
-        return Rewrite(direct, direct, _shown(edit), line, probe)
+        on_npu = _on_npu(around, match, edit)
+        return Rewrite(direct, direct, _shown(edit), line, on_npu, probe)
     portable, _ = around.module(around.spliced(guarded), guarded=True)
-    return Rewrite(direct, portable, _shown(edit), line, probe)
+    return Rewrite(direct, portable, _shown(edit), line, portable, probe)
+
+
+def _on_npu(around: _Around, match: Match, edit: Edit) -> str:
+    """Return the module with new code that runs everywhere on an NPU only, "" if it cannot be."""
+    guarded = replace(edit, guard=around.spelled.on_npu, after=_guard_below(match))
+    if not guarded.guard:
+        return ""
+    try:
+        _check_layout(match, guarded)
+        return around.module(around.spliced(guarded), guarded=False)[0]
+    except NotRewritableError:
+        return ""
 
 
 def _check_layout(match: Match, edit: Edit) -> None:

@@ -39,6 +39,8 @@ class Spelled:
     """Where the text calls an operator for NPUs: the condition on which it can, if there is one."""
     tensors: frozenset[str] = frozenset()
     """The names that stand for tensors among the operands."""
+    on_npu: str = ""
+    """The condition on which text that runs everywhere runs on an NPU, if there is one."""
 
 
 def spell(
@@ -75,13 +77,15 @@ def spell(
     shown = {param: wording.shown(code) for param, code in texts.items()}
     body = _fold(_Substitute(shown).visit(library.visit(copied(body))))
     tensors = [shown[a.arg] for a in code.args.args if a.arg in shown and is_tensor(a)]
+    guard = Guard(flow, wording, hoisted)
     return Spelled(
         wording.written(body),
         {name: wording.own(value) for name, value in hoisted.items()},
         tuple(sorted(library.missing)),
         ", ".join(f"{name}={ast.unparse(code)}" for name, code in {**unused, **texts}.items()),
-        Guard(flow, wording, hoisted).of(body, library.for_npu, tensors),
+        guard.of(body, library.for_npu, tensors),
         frozenset(t.id for t in tensors if isinstance(t, ast.Name)),
+        guard.anyhow(tensors),
     )
 
 

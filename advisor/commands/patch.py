@@ -82,8 +82,11 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.run_outputs import of_run  # noqa: PLC0415 - same
     from npufix.advisor.source_scan import scan  # noqa: PLC0415 - same
     from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
-    from npufix.rewriters.patch import write as write_files  # noqa: PLC0415 - same
+    from npufix.rewriters.recovering import recover  # noqa: PLC0415 - same
+    from npufix.rewriters.writing import write as write_files  # noqa: PLC0415 - same
 
+    for said in recover():
+        say(f"npufix: {said}")
     configuration = common.read_configuration(source, rules, allow)
     with common.progress("Reading the dump and the source"):
         tree = read_source_tree(source, configuration)
@@ -91,13 +94,13 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         options = Options(top, rank, path_map, configuration)
         result = diagnose(dump, tree, options) if dump else scan(tree)
     common.warn(result.warnings)
-    with common.progress("Verifying") as say:
+    with common.progress("Verifying") as show:
         chip = chip or _chip(result.report)
-        settings = common.settings(on, no_cache=no_cache, say=say, chip=chip)
+        settings = common.settings(on, no_cache=no_cache, say=show, chip=chip)
         patched = patch(result, tree, PatchOptions(portable, unverified, settings))
     finished = _with_verdicts(result.report, patched)
     if write:
-        write_files(patched.changes)
+        common.warn(write_files(patched.changes, tree.root))
     elif output is not None:
         common.write_text(output, patched.diff)
     if reports:
@@ -180,9 +183,10 @@ def _show(  # noqa: PLR0913 - what to show and where
     if report.problems:
         out.print()
         show_problems(report.problems, out)
-    if write:
+    if write and patched.changes:
         for change in patched.changes:
             out.print(f"Changed {change.relative}", soft_wrap=True)
+        out.print("npufix undo takes it back.")
     for step in report.next_steps:
         out.print(f"\nNext: {step}", soft_wrap=True)
     if output is None and not write:

@@ -36,9 +36,9 @@ _SPLIT = {
 }
 _SPLITS = Query(
     SPLIT,
-    {"device": ("deviceId",), **_SPLIT},
+    {"device": ("deviceId",), **_SPLIT, "bubble_ns": ("bubble",)},
     required=tuple(_SPLIT),
-    dtypes={"device": np.int32, **dict.fromkeys(_SPLIT, np.float64)},
+    dtypes={"device": np.int32, **dict.fromkeys((*_SPLIT, "bubble_ns"), np.float64)},
 )
 _NUMBER = re.compile("-?[0-9]{1,18}")
 _ROUNDING_US = 2  # the profiler takes the ends of a step as float64 microseconds
@@ -93,5 +93,8 @@ def read_split(analysis: Database) -> pd.DataFrame:
     if malformed := int(np.count_nonzero(~usable)):
         analysis.damaged(f"{malformed} of {count} rows of {SPLIT} are malformed and left out")
     times = {key: np.rint(np.where(usable, rows[key], 0) * 1000).astype(np.int64) for key in _SPLIT}
+    stated = (rows["bubble_ns"] >= 0) & (rows["bubble_ns"] < LARGEST_US)  # not NaN
+    bubble = np.rint(np.where(stated, rows["bubble_ns"], 0) * 1000).astype(np.int64)
+    times["bubble_ns"] = np.where(stated, bubble, -1)
     frame = pd.DataFrame({"step": step, "device": rows["device"].clip(NONE), **times})
     return frame[usable].reset_index(drop=True)

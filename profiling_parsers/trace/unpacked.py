@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _MAGIC = b"\x1f\x8b"
 _WITH_GZIP_HEADER = 31
 _BLOCK_BYTES = 1 << 16
+_MOST_TIMES, _FREE_BYTES = 300, 1 << 30
+"""Traces pack to a tenth or a thirtieth; what unpacks to far more than that never ends."""
 
 
 class UnpackedFile(io.BufferedReader):
@@ -72,6 +74,9 @@ class _Unpacked(io.RawIOBase):
 
     def _next(self, most: int) -> bytes:
         """Return the next bytes of the text, none at its end."""
+        if self._position > _FREE_BYTES + _MOST_TIMES * self._file.tell():
+            self.damage = f"it unpacks to more than {_MOST_TIMES} times its size"
+            return b""
         while True:
             if self._member.eof:  # a file may hold several members, one after the other
                 self._packed = self._member.unused_data

@@ -98,6 +98,8 @@ class VerdictCache:
 
 def _digest(path: Path) -> str:
     try:
+        if not path.is_file():  # named by a process that ran the user's code: it may be a pipe
+            return ""
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return ""

@@ -21,10 +21,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.rewriters.verification import landlock
 from npufix.rewriters.verification.job import Answer  # noqa: TC001 - msgspec reads it
 from npufix.rewriters.verification.messages import Question, Reply, Start
 from npufix.rewriters.verification.preloading import Preloader, newly_imported
-from npufix.rewriters.verification.sandbox import guard_side_effects, limit_resources
+from npufix.rewriters.verification.sandbox import (
+    fills,
+    guard_side_effects,
+    limit_resources,
+    source_folders,
+)
 from npufix.rewriters.verification.system_calls import (
     end_with_parent,
     give_up_processes_and_network,
@@ -38,6 +44,8 @@ _MOST_BYTES = 64 << 20
 _DYING_S = 0.5
 """Between closing the pipe and ending, for a process that ends."""
 _TOKEN_BYTES = 16
+_LOOK_MS = 500.0
+"""How often to look at what was written."""
 _CLOSED = 97
 """The exit code of a process that cannot write its verdict."""
 # Kept here: the user's code may replace anything in these modules.
@@ -93,12 +101,14 @@ class Forking:
         """``verify`` runs in the processes of the jobs."""
         self._reading, self._writing = reading, writing
         self._memory = start.memory_bytes
+        self._more = (Path(start.stubs),) if start.stubs else ()
         self._verify = verify
         self._buffer = b""
         self._running: dict[int, _Running] = {}
         self._poll = select.poll()
         self._poll.register(reading, select.POLLIN)
         self._preloader = Preloader()
+        self._looked = time.monotonic()
 
     def serve(self) -> None:
         """Work until there is nobody to work for."""
@@ -112,6 +122,7 @@ class Forking:
     def _turn(self) -> bool:
         soonest = min((one.deadline for one in self._running.values()), default=None)
         left = None if soonest is None else max(0.0, soonest - time.monotonic()) * 1000
+        left = left if left is None else min(left, _LOOK_MS)
         for pipe, _ in self._poll.poll(left):
             if pipe == self._reading:
                 data = os.read(pipe, 1 << 16)
@@ -127,7 +138,18 @@ class Forking:
             if time.monotonic() > one.deadline:
                 self._end(one)
                 self._reply(one, f"no verdict within {one.question.timeout_s:g} s")
+        self._look_at_folders()
         return True
+
+    def _look_at_folders(self) -> None:
+        """End what fills the disk; the largest size of one file does not bound their number."""
+        if time.monotonic() < self._looked + _LOOK_MS / 1000:
+            return
+        self._looked = time.monotonic()
+        for one in list(self._running.values()):
+            if fills(one.folder):
+                self._end(one)
+                self._reply(one, "the code wrote files without end")
 
     def _start(self, question: Question) -> None:
         folder = Path(tempfile.mkdtemp(prefix="job-"))
@@ -161,6 +183,7 @@ class Forking:
             before = set(sys.modules)
             limit_resources(self._memory)
             guard_side_effects(str(home))
+            landlock.confine(home, source_folders(question.job), self._more)
             give_up_processes_and_network()
             told = _Told(self._verify(question), ())
             if not question.job.others:  # else they are those of another version

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
 import sys
+import sysconfig
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.attempt import attempt
@@ -13,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _SECONDS = 20.0
+_LIBRARIES = tuple(
+    f"{path}{os.sep}" for key, path in sysconfig.get_paths().items() if key.endswith("lib")
+)
 _OURS = "__npufix__"
 """Marks the modules that ``load`` makes of a text."""
 
@@ -33,6 +39,21 @@ def _is_of_a_file(names: dict[str, object]) -> bool:
     return isinstance(file, str) and spec is not None and _OURS not in names
 
 
+def is_installed(name: str) -> bool:
+    """Tell whether a module is of the standard library or of an installed package.
+
+    The name comes from a process that ran the user's code: it may be that of a file which that
+    code has written, and outside that process nothing keeps it within walls.
+    """
+    try:
+        spec = importlib.util.find_spec(name.partition(".")[0])
+    except (ImportError, ValueError):
+        return False
+    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+    found = [place for place in places if place and place not in {"built-in", "frozen"}]
+    return bool(found) and all(place.startswith(_LIBRARIES) for place in found)
+
+
 class Preloader:
     """Imports what a job could import without harm."""
 
@@ -43,7 +64,7 @@ class Preloader:
     def take(self, names: Iterable[str]) -> None:
         """Import modules, within what the code of a job may do."""
         for name in names:
-            if name not in self._tried and name not in sys.modules:
+            if name not in self._tried and name not in sys.modules and is_installed(name):
                 self._tried.add(name)
                 with self._guard:
                     attempt(lambda n=name: importlib.import_module(n), _SECONDS)  # type: ignore[misc]

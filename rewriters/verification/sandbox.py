@@ -8,12 +8,14 @@ import resource
 import signal
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from npufix.rewriters.verification.job import Job
 
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "CONDA_PREFIX", "SYSTEMROOT")
 _OF_DEVICE = (
@@ -41,6 +43,10 @@ _WAITING = 2.0
 """How much longer than its time to compute code may take, waiting included."""
 _FILE_BYTES = 256 << 20
 """The largest file that code may write."""
+_MOST_WRITTEN = 1 << 30
+_MOST_FILES = 100_000
+"""What it may write in all."""
+_MORE_THREADS = 512
 _WRITING = ("w", "a", "x", "+")
 _REFUSED = frozenset(
     {
@@ -95,7 +101,9 @@ def limit_resources(allowed: int) -> None:
     statm = Path("/proc/self/statm")
     # What torch has mapped by now is not the user's doing (a CUDA build maps gigabytes).
     mapped = int(statm.read_text().split()[0]) * resource.getpagesize() if statm.exists() else 0
+    threads = _threads_of_user()
     limits = {
+        **({"RLIMIT_NPROC": threads + _MORE_THREADS} if threads else {}),
         "RLIMIT_AS": mapped + allowed,
         "RLIMIT_DATA": mapped + allowed,
         "RLIMIT_FSIZE": _FILE_BYTES,
@@ -104,8 +112,44 @@ def limit_resources(allowed: int) -> None:
         kind = getattr(resource, name, None)
         if kind is not None:
             _, hard = resource.getrlimit(kind)
-            soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-            resource.setrlimit(kind, (soft, hard))
+            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(kind, (most, most))  # the code must not raise it again
+
+
+def _threads_of_user() -> int:
+    """Return how many threads the user has, 0 if that cannot be known."""
+    user, found = os.getuid(), 0
+    with suppress(OSError):
+        for entry in os.scandir("/proc"):
+            with suppress(OSError):
+                if entry.name.isdigit() and entry.stat().st_uid == user:
+                    found += len(os.listdir(f"{entry.path}/task"))  # noqa: PTH208 - many
+    return found
+
+
+def fills(folder: Path) -> bool:
+    """Tell whether there is more below a folder than code that is verified has to write."""
+    size = entries = 0
+    left = [str(folder)]
+    while left:
+        with suppress(OSError), os.scandir(left.pop()) as found:
+            for entry in found:
+                entries += 1
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(entry.path)
+                else:
+                    size += entry.stat(follow_symlinks=False).st_blocks * 512
+                if entries > _MOST_FILES or size > _MOST_WRITTEN:
+                    return True
+    return False
+
+
+def source_folders(job: Job) -> list[Path]:
+    """Return the folders that the code of a job is imported from."""
+    from npufix.rewriters.verification.load import package_of  # noqa: PLC0415 — imports this file
+
+    given = {entry for entry in sys.path if entry and not entry.startswith(sys.prefix)}
+    return [Path(job.root), package_of(Path(job.path))[1], *map(Path, sorted(given))]
 
 
 class Guard:

@@ -17,29 +17,75 @@ from typing import NamedTuple
 
 _PDEATHSIG, _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 1, 38, 22, 2
 _KILL = 9
-_LOAD, _EQUAL, _HAS_BITS, _RETURN = 0x20, 0x15, 0x45, 0x06
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_LOAD, _EQUAL, _AT_LEAST, _HAS_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 _THREAD = 0x10000
 """CLONE_THREAD."""
+_OTHER_INTERFACE = 0x40000000
+"""The same calls of x86_64 with short pointers have this bit."""
+_SIGNAL_OTHERS = (8, 10, 15)
+"""F_SETOWN, F_SETSIG, F_SETOWN_EX: who gets the signals of a file."""
+_TERMINAL_INPUT = (0x5412, 0x541C, 0x8901, 0x8902)
+"""TIOCSTI, TIOCLINUX: type for the user; FIOSETOWN, SIOCSPGRP: as above."""
+
+# By name, (x86_64, aarch64); 0 where there is none.
+_REFUSED = {
+    # processes and programs
+    "fork": (57, 0), "vfork": (58, 0), "execve": (59, 221), "execveat": (322, 281),
+    # network
+    "socket": (41, 198), "connect": (42, 203), "bind": (49, 200), "sendto": (44, 206),
+    # other processes: their memory, files, signals, limits, turn
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "kcmp": (312, 272), "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424),
+    "pidfd_getfd": (438, 438), "process_madvise": (440, 440), "process_mrelease": (448, 448),
+    "tkill": (200, 130), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
+    "setrlimit": (160, 164), "setpriority": (141, 140), "ioprio_set": (251, 30),
+    "sched_setscheduler": (144, 119), "sched_setattr": (314, 274), "sched_setparam": (142, 118),
+    "migrate_pages": (256, 238), "move_pages": (279, 239),
+    # what outlives the process
+    "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180),
+    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
+    # other ways to the same calls, and into the system
+    "io_uring_setup": (425, 425), "bpf": (321, 280), "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282), "open_by_handle_at": (304, 265), "fanotify_init": (300, 262),
+    "unshare": (272, 97), "setns": (308, 268), "chroot": (161, 51), "pivot_root": (155, 41),
+    "mount": (165, 40), "umount2": (166, 39), "open_tree": (428, 428), "move_mount": (429, 429),
+    "fsopen": (430, 430), "fsmount": (432, 432), "mount_setattr": (442, 442),
+    "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106),
+    "kexec_load": (246, 104), "kexec_file_load": (320, 294), "reboot": (169, 142),
+    "swapon": (167, 224), "swapoff": (168, 225), "acct": (163, 89), "syslog": (103, 116),
+    "sethostname": (170, 161), "setdomainname": (171, 162), "settimeofday": (164, 170),
+    "clock_settime": (227, 112), "adjtimex": (159, 171), "clock_adjtime": (305, 266),
+    "quotactl": (179, 60),
+}  # fmt: skip
 
 
 class _Calls(NamedTuple):
     """The numbers of system calls on one architecture."""
 
     architecture: int
-    refused: tuple[int, ...]
-    """fork, vfork, execve, execveat, socket, ptrace."""
+    column: int
+    """Of ``_REFUSED``."""
     clone: int
     clone3: int
+    prlimit: int
+    fcntl: int
+    ioctl: int
     signalling: tuple[int, ...]
     """kill, tgkill: allowed to the process itself."""
 
+    @property
+    def refused(self) -> tuple[int, ...]:
+        """Those that always fail."""
+        return tuple(number for row in _REFUSED.values() if (number := row[self.column]))
+
 
 _CALLS = {
-    "x86_64": _Calls(0xC000003E, (57, 58, 59, 322, 41, 101), 56, 435, (62, 234)),
-    "aarch64": _Calls(0xC00000B7, (221, 281, 198, 117), 220, 435, (129, 131)),
+    "x86_64": _Calls(0xC000003E, 0, 56, 435, 302, 72, 16, (62, 234)),
+    "aarch64": _Calls(0xC00000B7, 1, 220, 435, 261, 25, 29, (129, 131)),
 }
+_Step = tuple[int, int, int, int]
 
 
 def give_up_processes_and_network() -> bool:
@@ -63,22 +109,36 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PDEATHSIG, ctypes.c_ulong(_KILL))
 
 
-def _program(calls: _Calls, own: int) -> list[tuple[int, int, int, int]]:
+_REFUSE: _Step = (_RETURN, 0, 0, _ERROR | errno.EPERM)
+_PASS: _Step = (_RETURN, 0, 0, _ALLOW)
+
+
+def _program(calls: _Calls, own: int) -> list[_Step]:
     """Return the filter: operation, jump if true, jump if false, operand."""
-    refuse = (_RETURN, 0, 0, _ERROR | errno.EPERM)
-    allow = (_RETURN, 0, 0, _ALLOW)
-    first = (_LOAD, 0, 0, _FIRST_ARGUMENT)
-    steps = [
+    first: _Step = (_LOAD, 0, 0, _FIRST_ARGUMENT)
+    steps: list[_Step] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, calls.architecture),
-        refuse,
+        _REFUSE,
         (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 0, 1, _OTHER_INTERFACE),
+        _REFUSE,
     ]
     for number in calls.refused:
-        steps += [(_EQUAL, 0, 1, number), refuse]
+        steps += [(_EQUAL, 0, 1, number), _REFUSE]
     # Its flags are behind a pointer; without it the C library takes clone.
     steps += [(_EQUAL, 0, 1, calls.clone3), (_RETURN, 0, 0, _ERROR | errno.ENOSYS)]
-    steps += [(_EQUAL, 0, 4, calls.clone), first, (_HAS_BITS, 0, 1, _THREAD), allow, refuse]
+    steps += [(_EQUAL, 0, 4, calls.clone), first, (_HAS_BITS, 0, 1, _THREAD), _PASS, _REFUSE]
     for number in calls.signalling:
-        steps += [(_EQUAL, 0, 4, number), first, (_EQUAL, 0, 1, own), allow, refuse]
-    return [*steps, allow]
+        steps += [(_EQUAL, 0, 4, number), first, (_EQUAL, 0, 1, own), _PASS, _REFUSE]
+    # Limits may be read, those of the process itself, and none set: no pointer to new ones.
+    new = [(_LOAD, 0, 0, at) for at in (_THIRD_ARGUMENT, _THIRD_ARGUMENT + 4)]
+    limits: list[_Step] = [first, (_EQUAL, 2, 0, 0), (_EQUAL, 1, 0, own), _REFUSE]
+    limits += [new[0], (_EQUAL, 1, 0, 0), _REFUSE, new[1], (_EQUAL, 1, 0, 0), _REFUSE, _PASS]
+    steps += [(_EQUAL, 0, len(limits), calls.prlimit), *limits]
+    for call, refused in ((calls.fcntl, _SIGNAL_OTHERS), (calls.ioctl, _TERMINAL_INPUT)):
+        body: list[_Step] = [(_LOAD, 0, 0, _SECOND_ARGUMENT)]
+        for value in refused:
+            body += [(_EQUAL, 0, 1, value), _REFUSE]
+        steps += [(_EQUAL, 0, len(body) + 1, call), *body, _PASS]
+    return [*steps, _PASS]

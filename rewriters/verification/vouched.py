@@ -21,6 +21,7 @@ _VERY_NEGATIVE = -10000
 _NONE = torch.empty(0)
 """Stands for an operand that is not given."""
 _MASKS = ("mask", "shown", "hidden", "added", "bias")
+_HALVES = {torch.float16, torch.bfloat16}
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 
 
@@ -47,6 +48,14 @@ def _floats(operands: Operands) -> list[torch.Tensor]:
 
 def _same_dtype(operands: Operands) -> bool:
     return len({t.dtype for t in _floats(operands)}) <= 1
+
+
+def _table_dtype(operands: Operands) -> bool:
+    tables = {t.dtype for t in _tensors(operands, "cos", "sin")}
+    x = {t.dtype for t in _tensors(operands, "x")}
+    return len(tables) <= 1 and (
+        tables <= x or (tables == {torch.float32} and x <= _HALVES | tables)
+    )
 
 
 def _dims(number: int, *names: str) -> Callable[[Operands], bool]:
@@ -195,6 +204,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "same-shape": _same_shape,
     "sums-fit-int32": _sums_fit,
     "three-dimensions": _dims(3, "x"),
+    "table-dtype": _table_dtype,
     "ties-without-gradient": _no_ties,
     "unique-indices": _unique,
     "value-fits-dtype": _fits,

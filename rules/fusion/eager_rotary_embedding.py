@@ -11,7 +11,8 @@ writes the whole query, for the query and for the key of every layer; the stride
 interleaved layout are slower still. ``npu_rotary_mul`` reads and writes it once.
 
 Safety: the operator casts ``cos`` and ``sin`` to the dtype of ``x`` and returns that dtype: where
-eager code promotes to float32, the result would lose its precision (condition ``same-dtype``). It
+eager code promotes to float32, the result would lose its precision (condition ``same-dtype``, or
+``table-dtype`` where ``x`` is cast to the dtype of the tables, as under autocast). It
 takes four dimensions and an even length below 896 (``rotary-limits``), and the mode ``interleave``
 takes one table of cosines for the whole batch (``interleave-limits``). It is documented for
 ``|cos| <= 1``: YaRN and LongRoPE scale the cosines (``cosines-within-one``). Code that rotates
@@ -86,6 +87,11 @@ def fused(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch_npu.npu_rotary_mul(x, cos, sin)  # type: ignore[no-any-return]
 
 
+def fused_promoted(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate halves with one kernel, in the dtype that eager code promotes to."""
+    return torch_npu.npu_rotary_mul(x.to(cos.dtype), cos, sin)  # type: ignore[no-any-return]
+
+
 def fused_32(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate halves with one kernel that reads float32."""
     return torch_npu.npu_rotary_mul(x.float(), cos, sin)  # type: ignore[no-any-return]
@@ -101,6 +107,13 @@ def fused_apart(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def fused_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate pairs with one kernel."""
     return torch_npu.npu_rotary_mul(x, cos, sin, rotary_mode="interleave")  # type: ignore[no-any-return]
+
+
+def fused_pairs_promoted(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate pairs with one kernel, in the dtype that eager code promotes to."""
+    return torch_npu.npu_rotary_mul(  # type: ignore[no-any-return]
+        x.to(cos.dtype), cos, sin, rotary_mode="interleave"
+    )
 
 
 def fused_pairs_32(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -145,6 +158,11 @@ def wide_inputs(draw: Draw) -> dict[str, Any]:
     return _inputs(draw, 1, one_sequence=False, wide=True)
 
 
+def promoting_inputs(draw: Draw) -> dict[str, Any]:
+    """Return tables in the dtype of the query or in float32."""
+    return draw.choice([inputs, wide_inputs])(draw)
+
+
 def narrow_inputs(draw: Draw) -> dict[str, Any]:
     """Return tables half as wide as the query."""
     return _inputs(draw, 2, one_sequence=False)
@@ -158,6 +176,11 @@ def pair_inputs(draw: Draw) -> dict[str, Any]:
 def wide_pair_inputs(draw: Draw) -> dict[str, Any]:
     """Return one sequence of cosines in float32 for a query of any dtype."""
     return _inputs(draw, 1, one_sequence=True, wide=True)
+
+
+def promoting_pair_inputs(draw: Draw) -> dict[str, Any]:
+    """Return one sequence of cosines in the dtype of the query or in float32."""
+    return draw.choice([pair_inputs, wide_pair_inputs])(draw)
 
 
 def narrow_pair_inputs(draw: Draw) -> dict[str, Any]:
@@ -175,6 +198,13 @@ def _tables_in_float32(site: Site) -> bool | None:
     if "float64" in answers:
         return False
     return True if answers <= {"float32", "float16", "bfloat16"} else None
+
+
+def _table_dtype(site: Site) -> bool | None:
+    tables = {site.dtype("cos"), site.dtype("sin")}
+    if tables == {"float32"} and site.dtype("x") != "float64":
+        return True
+    return True if _same_dtype(site) else None
 
 
 def _within_limits(site: Site) -> bool | None:
@@ -199,6 +229,11 @@ FLOAT32_TABLES = Condition(
     "cos and sin are not float64: the rotation is computed in float32",
     _tables_in_float32,
 )
+TABLE_DTYPE = Condition(
+    "table-dtype",
+    "cos and sin have one dtype: that of x, or float32, to which x is promoted",
+    _table_dtype,
+)
 LIMITS = Condition(
     "rotary-limits",
     "x, cos and sin have four dimensions, the last one even and below 896; batch and heads of x"
@@ -218,6 +253,7 @@ INTERLEAVE = Condition(
 )
 
 HALF = (SAME_DTYPE, LIMITS, WITHIN_ONE)
+PROMOTED = (TABLE_DTYPE, LIMITS, WITHIN_ONE)
 HALF_32 = (FLOAT32_TABLES, LIMITS, WITHIN_ONE)
 
 SMALL_KERNELS = (
@@ -236,9 +272,11 @@ RULE = Substitution(
     table="fusion",
     forms=(
         Form(halves, fused, inputs, HALF),
+        Form(halves, fused_promoted, promoting_inputs, PROMOTED),
         Form(halves_then_cast, fused_32, wide_inputs, HALF_32),
         Form(halves_apart, fused_apart, narrow_inputs, HALF),
         Form(pairs, fused_pairs, pair_inputs, (*HALF, INTERLEAVE)),
+        Form(pairs, fused_pairs_promoted, promoting_pair_inputs, (*PROMOTED, INTERLEAVE)),
         Form(pairs_then_cast, fused_pairs_32, wide_pair_inputs, (*HALF_32, INTERLEAVE)),
         Form(pairs_apart, fused_pairs_apart, narrow_pair_inputs, (*HALF, INTERLEAVE)),
     ),

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npufix.advisor.commands.patch import apply_words
-from npufix.rewriters.patch import FileChange, WriteError, unified_diff, write
+from npufix.rewriters.patch import FileChange, unified_diff
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,93 +124,6 @@ def test_git_applies_any_diff(
 def test_nothing_changed_is_no_diff(tmp_path: Path) -> None:
     assert unified_diff([change(tmp_path, "a.py", b"a\n", b"a\n")]) == ""
     assert unified_diff([]) == ""
-
-
-# --- writing
-
-
-def left(root: Path) -> dict[str, bytes]:
-    return {
-        str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()
-    }
-
-
-def test_all_files_are_written(tmp_path: Path) -> None:
-    changes = [change(tmp_path, n, b"old\r\n", b"new\r\n\xff") for n in ("a.py", "b/c.py")]
-    write([*changes, change(tmp_path, "same.py", b"same", b"same")])
-    assert left(tmp_path) == {
-        "a.py": b"new\r\n\xff",
-        "b/c.py": b"new\r\n\xff",
-        "same.py": b"same",
-    }
-
-
-def test_a_file_that_changed_meanwhile_stops_everything(tmp_path: Path) -> None:
-    changes = [change(tmp_path, n, b"old", b"new") for n in ("a.py", "b.py")]
-    changes[1].path.write_bytes(b"edited")
-    with pytest.raises(WriteError, match=r"b\.py changed since it was read; nothing was written"):
-        write(changes)
-    assert left(tmp_path) == {"a.py": b"old", "b.py": b"edited"}
-
-
-def test_a_file_that_is_gone_stops_everything(tmp_path: Path) -> None:
-    changes = [change(tmp_path, n, b"old", b"new") for n in ("a.py", "b/c.py")]
-    shutil.rmtree(tmp_path / "b")
-    with pytest.raises(WriteError, match="nothing was written"):
-        write(changes)
-    assert left(tmp_path) == {"a.py": b"old"}
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_is_read_only_stops_everything(tmp_path: Path) -> None:
-    changes = [change(tmp_path, n, b"old", b"new") for n in ("a.py", "b/c.py")]
-    (tmp_path / "b").chmod(0o555)
-    try:
-        with pytest.raises(WriteError, match="Permission denied; nothing was written"):
-            write(changes)
-    finally:
-        (tmp_path / "b").chmod(0o755)
-    assert left(tmp_path) == {"a.py": b"old", "b/c.py": b"old"}
-
-
-@pytest.mark.parametrize("function", ["fsync", "chmod", "replace"])
-@pytest.mark.parametrize("fails_at", [1, 2])
-def test_an_error_of_the_system_undoes_everything(
-    function: str, fails_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a full disk or a folder that is read only would: whatever happens to be the last call."""
-    changes = [change(tmp_path, n, b"old", b"new") for n in ("a.py", "b/c.py")]
-    real, calls = getattr(os, function), 0
-
-    def failing(*args: object, **options: object) -> object:
-        nonlocal calls
-        calls += 1
-        if calls == fails_at:
-            raise PermissionError(13, "Permission denied", "c.py")
-        return real(*args, **options)
-
-    monkeypatch.setattr(os, function, failing)
-    with pytest.raises(WriteError, match="Permission denied; nothing was written"):
-        write(changes)
-    assert left(tmp_path) == {"a.py": b"old", "b/c.py": b"old"}
-
-
-@pytest.mark.parametrize("mode", [0o644, 0o600, 0o755, 0o664])
-def test_modes_are_kept(mode: int, tmp_path: Path) -> None:
-    changed = change(tmp_path, "a.py", b"old", b"new")
-    changed.path.chmod(mode)
-    write([changed])
-    assert changed.path.stat().st_mode & 0o777 == mode
-
-
-def test_links_stay_links(tmp_path: Path) -> None:
-    target = change(tmp_path, "real/a.py", b"old", b"new")
-    link = tmp_path / "link.py"
-    link.symlink_to(target.path)
-    write([FileChange(link, "link.py", b"old", b"new")])
-    assert link.is_symlink()
-    assert target.path.read_bytes() == b"new"
-    assert sorted(left(tmp_path)) == ["link.py", "real/a.py"]
 
 
 @needs_git

@@ -131,6 +131,7 @@ CONDITIONS = [
         "x.float(), cos.float()[:, None], sin.float()[:, None]",
         {"rotary-limits", "cosines-within-one"},
     ),
+    ("x, cos.float(), sin.float()", BOTH),
     ("x, a.cos(), a.sin()", {"same-dtype", "rotary-limits"}),
     ("x, torch.cat((a, a), -1).cos().to(x.dtype), a.sin().to(x.dtype)", {"rotary-limits"}),
     ("x, 1.2 * a.cos(), 1.2 * a.sin()", {"same-dtype", *BOTH}),
@@ -147,6 +148,25 @@ def f(x, cos, sin, a):
 """
     (site,) = sites(body)
     assert {condition.name for condition in site.open_conditions} == wanted
+
+
+def test_a_query_is_promoted_to_the_dtype_of_the_tables() -> None:
+    body = """
+def f(x, cos, sin):
+    cos, sin = cos.float(), sin.float()
+    x1, x2 = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-x2, x1), dim=-1) * sin
+"""
+    assert list(texts(body)) == ["torch_npu.npu_rotary_mul(x.to(cos.dtype), cos, sin)"]
+
+
+def test_tables_in_float32_are_not_cast_to_the_query() -> None:
+    pytest.importorskip("torch")
+    from rule_checks import refuted
+
+    rule = eager_rotary_embedding
+    refuted(rule.halves, rule.promoting_inputs, rule.fused)
+    refuted(rule.pairs, rule.promoting_pair_inputs, rule.fused_pairs)
 
 
 LAYERS = """

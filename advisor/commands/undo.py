@@ -1,0 +1,57 @@
+"""``npufix undo``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from npufix.advisor.commands import common
+from npufix.advisor.loudness import is_quiet
+from npufix.advisor.speaking import say
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from npufix.advisor.undoing import Past
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  npufix undo
+  npufix undo --source src
+  npufix undo --list"""
+)
+@click.option("--source", type=common.PATH, help="Only what was changed below this folder.")
+@click.option("--list", "only_list", is_flag=True, help="Show the changes; put nothing back.")
+def command(source: Path | None, *, only_list: bool) -> int:
+    """Put back what the last npufix patch --write has changed.
+
+    It does so only if all files are still what npufix wrote. Run it again for the change before.
+    """
+    from npufix.advisor.undoing import past, undo  # noqa: PLC0415 - not needed for --help
+    from npufix.rewriters.recovering import recover  # noqa: PLC0415 - same
+
+    for said in recover():
+        say(f"npufix: {said}")
+    if only_list:
+        _show(past(source))
+        return 0
+    last, warnings = undo(source)
+    common.warn(warnings)
+    if not is_quiet():
+        say(f"Put back what npufix changed in {last.root} at {last.when}:", err=False)
+        for name in last.files:
+            say(f"  {name}", err=False)
+    return 0
+
+
+def _show(found: list[Past]) -> None:
+    if not found:
+        say("npufix has changed no source files.", err=False)
+    for one in found:
+        state = "undone" if one.undone else "can be undone"
+        say(f"{one.when}  {one.root}  ({state})", err=False)
+        for name in one.files:
+            say(f"  {name}", err=False)

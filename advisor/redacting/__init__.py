@@ -1,0 +1,1 @@
+"""A copy of a dump or a report without what says whose it is."""

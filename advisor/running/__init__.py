@@ -1,0 +1,1 @@
+"""Running a program with the changes of the rules, in memory: nothing on disk changes."""

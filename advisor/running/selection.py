@@ -1,0 +1,36 @@
+"""What of the rules a run is to use: the rules themselves, and the conditions vouched for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from npufix.rules.substitution import Substitution
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The rules that are wanted, and the conditions that the user vouches for."""
+
+    rules: frozenset[str] = frozenset()
+    """Their ids, lower case; empty means all."""
+    without: frozenset[str] = frozenset()
+    """Ids of rules that are not wanted, lower case."""
+    allow: frozenset[str] = frozenset()
+    """Names of conditions: ``same-dtype`` for all rules, ``npu102:rotary-limits`` for one."""
+
+    def wants(self, rule: Substitution) -> bool:
+        """Tell whether a rule is to be used."""
+        name = rule.id.lower()
+        return (not self.rules or name in self.rules) and name not in self.without
+
+    def allows(self, rule: str, condition: str) -> bool:
+        """Tell whether the user vouches for a condition of a rule."""
+        return condition in self.allow or f"{rule.lower()}:{condition}" in self.allow
+
+    @property
+    def key(self) -> str:
+        """Return what tells this selection from another one."""
+        parts = (self.rules, self.without, self.allow)
+        return "|".join(",".join(sorted(part)) for part in parts)

@@ -1,0 +1,1 @@
+"""A folder for PYTHONPATH: what Python imports when it starts (see ``children``)."""

@@ -1,0 +1,176 @@
+"""Code under verification that attacks: what it may not reach, it does not reach."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is needed to verify changes")
+
+from npufix.rewriters.verdict import Status, Verdict
+from npufix.rewriters.verification import Job, Settings, landlock, sandbox, verify
+from npufix.rewriters.verification.preloading import is_installed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.xdist_group("attacks"),
+    pytest.mark.skipif(
+        sys.platform != "linux" or platform.machine() not in {"x86_64", "aarch64"},
+        reason="the walls are those of Linux",
+    ),
+]
+needs_landlock = pytest.mark.skipif(not landlock.version(), reason="this Linux has no Landlock")
+READS = {
+    "a key": "open(SECRET).read()",
+    "a key, by the C library": "libc.open(SECRET.encode(), 0) + 1 or denied()",
+    "a key through a link": "os.symlink(SECRET, 'link') or open('link').read()",
+    "a key through a hard link": "os.link(SECRET, 'hard') or open('hard').read()",
+    "hidden files of the source": "open(os.path.join(ROOT, '.env')).read()",
+    "the shadow file": "open('/etc/shadow').read()",
+    "the environment of the parent": "open(f'/proc/{os.getppid()}/environ').read()",
+    "the memory of the parent": "open(f'/proc/{os.getppid()}/mem', 'rb').read(1)",
+    "another user's folder": "os.listdir('/root') or os.listdir('/home')",
+}
+WRITES = {
+    "the source": "open(FILE, 'a').write('#')",
+    "the source, by the C library": "libc.open(FILE.encode(), 1) + 1 or denied()",
+    "the source, truncated": "libc.truncate(FILE.encode(), 0) + 1 or denied()",
+    "the source, by SQLite": "sqlite3.connect(ROOT + '/x.db').execute('create table t(a)')",
+    "a file over the source": "open('n', 'w').close() or os.replace('n', FILE)",
+    "a deletion": "libc.unlink(FILE.encode()) + 1 or denied()",
+    "a folder": "os.mkdir(os.path.join(ROOT, 'd'))",
+    "a link": "os.symlink('/', os.path.join(ROOT, 'l'))",
+    "the temporary folder of all": "libc.open(b'/tmp/npufix-attack', 0o101, 0o600) + 1 or denied()",
+    "shared memory": "libc.open(b'/dev/shm/npufix-attack', 0o101, 0o600) + 1 or denied()",
+}
+CALLS = {
+    "kill the parent": "os.kill(os.getppid(), 9)",
+    "kill the parent, by number": "call(62, os.getppid(), 9)",
+    "kill a thread of it": "call(200, os.getppid(), 9)",
+    "queue a signal": "call(129, os.getppid(), 9, bytes(128))",
+    "kill everybody": "libc.kill(-1, 9) + 1 or denied()",
+    "trace the parent": "libc.ptrace(16, os.getppid(), 0, 0) + 1 or denied()",
+    "limit the parent": "call(302, os.getppid(), 0, bytes(16), 0)",
+    "raise its own limits": "resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))",
+    "send the parent signals of a file": "fcntl.fcntl(os.open('n', 66), 8, os.getppid())",
+    "a socket": "socket.socket()",
+    "a ring of calls": "call(425, 8, bytes(256))",
+    "a namespace": "libc.unshare(0x10000000) + 1 or denied()",
+    "mount": "libc.mount(b'none', b'.', b'tmpfs', 0, None) + 1 or denied()",
+    "fork": "libc.fork() + 1 or denied()",
+    "execute": "os.execv('/bin/true', ['true'])",
+    "the other interface of x86_64": "call(0x40000000 | 41, 2, 1, 0)",
+    "lasting shared memory": "call(29, 0x6e70, 4096, 0o1600)",
+    "profile the machine": "call(298, bytes(128), 0, -1, -1, 0)",
+}
+BUSY = {
+    "hold = [bytes(1 << 28) for _ in range(99)]": "MemoryError",
+    "open('big', 'wb').truncate(1 << 40)": "File too large",
+    "start_threads()": "can't start new thread",
+}  # fmt: skip
+TEXT = """\
+import ctypes, fcntl, os, resource, socket, sqlite3, threading, time, torch
+SECRET, ROOT = {secret!r}, {root!r}
+FILE = ROOT + '/m.py'
+libc = ctypes.CDLL(None, use_errno=True)
+def denied():
+    raise PermissionError('denied')
+def call(*words):
+    if libc.syscall(*words) < 0:
+        denied()
+def start_threads():
+    threading.stack_size(1 << 26)
+    for _ in range(1 << 14):
+        threading.Thread(target=time.sleep, args=(99,), daemon=True).start()
+def f(n: int):
+    {code}
+    return abs(n) + 2
+"""
+ATTEMPT = """\
+try:
+        {attack}
+    except (OSError, sqlite3.Error, ValueError):
+        return abs(n) + 2
+    raise RuntimeError('it got through')"""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a user's home, with a key and a program."""
+    home = tmp_path_factory.mktemp("home")
+    (home / ".ssh").mkdir()
+    (home / ".ssh" / "id").write_text("secret")
+    (home / "src").mkdir()
+    (home / "src" / ".env").write_text("secret")
+    (home / "src" / "m.py").write_text("# mine\n")
+    return home
+
+
+@pytest.fixture(scope="module")
+def verdicts(tree: Path) -> dict[str, Verdict]:
+    """Return the verdicts of one run over all attacks."""
+    attacks = {name: ATTEMPT.format(attack=code) for name, code in {**READS, **WRITES}.items()}
+    if platform.machine() == "x86_64":
+        attacks |= {name: ATTEMPT.format(attack=code) for name, code in CALLS.items()}
+    jobs = {name: job(tree, code) for name, code in {**attacks, **{c: c for c in BUSY}}.items()}
+    found = verify(list(jobs.values()), Settings(children=2), timeout_s=20)
+    return dict(zip(jobs, found, strict=True))
+
+
+def job(tree: Path, code: str) -> Job:
+    text = TEXT.format(secret=str(tree / ".ssh" / "id"), root=str(tree / "src"), code=code)
+    patched = text.replace("    return abs(n) + 2\n", "    return 2 + abs(n)\n")
+    line = text.count("\n")
+    # What is refused returns early, at a line of both texts.
+    lines = tuple(n for n, t in enumerate(text.splitlines(), 1) if "return abs" in t)[:1]
+    return Job(
+        str(tree / "src" / "m.py"), str(tree / "src"), text, patched, "f", lines or (line,),
+        lines or (line,),
+    )  # fmt: skip
+
+
+@needs_landlock
+@pytest.mark.parametrize("name", [*READS, *WRITES])
+def test_files_are_out_of_reach(verdicts: dict[str, Verdict], tree: Path, name: str) -> None:
+    assert verdicts[name].status is Status.EQUIVALENT, verdicts[name].reason
+    assert (tree / "src" / "m.py").read_text() == "# mine\n"
+    assert sorted(p.name for p in (tree / "src").iterdir()) == [".env", "m.py"]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="calls by their numbers")
+@pytest.mark.parametrize("name", CALLS)
+def test_the_system_refuses_calls(verdicts: dict[str, Verdict], name: str) -> None:
+    assert verdicts[name].status is Status.EQUIVALENT, verdicts[name].reason
+
+
+@pytest.mark.parametrize(("code", "reason"), BUSY.items())
+def test_what_takes_too_much_is_ended(verdicts: dict[str, Verdict], code: str, reason: str) -> None:
+    assert verdicts[code].status is Status.NOT_VERIFIED
+    assert reason in verdicts[code].reason
+
+
+def test_what_fills_the_disk_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b").write_bytes(bytes(1 << 20))
+    (tmp_path / "a" / "everything").symlink_to("/")
+    assert not sandbox.fills(tmp_path)
+    monkeypatch.setattr(sandbox, "_MOST_WRITTEN", 1 << 19)
+    assert sandbox.fills(tmp_path)
+    monkeypatch.setattr(sandbox, "_MOST_WRITTEN", 1 << 30)
+    monkeypatch.setattr(sandbox, "_MOST_FILES", 2)
+    assert sandbox.fills(tmp_path)
+
+
+def test_only_installed_modules_are_imported_outside_the_walls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "evil.py").write_text("")
+    (tmp_path / "job-1").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [is_installed(n) for n in ("evil", "job-1.home.evil", "no_such")] == [False] * 3
+    assert [is_installed(n) for n in ("json", "torch.nn.functional", "pytest")] == [True] * 3
