@@ -18,7 +18,7 @@ NPU := $(if $(filter Linux,$(shell uname -s)),.venv-npu/ready)
 SARIF := $(if $(shell command -v npm),build/sarif/sarif-2.1.0.json)
 export SARIF_SCHEMA = $(CURDIR)/build/sarif/sarif-2.1.0.json
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench docs dist sbom audit lock locked clean
 
 demo: .venv/ready
 	@mkdir -p $(OUT)
@@ -47,6 +47,35 @@ bench: .venv/test-ready
 docs: .venv/docs-ready
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "The documentation is build/site/index.html"
+
+# Wheel and source distribution, made twice and compared; the bill of materials; docs/supply-chain.md.
+dist: .venv/test-ready
+	$(BIN)/python .ci/dist.py dist
+	@$(MAKE) --no-print-directory sbom
+
+sbom: .venv/test-ready
+	$(BIN)/python .ci/sbom.py dist/npufix.cdx.json
+
+# Known vulnerabilities of what is locked. Asks PyPI; --strict: a package it has no answer for fails.
+audit: .venv-audit/ready
+	.venv-audit/bin/pip-audit --strict --require-hashes --disable-pip -r .ci/lock.txt
+
+lock: .venv-audit/ready
+	.venv-audit/bin/uv --no-config pip compile --quiet pyproject.toml .ci/lock-additions.txt \
+	  --extra dev --extra docs --extra release --universal --python-version 3.11 --generate-hashes \
+	  --no-header --no-annotate --no-emit-index-url -c constraints.txt \
+	  --overrides .ci/lock-overrides.txt -o .ci/lock.txt
+
+# The environment of `make test` with every hash checked; torch comes by its version alone.
+locked:
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .ci/lock.txt
+	@$(MAKE) --no-print-directory .venv/test-ready
+
+.venv-audit/ready:
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1 uv==0.13.9
+	@touch $@
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -78,4 +107,4 @@ build/sarif/sarif-2.1.0.json:
 	  || echo "The official schema of SARIF was not fetched; the tests check a part of it."
 
 clean:
-	rm -rf .venv .venv-npu .ns build *.egg-info
+	rm -rf .venv .venv-npu .venv-audit .ns dist build *.egg-info

@@ -120,6 +120,8 @@ def _expected(error: Exception) -> str | None:
     remedy = getattr(error, "remedy", None)
     if isinstance(message, str) and isinstance(remedy, str):
         return f"{message} -- {remedy}"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory -- give it more, or fewer dumps at a time"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"{error.filename or 'the output'}: {error.strerror} -- make room"
     if isinstance(error, OSError) and error.filename is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.advisor.cluster.details import led_to_source
 from npufix.advisor.cluster.observing import observe_cluster
 from npufix.advisor.cluster.reporting import rank_problems, rank_rows, rank_steps
 from npufix.advisor.configuration import EVERYTHING, Configuration
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from npufix.advisor.findings import Findings, Located
     from npufix.advisor.source_tree import SourceTree
     from npufix.profiling_parsers.profile import Profile
+    from npufix.rules.cluster_diagnostic import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     )
     if read.cluster is not None:
         of_job = [d for d in diagnostics if isinstance(d, ClusterDiagnostic)]
-        compared, failed = observe_cluster(read.cluster, of_job, run.step.length_ns)
+        cluster = _in_source(read.cluster, run, tree, options)
+        compared, failed = observe_cluster(cluster, of_job, run.step.length_ns)
         seen, faults = [*seen, *compared], [*faults, *failed]
     located = _find(run, tree, rules, options) if tree else None
     found = located.found if located else []
@@ -143,6 +146,16 @@ def _run(
     split = step_split(evidence)
     step = Step(split.total_ns if split else _span_ns(evidence), evidence.steps)
     return _Run(profile, mapped, evidence, split, step), unclear
+
+
+def _in_source(cluster: Cluster, run: _Run, tree: SourceTree | None, options: Options) -> Cluster:
+    """Lead the lines of all ranks to the source; they were recorded beside those of this run."""
+    if tree is None:
+        return cluster
+    own = {site.path for stack in run.profile.stacks for site in stack}
+    return led_to_source(
+        cluster, lambda paths: map_recorded_paths({*own, *paths}, tree, options.path_map)[0]
+    )
 
 
 def _find(run: _Run, tree: SourceTree, rules: Sequence[Substitution], options: Options) -> Findings:

@@ -40,6 +40,10 @@ def read_dump(dump: Path, rank: int | None, ways: Ways = ALONE) -> Found:
         ExecutorError: nothing can be run where it should.
 
     """
+    if ways.executor != "local":
+        from npufix.advisor.cluster.executors import check_place  # noqa: PLC0415 - rarely wanted
+
+        check_place(ways.executor)
     dumps = find_dumps(dump)
     if len(dumps) == 1 and rank is None:
         return Found(read_profile(dumps[0]))

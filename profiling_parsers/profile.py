@@ -99,7 +99,9 @@ around the operator, whose lines are those of the ``def``), ``forward-function``
     around it; -1 if none), ``basis`` (category, how that was found, as in ``kernels``).
 
     ``steps`` -- one row per step: ``step`` (Int64), ``device`` (int32), ``computing_ns``,
-    ``communication_exposed_ns``, ``overlapped_ns``, ``communication_ns``, ``free_ns`` (int64).
+    ``communication_exposed_ns``, ``overlapped_ns``, ``communication_ns``, ``free_ns``,
+    ``bubble_ns`` (int64): how long it received from other stages of a pipeline, -1 if the dump
+    does not say.
 
     ``op_statistic`` -- the dump's own totals: ``type``, ``core``, ``count``, ``total_ns``;
     empty if the dump has none.

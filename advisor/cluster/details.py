@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,10 +15,11 @@ from npufix.profiling_parsers.cluster.grouping import Groups
 from npufix.rules.cluster_diagnostic import RankDetail
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from npufix.advisor.evidence import Evidence
     from npufix.profiling_parsers.profile import Profile
+    from npufix.rules.cluster_diagnostic import Cluster
 
 _DIGEST_BYTES = 16
 _MOST_ROWS = 2000
@@ -75,6 +77,21 @@ def whole_of_evidence(evidence: Evidence) -> RankWhole:
         line_calls=lines["calls"],
         line_total_ns=lines["total_ns"],
     )
+
+
+def led_to_source(cluster: Cluster, lead: Callable[[Iterable[str]], Mapping[str, str]]) -> Cluster:
+    """Return the ranks with lines of the source; ``lead`` gives the file here that a path means."""
+    details = cluster.details
+    mapped = lead({str(path) for detail in details.values() for path in detail.lines["path"]})
+    here = {
+        rank: [mapped.get(path, path) for path in detail.lines["path"]]
+        for rank, detail in details.items()
+    }
+    led = {
+        rank: replace(detail, lines=detail.lines.assign(path=here[rank]))
+        for rank, detail in details.items()
+    }
+    return replace(cluster, details=led)
 
 
 def encoded_whole(whole: RankWhole) -> bytes:

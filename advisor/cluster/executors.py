@@ -66,6 +66,21 @@ class LocalExecutor(Executor):
         return self._pool
 
 
+def check_place(where: str) -> None:
+    """Look whether this is a place at all, before anything is read.
+
+    Raises:
+        ExecutorError: it is none.
+
+    """
+    kind, _, address = where.partition(":")
+    if kind == "dask" and _ADDRESS.fullmatch(address):
+        return
+    if kind != "local" or (":" in where and not re.fullmatch("[1-9][0-9]{0,3}", address)):
+        known = "local, local:8 or dask:tcp://HOST:8786"
+        raise ExecutorError(f"--executor {where}: unknown", f"give {known}")
+
+
 @contextlib.contextmanager
 def opened(where: str) -> Iterator[tuple[Executor, int]]:
     """Open ``local``, ``local:8`` or ``dask:tcp://host:8786``; yield it and how many work there.
@@ -74,16 +89,14 @@ def opened(where: str) -> Iterator[tuple[Executor, int]]:
         ExecutorError: it is none of these, or nothing answers there.
 
     """
+    check_place(where)
     kind, _, address = where.partition(":")
-    if kind == "dask" and _ADDRESS.fullmatch(address):
+    if kind == "dask":
         from npufix.advisor.cluster.dask_executor import connected  # noqa: PLC0415 - an extra
 
         with connected(address) as found:
             yield found
         return
-    if kind != "local" or (address and not re.fullmatch("[1-9][0-9]{0,3}", address)):
-        known = "local, local:8 or dask:tcp://HOST:8786"
-        raise ExecutorError(f"--executor {where}: unknown", f"give {known}")
     workers = int(address) if address else cores()
     pool = LocalExecutor(workers)
     try:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _TIMES = ["computing_ns", "communication_exposed_ns", "free_ns"]
 _SPLIT = [*_TIMES, "overlapped_ns", "communication_ns"]
+_BUBBLE = "bubble_ns"
 _WARM_UP = "warm-up"
 
 
@@ -44,9 +45,10 @@ def all_steps(dumps: Sequence[Dump]) -> pd.DataFrame:
     table["step"] = _nullable(table["step"].to_numpy())
     keys = ["place", "step"]
     if table.duplicated(keys).any():
-        means = table.groupby(keys, sort=True, dropna=False)[_SPLIT].mean().round()
-        table = means.astype(np.int64).reset_index().assign(device=-1)
-    return table[["place", "step", "device", *_SPLIT]]
+        table[_BUBBLE] = table[_BUBBLE].where(table[_BUBBLE] >= 0)
+        means = table.groupby(keys, sort=True, dropna=False)[[*_SPLIT, _BUBBLE]].mean().round()
+        table = means.fillna(-1).astype(np.int64).reset_index().assign(device=-1)
+    return table[["place", "step", "device", *_SPLIT, _BUBBLE]]
 
 
 def without(steps: pd.DataFrame, reasons: Iterable[str]) -> pd.DataFrame:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _FAR_APART_NS = 3600 * 10**9
 """Recordings of one job end within an hour of each other, whatever the clocks say."""
 _NAMED = 3
+_TRACE = "kineto"
 _ONE = "give the folder of one recording"
 
 
@@ -52,6 +53,7 @@ def job_of(paths: Sequence[Path], summaries: Sequence[Summary]) -> Job:
     aside: dict[int, str] = {}
     remarks: list[tuple[str, str]] = []
     usable = [dump for dump in dumps if dump.summary.tables]
+    usable = _of_one_maker(usable, aside, remarks)
     usable = _of_one_world(usable, aside, remarks)
     usable = _numbered(usable)
     usable = _latest(usable, aside, remarks)
@@ -60,6 +62,23 @@ def job_of(paths: Sequence[Path], summaries: Sequence[Summary]) -> Job:
     compared = tuple(sorted(usable, key=lambda dump: dump.rank))
     others = tuple(dump for dump in dumps if dump.place in aside)
     return Job(compared, others, aside, tuple(remarks))
+
+
+def _of_one_maker(
+    dumps: list[Dump], aside: dict[int, str], remarks: list[tuple[str, str]]
+) -> list[Dump]:
+    """Set traces of GPUs aside where there are dumps of NPUs too, or these where they are fewer."""
+    traces = [dump for dump in dumps if dump.summary.format == _TRACE]
+    others = [dump for dump in dumps if dump.summary.format != _TRACE]
+    if not traces or not others:
+        return dumps
+    kept, odd = (others, traces) if len(others) >= len(traces) else (traces, others)
+    for dump in odd:
+        aside[dump.place] = "of another kind of device: not compared"
+    which = "dumps of NPUs" if kept is others else "traces of GPUs"
+    counts = f"dumps of NPUs ({len(others)}) and traces of GPUs ({len(traces)})"
+    remarks.append((f"holds {counts}: only the {which} are compared", _ONE))
+    return kept
 
 
 def _of_one_world(
@@ -116,9 +135,16 @@ def _latest(dumps: list[Dump], aside: dict[int, str], remarks: list[tuple[str, s
 
 
 def _check_times(dumps: list[Dump], remarks: list[tuple[str, str]]) -> None:
-    times = [dump.summary.recorded_ns for dump in dumps if dump.summary.recorded_ns > 0]
-    if times and max(times) - min(times) > _FAR_APART_NS:
-        hours = (max(times) - min(times)) / _FAR_APART_NS
+    apart = 0
+    for clock in (False, True):  # of different clocks nothing tells
+        times = [
+            dump.summary.recorded_ns
+            for dump in dumps
+            if dump.summary.recorded_ns > 0 and dump.summary.local_time is clock
+        ]
+        apart = max(apart, max(times, default=0) - min(times, default=0))
+    if apart > _FAR_APART_NS:
+        hours = apart / _FAR_APART_NS
         what = f"the ranks were recorded up to {hours:.0f} h apart, so hardly in the same steps"
         remarks.append((what, _ONE))
 

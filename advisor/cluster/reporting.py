@@ -62,7 +62,7 @@ def rank_steps(ranks: Ranks) -> RankSteps | None:
 def rank_problems(ranks: Ranks) -> list[Problem]:
     """Return what is wrong with the ranks that are not looked into, and with the folder."""
     broken = [
-        (str(path), summary.problem)
+        (str(path), summary.problem.removeprefix(f"{path}: "))
         for place, (path, summary) in enumerate(zip(ranks.paths, ranks.summaries, strict=True))
         if summary.problem and place != ranks.chosen
     ]

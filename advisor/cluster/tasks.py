@@ -9,7 +9,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from contextlib import contextmanager
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYetError
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -21,10 +22,11 @@ from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.reader import read_profile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 _MOST_SECONDS = 300
 """For the small files of a rank: it is one of very many."""
+_MOST_SECONDS_WHOLE = 3600
 
 Answer = tuple[str, float, list[bytes]]
 """Which program has worked, for how many seconds, and what it found of each rank."""
@@ -50,8 +52,7 @@ def _summary(dump: Path) -> bytes:
     if not dump.exists():
         return encoded(Summary(problem=_unseen(dump), readable=False))
     try:
-        with _limited(_MOST_SECONDS):
-            return encoded(summarise(dump))
+        return _within(_MOST_SECONDS, lambda: encoded(summarise(dump)))
     except Exception as error:  # noqa: BLE001 - one broken rank must not hide the others
         return encoded(Summary(problem=reason(error), readable=False))
 
@@ -60,7 +61,7 @@ def _whole(dump: Path) -> bytes:
     if not dump.exists():
         return encoded_whole(RankWhole(problem=_unseen(dump)))
     try:
-        return encoded_whole(whole_of(read_profile(dump)))
+        return _within(_MOST_SECONDS_WHOLE, lambda: encoded_whole(whole_of(read_profile(dump))))
     except Exception as error:  # noqa: BLE001 - same
         return encoded_whole(RankWhole(problem=reason(error)))
 
@@ -72,7 +73,7 @@ def reason(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "there is not enough memory to read it"
     if isinstance(error, _TooSlowError):
-        return f"it could not be read within {_MOST_SECONDS} s"
+        return f"it could not be read within {error.args[0]} s"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or 'a file'}: {error.strerror}"
     return f"internal error, please report it: {type(error).__name__}: {error}"
@@ -83,24 +84,46 @@ def _unseen(dump: Path) -> str:
 
 
 class _TooSlowError(Exception):
-    pass
+    """Of so many seconds."""
 
 
-@contextmanager
-def _limited(seconds: int) -> Iterator[None]:
-    """Give up after a time, where a signal can: in the main thread of a process."""
-    alarms = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
-    if not alarms or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
-        yield
-        return
-    usual = signal.signal(signal.SIGALRM, _give_up)
-    signal.alarm(seconds)
+def _within(seconds: float, read: Callable[[], bytes]) -> bytes:
+    """Give up after a time.
+
+    In the main thread of a process a signal ends what hangs. In any other, as in a worker of Dask,
+    nothing can: it is left to itself, and the worker goes on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return _left_behind(seconds, read)
+    if not hasattr(signal, "SIGALRM") or signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
+        return read()
+
+    def give_up(_number: int, _frame: object) -> NoReturn:
+        raise _TooSlowError(seconds)
+
+    usual = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        yield
+        return read()
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, usual)
 
 
-def _give_up(_number: int, _frame: object) -> NoReturn:
-    raise _TooSlowError
+def _left_behind(seconds: float, read: Callable[[], bytes]) -> bytes:
+    """Read in a thread of its own, which is not waited for longer."""
+    found: Future[bytes] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(read())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return found.result(seconds)
+    except NotYetError as error:
+        if found.done():  # that of a file system
+            raise
+        raise _TooSlowError(seconds) from error

@@ -55,7 +55,7 @@ def _steps(run: Run) -> Rows:
         preparing = split.start_ns - each.start_ns if split.start_ns else 0
         times = (
             split.computing, split.exposed, split.overlapped, split.communication, split.free,
-            split.stage, 0, split.exposed, preparing,
+            split.stage - each.bubble_ns, each.bubble_ns, split.exposed - each.bubble_ns, preparing,
         )  # fmt: skip
         row = ("" if each.step is None else str(each.step), *(value / 1000 for value in times))
         yield (each.device, *row) if run.parameters.names_device else row

@@ -11,6 +11,7 @@ from benchmarks.generator.dump import OUTPUT, write_dump
 from benchmarks.generator.profiler_json import VARIABLES
 from benchmarks.generator.program import REDUCE
 from benchmarks.generator.ranks import Fault
+from benchmarks.generator.ranks_db import write_groups
 from benchmarks.generator.ranks_run import (
     RETRANSMITTED_NS,
     SLOW_LINK,
@@ -51,20 +52,22 @@ def write_job(  # noqa: PLR0913 - as write_ranks
     with_truth: bool = False,
 ) -> list[Path]:
     """Write the dumps of all ranks of a job."""
-    if export != "text":
-        raise ValueError("groups and faults are written into the text export only")
     made = []
     for run, waits in runs(parameters, layout):
         dump = write_dump(run.parameters, folder, export, only=only, with_truth=with_truth, run=run)
         entries = list(_entries(run, waits, layout))
-        for name, content in (
-            ("communication.json", _communication(entries)),
-            ("communication_matrix.json", _matrix(entries, layout, run.parameters.rank)),
-        ):
-            if parameters.level and (not only or name in only):
+        files = {
+            "communication.json": _communication(entries),
+            "communication_matrix.json": _matrix(entries, layout, run.parameters.rank),
+        }
+        for name, content in files.items():
+            if parameters.level and export != "db" and (not only or name in only):
                 text = json.dumps(content)
                 (dump / OUTPUT / name).write_text(text, encoding="utf-8")
-        text = json.dumps(_metadata(layout, run.parameters.rank), indent=4)
+        metadata = _metadata(layout, run.parameters.rank)
+        if export != "text":
+            write_groups(dump / OUTPUT, *files.values(), metadata)
+        text = json.dumps(metadata, indent=4)
         (dump / "profiler_metadata.json").write_text(text, encoding="utf-8")
         made.append(dump)
     return made
@@ -101,12 +104,13 @@ def _entries(run: Run, waits: Waits, layout: Layout) -> Iterator[Json]:
     rows = np.flatnonzero(COLLECTIVE[kernels.code]).tolist()
     for number, at in enumerate(rows):
         index = int(run.launches.step[kernels.launch[at]])
-        waited = int(waits.total[index]) if last[index] == at else 0
+        is_last = last[index] == at
+        waited = int(waits.total[index]) if is_last else 0
         elapse = int(kernels.duration_ns[at])
-        group = everyone if last[index] == at else parallel[number % len(parallel)]
+        group = everyone if is_last else parallel[number % len(parallel)]
         yield _entry(run, index, REDUCE.kernels[0].name % kernels.number[at], group, layout,
                      start=int(kernels.start_ns[at]), moved=(elapse - waited) * _MOVES,
-                     waited=waited - int(waits.bubble + waits.together[index]))  # fmt: skip
+                     waited=int(waits.for_others[index]) if is_last else 0)  # fmt: skip
     for index, at in last.items():
         end = int(kernels.start_ns[at] + kernels.duration_ns[at])
         for name, group, moved, wait, size in _further(waits, index, groups, layout, rank):

@@ -49,7 +49,9 @@ def runs(parameters: Parameters, layout: Layout) -> Iterator[tuple[Run, Waits]]:
     bubble = round(_BUBBLE * float(np.median(last))) if layout.has("bubbles") else 0
     for each, taken in zip(ranks, own, strict=True):
         waits = Waits(last - taken, bubble if layout.pp > 1 else 0, together)
-        yield _stretched(simulate(each), waits.total), waits
+        run = _stretched(simulate(each), waits.total)
+        splits = tuple(replace(split, bubble_ns=waits.bubble) for split in run.splits)
+        yield replace(run, splits=splits), waits
 
 
 def _parameters(parameters: Parameters, layout: Layout, rank: int) -> Parameters:

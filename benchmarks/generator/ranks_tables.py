@@ -129,6 +129,7 @@ def _steps(times: Times) -> pd.DataFrame:
             "step": pd.array(np.tile(np.arange(steps), ranks), dtype="Int64"),
             "device": -1,
             **{name: values.ravel().astype(np.int64) for name, values in columns.items()},
+            "bubble_ns": -1,
         }
     )
 

@@ -90,6 +90,8 @@ class StepSplit:
     start_ns: int
     """Start of the step on the host."""
     split: Split
+    bubble_ns: int = 0
+    """Part of the exposed communication that waits for other stages of a pipeline."""
 
 
 @dataclass(frozen=True)

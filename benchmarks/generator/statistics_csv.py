@@ -73,10 +73,11 @@ def write_step_trace_time(run: Run, path: Path) -> None:
     for each in run.splits:
         split = each.split
         times = (split.computing, split.exposed, split.overlapped, split.communication, split.free)
-        cells = [value / 1000 for value in (*times, split.stage)]
+        bubble, others = each.bubble_ns, split.exposed - each.bubble_ns
+        cells = [value / 1000 for value in (*times, split.stage - bubble, bubble, others)]
         name = "" if each.step is None else each.step
         preparing = (split.start_ns - each.start_ns) / 1000 if split.start_ns else 0.0
-        rows.append([each.device, name, *cells, 0, split.exposed / 1000, preparing])
+        rows.append([each.device, name, *cells, preparing])
     _write(run, path, _STEPS, rows)
 
 

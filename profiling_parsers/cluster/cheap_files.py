@@ -110,6 +110,7 @@ def _databases(
     """Read analysis.db, and of the main database the settings of the run."""
     from npufix.profiling_parsers.database.communication import read_analysed  # noqa: PLC0415 - as readers
     from npufix.profiling_parsers.database.environment import completed, metadata  # noqa: PLC0415 - same
+    from npufix.profiling_parsers.database.kernels import read_totals  # noqa: PLC0415 - same
     from npufix.profiling_parsers.database.steps import read_split  # noqa: PLC0415 - same
     from npufix.profiling_parsers.database.tables import Database  # noqa: PLC0415 - same
 
@@ -121,6 +122,7 @@ def _databases(
         stated = completed(environment, main, np.empty(0, np.int32))
         info = metadata(main).get("parallel_group_info")
         groups = groups_in(info) if info is not None else None
+        operators = read_totals(main, main.texts())
         hosts = main.values("HOST_INFO", {"name": ("hostName",)}, "TEXT")
         # What else the main file lacks is told when the rank is looked into.
         problems += analysis.problems
@@ -128,7 +130,7 @@ def _databases(
     return CheapFiles(
         variables,
         steps,
-        no_op_statistic(),
+        operators,
         collectives,
         transports,
         links,

@@ -50,11 +50,11 @@ def read_groups(dump: Path) -> Table:
         return table_of("groups", {"group": ([], []), "role": ([], []), "members": ([], [])})
 
 
-def groups_in(text: str) -> Table | None:
+def groups_in(stated: object) -> Table | None:
     """Return the table ``groups`` of a parallel_group_info; ``None`` if it is none."""
     try:
-        return groups_table(msgspec.json.decode(text, type=dict[str, _Group]))
-    except (msgspec.DecodeError, UnicodeEncodeError):
+        return groups_table(msgspec.convert(stated, type=dict[str, _Group]))
+    except msgspec.ValidationError:
         return None
 
 
@@ -83,17 +83,22 @@ def collective_group(name: str) -> str:
     return str(hashes[0] << 32 | hashes[1])
 
 
-def recorded_ns(dump: Path, rank: int | None) -> int:
-    """Return when the recording ended, since the epoch; 0 if the dump does not say."""
+def recorded(dump: Path, rank: int | None) -> tuple[int, bool]:
+    """Return when the recording ended, since the epoch; 0 if the dump does not say.
+
+    Also return whether that is the time of the machine, of whose time zone nothing is known.
+    """
     named = dump / f"profiler_info_{rank}.json"
     files = [named] if named.exists() else sorted(dump.glob("profiler_info*.json"))[:1]
     with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, IndexError):
-        return msgspec.json.decode(files[0].read_bytes(), type=_Info).end_info.collectionTimeEnd
+        info = msgspec.json.decode(files[0].read_bytes(), type=_Info)
+        if info.end_info.collectionTimeEnd > 0:
+            return info.end_info.collectionTimeEnd, False
     named_by = _FOLDER.fullmatch(dump.name)
     try:
-        return _epoch_ns(named_by[2]) if named_by else 0
+        return (_epoch_ns(named_by[2]) if named_by else 0), True
     except ValueError:
-        return 0
+        return 0, True
 
 
 def host_of(dump: Path) -> str:

@@ -12,13 +12,13 @@ from npufix.profiling_parsers.cluster.communicating import (
     links_table,
     transports_table,
 )
-from npufix.profiling_parsers.cluster.job import host_of, read_groups, recorded_ns
+from npufix.profiling_parsers.cluster.job import host_of, read_groups, recorded
 from npufix.profiling_parsers.cluster.summary import NO_STEP, Summary, coded, table_of
 from npufix.profiling_parsers.discover import output_folder
+from npufix.profiling_parsers.kernels.totals import summed
 from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.reader import read_profile
-from npufix.profiling_parsers.tables.columns import category
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,7 +59,7 @@ def of_profile(dump: Path, profile: Profile) -> Summary:
     tables = {
         "steps": steps_table(profile.steps),
         "operators": operators_table(
-            profile.op_statistic if len(profile.op_statistic) else _totals(profile.kernels)
+            profile.op_statistic if len(profile.op_statistic) else summed(profile.kernels)
         ),
         "collectives": collectives_table(signals.collectives),
         "transports": transports_table(signals.transports),
@@ -80,7 +80,11 @@ def of_profile(dump: Path, profile: Profile) -> Summary:
 
 def damage(problems: Iterable[Problem]) -> str:
     """Return the first thing that is broken, as opposed to never collected."""
-    return next((f"{p.where}: {p.what}" for p in problems if p.damaged), "")
+    first = next((problem for problem in problems if problem.damaged), None)
+    if first is None:
+        return ""
+    names_it = first.what.partition(": ")[0].endswith(first.where)
+    return first.what if names_it else f"{first.where}: {first.what}"
 
 
 def steps_table(steps: pd.DataFrame) -> Table:
@@ -101,17 +105,6 @@ def operators_table(totals: pd.DataFrame) -> Table:
             "total_ns": totals["total_ns"].to_numpy(),
         },
     )
-
-
-def _totals(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Return the totals of the compute kernels, where the dump states none."""
-    computing = kernels[~kernels["communication"].to_numpy()]
-    grouped = computing.groupby(["type", "core"], observed=True)["duration_ns"]
-    totals = grouped.agg(["count", "sum"]).reset_index().rename(columns={"sum": "total_ns"})
-    for name in ("type", "core"):
-        if not hasattr(totals[name], "cat"):  # of no rows at all
-            totals[name] = category(np.empty(0, np.int64), [])
-    return totals
 
 
 def _of_files(dump: Path, files: CheapFiles, problem: str, *, readable: bool) -> Summary:
@@ -154,18 +147,20 @@ def _summary(  # noqa: PLR0913 - one parameter a part
     readable: bool = True,
     host: str = "",
 ) -> Summary:
+    recorded_ns, local_time = recorded(dump, environment.rank)
     return Summary(
         rank=environment.rank,
         world_size=environment.world_size,
         host=host or host_of(dump),
         device=device,
-        recorded_ns=recorded_ns(dump, environment.rank),
+        recorded_ns=recorded_ns,
         torch_npu=environment.torch_npu or "",
         cann=environment.cann or "",
         format=form,
         problem=problem[:_LONGEST_PROBLEM],
         readable=readable,
         tables=tables,
+        local_time=local_time,
     )
 
 

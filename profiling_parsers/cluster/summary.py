@@ -30,7 +30,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "steps": {
         "step": NUMBER, "device": NUMBER, "computing_ns": NUMBER,
         "communication_exposed_ns": NUMBER, "overlapped_ns": NUMBER, "communication_ns": NUMBER,
-        "free_ns": NUMBER,
+        "free_ns": NUMBER, "bubble_ns": NUMBER,
     },
     "operators": {"type": WORD, "core": WORD, "count": NUMBER, "total_ns": NUMBER},
     "collectives": {
@@ -92,6 +92,8 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
     readable: bool = True
     """Whether the rank can be looked into; otherwise its small files are all there is."""
     tables: dict[str, Table] = {}
+    local_time: bool = False
+    """Whether ``recorded_ns`` is in the time zone of the machine."""
 
     def numbers(self, table: str, column: str) -> NDArray[Any]:
         """Return a column of numbers; no rows if the table is not there."""
@@ -169,7 +171,7 @@ def decoded(data: bytes) -> Summary:
         raise SummaryError("damaged")
     try:
         summary = _DECODER.decode(content)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SummaryError(str(error)) from error
     for name, table in summary.tables.items():
         _check(name, table)
@@ -179,7 +181,8 @@ def decoded(data: bytes) -> Summary:
 def _check(name: str, table: Table) -> None:
     """Refuse a table that has other columns than it must, or columns of unequal length."""
     schema = TABLES.get(name, {})
-    if {*table.numbers, *table.words} != {*schema}:
+    words_of_it = {column for column, kind in schema.items() if kind == WORD}
+    if {*table.words} != words_of_it or {*table.numbers} != {*schema} - words_of_it:
         raise SummaryError(f"{name}: other columns")
     lengths = {len(column) / 8 for column in table.numbers.values()}
     lengths |= {len(words.codes) / _CODES.itemsize for words in table.words.values()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pandas as pd
 from npufix.profiling_parsers.database.query import LATEST_NS, Query
 from npufix.profiling_parsers.database.texts import in_start_order, positions
 from npufix.profiling_parsers.kernels.cells import type_of_cell, without_quotes
+from npufix.profiling_parsers.kernels.totals import summed
 from npufix.profiling_parsers.kernels.types import fill_types
 from npufix.profiling_parsers.tables.columns import NONE, category, pick
 
@@ -55,9 +56,13 @@ _TASKS = Query(
     expected=("connection",),
     dtypes={"device": np.int32},
 )
+_TIMES_ONLY = replace(
+    _TASKS, columns={key: _TASKS.columns[key] for key in _TASKS.required}, expected=()
+)
 _KERNELS = Query(
     COMPUTE, _COMPUTE, required=("task",), expected=("name", "type", "core"), dtypes=_NAMES
 )
+_TYPES = replace(_KERNELS, columns={key: _COMPUTE[key] for key in ("task", "name", "type", "core")})
 _COLLECTIVES = Query(COMMUNICATION, _COMMUNICATION, required=("start_ns", "end_ns"), dtypes=_NAMES)
 _SHAPES = ("input_shapes", "input_dtypes", "output_shapes")
 
@@ -98,6 +103,23 @@ def read_kernels(database: Database, texts: Texts, collective_core: str) -> Data
         malformed=int(np.count_nonzero(~usable)),
         frame=_named(both, texts, collective_core),
     )
+
+
+def read_totals(database: Database, texts: Texts) -> pd.DataFrame:
+    """Return ``Profile.op_statistic`` of the compute kernels, which is all that is read of them."""
+    tasks = database.columns(_TIMES_ONLY)
+    compute = database.columns(_TYPES)
+    rows = positions(compute["task"], tasks["task"])
+    start, end = pick(tasks["start_ns"], rows), pick(tasks["end_ns"], rows)
+    usable = (start > 0) & (end >= start) & (end < LATEST_NS)
+    columns: dict[str, Any] = {
+        "name": texts.category(compute["name"][usable]),
+        "type": texts.category(compute["type"][usable], type_of_cell),
+        "core": texts.category(compute["core"][usable], _core),
+        "duration_ns": (end - start)[usable],
+        "communication": False,
+    }
+    return summed(fill_types(pd.DataFrame(columns)))
 
 
 def _timed(database: Database) -> tuple[Columns, int]:

@@ -86,6 +86,8 @@ def read_memory(database: Database, texts: Texts) -> pd.DataFrame:
         key: np.concatenate([record[key], process[key]])
         for key in ("time_ns", "allocated_bytes", "reserved_bytes", "device")
     }
+    for key in ("allocated_bytes", "reserved_bytes"):
+        both[key] = both[key].clip(NONE)  # a total below nothing is none
     names = [*component.categories, _APP]
     codes = np.concatenate([component.codes, np.full(len(process["ddr"]), len(names) - 1)])
     frame = pd.DataFrame(

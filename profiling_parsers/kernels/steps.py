@@ -29,7 +29,10 @@ def no_steps() -> pd.DataFrame:
     """Return the table of a dump that does not say how its steps split."""
     empty = {column: np.empty(0, np.int64) for column in _TIMES}
     step = pd.array([], dtype="Int64")
-    return pd.DataFrame({"step": step, "device": np.empty(0, np.int32), **empty})
+    bubble = np.empty(0, np.int64)
+    return pd.DataFrame(
+        {"step": step, "device": np.empty(0, np.int32), **empty, "bubble_ns": bubble}
+    )
 
 
 def steps_from_kernels(kernels: pd.DataFrame) -> pd.DataFrame:
@@ -37,7 +40,7 @@ def steps_from_kernels(kernels: pd.DataFrame) -> pd.DataFrame:
 
     Free time lies between the first and the last kernel of the step: what comes before the first
     is unknown here. Kernels outside of all steps are left out; without a schedule, the whole run
-    of a device is one row whose ``step`` is <NA>.
+    of a device is one row whose ``step`` is <NA>. What a pipeline waits is unknown, too.
     """
     step = kernels["step"].to_numpy(np.int64, na_value=_OUTSIDE)
     inside = step != _OUTSIDE
@@ -54,7 +57,8 @@ def steps_from_kernels(kernels: pd.DataFrame) -> pd.DataFrame:
     split = _split(group, start, duration, communication)
     outside = steps == _OUTSIDE
     ids = pd.arrays.IntegerArray(np.where(outside, 0, steps), outside)
-    return pd.DataFrame({"step": ids, "device": devices, **split})
+    bubble = np.full(len(ids), -1, np.int64)
+    return pd.DataFrame({"step": ids, "device": devices, **split, "bubble_ns": bubble})
 
 
 def _groups(

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from npufix.profiling_parsers.kernels.cells import COMMUNICATION_CORES
+from npufix.profiling_parsers.tables.columns import category
 
 _ROUNDING_NS = 1_000
 _RELATIVE_ROUNDING = 1e-3
@@ -21,6 +22,17 @@ def no_op_statistic() -> pd.DataFrame:
             "total_ns": np.empty(0, np.int64),
         }
     )
+
+
+def summed(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Return the totals of the compute kernels, where the dump states none."""
+    computing = kernels[~kernels["communication"].to_numpy()]
+    grouped = computing.groupby(["type", "core"], observed=True)["duration_ns"]
+    totals = grouped.agg(["count", "sum"]).reset_index().rename(columns={"sum": "total_ns"})
+    for name in ("type", "core"):
+        if not hasattr(totals[name], "cat"):  # of no rows at all
+            totals[name] = category(np.empty(0, np.int64), [])
+    return totals
 
 
 def disagreements(kernels: pd.DataFrame, op_statistic: pd.DataFrame) -> pd.DataFrame:

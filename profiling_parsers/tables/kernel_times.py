@@ -49,6 +49,12 @@ def durations(columns: Columns, key: str) -> Nanoseconds:
     return np.rint(microseconds * 1000).astype(np.int64), valid
 
 
+def waits(columns: Columns) -> NDArray[np.int64]:
+    """Return the column ``wait``, 0 where it holds none: no kernel waits for less, or for hours."""
+    waited = durations(columns, "wait")[0]
+    return np.where((waited >= 0) & (waited < _LONGEST_NS), waited, 0)
+
+
 def plausible(start: NDArray[np.int64], duration: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which times are of this run, as opposed to a number of another column."""
     usable = (duration >= 0) & (duration < _LONGEST_NS)

@@ -95,8 +95,9 @@ class SideCsv:
     def moment_ns(self, key: str, *, optional: bool = False) -> Checked:
         """Return a time since the epoch, without loss; -1 where it was not collected."""
         if self.units.get(key, "") not in ("", "us"):
-            return self.signed_ns(key, optional=optional)
+            return self.duration_ns(key, optional=optional)
         values, valid = epoch_ns(self.columns.text(key))
+        valid &= values >= 0
         absent = self.absent(key) if optional else np.zeros_like(valid)
         return np.where(valid, values, -1), valid | absent
 

@@ -35,6 +35,9 @@ _TIMES = (
     "Idle Time(ms)",
 )
 
+_DIFFERENCES = frozenset({"Wait Time(ms)", "Synchronization Time(ms)", "Idle Time(ms)"})
+"""What is left between two measured times, which may come out below nothing."""
+
 Entry = tuple[str, str, str, str]
 """Step, kind (p2p or collective), name and group of a collective."""
 
@@ -125,7 +128,8 @@ def _numbers(content: object, keys: tuple[str, ...]) -> list[float] | None:
     values = [
         _number(_object(content).get(key), LATEST_US if key == _START else LARGEST) for key in keys
     ]
-    return None if any(math.isnan(value) for value in values) else values
+    usable = (value >= 0 or key in _DIFFERENCES for key, value in zip(keys, values, strict=True))
+    return values if all(usable) and not any(map(math.isnan, values)) else None
 
 
 def _number(value: object, limit: float) -> float:

@@ -129,7 +129,7 @@ def _convert(columns: Columns, ratios: tuple[str, ...]) -> _Part:
             "core": core,
             "start_ns": start,
             "duration_ns": duration,
-            "wait_ns": kernel_times.durations(columns, "wait")[0],
+            "wait_ns": kernel_times.waits(columns),
             "input_shapes": columns.category("input_shapes", without_quotes),
             "input_dtypes": columns.category("input_dtypes", without_quotes),
             "output_shapes": columns.category("output_shapes", without_quotes),

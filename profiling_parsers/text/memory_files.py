@@ -45,8 +45,8 @@ def read_memory_record(path: Path) -> tuple[pd.DataFrame, list[Problem]]:
         "component": file.category("component"),
         "device": file.category("device"),
         "time_ns": time,
-        "allocated_bytes": allocated,
-        "reserved_bytes": reserved,
+        "allocated_bytes": np.maximum(allocated, -1),
+        "reserved_bytes": np.maximum(reserved, -1),
     }
     return file.frame("memory", columns, timed & known & sized)
 

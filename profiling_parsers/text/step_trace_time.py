@@ -53,7 +53,10 @@ def read_step_trace_time(path: Path) -> tuple[pd.DataFrame, list[Problem]]:
             _fits(file, values, device),
         ]
     )
-    frame = pd.DataFrame({"step": number, "device": device.astype(np.int32), **values})
+    bubble = _bubble(file)
+    frame = pd.DataFrame(
+        {"step": number, "device": device.astype(np.int32), **values, "bubble_ns": bubble}
+    )
     whole = file.whole(valid)
     return frame[whole].reset_index(drop=True), file.problems(whole)
 
@@ -65,6 +68,14 @@ def _device(file: SideCsv) -> NDArray[np.int64]:
     device = file.number("device")
     known = (device >= 0) & (device < _LARGEST_DEVICE)
     return np.where(known, device, -1).astype(np.int64)
+
+
+def _bubble(file: SideCsv) -> NDArray[np.int64]:
+    """Return how long each row received from other stages, -1 where the file does not say."""
+    if "bubble_ns" not in file:
+        return np.full(len(file.columns), -1, np.int64)
+    bubble, valid = file.signed_ns("bubble_ns")
+    return np.where(valid & (bubble >= 0), bubble, -1).astype(np.int64)
 
 
 def _adds_up(ns: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_]:

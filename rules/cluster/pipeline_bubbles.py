@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _LEAST = 0.10
 """Share of the step (FREE-LLM)."""
-_COLUMN = "bubble_ns"
 _SHOWN = 16
 
 
@@ -85,9 +84,9 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
 
 def _bubble(cluster: Cluster, medians: pd.DataFrame) -> pd.Series[float]:
     """Return how long each rank waits for other stages per step."""
-    stated = medians["step_ns"] * 0.0
-    if _COLUMN in cluster.steps.columns:
-        stated = cluster.steps.groupby("rank")[_COLUMN].median().reindex(stated.index).fillna(0.0)
+    rows = cluster.steps
+    known = rows[rows["bubble_ns"] >= 0].groupby("rank")["bubble_ns"].median()
+    stated = known.reindex(medians.index).fillna(0.0)
     rows = per_step(cluster)
     rows = rows[(rows["kind"] == "p2p") & rows["role"].map(lambda role: "pp" in parts(role))]
     waited = rows.groupby("rank")["waited_ns"].sum().reindex(stated.index).fillna(0.0)

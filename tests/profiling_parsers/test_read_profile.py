@@ -225,6 +225,7 @@ def test_step_times(dump: Path) -> None:
         "overlapped_ns": 0,
         "communication_ns": 100_000,
         "free_ns": 5_000,
+        "bubble_ns": 0,
     }
 
 

@@ -54,6 +54,7 @@ def test_the_steps_of_each_device(path: Path, line_end: bytes) -> None:
     assert steps[["step", "device"]].to_numpy().tolist() == [[12, 0], [13, 0], [12, 1]]
     assert steps["computing_ns"].tolist() == [30_750, 231_290_100, 30_750]
     assert steps["free_ns"].tolist() == [5_000, 158_558_000, 5_000]
+    assert steps["bubble_ns"].tolist() == [10_000, 0, 0]
     assert steps["overlapped_ns"].tolist() == [20_250, 0, -20_000]
 
 
@@ -61,7 +62,7 @@ def test_a_file_that_does_not_name_its_device(path: Path) -> None:
     path.write_bytes(OLD)
     steps, problems = read_step_trace_time(path)
     assert problems == []
-    assert steps["device"].tolist() == [-1, -1]
+    assert steps["device"].tolist() == steps["bubble_ns"].tolist() == [-1, -1]
 
 
 def test_a_run_without_a_schedule_on_an_unknown_device(path: Path) -> None:

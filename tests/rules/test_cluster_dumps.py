@@ -21,10 +21,12 @@ FILES = ("kernel_details.csv", "step_trace_time.csv", "op_statistic.csv", "commu
          "communication_matrix.json")  # fmt: skip
 
 
-def report_of(folder: Path, layout: tuple[int, int, int], *faults: str) -> Report:
+def report_of(
+    folder: Path, layout: tuple[int, int, int], *faults: str, export: str = "text"
+) -> Report:
     ranks, tp, pp = layout
     job = Layout(ranks, tp, pp, faults=tuple(fault(each) for each in faults))
-    write_job(Parameters(kernels=1200, steps=6, ranks=ranks), job, folder, only=FILES)
+    write_job(Parameters(kernels=1200, steps=6, ranks=ranks), job, folder, export, only=FILES)
     return diagnose(folder, None, Options(ways=Ways(cache=False))).report
 
 
@@ -62,6 +64,17 @@ def test_each_fault_is_found_where_it_is(
     step = made.split.total_ns if made.split else 0
     for each in found.values():
         assert each.saving is None or 0 <= each.saving.low_ns <= each.saving.high_ns <= step
+
+
+@pytest.mark.parametrize("export", ["text", "db"])
+def test_the_exports_tell_the_same_of_a_job(export: str, tmp_path: Path) -> None:
+    made = report_of(tmp_path, (4, 1, 2), "slow-compute:3", "bubbles", export=export)
+    assert {rule: each.ranks[0] for rule, each in of_ranks(made).items()} == {
+        "NPU601": 3, "NPU608": 0, "NPU611": 3,
+    }  # fmt: skip
+    facts = {each.name: each.value for each in of_ranks(made)["NPU601"].evidence}
+    assert "clock" in facts["why"]
+    assert [each.what for each in made.problems if each.damaged] == []
 
 
 def test_ranks_that_wait_for_each_other_take_steps_of_one_length(tmp_path: Path) -> None:

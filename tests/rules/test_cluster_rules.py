@@ -96,12 +96,25 @@ def test_a_fault_is_found_at_its_ranks(text: str, at: set[int]) -> None:
         assert 0 <= seen.saving_ns[0] <= seen.saving_ns[1]
 
 
+@pytest.mark.parametrize(("stated", "told"), [(100 * MS, 100 * MS), (0, 0), (-1, 0)])
+def test_the_bubble_that_the_steps_state_counts_without_collectives(stated: int, told: int) -> None:
+    base = cluster("bubbles")
+    bare = {name: getattr(base, name)[:0] for name in ("collectives", "transports")}
+    exposed = base.steps["communication_exposed_ns"] + 50 * MS
+    steps = base.steps.assign(bubble_ns=stated, communication_exposed_ns=exposed)
+    seen = found("NPU608", replace(base, steps=steps, **bare))
+    assert [each.cost_ns for each in seen] == ([told] if told else [])
+    # Where both are known, sends and receives may be batched: the longer one is the bubble.
+    (both,) = found("NPU608", replace(base, steps=steps))
+    assert both.cost_ns >= max(told, 50 * MS)
+
+
 def steps(own: Sequence[tuple[float, float, float]]) -> pd.DataFrame:
     """Return three steps of each rank from computing, exposed communication and idle time."""
     rows = [
         {"rank": rank, "step": step, "device": -1, "computing_ns": round(computing * MS),
          "communication_exposed_ns": round(exposed * MS), "overlapped_ns": 0,
-         "communication_ns": round(exposed * MS), "free_ns": round(free * MS)}
+         "communication_ns": round(exposed * MS), "free_ns": round(free * MS), "bubble_ns": -1}
         for rank, (computing, exposed, free) in enumerate(own) for step in range(3)
     ]  # fmt: skip
     return pd.DataFrame(rows)

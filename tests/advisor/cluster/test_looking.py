@@ -174,6 +174,25 @@ def test_missing_and_distant_ranks_are_told(tmp_path: Path) -> None:
     assert not sorted_job(tmp_path, *(summary(rank) for rank in range(4))).remarks
 
 
+def test_times_of_different_clocks_are_not_compared(tmp_path: Path) -> None:
+    known = [summary(rank) for rank in range(3)]
+    job = sorted_job(tmp_path, *known, summary(3, hour=8, local_time=True))
+    assert job.remarks == ()
+    local = [summary(rank, hour=hour, local_time=True) for rank, hour in ((2, 0), (3, 8))]
+    job = sorted_job(tmp_path, *known[:2], *local)
+    assert "up to 8 h apart" in job.remarks[0][0]
+
+
+def test_a_gpu_is_no_rank_of_npus(tmp_path: Path) -> None:
+    npus = [summary(rank, format="ascend-text") for rank in range(4)]
+    job = sorted_job(tmp_path, *npus, summary(None, None, format="kineto"))
+    assert [dump.rank for dump in job.dumps] == [0, 1, 2, 3]
+    assert set(job.set_aside) == {4}
+    assert job.remarks[0][0] == (
+        "holds dumps of NPUs (4) and traces of GPUs (1): only the dumps of NPUs are compared"
+    )
+
+
 def test_ranks_without_a_number_get_one(tmp_path: Path) -> None:
     job = sorted_job(tmp_path, summary(2, None), summary(None, None), summary(None, None))
     assert sorted(dump.rank for dump in job.dumps) == [1, 2, 3]

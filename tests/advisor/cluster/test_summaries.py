@@ -42,7 +42,7 @@ def test_both_exports_and_the_whole_dump_say_the_same(tmp_path: Path) -> None:
     database, _ = write_cluster(tmp_path / "db", 2, "db")
     found = summarise(text)
     assert (found.rank, found.problem, found.readable) == (0, "", True)
-    for table in ("steps", "collectives", "transports", "links"):
+    for table in ("steps", "operators", "collectives", "transports", "links"):
         assert rows(found, table)
         assert rows(summarise(database), table) == rows(found, table)
         assert rows(of_profile(text, read_profile(text)), table) == rows(found, table)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from npufix.advisor.cluster import tasks
+from npufix.advisor.cluster.details import decoded_whole
 from npufix.advisor.cluster.executors import ExecutorError, opened
 from npufix.advisor.cluster.working import parse_ranks
+from npufix.advisor.ranks import Ways, read_dump
+from npufix.profiling_parsers.cluster.summary import decoded
 from npufix.profiling_parsers.discover import find_dumps
 from npufix.profiling_parsers.progress import advanced, listening
 from npufix.profiling_parsers.reader import read_profile
@@ -41,7 +46,7 @@ def hang() -> None:
     time.sleep(60)
 
 
-def failing_with(fail: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def failing_with(fail: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the reader of rank 2 fail; processes that are forked later inherit it."""
     works = tasks.summarise
 
@@ -76,6 +81,26 @@ def test_a_rank_that_breaks_its_reader_is_a_row(
     assert problems == [""] * 5
 
 
+def test_a_file_that_hangs_is_left_behind_where_no_signal_can_end_it(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dumps = find_dumps(job)[1:4]
+    monkeypatch.setattr(tasks, "_MOST_SECONDS_WHOLE", 0.01)
+    ended = threading.Event()
+    failing_with(ended.wait, monkeypatch)
+    monkeypatch.setattr(tasks, "read_profile", lambda _: ended.wait())
+    with ThreadPoolExecutor(1) as threads:  # as the threads of a worker of Dask
+        monkeypatch.setattr(tasks, "_MOST_SECONDS", 0.5)
+        _, _, found = threads.submit(tasks.summaries, [str(dump) for dump in dumps]).result()
+        _, _, (whole,) = threads.submit(tasks.wholes, [str(dumps[0])]).result()
+    ended.set()
+    problems = [decoded(data).problem for data in found]
+    assert problems == ["", "it could not be read within 0.5 s", ""]
+    read = decoded_whole(whole)
+    assert read is not None
+    assert read.problem == "it could not be read within 0.01 s"
+
+
 def test_a_process_says_nothing_of_its_progress(
     job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,9 +111,12 @@ def test_a_process_says_nothing_of_its_progress(
 
 
 @pytest.mark.parametrize("where", ["local:0", "local:x", "dask", "dask:nowhere", "spark:1"])
-def test_what_is_no_executor_is_told(where: str) -> None:
+def test_what_is_no_executor_is_told(where: str, job: Path) -> None:
     with pytest.raises(ExecutorError, match=f"--executor {where}: unknown"), opened(where):
         pass
+    # Where nothing had to be started there, too.
+    with pytest.raises(ExecutorError, match=f"--executor {where}: unknown"):
+        read_dump(job, None, Ways(where))
 
 
 def test_a_pipe_instead_of_a_file_does_not_hang(own_job: Path) -> None:
