@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from npufix.reports.language import tr
 from npufix.reports.wording import counted, milliseconds
 
 if TYPE_CHECKING:
@@ -106,14 +107,20 @@ def side_text(side: Side) -> str:
     return f"{side.kind} {side.origin}, {amount}"
 
 
+def part_text(line: str) -> str:
+    """Return a part, ``-1 ms  free time: 3 ms -> 2 ms``, in the current language."""
+    gap, mark, part = line.partition("  ")
+    return f"{gap}{mark}{tr(part)}"
+
+
 def rest_text(explanation: Explanation) -> str:
     """Return what no part says, so that everything sums up."""
     parts = []
     if explanation.others:
-        noun = counted(explanation.others, "smaller part")
+        noun = tr(counted(explanation.others, "smaller part"))
         parts.append(f"{signed_time(explanation.others_ns)}  {noun}")
     if explanation.unexplained_ns:
-        parts.append(f"{signed_time(explanation.unexplained_ns)} unexplained")
+        parts.append(tr(f"{signed_time(explanation.unexplained_ns)} unexplained"))
     return "; ".join(parts) or "Nothing is left unexplained."
 
 

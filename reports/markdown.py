@@ -76,7 +76,8 @@ def _gaps(report: Report) -> Iterator[str]:
         for part in report.not_recorded:
             yield f"- {text(part.name)}: {text(part.value)}"
     if report.collect:
-        yield from ("", "This collects it:", "", "```python", report.collect.rstrip("\n"), "```")
+        lines = map(plain, report.collect.replace("```", "").rstrip("\n").split("\n"))
+        yield from ("", "This collects it:", "", "```python", *lines, "```")
 
 
 def _ranks(ranks: Sequence[Rank]) -> Iterator[str]:
@@ -124,7 +125,7 @@ def _split(report: Report) -> Iterator[str]:
         name = "a step" if odd.step is None else f"step {odd.step}"
         yield ""
         spent = f"{milliseconds(odd.total_ns)}, {odd.ratio:.1f} times a typical step"
-        yield f"Left out: {name}, {odd.reason}: {spent}"
+        yield f"Left out: {name}, {text(odd.reason)}: {spent}"
 
 
 def _hot_operators(report: Report) -> Iterator[str]:
@@ -141,7 +142,7 @@ def _hot_operators(report: Report) -> Iterator[str]:
     for op in report.hot_operators:
         cells = [
             code(op.type),
-            op.core,
+            word(op.core),
             f"{op.calls:,}",
             milliseconds(op.total_ns),
             milliseconds(op.mean_ns),
@@ -150,7 +151,7 @@ def _hot_operators(report: Report) -> Iterator[str]:
             milliseconds(op.max_ns),
             f"{op.share:.1%}",
             f"{op.share_of_step:.1%}" if op.share_of_step else "",
-            op.bound,
+            word(op.bound),
             code(op.where) if op.where else "",
             text(few_tensors(op.shapes)),
         ]
@@ -237,7 +238,7 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
             yield "|---|---|---:|---:|"
             for m in verdict.measures:
                 yield (
-                    f"| {text(m.what)} | {m.dtype} | {m.error_original:.2g} "
+                    f"| {text(m.what)} | {word(m.dtype)} | {m.error_original:.2g} "
                     f"| {m.error_patched:.2g} |"
                 )
     if finding.diff:
@@ -258,6 +259,11 @@ def _on_device(verdict: Verdict) -> Iterator[str]:
 def code(name: str) -> str:
     """Return a name as code; nothing in it is markup."""
     return f"`{plain(name).replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+
+
+def word(name: str) -> str:
+    """Return a name as it is, unless there is something in it that could be markup."""
+    return name if re.fullmatch(r"[\w. -]*", name) else text(name)
 
 
 def text(words: str) -> str:

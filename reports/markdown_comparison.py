@@ -62,10 +62,10 @@ def _side(name: str, side: Side) -> Iterator[str]:
     known = environment_text(side.environment) if side.environment else ""
     more = f", {_text(known)}" if known else ""
     simulated = side.environment.simulated if side.environment else None
-    more += f", **simulated**: {_text(simulated)}" if simulated else ""
+    more += f", **{language.tr('simulated')}**: {_text(simulated)}" if simulated else ""
     source = f", source {_code(side.source)}" if side.source else ""
     steps = "without steps" if side.unit == "recording" else f"steps: {side.steps}"
-    yield f"- {name}: {side.kind} {_code(side.origin)}{source}, {steps}{more}"
+    yield f"- {language.tr(name)}: {side.kind} {_code(side.origin)}{source}, {steps}{more}"
 
 
 def _explanation(comparison: Comparison) -> Iterator[str]:
@@ -73,7 +73,7 @@ def _explanation(comparison: Comparison) -> Iterator[str]:
     if explanation is None:
         return
     yield from ("", f"## What explains {words.signed_time(explanation.difference_ns)}", "")
-    yield from (f"- {_text(line)}" for line in explanation.lines)
+    yield from (f"- {_text(words.part_text(line))}" for line in explanation.lines)
     yield f"- {_text(words.rest_text(explanation))}"
 
 

@@ -380,7 +380,7 @@ def from_json(text: str | bytes) -> Report:
         if version != SCHEMA_VERSION:
             raise ReportError(f"report schema {version}, this version reads {SCHEMA_VERSION}")
         return msgspec.json.decode(text, type=Report)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReportError(f"not a report: {error}") from error
 
 

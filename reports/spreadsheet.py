@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import datetime as dt
 import io
+import tempfile
 from typing import IO, TYPE_CHECKING, Any
 
 from npufix.reports.tables import COUNT, MICROSECONDS, RATIO, SHARE
@@ -95,15 +96,24 @@ def write_workbook(tables: Sequence[Table], title: str, file: IO[bytes]) -> None
     }
     # It is packed as a whole at the end, into what can seek.
     packed = io.BytesIO()
-    book = xlsxwriter.Workbook(packed, options)
+    try:
+        # Where its temporary files find no room, XlsxWriter leaves them behind.
+        with tempfile.TemporaryDirectory(prefix="npufix-") as folder:
+            book = xlsxwriter.Workbook(packed, {**options, "tmpdir": folder})
+            _fill(book, tables, title)
+            book.close()
+    except xlsxwriter.exceptions.FileCreateError as error:
+        raise error.args[0] from error
+    file.write(packed.getbuffer())
+
+
+def _fill(book: Any, tables: Sequence[Table], title: str) -> None:  # noqa: ANN401 - the library has no types
     # The same report is the same file, whenever it is written.
     book.set_properties({"title": _text(title)[:255], "created": dt.datetime(2000, 1, 1)})  # noqa: DTZ001 - as Excel has it
     header = book.add_format({"bold": True, "bottom": 1, "valign": "top"})
     formats = {kind: book.add_format({"num_format": text}) for kind, text in _FORMATS.items()}
     for table in tables:
         _write_sheet(book.add_worksheet(table.name), table, header, formats)
-    book.close()
-    file.write(packed.getbuffer())
 
 
 def _write_sheet(sheet: Any, table: Table, header: object, formats: dict[str, object]) -> None:  # noqa: ANN401 - the library has no types

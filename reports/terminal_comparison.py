@@ -95,7 +95,7 @@ def _show_explanation(comparison: Comparison, console: Console) -> None:
         Text(f"What explains {gap} per {explanation.of}:".replace("compute", "step"), "bold")
     )
     for line in explanation.lines:
-        paragraph(line, console, margin="  ")
+        paragraph(words.part_text(line), console, margin="  ")
     paragraph(words.rest_text(explanation), console, "dim", margin="  ")
 
 

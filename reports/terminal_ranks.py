@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from npufix.reports.language import tr
 from npufix.reports.rank_rows import rank_name, rank_rows
 from npufix.reports.terminal_rows import Columns
 from npufix.reports.terminal_text import indented
@@ -30,7 +31,7 @@ def show_ranks(ranks: Sequence[Rank], console: Console) -> None:
     for row in shown.rows:
         times = (row.computing_ns, row.exposed_communication_ns, row.free_ns)
         cells = ["-" if ns is None else milliseconds(ns) for ns in times]
-        note = _DIAGNOSED if row.diagnosed else row.role
+        note = tr(_DIAGNOSED if row.diagnosed else row.role)
         host = plain(row.host) if shown.several_hosts else ""
         cells += ["", ", ".join(filter(None, (note, host)))]
         _RANKS.show((rank_name(row), *cells), console, "" if row.diagnosed else "dim")
@@ -39,7 +40,7 @@ def show_ranks(ranks: Sequence[Rank], console: Console) -> None:
     if shown.more:
         indented(Text(f"and {counted(shown.more, 'more rank')}", "dim"), console)
     for row in shown.broken:
-        text = f"rank {rank_name(row)}: {plain(row.problem)}"
+        text = f"rank {rank_name(row)}: {tr(plain(row.problem))}"
         indented(Text(text, "yellow"), console)
         if row.dump not in row.problem:
             indented(Text(plain(row.dump), "dim"), console)

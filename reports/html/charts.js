@@ -40,8 +40,9 @@ const charts = (() => {
       seen.observe(element);
     }
   };
+  const of = (id) => { if (!made.has(id)) make(id); return made.get(id); };
   const drawAll = () => { for (const id of Object.keys(options)) if (!made.has(id)) make(id); };
   repaints.push(() => { for (const id of [...made.keys()]) make(id); });
   addEventListener("resize", () => { for (const chart of made.values()) chart.resize(); });
-  return { add, drawAll, base, axis, legend, tones, ink };
+  return { add, of, drawAll, base, axis, legend, tones, ink };
 })();

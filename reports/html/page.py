@@ -25,7 +25,7 @@ def to_html(report: Report, details: Details | None = None) -> str:
     shown = rank_map(report)
     return rendered(
         "page.html",
-        ("page.js", *(("ranks.js",) if shown else ())),
+        ("keyboard.js", "page.js", "treemap.js", "timeline.js", *(("ranks.js",) if shown else ())),
         [*tables, rank_table(report)] if report.ranks else tables,
         _data(report, details) | ({"ranks": shown} if shown else {}),
         report=report,

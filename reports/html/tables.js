@@ -53,8 +53,8 @@
       }));
       const count = document.createElement("span");
       count.setAttribute("role", "status");
-      const numbers = { shown: many(shown.length), all: many(rows.length), page: number + 1, pages };
-      count.textContent = t("{shown} of {all}", numbers) + (pages > 1 ? t(", page {page} of {pages}", numbers) : "");
+      const numbers = { n: many(shown.length), n2: many(rows.length), page: number + 1, pages };
+      count.textContent = t("{n} of {n2}", numbers) + (pages > 1 ? t(", page {page} of {pages}", numbers) : "");
       const turn = (text, step) => {
         const made = button(text, () => { number += step; draw(); (pager.querySelector(`[data-step="${step}"]:enabled`) || pager.querySelector(":enabled"))?.focus(); });
         made.dataset.step = step;

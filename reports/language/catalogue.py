@@ -28,14 +28,20 @@ _CLEAR = 10
 """Letters that make a template unlikely to fit a text by chance."""
 _SHORT_CAPTURE = 60
 _FEW_SPACES = 5
+_TRIES = 8
+"""Places of a mark before a number that are tried."""
 _NUMBER = re.compile(r"-?[\d,.]+(?:e[+-]?\d+)?%?")
 _WORD = re.compile(r"[A-Za-z]+")
 _SEPARATOR = re.compile(r"(\n| -- | — |; |, |: |(?<=[.!?]) | \(|\))")
-_MARKS = {" -- ": "——", " — ": "——", "; ": ";", ", ": ",", ": ": ":", " (": "(", ")": ")", " ": ""}
+_MARKS = {
+    " -- ": "——", " — ": "——", "; ": "；", ", ": "，", ": ": "：", " (": "（", ")": "）", " ": "",
+}  # fmt: skip
+_BETWEEN_WIDE = re.compile("(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
 _SENTENCE = re.compile(r"[A-Za-z]{2,}.* ")
 _SPOKEN = frozenset(
     [
         "unit",
+        "of",
         "status",
         "safety",
         "main",
@@ -78,32 +84,59 @@ class Template:
 
     def match(self, text: str) -> dict[str, str] | None:
         """Return what the placeholders stand for, ``None`` if the text is another one."""
+        first, last = self.literals[0], self.literals[-1]
+        if not text.startswith(first) or not text.endswith(last):
+            return None
+        begin, tries = len(first), _TRIES if _is_number("".join(self.names[1:2])) else 1
+        for _ in range(tries):
+            captures = self._match_from(text, begin)
+            if captures is None or all(self._fits(*item) for item in captures.items()):
+                return captures
+            # The first mark was not the one before the number: a later one may be.
+            begin = len(first) + len(captures[self.names[0]]) + 1
+        return None
+
+    def _match_from(self, text: str, begin: int) -> dict[str, str] | None:
+        """Return what stands between the fixed parts, the second of which is after ``begin``."""
         first, *inner, last = self.literals
         end = len(text) - len(last)
-        if not text.startswith(first) or not text.endswith(last) or end < len(first):
+        if end < len(first):
             return None
         captures, start = {}, len(first)
         for name, literal in zip(self.names, inner, strict=False):
-            found = text.find(literal, start, end)
+            found = text.find(literal, max(start, begin), end)
             if found < 0:
                 return None
             captures[name] = text[start:found]
             start = found + len(literal)
         captures[self.names[-1]] = text[start:end]
-        return captures if all(self._fits(*item) for item in captures.items()) else None
+        return captures
 
     def _fits(self, name: str, value: str) -> bool:
         """Tell whether a text is likely what a placeholder stands for, not several things."""
         if "  " in value:
             return False
-        if name.rstrip("0123456789") == "n":
+        if _is_number(name):
             return _NUMBER.fullmatch(value) is not None
-        several = "; " in value or (": " in value and not self.literals[0].endswith(": "))
-        if several and self.letters < (_CLEAR if self.literals[0] else 2 * _CLEAR):
+        if name == "basis" and self.literals[0]:
+            return True  # a sentence of ours in parentheses
+        if self._several(name, value):
             return False
         if self.literals[0] or self.letters >= _FEW_LETTERS:
             return True
         return len(value) <= _SHORT_CAPTURE and value.count(" ") <= _FEW_SPACES
+
+    def _several(self, name: str, value: str) -> bool:
+        """Tell whether a text is likely several things with marks in between."""
+        if "; " in value and name == self.names[0] and name not in _SPOKEN and not self.literals[0]:
+            return True
+        several = "; " in value or (": " in value and not self.literals[0].endswith(": "))
+        return several and self.letters < (_CLEAR if self.literals[0] else 2 * _CLEAR)
+
+
+def _is_number(name: str) -> bool:
+    """Tell whether a placeholder stands for a number."""
+    return name.rstrip("0123456789") == "n"
 
 
 def pieces(message: str) -> tuple[tuple[str, str], ...]:
@@ -141,7 +174,7 @@ def _with_what_follows_a_place(messages: Mapping[str, str]) -> dict[str, str]:
     found = dict(messages)
     for one, other in messages.items():
         place, mark, rest = one.partition("}: ")
-        translated, other_mark, other_rest = other.partition("}:")
+        translated, other_mark, other_rest = other.partition("}：")
         if mark and other_mark and place == translated and re.fullmatch(r"\{\w+", place):
             found.setdefault(rest, other_rest)
     return found
@@ -156,7 +189,7 @@ class Catalogue:
         self._exact = {one: other for one, other in messages.items() if not is_template(one)}
         for one, other in list(self._exact.items()):
             # Half a sentence, which the program puts together with another one.
-            self._exact.setdefault(one.strip(" ;,:"), other.strip(";,: "))
+            self._exact.setdefault(one.strip(" ;,:"), other.strip("；，： "))
         made = [_template(one, other) for one, other in messages.items() if is_template(one)]
         self._templates = sorted(made, key=lambda template: -template.weight)
         seen: dict[str, int] = {}
@@ -182,7 +215,10 @@ class Catalogue:
         """Return the translation of a text that is a message; of one word only if ``spoken``."""
         if not spoken and " " not in text:
             return None
-        return self._as_it_is(text) or self._by_template(text, depth)
+        found = self._as_it_is(text) or self._by_template(text, depth)
+        if found is None and text[:1].isupper():  # a sentence made of half a one
+            return self._by_template(text[0].lower() + text[1:], depth)
+        return found
 
     def _as_it_is(self, text: str) -> str | None:
         if (found := self._exact.get(text)) is not None:
@@ -211,7 +247,7 @@ class Catalogue:
             out.append(literal)
             if name:
                 out.append(self._capture(name, captures[name], depth + 1))
-        return "".join(out)
+        return _BETWEEN_WIDE.sub("", "".join(out))
 
     def _capture(self, name: str, value: str, depth: int) -> str:
         body = value.strip()
@@ -221,7 +257,6 @@ class Catalogue:
         found = self._whole(body, depth, spoken=spoken) or self._in_parts(body, depth)
         if found is None:
             return value
-        # Chinese has no spaces around what is put in.
         return found
 
     def _in_parts(self, text: str, depth: int) -> str | None:

@@ -7,6 +7,34 @@ MESSAGES: tuple[str, ...] = (
     "held",
     "saved more",
     "saved less",
+    "{what}: {x} -> {x2}, {n} -> {n2} kernels",
+    "free time: {x} -> {x2}",
+    # ranks in a table
+    "diagnosed below",
+    "slowest",
+    "fastest",
+    "median",
+    "outlier",
+    "asked",
+    # advice that looks like code, or is put together
+    "torch.optim.AdamW(..., fused=True), without a GradScaler; torch_npu.optim.NpuFusedSGD, NpuFusedAdam, ... for parameters in float32 and float16 that keep their memory",  # noqa: E501
+    "npu_apply_fused_ema_adamw of mindspeed.ops, for parameters in float32",
+    "torch.compile with the backend of torchair: no operator of its own does the two",
+    "npu_moe_token_permute and npu_moe_token_unpermute of torch_npu or mindspeed.ops; --moe-permute-fusion of MindSpeed",  # noqa: E501
+    "write it with operators that have a kernel (log|det| of a matrix: torch.linalg.svdvals(c).log().sum(-1)), or try a newer torch_npu",  # noqa: E501
+    "x.unflatten(-1, (-1, 2)).unbind(-1) instead of x[..., ::2] and x[..., 1::2]; halves instead of even and odd elements where the order is free",  # noqa: E501
+    'torch.npu.config.allow_internal_format = False before the model is built; for a weight that is converted at every call: w.data = torch_npu.npu_format_cast(w.data, 29); torch_npu.npu.set_option({"MM_BMM_ND_ENABLE": "enable"}) for matrix products (the default; it works where all dimensions are multiples of 16)',  # noqa: E501
+    'torch.npu.matmul.allow_hf32 = True (unless it is set: a dump does not say); or torch.autocast("npu", dtype=torch.bfloat16)',  # noqa: E501
+    "{what}; with more calls or longer inputs, spread the work evenly",
+    "torch.npu.config.allow_internal_format = False before the model is built; for a weight that is converted at every call: w.data = torch_npu.npu_format_cast(w.data, 29)",  # noqa: E501
+    "torch_npu.optim.NpuFusedSGD, NpuFusedAdam, ... for parameters in float32 and float16 that keep their memory",  # noqa: E501
+    "unless set: the dump does not record {unknown}",
+    "and {n} other line",
+    "warm-up",
+    "through {via}: {types}",
+    "and {n} other lines",
+    "and {n} more rank",
+    "and {n} more ranks",
     # dumps that the examples make
     (
         "made by examples/make_dump.py on a CPU: kernels and their times come from a cost model,"
@@ -46,12 +74,18 @@ MESSAGES: tuple[str, ...] = (
     "default: {value}",
     "required",
     # put together
-    "{what} finding could save {interval} of a {n} ms {unit}.",
-    "{what} findings could save {interval} of a {n} ms {unit}.",
-    "{what} finding could save {interval} of a {n} us {unit}.",
-    "{what} findings could save {interval} of a {n} us {unit}.",
-    "{what} finding could save {interval} per step.",
-    "{what} findings could save {interval} per step.",
+    "{reason}; {n} finding could save {interval} of a {n2} ms {unit}.",
+    "{reason}; {n} findings could save {interval} of a {n2} ms {unit}.",
+    "{reason}; {n} finding could save {interval} of a {n2} us {unit}.",
+    "{reason}; {n} findings could save {interval} of a {n2} us {unit}.",
+    "{reason}; {n} finding could save {interval} per step.",
+    "{reason}; {n} findings could save {interval} per step.",
+    "Step {start} -> {end} ({change}): {signed} by {what}.",
+    "Step {start} -> {end} ({change}): {signed} by {what}; {signed2} by {what2}.",
+    "Recording {start} -> {end} ({change}): {signed} by {what}.",
+    "Recording {start} -> {end} ({change}): {signed} by {what}; {signed2} by {what2}.",
+    "Compute time {start} -> {end} ({change}): {signed} by {what}.",
+    "Compute time {start} -> {end} ({change}): {signed} by {what}; {signed2} by {what2}.",
     "Verifying: {done} of {total}, about {left} s left",
     "Verifying: {done} of {total}, about {left} min left",
     "in {n} runs of {scope}",

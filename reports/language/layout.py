@@ -7,10 +7,11 @@ import unicodedata
 from itertools import pairwise
 
 # A word with the mark behind it, one wide character with the marks behind it, or spaces.
-_CLOSING = ",。;:、!?)】》”"
+_CLOSING = ",。;:、!?)】》”，；：！？）"
+_WIDE = r"\u2e80-\u9fff\uff00-\uffef"
 _PIECE = re.compile(
-    rf"\s+|[([《【“][^\s]?[{_CLOSING}]*|[\u2e80-\u9fff\uff00-\uffef][{_CLOSING}]*"
-    rf"|[^\s\u2e80-\u9fff\uff00-\uffef]+[{_CLOSING}]*"
+    rf"\s+|[([《【“（](?:[{_WIDE}]|[^\s{_WIDE}]*)[{_CLOSING}]*|[{_WIDE}][{_CLOSING}]*"
+    rf"|[^\s{_WIDE}]+[{_CLOSING}]*"
 )
 
 

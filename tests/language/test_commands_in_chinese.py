@@ -36,7 +36,7 @@ def npufix(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
 def test_help(npufix, words) -> None:  # noqa: ANN001
     status, out, _ = npufix(*words)
     assert status == 0
-    assert "用法:" in out
+    assert "用法：" in out
     assert "显示本帮助并退出。" in out
     for line in out.splitlines():
         assert layout.width(line) <= 80 or line.startswith("    npufix ")
@@ -46,10 +46,10 @@ def test_help(npufix, words) -> None:  # noqa: ANN001
 def test_errors(npufix) -> None:  # noqa: ANN001
     status, _, err = npufix("--lang", "zh", "diagnose", "/no/such/dump")
     assert status == 2
-    assert "/no/such/dump:没有这个文件或目录" in err
+    assert "/no/such/dump：没有这个文件或目录" in err
     status, _, err = npufix("--lang", "zh", "diagnose", "--frob")
     assert status == 2
-    assert "错误:没有选项 '--frob'" in err
+    assert "错误：没有选项 '--frob'" in err
 
 
 def test_the_environment_chooses(npufix, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN001
@@ -70,7 +70,7 @@ def test_a_report(npufix, tmp_path: Path) -> None:  # noqa: ANN001
         "-o", str(data),
     )  # fmt: skip
     assert status == 0
-    assert re.match(r"\d+ 个问题:可节省约", out)
+    assert re.match(r"\d+ 个问题：可节省约", out)
     shown = [line for line in out.splitlines() if not line.startswith("下一步")]
     assert max(map(layout.width, shown)) <= 80
     english = [

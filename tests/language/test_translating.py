@@ -13,7 +13,7 @@ from npufix.reports.language.catalogue import Catalogue
 SMALL = Catalogue(
     {
         "{n} findings": "{n} 个问题",
-        "{counted}: {interval} can be saved{step}.": "{counted}:可节省{interval}{step}。",
+        "{counted}: {interval} can be saved{step}.": "{counted}：可节省{interval}{step}。",
         "about {low} to {high}": "约 {low} 到 {high}",
         "{what} can be saved": "{what}可以节省",
         "free": "空闲",
@@ -27,7 +27,7 @@ SMALL = Catalogue(
 
 def test_parts_of_a_text_are_translated_where_they_are_messages() -> None:
     text = "3 findings: about 1 ms to 2 ms can be saved."
-    assert SMALL.translate(text) == "3 个问题:可节省约 1 ms 到 2 ms。"
+    assert SMALL.translate(text) == "3 个问题：可节省约 1 ms 到 2 ms。"
 
 
 def test_a_name_that_is_a_word_of_ours_stays() -> None:
@@ -37,7 +37,7 @@ def test_a_name_that_is_a_word_of_ours_stays() -> None:
 
 def test_several_texts_in_one_line_are_translated_each() -> None:
     text = "idle.py; the code is gone; x.py cannot be read"
-    assert SMALL.translate(text) == "idle.py; 代码已不在;无法读取 x.py"
+    assert SMALL.translate(text) == "idle.py; 代码已不在；无法读取 x.py"
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,46 @@ def test_hostile_texts_take_no_time(text: str, chinese: None) -> None:
 def test_real_sentences(chinese: None) -> None:
     del chinese
     said = tr("18 findings: about 21.5 ms can be saved of a 25.8 ms step.")
-    assert said == "18 个问题:可节省约 21.5 ms(每步 25.8 ms)。"
+    assert said == "18 个问题：可节省约 21.5 ms（每步 25.8 ms）。"
     assert tr("value-fits-dtype: proven in every recorded call") == (
-        "value-fits-dtype:由每次采集到的调用证明"
+        "value-fits-dtype：由每次采集到的调用证明"
     )
     assert tr("NonZero, IndexPutV2, TensorMove") == "NonZero, IndexPutV2, TensorMove"
+
+
+@pytest.mark.parametrize(
+    ("english", "said"),
+    [
+        (
+            (
+                "The step of 132 ms is 74.2% exposed communication; Mul takes 21.9% of the compute "
+                "time, asked for at /a/main.py:366; 6 findings could save at most 27.9 ms of a "
+                "132 ms step."
+            ),
+            (
+                "该步为 132 ms，其中 74.2% 为未掩盖通信；Mul 占计算时间的 21.9%，由 /a/main.py:366 "
+                "引起；6 个问题可节省至多 27.9 ms，该步为 132 ms。"
+            ),
+        ),
+        (
+            (
+                "Computing takes 10.4 ms per step longer on rank 3 than on the median of 3 other "
+                "ranks: 52 ms against 41.6 ms (19.8 % of the step); 2 findings could save about "
+                "10 ms to 10.1 ms of a 52.6 ms step."
+            ),
+            (
+                "rank 3 的计算每步比其他 3 个 rank 的中位数长 10.4 ms：52 ms 对 41.6 ms"
+                "（占单步的 19.8 %）；2 个问题可节省约 10 ms 到 10.1 ms，该步为 52.6 ms。"
+            ),
+        ),
+        (
+            "Step 10 ms -> 9 ms (-10.0%): -2 ms by exposed communication; +1 ms by free time.",
+            "单步 10 ms -> 9 ms（-10.0%），其中未掩盖通信 -2 ms，空闲时间 +1 ms。",
+        ),
+    ],
+)
+def test_headlines_of_several_parts(english: str, said: str) -> None:
+    assert language.both(english)[1] == said
 
 
 def test_both_languages_at_once() -> None:
@@ -103,11 +138,11 @@ def test_the_environment_says_which_language(environ: dict[str, str], wanted: st
 def test_wide_characters_are_two_columns() -> None:
     assert layout.width("算子 Mul") == 8
     assert layout.pad("算子", 6, right=True) == "  算子"
-    text = "每个 query 至少能看到一个 key,其余的被屏蔽;torch_npu.npu_fusion_attention(query)"
+    text = "每个 query 至少能看到一个 key，其余的被屏蔽；torch_npu.npu_fusion_attention(query)"
     lines = layout.wrapped(text, 20)
     assert all(layout.width(line) <= 20 for line in lines if " " in line)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
-    assert not any(line.startswith((",", ";", "。")) for line in lines)
+    assert not any(line.startswith(("，", "；", "。")) for line in lines)
 
 
 def test_markdown_keeps_code_and_tables(chinese: None) -> None:
