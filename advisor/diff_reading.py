@@ -210,9 +210,9 @@ def _unquoted(text: bytes) -> str:
 
         def plain(match: re.Match[bytes]) -> bytes:
             code = match.group(1)
-            return bytes([int(code, 8)]) if code.isdigit() else _ESCAPES.get(code, code)
+            return bytes([int(code, 8)]) if len(code) > 1 else _ESCAPES.get(code, code)
 
-        text = re.sub(rb"\\([0-7]{3}|.)", plain, text[1:-1])
+        text = re.sub(rb"\\([0-3][0-7]{2}|.)", plain, text[1:-1])
     return text.decode("utf-8", "surrogateescape")
 
 

@@ -44,8 +44,9 @@ def _can_write(encoding: str) -> bool:
 
 
 def say(text: str, *, err: bool = True) -> None:
-    """Print a line in the current language."""
-    click.echo(tr(text), err=err)
+    """Print a line in the current language; nothing in it steers the terminal."""
+    said = "".join(c if c.isprintable() or c == "\n" else "?" for c in tr(text))
+    click.echo(said, err=err)
 
 
 def option() -> click.Option:

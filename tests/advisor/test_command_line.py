@@ -250,3 +250,11 @@ def test_what_takes_long_is_told_on_a_terminal(
     assert ("Reading: 3 of 400 ranks, about" in text) == tty
     assert ("Verifying" in text) == tty
     assert tty or not text
+
+
+def test_an_interrupt_while_it_loads_is_a_word(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
+    command = [sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
+               "from npufix.advisor.__main__ import main; main()", str(tmp_path), "--help"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "npufix: interrupted\n")

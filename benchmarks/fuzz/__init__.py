@@ -1,0 +1,1 @@
+"""Inputs that are wrong in ways nobody thought of, for everything that reads a file."""
