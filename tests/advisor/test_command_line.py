@@ -254,7 +254,8 @@ def test_what_takes_long_is_told_on_a_terminal(
 
 def test_an_interrupt_while_it_loads_is_a_word(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
-    command = [sys.executable, "-c", "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
-               "from npufix.advisor.__main__ import main; main()", str(tmp_path), "--help"]  # fmt: skip
+    program = "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
+    program += "from npufix.advisor.__main__ import main; main()"
+    command = [sys.executable, "-c", program, str(tmp_path), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "npufix: interrupted\n")
