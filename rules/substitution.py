@@ -231,6 +231,8 @@ class Condition:
     """True: proven at this site; False: the rewrite would be wrong; None: not known."""
     meaning: str = ""
     """What the verifier checks on the operands, where the name has several meanings."""
+    time_alone: bool = False
+    """Whether it is about time: the replacement computes the same where it does not hold."""
 
     @property
     def excludes_gradients(self) -> bool:

@@ -24,7 +24,7 @@ class _Program(click.Command):
     epilog="""\b
 Examples:
   npufix run train.py --epochs 3
-  npufix run --allow NPU102:cosines-within-one train.py
+  npufix run --disable use_fused_rope train.py
   npufix run --config demo.yaml train.py
   npufix run -m package.train
   torchrun --nproc_per_node 8 --no-python npufix run train.py

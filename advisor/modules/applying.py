@@ -16,6 +16,8 @@ from npufix.advisor.modules.loaded import LoadedFiles
 from npufix.advisor.modules.outcome import Changed, Left, Replaced
 from npufix.advisor.modules.planning import Planner
 from npufix.advisor.running import at_run_time
+from npufix.advisor.running.selection import WITHOUT_ATTENTION
+from npufix.advisor.running.tables import TABLES
 from npufix.reports.wording import counted
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ def check(model: object) -> nn.Module:
 def change(model: nn.Module, selection: Selection) -> Changed:
     """Replace in place what the selection wants in a model."""
     planner = Planner(LoadedFiles(selection, Facts(model)))
+    TABLES.try_again()
     made = Exchange()
     replaced: list[Replaced] = []
     sdpa: list[str] = []
@@ -79,7 +82,13 @@ def change(model: nn.Module, selection: Selection) -> Changed:
                 else:
                     left.append(Left(why, cls.__qualname__, names, spot))
     said = f"{counted(len(sdpa), 'module')} of transformers: {_THROUGH}" if sdpa else ""
+    if selection.is_without_attention and _is_of_transformers(model):
+        said = WITHOUT_ATTENTION
     return Changed("", tuple(replaced), tuple(left), said, made, dict(at_run_time.taken))
+
+
+def _is_of_transformers(model: nn.Module) -> bool:
+    return any(type(m).__module__.startswith("transformers") for m in model.modules())
 
 
 def _calls_eager(members: Named) -> bool:

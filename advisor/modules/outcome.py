@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.running import at_run_time
 from npufix.advisor.running.places import place_key
+from npufix.advisor.running.reporting import NOT_MEASURED, old_code
 from npufix.reports.wording import counted
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ def _lines(done: Changed) -> Iterator[str]:
         yield f"  {_place(one.spot)}"
         yield f"    {_modules(one.cls, one.modules)}"
         yield from (f"    {text}" for text in _said(one.spot, done.ran_before))
+    unmeasured = {
+        f"{o.spot.place.rule}:{c}" for o in done.replaced for c in o.spot.place.unmeasured
+    }
+    if unmeasured:
+        yield f"{NOT_MEASURED}: {', '.join(sorted(unmeasured))}"
     if done.attention:
         yield f"attention: {done.attention}"
     if done.left:
@@ -117,13 +123,15 @@ def _said(spot: Spot, ran_before: Mapping[str, int]) -> Iterator[str]:
         yield f"this model proves: {', '.join(spot.proven)}"
     if spot.vouched:
         yield f"you vouch for {', '.join(spot.vouched)}"
+    if place.by_name:
+        yield f"naming the rule vouches for {', '.join(place.by_name)}"
     key = place_key(spot.path, place.rule, place.line)
     ran = at_run_time.taken[key] - ran_before.get(key, 0)
     if ran:
         yield f"ran {counted(ran, 'time')}"
     refused = Counter({what: n for (where, what), n in at_run_time.refused.items() if where == key})
     for what, times in refused.most_common():
-        yield f"the old code ran {counted(times, 'time')}: {what} did not hold"
+        yield old_code(what, times)
 
 
 def _remedy(spot: Spot | None) -> str:

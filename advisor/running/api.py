@@ -25,10 +25,10 @@ _SILENT: set[int] = set()
 def apply_fused_kernels(  # noqa: PLR0913 - one parameter a switch
     model: nn.Module | None = None,
     *,
-    use_npu_fusion_attention: bool = True,
-    use_fused_rms_norm: bool = True,
-    use_fused_rope: bool = True,
-    use_fused_swiglu: bool = True,
+    use_npu_fusion_attention: bool | None = None,
+    use_fused_rms_norm: bool | None = None,
+    use_fused_rope: bool | None = None,
+    use_fused_swiglu: bool | None = None,
     disable_fused_options: bool = False,
     rules: Sequence[str] = (),
     disable: Sequence[str] = (),
@@ -39,8 +39,9 @@ def apply_fused_kernels(  # noqa: PLR0913 - one parameter a switch
 ) -> Any:  # noqa: ANN401 - of a model it is another object
     """Run on fused operators what matches a rule: in modules imported earlier and from now on.
 
-    Rules whose conditions hold are used; ``allow`` vouches for further conditions, for all rules
-    (``same-dtype``) or one (``NPU102:cosines-within-one``). Each rule can be switched by its id or
+    Rules whose conditions hold are used. A switch that is ``True``, and ``rules``, vouch for what
+    the rules they name leave open; ``allow`` does for single conditions, of all rules
+    (``same-dtype``) or one (``NPU104:no-fully-masked-row``). Each rule can be switched by its id or
     name (``NPU201=False``, ``eager_rms_norm=False``). With ``model`` only that model changes.
     Without an NPU nothing changes, unless ``on="virtual-npu"`` says that this is one.
 
@@ -57,7 +58,7 @@ def apply_fused_kernels(  # noqa: PLR0913 - one parameter a switch
         "use_fused_swiglu": use_fused_swiglu,
     }
     values: dict[str, object] = {
-        **{name: value for name, value in switches.items() if value is not True},
+        **{name: value for name, value in switches.items() if value is not None},
         "disable_fused_options": disable_fused_options,
         "rules": rules,
         "disable": disable,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +26,11 @@ ON = ("auto", "npu", "virtual-npu")
 _DEVICES = Path("/dev")
 
 
+def no_counts() -> tuple[Counter[str], Counter[tuple[str, str]]]:
+    """Return the counts of a process in which nothing has run."""
+    return Counter(), Counter()
+
+
 @dataclass
 class Applied:
     """The changes that are in force, and what became of them."""
@@ -34,6 +41,8 @@ class Applied:
     earlier: dict[str, str] = field(default_factory=dict)
     """Modules that were imported before and could not be changed, with the reason."""
     asked: tuple[Switches, str] = (Switches(), "")
+    ran_before: tuple[Counter[str], Counter[tuple[str, str]]] = field(default_factory=no_counts)
+    """What had run before: an earlier application may have counted the same places."""
 
     def report(self) -> str:
         """Return what was replaced, what was not and why, as text."""
@@ -99,7 +108,13 @@ def apply(
         from npufix.advisor.running.proving import prover  # noqa: PLC0415 - as needed
 
         hook.prover = prover(on, chip)
-    applied = Applied(hook, asked=asked)
+    from npufix.advisor.running.reporting import counts  # noqa: PLC0415 - as needed
+
+    tables = sys.modules.get("npufix.advisor.running.tables")
+    if tables is not None:
+        tables.TABLES.try_again()
+
+    applied = Applied(hook, asked=asked, ran_before=counts())
     hook.install()
     _current.append(applied)
     _change_earlier(applied)
@@ -157,7 +172,10 @@ def selected(said: Switches, folder: Path | None = None) -> Selection:
     """
     project = _project(folder)
     own = Switches(tuple(project.select), tuple(project.ignore), tuple(project.allow))
-    return own.merged(from_environment()).merged(said).selection()
+    spoken = from_environment().merged(said)
+    chosen = own.merged(spoken).selection()
+    # What a project selects it wants to hear of; that is not to vouch for it.
+    return dataclasses.replace(chosen, named=spoken.named() - chosen.without)
 
 
 def _project(folder: Path | None) -> Configuration:

@@ -1,8 +1,9 @@
 """What the new code asks at each call: whether the fused operator may stand in for these operands.
 
 The source alone cannot tell whether a weight has the dtype of the activations. The call can, from
-what tensors know about themselves: no value is read, so nothing waits for the device. Where the
-answer is no, the user's own code runs.
+what tensors know about themselves: no value is read, so nothing waits for the device. The one
+exception are tables of cosines, which are read once (``tables``). Where the answer is no, the
+user's own code runs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.nn import functional
+
+from npufix.advisor.running.origins import GIVEN
+from npufix.advisor.running.questions import WITHIN_ONE
+from npufix.advisor.running.tables import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,8 +51,8 @@ def holds(place: str, conditions: tuple[str, ...], asked: object, /, **operands:
     if not all(map(_is_plain, (asked, *operands.values()))):
         refused[place, "tensors of a kind of their own"] += 1
         return False
-    broken = next((c for c in conditions if not _answer(c, operands)), None)
-    if broken is not None:
+    broken = next((b for c in conditions if (b := _broken(place, c, operands))), "")
+    if broken:
         refused[place, broken] += 1
         return False
     taken[place] += 1
@@ -63,12 +68,25 @@ def untouched(*asked: object) -> bool:
     return _is_transformed()
 
 
-def _answer(condition: str, operands: Operands) -> bool:
-    """Ask for one condition; operands of a kind that nobody thought of do not meet it."""
+def _broken(place: str, condition: str, operands: Operands) -> str:
+    """Return "" if a condition holds, otherwise what does not.
+
+    Operands of a kind that nobody thought of do not meet it.
+    """
     try:
-        return _CHECKS[condition](operands)
+        if condition == WITHIN_ONE:
+            return _tables_broken(place, operands)
+        return "" if _CHECKS[condition](operands) else condition
     except Exception:  # noqa: BLE001 - the user's code runs, as it did before
-        return False
+        return condition
+
+
+def _tables_broken(place: str, operands: Operands) -> str:
+    """Ask about the tables, of those that the function was given if they came from there."""
+    cos, sin = (operands.get(f"{GIVEN}{name}", operands[name]) for name in ("cos", "sin"))
+    if not all(isinstance(t, torch.Tensor) and t.is_floating_point() for t in (cos, sin)):
+        return WITHIN_ONE
+    return TABLES.within_one(place, cos, sin)
 
 
 def _is_compiling() -> bool:

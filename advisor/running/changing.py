@@ -73,7 +73,9 @@ def change(
     asking = {site for site, q in made.questions.items() if q is not None and q not in lost}
     attended = _attended(path, after, plans, selection)
     reasons |= dict.fromkeys(attended, "")
-    plans |= dict.fromkeys(attended, Plan(vouched=(attention.CONDITION,)))
+    said = (attention.CONDITION,)
+    allowed = selection.allows(attention.RULE, attention.CONDITION)
+    plans |= dict.fromkeys(attended, Plan(vouched=said) if allowed else Plan(by_name=said))
     places = tuple(
         _place(site, reasons[site], chosen, site in asking | attended, verdicts.get(site))
         for site, chosen in plans.items()
@@ -127,11 +129,12 @@ def _attended(
     path: str, module: ast.Module, sites: Iterable[Site], selection: Selection
 ) -> set[Site]:
     """Let the eager attentions begin with the question, if the user vouches for it."""
-    done = set()
+    done: set[Site] = set()
+    rule = attention.RULE
+    if not (selection.is_named(rule) or selection.allows(rule, attention.CONDITION)):
+        return done
     for site in sites:
         if site.rule.id != attention.RULE:
-            continue
-        if not selection.allows(attention.RULE, attention.CONDITION):
             continue
         function = attention.find(module, site.function)
         if function is not None:
@@ -165,6 +168,8 @@ def _place(
         missing=chosen.open,
         asked=chosen.conditions,
         vouched=chosen.vouched,
+        by_name=chosen.by_name,
+        unmeasured=chosen.unmeasured,
         counted=counted and not why_not,
         verdict="" if verdict is None else shown(verdict),
     )

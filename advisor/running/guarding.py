@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from npufix.advisor.running import attention
-from npufix.advisor.running.questions import NAME, always_asked, checkable
+from npufix.advisor.running.origins import keep_given
+from npufix.advisor.running.questions import NAME, WITHIN_ONE, always_asked, checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from npufix.advisor.running.selection import Selection
+    from npufix.rewriters.names import FunctionNode
     from npufix.rewriters.sites import Site
 
 _PROBE = "npufix_operands_"
@@ -38,28 +40,45 @@ class Plan:
     conditions: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
     vouched: tuple[str, ...] = ()
+    by_name: tuple[str, ...] = ()
+    unmeasured: tuple[str, ...] = ()
 
 
 def plan(site: Site, selection: Selection) -> Plan:
-    """Sort the conditions of a site: asked at run time, vouched for by the user, or open."""
+    """Sort the conditions of a site: asked at run time, vouched for by the user, or open.
+
+    Naming a rule vouches for what nothing asks at run time, and for what is asked by reading
+    values. What is about time alone does not keep the new code out.
+    """
     if site.rewrite is None:
         return Plan()
     operands = operands_of(site) if _is_guarded(site) else {}
-    asked, unknown, vouched = [], [], []
+    rule = site.rule.id
+    named = selection.is_named(rule)
+    asked: list[str] = []
+    unknown: list[str] = []
+    vouched: list[str] = []
+    by_name: list[str] = []
+    unmeasured: list[str] = []
     is_open = {c.name for c in site.open_conditions}
-    conditions = {p.condition.name: p.condition.meaning for p in site.proofs}
-    for name, meaning in conditions.items():
+    conditions = {p.condition.name: p.condition for p in site.proofs}
+    for name, condition in conditions.items():
         if name not in is_open and not always_asked(name):
             continue
-        asks = meaning or name  # one name may mean several things
-        needed = checkable(site.rule.id, asks)
-        if needed is not None and _is_guarded(site) and needed <= operands.keys():
+        asks = condition.meaning or name  # one name may mean several things
+        needed = checkable(rule, asks)
+        can_ask = needed is not None and _is_guarded(site) and needed <= operands.keys()
+        by_value = name == WITHIN_ONE
+        if can_ask and not (by_value and (named or selection.allows(rule, name))):
             asked.append(asks)
-        elif selection.allows(site.rule.id, name):
+        elif selection.allows(rule, name):
             vouched.append(name)
+        elif condition.time_alone:
+            unmeasured.append(name)
         else:
-            unknown.append(name)
-    return Plan(tuple(asked), tuple(unknown), tuple(vouched))
+            (by_name if named else unknown).append(name)
+    asked.sort(key=lambda name: name == WITHIN_ONE)  # what waits for the device comes last
+    return Plan(*map(tuple, (asked, unknown, vouched, by_name, unmeasured)))
 
 
 def _is_guarded(site: Site) -> bool:
@@ -106,20 +125,21 @@ def ask(module: ast.Module, questions: list[Question]) -> list[Question]:
     guards = list(_guards(module.body, ""))
     lost = []
     for one in questions:
-        found = [g for name, g in guards if name == one.function and _chooses(g, one)]
-        for guard in found:
-            guard.test = _extended(guard.test, one)
+        found = [(f, g) for name, f, g in guards if name == one.function and _chooses(g, one)]
+        for function, guard in found:
+            given = keep_given(function, one.operands) if WITHIN_ONE in one.conditions else {}
+            guard.test = _extended(guard.test, one, given)
         if not found:
             lost.append(one)
     return lost
 
 
-def _guards(block: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.If]]:
+def _guards(block: list[ast.stmt], prefix: str) -> Iterator[tuple[str, FunctionNode, ast.If]]:
     """Yield every ``if`` that asks for an NPU, with the function that it is in."""
     for statement in block:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             name = f"{prefix}{statement.name}"
-            yield from ((name, guard) for guard in _own(statement.body))
+            yield from ((name, statement, guard) for guard in _own(statement.body))
             yield from _guards(_inner(statement.body), f"{name}.<locals>.")
         elif isinstance(statement, ast.ClassDef):
             yield from _guards(statement.body, f"{prefix}{statement.name}.")
@@ -188,14 +208,14 @@ def _bound_before(block: list[ast.stmt], one: Question) -> set[str]:
     return bound
 
 
-def _extended(test: ast.expr, one: Question) -> ast.expr:
+def _extended(test: ast.expr, one: Question, given: Mapping[str, ast.expr]) -> ast.expr:
     tensor = asked_tensor(test)
     if tensor is None:
         raise ValueError(ast.unparse(test))
     call = ast.Call(
         ast.Name(NAME, ast.Load()),
         [ast.Constant(one.place), _names(one.conditions), tensor],
-        [ast.keyword(name, code) for name, code in sorted(one.operands.items())],
+        [ast.keyword(name, code) for name, code in sorted((*one.operands.items(), *given.items()))],
     )
     values = test.values if isinstance(test, ast.BoolOp) else [test]
     return ast.BoolOp(ast.And(), [*values[:-1], call, values[-1]])

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from npufix.advisor.running.stored import Store
 
 _LEFT_ALONE = frozenset({"torch", "torch_npu", "npufix", "functorch", "torchgen", "triton"})
-_IMPORTS_TORCH = re.compile(rb"^[ \t]*(?:import|from)[ \t][^\n#]*\btorch\b", re.MULTILINE)
+# The first line may begin with a byte order mark.
+_IMPORTS_TORCH = re.compile(
+    rb"^(?:\xef\xbb\xbf)?[ \t]*(?:import|from)[ \t][^\n#]*\btorch\b", re.MULTILINE
+)
 _STANDARD = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
 _INSTALLED = ("site-packages", "dist-packages")
 

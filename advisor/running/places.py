@@ -21,7 +21,11 @@ class Place(msgspec.Struct, frozen=True):
     asked: tuple[str, ...] = ()
     """Those that each call answers; where one does not hold the old code runs."""
     vouched: tuple[str, ...] = ()
-    """Those that the user vouches for."""
+    """Those that the user vouches for, one by one."""
+    by_name: tuple[str, ...] = ()
+    """Those that the user vouches for by naming the rule."""
+    unmeasured: tuple[str, ...] = ()
+    """Those about time alone: the new code computes the same where they do not hold."""
     counted: bool = False
     """Whether each call asks: then it is known how often the new code ran."""
     verdict: str = ""

@@ -9,6 +9,11 @@ if TYPE_CHECKING:
 
 NAME = "__npufix__"
 """What ``at_run_time.holds`` is called in the modules that were changed."""
+WITHIN_ONE = "cosines-within-one"
+"""The one question about values: it may be answered by reading two tables (``tables``)."""
+NEW_EACH_TIME = "tables of cosines that are new at each call are not read"
+NOT_READ_HERE = "tables of cosines are not read in a captured or traced call"
+"""Why nothing was read: the old code runs."""
 FITS_MORE = frozenset({"table-dtype"})
 """Conditions that hold for more calls than those of the plainer form of the same rule."""
 
@@ -28,6 +33,7 @@ def always_asked(condition: str) -> bool:
 _NORM = ("x", "weight")
 _ATTENTION = ("q", "k", "v")
 _NEEDED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    WITHIN_ONE: {"NPU102": ("cos", "sin")},
     "activation-is-gelu": {"": ("act",)},
     "activation-is-gelu-tanh": {"": ("act",)},
     "activation-is-silu": {"": ("act",)},

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from npufix.advisor.running.proving import kept
+from npufix.advisor.running.questions import NEW_EACH_TIME, NOT_READ_HERE, WITHIN_ONE
 from npufix.advisor.running.rewriting import Place, place_key
+from npufix.advisor.running.selection import WITHOUT_ATTENTION
 from npufix.reports.language import tr
 from npufix.reports.wording import counted
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from npufix.advisor.running.rewriting import Rewritten
 
 _MOST_NAMES = 2
+NOT_MEASURED = "Not measured is whether the new code is faster"
 _MOST = 12
 """How many lines of a kind are printed; the JSON file has all."""
 
@@ -50,6 +53,7 @@ class Summary(msgspec.Struct, frozen=True):
     left: tuple[Found, ...] = ()
     problems: dict[str, str] = {}
     """Modules that could not be searched or changed, and why."""
+    notes: tuple[str, ...] = ()
 
 
 def summary(applied: Applied) -> Summary:
@@ -63,17 +67,25 @@ def summary(applied: Applied) -> Summary:
         if module.problem:
             problems[name] = module.problem
         for place in module.places:
-            (replaced if place.replaced else left).append(_found(applied.hook, name, module, place))
-    return Summary("", tuple(replaced), tuple(left), problems | _unreadable())
+            (replaced if place.replaced else left).append(_found(applied, name, module, place))
+    without = "transformers" in sys.modules and applied.hook.selection.is_without_attention
+    notes = (WITHOUT_ATTENTION,) if without else ()
+    return Summary("", tuple(replaced), tuple(left), problems | _unreadable(), notes)
 
 
-def _found(hook: Hook, name: str, module: Rewritten, place: Place) -> Found:
+def counts() -> tuple[Counter[str], Counter[tuple[str, str]]]:
+    """Return how often new code ran so far, and how often the old code did and why."""
     # Not before a changed module has loaded it: there is no torch where nothing was imported.
     asked = sys.modules.get("npufix.advisor.running.at_run_time")
+    return (Counter(), Counter()) if asked is None else (asked.taken.copy(), asked.refused.copy())
+
+
+def _found(applied: Applied, name: str, module: Rewritten, place: Place) -> Found:
     key = place_key(module.path, place.rule, place.line)
-    taken = 0 if asked is None else asked.taken[key]
-    refused = {} if asked is None else {c: n for (k, c), n in asked.refused.items() if k == key}
-    return Found(name, module.path, place, taken, refused, _verdict(hook, module, place))
+    (taken, refused), (before, refused_before) = counts(), applied.ran_before
+    old_code = {c: n for (k, c), n in (refused - refused_before).items() if k == key}
+    verdict = "" if applied.hook is None else _verdict(applied.hook, module, place)
+    return Found(name, module.path, place, taken[key] - before[key], old_code, verdict)
 
 
 def _verdict(hook: Hook, module: Rewritten, place: Place) -> str:
@@ -110,10 +122,15 @@ def as_text(one: Summary) -> str:
     places, where = counted(len(one.replaced), "place"), counted(len(modules), "module")
     reached = f"; {len(ran)} reached on the NPU:" if ran else ""
     lines = [f"npufix: {places} replaced in {where}{reached}"]
-    lines += _cut([_replaced(f) for f in sorted(ran, key=lambda f: -f.ran)])
+    # Where the old code ran there may be something to do.
+    lines += _cut([_replaced(f) for f in sorted(ran, key=lambda f: (not f.old_code_ran, -f.ran))])
     uncounted = sum(not f.place.counted for f in one.replaced)
     if uncounted:
         lines.append(f"{counted(uncounted, 'place')} run everywhere and are not counted.")
+    unmeasured = {f"{f.place.rule}:{c}" for f in one.replaced for c in f.place.unmeasured}
+    if unmeasured:
+        lines.append(f"{NOT_MEASURED}: {', '.join(sorted(unmeasured))}; --measure does it.")
+    lines += [f"{note}." for note in one.notes]
     if one.left:
         lines.append(f"{counted(len(one.left), 'place')} left as they are:")
         lines += _cut(_left(one.left))
@@ -133,10 +150,19 @@ def _replaced(found: Found) -> str:
     said = [found.verdict or "not verified here"]
     if place.counted:
         said.insert(0, f"ran {found.ran} times" if found.ran != 1 else "ran once")
-    said += [f"the old code ran {n} times: {c} did not hold" for c, n in _largest(found)]
+    said += [old_code(c, n) for c, n in _largest(found)]
     said += [f"you vouch for {', '.join(place.vouched)}"] if place.vouched else []
+    said += [f"naming the rule vouches for {', '.join(place.by_name)}"] if place.by_name else []
     where = f"{_short(found)}:{place.line} {place.function}"
     return f"  {place.rule} {place.name} {where}\n    {'; '.join(said)}"
+
+
+def old_code(what: str, times: int) -> str:
+    """Return why the old code ran on the NPU, and what to do if it need not have."""
+    ran = f"the old code ran {counted(times, 'time')}"
+    if what in {NEW_EACH_TIME, NOT_READ_HERE}:
+        return f"{ran}: {what}; --allow NPU102:{WITHIN_ONE} vouches for them"
+    return f"{ran}: {what} did not hold"
 
 
 def _largest(found: Found) -> Iterable[tuple[str, int]]:
@@ -158,7 +184,8 @@ def _left(left: Sequence[Found]) -> list[str]:
         first = next(f for f in left if (f.place.rule, f.place.why_not) == (rule, why))
         where = f"{_short(first)}:{first.place.line}"
         more = f" and {number - 1} more" if number > 1 else ""
-        lines.append(f"  {rule} {name} {where}{more}\n    {why}{_remedy(first.place)}")
+        said = "; ".join(filter(None, (why, _remedy(first.place))))
+        lines.append(f"  {rule} {name} {where}{more}\n    {said}")
     return lines
 
 
@@ -167,7 +194,7 @@ def _remedy(place: Place) -> str:
         return ""
     if len(place.missing) > _MOST_NAMES:  # nobody knows as much about one place
         return ""
-    return f"; --allow {','.join(f'{place.rule}:{name}' for name in place.missing)} vouches for it"
+    return f"--allow {','.join(f'{place.rule}:{name}' for name in place.missing)} vouches for it"
 
 
 def translated(text: str) -> str:
@@ -175,8 +202,10 @@ def translated(text: str) -> str:
     lines = []
     for line in text.splitlines():
         bare = line.lstrip()
-        parts = [tr(part) for part in bare.split("; ")]
-        lines.append(line[: len(line) - len(bare)] + "; ".join(parts))
+        said = tr(bare)
+        if said == bare:
+            said = "; ".join(tr(part) for part in bare.split("; "))
+        lines.append(line[: len(line) - len(bare)] + said)
     return "\n".join(lines) + "\n"
 
 

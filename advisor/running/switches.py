@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from npufix.advisor.running.selection import Selection
+from npufix.advisor.running.selection import ATTENTION, Selection
 from npufix.advisor.running.stored import Store, user_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 SWITCHES: Mapping[str, tuple[str, ...]] = {
-    "use_npu_fusion_attention": ("npu104", "npu105", "npu160", "npu161", "npu162"),
+    "use_npu_fusion_attention": ATTENTION,
     "use_fused_rms_norm": ("npu101", "npu107", "npu108"),
     "use_fused_rope": ("npu102",),
     "use_fused_swiglu": ("npu103",),
@@ -49,7 +49,7 @@ class Switches:
     off: bool = False
     """Nothing is to be changed at all."""
     enable: tuple[str, ...] = ()
-    """Rules that were named as wanted one by one: they win over ``disable`` of the project."""
+    """Rules and switches that were given as true: they win over ``disable`` of the project."""
 
     def merged(self, other: Switches) -> Switches:
         """Return both; where ``other`` names rules, those are the ones."""
@@ -74,7 +74,13 @@ class Switches:
         wanted = {one for name in self.rules for one in _meant(name, known)}
         without = {one for name in self.disable for one in _meant(name, known)}
         without -= {one for name in self.enable for one in _meant(name, known)} - wanted
-        return Selection(frozenset(wanted), frozenset(without), _conditions(self.allow, known))
+        allow = _conditions(self.allow, known)
+        return Selection(frozenset(wanted), frozenset(without), allow, self.named() - without)
+
+    def named(self) -> frozenset[str]:
+        """Return the ids of the rules that were asked for by name."""
+        known = _rules() if self.rules or self.enable else {}
+        return frozenset(n for name in (*self.rules, *self.enable) for n in _meant(name, known))
 
 
 def from_values(values: Mapping[str, object], where: str) -> Switches:

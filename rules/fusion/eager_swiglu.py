@@ -147,7 +147,8 @@ JOINING_PAYS = Condition(
     "joining-pays",
     "copying gate and up into one tensor costs less than the fused kernel saves (rarely so without"
     " a backward pass)",
-    lambda site: None,  # noqa: ARG005 - a matter of time, not of values
+    lambda site: None,  # noqa: ARG005 - no source tells how long something takes
+    time_alone=True,
 )
 
 SMALL_KERNELS = (

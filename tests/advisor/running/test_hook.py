@@ -160,6 +160,8 @@ def test_what_does_not_import_torch_is_not_even_searched(hook: Hook, tmp_path: P
     assert hook.rewritten("m", str(tmp_path / "m.py"), b"# torch\nimport json\n") is None
     assert hook.rewritten("torch.nn.m", str(tmp_path / "m.py"), b"import torch\n") is None
     assert hook.rewritten("m", str(tmp_path / "m.py"), b"import os, torch\n") is not None
+    with_mark = b"\xef\xbb\xbfimport torch\n"
+    assert hook.rewritten("m", str(tmp_path / "m.py"), with_mark) is not None
 
 
 def test_functions_of_a_module_imported_before_get_the_code_and_give_it_back(

@@ -49,14 +49,35 @@ def test_what_a_call_can_answer_is_asked_at_each_call() -> None:
     norm = changed(NORM, Selection()).places[0]
     assert (norm.rule, norm.asked, norm.missing) == ("NPU101", ("same-dtype",), ())
     rope = changed(ROPE, Selection()).places[0]
-    assert rope.missing == ("cosines-within-one",)
-    assert rope.why_not == "not proven: cosines-within-one"
+    # What reads values comes last.
+    assert rope.asked == ("table-dtype", "rotary-limits", "cosines-within-one")
     assert changed(ROPE).places[0].vouched == ("cosines-within-one",)
 
 
+def test_what_is_about_time_alone_keeps_nothing_out() -> None:
+    place = changed(MLP, Selection()).places[0]
+    assert (place.why_not, place.missing, place.unmeasured) == ("", (), ("joining-pays",))
+
+
+def test_naming_a_rule_vouches_for_what_no_call_is_asked() -> None:
+    named = Selection(named=frozenset({"npu102", "npu114"}))
+    rope = changed(ROPE, named).places[0]
+    assert rope.by_name == ("cosines-within-one",)
+    assert rope.asked == ("table-dtype", "rotary-limits")
+    assert not changed(NORM, named).places[0].by_name
+    loss = "import torch\nfrom torch.nn import functional as F\n\n\n"
+    loss += "def loss(scores: torch.Tensor, labels: torch.Tensor):\n"
+    loss += "    return F.cross_entropy(scores, labels)\n"
+    assert changed(loss, Selection()).places[0].why_not.startswith("not proven: matrix-scores")
+    place = changed(loss, named).places[0]
+    assert (place.why_not, place.missing) == ("", ())
+    assert "no-ignored-labels" in place.by_name
+
+
 def test_a_condition_is_allowed_for_one_rule_alone() -> None:
-    assert changed(ROPE, Selection(allow=frozenset({"npu102:cosines-within-one"}))).code
-    assert not changed(ROPE, Selection(allow=frozenset({"npu103:cosines-within-one"}))).code
+    for rule, vouched in (("npu102", ("cosines-within-one",)), ("npu103", ())):
+        selection = Selection(allow=frozenset({f"{rule}:cosines-within-one"}))
+        assert changed(ROPE, selection).places[0].vouched == vouched
 
 
 def test_the_activation_of_a_table_is_asked_even_where_a_default_proves_it(tmp_path: Path) -> None:

@@ -125,8 +125,7 @@ def test_a_program_that_applies_by_itself(run: Callable[..., Ran]) -> None:
     done = run("program.py")
     found: Any = json.loads(done.stdout)
     assert found == {"early": True, "script": False, "same": True, "undone": True}, done.stderr
-    assert "npufix: 1 place replaced in 1 module" in done.stderr
-    assert "not proven: cosines-within-one; --allow NPU102:cosines-within-one" in done.stderr
+    assert "npufix: 3 places replaced in 2 modules" in done.stderr
     assert "NPU103" not in done.stderr
 
 

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from npufix.advisor.running.applying import selected
 from npufix.advisor.running.settings_file import read
 from npufix.advisor.running.switches import (
     SWITCHES,
     SwitchError,
+    Switches,
     from_environment,
     from_file,
     from_values,
@@ -85,6 +87,26 @@ def test_a_rule_named_as_wanted_is_wanted_though_the_project_ignores_it() -> Non
     project = from_values({"disable": ["NPU101", "NPU201"]}, "here")
     chosen = project.merged(from_values({"NPU101": True}, "here")).selection()
     assert chosen.without == {"npu201"}
+
+
+def test_what_is_given_as_true_or_as_the_only_rules_is_named() -> None:
+    chosen = from_values({"use_fused_rope": True, "eager_swiglu": True}, "here").selection()
+    assert (chosen.rules, chosen.named) == (frozenset(), {"npu102", "npu103"})
+    assert from_values({"rules": ["NPU101"], "NPU103": False}, "here").selection().named == {
+        "npu101"
+    }
+    assert not from_values({"use_fused_rope": False}, "here").selection().named
+    assert chosen.key != from_values({}, "here").selection().key
+
+
+def test_what_a_project_selects_is_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.npufix]\nselect = ["NPU102"]\n')
+    assert selected(Switches(), tmp_path).rules == {"npu102"}
+    assert not selected(Switches(), tmp_path).named
+    monkeypatch.setenv("NPUFIX_RULES", "NPU103")
+    assert selected(Switches(), tmp_path).named == {"npu103"}
 
 
 def test_the_environment() -> None:

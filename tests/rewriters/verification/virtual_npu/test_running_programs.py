@@ -30,7 +30,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Any:
         pytest.skip(str(reason))
     folder = tmp_path_factory.mktemp("running")
     command = [sys.executable, "-m", "npufix.advisor", "run", "--on", "virtual-npu"]
-    options = ["--measure", "1", "--json", "done.json", "--allow", "NPU102:cosines-within-one"]
+    options = ["--measure", "1", "--json", "done.json"]
     done = subprocess.run(
         [*command, *options, str(_PROGRAM)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
@@ -75,4 +75,4 @@ def test_the_report_says_how_often_each_place_ran(ran: Any) -> None:
     assert "same-dtype" in norm["place"]["asked"]
     assert norm["ran"] >= 2 * 5
     rope = next(f for f in ran["json"]["replaced"] if f["place"]["rule"] == "NPU102")
-    assert rope["place"]["vouched"] == ["cosines-within-one"]
+    assert "cosines-within-one" in rope["place"]["asked"]
