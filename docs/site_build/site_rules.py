@@ -1,5 +1,4 @@
 """The pages of the rules, from the files of the rules."""
-# ruff: noqa: RUF001 - the punctuation of Chinese
 
 from __future__ import annotations
 

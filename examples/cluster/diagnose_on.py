@@ -55,9 +55,7 @@ def here(options):
     """Processes of this machine: to try it out."""
     from distributed import LocalCluster
 
-    return LocalCluster(
-        n_workers=options.workers, threads_per_worker=1, dashboard_address=None
-    )
+    return LocalCluster(n_workers=options.workers, threads_per_worker=1, dashboard_address=None)
 
 
 def main():
