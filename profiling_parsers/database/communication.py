@@ -107,7 +107,7 @@ def _table(database: Database, table: str, signal: str) -> pd.DataFrame:
     frame = pd.DataFrame(columns)
     limits = [frame[key].abs() < (LATEST_US if key == "start_ns" else LARGEST) for key in numbers]
     frame = frame[np.logical_and.reduce(limits)].reset_index(drop=True)
-    texts_of = {key: [text or "" for text in frame[key]] for key in words}
+    texts_of = {key: frame[key].fillna("").tolist() for key in words}
     return in_units({**{key: frame[key].to_numpy() for key in found}, **texts_of}, signal)
 
 

@@ -6,7 +6,7 @@
   if (!data.timeline) return;
   const { lanes, labels, spans, length_ns: length } = data.timeline;
 
-  const owned = spans.filter((span) => span[4] >= 0);
+  const owned = spans.filter((span) => span[4] >= 0 && span[4] < data.findings.length);
   const used = lanes.filter((_, lane) => spans.some((span) => span[0] === lane));
   const place = lanes.map((name) => used.indexOf(name));
   const shown = [...used, ...(owned.length ? ["findings"] : [])];

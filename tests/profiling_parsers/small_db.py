@@ -235,6 +235,7 @@ def split_tables() -> Tables:
         "overlapped": 0.0,
         "communication": 100,
         "free": 5.000000000003,
+        "bubble": 0.0,
     }
     return {"StepTraceTime": [{"step": "50", **times}]}
 

@@ -28,7 +28,7 @@ class Opened:
         self.context = browser.new_context(**context)
         self.page = self.context.new_page()
         self.page.on("console", lambda m: self.faults.append(m.text))
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("pageerror", lambda error: self.faults.append(error.stack or str(error)))
         self.page.on("request", lambda r: r.url.startswith("file:") or self.faults.append(r.url))
         self.page.goto(file.as_uri())
 
@@ -37,7 +37,7 @@ class Opened:
 
     def __exit__(self, *error: object) -> None:
         self.context.close()
-        assert error[0] or self.faults == []
+        assert error[0] or not self.faults, self.faults
 
 
 def written(folder: Path, text: str) -> Path:
