@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from cluster_dumps import output
 
+from npufix.advisor.cli import cli
 from npufix.advisor.cluster import tasks
 from npufix.advisor.cluster.choosing import roles
 from npufix.advisor.cluster.jobs import job_of
@@ -228,10 +229,9 @@ def test_of_a_thousand_ranks_a_dozen_is_shown() -> None:
 
 
 def test_the_command_compares_the_ranks(own_job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from npufix.advisor.commands.diagnose import command
-
     slow_down(find_dumps(own_job)[2], 1.5)
-    command.main([str(own_job), "--json", "--all"], standalone_mode=False)
+    # The whole command line: a command keeps the names of its help option from its first call.
+    cli.main(["diagnose", str(own_job), "--json", "--all"], standalone_mode=False)
     report = json.loads(capsys.readouterr().out)
     assert [row["role"] for row in report["ranks"]].count("asked") >= 3
     assert [row["rank"] for row in report["ranks"] if row["diagnosed"]] == [2]
