@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.attempt import attempt
@@ -16,8 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _SECONDS = 20.0
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
+# A .pth file may add the packages of another environment.
 _LIBRARIES = tuple(
-    f"{path}{os.sep}" for key, path in sysconfig.get_paths().items() if key.endswith("lib")
+    f"{path}{os.sep}"
+    for path in (
+        *(path for key, path in sysconfig.get_paths().items() if key.endswith("lib")),
+        *(path for path in sys.path if Path(path).name in _PACKAGES),
+    )
 )
 _OURS = "__npufix__"
 """Marks the modules that ``load`` makes of a text."""
