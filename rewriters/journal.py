@@ -14,7 +14,6 @@ import hashlib
 import os
 import secrets
 import shutil
-import tempfile
 import time
 from dataclasses import dataclass
 from enum import Enum
@@ -23,6 +22,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 import msgspec
+
+from npufix.rewriters import user_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -111,13 +112,8 @@ class Kept:
 
 
 def state_folder() -> Path:
-    """Return where the user's system wants state to be kept."""
-    given = os.environ.get("XDG_STATE_HOME", "")
-    try:
-        base = Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "state"
-    except RuntimeError:  # a user without a home, as in some containers
-        base = Path(tempfile.gettempdir(), f"npufix-{os.getuid()}")
-    return base / "npufix" / "writes"
+    """Return where what is needed to take a write back is kept."""
+    return user_folders.state_folder("writes")
 
 
 def digest(data: bytes) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npufix.profiling_parsers.cluster import fingerprint
-from npufix.rewriters.verification.cache import user_folder
+from npufix.rewriters.user_folders import cache_folder, drop_the_oldest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ class RankCache:
     """A folder with a file for each rank; ``enabled`` is whether it is to be used at all."""
 
     def __init__(self, *, enabled: bool = True) -> None:
-        self._folder = user_folder().parent / "ranks" if enabled else None
+        self._folder = cache_folder("ranks") if enabled else None
         self._keys: dict[tuple[Path, str], str] = {}
         self._written = False
 
@@ -65,14 +65,7 @@ class RankCache:
         if self._folder is None or not self._written:
             return
         with contextlib.suppress(OSError):
-            with os.scandir(self._folder) as entries:
-                known = sorted(((e.stat(), e.path) for e in entries), key=lambda e: e[0].st_mtime)
-            size = sum(status.st_size for status, _ in known)
-            for status, path in known if size > _MOST_BYTES else ():
-                if size <= _MOST_BYTES * 3 // 4:  # so that it is not done each time
-                    break
-                Path(path).unlink(missing_ok=True)
-                size -= status.st_size
+            drop_the_oldest(self._folder, _MOST_BYTES)
 
     def _read(self, dump: Path, kind: str) -> bytes | None:
         key = self._key(dump, kind)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.running.hook import Hook, concerns, imported_before
 from npufix.advisor.running.rebinding import by_file, rebind, restore
-from npufix.advisor.running.stored import Store, user_folder
+from npufix.advisor.running.stored import Store
 from npufix.advisor.running.switches import SwitchError, Switches, from_environment
+from npufix.rewriters.user_folders import private_cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -188,7 +189,7 @@ def _hook(said: Switches, folder: Path | None) -> Hook:
     """Return a hook for what is meant."""
     project, chosen = _project(folder), selected(said, folder)
     narrowed = _Project(project).narrowed if project.folder is not None else None
-    return Hook(chosen, Store(user_folder()), narrowed)
+    return Hook(chosen, Store(private_cache_folder("running")), narrowed)
 
 
 def _change_earlier(applied: Applied) -> None:

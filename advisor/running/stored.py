@@ -15,6 +15,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from npufix.rewriters.user_folders import drop_the_oldest
+
 _MOST_ENTRIES = 8192
 _MOST_BYTES = 256 << 20
 _DIGEST = hashlib.sha256().digest_size
@@ -22,16 +24,6 @@ _SELDOM = 8
 """Of 256 times that something is kept: how often it is asked what may go."""
 _OWN = ("rewriters", "rules", "advisor/running")
 _INSTALLED = ("site-packages", "dist-packages")
-
-
-def user_folder() -> Path | None:
-    """Return where the user's system wants caches to be, ``None`` if it has no such place."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        base = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
-    except RuntimeError:  # a user without a home
-        return None
-    return base / "npufix" / "running"
 
 
 class Store:
@@ -69,24 +61,12 @@ class Store:
                 os.unlink(temporary)  # noqa: PTH108 - a plain string from tempfile
                 raise
             if digest[0] < _SELDOM:
-                self._drop_the_oldest()
+                drop_the_oldest(self.folder, _MOST_BYTES, _MOST_ENTRIES, left=0.5)
 
     def _path(self, key: tuple[bytes, ...]) -> Path:
         folder = self.folder or Path()
         whole = hashlib.sha256(b"\0".join([environment(), *key]))
         return folder / f"{whole.hexdigest()}.bin"
-
-    def _drop_the_oldest(self) -> None:
-        known = [(entry.stat(), entry.path) for entry in os.scandir(self.folder)]
-        size = sum(status.st_size for status, _ in known)
-        if len(known) <= _MOST_ENTRIES and size <= _MOST_BYTES:
-            return
-        known.sort(key=lambda one: one[0].st_mtime)
-        for place, (status, path) in enumerate(known):
-            if len(known) - place <= _MOST_ENTRIES // 2 and size <= _MOST_BYTES // 2:
-                break
-            Path(path).unlink(missing_ok=True)
-            size -= status.st_size
 
 
 def _is_private(folder: Path) -> bool:

@@ -10,7 +10,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from npufix.advisor.running.selection import ATTENTION, Selection
-from npufix.advisor.running.stored import Store, user_folder
+from npufix.advisor.running.stored import Store
+from npufix.rewriters.user_folders import private_cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -165,7 +166,7 @@ class _Names:
 @cache
 def _names() -> _Names:
     """Return what can be named: kept for the next time, as all rules are loaded to know it."""
-    store = Store(user_folder())
+    store = Store(private_cache_folder("running"))
     kept = store.get(b"names")
     if kept is None:
         from npufix.advisor.configuration import condition_names  # noqa: PLC0415 - loads every rule

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.rewriters.user_folders import cache_folder, drop_the_oldest
 from npufix.rewriters.verdict import Verdict  # noqa: TC001 - msgspec reads the annotation
 from npufix.rewriters.verification.machine import installed
 
@@ -39,12 +40,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 def user_folder() -> Path:
     """Return where the user's system wants caches to be."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        base = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
-    except RuntimeError:  # a user without a home, as in some containers
-        base = Path(tempfile.gettempdir(), f"npufix-{os.getuid()}")
-    return base / "npufix" / "verdicts"
+    return cache_folder("verdicts")
 
 
 class VerdictCache:
@@ -75,25 +71,12 @@ class VerdictCache:
             with os.fdopen(handle, "wb") as file:
                 file.write(msgspec.json.encode(entry))
             os.replace(temporary, path)  # noqa: PTH105 - a plain string from tempfile
-            self._drop_the_oldest()
+            drop_the_oldest(self.folder, _MOST_BYTES, _MOST_ENTRIES)
 
     def _path(self, job: Job, ground: Ground, chip: str) -> Path:
         where = f"{ground.value} {chip}".strip()
         parts = (msgspec.json.encode(job), where.encode(), _environment())
         return self.folder / f"{hashlib.sha256(b'|'.join(parts)).hexdigest()}.json"
-
-    def _drop_the_oldest(self) -> None:
-        known = [(entry.stat(), entry.path) for entry in os.scandir(self.folder)]
-        size = sum(status.st_size for status, _ in known)
-        if len(known) <= _MOST_ENTRIES and size <= _MOST_BYTES:
-            return
-        known.sort(key=lambda one: one[0].st_mtime)
-        for place, (status, path) in enumerate(known):
-            # Down to three quarters, so that it is not done each time.
-            if len(known) - place <= _MOST_ENTRIES * 3 // 4 and size <= _MOST_BYTES * 3 // 4:
-                break
-            Path(path).unlink(missing_ok=True)
-            size -= status.st_size
 
 
 def _digest(path: Path) -> str:

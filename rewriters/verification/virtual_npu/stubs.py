@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.user_folders import cache_folder
 from npufix.rewriters.verification.virtual_npu.elf_writer import Function, shared_object
 from npufix.rewriters.verification.virtual_npu.entry_points import initial_result, optional
 from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
@@ -32,15 +32,10 @@ _FORMAT = "1"
 
 def prepare(wheels: Wheels, cache: Path | None = None) -> Path:
     """Return the folder with the libraries for these wheels; write it if it is not there yet."""
-    folder = (cache or _cache()) / _key(wheels)
+    folder = (cache or cache_folder("virtual_npu")) / _key(wheels)
     if not (folder / MAIN).is_file():
         _write(folder, _files(missing(wheels), wheels.machine))
     return folder
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base, "npufix", "virtual_npu")
 
 
 def _key(wheels: Wheels) -> str:

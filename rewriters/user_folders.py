@@ -1,0 +1,64 @@
+"""Where the user's system wants caches and state to be, and how they stay small."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from pathlib import Path
+
+
+def cache_folder(name: str) -> Path:
+    """Return a folder for what can be made again; it need not exist."""
+    return _own("XDG_CACHE_HOME", ".cache") / name
+
+
+def state_folder(name: str) -> Path:
+    """Return a folder for what must outlive this process; it need not exist."""
+    return _own("XDG_STATE_HOME", ".local/state") / name
+
+
+def private_cache_folder(name: str) -> Path | None:
+    """Return as ``cache_folder`` does, ``None`` for a user without a home."""
+    found = _base("XDG_CACHE_HOME", ".cache")
+    return None if found is None else found / "npufix" / name
+
+
+def drop_the_oldest(
+    folder: Path, most_bytes: int, most_entries: float = math.inf, left: float = 0.75
+) -> None:
+    """Remove the entries that were written first from a folder that holds too much.
+
+    ``left`` is the share of the limits that is kept, so that it is not done each time.
+
+    Raises:
+        OSError: the folder cannot be read or changed.
+
+    """
+    with os.scandir(folder) as entries:
+        known = sorted(((e.stat(), e.path) for e in entries), key=lambda one: one[0].st_mtime)
+    size = sum(status.st_size for status, _ in known)
+    count = len(known)
+    if count <= most_entries and size <= most_bytes:
+        return
+    for status, path in known:
+        if count <= most_entries * left and size <= most_bytes * left:
+            break
+        Path(path).unlink(missing_ok=True)
+        count, size = count - 1, size - status.st_size
+
+
+def _own(variable: str, below_home: str) -> Path:
+    base = _base(variable, below_home)
+    # A user without a home, as in some containers.
+    return (base or Path(tempfile.gettempdir(), f"npufix-{os.getuid()}")) / "npufix"
+
+
+def _base(variable: str, below_home: str) -> Path | None:
+    given = os.environ.get(variable, "")
+    if Path(given).is_absolute():  # others are to be ignored, says the standard
+        return Path(given)
+    try:
+        return Path.home() / below_home
+    except RuntimeError:
+        return None
