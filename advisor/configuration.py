@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from npufix.rewriters.user_error import UserError
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -25,13 +27,8 @@ _LISTS = ("select", "ignore", "exclude", "allow")
 _TABLES = ("per-file-ignores", "gate", "findings")
 
 
-class ConfigurationError(Exception):
+class ConfigurationError(UserError):
     """A configuration that cannot be used: ``message`` names file and key, and ``remedy``."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)

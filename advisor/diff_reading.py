@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.user_error import UserError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -17,13 +19,8 @@ _ESCAPES = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b'"': b'"', b"\\": b"\\"}
 _NOWHERE = "/dev/null"
 
 
-class DiffError(Exception):
+class DiffError(UserError):
     """The diff cannot be read or does not apply: ``message`` and ``remedy``."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)

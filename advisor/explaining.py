@@ -14,6 +14,7 @@ from npufix.rewriters.near_miss import near_misses, refusals
 from npufix.rewriters.reader import read_function
 from npufix.rewriters.scopes import MODULE, scopes, top_level
 from npufix.rewriters.sites import Basis, off_limits
+from npufix.rewriters.user_error import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,13 +29,8 @@ if TYPE_CHECKING:
     from npufix.rules.substitution import Substitution
 
 
-class LineError(Exception):
+class LineError(UserError):
     """There is nothing to explain: ``message`` and ``remedy``."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
 
 
 def explain(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.configuration import EVERYTHING, Configuration
 from npufix.reports.report import Problem
+from npufix.rewriters.user_error import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -96,13 +97,8 @@ class SourceFile:
         return text.encode(self.encoding)
 
 
-class SourceError(Exception):
+class SourceError(UserError):
     """The source root cannot be read: ``message`` and ``remedy``."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters import journal
 from npufix.rewriters.journal import Kept, Phase, path_of
 from npufix.rewriters.patch import FileChange
+from npufix.rewriters.user_error import UserError
 from npufix.rewriters.writing import WriteError, write
 
 if TYPE_CHECKING:
@@ -18,13 +19,8 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-class UndoError(Exception):
+class UndoError(UserError):
     """Nothing was put back: ``message`` says why, ``remedy`` what to do."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)

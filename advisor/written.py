@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 from npufix.advisor.loudness import is_quiet
 from npufix.advisor.speaking import say
+from npufix.rewriters.user_error import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,13 +21,8 @@ STDOUT = Path("-")
 _SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
-class OutputError(Exception):
+class OutputError(UserError):
     """A file that cannot be written; nothing was: ``message`` and ``remedy``."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
 
 
 def is_summary(path: Path) -> bool:

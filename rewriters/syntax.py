@@ -63,6 +63,17 @@ def names_bound_in(root: ast.AST) -> set[str]:
     return {name for name in found if name}
 
 
+def statements_below(statement: ast.stmt) -> list[ast.stmt]:
+    """Return the statements in the blocks of a statement, not those further in."""
+    found: list[ast.stmt] = []
+    for node in ast.iter_child_nodes(statement):
+        if isinstance(node, ast.stmt):
+            found.append(node)
+        elif isinstance(node, ast.ExceptHandler | ast.match_case):
+            found += node.body
+    return found
+
+
 def walk(root: ast.AST) -> Iterator[ast.AST]:
     """Yield a node and all below it, breadth first, without contexts and operators."""
     todo = [root]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters import journal
 from npufix.rewriters.journal import Entry, Kept, Phase, Record, digest, path_of, spelled
+from npufix.rewriters.user_error import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,13 +33,8 @@ _ANYONE_MAY_WRITE = 0o222
 _TRY_AGAIN = "put that right, then run npufix undo --list, which tries again"
 
 
-class WriteError(Exception):
+class WriteError(UserError):
     """Nothing was written: ``message`` says why, ``remedy`` what to do."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)

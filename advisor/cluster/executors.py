@@ -16,6 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
 from npufix.profiling_parsers.progress import nobody_listens
+from npufix.rewriters.user_error import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,13 +25,8 @@ if TYPE_CHECKING:
 _ADDRESS = re.compile(r"((tcp|tls|ws|wss|ucx)://)?[^\s/]+:[0-9]{1,5}")
 
 
-class ExecutorError(Exception):
+class ExecutorError(UserError):
     """Nothing can be run there: ``message`` and ``remedy``."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
 
 
 class LocalExecutor(Executor):

@@ -13,6 +13,7 @@ from npufix.advisor.cluster.jobs import job_of
 from npufix.profiling_parsers.cluster.summary import SummaryError, decoded, encoded
 from npufix.profiling_parsers.progress import advanced
 from npufix.profiling_parsers.reader import read_profile
+from npufix.rewriters.user_error import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,13 +48,8 @@ class Ways:
     """Ranks beyond the one that is diagnosed are read as a whole, to compare them."""
 
 
-class RankError(Exception):
+class RankError(UserError):
     """No dump of the rank that was asked for: ``message`` and ``remedy``."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from npufix.advisor.gate.measuring import examined, measured
 from npufix.advisor.step_rows import step_times
 from npufix.profiling_parsers.profile import DumpError
 from npufix.reports import comparison, report
+from npufix.rewriters.user_error import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,13 +39,8 @@ _KERNEL_FILES = re.compile(r"kernel_details|op_summary|task_time|trace|\.db$|\.j
 """Where these are broken, kernels may be missing."""
 
 
-class InputError(Exception):
+class InputError(UserError):
     """A file that is nothing to compare: ``message`` and ``remedy``."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from npufix.reports.measurement import (
     Measurement,
 )
 from npufix.reports.report import Environment, ReportError, tool
+from npufix.rewriters.user_error import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,13 +42,8 @@ _MOST_BYTES = 64 << 20
 _FACTS = ("chip", "world_size", "cann", "torch", "torch_npu", "profiler_level")
 
 
-class BaselineError(Exception):
+class BaselineError(UserError):
     """A baseline that cannot be read, written or made: ``message`` and ``remedy``."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
 
 
 def merged(

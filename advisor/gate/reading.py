@@ -9,6 +9,7 @@ import msgspec
 
 from npufix.advisor.gate.measuring import Measured, examine, measured
 from npufix.reports.report import ReportError, from_json
+from npufix.rewriters.user_error import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,13 +23,8 @@ _HEAD_BYTES = 4096
 _TOOL = re.compile(rb'"tool"\s*:\s*"npufix ')
 
 
-class RunError(Exception):
+class RunError(UserError):
     """Runs that cannot be used together: ``message`` and ``remedy``."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
 
 
 def read_runs(

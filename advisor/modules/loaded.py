@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from npufix.advisor.running.applying import current
 from npufix.advisor.running.hook import concerns
 from npufix.advisor.running.rewriting import changed_tree, functions
+from npufix.rewriters.syntax import statements_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,17 +99,7 @@ def _definitions(block: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Defi
         elif isinstance(statement, ast.ClassDef):
             yield from _definitions(statement.body, f"{prefix}{statement.name}.")
         else:
-            yield from _definitions(_inside(statement), prefix)
-
-
-def _inside(statement: ast.stmt) -> list[ast.stmt]:
-    found: list[ast.stmt] = []
-    for node in ast.iter_child_nodes(statement):
-        if isinstance(node, ast.stmt):
-            found.append(node)
-        elif isinstance(node, ast.ExceptHandler | ast.match_case):
-            found += node.body
-    return found
+            yield from _definitions(statements_below(statement), prefix)
 
 
 class LoadedFiles:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from npufix.advisor.redacting.copying import copy, learn_from, rows, texts
 from npufix.advisor.redacting.identifying import known_names, redact
 from npufix.advisor.redacting.pseudonyms import Pseudonyms
+from npufix.rewriters.user_error import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,13 +35,8 @@ _OURS = re.compile(r"ASCEND_PROFILER_OUTPUT|mindstudio_profiler_\w+|PROF_\w+|(?:
 """Folders whose names the profiler has chosen."""
 
 
-class RedactError(Exception):
+class RedactError(UserError):
     """Nothing was written: ``message`` says why, ``remedy`` what to do."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
 
 
 @dataclass(slots=True)

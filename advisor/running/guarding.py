@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from npufix.advisor.running import attention
 from npufix.advisor.running.origins import keep_given
 from npufix.advisor.running.questions import NAME, WITHIN_ONE, always_asked, checkable
+from npufix.rewriters.syntax import statements_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -154,18 +155,7 @@ def _inner(block: list[ast.stmt]) -> list[ast.stmt]:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.append(statement)
             continue
-        found += _inner(_below(statement))
-    return found
-
-
-def _below(statement: ast.stmt) -> list[ast.stmt]:
-    """Return the statements in the blocks of a statement."""
-    found: list[ast.stmt] = []
-    for node in ast.iter_child_nodes(statement):
-        if isinstance(node, ast.stmt):
-            found.append(node)
-        elif isinstance(node, ast.ExceptHandler | ast.match_case):
-            found += node.body
+        found += _inner(statements_below(statement))
     return found
 
 
@@ -175,7 +165,7 @@ def _own(block: list[ast.stmt]) -> Iterator[ast.If]:
             continue
         if isinstance(statement, ast.If) and asked_tensor(statement.test) is not None:
             yield statement
-        yield from _own(_below(statement))
+        yield from _own(statements_below(statement))
 
 
 def asked_tensor(test: ast.expr) -> ast.expr | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.user_error import UserError
 from npufix.rewriters.verification import virtual_npu
 from npufix.rewriters.verification.sandbox import environment
 from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
@@ -42,13 +43,8 @@ _BUILT = frozenset({Ground.NPU, Ground.VIRTUAL_NPU, Ground.REFERENCE})
 """The grounds that ``child.begin`` can set up."""
 
 
-class GroundError(Exception):
+class GroundError(UserError):
     """The ground that was asked for is not to be had here."""
-
-    def __init__(self, message: str, remedy: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)
