@@ -77,6 +77,7 @@ def _diagnosis(machine: Machine) -> Diagnosis:
         Part("torch_npu", machine.torch_npu or "not installed"),
         Part("CANN", cann if machine.cann else "not found"),
         Part("NPU", f"{machine.devices} devices" if machine.devices else "none"),
+        Part("walls", _walls()),
         Part("verdicts", str(user_folder())),
         *(Part(name, _installed(name)) for name in (_PACKAGES if is_verbose() else ())),
     ]
@@ -85,6 +86,18 @@ def _diagnosis(machine: Machine) -> Diagnosis:
         for s in standings(machine)
     ]
     return Diagnosis(tool(), parts, grounds, choose(machine).value, _warnings(machine))
+
+
+def _walls() -> str:
+    """Return what keeps code that is verified away from files and processes."""
+    from npufix.rewriters.verification import landlock, system_calls  # noqa: PLC0415 - as above
+
+    has = {"Landlock": bool(landlock.version()), "seccomp": system_calls.is_there()}
+    there = ", ".join(name for name, found in has.items() if found)
+    missing = " and ".join(name for name, found in has.items() if not found)
+    if not missing:
+        return there
+    return f"{there or 'none'}; without {missing}: verify foreign code in a container"
 
 
 def _warnings(machine: Machine) -> list[str]:

@@ -48,5 +48,14 @@ def attempt(call: Callable[[], object], seconds: float) -> Outcome:
         frames = traceback.extract_tb(error.__traceback__)
         where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
         kind = type(error).__name__
-        text = _WHEN.sub("", " ".join(str(error).split()))
+        text = _WHEN.sub("", " ".join(_said(error).split()))
         return Outcome(None, f"{kind}: {text}"[:_LONGEST].rstrip(": "), kind, where)
+
+
+def _said(error: BaseException) -> str:
+    """Return what an exception says: text that can be sent, whatever its own code does."""
+    try:
+        text = str(error)[: 4 * _LONGEST]
+    except BaseException:  # noqa: BLE001 - as above
+        return ""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import stat
 import sys
 import tempfile
 from functools import cache
@@ -56,14 +57,14 @@ class VerdictCache:
             entry = msgspec.json.decode(data, type=_Entry)
         except (OSError, msgspec.DecodeError):  # never written, or damaged
             return None
-        same = all(_digest(Path(path)) == digest for path, digest in entry.files.items())
+        same = all(_digest_of_named(path) == digest for path, digest in entry.files.items())
         return entry.verdict if same else None
 
     def put(self, job: Job, ground: Ground, answer: Answer, chip: str = "") -> None:
         """Keep a verdict for later runs; that it cannot be kept is no error."""
         if not answer.lasting:
             return
-        entry = _Entry(answer.verdict, {path: _digest(Path(path)) for path in answer.files})
+        entry = _Entry(answer.verdict, {path: _digest_of_named(path) for path in answer.files})
         path = self._path(job, ground, chip)
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -79,10 +80,21 @@ class VerdictCache:
         return self.folder / f"{hashlib.sha256(b'|'.join(parts)).hexdigest()}.json"
 
 
+def _digest_of_named(name: str) -> str:
+    """Return the digest of a file that a process has named which ran the user's code.
+
+    It may be a pipe, or one of the files of the system that have no end.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        path = Path(os.path.realpath(name))
+        found = path.stat()
+        if stat.S_ISREG(found.st_mode) and path.suffix == ".py" and found.st_size <= _MOST_BYTES:
+            return _digest(path)
+    return ""
+
+
 def _digest(path: Path) -> str:
     try:
-        if not path.is_file():  # named by a process that ran the user's code: it may be a pipe
-            return ""
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return ""

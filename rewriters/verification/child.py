@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from npufix.rewriters.verification.grounds import Ground
+from npufix.rewriters.verification.guard import guard_side_effects
 from npufix.rewriters.verification.messages import Greeting, Question, Reply, Start
 from npufix.rewriters.verification.sandbox import (
-    guard_side_effects,
     limit_resources,
     separate_streams,
 )
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError, virtual_npu
 from npufix.rewriters.verification.virtual_npu.chips import family
+from npufix.rewriters.verification.written import remove
 
 if TYPE_CHECKING:
     from npufix.rewriters.verification.job import Answer
@@ -27,6 +29,13 @@ def main(text: str) -> None:
     """Serve one answer per line until the parent closes the pipe."""
     start = msgspec.json.decode(text, type=Start)
     reading, writing = separate_streams()
+    home = Path.cwd()
+    with suppress(BrokenPipeError):  # the parent was ended: nobody else tidies up
+        _answer(start, reading, writing)
+    remove(home)
+
+
+def _answer(start: Start, reading: int, writing: int) -> None:
     try:
         begin(start)
         import torch  # noqa: PLC0415 — the streams must be safe before a library can print

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import sys
 import tempfile
@@ -21,25 +20,26 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.rewriters.child_processes import end_with_parent
 from npufix.rewriters.verification import landlock
+from npufix.rewriters.verification.guard import guard_side_effects
 from npufix.rewriters.verification.job import Answer  # noqa: TC001 - msgspec reads it
 from npufix.rewriters.verification.messages import Question, Reply, Start
 from npufix.rewriters.verification.preloading import Preloader, newly_imported
 from npufix.rewriters.verification.sandbox import (
-    fills,
-    guard_side_effects,
     limit_resources,
     source_folders,
 )
 from npufix.rewriters.verification.system_calls import (
-    end_with_parent,
+    give_up_privileges,
     give_up_processes_and_network,
 )
+from npufix.rewriters.verification.written import remove, takes_too_much
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 16 << 20
 """Of an answer; more is not one."""
 _DYING_S = 0.5
 """Between closing the pipe and ending, for a process that ends."""
@@ -100,6 +100,7 @@ class Forking:
     ) -> None:
         """``verify`` runs in the processes of the jobs."""
         self._reading, self._writing = reading, writing
+        self._in_use = start.in_use
         self._memory = start.memory_bytes
         self._more = (Path(start.stubs),) if start.stubs else ()
         self._verify = verify
@@ -126,8 +127,7 @@ class Forking:
         for pipe, _ in self._poll.poll(left):
             if pipe == self._reading:
                 data = os.read(pipe, 1 << 16)
-                if not data:  # the parent is gone: nobody else tidies up
-                    shutil.rmtree(Path.cwd(), ignore_errors=True)
+                if not data:  # the parent is gone
                     return False
                 *lines, self._buffer = (self._buffer + data).split(b"\n")
                 for line in lines:
@@ -142,33 +142,36 @@ class Forking:
         return True
 
     def _look_at_folders(self) -> None:
-        """End what fills the disk; the largest size of one file does not bound their number."""
+        """End what fills the disk or the machine: limits of the system do not bound their sum."""
         if time.monotonic() < self._looked + _LOOK_MS / 1000:
             return
         self._looked = time.monotonic()
         for one in list(self._running.values()):
-            if fills(one.folder):
+            if excess := takes_too_much(one.process, one.folder):
                 self._end(one)
-                self._reply(one, "the code wrote files without end")
+                self._reply(one, excess)
 
     def _start(self, question: Question) -> None:
         folder = Path(tempfile.mkdtemp(prefix="job-"))
         pipe, writing = os.pipe()
         token = os.urandom(_TOKEN_BYTES)
+        parent = os.getpid()
         process = os.fork()
         if not process:
-            for other in (self._reading, self._writing, pipe, *self._running):
+            for other in (self._in_use, self._reading, self._writing, pipe, *self._running):
                 os.close(other)
-            self._work(question, folder, writing, token)
+            self._work(question, folder, writing, token, parent)
         os.close(writing)
         deadline = time.monotonic() + question.timeout_s
         self._running[pipe] = _Running(question, process, pipe, token, folder, deadline)
         self._poll.register(pipe, select.POLLIN)
 
-    def _work(self, question: Question, folder: Path, writing: int, token: bytes) -> None:
+    def _work(
+        self, question: Question, folder: Path, writing: int, token: bytes, parent: int
+    ) -> None:
         """Do the job, in its own process; does not return."""
         try:
-            end_with_parent()
+            end_with_parent(parent)
             os.setsid()
             errors = os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.dup2(errors, 2)
@@ -180,9 +183,12 @@ class Forking:
             os.chdir(home)
             os.environ.update(HOME=str(home), TMPDIR=str(home))
             tempfile.tempdir = None
+            with contextlib.suppress(OSError):  # when memory runs out, this is what goes
+                Path("/proc/self/oom_score_adj").write_text("1000")
             before = set(sys.modules)
             limit_resources(self._memory)
             guard_side_effects(str(home))
+            give_up_privileges()
             landlock.confine(home, source_folders(question.job), self._more)
             give_up_processes_and_network()
             told = _Told(self._verify(question), ())
@@ -228,7 +234,7 @@ class Forking:
         return f"the code ended its process with exit code {code}{one.last_words()}"
 
     def _reply(self, one: _Running, lost: str) -> None:
-        shutil.rmtree(one.folder, ignore_errors=True)
+        remove(one.folder)
         told = one.told
         if told is None:
             self._send(Reply(one.question.number, lost=lost))

@@ -2,7 +2,7 @@
 
 Linux 5.13 and later let a process give up the rest of the file system for good (Landlock), without
 any rights. What calls the system nevertheless, from whatever language, gets an error. On an older
-system only what Python itself is asked to write is refused (``sandbox.Guard``).
+system only what Python itself is asked to write is refused (``guard.Guard``).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ _VERSION = 1
 _BENEATH = 1
 _NO_NEW_PRIVILEGES = 38
 _EXECUTE, _WRITE, _READ, _LIST = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_DEVICES_MADE = 1 << 6 | 1 << 11
+"""Nobody makes devices."""
 _TRUNCATE, _IOCTL = 1 << 14, 1 << 15
 _OF_FILES = _EXECUTE | _WRITE | _READ | _TRUNCATE | _IOCTL
 _SINCE = {1: 13, 2: 14, 3: 15, 5: 16}
@@ -79,7 +81,7 @@ def confine(home: Path, sources: Iterable[Path], more: Iterable[Path] = ()) -> b
             os.close(handle)
 
     reading = _READ | _LIST
-    allow(home, handled)
+    allow(home, handled & ~_DEVICES_MADE)
     for place in map(str, (*_SYSTEM, *_installed(), *more)):
         allow(place, reading)
     for name in _DEVICES:

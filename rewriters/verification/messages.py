@@ -21,6 +21,8 @@ class Start(msgspec.Struct, frozen=True):
     """How many jobs it may run at the same time."""
     forks: bool = False
     """Whether each of them has a process of its own."""
+    in_use: int = -1
+    """The open file that tells others that the folder of the child is in use."""
 
 
 class Greeting(msgspec.Struct, frozen=True):

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _NO_TORCH = "torch is not installed; pip install npufix[verify]"
 _MEMORY = 4 << 30
+_LONGEST = 8192
+"""Of a text in a verdict, in characters."""
+_MOST_MEASURES = 1000
 _TIMEOUT_S, _ON_DEVICE_S = 60.0, 300.0
 
 
@@ -116,9 +119,27 @@ def _verdict(job: Job, reply: Reply, settings: Settings) -> Verdict:
     if reply.answer is None:
         # What ends a process on a device may be the device's doing, or its slowness.
         return _unverified(job, reply.lost, limit=settings.ground is not Ground.REFERENCE)
+    answer = replace(reply.answer, verdict=_bounded(reply.answer.verdict))
     if settings.cache is not None:
-        settings.cache.put(job, settings.ground, reply.answer, settings.kind)
-    return reply.answer.verdict
+        settings.cache.put(job, settings.ground, answer, settings.kind)
+    return answer.verdict
+
+
+def _bounded(verdict: Verdict) -> Verdict:
+    """Return a verdict that can be shown, whatever the code that runs beside the verifier says."""
+    return replace(
+        verdict,
+        ground=_cut(verdict.ground),
+        scope=_cut(verdict.scope),
+        reason=_cut(verdict.reason),
+        counterexample=_cut(verdict.counterexample),
+        on=_cut(verdict.on),
+        measures=verdict.measures[:_MOST_MEASURES],
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 def _ask_elsewhere(

@@ -7,11 +7,12 @@ import importlib.util
 import os
 import sys
 import sysconfig
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.attempt import attempt
-from npufix.rewriters.verification.sandbox import Guard
+from npufix.rewriters.verification.guard import Guard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,8 +70,14 @@ class Preloader:
         self._guard = Guard()
 
     def take(self, names: Iterable[str]) -> None:
-        """Import modules, within what the code of a job may do."""
+        """Import modules, within what the code of a job may do, and not for long.
+
+        The process of a job may name what it has not imported: no program is run that way.
+        """
+        until = time.monotonic() + _SECONDS
         for name in names:
+            if "__main__" in name or time.monotonic() > until:
+                continue
             if name not in self._tried and name not in sys.modules and is_installed(name):
                 self._tried.add(name)
                 with self._guard:

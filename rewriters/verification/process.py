@@ -17,10 +17,12 @@ import msgspec
 from npufix.rewriters.verification.forking import ended_by_signal
 from npufix.rewriters.verification.grounds import Ground, environment_of
 from npufix.rewriters.verification.messages import Greeting, Question, Reply, Start
+from npufix.rewriters.verification.written import in_use, remove, remove_left_behind
 
 if TYPE_CHECKING:
     from npufix.rewriters.verification.job import Job
 
+_PREFIX = "npufix-verify-"
 _CHILD = "npufix.rewriters.verification.child"
 # Importing torch from a cold disk or a network file system.
 _START_S = 120.0
@@ -46,19 +48,23 @@ class Child:
         """Its jobs, and when each must be done."""
         self.ready = False
         self._deadline = time.monotonic() + _START_S
+        remove_left_behind(_PREFIX)
         # The child removes it as well, should we be ended first.
-        self._home = tempfile.TemporaryDirectory("", "npufix-verify-", ignore_cleanup_errors=True)
+        self._home = tempfile.TemporaryDirectory("", _PREFIX, ignore_cleanup_errors=True)
         home = self._home.name
+        self._in_use = in_use(home)
+        told = msgspec.structs.replace(start, in_use=self._in_use)
         self._errors = Path(home, "stderr")
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(  # noqa: S603 — our own module, no shell
-                [sys.executable, "-m", _CHILD, msgspec.json.encode(start).decode()],
+                [sys.executable, "-m", _CHILD, msgspec.json.encode(told).decode()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd=home,
                 env=environment_of(Ground(start.ground), os.environ, home),
                 start_new_session=True,
+                pass_fds=[self._in_use],
             )
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None  # noqa: S101, PT018 — opened as pipes above
@@ -131,11 +137,15 @@ class Child:
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):  # unsent bytes for one that is gone
                     pipe.close()
+        remove(self._home.name)
+        os.close(self._in_use)
         self._home.cleanup()
 
     def _death(self) -> str:
         code = self._process.wait()
-        said = self._errors.read_text(errors="replace").strip().splitlines()
+        said: list[str] = []
+        with contextlib.suppress(FileNotFoundError):  # the child has tidied up
+            said = self._errors.read_text(errors="replace").strip().splitlines()
         last = f": {said[-1][:300]}" if said else ""
         if code < 0:
             return ended_by_signal(-code) + last

@@ -1,4 +1,4 @@
-"""The walls around the user's code: environment, limits, files, network."""
+"""The walls around the user's code: environment, streams, limits, time."""
 
 from __future__ import annotations
 
@@ -43,29 +43,8 @@ _WAITING = 2.0
 """How much longer than its time to compute code may take, waiting included."""
 _FILE_BYTES = 256 << 20
 """The largest file that code may write."""
-_MOST_WRITTEN = 1 << 30
-_MOST_FILES = 100_000
-"""What it may write in all."""
+_MOST_OPEN = 4096
 _MORE_THREADS = 512
-_WRITING = ("w", "a", "x", "+")
-_REFUSED = frozenset(
-    {
-        "os.exec",
-        "os.fork",
-        "os.forkpty",
-        "os.kill",
-        "os.killpg",
-        "os.posix_spawn",
-        "os.spawn",
-        "os.system",
-        "socket.bind",
-        "socket.connect",
-        "socket.getaddrinfo",
-        "socket.sendto",
-        "subprocess.Popen",
-    }
-)
-_PATHS = frozenset({"os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.truncate", "os.chmod"})
 
 
 class ExpiredError(BaseException):
@@ -107,6 +86,7 @@ def limit_resources(allowed: int) -> None:
         "RLIMIT_AS": mapped + allowed,
         "RLIMIT_DATA": mapped + allowed,
         "RLIMIT_FSIZE": _FILE_BYTES,
+        "RLIMIT_NOFILE": _MOST_OPEN,
     }
     for name, wanted in limits.items():
         kind = getattr(resource, name, None)
@@ -127,84 +107,12 @@ def _threads_of_user() -> int:
     return found
 
 
-def fills(folder: Path) -> bool:
-    """Tell whether there is more below a folder than code that is verified has to write."""
-    size = entries = 0
-    left = [str(folder)]
-    while left:
-        with suppress(OSError), os.scandir(left.pop()) as found:
-            for entry in found:
-                entries += 1
-                if entry.is_dir(follow_symlinks=False):
-                    left.append(entry.path)
-                else:
-                    size += entry.stat(follow_symlinks=False).st_blocks * 512
-                if entries > _MOST_FILES or size > _MOST_WRITTEN:
-                    return True
-    return False
-
-
 def source_folders(job: Job) -> list[Path]:
     """Return the folders that the code of a job is imported from."""
     from npufix.rewriters.verification.load import package_of  # noqa: PLC0415 — imports this file
 
     given = {entry for entry in sys.path if entry and not entry.startswith(sys.prefix)}
     return [Path(job.root), package_of(Path(job.path))[1], *map(Path, sorted(given))]
-
-
-class Guard:
-    """Refuses network, processes, and files written outside a folder, in its block.
-
-    The verifier calls functions with arguments it made up; a ``save(path)`` among what they
-    call must not touch the user's disk. This stops accidents, not an attacker.
-    """
-
-    def __init__(self, home: str = "", *, processes: bool = False) -> None:
-        """``home`` is the folder to write to, empty: the current one.
-
-        ``processes``: they may be started, because the compiler of CANN is one.
-        """
-        self._refused = frozenset(e for e in _REFUSED if not (processes and _is_process(e)))
-        self._allowed = (os.path.realpath(home or Path.cwd()), "/dev/", "/proc/self/")
-        self._active = False
-        sys.addaudithook(self._hook)  # for good: there is no way to take it away
-
-    def __enter__(self) -> None:
-        """Refuse from here on."""
-        self._active = True
-
-    def __exit__(self, *_: object) -> None:
-        """Refuse nothing any more."""
-        self._active = False
-
-    def _is_inside(self, path: object) -> bool:
-        if not isinstance(path, str | bytes | os.PathLike):
-            return True  # a file descriptor that was opened under the same rule
-        return os.path.realpath(os.fsdecode(path)).startswith(self._allowed)
-
-    def _hook(self, event: str, arguments: tuple[object, ...]) -> None:
-        if not self._active:
-            return
-        if event in self._refused:
-            raise PermissionError(f"{event} is not allowed during verification")
-        if event == "open":
-            path, mode, flags = arguments
-            writing = (isinstance(mode, str) and any(m in mode for m in _WRITING)) or (
-                mode is None and isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
-            )
-            if writing and not self._is_inside(path):
-                raise PermissionError(f"writing {path!r} is not allowed during verification")
-        elif event in _PATHS and not self._is_inside(arguments[0]):
-            raise PermissionError(f"{event} of {arguments[0]!r} is not allowed")
-
-
-def guard_side_effects(home: str, *, processes: bool = False) -> None:
-    """Refuse them to this process from here on."""
-    Guard(home, processes=processes).__enter__()
-
-
-def _is_process(event: str) -> bool:
-    return event.startswith(("os.exec", "os.fork", "os.posix_spawn", "os.spawn", "subprocess."))
 
 
 @contextmanager
