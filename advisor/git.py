@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _NO_GIT = "give a diff with --patch, or the original file with --against"
 _GIT_S = 120.0
+_FILTERS = r"^filter\..*\.(clean|smudge|process|required)$"
+"""Settings that name programs which files go through."""
 
 
 def repositories(folder: Path) -> Iterator[Path]:
@@ -68,12 +70,34 @@ def git(top: Path, *words: str) -> bytes:
 
 
 def _run_git(folder: Path, words: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-    # Its messages are read: in English.
+    filters = b""
+    if words[0] == "diff":  # which puts the files through them
+        asking = ("config", "-z", "--name-only", "--get-regexp", _FILTERS)
+        filters = _run(folder, asking, _environment(b"")).stdout
+    return _run(folder, words, _environment(filters))
+
+
+def _run(
+    folder: Path, words: Sequence[str], env: dict[str, str]
+) -> subprocess.CompletedProcess[bytes]:
     command = ["git", "-C", str(folder), *words]
-    env = {**os.environ, "LC_ALL": "C", "LANGUAGE": ""}
     try:
         return subprocess.run(  # noqa: S603 - git itself
             command, capture_output=True, check=False, timeout=_GIT_S, env=env
         )
     except subprocess.TimeoutExpired as error:
         raise DiffError(f"git {words[0]} takes longer than {_GIT_S:g} s", _NO_GIT) from error
+
+
+def _environment(filters: bytes) -> dict[str, str]:
+    """Return one in which git runs no program that a repository names, and fetches nothing."""
+    names = [os.fsdecode(name) for name in filters.split(b"\0") if name]
+    settings = {"core.fsmonitor": "false", **dict.fromkeys(names, "")}
+    given = {
+        f"GIT_CONFIG_{part}_{at}": text
+        for at, one in enumerate(settings.items())
+        for part, text in zip(("KEY", "VALUE"), one, strict=True)
+    }
+    # Its messages are read: in English.
+    fixed = {"LC_ALL": "C", "LANGUAGE": "", "GIT_ALLOW_PROTOCOL": "none", "GIT_OPTIONAL_LOCKS": "0"}
+    return {**os.environ, **fixed, **given, "GIT_CONFIG_COUNT": str(len(settings))}

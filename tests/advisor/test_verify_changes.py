@@ -222,3 +222,17 @@ def test_a_folder_of_no_repository(tmp_path: Path) -> None:
     with pytest.raises(DiffError) as error:
         from_git([tmp_path], "HEAD")
     assert "no git repository" in error.value.message
+
+
+@with_git
+def test_no_program_runs_that_a_repository_names(git: Git, tmp_path: Path) -> None:
+    named = tmp_path / ".git" / "program"
+    named.write_text(f"#!/bin/sh\ntouch '{tmp_path}/it-ran'\ncat\n")
+    named.chmod(0o755)
+    (tmp_path / ".git" / "info" / "attributes").write_text("*.py filter=a=b diff=c\n")
+    git("mv", "src/model.py", "src/renamed.py")
+    (tmp_path / "src" / "renamed.py").write_text(AFTER)
+    for setting in ("core.fsmonitor", "filter.a=b.clean", "diff.c.textconv", "diff.external"):
+        git("config", setting, str(named))
+    assert texts(from_git([tmp_path], "HEAD")) == [("src/renamed.py", BEFORE, AFTER)]
+    assert not (tmp_path / "it-ran").exists()
