@@ -32,11 +32,12 @@ def command(path: Path, output: Path) -> int:
     shapes and operators stay: the copy is diagnosed with the same numbers.
     """
     from npufix.advisor.redacting.dump import redact_path  # noqa: PLC0415 - not needed for --help
+    from npufix.reports.wording import counted  # noqa: PLC0415 - same
 
     done = redact_path(path, output)
     if is_quiet():
         return 0
-    say(f"Wrote {output}: {done.files} files", err=False)
+    say(f"Wrote {output}: {counted(done.files, 'file')}", err=False)
     for kind, count in sorted(done.counts.items()):
         say(f"  replaced {count} x {kind}", err=False)
     for name in done.left_out[:_SHOWN]:

@@ -7,7 +7,7 @@ import re
 import sqlite3
 from typing import IO, TYPE_CHECKING
 
-from npufix.advisor.redacting.identifying import learn, redact
+from npufix.advisor.redacting.identifying import kind_of, learn, redact
 from npufix.profiling_parsers.database.file import open_file, quoted
 from npufix.profiling_parsers.trace.unpacked import UnpackedFile
 
@@ -70,6 +70,11 @@ def learn_from(path: Path, names: Pseudonyms) -> None:
         if "HOST_INFO" in opened.tables and "hostname" in opened.tables["HOST_INFO"].columns:
             for (name,) in opened.connection.execute("SELECT hostName FROM HOST_INFO"):
                 names.learn("host", str(name))
+        for name, table in opened.tables.items():
+            if list(table.columns) == _NAMED:
+                for key, value in opened.connection.execute(f"SELECT * FROM {quoted(name)}"):  # noqa: S608 - quoted
+                    if (kind := kind_of(str(key))) not in {"", "secret"}:
+                        names.learn(kind, str(value))
     finally:
         opened.close()
 
@@ -113,28 +118,39 @@ def _copy_table(
     for _, column, kind, _, _, key in described:
         plain = kind if re.fullmatch(r"[\w ()]*", str(kind)) else ""
         own = key and len(keys) == 1 and str(kind).upper() == "INTEGER"
-        columns.append(f"{quoted(column)} {plain}{' PRIMARY KEY' if own else ''}")
-    target.execute(f"CREATE TABLE {quoted(name)} ({', '.join(columns)})")
+        shown = redact(str(column), names)
+        columns.append(f"{quoted(shown)} {plain}{' PRIMARY KEY' if own else ''}")
+    made = redact(name, names)
+    target.execute(f"CREATE TABLE {quoted(made)} ({', '.join(columns)})")
     listed = ", ".join(quoted(column[1]) for column in described)
     found = source.execute(f"SELECT {listed} FROM {quoted(name)}")  # noqa: S608 - quoted
     marks = ", ".join("?" * len(described))
-    host = {i for i, column in enumerate(described) if str(column[1]).lower() in _HOST_COLUMNS}
+    names_of = [str(column[1]).lower() for column in described]
+    kinds = ["host" if column in _HOST_COLUMNS else "" for column in names_of]
     while some := found.fetchmany(_ROWS):
+        shown_rows = [
+            [_value(v, names, kind) for v, kind in zip(row, kinds, strict=True)]
+            if names_of != _NAMED
+            else [_value(row[0], names, ""), _value(row[1], names, kind_of(str(row[0])))]
+            for row in some
+        ]
         target.executemany(
-            f"INSERT INTO {quoted(name)} VALUES ({marks})",  # noqa: S608 - quoted
-            [tuple(_value(v, names, i in host) for i, v in enumerate(row)) for row in some],
+            f"INSERT INTO {quoted(made)} VALUES ({marks})",  # noqa: S608 - quoted
+            shown_rows,
         )
 
 
 _HOST_COLUMNS = {"hostname", "hostuid"}
+_NAMED = ["name", "value"]
+"""The columns of a table that says of each row what it is."""
 
 
-def _value(value: object, names: Pseudonyms, is_host: bool) -> object:  # noqa: FBT001 - of a column
+def _value(value: object, names: Pseudonyms, kind: str) -> object:
     if isinstance(value, bytes):  # nothing of a diagnosis stands in one
         return None
-    if isinstance(value, str):
-        if is_host and value:
-            names.count("host")
-            return names.of("host", value)
-        return redact(value, names)
-    return value
+    if not isinstance(value, str):
+        return value
+    if kind and value:
+        names.count(kind)
+        return names.of(kind, value)
+    return redact(value, names)

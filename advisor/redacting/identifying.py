@@ -13,27 +13,39 @@ if TYPE_CHECKING:
 
     from npufix.advisor.redacting.pseudonyms import Pseudonyms
 
-_PART = r"(?:[^\s\"'<>|:;,()\[\]{}\\/*?=&#%]|\\u[0-9a-fA-F]{4})+"
-_SLASH = r"\\{0,2}/"
-_FRAME = re.compile(r"(?:(?<=[\"\n;])|(?<=\\n)|\A)\s*(/[^\"\n;()]{2,4096})(?=\(\d+\):)")
+_PART = (
+    r"(?:[^\s\"'<>|:;,()\[\]{}\\/*?=&#%]"
+    r"|\\u(?!002[fF])[0-9a-fA-F]{4}|%(?!2[fF])[0-9A-Fa-f]{2})+"
+)
+_SLASH = r"(?:\\{0,2}/|\\u002[fF]|%2[fF]|&\#x2[fF];|&\#47;)"
+"""As it is, and as JSON, addresses and HTML may write it."""
+_ENCODED_SLASH = re.compile(r"\\u002[fF]|%2[fF]|&#x2[fF];|&#47;")
+_FRAME = re.compile(r"(?:(?<=[\"\n;])|(?<=\\n)|\A)[^\S\n]*(/[^\"\n;()]{2,4096})(?=\(\d+\):)")
 """A path of a call stack, which may hold blanks: up to its line."""
-_POSIX = re.compile(rf"(?<![\w.~%/\\-])~?(?:{_SLASH}{_PART}){{2,}}/?")
+_POSIX = re.compile(
+    rf"(?:\bfile:{_SLASH}(?={_SLASH})|(?<![\w.~%/\\:-])/(?=/)|(?<![\w.~%/\\-]))"
+    rf"(?:~[\w.-]*)?(?:{_SLASH}{{1,4}}{_PART}){{2,}}/?"
+)
 _WINDOWS = re.compile(rf"(?<![A-Za-z])[A-Za-z]:(?:[\\/]{{1,4}}{_PART})+")
+_SHARE = re.compile(rf"(?<![\w\\:])(?:\\\\){{1,2}}\w[\w.$-]*(?:\\{{1,2}}{_PART})+")
+"""Of Windows: ``\\\\server\\share``."""
 _RELATIVE = re.compile(r"(?<![\w./\\-])(?:[\w.-]+/)+[\w.-]+\.py\b")
-_URL = re.compile(r"\b([a-z][a-z0-9+.-]{1,9}://)([^\s\"'<>/\\]+)([^\s\"'<>]*)", re.IGNORECASE)
+_URL = re.compile(
+    r"\b(?!file:)([a-z][a-z0-9+.-]{1,9}://)([^\s\"'<>/\\]+)([^\s\"'<>]*)", re.IGNORECASE
+)
 _PUBLIC = re.compile(
     r"(?:.*\.)?(?:w3\.org|github\.com|hiascend\.com|huaweicloud\.com|pytorch\.org|python\.org"
     r"|gitee\.com|perfetto\.dev|oasis-open\.org|schemastore\.org|json-schema\.org)",
     re.IGNORECASE,
 )
 _OCTET = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
-_IP4 = re.compile(rf"(?<![\w.])(?:{_OCTET}\.){{3}}{_OCTET}(?![\w.]*\.?\d)")
+_IP4 = re.compile(rf"(?<![A-Za-z0-9.])(?:{_OCTET}\.){{3}}{_OCTET}(?![A-Za-z0-9]|\.\d)")
 _VERSION = re.compile(
     r"(?:version|release|torch|cann|driver|firmware)[\w\"' :=-]*\Z", re.IGNORECASE
 )
 _IP6 = re.compile(
     r"(?<![\w:.])(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}"
-    r"|(?=(?:[0-9a-f]*:){4}|fe80:)[0-9a-f]{1,4}(?::[0-9a-f]{1,4}){0,5}::(?:[0-9a-f]{1,4}:?){0,6})(?![\w:])",
+    r"|(?=(?:[0-9a-f]*:){4}|(?:fe80|f[cd][0-9a-f]{2}|[23][0-9a-f]{3}):)[0-9a-f]{1,4}(?::[0-9a-f]{1,4}){0,5}::(?:[0-9a-f]{1,4}:?){0,6})(?![\w:])",
     re.IGNORECASE,
 )
 _MAC = re.compile(
@@ -41,7 +53,30 @@ _MAC = re.compile(
     re.IGNORECASE,
 )
 _UUID = re.compile(r"(?<!\w)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?!\w)", re.IGNORECASE)
-_EMAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+_EMAIL = re.compile(
+    r"(?<![\w.+-])[\w.+-]+(?:@|%40|\\u0040)[\w-]+(?:\.[\w-]+)+(?::(?!\d+\b)[\w./~-]+)?",
+    re.IGNORECASE,
+)
+"""Also ``git@host:folder/repository``."""
+_ASSIGNED = re.compile(
+    r"(?<![\w-])((?:(?:host_?name|(?:user|login|log|worker|node|pod|job)_?name|user|master_addr)="
+    r"|--(?:master[_-]addr|host(?:name)?|user)[ =]))([^\s\"'<>\\,;&=(){}\[\]]{1,200})",
+    re.IGNORECASE,
+)
+"""In a command line, or an environment that was printed."""
+_MACHINE = re.compile(
+    r"\bip-\d{1,3}(?:-\d{1,3}){3}\b(?:\.[\w-]+)*"
+    r"|(?<![\w.-])[\w-]+(?:\.[\w-]+)*\.(?:svc\.cluster\.local|compute\.internal|localdomain|lan)\b",
+    re.IGNORECASE,
+)
+_TOKEN = re.compile(
+    r"\b(?:gh[pousr]_\w{20,}|hf_\w{10,}|A[KS]IA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]+\.[\w-]+)\b"
+)
+_SECRET = re.compile(
+    r"(\\{0,2}\"\w*(?:token|secret|passw(?:or)?d|credentials?|api_?key|access_?key)\\{0,2}\""
+    r"\s*:\s*)(\\{0,2}\")([^\"\\]{1,4096})",
+    re.IGNORECASE,
+)
 _KEYED = re.compile(
     r"(\\{0,2}\"(?:host_?name|host_?uid|worker_?name|user_?name|user|login|logname"
     r"|[\w]*job_?(?:id|name)|container_?(?:id|name)|pod_?(?:id|name|ip)|master_addr|node_?name"
@@ -50,7 +85,7 @@ _KEYED = re.compile(
 )
 _PLACE = re.compile(r"(\"(?:source|dump|root|folder)\"\s*:\s*\")([^\"\\]*/[^\"\\]*)(?=\")")
 """Folders in a report, which may be relative."""
-_HOME = re.compile(rf"(?:home|Users){_SLASH[:-1]}[\\/]+({_PART})")
+_HOME = re.compile(rf"(?:home|Users)(?:{_SLASH}|\\{{1,2}})+({_PART})")
 _KEPT_FROM = re.compile(r"(?:site-packages|dist-packages|lib/python[\d.]+)(?:/|$)")
 
 
@@ -62,6 +97,17 @@ def learn(text: str, names: Pseudonyms) -> None:
         key = found[1].lower()
         if "uid" not in key and not found[3].isdigit() and not _IP4.fullmatch(found[3]):
             names.learn(_kind(key), found[3])
+    for found in _ASSIGNED.finditer(text):
+        if not _IP4.fullmatch(found[2]):
+            names.learn(_kind(found[1].lower()), found[2])
+
+
+def kind_of(key: str) -> str:
+    """Return what the value of a key says, "" if it is nobody's: of a table of names and values."""
+    shown = f'"{key}": "'
+    if _KEYED.match(f"{shown}x"):
+        return _kind(key.lower())
+    return "secret" if _SECRET.match(f"{shown}x") else ""
 
 
 def _kind(key: str) -> str:
@@ -83,13 +129,17 @@ def redact(text: str, names: Pseudonyms) -> str:
         return replaced
 
     text = _KEYED.sub(counted("id", lambda m: _keyed(m, names)), text)
+    text = _SECRET.sub(counted("secret", lambda m: m[1] + m[2] + names.of("secret", m[3])), text)
+    text = _TOKEN.sub(counted("secret", lambda m: names.of("secret", m[0])), text)
+    text = _ASSIGNED.sub(counted("id", lambda m: _assigned(m, names)), text)
     text = _PLACE.sub(counted("path", lambda m: m[1] + path(m[2], names)), text)
     text = _URL.sub(counted("address", lambda m: _url(m, names)), text)
     text = _EMAIL.sub(counted("mail address", lambda m: names.of("mail", m[0])), text)
     text = _FRAME.sub(counted("path", lambda m: m[0].replace(m[1], path(m[1], names))), text)
-    for pattern in (_WINDOWS, _POSIX):
+    for pattern in (_WINDOWS, _SHARE, _POSIX):
         text = pattern.sub(counted("path", lambda m: path(m[0], names)), text)
     text = _RELATIVE.sub(counted("path", lambda m: _relative(m[0], names)), text)
+    text = _MACHINE.sub(counted("host", lambda m: names.of("host", m[0])), text)
     text = _UUID.sub(counted("UUID", lambda m: _uuid(m[0], names)), text)
     text = _MAC.sub(counted("MAC address", lambda m: _mac(m, names)), text)
     text = _IP6.sub(counted("IP address", lambda m: _ip6(m[0], names)), text)
@@ -119,6 +169,7 @@ def path(text: str, names: Pseudonyms) -> str:
     """Return a path whose folders have pseudonyms; from ``site-packages`` on it stays."""
     if text.lstrip("~").replace("\\/", "/").startswith(("/redacted/", "/proc/", "/dev/", "/sys/")):
         return text
+    text = _ENCODED_SLASH.sub("/", text).removeprefix("file:")
     whole = text.replace("\\\\/", "/").replace("\\/", "/").replace("\\\\", "/").replace("\\", "/")
     if "\\u" in text:
         whole = re.sub(r"/u(?=[0-9a-fA-F]{4})", r"\\u", whole)
@@ -149,6 +200,13 @@ def _keyed(found: re.Match[str], names: Pseudonyms) -> str:
         return found[0]
     known = names.names.get(value.strip().lower())
     return f"{key}{quote}{names.of(known or 'id', value.strip())}"
+
+
+def _assigned(found: re.Match[str], names: Pseudonyms) -> str:
+    value = found[2]
+    if _IP4.match(value) or value.startswith(("$", "%")):
+        return found[0]
+    return found[1] + names.of(names.names.get(value.lower()) or "id", value)
 
 
 def _url(found: re.Match[str], names: Pseudonyms) -> str:
