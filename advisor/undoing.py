@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters import journal
-from npufix.rewriters.journal import Kept, Phase, path_of
+from npufix.rewriters.durable import content, digest
+from npufix.rewriters.journal import DamagedError, Kept, Phase, path_of
 from npufix.rewriters.patch import FileChange
 from npufix.rewriters.user_error import UserError
 from npufix.rewriters.writing import WriteError, write
@@ -25,10 +26,12 @@ class UndoError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A write of the past, and whether it was undone."""
+    """A write of the past, and what has become of it."""
 
     kept: Kept
     undone: bool
+    interrupted: bool = False
+    """It was cut short, and cannot be put right as its folder is not here."""
 
     @property
     def root(self) -> Path:
@@ -52,13 +55,15 @@ def past(source: Path | None) -> list[Past]:
 
     With ``source``, those into that folder, and into folders and files below it.
     """
-    done = [kept for kept in journal.writes() if kept.phase is Phase.DONE]
+    known = journal.writes()
+    done = [kept for kept in known if kept.phase is Phase.DONE]
     undone = {kept.record.undoes for kept in done}
     top = None if source is None else source.resolve()
     return [
-        Past(kept, kept.name in undone)
-        for kept in done
-        if not kept.record.undoes and (top is None or _concerns(kept, top))
+        Past(kept, kept.name in undone, interrupted=kept not in done)
+        for kept in known
+        if (not kept.record.undoes if kept in done else not kept.is_at_hand())
+        and (top is None or _concerns(kept, top))
     ]
 
 
@@ -75,12 +80,19 @@ def undo(source: Path | None) -> tuple[Past, list[str]]:
         WriteError: they cannot be written.
 
     """
-    last = next((one for one in past(source) if not one.undone), None)
+    # Those that were interrupted have not come to their end.
+    last = next((one for one in past(source) if not one.undone and not one.interrupted), None)
     if last is None:
         where = "" if source is None else f" into {source}"
         raise UndoError(f"no change{where} to undo", "npufix undo --list shows those there were")
+    if not last.root.is_dir():
+        raise UndoError(
+            f"{last.root} is not there any more; nothing was put back",
+            f"the originals are in {last.kept.folder}, in this order: {_some(last.files)};"
+            " --source chooses another folder",
+        )
     changes = [
-        FileChange(path, name, _present(path), last.kept.original(number))
+        FileChange(path, name, _present(path), _original(last, number))
         for number, (entry, name) in enumerate(
             zip(last.kept.record.entries, last.files, strict=True)
         )
@@ -89,7 +101,7 @@ def undo(source: Path | None) -> tuple[Past, list[str]]:
     other = [
         name
         for change, name, entry in zip(changes, last.files, last.kept.record.entries, strict=True)
-        if journal.digest(change.before) != entry.after
+        if digest(change.before) != entry.after
     ]
     if other:
         raise UndoError(
@@ -99,9 +111,19 @@ def undo(source: Path | None) -> tuple[Past, list[str]]:
     return last, write(changes, last.root, undoes=last.kept.name)
 
 
+def _original(past_one: Past, number: int) -> bytes:
+    try:
+        return past_one.kept.original(number)
+    except DamagedError as error:
+        raise UndoError(
+            f"{error.filename}: {error.strerror}; nothing was put back",
+            f"take {past_one.files[number]} from your version control",
+        ) from error
+
+
 def _present(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return content(path)
     except FileNotFoundError:
         return b""
     except OSError as error:

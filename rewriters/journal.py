@@ -9,11 +9,11 @@ that a folder without one, whose write is not done, was interrupted.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import hashlib
+import errno
 import os
 import secrets
 import shutil
+import stat
 import time
 from dataclasses import dataclass
 from enum import Enum
@@ -24,6 +24,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from npufix.rewriters import user_folders
+from npufix.rewriters.durable import content, digest, locked, sync, write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -33,8 +34,14 @@ MOST_BYTES = 256 << 20
 _RECORD = "record.json"
 _OLD_S = 3600.0
 """A folder that is still being made after so long is one that nobody makes any more."""
+_FORGOTTEN_S = 90 * 86400.0
+"""So long an interrupted write waits for its folder, which may be on a disk that is not here."""
 _SAFE = "/ !#$&'()+,;=@[]^_`{}~."
 """What stays readable in a record; everything else of a path is a percent sign and two digits."""
+
+
+class DamagedError(OSError):
+    """An original that is gone, or no longer what it was."""
 
 
 class Phase(str, Enum):
@@ -70,6 +77,8 @@ class Record(msgspec.Struct, frozen=True):
     entries: tuple[Entry, ...]
     undoes: str = ""
     """The write that this one takes back."""
+    order: int = 0
+    """Greater than that of all writes before: clocks are set back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +105,18 @@ class Kept:
         sync(self.folder)
 
     def original(self, number: int) -> bytes:
-        """Return what a file of it held before."""
-        return (self.folder / f"{number}.before").read_bytes()
+        """Return what a file of it held before.
+
+        Raises:
+            DamagedError: it is gone, or no longer what it was.
+
+        """
+        file = self.folder / f"{number}.before"
+        with contextlib.suppress(OSError):
+            data = content(file)
+            if digest(data) == self.record.entries[number].before:
+                return data
+        raise DamagedError(errno.EIO, "the original kept there is damaged", str(file))
 
     def is_at_hand(self) -> bool:
         """Tell whether the folder that was written to is here, and is that folder."""
@@ -107,18 +126,17 @@ class Kept:
             return False
 
     def remove(self) -> None:
-        """Forget it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Forget it; where that is cut short the rest of it goes later."""
+        going = self.folder.with_name(f".{self.folder.name}")
+        with contextlib.suppress(OSError):
+            self.folder.rename(going)
+        for folder in (going, self.folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def state_folder() -> Path:
     """Return where what is needed to take a write back is kept."""
     return user_folders.state_folder("writes")
-
-
-def digest(data: bytes) -> str:
-    """Return what tells contents apart."""
-    return hashlib.sha256(data).hexdigest()
 
 
 def spelled(path: Path) -> str:
@@ -131,48 +149,6 @@ def path_of(text: str) -> Path:
     return Path(unquote(text, errors="surrogateescape"))
 
 
-def sync(path: Path) -> None:
-    """Have what was done to a file or folder on the disk before anything else happens."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Write a file that nobody else may read, and have it on the disk."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a folder in the block; ``False`` if another process has it.
-
-    The system gives it back when the process ends, however it ends. Where there are no locks (some
-    network file systems) it is as if it were free.
-    """
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # gone, or not ours to read
-        yield True
-        return
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        except OSError:
-            pass
-        yield True
-    finally:
-        os.close(handle)
-
-
 @contextlib.contextmanager
 def opened(record: Record, originals: Iterable[bytes]) -> Iterator[Kept]:
     """Begin a write: its record and the originals are on the disk, its lock is held."""
@@ -181,6 +157,9 @@ def opened(record: Record, originals: Iterable[bytes]) -> Iterator[Kept]:
     token = secrets.token_hex(4)
     making = above / f".{token}"
     making.mkdir(mode=0o700)
+    if making.stat().st_uid != os.geteuid():  # so that it would not be taken for ours again
+        making.rmdir()
+        raise OSError(errno.EPERM, "files there belong to somebody else", str(above))
     with locked(making):
         name = time.strftime("%Y%m%d-%H%M%S", time.gmtime(record.when)) + f"-{token}"
         kept = Kept(above / name, record)
@@ -199,32 +178,74 @@ def opened(record: Record, originals: Iterable[bytes]) -> Iterator[Kept]:
 
 
 def writes() -> list[Kept]:
-    """Return the writes in the journal, the latest first."""
+    """Return the writes in the journal, the latest first.
+
+    Only those that this user has made: nobody else says which files are to be replaced.
+    """
     found = []
-    with contextlib.suppress(OSError):
-        for folder in sorted(state_folder().iterdir(), reverse=True):
-            if folder.name.startswith("."):
-                continue
-            with contextlib.suppress(OSError, msgspec.DecodeError):  # not ours, or damaged
-                data = (folder / _RECORD).read_bytes()
-                found.append(Kept(folder, msgspec.json.decode(data, type=Record)))
-    found.sort(key=lambda kept: kept.record.when, reverse=True)
+    for folder in _folders():
+        with contextlib.suppress(OSError, ValueError):  # not ours, or damaged
+            record = msgspec.json.decode(content(folder / _RECORD), type=Record)
+            if _is_possible(record):
+                found.append(Kept(folder, record))
+    found.sort(key=lambda kept: (kept.record.order, kept.record.when), reverse=True)
     return found
 
 
+def _folders(*, hidden: bool = False) -> list[Path]:
+    """Return the folders of writes, or those in the making, that are this user's."""
+    folders: list[Path] = []
+    with contextlib.suppress(OSError):
+        folders += state_folder().iterdir()
+    return [one for one in folders if one.name.startswith(".") is hidden and _is_ours(one)]
+
+
+def _is_ours(folder: Path) -> bool:
+    with contextlib.suppress(OSError):  # another process has just removed it
+        status = folder.lstat()
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return False
+
+
+def _is_possible(record: Record) -> bool:
+    """Tell whether a record is one that a write makes: no file of it is outside its folder."""
+    root = path_of(record.root)
+    return root.is_absolute() and all(
+        path.is_relative_to(root)
+        and ".." not in path.parts
+        and beside.parent == path.parent
+        and beside.match(".npufix-*.tmp")
+        for entry in record.entries
+        for path, beside in [(path_of(entry.path), path_of(entry.beside))]
+    )
+
+
 def drop_the_oldest(keep: Sequence[Kept]) -> None:
-    """Forget what is too much: the oldest writes that are done, but none of ``keep``."""
-    size = 0
-    names = {one.name for one in keep}
-    for place, kept in enumerate(writes()):
+    """Forget what is too much: the oldest writes that are done, but none of ``keep``.
+
+    And those that nobody can finish or take back any more, as their folder has not been here for
+    long.
+    """
+    size, names, known = 0, {one.name for one in keep}, writes()
+    for place, kept in enumerate(known):
         with contextlib.suppress(OSError):
             size += sum(entry.stat().st_size for entry in os.scandir(kept.folder))
-        too_much = place >= MOST_WRITES or size > MOST_BYTES
-        if too_much and kept.name not in names and kept.phase is Phase.DONE:
-            kept.remove()
+            too_much = place >= MOST_WRITES or size > MOST_BYTES
+            if kept.phase is not Phase.DONE:
+                too_much = not kept.is_at_hand() and _is_older(kept.folder, _FORGOTTEN_S)
+            if too_much and kept.name not in names:
+                kept.remove()
+    readable = {kept.folder for kept in known}
+    damaged = [folder for folder in _folders() if folder not in readable]
+    left = [(folder, _OLD_S) for folder in _folders(hidden=True)]
+    for folder, seconds in [*left, *((folder, _FORGOTTEN_S) for folder in damaged)]:
+        if _is_older(folder, seconds):
+            with locked(folder) as free:
+                if free:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_older(folder: Path, seconds: float) -> bool:
     with contextlib.suppress(OSError):
-        for folder in state_folder().glob(".*"):
-            if time.time() - folder.stat().st_mtime > _OLD_S:
-                with locked(folder) as free:
-                    if free:
-                        shutil.rmtree(folder, ignore_errors=True)
+        return time.time() - folder.stat().st_mtime > seconds
+    return False

@@ -7,9 +7,10 @@ import os
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from npufix.rewriters import journal
+from npufix.rewriters import durable, journal
+from npufix.rewriters.durable import content_digest
 from npufix.rewriters.journal import Kept, Phase, path_of
-from npufix.rewriters.writing import WriteError, content_digest, take_back
+from npufix.rewriters.writing import WriteError, take_back
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,32 +27,41 @@ class _State(Enum):
     """Neither: somebody has changed the file since."""
 
 
-def recover() -> list[str]:
+def recover(source: Path | None = None) -> list[str]:
     """Put right what was interrupted, and return what there is to say of it.
 
     Writes of processes that are still at it are left alone, and so are those into folders that are
     not here.
 
     Raises:
-        WriteError: a write can neither be finished nor taken back now.
+        WriteError: a write can neither be finished nor taken back now, and it concerns ``source``
+            (or anything, without that).
 
     """
-    return [
-        said
-        for kept in journal.writes()
-        if kept.phase is not Phase.DONE
-        for said in _recovered(kept)
-    ]
+    said = []
+    for kept in journal.writes():
+        try:
+            if kept.phase is not Phase.DONE:
+                said += _recovered(kept)
+        except WriteError as error:  # noqa: PERF203 - few
+            if source is None or _overlap(path_of(kept.record.root), source.resolve()):
+                raise
+            said.append(f"{error.message} -- {error.remedy}")
+    return said
+
+
+def _overlap(one: Path, other: Path) -> bool:
+    return one.is_relative_to(other) or other.is_relative_to(one)
 
 
 def _recovered(kept: Kept) -> list[str]:
     with contextlib.ExitStack() as stack:
-        if not stack.enter_context(journal.locked(kept.folder)):
+        if not stack.enter_context(durable.locked(kept.folder)):
             return []
         if kept.phase is Phase.DONE or not kept.folder.exists() or not kept.is_at_hand():
             return []
         folders = {path_of(entry.path).parent for entry in kept.record.entries}
-        if not all(stack.enter_context(journal.locked(folder)) for folder in sorted(folders)):
+        if not all(stack.enter_context(durable.locked(folder)) for folder in sorted(folders)):
             return []
         where = path_of(kept.record.root)
         try:
@@ -60,7 +70,9 @@ def _recovered(kept: Kept) -> list[str]:
             raise WriteError(
                 f"an earlier change of {where} was interrupted and cannot be put right:"
                 f" {_named(error)}",
-                "allow that or make room, then run npufix undo --list, which tries again",
+                f"look through the files there, then remove {kept.folder}"
+                if isinstance(error, journal.DamagedError)
+                else "allow that or make room, then run npufix undo --list, which tries again",
             ) from error
 
 
@@ -76,7 +88,7 @@ def _settled(kept: Kept, where: Path) -> str:
             if state is _State.READY:
                 path_of(entry.beside).replace(path_of(entry.path))
         for folder in {path_of(entry.path).parent for entry in states}:
-            journal.sync(folder)
+            durable.sync(folder)
         kept.advance(Phase.DONE)
         return f"{said}; it is finished now, and npufix undo takes it back"
     changed = take_back(kept)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import stat
 import tempfile
 from pathlib import Path
+
+_OTHERS_MAY_WRITE = 0o022
 
 
 def cache_folder(name: str) -> Path:
@@ -50,8 +54,24 @@ def drop_the_oldest(
 
 def _own(variable: str, below_home: str) -> Path:
     base = _base(variable, below_home)
-    # A user without a home, as in some containers.
-    return (base or Path(tempfile.gettempdir(), f"npufix-{os.getuid()}")) / "npufix"
+    return (base or _without_home()) / "npufix"
+
+
+def _without_home() -> Path:
+    """Return the folder of a user without a home, as in some containers.
+
+    Everybody may make one of that name first: then there is none, and what would be in it neither
+    is believed nor written.
+    """
+    folder = Path(tempfile.gettempdir(), f"npufix-{os.getuid()}")
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700)
+    try:
+        status = folder.lstat()
+    except OSError:
+        return folder
+    ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    return folder if ours and not status.st_mode & _OTHERS_MAY_WRITE else Path(os.devnull)
 
 
 def _base(variable: str, below_home: str) -> Path | None:
@@ -59,6 +79,7 @@ def _base(variable: str, below_home: str) -> Path | None:
     if Path(given).is_absolute():  # others are to be ignored, says the standard
         return Path(given)
     try:
-        return Path.home() / below_home
+        home = Path.home()
     except RuntimeError:
         return None
+    return home / below_home if home.is_absolute() else None

@@ -17,8 +17,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters import journal
-from npufix.rewriters.journal import Entry, Kept, Phase, Record, digest, path_of, spelled
+from npufix.rewriters import durable, journal
+from npufix.rewriters.durable import content, content_digest, digest
+from npufix.rewriters.journal import Entry, Kept, Phase, Record, path_of, spelled
 from npufix.rewriters.user_error import UserError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _NEVER_COPIED = ("security.", "trusted.")
 """Attributes that the system gives to files itself, or that only it may give."""
+_LABEL = "security.selinux"
 _ANYONE_MAY_WRITE = 0o222
 _TRY_AGAIN = "put that right, then run npufix undo --list, which tries again"
 
@@ -63,7 +65,9 @@ def write(changes: Sequence[FileChange], root: Path, undoes: str = "") -> list[s
     places = [_place(change, root) for change in changed]
     with contextlib.ExitStack() as stack:
         for folder in sorted({place.target.parent for place in places}):
-            if not stack.enter_context(journal.locked(folder)):
+            with _naming(folder):
+                free = stack.enter_context(durable.locked(folder))
+            if not free:
                 raise WriteError(
                     f"another npufix is writing into {folder}; nothing was written",
                     "run it again when that one is done",
@@ -116,7 +120,8 @@ def _opened(places: Sequence[_Place], root: Path, undoes: str) -> Iterator[Kept]
         for number, place in enumerate(places)
     )
     top = root.resolve()
-    record = Record(spelled(top), top.stat().st_ino, time.time(), entries, undoes)
+    order = 1 + max((kept.record.order for kept in journal.writes()), default=0)
+    record = Record(spelled(top), top.stat().st_ino, time.time(), entries, undoes, order)
     with contextlib.ExitStack() as stack:
         try:
             kept = stack.enter_context(
@@ -147,7 +152,7 @@ def _carry_out(kept: Kept, places: Sequence[_Place], root: Path) -> None:
             with _naming(place.change.path):
                 path_of(entry.beside).replace(place.target)
         for folder in {place.target.parent for place in places}:
-            journal.sync(folder)
+            durable.sync(folder)
         kept.advance(Phase.DONE)
     except BaseException as error:
         left = _give_up(kept)
@@ -166,7 +171,7 @@ def _check(place: _Place, root: Path) -> None:
     with _naming(path):
         same = path.resolve(strict=True) == place.target
         same = same and place.target.is_relative_to(root.resolve())
-        if not same or place.target.read_bytes() != place.change.before:
+        if not same or content(place.target) != place.change.before:
             raise WriteError(
                 f"{path} changed since it was read; nothing was written", "run it again"
             )
@@ -175,7 +180,7 @@ def _check(place: _Place, root: Path) -> None:
 def _stage(beside: Path, data: bytes, target: Path) -> None:
     """Write the new content beside the file, durable, with its owner, mode and attributes."""
     status = target.stat()
-    journal.write_durably(beside, data)
+    durable.write_durably(beside, data)
     own = beside.stat()
     if (own.st_uid, own.st_gid) != (status.st_uid, status.st_gid):
         try:
@@ -188,8 +193,8 @@ def _stage(beside: Path, data: bytes, target: Path) -> None:
             ) from error
     _copy_attributes(target, beside)
     os.chmod(beside, stat.S_IMODE(status.st_mode))  # noqa: PTH101 - may be told to fail by a test
-    journal.sync(beside)
-    journal.sync(beside.parent)
+    durable.sync(beside)
+    durable.sync(beside.parent)
 
 
 def _copy_attributes(source: Path, target: Path) -> None:
@@ -203,7 +208,10 @@ def _copy_attributes(source: Path, target: Path) -> None:
             return
         raise
     for name in names:
-        if not name.startswith(_NEVER_COPIED):
+        if name == _LABEL:
+            with contextlib.suppress(OSError):  # most users may not; the folder's own is as good
+                os.setxattr(target, name, os.getxattr(source, name))
+        elif not name.startswith(_NEVER_COPIED):
             os.setxattr(target, name, os.getxattr(source, name))
 
 
@@ -229,27 +237,20 @@ def take_back(kept: Kept) -> list[Path]:
 
     """
     changed = []
+    for entry in kept.record.entries:  # at once: on a full disk the originals need their room
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            path_of(entry.beside).unlink()
     for number, entry in enumerate(kept.record.entries):
         target, beside = path_of(entry.path), path_of(entry.beside)
         now = content_digest(target)
         if kept.phase is not Phase.STAGING and now == entry.after:
             _stage(beside, kept.original(number), target)
             beside.replace(target)
-            journal.sync(target.parent)
+            durable.sync(target.parent)
         elif now != entry.before:
             changed.append(target)
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            beside.unlink()
     kept.remove()
     return changed
-
-
-def content_digest(path: Path) -> str:
-    """Return the digest of a file, empty if there is none to read."""
-    try:
-        return digest(path.read_bytes())
-    except OSError:
-        return ""
 
 
 @contextlib.contextmanager
@@ -271,6 +272,8 @@ def _not_written(error: OSError, fallback: Path) -> WriteError:
 def _remedy(error: OSError) -> str:
     if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
         return "make room there"
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        return "allow more open files, as ulimit -n 4096 does"
     return "allow writing to it"
 
 

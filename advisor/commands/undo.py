@@ -33,7 +33,7 @@ def command(source: Path | None, *, only_list: bool) -> int:
     from npufix.advisor.undoing import past, undo  # noqa: PLC0415 - not needed for --help
     from npufix.rewriters.recovering import recover  # noqa: PLC0415 - same
 
-    for said in recover():
+    for said in recover(source):
         say(f"npufix: {said}")
     if only_list:
         _show(past(source))
@@ -52,6 +52,8 @@ def _show(found: list[Past]) -> None:
         say("npufix has changed no source files.", err=False)
     for one in found:
         state = "undone" if one.undone else "can be undone"
+        if one.interrupted:
+            state = "interrupted, and the folder is not here"
         say(f"{one.when}  {one.root}  ({state})", err=False)
         for name in one.files:
             say(f"  {name}", err=False)

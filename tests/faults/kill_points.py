@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 NAMES = ("a.py", "b/c.py", "b/d.py")
-_OURS = ("journal.py", "writing.py", "recovering.py")
+_OURS = ("durable.py", "journal.py", "writing.py", "recovering.py")
 
 
 class Outcome(NamedTuple):

@@ -5,19 +5,14 @@ from __future__ import annotations
 import os
 import resource
 import signal
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-import kill_points
 import pytest
 
 from npufix.advisor import undoing
-from npufix.rewriters import journal
+from npufix.rewriters import durable, journal
 from npufix.rewriters.patch import FileChange
-from npufix.rewriters.recovering import recover
 from npufix.rewriters.writing import WriteError, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def change(root: Path, name: str, before: bytes = b"old", after: bytes = b"new") -> FileChange:
@@ -81,42 +76,6 @@ def test_one_write_after_the_other_is_undone(tree: Path) -> None:
     assert undoing.past(tree / "other") == []
 
 
-# --- killed
-
-
-@pytest.mark.parametrize("line", [*range(5, 480, 19), 260, 300, 325, 340, 350, 360])
-def test_killed_at_any_line_it_is_all_or_nothing(tree: Path, line: int) -> None:
-    outcome = kill_points.attempt(tree, line, line_of_recovery=1 + line * 7 % 120)
-    assert kill_points.is_whole(outcome), outcome
-
-
-def test_some_of_these_kills_hit_between_two_files(tree: Path) -> None:
-    """Else the test above would show nothing."""
-    outcomes = [kill_points.attempt(tree / str(n), n) for n in range(250, 420, 6)]
-    assert any(len(outcome.before) == 2 for outcome in outcomes)
-    said = " ".join(text for outcome in outcomes for text in outcome.said)
-    assert "it is finished now, and npufix undo takes it back" in said
-
-
-def test_what_was_interrupted_is_taken_back_if_somebody_has_worked_on_it(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = range(270, 420, 3)
-    root = tree / "none"
-    for line in lines:
-        root = tree / str(line)
-        monkeypatch.setenv("XDG_STATE_HOME", f"{tree}.{line}")
-        changes = kill_points.prepared(root)
-        kill_points.killed_at(line, lambda c=changes, r=root: write(c, r))
-        if len(kill_points.contents(root)) == 2:
-            break
-    assert (root / "b/d.py").read_bytes() == b"old"
-    (root / "b/d.py").write_bytes(b"edited")
-    (said,) = recover()
-    assert said.endswith(f"but for what somebody has changed since: {root / 'b/d.py'}")
-    assert left(root) == {"a.py": b"old", "b/c.py": b"old", "b/d.py": b"edited"}
-
-
 # --- refused by the system
 
 
@@ -176,16 +135,16 @@ def test_a_disk_that_is_full_undoes_everything(tree: Path, room: int) -> None:
 def test_an_interrupt_undoes_everything(
     two: list[FileChange], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = os.replace, 0
+    real, calls = Path.replace, 0
 
-    def interrupted(*args: object, **options: object) -> None:
+    def interrupted(path: Path, target: Path) -> Path:
         nonlocal calls
         calls += 1
         if calls == 2:
             raise KeyboardInterrupt
-        real(*args, **options)  # type: ignore[arg-type]
+        return real(path, target)
 
-    monkeypatch.setattr(os, "replace", interrupted)
+    monkeypatch.setattr(Path, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write(two, two[0].path.parent)
     assert left(two[0].path.parent) == UNTOUCHED
@@ -220,11 +179,28 @@ def test_what_is_read_only_stops_everything(two: list[FileChange], what: str) ->
 
 def test_nobody_writes_where_another_writes(two: list[FileChange]) -> None:
     root = two[0].path.parent
-    with journal.locked(root / "b") as free:
+    with durable.locked(root / "b") as free:
         assert free
         with pytest.raises(WriteError, match=r"another npufix is writing into .*b; nothing was"):
             write(two, root)
     assert left(root) == UNTOUCHED
+
+
+def test_a_folder_that_cannot_be_locked_for_want_of_handles_stops_everything(
+    two: list[FileChange], state: Path
+) -> None:
+    root, before = two[0].path.parent, resource.getrlimit(resource.RLIMIT_NOFILE)
+    last = os.dup(0)
+    os.close(last)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (last + 1, before[1]))
+    try:
+        with pytest.raises(WriteError, match="b: Too many open files; nothing was written") as said:
+            write(two, root)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert "ulimit -n" in said.value.remedy
+    assert left(root) == UNTOUCHED
+    assert not state.exists()
 
 
 def test_nothing_outside_the_folder_is_touched(tree: Path, tmp_path: Path) -> None:
