@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from npufix.advisor import speaking
+from npufix.advisor import speaking, stopping
 from npufix.advisor.loudness import with_common_options
 from npufix.advisor.streams import make_printable
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 INPUT_ERROR = 2
-INTERRUPTED = 130
 READER_LEFT = 141
 """What a shell reports of a program whose reader has gone: a gate must not look green then."""
 
@@ -84,6 +83,7 @@ def main() -> None:
     """Run the command line and exit; an expected error is one line on stderr."""
     speaking.begin(sys.argv[1:])
     make_printable()
+    stopping.begin()
     try:
         status = cli.main(prog_name="npufix", standalone_mode=False)
         sys.stdout.flush()  # here, where a reader that has gone is expected
@@ -92,7 +92,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         speaking.say("npufix: interrupted")
-        sys.exit(INTERRUPTED)
+        sys.exit(stopping.status())
     except BrokenPipeError:  # the reader (head, less) has gone; leave quietly
         _give_up_stdout()
         sys.exit(READER_LEFT)
@@ -120,7 +120,9 @@ def _expected(error: Exception) -> str | None:
     remedy = getattr(error, "remedy", None)
     if isinstance(message, str) and isinstance(remedy, str):
         return f"{message} -- {remedy}"
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or (
+        isinstance(error, ImportError) and "failed to map segment" in str(error)
+    ):
         return "there is not enough memory -- give it more, or fewer dumps at a time"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"{error.filename or 'the output'}: {error.strerror} -- make room"

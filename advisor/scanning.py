@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from npufix.advisor.generated import generated_from, with_condition
 from npufix.profiling_parsers.progress import advanced
 from npufix.reports.report import Problem
+from npufix.rewriters import child_processes
 from npufix.rewriters.prefilter import words_for
 from npufix.rewriters.sites import Site, find_sites
 from npufix.rewriters.suppressions import Suppression, read_suppressions, unknown_names
@@ -161,12 +162,13 @@ class _Pool:
                 self.workers,
                 multiprocessing.get_context("fork"),
                 _begin,
-                (self.search, self.files),
+                (self.search, self.files, os.getpid()),
             )
             try:
-                for index, data in zip(order, pool.map(_work, order, chunksize=8), strict=True):
-                    found[index] = _unpacked(data, self.search.rules)
-                    advanced("files", len(found), len(self.files))
+                with child_processes.ended_on_error():
+                    for index, data in zip(order, pool.map(_work, order, chunksize=8), strict=True):
+                        found[index] = _unpacked(data, self.search.rules)
+                        advanced("files", len(found), len(self.files))
             finally:
                 pool.shutdown(cancel_futures=True)
         for index, file in enumerate(self.files):
@@ -194,7 +196,8 @@ def _collecting_rarely() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _begin(search: Search, files: Sequence[SourceFile]) -> None:
+def _begin(search: Search, files: Sequence[SourceFile], parent: int) -> None:
+    child_processes.begin(parent)
     _collect_rarely()
     _inherited.append((search, files))
 

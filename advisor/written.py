@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import secrets
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from npufix.advisor.loudness import is_quiet
 from npufix.advisor.speaking import say
+from npufix.rewriters.durable import sync
 from npufix.rewriters.user_error import UserError
 
 if TYPE_CHECKING:
@@ -46,17 +49,17 @@ def replace_all(contents: Sequence[tuple[Path, Content]]) -> None:
         for path, content in contents:
             if (path, content) not in appended:
                 target = path.resolve()
-                beside = target.with_name(f".{target.name}.{os.getpid()}.npufix")
+                # No name that could be foreseen: somebody else may write to the folder as well.
+                beside = target.with_name(f".npufix-{secrets.token_hex(6)}.tmp")
                 staged.append((beside, target))
                 with naming(path):
                     _fill(beside, content)
+                    _make_like(beside, target)
         for path, content in appended:
             with naming(path), path.open("ab") as file:
                 file.write(_bytes(path, content))
         for beside, target in staged:
             with naming(target):
-                if target.exists():
-                    beside.chmod(target.stat().st_mode & 0o777)
                 beside.replace(target)
         finished = True
     finally:
@@ -84,11 +87,24 @@ def _make_folder(folder: Path) -> bool:
 
 
 def _fill(beside: Path, content: Content) -> None:
-    if callable(content):
-        with beside.open("w+b") as file:
+    with beside.open("x+b") as file:
+        if callable(content):
             content(file)
-    else:
-        beside.write_bytes(_bytes(beside, content))
+        else:
+            file.write(_bytes(beside, content))
+
+
+def _make_like(beside: Path, target: Path) -> None:
+    """Prepare a file to take the place of another: as readable as that, and not lost with it."""
+    if not target.exists():
+        return
+    if not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
+    status = target.stat()
+    with contextlib.suppress(OSError):  # of another user: it becomes ours, as it always did
+        os.chown(beside, status.st_uid, status.st_gid)
+    beside.chmod(status.st_mode & 0o777)
+    sync(beside)  # else a crash may leave an empty file where an old report was
 
 
 def _bytes(path: Path, content: Content) -> bytes:
@@ -110,5 +126,5 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        message = f"{path}: {error.strerror or error}; no report was written"
+        message = f"{path}: {error.strerror or error}; nothing was written"
         raise OutputError(message, "name a file that can be written") from error

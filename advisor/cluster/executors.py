@@ -9,13 +9,13 @@ import contextlib
 import multiprocessing
 import os
 import re
-import signal
 import warnings
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
 from npufix.profiling_parsers.progress import nobody_listens
+from npufix.rewriters import child_processes
 from npufix.rewriters.user_error import UserError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class LocalExecutor(Executor):
             # A forked child has all libraries loaded, and does not run the caller's program anew.
             forks = "fork" in multiprocessing.get_all_start_methods()
             context = multiprocessing.get_context("fork" if forks else "spawn")
-            self._pool = ProcessPoolExecutor(self.workers, context, _begin)
+            self._pool = ProcessPoolExecutor(self.workers, context, _begin, (os.getpid(),))
         return self._pool
 
 
@@ -96,7 +96,8 @@ def opened(where: str) -> Iterator[tuple[Executor, int]]:
     workers = int(address) if address else cores()
     pool = LocalExecutor(workers)
     try:
-        yield pool, workers
+        with child_processes.ended_on_error():
+            yield pool, workers
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -106,7 +107,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _begin() -> None:
+def _begin(parent: int) -> None:
     """Leave Ctrl-C and the terminal to the parent, which ends its children."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    child_processes.begin(parent)
     nobody_listens()

@@ -15,7 +15,7 @@ from npufix.advisor.loudness import coloured, is_quiet
 from npufix.advisor.progress_line import Countdown, progress
 from npufix.advisor.speaking import say
 from npufix.advisor.streams import print_text
-from npufix.advisor.written import say_written
+from npufix.advisor.written import naming, replace_all, say_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -193,15 +193,12 @@ def write_text(path: Path, text: str) -> None:
     """Write a file and say so.
 
     Raises:
-        click.UsageError: it cannot be written.
+        OutputError: it cannot be written.
 
     """
-    try:
-        path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    except OSError as error:
-        raise click.UsageError(
-            f"{path}: {error.strerror}; name a file that can be written"
-        ) from error
+    with naming(path):
+        path.parent.stat()  # a folder that is not there is a slip of the pen, not to be made
+    replace_all([(path, text)])
     say_written(path)
 
 

@@ -85,7 +85,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.rewriters.recovering import recover  # noqa: PLC0415 - same
     from npufix.rewriters.writing import write as write_files  # noqa: PLC0415 - same
 
-    for said in recover():
+    for said in recover(source):
         say(f"npufix: {said}")
     configuration = common.read_configuration(source, rules, allow)
     with common.progress("Reading the dump and the source"):
@@ -99,9 +99,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         settings = common.settings(on, no_cache=no_cache, say=show, chip=chip)
         patched = patch(result, tree, PatchOptions(portable, unverified, settings))
     finished = _with_verdicts(result.report, patched)
-    if write:
-        common.warn(write_files(patched.changes, tree.root))
-    elif output is not None:
+    # The source last: what fails before it says that nothing was written.
+    if output is not None:
         common.write_text(output, patched.diff)
     if reports:
         more = of_run(result, finished, tree)
@@ -109,6 +108,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if counterexample is not None:
         verdicts = (f.verdict for f in patched.findings)
         common.write_scripts([v.script for v in verdicts if v and v.script], counterexample)
+    if write:
+        common.warn(write_files(patched.changes, tree.root))
     if output is not None and not write and patched.diff:
         finished = _with_next_step(finished, output)
     _show(finished, patched, output=output, write=write, as_json=as_json, verbose=verbose)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from npufix.advisor import stopping
 from npufix.advisor.commands import common
 from npufix.advisor.loudness import is_quiet
 
@@ -77,6 +78,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.running.settings_file import read  # noqa: PLC0415 - same
     from npufix.advisor.running.switches import Switches, from_file  # noqa: PLC0415 - same
 
+    stopping.end()
     said = Switches() if config is None else from_file(read(config), str(config))
     said = said.merged(Switches(rules, disable, allow))
     wanted = Wanted(

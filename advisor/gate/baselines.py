@@ -27,6 +27,7 @@ from npufix.reports.measurement import (
     Measurement,
 )
 from npufix.reports.report import Environment, ReportError, tool
+from npufix.rewriters.durable import sync
 from npufix.rewriters.user_error import UserError
 
 if TYPE_CHECKING:
@@ -267,6 +268,7 @@ def write(path: Path, baseline: Baseline) -> None:
         with os.fdopen(number, "w", encoding="utf-8", newline="\n") as file:
             file.write(files.to_json(baseline))
         Path(beside).chmod(mode)
+        sync(Path(beside))
         Path(beside).replace(target)
     except OSError as error:
         if beside is not None:

@@ -252,6 +252,15 @@ def test_what_takes_long_is_told_on_a_terminal(
     assert tty or not text
 
 
+def test_closed_streams_are_no_error(tmp_path: Path) -> None:
+    """Else the first file that is opened would be the standard output."""
+    run = f"{sys.executable} -m npufix.advisor undo --list <&- >&-"
+    for more in ("2>err", "2>&-"):
+        done = subprocess.run(f"{run} {more}", shell=True, cwd=tmp_path, check=False)  # noqa: S602
+        assert done.returncode == 0
+    assert (tmp_path / "err").read_text(encoding="utf-8") == ""
+
+
 def test_an_interrupt_while_it_loads_is_a_word(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
     program = "import sys; sys.path.insert(0, sys.argv.pop(1))\n"

@@ -88,10 +88,19 @@ def test_the_patch_applies_and_the_program_trains_to_the_same_losses(
     assert inside("patch", "--source", example).stdout == ""
 
 
-def test_write_changes_the_files_that_the_diff_names(inside: Npufix, example: Path) -> None:
+def test_write_changes_the_files_that_the_diff_names(
+    inside: Npufix, example: Path, tmp_path: Path
+) -> None:
+    patch = tmp_path / "a.patch"
     before = {p: p.read_bytes() for p in example.rglob("*.py")}
-    done = inside("patch", DUMP, "--source", example, "--write", "--rule", "NPU202")
+    asked = ("patch", DUMP, "--source", example, "--write", "--rule", "NPU202", "-o", patch)
+    assert inside(*asked, "--report", "html=/dev/full").returncode == 2
+    assert {p: p.read_bytes() for p in example.rglob("*.py")} == before
+    done = inside(*asked)
     assert done.returncode == 0
+    assert "+++ b/bert_like/focal_loss.py" in patch.read_text(encoding="utf-8"), (
+        "both were asked for"
+    )
     touched = {p.name for p, data in before.items() if p.read_bytes() != data}
     assert touched == {"focal_loss.py"}
     assert "Changed bert_like/focal_loss.py" in done.stdout

@@ -11,7 +11,7 @@ import click
 import pytest
 from gate_samples import finding, gated
 
-from npufix.advisor import outputs
+from npufix.advisor import outputs, written
 from npufix.reports.github import LARGEST_SUMMARY
 from npufix.reports.markdown_gate import MARKER
 
@@ -54,19 +54,33 @@ def test_the_standard_output_holds_what_goes_there_and_nothing_else(
 def test_nothing_is_half_written(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "old.md").write_text("old", encoding="utf-8")
     asked = [("markdown", Path("old.md")), ("sarif", Path("new.sarif"))]
-    written = Path.write_bytes
+    as_bytes = written._bytes
 
-    def full(path: Path, data: bytes) -> int:
-        if "sarif" in path.name:
+    def full(path: Path, content: str) -> bytes:
+        if content.startswith("{"):
             raise OSError(28, "No space left on device")
-        return written(path, data)
+        return as_bytes(path, content)
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(written, "_bytes", full)
     with pytest.raises(outputs.OutputError) as caught:
         outputs.write(asked, gated(), here)
-    assert "new.sarif: No space left on device; no report was written" in caught.value.message
+    assert "new.sarif: No space left on device; nothing was written" in caught.value.message
     assert {path.name for path in here.iterdir()} == {"a.py", "old.md"}
     assert (here / "old.md").read_text(encoding="utf-8") == "old"
+
+
+def test_what_is_replaced_is_as_readable_as_it_was_and_links_stay(here: Path) -> None:
+    (here / "real.md").write_text("old", encoding="utf-8")
+    (here / "real.md").chmod(0o640)
+    (here / "link.md").symlink_to("real.md")
+    written.replace_all([(here / "link.md", "new"), (here / "tables" / "a.csv", b"1")])
+    assert (here / "link.md").is_symlink()
+    assert (here / "real.md").read_text(encoding="utf-8") == "new"
+    assert (here / "real.md").stat().st_mode & 0o777 == 0o640
+    if os.geteuid():
+        (here / "real.md").chmod(0o440)
+        with pytest.raises(outputs.OutputError, match="Permission denied; nothing was written"):
+            written.replace_all([(here / "real.md", "newer")])
 
 
 @pytest.mark.parametrize(

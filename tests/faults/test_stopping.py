@@ -1,0 +1,65 @@
+"""A process that is told to end, or killed, leaves nothing behind: no files, no children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from npufix.advisor import stopping
+from npufix.advisor.cluster.executors import LocalExecutor
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_an_interrupt_with_its_own_exit_status(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopping, "_seen", [])
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        stopping.begin()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+        assert stopping.status() == 128 + number
+        assert signal.getsignal(number) is signal.SIG_DFL, "the second one ends it at once"
+        stopping.begin()
+        child = os.fork()
+        if not child:
+            os.kill(os.getpid(), number)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -number
+        stopping.end()
+        assert signal.getsignal(number) is signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN)
+        stopping.begin()
+        assert signal.getsignal(number) is signal.SIG_IGN, "as nohup wants it"
+    finally:
+        stopping.end()
+        signal.signal(number, before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system that ends them is Linux")
+def test_children_do_not_outlive_a_parent_that_is_killed() -> None:
+    out, into = os.pipe()
+    parent = os.fork()
+    if not parent:
+        pool = LocalExecutor(1)
+        os.write(into, b"%d" % pool.submit(os.getpid).result())
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(parent, 0)
+    os.close(into)
+    child = int(os.read(out, 20))
+    os.close(out)
+    for _ in range(1000):
+        try:
+            with open(f"/proc/{child}/stat", encoding="ascii") as file:  # noqa: PTH123 - of the system
+                if file.read().rpartition(")")[2].split()[0] == "Z":
+                    return
+        except OSError:
+            return
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    pytest.fail("the child waits for ever")
