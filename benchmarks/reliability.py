@@ -1,9 +1,10 @@
 """The table of docs/reliability.md: what was tried against npufix, and what came of it.
 
-    python -m benchmarks.reliability --write docs/reliability.md
+    python -m benchmarks.reliability --write docs
 
 The same seed tries the same. What was found and repaired before stands in
-``reliability_found.json``, with the test that would find it again.
+``reliability_found.json``: a sentence, and the test that would find it again. The folder's
+``security.md`` gets what was fuzzed, between two comments.
 """
 
 from __future__ import annotations
@@ -17,28 +18,46 @@ import time
 from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import reliability_running
 from benchmarks.reliability_faults import FAULTS
 from benchmarks.reliability_inputs import Place
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    _Run = list[dict[str, Any]]
+    """What benchmarks.fuzz has written of its targets."""
+    _Found = dict[str, list[dict[str, str]]]
+
 _ROOT = Path(__file__).parents[1]
 _FOUND = Path(__file__).with_name("reliability_found.json")
 _FULL = 5
+_FUZZ = "fuzz: "
+_BEGIN = "<!-- fuzzing: written by python -m benchmarks.reliability -->"
+_END = "<!-- fuzzing ends -->"
 _HEADER = """\
 # Reliability: what was tried, and what came of it
 
 """
 _FOOTER = """
-`python -m benchmarks.reliability --write docs/reliability.md` makes this page anew in some minutes
-(`--full`: five times as many attempts; `--seed` and `--corpus DIR`, real dumps, try others).
-`python -m benchmarks.fuzz --minutes 30 --json fuzz.json` fuzzes the readers for longer, and
-`--fuzz fuzz.json` puts its numbers here.
+`python -m benchmarks.reliability --write docs` makes this page anew in a quarter of an hour, and
+what [security](security.md) says of fuzzing (`--full`: five times as many attempts; `--seed` and
+`--corpus DIR`, real dumps, try others). What needs root (a small file system that is full) is left
+out without. `python -m benchmarks.fuzz --minutes 30 --json fuzz.json` fuzzes the readers for
+longer, and `--fuzz fuzz.json` puts its numbers here; several runs add up.
 
 A failure is a traceback, an exit status that is not documented, a hang, half of a file, a touched
-dump or source, another result than without the fault, a number that cannot be, or a control
-character in the output. *Failures found* counts different ones since they are recorded (in
-`benchmarks/reliability_found.json`), and *Fixed* those whose test is in the suite.
+dump or source, another result than without the fault, a number that cannot be, a control character
+in the output, a patch that git refuses, or an attack that gets through. *Failures found* counts
+different ones since they are recorded (in `benchmarks/reliability_found.json`), and *Fixed* those
+whose test is in the suite.
+
+## What failed before it was fixed
+
+What fuzzing has found is on the page on [security](security.md#fuzzing). The rest:
+
 """
 
 
@@ -52,7 +71,8 @@ def _options() -> argparse.ArgumentParser:
     add("--corpus", type=Path, help="folder of real dumps, of which copies are changed")
     add("--fuzz", type=Path, action="append", default=[],
         help="what benchmarks.fuzz --json wrote of longer runs, the newest last")  # fmt: skip
-    add("--write", type=Path, help="file for the table; all kinds have to be tried")
+    add("--write", type=Path, metavar="DOCS",
+        help="folder of reliability.md and security.md; all kinds have to be tried")  # fmt: skip
     return parser
 
 
@@ -70,12 +90,16 @@ def main() -> int:
         if kind in kinds:
             tried, failures = _attempts(kind, chosen.seed, many, chosen.corpus)
             rows.append(_row(kind, tried, failures, found.get(kind, [])))
-    if "fuzz" in kinds:
-        rows += _fuzz(chosen, many, found)
+    fuzzed = _fuzzed(chosen, many) if "fuzz" in kinds else []
+    rows += _fuzz(fuzzed, found)
     text = _table(rows)
     print(text, end="")
     if chosen.write:
-        chosen.write.write_text(_HEADER + text + _FOOTER)
+        others = {kind: ones for kind, ones in found.items() if not kind.startswith(_FUZZ)}
+        whole = _HEADER + text + _FOOTER + _words(others)
+        (chosen.write / "reliability.md").write_text(whole)
+        page = chosen.write / "security.md"
+        page.write_text(_with_fuzzing(page.read_text(), _fuzzing(fuzzed, found)))
     return int(any(row[-1] != "0" for row in rows))
 
 
@@ -98,11 +122,8 @@ def _attempts(kind: str, seed: int, many: int, corpus: Path | None) -> tuple[int
     return tried, failures
 
 
-def _fuzz(chosen: argparse.Namespace, many: int, found: dict[str, list[str]]) -> list[list[str]]:
-    """Return a row for each fuzzed target, of runs before or of a short one now.
-
-    What an earlier run has found is fixed in the last one, or found again.
-    """
+def _fuzzed(chosen: argparse.Namespace, many: int) -> list[_Run]:
+    """Return what was fuzzed, in runs before or in a short one now."""
     with tempfile.TemporaryDirectory() as folder:
         numbers = chosen.fuzz or [Path(folder, "fuzz.json")]
         if not chosen.fuzz:
@@ -110,20 +131,59 @@ def _fuzz(chosen: argparse.Namespace, many: int, found: dict[str, list[str]]) ->
             if chosen.corpus:
                 own += ["--corpus", chosen.corpus]
             subprocess.run([sys.executable, "-m", "benchmarks.fuzz", *own], check=False, cwd=_ROOT)
-        runs = [json.loads(file.read_text()) for file in numbers]
+        return [json.loads(file.read_text()) for file in numbers]
+
+
+def _fuzz(runs: Sequence[_Run], found: _Found) -> list[list[str]]:
+    """Return a row for each fuzzed target.
+
+    What an earlier run has found is fixed in the last one, or found again.
+    """
     inputs = Counter[str]()
     for run in runs:
         inputs.update({target["target"]: target["inputs"] for target in run})
     last = {target["target"]: list(target["crashes"]) for run in runs for target in run}
     return [
-        _row(f"fuzz: {name}", inputs[name], crashes, found.get(f"fuzz: {name}", []))
+        _row(f"{_FUZZ}{name}", inputs[name], crashes, found.get(f"{_FUZZ}{name}", []))
         for name, crashes in last.items()
     ]
 
 
-def _row(kind: str, tried: int, failures: list[str], known: list[str]) -> list[str]:
+def _fuzzing(runs: Sequence[_Run], found: _Found) -> str:
+    """Return what the page on security says of it."""
+    parts = [target for run in runs for target in run]
+    minutes = sum(target["seconds"] for target in parts) / 60
+    inputs = sum(target["inputs"] for target in parts)
+    names = {target["target"] for target in parts}
+    rows = _fuzz(runs, found)
+    failures, left = (sum(int(row[column]) for row in rows) for column in (2, 4))
+    known = {kind: ones for kind, ones in found.items() if kind.startswith(_FUZZ)}
+    said = [
+        f"{len(names)} readers were fuzzed for {minutes:.0f} minutes with {inputs:,} inputs.",
+        f"{failures} different failures were found since they are counted, {left} are left:",
+    ]
+    return "\n".join([*said, "", _words(known)])
+
+
+def _words(found: _Found) -> str:
+    """Return what was found as a list."""
+    return "".join(
+        f"- {kind.removeprefix(_FUZZ)}: {one['was']}\n"
+        for kind, ones in found.items()
+        for one in ones
+    )
+
+
+def _with_fuzzing(page: str, text: str) -> str:
+    """Return the page with a new text between its two comments."""
+    before, _, rest = page.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}\n{text}{_END}{after}"
+
+
+def _row(kind: str, tried: int, failures: list[str], known: list[dict[str, str]]) -> list[str]:
     """Return the cells of one line; what was found before counts as fixed if its test is there."""
-    fixed = sum(_is_tested(test) for test in known)
+    fixed = sum(_is_tested(one["test"]) for one in known)
     left = len(failures) + len(known) - fixed
     return [kind, str(tried), str(len(known) + len(failures)), str(fixed), str(left)]
 

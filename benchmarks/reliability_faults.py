@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks import reliability_hostile, reliability_patches, reliability_writing
 from benchmarks.fuzz import mutations
 from benchmarks.generator.dump import write_ranks
 from benchmarks.reliability_inputs import (
@@ -31,29 +30,10 @@ from benchmarks.reliability_running import Ended, command, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     Faults = Iterator[str]
     Fault = Callable[["Place"], Faults]
-
-
-def killed_writes(place: Place) -> Faults:
-    """``kill -9`` at a line of ``patch --write``, and again in the recovery."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "faults"))
-    import kill_points  # noqa: PLC0415 - lies beside the tests that use it
-
-    state = os.environ.get("XDG_STATE_HOME")
-    step, line = max(1, 12 // place.many), 1
-    try:
-        while True:
-            outcome = kill_points.attempt(place.folder(), line, 1 + line * 7 % 120)
-            yield "" if kill_points.is_whole(outcome) else f"line {line}: {outcome}"
-            if outcome.ended:
-                return
-            line += step
-    finally:
-        os.environ.pop("XDG_STATE_HOME")
-        if state is not None:
-            os.environ["XDG_STATE_HOME"] = state
 
 
 def killed_reports(place: Place) -> Faults:
@@ -228,44 +208,65 @@ def clock_jumps(place: Place) -> Faults:
 
 
 def interrupts(place: Place) -> Faults:
-    """Ctrl-C at any moment: exit 130, one line, no temporary file, no part of a report."""
-    job, source = place.folder(), place.source()
+    """Ctrl-C or ``kill`` at any moment: its exit status, one line, no part of anything is left."""
+    job, source, one, other = place.folder(), place.source(), place.dump(), place.dump()
     write_ranks(SMALL, job)
-    for number in range(12 * place.many):
-        out = place.folder()
-        arguments = (
-            ["diagnose", job, "--no-cache", "-o", f"html={out / 'p.html'}"]
-            if number % 2
-            else ["diagnose", job, "--source", source, "-o", f"json={out / 'r.json'}"]
-        )
-        running = start(arguments, place.root)
-        time.sleep(place.random.uniform(0.05, 1.0))
-        running.signal(signal.SIGINT)
-        ended = running.wait()
-        fault = ended.fault(expected=frozenset({0, 1, 130}))
-        if not fault and ended.status == 130:  # noqa: PLR2004 - interrupted
-            left = [file.name for file in files(out) if file.name not in {"p.html", "r.json"}]
-            fault = f"leaves {left}" if left else ""
-            if ended.err.strip().splitlines()[-1:] != ["npufix: interrupted"]:
-                fault = f"says {ended.err[-200:]!r}"
-        yield fault
+    command(["baseline", "update", one, "-o", place.root / "baseline.json"], place.root)
+    for number in range(3 * place.many):
+        for which in (signal.SIGINT, signal.SIGTERM):
+            out = place.folder()
+            for arguments, seconds in (
+                (["diagnose", job, "--no-cache", "-o", f"html={out / 'p.html'}"], 1.0),
+                (["diagnose", job, "--source", source, "-o", f"json={out / 'r.json'}"], 1.0),
+                (["scan", source, "--json"], 0.1),
+                (["patch", "--source", source, "--no-cache", "-o", out / "p.patch"], 3.0),
+                (["compare", one, other, "-o", f"html={out / 'c.html'}"], 1.0),
+                (["redact", one, "-o", out / f"copy{number}"], 0.3),
+                (["gate", one, "--baseline", place.root / "baseline.json"], 0.5),
+            ):
+                running = start(arguments, place.root)
+                time.sleep(place.random.uniform(0.02, seconds))
+                running.signal(which)
+                yield _interrupted(running.wait(), which, out)
+
+
+def _interrupted(ended: Ended, which: int, out: Path) -> str:
+    wanted = 130 if which == signal.SIGINT else 128 + which
+    if ended.status == -which:
+        # At its very end Python has given the signals back.
+        return "" if ended.out or files(out) else "ended without cleaning up"
+    fault = ended.fault(expected=frozenset({0, 1, wanted}))
+    if not fault and ended.status == wanted:
+        left = [file.name for file in files(out) if file.name.startswith(".")]
+        fault = f"leaves {left}" if left else ""
+        if ended.err.strip().splitlines()[-1:] != ["npufix: interrupted"]:
+            fault = f"says {ended.err[-200:]!r}"
+    return fault
 
 
 FAULTS: dict[str, Fault] = {
     "mutated real dumps": mutated_real_dumps,
     "mutated generated dumps": mutated_generated_dumps,
-    "kill -9 during patch --write": killed_writes,
+    "kill -9 at the lines of a write": reliability_writing.killed_lines,
+    "patch --write and undo, ended": reliability_writing.killed_commands,
     "kill -9 during a report": killed_reports,
     "full disk": full_disk,
+    "full disk, a write": reliability_writing.full_tmpfs,
+    "two patch --write at once": reliability_writing.two_writers,
+    "git apply of patches": reliability_patches.patches,
     "read-only dump and source": read_only_dump,
     "unwritable cache and home": unwritable_cache,
     "damaged cache": damaged_cache,
     "several npufix at once": two_at_once,
     "clock jumps": clock_jumps,
-    "Ctrl-C": interrupts,
+    "Ctrl-C and kill": interrupts,
     "encodings": encodings,
     "locales": locales,
     "Windows line ends and paths": windows,
     "symbolic links": symlinks,
     "special files": special_files,
+    "bombs and endless fields": reliability_hostile.bombs,
+    "hostile databases": reliability_hostile.databases,
+    "hostile dumps of the tests": reliability_hostile.hostile_dumps,
+    "attacks of verified code": reliability_hostile.attacks,
 }

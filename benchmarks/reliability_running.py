@@ -86,9 +86,13 @@ class Running:
         left = () if killed else tuple(sorted(p.name for p in (self.folder / "tmp").iterdir()))
         return Ended(code, *texts, left)
 
+    def is_alive(self) -> bool:
+        """Tell whether it has not ended yet."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
     def signal(self, number: int) -> None:
         """Send a signal; one that has ended does not mind."""
-        if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if self.is_alive():
             os.kill(self.pid, number)
 
 

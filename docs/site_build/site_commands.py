@@ -24,6 +24,8 @@ _OTHERS = {
     "FORCE_COLOR": "If set: colours, even where the output is no terminal.",
     "XDG_CACHE_HOME": "Verdicts, and what a virtual NPU needs, are kept in the folder `npufix` "
     "below it. Default: `~/.cache`.",
+    "XDG_STATE_HOME": "What `npufix undo` needs is kept in the folder `npufix` below it. "
+    "Default: `~/.local/state`.",
     "GITHUB_STEP_SUMMARY": "Where `--output github=FILE` also writes the summary of the step; "
     "GitHub sets it.",
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "npufix sets it to 0 for the processes that it starts: with "

@@ -113,6 +113,7 @@ class Session:
         return {
             **{name: os.environ[name] for name in kept if name in os.environ},
             "PATH": f"{self.folder / '.bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            "XDG_STATE_HOME": str(self.folder / ".state"),
             "LC_ALL": "C.UTF-8",
             "PYTHONUNBUFFERED": "1",
             "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
