@@ -104,7 +104,7 @@ def _table(path: Path) -> Mapping[str, Any] | None:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}", "check its permissions") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not TOML, no text, too long a number, too deep
         raise ConfigurationError(f"{path}: not valid TOML: {error}", "correct it") from error
     if path.name != "pyproject.toml":
         return content

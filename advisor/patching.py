@@ -94,7 +94,7 @@ def needs_npu(tree: SourceTree) -> bool:
         if "torch_npu" in file.text:
             try:
                 module = ast.parse(file.text)
-            except (SyntaxError, ValueError):
+            except (SyntaxError, ValueError, RecursionError):
                 continue
             if imports_torch_npu(module, unconditionally=True):
                 return True

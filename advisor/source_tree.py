@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import string
 import tokenize
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +24,12 @@ _SKIPPED = frozenset(
 )
 _MAX_FILE_BYTES = 16 << 20
 _MAX_NEIGHBOUR_BYTES = 2_000_000
+_UTF8 = ("utf-8", "utf-8-sig")
+_ASCII = string.printable
+
+
+class _TooLargeError(Exception):
+    """A file that no person has written."""
 
 
 @lru_cache(maxsize=256)
@@ -185,19 +192,15 @@ def _read_below(
             continue
         try:
             files[relative] = _read(path, relative)
+        except _TooLargeError:
+            what, remedy = f"larger than {_MAX_FILE_BYTES >> 20} MiB", "add it to exclude"
+            problems.append(Problem(relative, what, remedy, damaged=True))
         except OSError as error:
-            problems.append(
-                Problem(
-                    relative,
-                    f"cannot be read: {error.strerror}",
-                    "check its permissions",
-                    damaged=True,
-                )
-            )
+            what, remedy = f"cannot be read: {error.strerror}", "check its permissions"
+            problems.append(Problem(relative, what, remedy, damaged=True))
         except (SyntaxError, UnicodeDecodeError, LookupError, ValueError) as error:
-            problems.append(
-                Problem(relative, f"cannot be decoded: {error}", "save it as UTF-8", damaged=True)
-            )
+            what, remedy = f"cannot be decoded: {error}", "save it as UTF-8"
+            problems.append(Problem(relative, what, remedy, damaged=True))
     return files, problems
 
 
@@ -219,7 +222,16 @@ def _python_files(root: Path) -> Iterator[Path]:
 
 def _read(path: Path, relative: str) -> SourceFile:
     if path.stat().st_size > _MAX_FILE_BYTES:
-        raise ValueError(f"larger than {_MAX_FILE_BYTES >> 20} MiB")
+        raise _TooLargeError
     data = path.read_bytes()
     encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-    return SourceFile(path, relative, data, data.decode(encoding), encoding)
+    text = data.decode(encoding)
+    if encoding not in _UTF8 and not _is_reversible(encoding, data, text):
+        raise ValueError(f"a change could not be written in {encoding}")
+    return SourceFile(path, relative, data, text, encoding)
+
+
+def _is_reversible(encoding: str, data: bytes, text: str) -> bool:
+    """Tell whether what is not changed stays as it is, and what rules write can be written."""
+    ascii_only = _ASCII.encode(encoding) == _ASCII.encode("ascii")
+    return ascii_only and text.encode(encoding) == data

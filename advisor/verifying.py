@@ -206,6 +206,10 @@ def _is_about(through: _Question, question: _Question) -> bool:
 def _touched(file: ChangedFile) -> list[Touched]:
     try:
         return touched(file.original, file.changed)
+    except RecursionError as error:
+        raise DiffError(
+            f"{file.name} is nested too deeply to be compared", "split its longest expression"
+        ) from error
     except (SyntaxError, ValueError) as error:
         raise DiffError(
             f"{file.name} is no Python, before the change or after: {error}",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from npufix.profiling_parsers.profile import Environment, Problem
+from npufix.profiling_parsers.special_files import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -104,6 +105,8 @@ def _device(dump: Path, problems: list[Problem]) -> _Device:
 
 def _json_object(path: Path, problems: list[Problem]) -> Mapping[str, Any]:
     try:
+        if kind := kind_of(path):
+            raise OSError(f"it is {kind}, no file")  # noqa: TRY301 - told as any other
         with path.open("rb") as file:
             content = json.loads(file.read(_LARGEST_INFO))
     except (OSError, ValueError, RecursionError) as error:

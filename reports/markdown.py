@@ -53,7 +53,8 @@ def _lines(report: Report) -> Iterator[str]:
             yield f"- environment: {text(known)}"
         if report.environment.simulated:
             yield f"- **simulated**: {text(report.environment.simulated)}"
-    yield f"- made by {report.tool}"
+    tool = text(report.tool)
+    yield f"- made by {tool}"
     yield from _ranks(report.ranks)
     yield from _split(report)
     yield from _hot_operators(report)

@@ -90,11 +90,12 @@ class Vocabulary:
 
     def _with_helpers(self, words: frozenset[str]) -> frozenset[str]:
         """Return the words of a function, of the helpers that it calls, and of those they call."""
-        if words.isdisjoint(self._helpers):
+        known = self._helpers.keys()
+        if known.isdisjoint(words):
             return words
         left, seen = [words], set[str]()
         for part in left:  # grows
-            called = part & self._helpers.keys() - seen
+            called = (part & known) - seen
             seen |= called
             left += [self._helpers[name] for name in called]
         return words.union(*left)

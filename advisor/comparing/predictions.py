@@ -153,7 +153,7 @@ def _lines(tree: SourceTree | None, path: str, function: str) -> tuple[int, int]
         return None
     try:
         nodes: Sequence[ast.AST] = [ast.parse(tree.files[path].text)]
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError):
         return None
     for name in function.split("."):
         nodes = [

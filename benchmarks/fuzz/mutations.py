@@ -204,7 +204,9 @@ def _change(random: Random, where: Any, key: Any) -> None:  # noqa: ANN401 - wha
     elif kind == 4:  # noqa: PLR2004 - a kind
         where[key] = random.choice(([value], {"x": value}, str(value), [value] * 50))
     elif kind == 5 and isinstance(value, (int, float)):  # noqa: PLR2004 - a kind
-        where[key] = random.choice((-value, value + 1, float(value), str(value), -1 - value))
+        real = float(value) if abs(value) < 1e300 else 0.5  # noqa: PLR2004 - what a float holds
+        text = str(value) if abs(value) < 1e300 else "1" * 5000  # noqa: PLR2004 - what Python spells
+        where[key] = random.choice((-value, value + 1, real, text, -1 - value))
     elif kind == 6 and len(where) > 1:  # noqa: PLR2004 - a kind
         del where[key]
     elif isinstance(where, dict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import sys
 import tempfile
@@ -67,7 +68,7 @@ class Watch:
             writes = writes or (mode is None and isinstance(flags, int) and flags & 3)
             if writes and isinstance(path, (str, bytes)) and not self._is_allowed(path):
                 self.seen.append(f"open {path!r} {mode}")
-        elif event in _WRITING and not self._is_allowed(arguments[0]):
+        elif event in _WRITING and not self._is_allowed(_whole(event, arguments)):
             self.seen.append(f"{event} {arguments[0]!r}")
 
     def _is_allowed(self, path: Any) -> bool:  # noqa: ANN401 - of audit events
@@ -75,6 +76,13 @@ class Watch:
             return True  # a number of a file that was opened, and judged, before
         text = path.decode("utf-8", "replace") if isinstance(path, bytes) else path
         return str(Path(text).absolute()).startswith(self._allowed) or "__pycache__" in text
+
+
+def _whole(event: str, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401 - of audit events
+    """Return a path as a whole where it is told from an open folder on."""
+    if event not in {"os.remove", "os.rmdir"} or arguments[1] < 0:
+        return arguments[0]
+    return os.path.join(os.readlink(f"/proc/self/fd/{arguments[1]}"), os.fsdecode(arguments[0]))  # noqa: PTH115, PTH118 - as events have it
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -101,8 +109,10 @@ _SIGNED = frozenset(
     {f"{table}.size_bytes" for table in ("read_operator_memory", "signals.allocations")}
     | {f"{table}.{left}_ns" for table in ("read_communication", "signals.collectives")
        for left in ("wait", "synchronization", "idle")}
+    | {"read_step_trace_time.overlapped_ns", "steps.overlapped_ns"}
 )  # fmt: skip
-"""A block that was only given back has a negative size; what is left of a time may be negative."""
+"""A block that was only given back has a negative size; what is left of a time may be negative,
+and so may what of a collective overlaps, where it spans two steps."""
 
 
 def check_table(name: str, frame: Any) -> None:  # noqa: ANN401 - pandas is loaded by who reads

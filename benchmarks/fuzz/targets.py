@@ -4,48 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.fuzz import corpus, mutations, oracle
+from benchmarks.fuzz.target import Target
 from benchmarks.generator.dump import OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from benchmarks.fuzz.mutations import Mutation
-
 _BESIDE = ("kernel_details.csv", "step_trace_time.csv", "profiler_info_0.json")
-
-
-@dataclass(frozen=True)
-class Target:
-    """One reader. ``quick`` reads the file alone; ``whole`` does all that a command does."""
-
-    name: str
-    path: str
-    """Where the input lies, below a folder of its own."""
-    mutate: Mutation
-    seeds: Callable[[], list[bytes]]
-    quick: Callable[[Path], Any]
-    whole: Callable[[Path, bool], Any] | None = None
-    beside: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
-    """Other files of that folder, which stay as they are."""
-    real: tuple[str, ...] = ()
-    """Names of files in a corpus of the user's that are first inputs, too."""
-    pack: Callable[[bytes], bytes] = bytes
-    """From an input to the bytes of the file."""
-
-    def prepare(self, folder: Path) -> Path:
-        """Write the files beside the input, and return where it belongs."""
-        for name, content in self.beside.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content())
-        path = folder / self.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
 
 
 def _file(name: str) -> Callable[[], bytes]:
@@ -246,13 +216,25 @@ def _configuration(path: Path) -> None:
     made.ignored_in(path)
 
 
+def _redact(path: Path) -> None:
+    """Copy a dump without names; what was found must be gone, which the command itself looks at."""
+    import shutil  # noqa: PLC0415 - one use
+
+    copy, before = path.parents[1] / "copy", path.read_bytes()
+    shutil.rmtree(copy, ignore_errors=True)
+    oracle.check_command("redact", path.parent, "-o", copy)
+    if path.read_bytes() != before:
+        raise oracle.Broken("redact changes what it copies")
+
+
 def _kineto_gz() -> list[bytes]:
     return [gzip.compress(corpus.KINETO.encode(), mtime=0)]
 
 
 def _metadata() -> list[bytes]:
     group = {"group_name": "dp", "group_rank": 0, "global_ranks": [0, 1, 2, 5]}
-    named = {"parallel_group_info": {"group_name_1": group}, "ENV_VARIABLES": {"A": "1"}}
+    variables = {"MASTER_ADDR": "node7"}
+    named = {"parallel_group_info": {"group_name_1": group}, "ENV_VARIABLES": variables}
     return [corpus.generated()["profiler_metadata.json"], json.dumps(named).encode()]
 
 
@@ -304,6 +286,12 @@ _ALL = (
                    "baseline.json": lambda: _baseline_seed()[0]}),
     Target("baseline", "baseline.json", mutations.of_json, _baseline_seed, _baseline,
            _use_baseline, beside={"good.json": lambda: _report_seed()[0]}),
+    Target("redact-metadata", "d_ascend_pt/profiler_metadata.json", mutations.of_json, _metadata,
+           _redact, real=("profiler_metadata.json",)),
+    Target("redact-trace", "d_ascend_pt/trace_view.json", mutations.of_json,
+           _seeds(_file("trace_view.json")), _redact),
+    Target("redact-table", "d_ascend_pt/op_statistic.csv", _CSV, _seeds(_file("op_statistic.csv")),
+           _redact, real=("op_statistic.csv",)),
     Target("configuration", "pyproject.toml", mutations.of_bytes, _seeds(corpus.PYPROJECT),
            _configuration, real=("pyproject.toml",)),
 )  # fmt: skip

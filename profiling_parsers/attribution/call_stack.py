@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_BETWEEN_FRAMES = re.compile(r";?\s*[\r\n]+\s*")
+_LINE_ENDS = re.compile(r"[\r\n]+")
 # The first "(digits): " ends the path: a directory may be called "a(1)", but never "a(1): ".
 _FRAME = re.compile(r"(?P<path>.+?)\((?P<line>[0-9]{1,9})\):(?:\s+(?P<function>.*))?")
 
 
 def parse_call_stack(text: str) -> tuple[CallSite, ...]:
     """Return the frames of one call stack, innermost first."""
-    lines = _BETWEEN_FRAMES.split(text.strip().rstrip(";"))
+    lines = (line.strip().rstrip(";").rstrip() for line in _LINE_ENDS.split(text))
     return tuple(frame for line in lines if (frame := parse_frame(line)) is not None)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.int32]
 
-_LINK = re.compile(r"(?P<attribute>\w+)\((?P<type>[\w.]+)\)::")
+_LINK = re.compile(r"(?<!\w)(?P<attribute>\w+)\((?P<type>[\w.]+)\)::")
 _OUTERMOST, _SAME = "TOP", "SELF"
 
 

@@ -174,6 +174,7 @@ def _host_ops(operators: pd.DataFrame, own: _Found, function: _Found) -> pd.Data
     basis = np.where(function.at >= 0, np.int8(_FUNCTION), np.int8(0))
     basis[own.at >= 0] = _CALL_STACK
     columns = {name: operators[name] for name in _HOST_OPS}
+    columns["sequence"] = columns["sequence"].clip(lower=-1)  # what is no number has one below
     stack = np.where(own.at >= 0, own.at, function.at)
     return pd.DataFrame({**columns, "stack": stack, "basis": category(basis, _BASES)}, copy=False)
 

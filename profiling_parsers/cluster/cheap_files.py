@@ -14,6 +14,7 @@ from npufix.profiling_parsers.kernels.steps import no_steps
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
 from npufix.profiling_parsers.profile import DumpError, Problem
 from npufix.profiling_parsers.signals import empty
+from npufix.profiling_parsers.special_files import kind_of
 from npufix.profiling_parsers.text.communication_json import (
     read_communication,
     read_communication_matrix,
@@ -145,7 +146,7 @@ def _read(
     file: Path, read: Callable[[Path], tuple[Any, ...]], problems: list[Problem]
 ) -> tuple[Any, ...] | None:
     """Return what a reader finds, ``None`` if the file is missing or none of its kind."""
-    if not file.is_file():
+    if kind_of(file) or not file.is_file():
         return None
     try:
         *found, faults = read(file)

@@ -22,6 +22,7 @@ from npufix.profiling_parsers.cluster.cheap_files import (
     STEPS,
 )
 from npufix.profiling_parsers.discover import OUTPUT
+from npufix.profiling_parsers.special_files import kind_of
 
 if TYPE_CHECKING:
     from hashlib import blake2b
@@ -107,7 +108,7 @@ def _files(dump: Path) -> list[tuple[str, str, os.stat_result]]:
 
 def _add(digest: blake2b, name: str, path: str, status: os.stat_result) -> None:
     digest.update(f"{name}\0{status.st_size}\0{status.st_mode}\0".encode(errors="replace"))
-    if not stat.S_ISREG(status.st_mode):  # to open a pipe would wait for its writer
+    if not stat.S_ISREG(status.st_mode) or kind_of(path):  # a pipe would wait for its writer
         return
     with open(path, "rb") as file:  # noqa: PTH123 - a plain string, and many of them
         if status.st_size <= _WHOLE_BYTES:

@@ -16,9 +16,10 @@ from npufix.profiling_parsers.cluster.job import host_of, read_groups, recorded
 from npufix.profiling_parsers.cluster.summary import NO_STEP, Summary, coded, table_of
 from npufix.profiling_parsers.discover import output_folder
 from npufix.profiling_parsers.kernels.totals import summed
-from npufix.profiling_parsers.profile import DumpError
+from npufix.profiling_parsers.profile import DumpError, Problem
 from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.reader import read_profile
+from npufix.profiling_parsers.special_files import refuse_special_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from npufix.profiling_parsers.cluster.summary import Table
-    from npufix.profiling_parsers.profile import Environment, Problem, Profile
+    from npufix.profiling_parsers.profile import Environment, Profile
 
 _LONGEST_PROBLEM = 400
 
@@ -37,8 +38,13 @@ def summarise(dump: Path) -> Summary:
 
     What cannot be read is told in ``Summary.problem``; a fault of this program is raised.
     """
-    environment, problems = read_environment(dump) if dump.is_dir() else (None, [])
-    if environment is not None:
+    environment, problems = None, list[Problem]()
+    if dump.is_dir():
+        try:
+            refuse_special_files(dump)  # of those below, one at a time is left out
+        except DumpError as error:
+            return _told(dump, None, error.message)
+        environment, problems = read_environment(dump)
         files = read_cheap_files(dump, environment)
         problems += files.problems
         if not files.steps.empty:

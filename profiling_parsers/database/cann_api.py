@@ -92,7 +92,8 @@ def _totals(calls: Columns) -> pd.DataFrame:
     )
     codes, distinct = pd.factorize(level << _HALF | name)
     order = order_of(codes)
-    duration = (calls["end_ns"] - calls["start_ns"]).clip(min=0)[order]
+    # As floats: exact for as long as a run takes, and what somebody made up leaves no int64.
+    duration = (calls["end_ns"] - calls["start_ns"]).clip(min=0)[order].astype(np.float64)
     count = np.bincount(codes, minlength=len(distinct))
     first = np.cumsum(count) - count
     return pd.DataFrame(
@@ -115,7 +116,7 @@ def _named(totals: list[pd.DataFrame], levels: Texts, texts: Texts) -> pd.DataFr
         {
             "level": levels.category((api >> _HALF) - 1),
             "name": texts.category((api & ((1 << _HALF) - 1)) - 1),
-            **{key: every[key].to_numpy(np.int64) for key in how},
+            **{key: every[key].clip(upper=LATEST_NS).to_numpy(np.int64) for key in how},
         }
     )
     return frame.sort_values("total_ns", ascending=False, kind="stable", ignore_index=True)

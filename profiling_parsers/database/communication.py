@@ -14,7 +14,12 @@ import pandas as pd
 from npufix.profiling_parsers.database.kernels import COMMUNICATION
 from npufix.profiling_parsers.database.query import LATEST_NS, Query
 from npufix.profiling_parsers.signals import SCHEMAS, empty
-from npufix.profiling_parsers.tables.collective_units import LARGEST, LATEST_US, in_units
+from npufix.profiling_parsers.tables.collective_units import (
+    DIFFERENCES,
+    LARGEST,
+    LATEST_US,
+    in_units,
+)
 from npufix.profiling_parsers.tables.columns import NONE
 
 if TYPE_CHECKING:
@@ -105,10 +110,18 @@ def _table(database: Database, table: str, signal: str) -> pd.DataFrame:
     columns = {key: columns[key] for key in schema}
     columns["step"] = [_step(text) for text in columns["step"]]
     frame = pd.DataFrame(columns)
-    limits = [frame[key].abs() < (LATEST_US if key == "start_ns" else LARGEST) for key in numbers]
-    frame = frame[np.logical_and.reduce(limits)].reset_index(drop=True)
+    usable = np.logical_and.reduce([_usable(key, frame[key]) for key in numbers])
+    if malformed := int(np.count_nonzero(~usable)):
+        database.damaged(f"{malformed} of {count} rows of {table} are malformed and left out")
+    frame = frame[usable].reset_index(drop=True)
     texts_of = {key: frame[key].fillna("").tolist() for key in words}
     return in_units({**{key: frame[key].to_numpy() for key in found}, **texts_of}, signal)
+
+
+def _usable(key: str, column: pd.Series[float]) -> pd.Series[bool]:
+    """Return which numbers a collective can have, the same as in communication.json."""
+    inside = column.abs() < (LATEST_US if key == "start_ns" else LARGEST)  # False for NaN
+    return inside if key in DIFFERENCES else inside & (column >= 0)
 
 
 def _step(text: str | None) -> str:

@@ -68,7 +68,7 @@ def open_file(path: Path) -> OpenFile:
     connection = sqlite3.connect(uri, uri=True)
     try:
         connection.text_factory = lambda text: text.decode("utf-8", errors="replace")
-        if hasattr(connection, "setlimit"):  # a generated column makes gigabytes out of nothing
+        if hasattr(connection, "setlimit"):
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
         for pragma in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON"):
             connection.execute(f"PRAGMA {pragma}")
@@ -110,7 +110,10 @@ def _table(name: str, root: int, sql: str, connection: sqlite3.Connection) -> Ta
     described: list[tuple[Any, ...]] = connection.execute(
         f"PRAGMA table_xinfo({quoted(name)})"
     ).fetchall()
-    columns = {str(column).lower(): str(column) for _, column, *_ in described}
+    # A generated column makes, for each row, gigabytes or hours out of nothing: it is not read.
+    columns = {
+        str(column).lower(): str(column) for _, column, *_, hidden in described if not hidden
+    }
     keys = [(column, kind) for _, column, kind, _, _, key, _ in described if key]
     is_rowid = len(keys) == 1 and str(keys[0][1]).upper() == "INTEGER"
     generated = any(hidden for *_, hidden in described)

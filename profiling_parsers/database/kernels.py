@@ -14,6 +14,7 @@ from npufix.profiling_parsers.kernels.cells import type_of_cell, without_quotes
 from npufix.profiling_parsers.kernels.totals import summed
 from npufix.profiling_parsers.kernels.types import fill_types
 from npufix.profiling_parsers.tables.columns import NONE, category, pick
+from npufix.profiling_parsers.tables.kernel_times import plausible
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -93,8 +94,7 @@ def read_kernels(database: Database, texts: Texts, collective_core: str) -> Data
     """Read the kernels; ``collective_core`` is the Accelerator Core that collectives get."""
     both, number = _timed(database)
     communication = np.arange(len(both["start_ns"])) >= len(both["start_ns"]) - number
-    start, end = both["start_ns"], both["end_ns"]
-    usable = (start > 0) & (end >= start) & (end < LATEST_NS)
+    usable = _usable(both["start_ns"], both["end_ns"])
     both["communication"] = communication
     both = in_start_order(both, usable)
     return DatabaseKernels(
@@ -111,7 +111,7 @@ def read_totals(database: Database, texts: Texts) -> pd.DataFrame:
     compute = database.columns(_TYPES)
     rows = positions(compute["task"], tasks["task"])
     start, end = pick(tasks["start_ns"], rows), pick(tasks["end_ns"], rows)
-    usable = (start > 0) & (end >= start) & (end < LATEST_NS)
+    usable = _usable(start, end)
     columns: dict[str, Any] = {
         "name": texts.category(compute["name"][usable]),
         "type": texts.category(compute["type"][usable], type_of_cell),
@@ -120,6 +120,12 @@ def read_totals(database: Database, texts: Texts) -> pd.DataFrame:
         "communication": False,
     }
     return summed(fill_types(pd.DataFrame(columns)))
+
+
+def _usable(start: Integers, end: Integers) -> NDArray[np.bool_]:
+    """Return which kernels have a time, and one of this run."""
+    timed = (start > 0) & (end >= start) & (end < LATEST_NS)
+    return timed & plausible(np.where(timed, start, NONE), end - start)
 
 
 def _timed(database: Database) -> tuple[Columns, int]:

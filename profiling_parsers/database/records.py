@@ -214,7 +214,8 @@ def _distinct_headers(
     parts: list[Words] = []
     mixed: Words = np.zeros(len(starts), np.uint64)
     for first in range(0, longest, 8):
-        part: Words = words(data, starts + first, ">u8")
+        # Behind a short header nothing counts, and where it is the last of all there is nothing.
+        part: Words = words(data, np.minimum(starts + first, len(data) - 8), ">u8")
         # The cells behind the header go; a shift by 64 leaves nothing.
         part >>= (8 * (first + 8 - lengths)).clip(0, 64).astype(np.uint64)
         if (part != part[0]).any():

@@ -11,6 +11,7 @@ from npufix.profiling_parsers.database.communication import read_communication
 from npufix.profiling_parsers.database.memory import read_allocations, read_memory
 from npufix.profiling_parsers.database.query import LATEST_NS, Query
 from npufix.profiling_parsers.signals import SCHEMAS, Signals
+from npufix.profiling_parsers.tables.columns import NONE
 
 if TYPE_CHECKING:
     from npufix.profiling_parsers.database.tables import Database
@@ -58,7 +59,9 @@ def _read_collector(database: Database) -> pd.DataFrame:
 def _read_frequency(database: Database) -> pd.DataFrame:
     """Read the clocks; the table starts with one of a moment that lies behind the next."""
     clocks = pd.DataFrame(database.columns(_FREQUENCY))
-    usable = clocks[(clocks["start_ns"] > 0) & np.isfinite(clocks["mhz"])]
+    timed = (clocks["start_ns"] > 0) & (clocks["start_ns"] < LATEST_NS)
+    known = (clocks["device"] >= NONE) & (clocks["mhz"] >= 0) & np.isfinite(clocks["mhz"])
+    usable = clocks[timed & known]
     ordered = usable.sort_values(["device", "start_ns"], kind="stable", ignore_index=True)
     typed: pd.DataFrame = ordered.astype(dict(SCHEMAS["frequency"]))
     return typed

@@ -17,6 +17,7 @@ import numpy as np
 from npufix.profiling_parsers.kineto.arguments import OPERATOR, TASK, Args, Arguments, TaskArguments
 from npufix.profiling_parsers.kineto.file import TraceFile
 from npufix.profiling_parsers.tables.columns import one_line
+from npufix.profiling_parsers.tables.kernel_times import LONGEST_NS
 from npufix.profiling_parsers.trace.json_stream import Event, EventStream
 from npufix.profiling_parsers.trace.rows import Codes, Keys, Table, moments, spans, text_of, texts
 
@@ -66,7 +67,7 @@ _SMALL = (
     *("name", "input_dims", "input_types", "stack", "module", "core", "device", "on_device"),
     *("pid", "tid"),
 )
-_LONGEST_US = 9e12
+_LONGEST_US, _LONGEST_TASK_US = 9e12, LONGEST_NS / 1000
 _MTIA_WAITS = ("event_record", "event_wait")
 _LARGEST_DEVICE = 1 << 10
 
@@ -173,7 +174,7 @@ class _Collector:
         self._add("calls", events, *self._places(events))
 
     def _tasks(self, events: list[Event], core: int) -> None:
-        events = self._lasting(events)
+        events = self._lasting(events, _LONGEST_TASK_US)
         arguments = [self._decoded(TASK, event) for event in events]
         # Without a device, the process is called after it.
         devices = self.keys.of(
@@ -213,10 +214,10 @@ class _Collector:
             flows = self.keys.of([event.id for event in ends])
             self._append(kind, ends, flows, *self._places(ends))
 
-    def _lasting(self, events: list[Event]) -> list[Event]:
+    def _lasting(self, events: list[Event], longest: float = _LONGEST_US) -> list[Event]:
         """Return the events that have a duration; it counts those that should have one."""
         complete = [event for event in events if event.ph == "X"]
-        lasting = [event for event in complete if _is_duration(event.dur)]
+        lasting = [event for event in complete if _is_duration(event.dur, longest)]
         # Left out and counted: as 0 they would make a wrong total.
         self.malformed += len(complete) - len(lasting)
         return lasting
@@ -250,12 +251,12 @@ class _Collector:
         return decoded
 
 
-def _is_duration(value: object) -> bool:
+def _is_duration(value: object, longest: float) -> bool:
     """Tell whether ``value`` is a number of microseconds that fits; floats come as texts."""
     if type(value) is int:
-        return 0 <= value < _LONGEST_US
+        return 0 <= value < longest
     try:
-        return type(value) is str and 0 <= float(value) < _LONGEST_US
+        return type(value) is str and 0 <= float(value) < longest
     except ValueError:
         return False
 

@@ -17,7 +17,7 @@ _MOST_AFTER_EVENTS = 64 << 20
 _PIECE_BYTES = 1 << 20
 _SNIFFED_BYTES = (1 << 16, 1 << 20, 4 << 20)
 
-_OPENS_OBJECT = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*[\[{]")
+_OPENS_OBJECT = re.compile(rb"(?:\s*\xef\xbb\xbf)?\s*[\[{]")
 _ASCEND = re.compile(
     rb'"(?:Ascend Hardware|CANN|Overlap Analysis|async_npu|async_task_queue|HostToDevice'
     rb'|AI Core Freq|Stars Soc Info|Physic Stream Id)"'

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MANGLED = re.compile(r"_Z(?:TS|TI)?N?K?(?=[0-9])")
-_MANGLED_PART = re.compile(r"(?:S[ta0-9]?_?|N|K)*([0-9]+)")
+_MANGLED_PART = re.compile(r"(?:S[ta0-9]?_?|N|K)*([0-9]{1,9})")
 _BRACKETS = {"<": ">", "(": ")", "{": "}"}
 _ANONYMOUS = "(anonymous namespace)::"
 _WRAPPERS = ("cutlass::Kernel", "cutlass::Kernel2", "cutlass::device_kernel", "device_kernel")

@@ -22,6 +22,8 @@ _MILLION = 1e6  # bytes of a megabyte, nanoseconds of a millisecond
 LARGEST = 9e12
 """In milliseconds or megabytes: above it they leave int64."""
 LATEST_US = 9e15
+DIFFERENCES = frozenset({"wait_ns", "synchronization_ns", "idle_ns"})
+"""What is left between two measured times, which may come out below nothing."""
 
 
 def in_units(columns: Mapping[str, Sequence[Any] | NDArray[Any]], table: str) -> pd.DataFrame:

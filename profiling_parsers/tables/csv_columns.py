@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 
@@ -14,12 +13,14 @@ from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.tables.columns import category
 from npufix.profiling_parsers.tables.csv_lines import CountedLines, SoundLines, read_header
+from npufix.profiling_parsers.tables.exact_time import numbers
 
 if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
+    import pandas as pd
     from numpy.typing import NDArray
 
 T = TypeVar("T")
@@ -75,10 +76,10 @@ class Columns:
     def floats(self, key: str) -> NDArray[np.float32]:
         """Return a column of ratios, NaN where there is none."""
         if self.is_a(key, pa.float32()):
-            return np.asarray(self.table[key].to_numpy())
+            ratios = np.asarray(self.table[key].to_numpy())
+            return np.where(np.isinf(ratios), np.float32("nan"), ratios)
         column = self.category(key)
-        texts = pd.Series(column.categories, dtype=object)
-        values = pd.to_numeric(texts, errors="coerce").to_numpy(np.float32)
+        values = numbers(pa.array(column.categories, pa.string())).astype(np.float32)
         return np.asarray(values[column.codes])
 
 
@@ -179,7 +180,7 @@ def _read_line_by_line(
 ) -> Blocks[T]:
     """Read the rows that are whole; every line that is none is counted, unless it is blank."""
     rows, parts = 0, []
-    with SoundLines(path) as file:
+    with SoundLines(path, len(keys)) as file:
         try:
             # Only here is a row skipped: pyarrow cannot hand over one that is no UTF-8.
             for table in _tables(file, keys, types, skip_rows=0, skip=lambda _: "skip"):

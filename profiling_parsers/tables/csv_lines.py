@@ -75,11 +75,13 @@ class CountedLines(io.RawIOBase):
 class SoundLines(io.RawIOBase):
     """The lines after the header that a CSV parser can take one by one.
 
-    Left out are lines with an open quote, which would swallow those after them, and those too
-    long to be a row; bytes that are no UTF-8 are replaced.
+    Left out are lines with an open quote, which would swallow those after them, those too long to
+    be a row, and those of other than so many ``columns``, of which the parser would ask one by
+    one what to do; bytes that are no UTF-8 are replaced.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, columns: int) -> None:
+        self._commas = columns - 1
         self._file = path.open("rb")
         self._file.readline(_LONGEST_LINE)
         self.lines = 0
@@ -100,9 +102,14 @@ class SoundLines(io.RawIOBase):
             lines = [line for line in lines if line.strip()]
             self.lines += len(lines)
             self.endless = not lines[-1].endswith(b"\n") if lines else self.endless
-            sound = [ln for ln in lines if ln.count(b'"') % 2 == 0 and len(ln) <= _LONGEST_LINE]
+            sound = [line for line in lines if self._is_sound(line)]
             self.sound += len(sound)
         return b"".join(sound).decode("utf-8", errors="replace").encode()
+
+    def _is_sound(self, line: bytes) -> bool:
+        if quotes := line.count(b'"'):  # which commas are between columns is the parser's to say
+            return quotes % 2 == 0 and len(line) <= _LONGEST_LINE
+        return line.count(b",") == self._commas and len(line) <= _LONGEST_LINE
 
     def close(self) -> None:
         """Close the file."""

@@ -24,6 +24,8 @@ _DECIMAL = (
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$"
 LARGEST_US = 9.2e15
 """Above it, nanoseconds leave int64."""
+_LARGEST = 1e30
+"""No file means a larger number; sums of them, and products with units, stay finite."""
 
 Nanoseconds = tuple["NDArray[np.int64]", "NDArray[np.bool_]"]
 
@@ -62,7 +64,7 @@ def duration_ns(texts: pa.Array | pa.ChunkedArray) -> Nanoseconds:
 
 
 def numbers(texts: pa.Array | pa.ChunkedArray) -> NDArray[np.float64]:
-    """Return texts as numbers, NaN where one is none."""
+    """Return texts as numbers, NaN where one is none, or none that anybody means."""
     trimmed = pc.utf8_trim_whitespace(texts)
     try:
         floats = trimmed.cast(pa.float64())
@@ -70,7 +72,7 @@ def numbers(texts: pa.Array | pa.ChunkedArray) -> NDArray[np.float64]:
         is_number = pc.match_substring_regex(trimmed, _NUMBER)
         floats = pc.if_else(is_number, pc.utf8_ltrim(trimmed, "+"), "nan").cast(pa.float64())
     values: NDArray[np.float64] = as_numpy(floats)
-    return np.where(np.isfinite(values), values, np.nan)
+    return np.where(np.abs(values) < _LARGEST, values, np.nan)
 
 
 def _as_written(texts: pa.Array | pa.ChunkedArray) -> NDArray[np.int64] | None:

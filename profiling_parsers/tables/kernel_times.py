@@ -21,7 +21,7 @@ START, DURATION = pa.decimal128(22, 3), pa.float64()
 """What to read the columns as: epoch microseconds have more digits than a float64, and a decimal
 with three places is already the number of nanoseconds."""
 
-_LONGEST_NS = 3_600 * 10**9
+LONGEST_NS = 3_600 * 10**9
 """No kernel runs for an hour: collectives give up after half of one."""
 _LONGEST_RUN_NS = 7 * 86_400 * 10**9
 _SECOND_NS = 10**9
@@ -52,14 +52,15 @@ def durations(columns: Columns, key: str) -> Nanoseconds:
 def waits(columns: Columns) -> NDArray[np.int64]:
     """Return the column ``wait``, 0 where it holds none: no kernel waits for less, or for hours."""
     waited = durations(columns, "wait")[0]
-    return np.where((waited >= 0) & (waited < _LONGEST_NS), waited, 0)
+    return np.where((waited >= 0) & (waited < LONGEST_NS), waited, 0)
 
 
 def plausible(start: NDArray[np.int64], duration: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which times are of this run, as opposed to a number of another column."""
-    usable = (duration >= 0) & (duration < _LONGEST_NS)
-    if len(start):
-        middle = np.partition(start, len(start) // 2)[len(start) // 2]
+    usable = (start >= 0) & (duration >= 0) & (duration < LONGEST_NS)
+    if usable.any():
+        started = start[usable]
+        middle = np.partition(started, len(started) // 2)[len(started) // 2]
         usable &= np.abs(start - middle) < _LONGEST_RUN_NS
     return np.asarray(usable)
 

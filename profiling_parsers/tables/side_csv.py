@@ -7,7 +7,6 @@ be are damage, and told. Each parser says which columns it needs; what it return
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -225,8 +224,10 @@ def _has_holes(path: Path) -> bool:
 
 def _split(cell: str) -> tuple[str, str]:
     """Return the name and the unit of a column; ``Communication(Not Overlapped)`` has none."""
-    parts = re.fullmatch(r"(.*?)\s*\(([^()]*)\)", cell)
-    return (parts[1], parts[2]) if parts is not None and parts[2] in _UNITS else (cell, "")
+    name, bracket, rest = cell.rpartition("(")
+    unit = rest.removesuffix(")")
+    has_unit = bracket and rest.endswith(")") and unit in _UNITS
+    return (name.rstrip(), unit) if has_unit else (cell, "")
 
 
 def _spelled(path: Path, columns: list[str], spellings: tuple[str, ...]) -> str | None:

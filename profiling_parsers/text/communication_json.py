@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.signals import SCHEMAS
-from npufix.profiling_parsers.tables.collective_units import LARGEST, LATEST_US, in_units
+from npufix.profiling_parsers.tables.collective_units import (
+    DIFFERENCES,
+    LARGEST,
+    LATEST_US,
+    in_units,
+)
 from npufix.profiling_parsers.tables.file_damage import damaged, remedy
 
 if TYPE_CHECKING:
@@ -27,16 +32,13 @@ _SUM = "Total Op Info"  # an entry of its own beside what it is the sum of
 _TIME, _BANDWIDTH = "Communication Time Info", "Communication Bandwidth Info"
 _START = "Start Timestamp(us)"
 _SIZE, _TRANSIT, _SPEED = "Transit Size(MB)", "Transit Time(ms)", "Bandwidth(GB/s)"
-_TIMES = (
-    "Elapse Time(ms)",
-    _TRANSIT,
-    "Wait Time(ms)",
-    "Synchronization Time(ms)",
-    "Idle Time(ms)",
-)
-
-_DIFFERENCES = frozenset({"Wait Time(ms)", "Synchronization Time(ms)", "Idle Time(ms)"})
-"""What is left between two measured times, which may come out below nothing."""
+_TIMES = {
+    "Elapse Time(ms)": "elapse_ns",
+    _TRANSIT: "transit_ns",
+    "Wait Time(ms)": "wait_ns",
+    "Synchronization Time(ms)": "synchronization_ns",
+    "Idle Time(ms)": "idle_ns",
+}
 
 Entry = tuple[str, str, str, str]
 """Step, kind (p2p or collective), name and group of a collective."""
@@ -128,7 +130,10 @@ def _numbers(content: object, keys: tuple[str, ...]) -> list[float] | None:
     values = [
         _number(_object(content).get(key), LATEST_US if key == _START else LARGEST) for key in keys
     ]
-    usable = (value >= 0 or key in _DIFFERENCES for key, value in zip(keys, values, strict=True))
+    usable = (
+        value >= 0 or _TIMES.get(key) in DIFFERENCES
+        for key, value in zip(keys, values, strict=True)
+    )
     return values if all(usable) and not any(map(math.isnan, values)) else None
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import io
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -180,6 +179,6 @@ class _Totals:
 def _one_line(codes: pd.Series[int], texts: _Texts) -> pd.Categorical[str]:
     """Return a column of codes as a category of the texts, line breaks taken out."""
     unique: dict[str, int] = {}
-    cleaned = [re.sub(r"\s*\n\s*", "", text).strip() for text in texts]
+    cleaned = ["".join(map(str.strip, text.split("\n"))) for text in texts]
     merged = [unique.setdefault(text, len(unique)) for text in cleaned]
     return category(np.array(merged, np.int64)[codes.to_numpy()], list(unique))

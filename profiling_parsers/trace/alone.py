@@ -69,10 +69,13 @@ def read_trace_kernels(file: Path, dump: Path, problems: list[Problem]) -> Trace
 
     What is wrong with the trace is added to ``problems``.
     """
-    trace = read_dump_trace(file, None, problems, remedies.analyse(dump))
-    if trace is None:
+    whole = read_dump_trace(file, None, problems, remedies.analyse(dump))
+    if whole is None:
         raise DumpError(f"{file}: {problems[-1].what}", problems[-1].remedy)
-    kernels, trace = kernels_of(trace)
+    kernels, trace = kernels_of(whole)
+    if malformed := trace.malformed - whole.malformed:
+        what = f"{malformed} events are malformed and left out"
+        problems.append(Problem(file.name, what, remedies.analyse(dump), damaged=True))
     if kernels.empty:
         cut = f" before byte {trace.cut}, where it breaks off" if trace.cut is not None else ""
         raise DumpError(f"{file}: no kernels{cut}", _PROFILE_DEVICE)

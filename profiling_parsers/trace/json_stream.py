@@ -20,7 +20,7 @@ _CHUNK_BYTES = 2 << 20
 _LARGEST_EVENT = 16 << 20
 """An "event" longer than this is damage, such as a quote that is never closed."""
 
-_OPENING = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*(?:\[|\{.*?\"traceEvents\"\s*:\s*\[)", re.DOTALL)
+_OPENING = re.compile(rb"(?:\s*\xef\xbb\xbf)?\s*(?:\[|\{.*?\"traceEvents\"\s*:\s*\[)", re.DOTALL)
 _BORDERS = (b'}, {"', b'},{"', b'},\n{"', b"},\n  {\n")  # the last is Kineto's
 # A string ends at its quote or, cut off, at the end of the data, never in between.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.?[^"\\]*)*(?:"|\Z)|[\[\]{}]', re.DOTALL)

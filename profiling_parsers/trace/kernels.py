@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from npufix.profiling_parsers.tables.columns import category
+from npufix.profiling_parsers.tables.kernel_times import plausible
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,12 +43,12 @@ _CORES = {
 }
 _AI_CORE, _VECTOR = "AI_CORE", "AI_VECTOR_CORE"
 _CUBE = re.compile(r"(Batch)?MatMul|Conv[23]D")
-_ACLNN = re.compile(r"aclnn\w*?_(?:\w*_)?([A-Za-z0-9]+)")
+_ACLNN = re.compile(r"aclnn\w*_([A-Za-z0-9]+)")
 _TRANSFER = re.compile(r"trans_([A-Za-z]+)_[0-9]+(?:_(MemSet))?")
 # Conv2D4, MatMulV23, Conv2DBackpropFilter6_MemSet: the number of the operator in its graph.
-_NUMBERED = re.compile(r"([A-Z][A-Za-z0-9]*?(?:V[0-9])?)(?<!V)[0-9]+(?:_(MemSet))?")
+_NUMBERED = re.compile(r"([A-Z][A-Za-z0-9]*?(?:V[0-9]|(?<![0-9V])))[0-9]+(?:_(MemSet))?")
 _COLLECTIVE = re.compile(r"(\w+?)_[0-9]+_[0-9]+_[0-9]+(?:@.*)?")
-_DEVICE = re.compile(r"NPU (\d+)")
+_DEVICE = re.compile(r"NPU ([0-9]{1,9})")
 _PID_BITS, _DEVICE_BITS = 10, 5
 _STEP = re.compile(r"ProfilerStep#([0-9]{1,18})")
 
@@ -60,6 +61,10 @@ def kernels_of(trace: Trace) -> tuple[pd.DataFrame, Trace]:
     collective = _collectives(trace)
     chosen = np.flatnonzero((collective >= 0) | _is_kernel(trace.tasks))
     chosen = chosen[np.argsort(trace.tasks["start_ns"].to_numpy()[chosen], kind="stable")]
+    times = trace.tasks[["start_ns", "duration_ns"]].to_numpy()[chosen]
+    usable = plausible(times[:, 0], times[:, 1])
+    trace = replace(trace, malformed=trace.malformed + int(np.count_nonzero(~usable)))
+    chosen = chosen[usable]
     tasks, collective = trace.tasks.iloc[chosen].reset_index(drop=True), collective[chosen]
     tasks["name"] = tasks["name"].cat.remove_unused_categories()
     device = device_ids(trace, tasks["pid"].to_numpy())

@@ -168,8 +168,9 @@ def text_of(value: object) -> str:
 
 
 def moments(values: Sequence[object]) -> Nanoseconds:
-    """Return microseconds as nanoseconds, with a mask of the values that are numbers."""
-    return epoch_ns(pa.array(texts(values), pa.string()))
+    """Return microseconds as nanoseconds, with a mask of the values that are moments."""
+    nanoseconds, valid = epoch_ns(pa.array(texts(values), pa.string()))
+    return nanoseconds, valid & (nanoseconds >= 0)
 
 
 def spans(values: Sequence[Any]) -> Integers:

@@ -20,8 +20,13 @@ __all__ = ["LANGUAGES", "both", "current", "from_environment", "markdown", "tr",
 
 LANGUAGES = ("en", "zh")
 VARIABLE = "NPUFIX_LANG"
-_MARKED = re.compile(r"((?:\s*(?:#{1,6}|-|\d+\.) )?(?:\*\*|<[^>]*>)*)(.*?)((?:\*\*|</[^>]*>)*)")
+_MARKED = re.compile(
+    r"((?:\s*(?:#{1,6}|-|\d+\.) )?(?:\*\*|<[^<>]{1,99}>){0,9})(.*?)((?:\*\*|</[^<>]{1,99}>){0,9})"
+)
 _LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")
+_STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 class _Chosen:
@@ -61,7 +66,7 @@ def both(text: str) -> tuple[str, str]:
 def markdown(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines of a Markdown text in the current language; code blocks as they are."""
     fence = ""
-    for line in lines:
+    for line in map(unsteered, lines):
         mark = line[: len(line) - len(line.lstrip("`"))]
         if fence:
             fence = "" if mark == fence and line == mark else fence
@@ -71,6 +76,11 @@ def markdown(lines: Iterable[str]) -> Iterator[str]:
             yield line
         else:
             yield line if _Chosen.language == "en" else _markdown_line(line)
+
+
+def unsteered(text: str) -> str:
+    """Return a text whose letters steer no terminal, whoever forgot to ask for that before."""
+    return text if text.isprintable() else _STEERING.sub("?", text)
 
 
 def _markdown_line(line: str) -> str:

@@ -6,13 +6,16 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console as EnglishConsole
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Span, Text
 
-from npufix.reports.language import current, layout, tr
+from npufix.reports.language import current, layout, tr, unsteered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from rich.console import ConsoleOptions, RenderableType
 
 _CELLS = re.compile(r"\S+(?: \S+)*")
 _FEWEST_TITLES = 2
@@ -38,6 +41,13 @@ class Console(EnglishConsole):
         if not (options.get("soft_wrap") or options.get("overflow")):
             said = [self._broken(one) if isinstance(one, Text) else one for one in said]
         super().print(*said, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render as rich does: what it puts in itself steers the terminal, no text does."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else unsteered(text), style, control)
 
     def on_broken_pipe(self) -> None:
         """Leave it to the program what to do when its reader has gone: rich ends it with 1."""

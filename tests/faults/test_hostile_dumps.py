@@ -5,17 +5,22 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from typing import TYPE_CHECKING
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from npufix.advisor.gate import baselines
+from npufix.advisor.gate.baselines import BaselineError
+from npufix.profiling_parsers.cluster.reading import summarise
+from npufix.profiling_parsers.database.tables import Database
 from npufix.profiling_parsers.profile import DumpError
+from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.reader import read_profile
+from npufix.profiling_parsers.special_files import kind_of
 from npufix.profiling_parsers.trace import unpacked
 from npufix.reports.encoding import encoded
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("name", ["kernel_details.csv", "step_trace_time.csv"])
@@ -49,3 +54,43 @@ def test_json_steers_no_terminal() -> None:
     made = encoded({text: text}).decode()
     assert made.isprintable()
     assert json.loads(made) == {text: text}
+
+
+def test_a_link_into_the_system_is_not_followed(tmp_path: Path) -> None:
+    dump = tmp_path / "rank_0_ascend_pt"
+    dump.mkdir()
+    (dump / "kernel_details.csv").write_text("Name\n")
+    (dump / "profiler_metadata.json").symlink_to("/proc/self/status")  # as is one that waits
+    with pytest.raises(DumpError, match="is a part of the system, no file"):
+        read_profile(dump)
+    assert "is a part of the system" in summarise(dump).problem
+
+
+def test_shared_memory_holds_dumps_as_well() -> None:
+    assert not kind_of("/dev/shm")  # noqa: S108 - only the name
+
+
+def test_a_baseline_without_an_end_is_none() -> None:
+    with pytest.raises(BaselineError, match="/dev/zero: far too large for a baseline"):
+        baselines.read(Path("/dev/zero"))
+
+
+def test_a_pipe_in_one_rank_of_many_is_not_waited_for(tmp_path: Path) -> None:
+    host = tmp_path / "PROF_1" / "host"
+    host.mkdir(parents=True)
+    (tmp_path / "kernel_details.csv").write_text("Name\n")
+    os.mkfifo(host / "info.json")
+    _, (problem,) = read_environment(tmp_path)
+    assert "is a pipe" in problem.what
+    os.mkfifo(tmp_path / "step_trace_time.csv")
+    assert "step_trace_time.csv is a pipe, no file" in summarise(tmp_path).problem
+
+
+def test_a_column_that_is_computed_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with closing(sqlite3.connect(path)) as made:
+        made.execute("CREATE TABLE STRING_IDS(id, value AS (hex(zeroblob(9))))")
+        made.execute("INSERT INTO STRING_IDS VALUES(1)")
+        made.commit()
+    with closing(Database(path)) as database:
+        assert database.texts()[1] == ""

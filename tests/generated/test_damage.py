@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -28,6 +28,14 @@ _RUN = Parameters(kernels=160, steps=2)
 _STEP_TIMES = ["computing_ns", "communication_ns", "communication_exposed_ns", "free_ns"]
 
 
+@dataclass(frozen=True)
+class Sound:
+    """A dump that nothing is wrong with, and what it says of its kernels."""
+
+    profile: Profile
+    rows: pd.DataFrame
+
+
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return small dumps that differ in what they hold."""
@@ -44,6 +52,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return dumps | {"both": write_dump(_RUN, folder / "both", "both")}
 
 
+@pytest.fixture(scope="session")
+def read(whole: dict[str, Path]) -> dict[str, Sound]:
+    """Return what the sound dumps say."""
+    profiles = {name: read_profile(dump) for name, dump in whole.items()}
+    return {name: Sound(profile, known(profile)) for name, profile in profiles.items()}
+
+
 @given(damage=damages)
 @settings(SETTINGS, max_examples=25)
 @example(damage=Damage("missing", 0.0, 0.0))
@@ -53,21 +68,19 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
      "db of newest", "both"],
 )  # fmt: skip
 def test_a_damaged_file_gives_no_wrong_answer(
-    whole: dict[str, Path], name: str, damage: Damage
+    whole: dict[str, Path], read: dict[str, Sound], name: str, damage: Damage
 ) -> None:
-    sound = read_profile(whole[name])
     with tempfile.TemporaryDirectory() as folder:
         copy, _ = damaged_copy(whole[name], Path(folder), damage)
         profile = read_or_refusal(copy)
     if profile is not None and not any(problem.damaged for problem in profile.problems):
-        check_same(profile, sound)
+        check_same(profile, read[name])
 
 
 @pytest.mark.parametrize("name", ["text", "db"])
 def test_every_column_is_known_told_or_not_needed(
-    whole: dict[str, Path], tmp_path: Path, name: str
+    whole: dict[str, Path], read: dict[str, Sound], tmp_path: Path, name: str
 ) -> None:
-    sound = read_profile(whole[name])
     copy = Path(shutil.copytree(whole[name], tmp_path / whole[name].name))
     wrong = []
     for file, column, where in columns(copy):
@@ -77,7 +90,7 @@ def test_every_column_is_known_told_or_not_needed(
         try:
             profile = read_or_refusal(copy)
             if profile is not None and not any(problem.damaged for problem in profile.problems):
-                check_same(profile, sound)
+                check_same(profile, read[name])
         except (AssertionError, KeyError, ValueError, TypeError) as error:
             wrong.append(f"{file}: {column}: {error!r:.60}")
         path.write_bytes(content)
@@ -94,9 +107,9 @@ def read_or_refusal(dump: Path) -> Profile | None:
         return None
 
 
-def check_same(profile: Profile, sound: Profile) -> None:
+def check_same(profile: Profile, sound: Sound) -> None:
     """What is known is as in the whole dump; less may be known, and then a problem says so."""
-    rows, expected = known(profile), known(sound)
+    rows, expected = known(profile), sound.rows
     assert rows["start_ns"].tolist() == expected["start_ns"].tolist()
     assert rows["duration_ns"].tolist() == expected["duration_ns"].tolist()
     for column in ("type", "core", "frame", "module"):
@@ -104,10 +117,10 @@ def check_same(profile: Profile, sound: Profile) -> None:
             assert found in {"", right} or not right, column
     assert rows.equals(expected) or profile.problems
     if len(profile.steps):
-        pd.testing.assert_frame_equal(profile.steps[_STEP_TIMES], sound.steps[_STEP_TIMES])
+        pd.testing.assert_frame_equal(profile.steps[_STEP_TIMES], sound.profile.steps[_STEP_TIMES])
     if len(profile.op_statistic):
-        compute = ~sound.kernels["communication"]
-        expected_ns = sound.kernels.loc[compute, "duration_ns"].sum()
+        kernels = sound.profile.kernels
+        expected_ns = kernels.loc[~kernels["communication"], "duration_ns"].sum()
         assert profile.op_statistic["total_ns"].sum() == expected_ns
 
 
