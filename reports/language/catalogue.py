@@ -190,6 +190,8 @@ class Catalogue:
         for one, other in list(self._exact.items()):
             # Half a sentence, which the program puts together with another one.
             self._exact.setdefault(one.strip(" ;,:"), other.strip("；，： "))
+        # The scripts of a page fill in what they say by themselves.
+        self._exact |= {one: other for one, other in messages.items() if is_template(one)}
         made = [_template(one, other) for one, other in messages.items() if is_template(one)]
         self._templates = sorted(made, key=lambda template: -template.weight)
         seen: dict[str, int] = {}

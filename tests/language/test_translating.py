@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from time import perf_counter
 
 import pytest
 
 from npufix.reports import language
+from npufix.reports.html import rendering
 from npufix.reports.language import layout, tr
 from npufix.reports.language.catalogue import Catalogue
 
@@ -118,6 +120,13 @@ def test_both_languages_at_once() -> None:
     assert english == "No known slow pattern in this source."
     assert chinese_text == "源码中没有已知的慢写法。"
     assert language.current() == "en"
+
+
+def test_what_the_scripts_of_a_page_say_is_translated() -> None:
+    """They fill in the numbers themselves: ``{n} of {n2}`` stayed English."""
+    for file in Path(rendering.__file__).parent.glob("*.js"):
+        for text in rendering._SAID.findall(file.read_text(encoding="utf-8")):
+            assert language.both(text)[1] != text or " " not in text, text
 
 
 @pytest.mark.parametrize(
