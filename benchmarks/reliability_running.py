@@ -83,7 +83,7 @@ class Running:
             os.close(pipe)
         texts = [text.decode("utf-8", "replace") for text in said]
         killed = code in _KILLED_AS_WANTED[:1]
-        left = () if killed else tuple(sorted(p.name for p in (self.folder / "tmp").iterdir()))
+        left = () if killed else _left(self.folder / "tmp")
         return Ended(code, *texts, left)
 
     def is_alive(self) -> bool:
@@ -186,9 +186,15 @@ def real_command(
         time.sleep(stop_after)
         process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=SECONDS)
-    left = tuple(sorted(path.name for path in folder.iterdir()))
+    left = _left(folder)
     texts = (text.decode("utf-8", "replace") for text in (out, err))
     return Ended(process.returncode, *texts, left)
+
+
+def _left(folder: Path) -> tuple[str, ...]:
+    """Return what is in a folder for temporary files, but for the home of those without one."""
+    own = f"npufix-{os.getuid()}"
+    return tuple(sorted(path.name for path in folder.iterdir() if path.name != own))
 
 
 def command(arguments: Sequence[object], root: Path, **more: object) -> Ended:
