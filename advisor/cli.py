@@ -87,6 +87,7 @@ def main() -> None:
     try:
         status = cli.main(prog_name="npufix", standalone_mode=False)
         sys.stdout.flush()  # here, where a reader that has gone is expected
+        stopping.check()
     except click.ClickException as error:
         speaking.show_error(error)
         sys.exit(error.exit_code)

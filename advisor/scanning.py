@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from npufix.advisor import stopping
 from npufix.advisor.generated import generated_from, with_condition
 from npufix.profiling_parsers.progress import advanced
 from npufix.reports.report import Problem
@@ -77,6 +78,7 @@ class Search:
         except (SyntaxError, ValueError, RecursionError) as error:
             return Found(problem=_unparsed(file.relative, error))
         except Exception as error:  # noqa: BLE001 - a rule's fault must not hide the other files
+            stopping.check()
             return Found(problem=_internal(file.relative, error))
         said = [f"{file.relative}: {text}" for text in unknown_names(comments, self.known)]
         hidden = [(s, c) for s in sites if (c := _comment_on(s, comments)) is not None]

@@ -6,11 +6,17 @@ import os
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
-from npufix.advisor import stopping
+from npufix.advisor import scanning, stopping
 from npufix.advisor.cluster.executors import LocalExecutor
+from npufix.advisor.source_scan import scan
+from npufix.advisor.source_tree import read_source_tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -39,6 +45,30 @@ def test_a_signal_is_an_interrupt_with_its_own_exit_status(
     finally:
         stopping.end()
         signal.signal(number, before)
+
+
+def test_an_interrupt_of_which_a_library_makes_another_error_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A parser in another language did, once in hundreds: the file was called broken."""
+
+    def swallowing(*_: object, **__: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0)
+        except KeyboardInterrupt as error:
+            raise RuntimeError("a tree in which something is missing") from error
+
+    monkeypatch.setattr(stopping, "_seen", [])
+    monkeypatch.setattr(scanning, "find_sites", swallowing)
+    (tmp_path / "m.py").write_text("x = 1\n")
+    stopping.begin()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            scan(read_source_tree(tmp_path))
+        assert stopping.status() == 128 + signal.SIGINT
+    finally:
+        stopping.end()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system that ends them is Linux")
