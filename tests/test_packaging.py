@@ -36,8 +36,8 @@ DATA = (
     "reports/html/*.js",
     "reports/html/vendor/*.min.js",
     "reports/locale/*/LC_MESSAGES/*.mo",
-    "rewriters/verification/*.json",
-    "rules/settings/*.json",
+    "rewriters/verification/reference/*.json",
+    "rules/diagnostics/*.json",
 )
 # Named for the user's environment, where they may be or not.
 OPTIONAL = {

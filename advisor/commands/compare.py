@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from npufix.advisor import outputs as output_files
-from npufix.advisor.cli import INPUT_ERROR
 from npufix.advisor.commands import common
-from npufix.advisor.loudness import is_quiet
-from npufix.advisor.speaking import say
-from npufix.advisor.streams import print_text
+from npufix.advisor.commands import outputs as output_files
+from npufix.advisor.commands.cli import INPUT_ERROR
+from npufix.advisor.console.loudness import is_quiet
+from npufix.advisor.console.progress_line import progress
+from npufix.advisor.console.speaking import say
+from npufix.advisor.console.streams import print_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.advisor.comparing.side import Run
-    from npufix.advisor.configuration import Configuration
-    from npufix.advisor.source_tree import SourceTree
+    from npufix.advisor.compare.side import Run
+    from npufix.advisor.project.configuration import Configuration
+    from npufix.advisor.project.source_tree import SourceTree
     from npufix.reports.comparison import Comparison
 
 FORMATS = ("markdown", "json", "html")
@@ -94,7 +95,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     outputs = output_files.with_json(outputs, as_json=as_json)
     if html is not None:
         outputs = output_files.with_page(outputs, html)
-    from npufix.advisor.comparing.comparison import compare  # noqa: PLC0415 - pandas is slow to load
+    from npufix.advisor.compare.comparison import compare
 
     sources = source_before or source, source_after or source
     wanted = Wanted(rank, path_map, rules, top)
@@ -116,16 +117,16 @@ def _read(
     wanted: Wanted,
 ) -> tuple[Run, Run]:
     """Read one run, reduce it, and only then the other: one of them is in memory at a time."""
-    from npufix.advisor.comparing.side import read_run  # noqa: PLC0415 - pandas is slow to load
-    from npufix.advisor.comparing.unmarked import with_steps  # noqa: PLC0415 - same
-    from npufix.advisor.diagnosis import Options  # noqa: PLC0415 - same
+    from npufix.advisor.compare.side import read_run
+    from npufix.advisor.compare.unmarked import with_steps
+    from npufix.advisor.diagnose.diagnosis import Options
 
     runs: list[Run] = []
     trees: dict[Path, SourceTree] = {}
     for number, (path, source, count) in enumerate(zip(paths, sources, steps, strict=True), 1):
         configuration = common.read_configuration(source or Path(), wanted.rules)
         options = Options(wanted.top, wanted.rank, wanted.path_map, configuration)
-        with common.progress(f"Reading run {number} of 2"):
+        with progress(f"Reading run {number} of 2"):
             tree = _tree(source, configuration, trees) if source else None
             run = read_run(path, tree, options)
             runs.append(with_steps(run, count) if count else run)
@@ -133,7 +134,7 @@ def _read(
 
 
 def _tree(source: Path, configuration: Configuration, trees: dict[Path, SourceTree]) -> SourceTree:
-    from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - slow to load
+    from npufix.advisor.project.source_tree import read_source_tree
 
     if source not in trees:
         trees[source] = read_source_tree(source, configuration)
@@ -141,14 +142,14 @@ def _tree(source: Path, configuration: Configuration, trees: dict[Path, SourceTr
 
 
 def _text(kind: str, result: Comparison) -> str:
-    from npufix.reports.comparison import to_json  # noqa: PLC0415 - formats load when wanted
+    from npufix.reports.comparison import to_json
 
     if kind == "html":
-        from npufix.reports.html.comparison_page import to_html  # noqa: PLC0415 - same
+        from npufix.reports.html.comparison_page import to_html
 
         return to_html(result)
     if kind == "markdown":
-        from npufix.reports.markdown_comparison import to_markdown  # noqa: PLC0415 - same
+        from npufix.reports.markdown_comparison import to_markdown
 
         return to_markdown(result)
     return to_json(result) + "\n"
@@ -157,6 +158,8 @@ def _text(kind: str, result: Comparison) -> str:
 def _show(
     result: Comparison, texts: Sequence[tuple[str, Path, str]], top: int, *, verbose: bool
 ) -> None:
+    from npufix.advisor.console.screen import make_console
+
     to_stdout = [text for _, path, text in texts if path == output_files.STDOUT]
     if to_stdout:
         print_text("".join(to_stdout))
@@ -164,6 +167,6 @@ def _show(
     if is_quiet():
         say(result.headline, err=False)
         return
-    from npufix.reports.terminal_comparison import show  # noqa: PLC0415 - not needed for JSON
+    from npufix.reports.terminal_comparison import show
 
-    show(result, common.console(), top=top, details=verbose)
+    show(result, make_console(), top=top, details=verbose)

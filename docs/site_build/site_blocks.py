@@ -94,7 +94,7 @@ def formats() -> str:
     """
     from site_commands import commands  # noqa: PLC0415 - which needs this module
 
-    from npufix.advisor.outputs import EVERY  # noqa: PLC0415 - only for this part
+    from npufix.advisor.commands.outputs import EVERY  # noqa: PLC0415 - only for this part
 
     unknown = set(EVERY) ^ set(_FORMATS)
     if unknown:

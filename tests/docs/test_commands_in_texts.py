@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from npufix.advisor.cli import cli
-from npufix.advisor.configuration import read_configuration
-from npufix.advisor.outputs import EVERY
+from npufix.advisor.commands.cli import cli
+from npufix.advisor.commands.outputs import EVERY
+from npufix.advisor.project.configuration import read_configuration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from npufix.advisor.diagnosis import diagnose
-from npufix.advisor.diff_reading import read_diff
-from npufix.advisor.speaking import say
+from npufix.advisor.console.speaking import say
+from npufix.advisor.diagnose.diagnosis import diagnose
+from npufix.advisor.verify.diff_reading import read_diff
 from npufix.profiling_parsers.attribution.call_stack import parse_call_stack
 from npufix.profiling_parsers.attribution.module_hierarchy import module_path
 from npufix.profiling_parsers.cluster import summary
