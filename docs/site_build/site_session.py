@@ -6,18 +6,19 @@ language) shows the same output. Options behind ``run``: ``status=1`` is the exi
 last command must have, ``from=REGEX`` is the first line to show, ``to=REGEX`` the last or
 ``before=REGEX`` the one behind it, ``quiet`` shows no output. A block ``output`` shows more lines
 of the last command.
+
+It is not markdown-exec, which shows no excerpts, runs the commands of each language anew and has no
+folder that is kept between blocks.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,6 @@ class Session:
     folder: Path
     done: dict[tuple[str, ...], Result] = field(default_factory=dict)
     """By the commands of a block: the result of the last."""
-    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
     def of_example(cls, root: Path, folder: Path) -> Session:
@@ -78,23 +78,11 @@ class Session:
 
         """
         key = tuple(commands)
-        with self._turn:
-            if key not in self.done:
-                for command in commands[:-1]:
-                    _check(self._run(command), 0)
-                self.done[key] = self._run(commands[-1])
+        if key not in self.done:
+            for command in commands[:-1]:
+                _check(self._run(command), 0)
+            self.done[key] = self._run(commands[-1])
         return _check(self.done[key], status)
-
-    def run_ahead(self, markdown: str) -> threading.Thread:
-        """Start with the commands of a page before it is rendered; a fault is told when it is."""
-
-        def run() -> None:
-            with contextlib.suppress(SessionError):
-                with_outputs(markdown, lambda: self)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        return thread
 
     def _run(self, command: str) -> Result:
         try:
@@ -130,11 +118,6 @@ def _check(result: Result, status: int) -> Result:
     return result
 
 
-def has_commands(markdown: str) -> bool:
-    """Tell whether a page has commands to run."""
-    return _BLOCK.search(markdown) is not None
-
-
 def with_outputs(markdown: str, session: Callable[[], Session]) -> str:
     """Return a page with the output of its commands.
 
@@ -165,7 +148,9 @@ def _options(text: str) -> dict[str, str]:
     return {name: value for name, _, value in (each.partition("=") for each in shlex.split(text))}
 
 
-def excerpt(lines: Sequence[str], options: dict[str, str]) -> list[str]:
+def excerpt(
+    lines: Sequence[str], options: dict[str, str], ellipsis: Sequence[str] = (_ELLIPSIS,)
+) -> list[str]:
     """Return the lines from one with ``from`` to the next one with ``to``, or before ``before``.
 
     Raises:
@@ -181,7 +166,7 @@ def excerpt(lines: Sequence[str], options: dict[str, str]) -> list[str]:
     shown = list(lines[first:end])
     while shown and not shown[-1]:
         shown.pop()
-    return [*([_ELLIPSIS] if first else []), *shown, *([_ELLIPSIS] if end < len(lines) else [])]
+    return [*(ellipsis if first else ()), *shown, *(ellipsis if end < len(lines) else ())]
 
 
 def _find(lines: Sequence[str], pattern: str, start: int) -> int:
