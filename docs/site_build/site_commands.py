@@ -9,15 +9,12 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from typing import TYPE_CHECKING
+import textwrap
 
 import click
 from site_markup import escaped, fenced
 
 from npufix.advisor.cli import cli
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _CONTEXT = click.Context(cli, info_name="npufix", auto_envvar_prefix="NPUFIX")
 _WIDTH = 100
@@ -40,6 +37,7 @@ def __getattr__(name: str) -> click.Command:
         raise AttributeError(name)
     made = _documented(command)
     prefix = click.Context(command, _CONTEXT, name).auto_envvar_prefix
+    made.context_settings |= cli.context_settings
     made.context_settings |= {"auto_envvar_prefix": prefix, "terminal_width": _WIDTH}
     return made
 
@@ -48,7 +46,7 @@ def _documented(command: click.Command) -> click.Command:
     """Return a copy: the commands themselves show no variables in their ``--help``."""
     made = copy.copy(command)
     made.context_settings = dict(command.context_settings)
-    made.help = f"{escaped(inspect.cleandoc(command.help or ''))}\n\n{_epilog(command)}"
+    made.help = f"{escaped(inspect.cleandoc(command.help or ''))}\n\n{_examples(command)}"
     made.params = [copy.copy(parameter) for parameter in command.params]
     for option in made.params:
         # NPUFIX_LANG, which the help names, gives the language to all commands.
@@ -59,32 +57,20 @@ def _documented(command: click.Command) -> click.Command:
     return made
 
 
-def _epilog(command: click.Command) -> str:
-    """Return the examples of a command as code, and what is said beside them."""
+def _examples(command: click.Command) -> str:
+    """Return the epilog of a command: examples, as code, and what is said behind them."""
     text = inspect.cleandoc((command.epilog or "").replace("\b\n", ""))
-    parts = re.split(r"^Examples:\n((?:  .*\n?)+)", text, flags=re.MULTILINE)
-    if len(parts) == 1:
-        return escaped(text)
-    before, examples, after = parts
-    code = fenced(inspect.cleandoc(examples), "sh")
-    return f"{escaped(before)}\n\n**Examples:**\n\n{code}\n\n{escaped(after)}"
+    examples, _, behind = text.removeprefix("Examples:\n").partition("\n\n")
+    code = fenced(textwrap.dedent(examples), "sh")
+    return f"**Examples:**\n\n{code}\n\n{escaped(behind)}" if examples else ""
 
 
 def writers() -> dict[str, list[str]]:
     """Return for each format of ``--output`` the commands that say they write it."""
     found: dict[str, list[str]] = {}
-    for name, command in _all(cli, _CONTEXT):
-        for option in command.params:
+    for name in cli.list_commands(_CONTEXT):
+        for option in getattr(cli.get_command(_CONTEXT, name), "params", ()):
             listed = re.search(r"FORMAT: ([^.]*)\.", getattr(option, "help", None) or "")
             for each in listed[1].split(", ") if listed else ():
                 found.setdefault(each, []).append(name)
     return found
-
-
-def _all(group: click.Group, context: click.Context) -> Iterator[tuple[str, click.Command]]:
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        if command is not None:
-            yield name, command
-        if isinstance(command, click.Group):
-            yield from ((f"{name} {inner}", each) for inner, each in _all(command, context))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import re
+
+_MARKUP = re.compile(r"``(.+?)``|`([^`]+)`|([*\[\]{}\\&<>]|(?<!\w)_|_(?!\w))", re.DOTALL)
 
 
 def cell(text: str) -> str:
@@ -12,17 +15,13 @@ def cell(text: str) -> str:
 
 def escaped(text: str) -> str:
     """Return plain text with code in backquotes as Markdown: nothing else in it is markup."""
-    parts = re.split(r"(``.+?``|`[^`]+`)", text, flags=re.DOTALL)
-    return "".join(_code(part) if part.startswith("`") else _plain(part) for part in parts)
 
+    def as_markdown(found: re.Match[str]) -> str:
+        if sign := found[3]:
+            return html.escape(sign) if sign in "&<>" else f"\\{sign}"
+        return f"`{(found[1] or found[2]).strip()}`"
 
-def _code(part: str) -> str:
-    return "`" + part.strip("`").strip() + "`"
-
-
-def _plain(part: str) -> str:
-    part = part.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([*\[\]{}\\])|(?<!\w)_|_(?!\w)", lambda match: "\\" + match[0], part)
+    return _MARKUP.sub(as_markdown, text)
 
 
 def fenced(text: str, language: str = "") -> str:

@@ -66,9 +66,9 @@ def _environment() -> jinja2.Environment:
     )
     environment.globals.update(
         described=_described,
-        configuration_keys=(*configuration._LISTS, *configuration._TABLES),  # noqa: SLF001 - what the code accepts
+        configuration_keys=(*configuration._LISTS, *configuration._TABLES),  # noqa: SLF001 - accepted
         gate_keys=(
-            *(f"gate.{name}" if "." not in name else name for name in settings._KEYS),  # noqa: SLF001 - same
+            *(f"gate.{name}" for name in settings._KEYS),  # noqa: SLF001 - same
             *(f"findings.{name}" for name in settings._FINDINGS_KEYS),  # noqa: SLF001 - same
         ),
         metrics=settings.METRICS,
@@ -110,7 +110,7 @@ def _described(names: Iterable[str], caller: Callable[[], str]) -> str:
 def _excerpt_of(name: str, first: str, behind: str) -> str:
     """Return the lines of a file from one that matches to before the next that does."""
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
-    return "\n".join(excerpt(lines, {"from": first, "before": behind}, ellipsis=()))
+    return "\n".join(excerpt(lines, {"from": first, "before": behind}))
 
 
 def _schemas() -> Iterator[tuple[str, dict[str, Any]]]:
