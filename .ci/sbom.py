@@ -55,7 +55,7 @@ def bill() -> dict[str, Any]:
         name = waiting.pop()
         needs[name] = _needed(name)
         waiting += set(needs[name]) - set(needs)
-    packages = [installed[name] for name in sorted(needs) if name != "npufix"]
+    packages = [installed[name] | {"name": name} for name in sorted(needs) if name != "npufix"]
     for package in packages:
         # One hash for each of its files; which of them is installed depends on the machine.
         package["externalReferences"] += locked[package["purl"]]["externalReferences"]

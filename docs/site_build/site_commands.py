@@ -17,7 +17,7 @@ from site_markup import escaped, fenced
 from npufix.advisor.cli import cli
 
 _CONTEXT = click.Context(cli, info_name="npufix", auto_envvar_prefix="NPUFIX")
-_WIDTH = 100
+_WIDTH = 78
 _PAGE = """::: mkdocs-click
     :module: site_commands
     :command: {0}
@@ -59,7 +59,7 @@ def _documented(command: click.Command) -> click.Command:
 
 def _examples(command: click.Command) -> str:
     """Return the epilog of a command: examples, as code, and what is said behind them."""
-    text = inspect.cleandoc((command.epilog or "").replace("\b\n", ""))
+    text = inspect.cleandoc((command.epilog or "").replace("\b\n", "\n"))
     examples, _, behind = text.removeprefix("Examples:\n").partition("\n\n")
     code = fenced(textwrap.dedent(examples), "sh")
     return f"**Examples:**\n\n{code}\n\n{escaped(behind)}" if examples else ""
