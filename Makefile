@@ -45,7 +45,7 @@ bench: .venv/test-ready
 	$(BIN)/python -m benchmarks --check --runs 2
 
 docs: .venv/docs-ready
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The documentation is build/site/index.html"
 
 # Wheel and source distribution, made twice and compared; the bill of materials; docs/supply-chain.md.

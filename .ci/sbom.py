@@ -1,18 +1,18 @@
-"""Write the software bill of materials of npufix: CycloneDX 1.5, JSON.
+"""Write the software bill of materials of npufix: CycloneDX, JSON.
 
     python .ci/sbom.py [FILE]
 
 It names what the wheel holds (npufix, the vendored chart library and what is bundled in that), and
 what is installed with it: the closure of its dependencies on this Python, in the versions and with
-the hashes of .ci/lock.txt. Start it where these are installed: who needs whom, and the licences,
-are read from the installed packages. The same tree and packages give the same bytes.
+the hashes of .ci/lock.txt. Start it where these are installed. The same tree and packages give the
+same bytes. cyclonedx-py describes the packages; it takes extras for needs, and knows no JavaScript.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
+import subprocess
 import sys
 import uuid
 from importlib import metadata
@@ -22,19 +22,8 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 ROOT = Path(__file__).resolve().parents[1]
 VENDORED = ROOT / "reports/html/vendor"
-_SPACE = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")  # URLs, of RFC 4122
-_LOCKED = re.compile(
-    r"^([a-z0-9-]+)==(\S+)(?: ; ([^\\]+))? \\\n((?:    --hash.*\n?)+)", re.MULTILINE
-)
-
-Component = dict[str, Any]
 
 
 def main(arguments: list[str]) -> int:
@@ -54,48 +43,69 @@ def main(arguments: list[str]) -> int:
 
 def bill() -> dict[str, Any]:
     """Return the bill as CycloneDX says it."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    bundle, bundled = _bundle()
-    locked = _lock()
-    needs = {"npufix": _needed(project["dependencies"])}
-    waiting = list(needs["npufix"])
+    told = _cyclonedx("environment", "--pyproject", "pyproject.toml", "--mc-type", "application")
+    locked = {
+        part["purl"]: part for part in _cyclonedx("requirements", ".ci/lock.txt")["components"]
+    }
+    installed = {canonicalize_name(part["name"]): part for part in told["components"]}
+    installed["npufix"] = own = told["metadata"]["component"]
+    needs: dict[str, list[str]] = {}
+    waiting = ["npufix"]
     while waiting:
         name = waiting.pop()
-        if name not in needs:
-            needs[name] = _needed(metadata.requires(name) or [])
-            waiting += needs[name]
-    packages = {name: _package(name, locked) for name in sorted(needs) if name != "npufix"}
-    own = {
-        "type": "application",
-        "name": "npufix",
-        "version": project["version"],
-        "description": project["description"],
-        "licenses": [{"expression": project["license"]}],
-        "purl": f"pkg:pypi/npufix@{project['version']}",
-        "bom-ref": f"pkg:pypi/npufix@{project['version']}",
+        needs[name] = _needed(name)
+        waiting += set(needs[name]) - set(needs)
+    packages = [installed[name] | {"name": name} for name in sorted(needs) if name != "npufix"]
+    for package in packages:
+        # One hash for each of its files; which of them is installed depends on the machine.
+        package["externalReferences"] += locked[package["purl"]]["externalReferences"]
+    bundle, *bundled = _bundle()
+    graph = {
+        installed[name]["bom-ref"]: [installed[other]["bom-ref"] for other in others]
+        for name, others in needs.items()
     }
-    refs = {name: package["bom-ref"] for name, package in packages.items()}
-    refs["npufix"] = own["bom-ref"]
-    graph = {refs[name]: sorted(refs[other] for other in others) for name, others in needs.items()}
     graph[own["bom-ref"]].append(bundle["bom-ref"])
     graph[bundle["bom-ref"]] = [part["bom-ref"] for part in bundled]
-    told: dict[str, Any] = {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.5",
-        "version": 1,
-        "metadata": {"component": own},
-        "components": [bundle, *bundled, *packages.values()],
-        "dependencies": [{"ref": ref, "dependsOn": graph[ref]} for ref in sorted(graph)],
-    }
-    content = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
-    return {**told, "serialNumber": f"urn:uuid:{uuid.uuid5(_SPACE, content)}"}
+    told["components"] = [bundle, *bundled, *packages]
+    told["dependencies"] = [{"ref": ref, "dependsOn": sorted(graph[ref])} for ref in sorted(graph)]
+    content = json.dumps(told, sort_keys=True)
+    return {**told, "serialNumber": uuid.uuid5(uuid.NAMESPACE_URL, content).urn}
 
 
-def _bundle() -> tuple[Component, list[Component]]:
+def _cyclonedx(*arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "cyclonedx_py", *arguments, "--output-reproducible"]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+def _needed(name: str) -> list[str]:
+    """Return the names of what a package needs without extras on this machine."""
+    parsed = map(Requirement, metadata.requires(name) or [])
+    return sorted(
+        {
+            canonicalize_name(one.name)
+            for one in parsed
+            if one.marker is None or one.marker.evaluate({"extra": ""})
+        }
+    )
+
+
+def _bundle() -> list[dict[str, Any]]:
     """Return the vendored file, and what was bundled into it."""
     said = json.loads((VENDORED / "bundle.json").read_text(encoding="utf-8"))
-    file = VENDORED / said["file"]
-    path = file.relative_to(ROOT).as_posix()
+    path = (VENDORED / said["file"]).relative_to(ROOT).as_posix()
+    whole = {
+        "type": "file",
+        "name": path,
+        "bom-ref": path,
+        "version": said["contains"][0]["version"],
+        "licenses": [{"expression": " AND ".join(part["licence"] for part in said["contains"])}],
+        "hashes": [
+            {"alg": "SHA-256", "content": hashlib.sha256((ROOT / path).read_bytes()).hexdigest()}
+        ],
+        "properties": [{"name": "npufix:bundler", "value": said["bundler"]}],
+    }
     parts = [
         {
             "type": "library",
@@ -107,69 +117,7 @@ def _bundle() -> tuple[Component, list[Component]]:
         }
         for part in said["contains"]
     ]
-    whole: Component = {
-        "type": "file",
-        "name": path,
-        "bom-ref": path,
-        "version": said["contains"][0]["version"],
-        "licenses": [{"expression": " AND ".join(part["licence"] for part in said["contains"])}],
-        "hashes": [
-            {"alg": "SHA-256", "content": hashlib.sha256(file.read_bytes()).hexdigest()},
-        ],
-        "properties": [{"name": "npufix:bundler", "value": said["bundler"]}],
-    }
-    return whole, parts
-
-
-def _package(name: str, locked: dict[str, tuple[str, list[str]]]) -> Component:
-    version, hashes = locked[name]
-    ref = f"pkg:pypi/{name}@{version}"
-    told: Component = {
-        "type": "library",
-        "name": name,
-        "version": version,
-        "purl": ref,
-        "bom-ref": ref,
-        # One for each of its files; which of them is installed depends on the machine.
-        "properties": [{"name": "npufix:locked-sha256", "value": one} for one in hashes],
-    }
-    licence = _licence(name)
-    return {**told, "licenses": licence} if licence else told
-
-
-def _licence(name: str) -> list[Component]:
-    """Return what the package says of its licence: an expression, else its classifiers."""
-    about = metadata.metadata(name)
-    if expression := about.get("License-Expression"):
-        return [{"expression": expression}]
-    classifiers = sorted(
-        text.rpartition(" :: ")[2]
-        for text in about.get_all("Classifier") or []
-        if text.startswith("License :: ")
-    )
-    return [{"license": {"name": text}} for text in classifiers]
-
-
-def _needed(requirements: list[str]) -> list[str]:
-    """Return the names of what is needed without extras on this machine."""
-    parsed = [Requirement(text) for text in requirements]
-    return sorted(
-        {
-            canonicalize_name(one.name)
-            for one in parsed
-            if one.marker is None or one.marker.evaluate({"extra": ""})
-        }
-    )
-
-
-def _lock() -> dict[str, tuple[str, list[str]]]:
-    """Return version and hashes of every locked package that counts on this machine."""
-    text = (ROOT / ".ci/lock.txt").read_text(encoding="utf-8")
-    locked = {}
-    for name, version, marker, hashes in _LOCKED.findall(text):
-        if not marker or Requirement(f"{name} ; {marker}").marker.evaluate():  # type: ignore[union-attr]
-            locked[name] = version, re.findall(r"sha256:([0-9a-f]{64})", hashes)
-    return locked
+    return [whole, *parts]
 
 
 if __name__ == "__main__":

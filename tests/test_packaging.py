@@ -150,6 +150,11 @@ def test_the_bill_of_materials_is_the_same_twice(tmp_path: Path) -> None:
     assert names(PROJECT["dependencies"]) - {"tomli"} <= {p["name"] for p in parts.values()}
     for said in bill["dependencies"]:
         assert set(said["dependsOn"]) <= set(parts)
+    assert not {"pytest", "torch"} & {p["name"] for p in parts.values()}
+    for part in parts.values():
+        assert part["licenses"], part["name"]
+        if part.get("purl", "").startswith("pkg:pypi/"):
+            assert any(each.get("hashes") for each in part["externalReferences"]), part["name"]
 
 
 def setuptools_version() -> Version:

@@ -1,134 +1,76 @@
-"""The reference of commands, from the command line itself."""
+"""The commands as mkdocs-click shows them: ``site_commands.gate`` is ``npufix gate``.
+
+mkdocs-click writes headings, usage and options. What it leaves out is put where it looks: examples
+are added to the help, and the environment variable to each option.
+"""
 
 from __future__ import annotations
 
+import copy
+import inspect
 import re
 import textwrap
-from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING
 
 import click
-from site_blocks import cell, escaped, fenced, table
+from site_markup import escaped, fenced
 
 from npufix.advisor.commands.cli import cli
-from npufix.reports.language import VARIABLE
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-_PREFIX = "NPUFIX"
-_OTHERS = {
-    VARIABLE: "The language of what is said, `en` or `zh`; else the locale decides.",
-    "NO_COLOR": "If set: no colours, as with `--no-color`.",
-    "FORCE_COLOR": "If set: colours, even where the output is no terminal.",
-    "XDG_CACHE_HOME": "Verdicts, and what a virtual NPU needs, are kept in the folder `npufix` "
-    "below it. Default: `~/.cache`.",
-    "XDG_STATE_HOME": "What `npufix undo` needs is kept in the folder `npufix` below it. "
-    "Default: `~/.local/state`.",
-    "GITHUB_STEP_SUMMARY": "Where `--output github=FILE` also writes the summary of the step; "
-    "GitHub sets it.",
-    "TORCH_DEVICE_BACKEND_AUTOLOAD": "npufix sets it to 0 for the processes that it starts: with "
-    "torch_npu but without CANN, `import torch` fails otherwise.",
-}
+_CONTEXT = click.Context(cli, info_name="npufix", auto_envvar_prefix="NPUFIX")
+_WIDTH = 78
+_PAGE = """::: mkdocs-click
+    :module: site_commands
+    :command: {0}
+    :prog_name: npufix {0}
+"""
 
 
-@dataclass(frozen=True)
-class CommandPage:
-    """The page of one command."""
-
-    title: str
-    uri: str
-    text: str
+def pages() -> dict[str, tuple[str, str]]:
+    """Return the place and the text of the page of each command."""
+    names = cli.list_commands(_CONTEXT)
+    return {name: (f"reference/commands/{name}.md", _PAGE.format(name)) for name in names}
 
 
-def commands() -> Iterator[tuple[str, click.Command, click.Context]]:
-    """Yield every command that does something, by its full name, groups before their members."""
-    root = click.Context(cli, info_name="npufix", auto_envvar_prefix=_PREFIX)
-    for name in cli.list_commands(root):
-        command = cli.get_command(root, name)
-        if command is not None:
-            yield from _below(command, click.Context(command, parent=root, info_name=name))
+def __getattr__(name: str) -> click.Command:
+    command = None if name.startswith("_") else cli.get_command(_CONTEXT, name)
+    if command is None:
+        raise AttributeError(name)
+    made = _documented(command)
+    prefix = click.Context(command, _CONTEXT, name).auto_envvar_prefix
+    made.context_settings |= cli.context_settings
+    made.context_settings |= {"auto_envvar_prefix": prefix, "terminal_width": _WIDTH}
+    return made
 
 
-def _below(
-    command: click.Command, context: click.Context
-) -> Iterator[tuple[str, click.Command, click.Context]]:
-    yield context.command_path, command, context
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            inner = command.get_command(context, name)
-            if inner is not None:
-                yield from _below(inner, click.Context(inner, parent=context, info_name=name))
+def _documented(command: click.Command) -> click.Command:
+    """Return a copy: the commands themselves show no variables in their ``--help``."""
+    made = copy.copy(command)
+    made.context_settings = dict(command.context_settings)
+    made.help = f"{escaped(inspect.cleandoc(command.help or ''))}\n\n{_examples(command)}"
+    made.params = [copy.copy(parameter) for parameter in command.params]
+    for option in made.params:
+        # NPUFIX_LANG, which the help names, gives the language to all commands.
+        if isinstance(option, click.Option) and option.name != "lang":
+            option.show_envvar = True
+    if isinstance(made, click.Group):
+        made.commands = {name: _documented(inner) for name, inner in made.commands.items()}
+    return made
 
 
-@cache
-def command_pages() -> tuple[CommandPage, ...]:
-    """Return a page for each command of the first level; those below it are sections."""
-    sections: dict[str, list[str]] = {}
-    for name, command, context in commands():
-        first, level = name.split()[1], len(name.split()) - 1
-        sections.setdefault(first, []).append(_section(name, command, context, level))
-    return tuple(
-        CommandPage(f"npufix {name}", f"reference/commands/{name}.md", "\n\n".join(texts) + "\n")
-        for name, texts in sections.items()
-    )
+def _examples(command: click.Command) -> str:
+    """Return the epilog of a command: examples, as code, and what is said behind them."""
+    text = inspect.cleandoc((command.epilog or "").replace("\b\n", "\n"))
+    examples, _, behind = text.removeprefix("Examples:\n").partition("\n\n")
+    code = fenced(textwrap.dedent(examples), "sh")
+    return f"**Examples:**\n\n{code}\n\n{escaped(behind)}" if examples else ""
 
 
-def _section(name: str, command: click.Command, context: click.Context, level: int) -> str:
-    usage = " ".join(command.collect_usage_pieces(context))
-    parts = [f"{'#' * level} {name}", _prose(command.help or ""), fenced(f"{name} {usage}", "text")]
-    options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
-    if options:
-        rows = [_option(option, context) for option in options]
-        parts.append(table(["Option", ""], rows))
-    parts.append(_epilog(command.epilog or ""))
-    return "\n\n".join(part for part in parts if part)
-
-
-def _prose(text: str) -> str:
-    paragraphs = textwrap.dedent(text).strip().split("\n\n")
-    return "\n\n".join(
-        fenced(part.removeprefix("\b\n"), "text")
-        if part.startswith("\b")
-        else escaped(" ".join(part.split()))
-        for part in paragraphs
-    )
-
-
-def _option(option: click.Option, context: click.Context) -> tuple[str, str]:
-    names = ", ".join([*option.opts, *option.secondary_opts])
-    value = "" if option.is_flag else " " + option.make_metavar(context)
-    said = option.help or ""
-    extra = option.get_help_extra(context)
-    if extra.get("default"):
-        said += f" Default: `{extra['default']}`."
-    if isinstance(option.type, click.Choice) and "|" not in option.make_metavar(context):
-        said += " One of " + ", ".join(f"`{each}`" for each in option.type.choices) + "."
-    shown = (names + value).replace("|", "\\|")
-    return f"`{shown}`", f"{cell(said)}<br><small>{variable(option, context)}</small>"
-
-
-def variable(option: click.Option, context: click.Context) -> str:
-    """Return the environment variable that gives the value of an option."""
-    if "--lang" in option.opts:
-        return VARIABLE
-    return f"{context.auto_envvar_prefix}_{(option.name or '').upper()}"
-
-
-def _epilog(text: str) -> str:
-    """Return the examples of a command as code, and what follows them."""
-    text = textwrap.dedent(text.replace("\b\n", "")).strip()
-    head, _, rest = text.partition("Examples:\n")
-    examples, _, after = rest.partition("\n\n")
-    parts = [_prose(head)] if head.strip() else []
-    if examples:
-        parts += ["Examples:", fenced(textwrap.dedent(examples), "sh")]
-    if after.strip():
-        parts.append(escaped(" ".join(re.sub(r"\s+", " ", after).split())))
-    return "\n\n".join(parts)
-
-
-def environment() -> str:
-    """Return the table of variables that are no option."""
-    return table(["Variable", ""], [(f"`{name}`", text) for name, text in _OTHERS.items()])
+def writers() -> dict[str, list[str]]:
+    """Return for each format of ``--output`` the commands that say they write it."""
+    found: dict[str, list[str]] = {}
+    for name in cli.list_commands(_CONTEXT):
+        for option in getattr(cli.get_command(_CONTEXT, name), "params", ()):
+            listed = re.search(r"FORMAT: ([^.]*)\.", getattr(option, "help", None) or "")
+            for each in listed[1].split(", ") if listed else ():
+                found.setdefault(each, []).append(name)
+    return found
