@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
@@ -16,12 +21,93 @@ MAY_IMPORT = {
     "advisor": {"profiling_parsers", "rules", "rewriters", "reports"},
 }
 FILES = sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))
-_LONGEST_FILE = 400
+FOLDERS = sorted({path.parent for path in FILES})
+_LONGEST_FILE = 500
 _LONGEST_FUNCTION = 60
+_MOST_FILES = 16
+# Folders whose files are siblings of one kind, each found by its place: as many as there are.
+_SIBLINGS = {
+    "advisor/commands",
+    "reports/formats",
+    "rewriters/verification/kernels",
+    "rules/cluster",
+    "rules/diagnostics",
+    "rules/substitutions",
+}
+_MOST_ROOMS, _MOST_FLOORS = 8, 5
 
 
 def names(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
+
+
+class Import(NamedTuple):
+    """One module that another one imports."""
+
+    module: str
+    at_run_time: bool
+    """Not only for annotations, and when the module is loaded, not when a function is called."""
+
+
+@cache
+def modules() -> dict[str, Path]:
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in FILES
+    }
+
+
+def imports(module: str) -> Iterator[Import]:
+    """Yield what a module imports of ours, wherever in the file."""
+    todo: list[tuple[ast.AST, bool]] = [(ast.parse(modules()[module].read_text("utf-8")), True)]
+    while todo:
+        node, loaded = todo.pop()
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("npufix"):
+            base = str(node.module).removeprefix("npufix").removeprefix(".")
+            for alias in node.names:
+                full = f"{base}.{alias.name}".removeprefix(".")
+                yield Import(full if full in modules() else base, loaded)
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            loaded = False
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            loaded = False
+        todo += ((child, loaded) for child in ast.iter_child_nodes(node))
+
+
+@cache
+def all_imports() -> dict[str, tuple[Import, ...]]:
+    return {module: tuple(imports(module)) for module in modules()}
+
+
+def circle(arrows: dict[str, set[str]]) -> list[str]:
+    """Return a circle of arrows, empty if there is none: ``a -> b -> a``."""
+    done: set[str] = set()
+
+    def follow(at: str, way: list[str]) -> list[str]:
+        if at in way:
+            return [*way[way.index(at) :], at]
+        if at not in done:
+            for other in sorted(arrows.get(at, ())):
+                if found := follow(other, [*way, at]):
+                    return found
+            done.add(at)
+        return []
+
+    return next((found for start in sorted(arrows) if (found := follow(start, []))), [])
+
+
+def rooms(folder: str, *, but: Iterable[str] = ()) -> dict[str, set[str]]:
+    """Return the files and folders directly in a folder, each with those that it imports."""
+
+    def room(module: str) -> str:
+        rest = module.removeprefix(f"{folder}.")
+        return "" if rest == module or rest in but else rest.split(".")[0]
+
+    arrows: dict[str, set[str]] = {room(module): set() for module in modules()}
+    for module, found in all_imports().items():
+        arrows[room(module)] |= {room(item.module) for item in found} - {room(module), ""}
+    arrows.pop("", None)
+    return arrows
 
 
 @pytest.mark.parametrize("path", FILES, ids=names)
@@ -31,6 +117,44 @@ def test_imports_run_one_way(path: Path) -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("npufix."):
             other = str(node.module).split(".")[1]
             assert other == package or other in MAY_IMPORT[package], f"{node.module}:{node.lineno}"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=names)
+def test_folders_inside_a_package_have_an_order(folder: Path) -> None:
+    """No arrow back, annotations and imports in functions included."""
+    arrows = rooms(".".join(folder.relative_to(ROOT).parts))
+    inside = {name for name in arrows if (folder / name).is_dir()}
+    # Files beside folders take part where a folder imports them; among themselves, below.
+    assert circle({a: {b for b in arrows[a] if inside & {a, b}} for a in arrows}) == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    loaded = {
+        module: {item.module for item in found if item.at_run_time} - {module}
+        for module, found in all_imports().items()
+    }
+    # A package is loaded before what is in it.
+    assert circle({m: {o for o in others if not m.startswith(f"{o}.")}
+                   for m, others in loaded.items()}) == []  # fmt: skip
+
+
+def test_the_drawing_of_the_rewriters_fits_a_page() -> None:
+    arrows = rooms("rewriters")
+
+    @cache
+    def floor(room: str) -> int:
+        return 1 + max((floor(below) for below in arrows[room]), default=0)
+
+    assert len(arrows) <= _MOST_ROOMS
+    assert max(map(floor, arrows)) <= _MOST_FLOORS
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=names)
+def test_a_folder_can_be_taken_in_at_a_glance(folder: Path) -> None:
+    beside = [path for path in FILES if path.parent == folder and path.name != "__init__.py"]
+    assert len(beside) <= _MOST_FILES or names(folder) in _SIBLINGS
+    text = (folder / "__init__.py").read_text("utf-8") if beside and len(beside) > 1 else '"""'
+    assert text.startswith('"""'), "say what comes in, what goes out, and in which order to read"
 
 
 @pytest.mark.parametrize("path", FILES, ids=names)
