@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from benchmarks.generator.program import REDUCE
-from benchmarks.generator.run import COLLECTIVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,7 +60,7 @@ class Collective:
 def collectives(run: Run) -> Iterator[Collective]:
     """Yield the collectives in start order."""
     kernels = run.kernels
-    for at in np.flatnonzero(COLLECTIVE[kernels.code]).tolist():
+    for at in np.flatnonzero(run.program.collective[kernels.code]).tolist():
         launch = int(kernels.launch[at])
         step = run.step_id(int(run.launches.step[launch])) if run.parameters.schedule else ""
         yield Collective(

@@ -78,12 +78,9 @@ def write_dump(  # noqa: PLR0913 - each is an option of the command
     if export != "text":
         profiler_db.write(run, output / f"ascend_pytorch_profiler_{parameters.rank}.db")
         analysis_db.write(run, output / "analysis.db")
-    profiler_json.write_info(
-        parameters,
-        "db" if export == "db" else "text",
-        dump / f"profiler_info_{parameters.rank}.json",
-    )
-    profiler_json.write_metadata(parameters, dump / "profiler_metadata.json")
+    info = profiler_json.info(parameters, "db" if export == "db" else "text")
+    profiler_json.write(info, dump / f"profiler_info_{parameters.rank}.json")
+    profiler_json.write(profiler_json.metadata(parameters), dump / "profiler_metadata.json")
     if with_truth:
         truth.write(run, dump / "truth.json")
     return dump

@@ -20,7 +20,6 @@ from benchmarks.generator.ranks_run import (
     last_collectives,
     runs,
 )
-from benchmarks.generator.run import COLLECTIVE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -101,7 +100,7 @@ def _entries(run: Run, waits: Waits, layout: Layout) -> Iterator[Json]:
     everyone = groups[0]
     parallel = [group for group in groups if group.role in {"tp", "dp"}] or [everyone]
     last = last_collectives(run)
-    rows = np.flatnonzero(COLLECTIVE[kernels.code]).tolist()
+    rows = np.flatnonzero(run.program.collective[kernels.code]).tolist()
     for number, at in enumerate(rows):
         index = int(run.launches.step[kernels.launch[at]])
         is_last = last[index] == at
