@@ -71,4 +71,4 @@ class Parameters:
     @property
     def collective_core(self) -> str:
         """Accelerator Core of a collective in kernel_details.csv."""
-        return "COMMUNICATION" if self.names_device else "HCCL"
+        return "HCCL" if self.version in {"old-2023", "cann8.0"} else "COMMUNICATION"
