@@ -60,63 +60,35 @@ def comparisons(
     only = [word for name in _TABLES for word in ("--only", name)]
     rows = (*_STEPS, "--kernels")
     dump = generated(folder / "rows", *rows, sizes.rows, *only)
-    yield _of_dump("csv", f"diagnose {sizes.rows:,} kernel rows", dump, peer, "computation")
-    dump = generated(folder / "trace", *rows, sizes.trace_kernels)
     yield _of_dump(
-        "trace", f"diagnose csv and trace, {sizes.trace_kernels:,} kernels", dump, peer, "all"
+        "csv", f"diagnose {sizes.rows:,} kernel rows", dump, peer, "advisor", "computation"
     )
+    dump = generated(folder / "trace", *rows, sizes.trace_kernels)
+    what = f"diagnose csv and trace, {sizes.trace_kernels:,} kernels"
+    yield _of_dump("trace", what, dump, peer, "advisor", "all")
     without = ("--format", "db", "--no-stacks", "--no-pmu")
     dump = generated(folder / "db", *rows, sizes.tasks, *without)
     yield _of_dump("db", f"diagnose db, {sizes.tasks:,} tasks, no stacks", dump, None)
     dump = generated(folder / "full", *rows, sizes.tasks, "--format", "db")
     yield _of_dump("db-full", f"diagnose db, {sizes.tasks:,} tasks, all tables", dump, None)
-    first = generated(
-        folder / "ranks",
-        *rows,
-        sizes.rank_rows,
-        "--ranks",
-        sizes.ranks,
-        "--only",
-        "kernel_details.csv",
-        *only[2:],
-        "--only",
-        "communication.json",
-        "--only",
-        "communication_matrix.json",
-    )
-    yield _of_cluster(first.parent, sizes.ranks, peer)
+    only += ["--only", "communication.json", "--only", "communication_matrix.json"]
+    first = generated(folder / "ranks", *rows, sizes.rank_rows, "--ranks", sizes.ranks, *only)
+    what = f"diagnose {sizes.ranks} ranks"
+    yield _of_dump("cluster", what, first.parent, peer, "cluster", "-m", "all")
     source = tree or installed_models() or ROOT / "rewriters"
-    yield Comparison(
-        "scan",
-        f"scan {source.parent.name}/{source.name}",
-        (*NPUFIX, "scan", str(source), "--json"),
-        "ast.parse of every file",
-        parse_all(source),
-    )
-    changes = ("patch", str(EXAMPLE_DUMP), "--source", str(EXAMPLE), "--no-cache")
-    changes += ("--on", "reference", *(("--rule", sizes.rule) if sizes.rule else ()))
-    yield Comparison(
-        "verify",
-        f"patch the example, {sizes.rule or 'all sites'} verified",
-        (*NPUFIX, *changes),
-        "import torch",
-        python("import torch"),
-    )
-    page = (
-        "diagnose",
-        str(EXAMPLE_DUMP),
-        "--source",
-        str(EXAMPLE),
-        "--html",
-        str(folder / "page.html"),
-    )
-    yield Comparison(
-        "report",
-        "diagnose the example, HTML",
-        (*NPUFIX, *page),
-        "import pandas",
-        python("import pandas"),
-    )
+    name, limit = f"scan {source.parent.name}/{source.name}", parse_all(source)
+    scan = (*NPUFIX, "scan", str(source), "--json")
+    yield Comparison("scan", name, scan, "ast.parse of every file", limit)
+    example = (str(EXAMPLE_DUMP), "--source", str(EXAMPLE))
+    changes = ("patch", *example, "--no-cache", "--on", "reference")
+    changes += ("--rule", sizes.rule) if sizes.rule else ()
+    name = f"patch the example, {sizes.rule or 'all sites'} verified"
+    limit = python("import torch")
+    yield Comparison("verify", name, (*NPUFIX, *changes), "import torch", limit)
+    page = ("diagnose", *example, "--html", str(folder / "page.html"))
+    limit = python("import pandas")
+    name = "diagnose the example, HTML"
+    yield Comparison("report", name, (*NPUFIX, *page), "import pandas", limit)
 
 
 def installed_models() -> Path | None:
@@ -125,31 +97,11 @@ def installed_models() -> Path | None:
     return Path(found.origin).parent / "models" if found and found.origin else None
 
 
-def _of_dump(key: str, what: str, dump: Path, peer: Path | None, *advisor: str) -> Comparison:
-    theirs: tuple[str, ...] = ()
-    if peer is not None and advisor:
-        command = str(peer.with_name("msprof-analyze"))
-        theirs = (command, "advisor", *advisor, "-d", str(dump), "-o", str(dump.parent), "--force")
-    name = f"{what}, {mebibytes(dump):,.0f} MiB"
-    ours = (*NPUFIX, "diagnose", str(dump))
-    return Comparison(key, name, ours, "reading the bytes", count_bytes(dump), theirs)
-
-
-def _of_cluster(folder: Path, ranks: int, peer: Path | None) -> Comparison:
+def _of_dump(key: str, what: str, dump: Path, peer: Path | None, *words: str) -> Comparison:
     theirs: tuple[str, ...] = ()
     if peer is not None:
         command = str(peer.with_name("msprof-analyze"))
-        theirs = (
-            command,
-            "cluster",
-            "-m",
-            "all",
-            "-d",
-            str(folder),
-            "-o",
-            str(folder.parent),
-            "--force",
-        )
-    name = f"diagnose {ranks} ranks, {mebibytes(folder):,.0f} MiB"
-    ours = (*NPUFIX, "diagnose", str(folder))
-    return Comparison("cluster", name, ours, "reading the bytes", count_bytes(folder), theirs)
+        theirs = (command, *words, "-d", str(dump), "-o", str(dump.parent), "--force")
+    name = f"{what}, {mebibytes(dump):,.0f} MiB"
+    ours = (*NPUFIX, "diagnose", str(dump))
+    return Comparison(key, name, ours, "reading the bytes", count_bytes(dump), theirs)

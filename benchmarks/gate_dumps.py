@@ -8,28 +8,20 @@ from __future__ import annotations
 
 import csv
 import shutil
-import tempfile
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from benchmarks.generator.dump import OUTPUT, write_dump
 from benchmarks.generator.parameters import Parameters
 
-from npufix.advisor.diagnose.diagnosis import Options
-from npufix.advisor.gate.measuring import measure
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from npufix.reports.measurement import Measurement
+    from pathlib import Path
 
 STEPS = 8
 _FILES = ("kernel_details.csv", "step_trace_time.csv", "memory_record.csv")
 _RUN_NOISE, _STEP_NOISE, _HICCUPS = 0.015, 0.03, 0.03
-_POOL = {0.0: 48, 0.08: 16, 0.15: 16}
-_BASELINE_RUNS, _CURRENT_RUNS = 5, 3
 
 
 def program(folder: Path, kernels: int = 400) -> Path:
@@ -96,30 +88,3 @@ def factors(change: float, random: np.random.Generator) -> list[float]:
     hiccup = np.where(random.random(STEPS) < _HICCUPS, random.uniform(1.2, 2, STEPS), 1.0)
     of_run = np.exp(_RUN_NOISE * random.standard_normal())
     return [float(each) for each in (1 + change) * of_run * step * hiccup]
-
-
-def print_dumps(comparisons: int, seed: int) -> None:
-    """Print how often comparisons that are drawn from the pool fail."""
-    from benchmarks.gate_power import fails  # noqa: PLC0415 - which imports this
-
-    random = np.random.default_rng(seed)
-    runs: dict[float, list[Measurement]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        original = program(Path(folder) / "program")
-        for change, count in _POOL.items():
-            for number in range(count):
-                copy = Path(folder) / f"{change}-{number}"
-                slowed(original, copy, factors(change, random))
-                runs.setdefault(change, []).append(measure(copy, None, Options()))
-                shutil.rmtree(copy)
-    for change in _POOL:
-        failed = 0
-        for _ in range(comparisons):
-            drawn = random.permutation(_POOL[0.0])[: _BASELINE_RUNS + _CURRENT_RUNS]
-            before = [runs[0.0][at] for at in drawn[:_BASELINE_RUNS]]
-            after = [runs[0.0][at] for at in drawn[_BASELINE_RUNS:]]
-            if change:
-                chosen = random.permutation(_POOL[change])[:_CURRENT_RUNS]
-                after = [runs[change][at] for at in chosen]
-            failed += fails(before, after)
-        print(f"{change:+.0%}: {failed} of {comparisons} comparisons fail", flush=True)

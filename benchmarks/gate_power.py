@@ -11,16 +11,21 @@ testing several metrics costs the most. ``--dumps`` makes real dumps instead, an
 from __future__ import annotations
 
 import argparse
+import shutil
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from benchmarks import gate_dumps
+from npufix.advisor.evidence.lines.lines.steady_steps import split_steps
 
-from npufix.advisor.evidence.steady_steps import split_steps
+from npufix.advisor.diagnose.diagnosis import Options
 from npufix.advisor.gate import baselines
 from npufix.advisor.gate.deciding import cases, decide
-from npufix.advisor.gate.measuring import median_of, step_times
+from npufix.advisor.gate.measuring import measure, median_of, step_times
 from npufix.advisor.project.gate_settings import GateSettings
 from npufix.reports.baseline import from_json, to_json
 from npufix.reports.measurement import MeasuredMetric, Measurement
@@ -35,6 +40,7 @@ _TAIL = 3
 """Degrees of freedom of the heavy-tailed noise."""
 CHANGES = (0.0, 0.08, 0.15)
 RUNS = ((5, 3), (10, 3), (3, 3))
+_POOL = {0.0: 48, 0.08: 16, 0.15: 16}
 FEW_RUNS = ((3, 1), (1, 1))
 
 
@@ -99,6 +105,31 @@ def shares_failed(
     return [each / comparisons for each in failed]
 
 
+def _print_dumps(comparisons: int, seed: int) -> None:
+    """Print how often comparisons that are drawn from the pool fail."""
+    random = np.random.default_rng(seed)
+    runs: dict[float, list[Measurement]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        original = gate_dumps.program(Path(folder) / "program")
+        for change, count in _POOL.items():
+            for number in range(count):
+                copy = Path(folder) / f"{change}-{number}"
+                gate_dumps.slowed(original, copy, gate_dumps.factors(change, random))
+                runs.setdefault(change, []).append(measure(copy, None, Options()))
+                shutil.rmtree(copy)
+    for change in _POOL:
+        failed = 0
+        for _ in range(comparisons):
+            drawn = random.permutation(_POOL[0.0])[: sum(RUNS[0])]
+            before = [runs[0.0][at] for at in drawn[: RUNS[0][0]]]
+            after = [runs[0.0][at] for at in drawn[RUNS[0][0] :]]
+            if change:
+                chosen = random.permutation(_POOL[change])[: RUNS[0][1]]
+                after = [runs[change][at] for at in chosen]
+            failed += fails(before, after)
+        print(f"{change:+.0%}: {failed} of {comparisons} comparisons fail", flush=True)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser("python -m benchmarks.gate_power", description=__doc__)
@@ -107,9 +138,7 @@ def main() -> None:
     parser.add_argument("--dumps", action="store_true", help="make dumps and read them")
     options = parser.parse_args()
     if options.dumps:
-        from benchmarks.gate_dumps import print_dumps  # noqa: PLC0415 - only where wanted
-
-        print_dumps(options.comparisons, options.seed)
+        _print_dumps(options.comparisons, options.seed)
         return
     print("| noise: run / step / hiccups | runs | false alarms | +8 % found | +15 % found |")
     print("|---|---|---|---|---|")

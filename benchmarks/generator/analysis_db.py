@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.generator.collectives import GROUP, TRANSPORTS, collectives, links, matrix
 from benchmarks.generator.sqlite_file import new_database
 
 if TYPE_CHECKING:
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
 
     from benchmarks.generator.run import Run
 
+    Json = dict[str, Any]
     Rows = Iterator[tuple[object, ...]]
 
 _STEPS = (
@@ -35,18 +35,22 @@ _TIME = (
     "transit_time NUMERIC, wait_time NUMERIC, synchronization_time NUMERIC, idle_time NUMERIC, "
     "step TEXT, type TEXT"
 )
+_TIMES = (
+    "Start Timestamp(us)", "Elapse Time(ms)", "Transit Time(ms)", "Wait Time(ms)",
+    "Synchronization Time(ms)", "Idle Time(ms)",
+)  # fmt: skip
 
 
-def write(run: Run, path: Path) -> None:
+def write(run: Run, path: Path, communication: Json, matrix: Json) -> None:
     """Write the file; at Level0 there is nothing about collectives in it."""
     names = run.parameters.names_device
     with new_database(path) as database:
         columns = "deviceId INTEGER, " + _STEPS if names else _STEPS
         database.table("StepTraceTime", columns, _steps(run))
         if run.parameters.level:
-            database.table("CommAnalyzerBandwidth", _BANDWIDTH, _bandwidth(run))
-            database.table("CommAnalyzerMatrix", _MATRIX, _matrix(run))
-            database.table("CommAnalyzerTime", _TIME, _time(run))
+            database.table("CommAnalyzerBandwidth", _BANDWIDTH, _bandwidth(communication))
+            database.table("CommAnalyzerMatrix", _MATRIX, _matrix(matrix))
+            database.table("CommAnalyzerTime", _TIME, _time(communication))
 
 
 def _steps(run: Run) -> Rows:
@@ -61,24 +65,38 @@ def _steps(run: Run) -> Rows:
         yield (each.device, *row) if run.parameters.names_device else row
 
 
-def _bandwidth(run: Run) -> Rows:
-    for each in collectives(run):
-        for transport in TRANSPORTS:
-            size, time, speed = each.bandwidth(transport)
-            if size:
-                yield (each.name, GROUP, transport, size, time, speed, 0, 2.0, 14, time, each.step,
-                       "collective")  # fmt: skip
+def _collectives(steps: Json) -> Iterator[tuple[str, str, str, str, Json]]:
+    """Yield name, group, step, kind and content of each entry."""
+    for step, kinds in steps.items():
+        for kind, entries in kinds.items():
+            for key, content in entries.items():
+                name, _, group = key.rpartition("@")
+                yield name, group, step, kind, content
 
 
-def _matrix(run: Run) -> Rows:
-    rank = str(run.parameters.rank)
-    for name, moved in matrix(run):
-        for other, transport, *values in links(run, moved):
-            yield (name, GROUP, rank, str(other), transport, *values, moved[0].step, "collective",
-                   moved[0].name)  # fmt: skip
+def _bandwidth(communication: Json) -> Rows:
+    for name, group, step, kind, content in _collectives(communication):
+        used = {}
+        for transport, link in content["Communication Bandwidth Info"].items():
+            used.update(link["Size Distribution"])
+            if size := link["Transit Size(MB)"]:
+                packet, (count, time) = next(
+                    ((float(each), what) for each, what in used.items()),
+                    (size, (1, link["Transit Time(ms)"])),
+                )
+                yield (name, group, transport, size, time, link["Bandwidth(GB/s)"],
+                       link["Large Packet Ratio"], packet, count, time, step, kind)  # fmt: skip
 
 
-def _time(run: Run) -> Rows:
-    for each in collectives(run):
-        yield (each.name, GROUP, each.start_us, each.elapse, each.transit, each.wait, each.wait,
-               each.idle, each.step, "collective")  # fmt: skip
+def _matrix(matrix: Json) -> Rows:
+    for name, group, step, kind, content in _collectives(matrix):
+        for pair, link in content.items():
+            size, time = link["Transit Size(MB)"], link["Transit Time(ms)"]
+            yield (name, group, *pair.split("-"), link["Transport Type"], size, time,
+                   link["Bandwidth(GB/s)"], step, kind, link.get("Op Name", name))  # fmt: skip
+
+
+def _time(communication: Json) -> Rows:
+    for name, group, step, kind, content in _collectives(communication):
+        times = content["Communication Time Info"]
+        yield (name, group, *(times[key] for key in _TIMES), step, kind)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.generator import (
     analysis_db,
@@ -18,6 +19,7 @@ from benchmarks.generator import (
     truth,
 )
 from benchmarks.generator.collectives import RANKS_PER_NODE
+from benchmarks.generator.profiler_json import VARIABLES
 from benchmarks.generator.run import simulate
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from benchmarks.generator.parameters import Parameters
     from benchmarks.generator.run import Run
 
+    Json = dict[str, Any]
     Write = Callable[[Run, Path], None]
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
@@ -41,10 +44,18 @@ _TEXT: Mapping[str, Write] = {
 _FROM_LEVEL1: Mapping[str, Write] = {
     "op_statistic.csv": statistics_csv.write_op_statistic,
     "api_statistic.csv": statistics_csv.write_api_statistic,
-    "communication.json": collectives.write_communication,
-    "communication_matrix.json": collectives.write_communication_matrix,
 }
-TEXT_FILES = (*_TEXT, *_FROM_LEVEL1)
+_COLLECTIVES = ("communication.json", "communication_matrix.json")
+TEXT_FILES = (*_TEXT, *_FROM_LEVEL1, *_COLLECTIVES)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the other ranks make of a rank: contents of its files."""
+
+    communication: Json
+    matrix: Json
+    metadata: Json
 
 
 def write_dump(  # noqa: PLR0913 - each is an option of the command
@@ -55,14 +66,20 @@ def write_dump(  # noqa: PLR0913 - each is an option of the command
     only: Collection[str] = (),
     with_truth: bool = False,
     run: Run | None = None,
+    job: Job | None = None,
 ) -> Path:
     """Write the dump of one rank below ``folder`` and return its path.
 
     ``export`` is "text", "db" or "both". ``only`` names the files of the text export that are
     wanted, all if empty. ``with_truth`` adds truth.json. ``run`` is that of these parameters, if
-    it is there already.
+    it is there already; ``job`` is what ranks that wait for each other say of themselves.
     """
     run = run or simulate(parameters)
+    moved = (
+        (job.communication, job.matrix)
+        if job
+        else (collectives.communication(run), collectives.links_of_steps(run))
+    )
     host = (
         f"node{parameters.rank // RANKS_PER_NODE:04d}"
         if parameters.ranks > RANKS_PER_NODE
@@ -75,15 +92,17 @@ def write_dump(  # noqa: PLR0913 - each is an option of the command
     for name, write in files.items():
         if not only or name in only:
             write(run, output / name)
+    for name, content in zip(_COLLECTIVES, moved, strict=True):
+        if content and parameters.level and export != "db" and (not only or name in only):
+            (output / name).write_text(json.dumps(content), encoding="utf-8")
+    metadata = job.metadata if job else profiler_json.metadata(parameters)
     if export != "text":
-        profiler_db.write(run, output / f"ascend_pytorch_profiler_{parameters.rank}.db")
-        analysis_db.write(run, output / "analysis.db")
-    profiler_json.write_info(
-        parameters,
-        "db" if export == "db" else "text",
-        dump / f"profiler_info_{parameters.rank}.json",
-    )
-    profiler_json.write_metadata(parameters, dump / "profiler_metadata.json")
+        path = output / f"ascend_pytorch_profiler_{parameters.rank}.db"
+        profiler_db.write(run, path, metadata if job else {"ENV_VARIABLES": VARIABLES})
+        analysis_db.write(run, output / "analysis.db", *moved)
+    info = profiler_json.info(parameters, "db" if export == "db" else "text")
+    profiler_json.write(info, dump / f"profiler_info_{parameters.rank}.json")
+    profiler_json.write(metadata, dump / "profiler_metadata.json")
     if with_truth:
         truth.write(run, dump / "truth.json")
     return dump

@@ -10,8 +10,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from benchmarks.generator.program import LAUNCHES, LAYER, LOSS, PROJECT, READ_LOSS, UPDATE
-from benchmarks.generator.run import DEPTH, NEST_NS
+from benchmarks.generator.program import LAYER, LOSS, PROGRAM, PROJECT, READ_LOSS, UPDATE
+from benchmarks.generator.run import NEST_NS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,12 +59,11 @@ def operators(run: Run, rows: slice) -> Operators:
     """Return the operators of the launches in ``rows``."""
     launches = run.launches
     code = launches.code[rows]
-    depth = DEPTH[code]
+    depth = run.program.depth[code]
     at = np.repeat(np.arange(len(code)), depth)
     place = np.arange(len(at)) - np.repeat(np.cumsum(depth) - depth, depth)
-    numbered = np.array(
-        [[_has_sequence(launch, p) for p in range(DEPTH.max())] for launch in LAUNCHES]
-    )
+    places = range(run.program.depth.max())
+    numbered = np.array([[each.is_numbered(p) for p in places] for each in run.program.launches])
     sequence = launches.sequence[rows][at]
     return Operators(
         launch=at + rows.start,
@@ -75,18 +74,11 @@ def operators(run: Run, rows: slice) -> Operators:
     )
 
 
-def _has_sequence(launch: Launch, place: int) -> bool:
-    """Operators of a library have one, launches and the engine have none."""
-    if place >= len(launch.chain) - 1:
-        return False
-    return not launch.chain[place].startswith("autograd::engine")
-
-
 def step_operators(run: Run) -> Iterator[Call]:
     """Yield the operators that start no kernel: the data loader and the step itself."""
     here = (f"{PROJECT}/train.py(118): train", *_LOOP)
     there = (f"{PROJECT}/train.py(124): train", *_LOOP)
-    for number, step in enumerate(run.steps):
+    for number, step in enumerate(run.steps if run.parameters.runtime else ()):
         yield Call(_NEXT, step.start_ns + 30_000, 390_000, here)
         if run.parameters.schedule:
             length = step.end_ns - step.start_ns
@@ -96,7 +88,7 @@ def step_operators(run: Run) -> Iterator[Call]:
 @cache
 def _scopes(codes: tuple[int, ...], around: tuple[str, ...]) -> list[tuple[int, int, int, str]]:
     """Return first and last launch, depth and name of each function around some of a layer."""
-    paths = [(*around, *LAUNCHES[code].scopes) for code in codes]
+    paths = [(*around, *PROGRAM.launches[code].scopes) for code in codes]
     found = []
     for depth in range(max(map(len, paths))):
         first = 0
@@ -135,8 +127,8 @@ def _around(run: Run, first: int, last: int, level: int, name: str) -> Call:
 
 def _layers(run: Run) -> Iterator[slice]:
     """Yield the launches of each layer, and the others of the main thread one by one."""
-    codes = {LAUNCHES.index(launch) for launch in (*LOSS, READ_LOSS, UPDATE)}
-    first = LAUNCHES.index(LAYER[0])
+    codes = {PROGRAM.launches.index(launch) for launch in (*LOSS, READ_LOSS, UPDATE)}
+    first = PROGRAM.launches.index(LAYER[0])
     for at in np.flatnonzero(np.isin(run.launches.code, [first, *codes])).tolist():
         length = len(LAYER) if run.launches.code[at] == first else 1
         yield slice(at, at + length)
@@ -144,7 +136,7 @@ def _layers(run: Run) -> Iterator[slice]:
 
 def _forwards(run: Run) -> Iterator[tuple[int, int]]:
     """Yield first and last launch of the model in each step."""
-    of_model = np.array([launch in LAYER for launch in LAUNCHES])[run.launches.code]
+    of_model = np.array([launch in LAYER for launch in PROGRAM.launches])[run.launches.code]
     for step in range(run.parameters.steps):
         low, high = np.searchsorted(run.launches.step, [step, step + 1]).tolist()
         inside = np.flatnonzero(of_model[low:high])

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from benchmarks.generator.program import KERNELS
-from benchmarks.generator.run import LISTED
 from benchmarks.generator.text import chunks, microseconds, of_variant
 
 if TYPE_CHECKING:
@@ -32,7 +30,8 @@ _ARITHMETIC = (
     "aic_vector_fops,aiv_time(us),aiv_total_cycles,aiv_vec_fp32_ratio,aiv_vec_fp16_ratio,"
     "aiv_vec_int32_ratio,aiv_vec_misc_ratio,aiv_cube_fops,aiv_vector_fops"
 )
-_BUSY, _SCALAR, _MTE2 = 0.62, 0.125, 0.41
+_BUSY_CUBE, _BUSY_VECTOR = (0.62, 0.125, 0.0, 0.41, 0.0), (0.62, 0.125, 0.41, 0.0)
+"""Share of their time that mac, scalar, mte1, mte2, fixpipe or vec, scalar, mte2, mte3 work."""
 _ACTIVE, _MHZ = 0.95, 1800
 _TASKS = 1 << 16
 _CUBE = {"AI_CORE", "MIX_AIC"}
@@ -59,14 +58,16 @@ def header(own: Parameters) -> str:
 def write(run: Run, path: Path) -> None:
     """Write the file."""
     own, kernels = run.parameters, run.kernels
-    rows = [[_row(own, kernel, v) for v in range(own.variants)] for kernel in KERNELS]
-    listed = np.flatnonzero(LISTED[kernels.code])
+    rows = [[_row(own, kernel, v) for v in range(own.variants)] for kernel in run.program.kernels]
+    busy = np.array([_busy(kernel) for kernel in run.program.kernels]).T
+    listed = np.flatnonzero(run.program.listed[kernels.code])
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write(header(own) + own.line_end)
         for chunk in chunks(len(listed)):
             at = listed[chunk]
             launch, duration = kernels.launch[at], kernels.duration_ns[at]
             active = duration * (_ACTIVE / 1000)
+            times = active * busy[:, kernels.code[at]]
             cells = zip(
                 (run.step_id(0) + run.launches.step[launch]).tolist(),
                 run.launches.device[launch].tolist(),
@@ -77,9 +78,7 @@ def write(run: Run, path: Path) -> None:
                 microseconds(kernels.wait_ns[at]),
                 active.tolist(),
                 (active * _MHZ).astype(np.int64).tolist(),
-                (active * _BUSY).tolist(),
-                (active * _SCALAR).tolist(),
-                (active * _MTE2).tolist(),
+                *times.tolist(),
                 strict=True,
             )
             codes = zip(kernels.code[at].tolist(), run.variants(launch).tolist(), strict=True)
@@ -97,7 +96,7 @@ def _row(own: Parameters, kernel: Kernel, variant: int) -> str:
     device = "%d," if own.names_device else _SKIP
     number = "" if kernel.collective else _SKIP
     core = own.collective_core if kernel.collective else kernel.core
-    rest = _SKIP * 5
+    rest = _SKIP * 7
     if own.level == 0:
         # At Level0 the device says nothing of its kernels but their times.
         core = core if kernel.collective else "N/A"
@@ -129,20 +128,25 @@ def _tensors(kernel: Kernel, variant: int) -> str:
 
 def _pipes(kernel: Kernel) -> str:
     if kernel.core in _WITHOUT_PIPES:
-        return _SKIP * 5 + ",".join(["N/A"] * (_PIPES.count(",") + 1))
-    busy, scalar, mte2 = f"%.3f,{_BUSY}", f"%.3f,{_SCALAR}", f"%.3f,{_MTE2}"
-    none = "0.0,0.0"
+        return _SKIP * 7 + ",".join(["N/A"] * (_PIPES.count(",") + 1))
+    pipes = [f"%.3f,{share}" if share else f"{_SKIP}0.0,0.0" for share in _busy(kernel)]
+    none = ",0.0,0.0"
     if kernel.core in _CUBE:
-        used = f"%.3f,%d,{busy},{scalar},{none},{mte2},{none},0.02"
-        return f"{used},0.0,0,{none},{none},{none},{none},0.0,81.5"
-    unused = f"0.0,0,{none},{none},{none},{none},{none},0.0"
-    return f"{unused},%.3f,%d,{busy},{scalar},{mte2},{none},0.023,0"
+        return f"%.3f,%d,{','.join(pipes)},0.02,0.0,0{none * 4},0.0,81.5"
+    return f"0.0,0{none * 5},0.0,%.3f,%d,{','.join(pipes[:4])},0.023,0{_SKIP}"
+
+
+def _busy(kernel: Kernel) -> tuple[float, ...]:
+    """Return five shares, the last of them none for a vector core."""
+    if kernel.core in _CUBE:
+        return kernel.busy or _BUSY_CUBE
+    return (*(kernel.busy or _BUSY_VECTOR), 0.0)
 
 
 def _arithmetic(kernel: Kernel) -> str:
     if kernel.core in _WITHOUT_PIPES:
-        return _SKIP * 5 + ",".join(["N/A"] * (_ARITHMETIC.count(",") + 1))
-    used, none, rest = "%.3f,%d", "0.0,0", _SKIP * 3
+        return _SKIP * 7 + ",".join(["N/A"] * (_ARITHMETIC.count(",") + 1))
+    used, none, rest, busy = "%.3f,%d", "0.0,0", _SKIP * 5, _busy(kernel)[0]
     if kernel.core in _CUBE:
-        return f"{used},{_BUSY},0.0,120000,0,{none},0.0,0.0,0.0,0.0,0,0{rest}"
-    return f"{none},0.0,0.0,0,0,{used},{_BUSY},0.0,0.0,0.001,0,90000{rest}"
+        return f"{used},{busy},0.0,120000,0,{none},0.0,0.0,0.0,0.0,0,0{rest}"
+    return f"{none},0.0,0.0,0,0,{used},{busy},0.0,0.0,0.001,0,90000{rest}"

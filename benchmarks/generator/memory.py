@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from benchmarks.generator.program import LAUNCHES
 from benchmarks.generator.text import microseconds
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def blocks(run: Run) -> Blocks:
     code = run.launches.code[::_EVERY]
     size = (1 + run.launches.layer[::_EVERY] % 8) * _MB + 512
     return Blocks(
-        name=[LAUNCHES[each].chain[0] for each in code.tolist()],
+        name=[run.program.launches[each].chain[0] for each in code.tolist()],
         device=run.launches.device[::_EVERY],
         size=size,
         allocated_ns=run.launches.start_ns[::_EVERY] + 500,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Version = Literal["old-2023", "cann8.0", "cann8.3", "newest"]
-VERSIONS: tuple[Version, ...] = ("old-2023", "cann8.0", "cann8.3", "newest")
+Version = Literal["old-2023", "cann8.0", "cann8.2", "cann8.3", "newest"]
+VERSIONS: tuple[Version, ...] = ("old-2023", "cann8.0", "cann8.2", "cann8.3", "newest")
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,11 @@ class Parameters:
     """Idle time of a device before each kernel."""
     compute_factor: float = 1.0
     """How much longer the kernels of this rank take than those of others."""
+    runtime: bool = True
+    """The trace has the task queue, CANN, the clocks and the garbage collector."""
+    pid: int = 3_096_504
+    """Process of rank 0."""
+    first_step: int = 10
     line_end: str = "\r\n"
     seed: int = 0
 
@@ -66,4 +71,4 @@ class Parameters:
     @property
     def collective_core(self) -> str:
         """Accelerator Core of a collective in kernel_details.csv."""
-        return "COMMUNICATION" if self.names_device else "HCCL"
+        return "HCCL" if self.version in {"old-2023", "cann8.0"} else "COMMUNICATION"

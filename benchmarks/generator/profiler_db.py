@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.generator import profiler_db_device, profiler_db_host
 from benchmarks.generator.memory import RESERVED, STREAM, blocks
-from benchmarks.generator.profiler_json import VARIABLES
 from benchmarks.generator.sqlite_file import new_database
 from benchmarks.generator.trace_device import collections, frequencies
 
@@ -36,17 +35,17 @@ _OPERATOR = (
 )
 
 
-def write(run: Run, path: Path) -> None:
+def write(run: Run, path: Path, metadata: dict[str, Any]) -> None:
     """Write the file."""
     with new_database(path) as database:
-        _machine(run, database)
+        _machine(run, database, metadata)
         profiler_db_device.write(run, database)
         profiler_db_host.write(run, database)
         _memory(run, database)
         database.texts()
 
 
-def _machine(run: Run, database: Writer) -> None:
+def _machine(run: Run, database: Writer, metadata: dict[str, Any]) -> None:
     """Write the small tables: the machine, the session, the clocks."""
     devices = range(run.parameters.devices)
     start, end = run.steps[0].start_ns, run.steps[-1].end_ns
@@ -61,7 +60,7 @@ def _machine(run: Run, database: Writer) -> None:
     database.table(
         "META_DATA",
         "name TEXT,value TEXT",
-        [("SCHEMA_VERSION", "1.0.0"), ("ENV_VARIABLES", json.dumps(VARIABLES))],
+        [("SCHEMA_VERSION", "1.0.0"), *((k, json.dumps(v)) for k, v in metadata.items())],
     )
     database.table(
         "AICORE_FREQ",

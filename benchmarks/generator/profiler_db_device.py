@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from benchmarks.generator.collectives import GROUP
-from benchmarks.generator.program import KERNELS, QUEUE
-from benchmarks.generator.run import COLLECTIVE, LISTED
+from benchmarks.generator.program import QUEUE
 from benchmarks.generator.text import chunks, of_variant
 from benchmarks.generator.threads import thread
 from benchmarks.generator.trace_device import (
@@ -84,8 +83,10 @@ def write(run: Run, database: Writer) -> None:
 
 def _tasks(run: Run, database: Writer) -> Rows:
     kernels = run.kernels
-    kinds = [database.text(_DRIVER_NAMES.get(kernel.core, kernel.core)) for kernel in KERNELS]
-    streams = [kernel.stream for kernel in KERNELS]
+    kinds = [
+        database.text(_DRIVER_NAMES.get(kernel.core, kernel.core)) for kernel in run.program.kernels
+    ]
+    streams = [kernel.stream for kernel in run.program.kernels]
     every = connections(run, slice(0, len(kernels.code)))
     for rows in chunks(len(kernels.code)):
         code = kernels.code[rows]
@@ -105,9 +106,12 @@ def _tasks(run: Run, database: Writer) -> Rows:
 def _compute(run: Run, database: Writer) -> Rows:
     own, kernels = run.parameters, run.kernels
     texts = [
-        [_describe(kernel, v, run, database) for v in range(own.variants)] for kernel in KERNELS
+        [_describe(kernel, v, run, database) for v in range(own.variants)]
+        for kernel in run.program.kernels
     ]
-    listed = np.flatnonzero(LISTED[kernels.code] & ~COLLECTIVE[kernels.code])
+    listed = np.flatnonzero(
+        run.program.listed[kernels.code] & ~run.program.collective[kernels.code]
+    )
     for chunk in chunks(len(listed)):
         at = listed[chunk]
         variants = run.variants(kernels.launch[at]).tolist()
@@ -137,7 +141,7 @@ def _describe(
 
 
 def _collectives(run: Run) -> Integers:
-    return np.flatnonzero(COLLECTIVE[run.kernels.code])
+    return np.flatnonzero(run.program.collective[run.kernels.code])
 
 
 def _operations(run: Run, database: Writer) -> Rows:
@@ -145,7 +149,7 @@ def _operations(run: Run, database: Writer) -> Rows:
     every = connections(run, slice(0, len(kernels.code)))
     group, algorithm = database.text(GROUP), database.text("MESH-RING")
     for at in _collectives(run).tolist():
-        kernel, start = KERNELS[kernels.code[at]], int(kernels.start_ns[at])
+        kernel, start = run.program.kernels[kernels.code[at]], int(kernels.start_ns[at])
         name = database.text(kernel.name % kernels.number[at])
         kind = database.text(kernel.type if run.parameters.level else "N/A")
         end, number = start + int(kernels.duration_ns[at]), int(kernels.number[at]) + 1
@@ -157,7 +161,7 @@ def _operation_tasks(run: Run, database: Writer) -> Rows:
     kernels, rank = run.kernels, run.parameters.rank
     group, kind = database.text(GROUP), database.text("Reduce_Inline")
     for at in _collectives(run).tolist():
-        name = database.text(KERNELS[kernels.code[at]].name % kernels.number[at])
+        name = database.text(run.program.kernels[kernels.code[at]].name % kernels.number[at])
         yield (name, at, kind, 0, group, 0, 65_535, rank, rank, 0, 2_064_384, 4, 1,
                int(kernels.number[at]) + 1)  # fmt: skip
 
@@ -176,8 +180,10 @@ def _counters(run: Run, database: Writer) -> Rows:
     kernels = run.kernels
     names = [_counter_names(core) for core in _PIPES]
     numbers = [database.text(name) for part in names for name in part]
-    factors = [_counter_factors(kernel) for kernel in KERNELS]
-    listed = np.flatnonzero(LISTED[kernels.code] & ~COLLECTIVE[kernels.code])
+    factors = [_counter_factors(kernel) for kernel in run.program.kernels]
+    listed = np.flatnonzero(
+        run.program.listed[kernels.code] & ~run.program.collective[kernels.code]
+    )
     for at in listed.tolist():
         length = int(kernels.duration_ns[at])
         cells = zip(numbers, factors[kernels.code[at]], strict=True)

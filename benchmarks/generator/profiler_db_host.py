@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from benchmarks.generator.host import functions, operators, step_operators
-from benchmarks.generator.program import AUTOGRAD, LAUNCHES, MAIN, QUEUE
-from benchmarks.generator.run import COUNT, DEPTH, NEST_NS, NODE_NS
+from benchmarks.generator.program import MAIN, QUEUE
+from benchmarks.generator.run import NEST_NS, NODE_NS
 from benchmarks.generator.text import chunks, of_variant
 from benchmarks.generator.threads import thread
 from benchmarks.generator.trace_device import connections
@@ -15,7 +15,6 @@ from benchmarks.generator.trace_host import (
     DEQUEUE_NS,
     ENQUEUE_LENGTH_NS,
     ENQUEUE_NS,
-    has_shapes,
 )
 
 if TYPE_CHECKING:
@@ -70,15 +69,13 @@ class _Descriptions:
                 [_cells(run, launch, place, v, database) for v in range(own.variants)]
                 for place in range(len(launch.chain))
             ]
-            for launch in LAUNCHES
+            for launch in run.program.launches
         ]
         self._frames = [
             [database.text(frame, TEXTS) for frame in launch.stack] if own.stacks else []
-            for launch in LAUNCHES
+            for launch in run.program.launches
         ]
         self._has_stack = np.array([bool(frames) for frames in self._frames])
-        self._slot = np.array([launch.slot for launch in LAUNCHES])
-        self._autograd = np.array([launch.thread == AUTOGRAD for launch in LAUNCHES])
 
     def numbers(self, found: Operators, first: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Return the number of the stack of each operator, counted from ``first``, -1 for none."""
@@ -91,8 +88,9 @@ class _Descriptions:
         """Yield rows of PYTORCH_API."""
         launches = self._run.launches
         code, count = launches.code[found.launch], len(launches.code)
-        leaf = found.place == DEPTH[code] - 1
-        paired = (self._slot[code] >= 0) & ~leaf & (found.place == self._autograd[code])
+        program = self._run.program
+        leaf = found.place == program.depth[code] - 1
+        paired = (program.slots[code] >= 0) & ~leaf & (found.place == program.nodes[code])
         base = np.where(leaf, 2, np.where(paired, 3, -1))
         connection = np.where(base >= 0, base * count + found.launch, -1)
         rows = zip(
@@ -117,10 +115,10 @@ def _cells(run: Run, launch: Launch, place: int, variant: int, database: Writer)
     """Return thread, name, forward thread, and shapes and types, which are in the wrong columns."""
     tid = (run.pid << 32) | thread(run, launch.thread)
     dims = types = None
-    if run.parameters.shapes and has_shapes(launch, place):
+    if run.parameters.shapes and launch.has_shapes(place):
         dims = database.text(of_variant(launch.dims, variant), TEXTS)
         types = database.text(launch.types, TEXTS)
-    backward = int(launch.thread == AUTOGRAD and 0 < place < len(launch.chain) - 1)
+    backward = int(launch.is_backward(place))
     return tid, database.text(launch.chain[place], TEXTS), backward, dims, types
 
 
@@ -128,16 +126,16 @@ def _queue(run: Run, database: Writer) -> Rows:
     launches = run.launches
     count = len(launches.code)
     put = database.text("Enqueue", TEXTS)
-    gets = [database.text(f"Dequeue@{launch.chain[-1]}", TEXTS) for launch in LAUNCHES]
-    threads = [(run.pid << 32) | thread(run, launch.thread) for launch in LAUNCHES]
+    gets = [database.text(f"Dequeue@{launch.chain[-1]}", TEXTS) for launch in run.program.launches]
+    threads = [(run.pid << 32) | thread(run, launch.thread) for launch in run.program.launches]
     queue = (run.pid << 32) | thread(run, QUEUE)
     for rows in chunks(count):
         code = launches.code[rows]
-        starts = launches.start_ns[rows] + NEST_NS * (DEPTH[code] - 1) + ENQUEUE_NS
-        lengths = DEQUEUE_NS + NODE_NS * COUNT[code]
+        starts = launches.start_ns[rows] + NEST_NS * (run.program.depth[code] - 1) + ENQUEUE_NS
+        lengths = DEQUEUE_NS + NODE_NS * run.program.count[code]
         cells = zip(
             range(rows.start, rows.stop), code.tolist(), starts.tolist(),
-            launches.queue_ns[rows].tolist(), lengths.tolist(), strict=True,
+            run.queue_ns[rows].tolist(), lengths.tolist(), strict=True,
         )  # fmt: skip
         for number, kind, start, taken, length in cells:
             end = str(start + ENQUEUE_LENGTH_NS)
@@ -157,7 +155,7 @@ def _connections(run: Run) -> Rows:
     order = np.lexsort((kernels.within, kernels.launch))
     ids = (2 * count + kernels.launch[order]).tolist()
     yield from zip(ids, every[order].tolist(), strict=True)
-    slots = np.array([launch.slot for launch in LAUNCHES])[launches.code]
+    slots = run.program.slots[launches.code]
     rows = np.flatnonzero(slots >= 0)
     pairs = behind + count + launches.sequence[rows]
     yield from zip((3 * count + rows).tolist(), pairs.tolist(), strict=True)

@@ -22,11 +22,13 @@ VARIABLES = {
     "PYTORCH_NPU_ALLOC_CONF": "",
     "ASCEND_LAUNCH_BLOCKING": "",
 }
-_VERSIONS = {"cann8.3": ("2.7.1", "8.3.RC1"), "newest": ("2.9.0", "8.5.0")}
+_VERSIONS = {
+    "cann8.2": ("2.7.1", "8.2.RC1"), "cann8.3": ("2.7.1", "8.3.RC1"), "newest": ("2.9.0", "8.5.0"),
+}  # fmt: skip
 
 
-def write_info(own: Parameters, export: str, path: Path) -> None:
-    """Write profiler_info_N.json."""
+def info(own: Parameters, export: str) -> dict[str, object]:
+    """Return the content of profiler_info_N.json."""
     named = own.version in _VERSIONS
     schedule = {"wait": 0, "active": own.steps, "warmup": 1, "repeat": 1, "skip_first": 10}
     common = {
@@ -49,7 +51,7 @@ def write_info(own: Parameters, export: str, path: Path) -> None:
         "_op_attr": False,
         "_gc_detect_threshold": 0.0,
     }
-    info: dict[str, object] = {
+    made: dict[str, object] = {
         "config": {"common_config": common, "experimental_config": experimental},
         "start_info": {"syscnt_enable": True, "freq": 100, "start_cnt": 17_238_197_612_056,
                        "start_monotonic": 172_163_581_670_080},
@@ -57,20 +59,25 @@ def write_info(own: Parameters, export: str, path: Path) -> None:
     }  # fmt: skip
     if named:
         torch_npu, cann = _VERSIONS[own.version]
-        info |= {"torch_npu_version": torch_npu, "cann_version": cann, "rank_id": str(own.rank)}
+        made |= {"torch_npu_version": torch_npu, "cann_version": cann, "rank_id": str(own.rank)}
     else:
-        info["rank_id"] = own.rank
-    path.write_text(json.dumps(info, indent=4), encoding="utf-8")
+        made["rank_id"] = own.rank
+    return made
 
 
-def write_metadata(own: Parameters, path: Path) -> None:
-    """Write profiler_metadata.json."""
+def metadata(own: Parameters) -> dict[str, object]:
+    """Return the content of profiler_metadata.json."""
     group = {
         "group_name": "default_group", "group_rank": own.rank,
         "global_ranks": list(range(own.ranks)),
     }  # fmt: skip
-    metadata: dict[str, object] = {"ENV_VARIABLES": VARIABLES}
+    made: dict[str, object] = {"ENV_VARIABLES": VARIABLES}
     if own.ranks > 1:
-        metadata["distributed_args"] = {"rank": own.rank, "world_size": own.ranks}
-        metadata["parallel_group_info"] = {"group_name_0": group}
-    path.write_text(json.dumps(metadata, indent=4), encoding="utf-8")
+        made["distributed_args"] = {"rank": own.rank, "world_size": own.ranks}
+        made["parallel_group_info"] = {"group_name_0": group}
+    return made
+
+
+def write(content: dict[str, object], path: Path) -> None:
+    """Write one of the two."""
+    path.write_text(json.dumps(content, indent=4), encoding="utf-8")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 PROJECT = "/home/user/project"
 LIBRARY = "/usr/lib/python3.10/site-packages"
 MAIN, AUTOGRAD, QUEUE = 0, 1, 2
@@ -27,6 +29,8 @@ class Kernel:
     outputs: tuple[str, str, str] = ("{B},1024,512", "FLOAT", "ND")
     blocks: int = 40
     stream: int = 2
+    busy: tuple[float, ...] = ()
+    """Share of its time that each pipe of its core is busy, as CUBE or VECTOR name them."""
 
     @property
     def collective(self) -> bool:
@@ -57,6 +61,50 @@ class Launch:
     """Which sequence number of its layer the operator has, -1 for none."""
     waits: bool = False
     """The host waits for the device (``.item()``)."""
+    calls_cann: bool = True
+    """The last of the chain is the call of CANN, which is no operator of the framework."""
+
+    @property
+    def operators(self) -> int:
+        """How many of the chain are operators of the framework."""
+        return len(self.chain) - self.calls_cann
+
+    @property
+    def node(self) -> int:
+        """Place of the autograd node, behind the event of the engine if there is one."""
+        return int(self.chain[0].startswith("autograd::engine") and len(self.chain) > 1)
+
+    def is_numbered(self, place: int) -> bool:
+        """Operators of a library have a sequence number, launches and the engine have none."""
+        return place < self.operators and not self.chain[place].startswith("autograd::engine")
+
+    def is_backward(self, place: int) -> bool:
+        """Whether an operator names the thread that ran it forward."""
+        of_node = place > 0 or (self.slot >= 0 and not self.node)
+        return self.thread == AUTOGRAD and of_node and self.is_numbered(place)
+
+    def has_shapes(self, place: int) -> bool:
+        """Whether an operator records the shapes of its arguments."""
+        return bool(self.types) and self.is_numbered(place)
+
+
+class Program:
+    """What a run is made of; its numbers (``code``) lead into these tuples and arrays."""
+
+    def __init__(self, launches: tuple[Launch, ...]) -> None:
+        """Keep the launches, and what is often asked of them and of their kernels."""
+        self.launches = launches
+        self.kernels = tuple(dict.fromkeys(each for one in launches for each in one.kernels))
+        numbers = {kernel: number for number, kernel in enumerate(self.kernels)}
+        self.kernel_of = np.array([numbers[each] for one in launches for each in one.kernels])
+        self.depth = np.array([len(launch.chain) for launch in launches])
+        self.count = np.array([len(launch.kernels) for launch in launches])
+        self.slots = np.array([launch.slot for launch in launches])
+        self.nodes = np.array([launch.node for launch in launches])
+        self.autograd = np.array([launch.thread == AUTOGRAD for launch in launches])
+        self.collective = np.array([kernel.collective for kernel in self.kernels])
+        self.listed = np.array([kernel.listed for kernel in self.kernels])
+        self.streams = np.array([kernel.stream for kernel in self.kernels])
 
 
 _LOOP = (
@@ -242,9 +290,7 @@ LAUNCHES: tuple[Launch, ...] = (
     *LAYER, *LOSS, READ_LOSS, UPDATE, REDUCE, *LOSS_BACKWARD, *LAYER_BACKWARD,
 )  # fmt: skip
 CODES = {launch: code for code, launch in enumerate(LAUNCHES)}
-KERNELS: tuple[Kernel, ...] = tuple(
-    dict.fromkeys(kernel for launch in LAUNCHES for kernel in launch.kernels)
-)
+PROGRAM = Program(LAUNCHES)
 SLOTS = 1 + max(launch.slot for launch in LAYER)
 FORWARD_OF = {
     (backward.slot, backward in LOSS_BACKWARD): forward

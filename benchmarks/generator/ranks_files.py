@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from benchmarks.generator.collectives import TRANSPORTS
-from benchmarks.generator.dump import OUTPUT, write_dump
+from benchmarks.generator.collectives import entry
+from benchmarks.generator.dump import Job, write_dump
 from benchmarks.generator.profiler_json import VARIABLES
 from benchmarks.generator.program import REDUCE
 from benchmarks.generator.ranks import Fault
-from benchmarks.generator.ranks_db import write_groups
 from benchmarks.generator.ranks_run import (
     RETRANSMITTED_NS,
     SLOW_LINK,
@@ -20,7 +18,6 @@ from benchmarks.generator.ranks_run import (
     last_collectives,
     runs,
 )
-from benchmarks.generator.run import COLLECTIVE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -54,22 +51,14 @@ def write_job(  # noqa: PLR0913 - as write_ranks
     """Write the dumps of all ranks of a job."""
     made = []
     for run, waits in runs(parameters, layout):
-        dump = write_dump(run.parameters, folder, export, only=only, with_truth=with_truth, run=run)
         entries = list(_entries(run, waits, layout))
-        files = {
-            "communication.json": _communication(entries),
-            "communication_matrix.json": _matrix(entries, layout, run.parameters.rank),
-        }
-        for name, content in files.items():
-            if parameters.level and export != "db" and (not only or name in only):
-                text = json.dumps(content)
-                (dump / OUTPUT / name).write_text(text, encoding="utf-8")
-        metadata = _metadata(layout, run.parameters.rank)
-        if export != "text":
-            write_groups(dump / OUTPUT, *files.values(), metadata)
-        text = json.dumps(metadata, indent=4)
-        (dump / "profiler_metadata.json").write_text(text, encoding="utf-8")
-        made.append(dump)
+        rank = run.parameters.rank
+        job = Job(_communication(entries), _matrix(entries, layout, rank), _metadata(layout, rank))
+        made.append(
+            write_dump(
+                run.parameters, folder, export, only=only, with_truth=with_truth, run=run, job=job
+            )
+        )
     return made
 
 
@@ -101,7 +90,7 @@ def _entries(run: Run, waits: Waits, layout: Layout) -> Iterator[Json]:
     everyone = groups[0]
     parallel = [group for group in groups if group.role in {"tp", "dp"}] or [everyone]
     last = last_collectives(run)
-    rows = np.flatnonzero(COLLECTIVE[kernels.code]).tolist()
+    rows = np.flatnonzero(run.program.collective[kernels.code]).tolist()
     for number, at in enumerate(rows):
         index = int(run.launches.step[kernels.launch[at]])
         is_last = last[index] == at
@@ -165,35 +154,13 @@ def _communication(entries: list[Json]) -> Json:
     steps: Json = {}
     for each in entries:
         step = steps.setdefault(each["step"], {"p2p": {}, "collective": {}})
-        ratio = round(each["waited"] / max(1e-9, each["waited"] + each["moved"]), 4)
-        used = {each["network"]} | ({"SDMA"} if each["network"] == "HCCS" else set())
-        step[each["kind"]][f"{each['name']}@{each['group'].number}"] = {
-            "Communication Time Info": {
-                "Start Timestamp(us)": each["start"],
-                "Elapse Time(ms)": each["moved"] + each["waited"] + each["idle"],
-                "Transit Time(ms)": each["moved"],
-                "Wait Time(ms)": each["waited"],
-                "Synchronization Time(ms)": each["waited"],
-                "Idle Time(ms)": each["idle"],
-                "Wait Time Ratio": ratio,
-                "Synchronization Time Ratio": ratio,
-            },
-            "Communication Bandwidth Info": {
-                name: _bandwidth(each, used=name in used) for name in TRANSPORTS
-            },
-        }
+        used = ("HCCS", "SDMA") if each["network"] == "HCCS" else ("RDMA",)
+        moved, waited, idle = each["moved"], each["waited"], each["idle"]
+        step[each["kind"]][f"{each['name']}@{each['group'].number}"] = entry(
+            each["start"], (moved + waited + idle, moved, waited, idle),
+            dict.fromkeys(used, (each["size"], moved)),
+        )  # fmt: skip
     return steps
-
-
-def _bandwidth(each: Json, *, used: bool) -> Json:
-    size, time = (each["size"], each["moved"]) if used else (0, 0)
-    return {
-        "Transit Size(MB)": size,
-        "Transit Time(ms)": time,
-        "Bandwidth(GB/s)": round(size / time, 4) if time else 0,
-        "Large Packet Ratio": 0.0,
-        "Size Distribution": {},
-    }
 
 
 def _matrix(entries: list[Json], layout: Layout, rank: int) -> Json:

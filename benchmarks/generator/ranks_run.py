@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from benchmarks.generator.run import COLLECTIVE, Kernels, Launches, Run, simulate, splits_of
+from benchmarks.generator.run import Kernels, Launches, Run, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,8 +50,7 @@ def runs(parameters: Parameters, layout: Layout) -> Iterator[tuple[Run, Waits]]:
     for each, taken in zip(ranks, own, strict=True):
         waits = Waits(last - taken, bubble if layout.pp > 1 else 0, together)
         run = _stretched(simulate(each), waits.total)
-        splits = tuple(replace(split, bubble_ns=waits.bubble) for split in run.splits)
-        yield replace(run, splits=splits), waits
+        yield replace(run, bubble_ns=waits.bubble), waits
 
 
 def _parameters(parameters: Parameters, layout: Layout, rank: int) -> Parameters:
@@ -84,7 +83,7 @@ def _together(layout: Layout, last: Integers) -> Integers:
 
 def last_collectives(run: Run) -> dict[int, int]:
     """Return the row of the last collective of each step, by the index of the step."""
-    rows = np.flatnonzero(COLLECTIVE[run.kernels.code])
+    rows = np.flatnonzero(run.program.collective[run.kernels.code])
     steps = run.launches.step[run.kernels.launch[rows]]
     return {int(step): int(row) for step, row in zip(steps, rows, strict=True)}
 
@@ -114,6 +113,4 @@ def _stretched(run: Run, waits: Integers) -> Run:
         replace(each, start_ns=each.start_ns + int(begin), end_ns=each.end_ns + int(end))
         for each, (begin, end) in zip(run.steps, shifts, strict=True)
     )
-    return Run(
-        run.parameters, called, moved, late, tuple(splits_of(run.parameters, called, moved, late))
-    )
+    return replace(run, launches=called, kernels=moved, steps=late)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from benchmarks.generator.overlap import split_step
-from benchmarks.generator.program import KERNELS, LAUNCHES
+from benchmarks.generator.program import PROGRAM
 from benchmarks.generator.schedule import step_parts
 
 if TYPE_CHECKING:
@@ -15,27 +16,21 @@ if TYPE_CHECKING:
 
     from benchmarks.generator.overlap import Split
     from benchmarks.generator.parameters import Parameters
+    from benchmarks.generator.program import Program
     from benchmarks.generator.schedule import Part
     from numpy.typing import NDArray
 
     Integers = NDArray[np.int64]
 
 EPOCH_NS = 1_736_408_883_000_000_000
-PID, FIRST_STEP = 3_096_504, 10
 NEST_NS, BEFORE_QUEUE_NS, NODE_NS = 2_000, 8_000, 1_500
 """Start of an operator behind the one around it; of its task in the queue; between its kernels."""
 _BETWEEN_LAUNCHES_NS, _DATA_LOADER_NS, _LATENCY_NS = 16_000, 400_000, 6_000
 _WARMUP, _OUTLIER = 1.6, 4.0
 
-HOST_NS = np.array([round(launch.host_us * 1000) for launch in LAUNCHES])
-DEPTH = np.array([len(launch.chain) for launch in LAUNCHES])
-COUNT = np.array([len(launch.kernels) for launch in LAUNCHES])
-FIRST_KERNEL = np.cumsum(COUNT) - COUNT
-_NUMBERS = {kernel: number for number, kernel in enumerate(KERNELS)}
-KERNEL_OF = np.array([_NUMBERS[kernel] for launch in LAUNCHES for kernel in launch.kernels])
-_DEVICE_NS = np.array([kernel.duration_us * 1000 for kernel in KERNELS])
-COLLECTIVE = np.array([kernel.collective for kernel in KERNELS])
-LISTED = np.array([kernel.listed for kernel in KERNELS])
+_HOST_NS = np.array([round(launch.host_us * 1000) for launch in PROGRAM.launches])
+_DEVICE_NS = np.array([kernel.duration_us * 1000 for kernel in PROGRAM.kernels])
+_FIRST_KERNEL = np.cumsum(PROGRAM.count) - PROGRAM.count
 
 
 @dataclass(frozen=True)
@@ -49,12 +44,6 @@ class Launches:
     device: Integers
     start_ns: Integers
     host_ns: Integers
-
-    @property
-    def queue_ns(self) -> Integers:
-        """When the thread of the queue takes up the task."""
-        queued: Integers = self.start_ns + NEST_NS * (DEPTH[self.code] - 1) + BEFORE_QUEUE_NS
-        return queued
 
 
 @dataclass(frozen=True)
@@ -90,8 +79,7 @@ class StepSplit:
     start_ns: int
     """Start of the step on the host."""
     split: Split
-    bubble_ns: int = 0
-    """Part of the exposed communication that waits for other stages of a pipeline."""
+    bubble_ns: int
 
 
 @dataclass(frozen=True)
@@ -102,16 +90,30 @@ class Run:
     launches: Launches
     kernels: Kernels
     steps: tuple[Step, ...]
-    splits: tuple[StepSplit, ...]
+    program: Program = PROGRAM
+    waits_ns: tuple[int, ...] = ()
+    """How long the host waited for the device each time, where that was recorded."""
+    bubble_ns: int = 0
+    """Part of the exposed communication of a step that waits for other stages of a pipeline."""
 
     @property
     def pid(self) -> int:
         """Process id."""
-        return PID + 1000 * self.parameters.rank
+        return self.parameters.pid + 1000 * self.parameters.rank
+
+    @property
+    def queue_ns(self) -> Integers:
+        """When the thread of the queue takes up each launch."""
+        return queue_ns(self.program, self.launches)
+
+    @cached_property
+    def splits(self) -> tuple[StepSplit, ...]:
+        """The split of each step and device; without a schedule all is one step."""
+        return tuple(_splits(self))
 
     def step_id(self, step: int) -> int:
         """Return the number of a step as ProfilerStep has it."""
-        return FIRST_STEP + step
+        return self.parameters.first_step + step
 
     def variants(self, launch: Integers) -> Integers:
         """Return in which shapes each of these launches comes."""
@@ -143,13 +145,12 @@ class _Clock:
     def run(self) -> Run:
         steps = tuple(self._step(step) for step in range(self.parameters.steps))
         launches, kernels = _joined(Launches, self.launches), _joined(Kernels, self.kernels)
-        number = np.cumsum(COLLECTIVE[kernels.code]) - 1
+        number = np.cumsum(PROGRAM.collective[kernels.code]) - 1
         return Run(
             self.parameters,
             launches,
             Kernels(**{**vars(kernels), "number": number}),
             steps,
-            tuple(splits_of(self.parameters, launches, kernels, steps)),
         )
 
     def _step(self, step: int) -> Step:
@@ -179,7 +180,7 @@ class _Clock:
         self, part: Part, step: int, factor: float, random: np.random.Generator
     ) -> tuple[Launches, Kernels]:
         own, code = self.parameters, part.code
-        host = (HOST_NS[code] * factor * random.uniform(0.9, 1.1, len(code))).astype(np.int64)
+        host = (_HOST_NS[code] * factor * random.uniform(0.9, 1.1, len(code))).astype(np.int64)
         step_ns = host + _BETWEEN_LAUNCHES_NS
         start = self.host + _BETWEEN_LAUNCHES_NS + np.cumsum(step_ns) - step_ns
         sequence = np.where(part.sequence < 0, -1, part.sequence + self.sequence)
@@ -188,7 +189,7 @@ class _Clock:
             code, part.layer, sequence, np.full_like(code, step), device, start, host
         )
         kernels = self._device(launches, factor, random)
-        if LAUNCHES[int(code[-1])].waits:
+        if PROGRAM.launches[int(code[-1])].waits:
             behind = int((kernels.start_ns + kernels.duration_ns)[-1]) + 5_000
             host[-1] = max(int(host[-1]), behind - int(start[-1]))
         self.host = int(start[-1] + host[-1])
@@ -197,21 +198,21 @@ class _Clock:
 
     def _device(self, launches: Launches, factor: float, random: np.random.Generator) -> Kernels:
         own, code = self.parameters, launches.code
-        count = COUNT[code]
+        count = PROGRAM.count[code]
         launch = np.repeat(np.arange(len(code)), count)
         within = np.arange(len(launch)) - np.repeat(np.cumsum(count) - count, count)
-        kernel = KERNEL_OF[FIRST_KERNEL[code[launch]] + within]
+        kernel = PROGRAM.kernel_of[_FIRST_KERNEL[code[launch]] + within]
         batch = 1 + 0.5 * (launches.layer[launch] % own.variants)
         jitter = random.uniform(0.95, 1.05, len(launch))
-        speed = np.where(COLLECTIVE[kernel], factor, factor * own.compute_factor)
+        speed = np.where(PROGRAM.collective[kernel], factor, factor * own.compute_factor)
         duration = np.maximum((_DEVICE_NS[kernel] * speed * batch * jitter).astype(np.int64), 20)
-        ready = launches.queue_ns[launch] + NODE_NS * (within + 1) + _LATENCY_NS
+        ready = queue_ns(PROGRAM, launches)[launch] + NODE_NS * (within + 1) + _LATENCY_NS
         start = np.empty_like(ready)
         for device in range(own.devices):
             here = launches.device[launch] == device
             for clocks, rows in (
-                (self.links, here & COLLECTIVE[kernel]),
-                (self.compute, here & ~COLLECTIVE[kernel]),
+                (self.links, here & PROGRAM.collective[kernel]),
+                (self.compute, here & ~PROGRAM.collective[kernel]),
             ):
                 begins = _in_turn(ready[rows], duration[rows] + own.gap_ns, clocks[device])
                 start[rows] = begins
@@ -227,7 +228,7 @@ def _in_device_order(kernels: Kernels, device: Integers, devices: int) -> Kernel
     """Sort by start, and note how long each device was idle before."""
     order = np.argsort(kernels.start_ns, kind="stable")
     columns = {name: column[order] for name, column in vars(kernels).items()}
-    device, listed = device[order], LISTED[columns["code"]]
+    device, listed = device[order], PROGRAM.listed[columns["code"]]
     for number in range(devices):
         rows = np.flatnonzero((device == number) & listed)
         start = columns["start_ns"][rows]
@@ -236,12 +237,17 @@ def _in_device_order(kernels: Kernels, device: Integers, devices: int) -> Kernel
     return Kernels(**columns)
 
 
-def splits_of(
-    own: Parameters, launches: Launches, kernels: Kernels, steps: Sequence[Step]
-) -> Iterator[StepSplit]:
-    """Yield the split of each step and device; without a schedule all is one step."""
+def queue_ns(program: Program, launches: Launches) -> Integers:
+    """Return when the thread of the queue takes up each launch."""
+    nested = NEST_NS * (program.depth[launches.code] - 1)
+    queued: Integers = launches.start_ns + nested + BEFORE_QUEUE_NS
+    return queued
+
+
+def _splits(run: Run) -> Iterator[StepSplit]:
+    own, launches, kernels = run.parameters, run.launches, run.kernels
     device, step = launches.device[kernels.launch], launches.step[kernels.launch]
-    listed = LISTED[kernels.code]
+    listed = run.program.listed[kernels.code]
     for number in range(own.steps if own.schedule else 1):
         for each in range(own.devices):
             rows = np.flatnonzero(
@@ -249,9 +255,9 @@ def splits_of(
             )
             start = kernels.start_ns[rows]
             end = start + kernels.duration_ns[rows]
-            split = split_step(start, end, COLLECTIVE[kernels.code[rows]])
-            name = FIRST_STEP + number if own.schedule else None
-            yield StepSplit(name, each, steps[number].start_ns, split)
+            split = split_step(start, end, run.program.collective[kernels.code[rows]])
+            name = run.step_id(number) if own.schedule else None
+            yield StepSplit(name, each, run.steps[number].start_ns, split, run.bubble_ns)
 
 
 def _in_turn(ready: Integers, taken: Integers, free: int) -> Integers:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from benchmarks.generator.program import KERNELS, LAUNCHES
-from benchmarks.generator.run import COLLECTIVE, LISTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,10 +32,10 @@ def write_op_statistic(run: Run, path: Path) -> None:
     device = run.launches.device[kernels.launch]
     rows = []
     for number in range(run.parameters.devices if run.parameters.names_device else 1):
-        chosen = LISTED[kernels.code] & ~COLLECTIVE[kernels.code]
+        chosen = run.program.listed[kernels.code] & ~run.program.collective[kernels.code]
         if run.parameters.names_device:
             chosen &= device == number
-        keys = [(kernel.type, kernel.core) for kernel in KERNELS]
+        keys = [(kernel.type, kernel.core) for kernel in run.program.kernels]
         totals = sorted(
             _totals(kernels.code[chosen], kernels.duration_ns[chosen], keys),
             key=lambda row: -int(row[1].sum()),
@@ -54,12 +52,21 @@ def write_op_statistic(run: Run, path: Path) -> None:
 
 def write_api_statistic(run: Run, path: Path) -> None:
     """Write how often and how long the host called CANN."""
-    keys = [(launch.chain[-1],) for launch in LAUNCHES]
+    program, kernels = run.program, run.kernels
+    if run.parameters.runtime:
+        codes, spans = run.launches.code, run.launches.host_ns
+        keys = [(launch.chain[-1],) for launch in program.launches]
+    else:  # about a third of an operator's time on the host goes by inside of aclnn
+        codes, launch = kernels.code, kernels.launch
+        spans = run.launches.host_ns[launch] // (3 * program.count[run.launches.code[launch]])
+        keys = [(kernel.name.split("_")[0],) for kernel in program.kernels]
+    calls = sorted(each for each in _totals(codes, spans, keys) if each[0][0].startswith("aclnn"))
+    if run.waits_ns:
+        calls.append((("aclrtSynchronizeStreamWithTimeout",), np.array(run.waits_ns)))
     rows: list[list[object]] = [
         ["host", "acl", name, _us(times.sum()), len(times), f"{times.mean() / 1000:.3f}",
          _us(times.min()), _us(times.max()), f"{times.var() / 1e6:.3f}"]
-        for (name,), times in sorted(_totals(run.launches.code, run.launches.host_ns, keys))
-        if name.startswith("aclnn")
+        for (name,), times in calls
     ]  # fmt: skip
     count = len(run.kernels.code)
     each = _us(_LAUNCH_NS)

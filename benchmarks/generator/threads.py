@@ -6,8 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import numpy as np
-from benchmarks.generator.program import AUTOGRAD, KERNELS, MAIN, QUEUE
-from benchmarks.generator.run import COLLECTIVE
+from benchmarks.generator.program import AUTOGRAD, MAIN, QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 CANN, HARDWARE, FREQUENCY, LINKS, OVERLAP, GARBAGE = 7, 13, 14, 15, 23, 24
-_STREAM = np.array([kernel.stream for kernel in KERNELS])
 OVERLAP_THREADS = ("Computing", "Communication", "Communication(Not Overlapped)", "Free")
 
 
@@ -37,13 +35,16 @@ def kernel_places(run: Run, rows: slice) -> tuple[Integers, Integers]:
     """Return process and thread of the events of kernels: the hardware, or the links."""
     code = run.kernels.code[rows]
     device = run.launches.device[run.kernels.launch[rows]]
-    kind = np.where(COLLECTIVE[code], LINKS, HARDWARE)
-    return (run.pid << 10) | (kind << 5) | device, np.where(COLLECTIVE[code], 0, _STREAM[code])
+    collective = run.program.collective[code]
+    kind = np.where(collective, LINKS, HARDWARE)
+    tid = np.where(collective, 0, run.program.streams[code])
+    return (run.pid << 10) | (kind << 5) | device, tid
 
 
 def host_names(run: Run) -> Iterator[str]:
     """Yield the metadata of the process that the framework records."""
-    threads = [thread(run, which) for which in (MAIN, AUTOGRAD, QUEUE)]
+    own = run.parameters
+    threads = [thread(run, which) for which in (MAIN, AUTOGRAD, QUEUE)[: 2 + own.runtime]]
     named = {each: f"Thread {each}" for each in threads}
     yield from _names(run.pid, "Python", "CPU", 0, named)
 
@@ -52,7 +53,9 @@ def device_names(run: Run) -> Iterator[str]:
     """Yield the metadata of the processes that stand for devices."""
     own = run.parameters
     for device in range(own.devices):
-        streams = {stream: f"Stream {stream}" for stream in sorted(set(_STREAM.tolist()))}
+        streams = {
+            stream: f"Stream {stream}" for stream in sorted(set(run.program.streams.tolist()))
+        }
         lanes = dict(enumerate(OVERLAP_THREADS))
         links = "Communication" if own.version == "newest" else "HCCL"
         label = f"NPU {device}" if own.version == "newest" else "NPU"
@@ -61,17 +64,18 @@ def device_names(run: Run) -> Iterator[str]:
             (FREQUENCY, "AI Core Freq", {}),
             (LINKS, links, {0: "Group 0 Communication"}),
             (OVERLAP, "Overlap Analysis", lanes),
-        ):
+        )[: 4 if own.runtime else 1]:
             yield from _names(process(run, kind, device), name, label, kind, threads)
     if has_node_launches(own):
         queue = thread(run, QUEUE)
         yield from _names(process(run, CANN), "CANN", "CPU", CANN, {queue: f"Thread {queue}"})
-    yield from _names(process(run, GARBAGE), "Python GC", "CPU", GARBAGE, {})
+    if own.runtime:
+        yield from _names(process(run, GARBAGE), "Python GC", "CPU", GARBAGE, {})
 
 
 def has_node_launches(own: Parameters) -> bool:
     """CANN is not recorded at Level0."""
-    return own.level > 0
+    return own.level > 0 and own.runtime
 
 
 def _names(pid: int, name: str, label: str, order: int, threads: dict[int, str]) -> Iterator[str]:

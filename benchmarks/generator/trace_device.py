@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING
 
 import numpy as np
-from benchmarks.generator.program import KERNELS, QUEUE
-from benchmarks.generator.run import COLLECTIVE, COUNT, LISTED, NODE_NS
+from benchmarks.generator.program import QUEUE
+from benchmarks.generator.run import NODE_NS
 from benchmarks.generator.text import chunks, microseconds, numbers
 from benchmarks.generator.threads import (
     CANN,
@@ -42,14 +42,15 @@ FULL_MHZ, REDUCED_MHZ = 1800, 1200
 def connections(run: Run, rows: slice) -> Integers:
     """Return the number that joins each kernel to its launch by CANN."""
     launch = run.kernels.launch[rows]
-    first = (np.cumsum(COUNT[run.launches.code]) - COUNT[run.launches.code])[launch]
+    count = run.program.count[run.launches.code]
+    first = (np.cumsum(count) - count)[launch]
     connection: Integers = _CONNECTION + 2 * (first + run.kernels.within[rows])
     return connection
 
 
 def node_starts(run: Run, rows: slice) -> Integers:
     """Return when CANN launches each kernel."""
-    queue = run.launches.queue_ns[run.kernels.launch[rows]]
+    queue = run.queue_ns[run.kernels.launch[rows]]
     return queue + NODE_BEFORE_NS + NODE_NS * run.kernels.within[rows]
 
 
@@ -68,13 +69,15 @@ def collections(run: Run) -> Iterator[tuple[int, int]]:
 def device_events(run: Run) -> Iterator[Events]:
     """Yield the events of CANN, the devices and the clocks."""
     yield list(device_names(run))
-    yield list(_clocks(run))
+    if run.parameters.runtime:
+        yield list(_clocks(run))
     every = connections(run, slice(0, len(run.kernels.code)))
     for rows in chunks(len(run.kernels.code), _ROWS):
         if has_node_launches(run.parameters):
             yield _nodes(run, rows, every[rows])
         yield _tasks(run, rows, every[rows])
-        yield from _lanes(run, rows)
+        if run.parameters.runtime:
+            yield from _lanes(run, rows)
 
 
 def _nodes(run: Run, rows: slice, connection: Integers) -> Events:
@@ -90,13 +93,13 @@ def _nodes(run: Run, rows: slice, connection: Integers) -> Events:
         connection.tolist(),
         strict=True,
     )
-    names = [kernel.type if kernel.collective else kernel.name for kernel in KERNELS]
+    names = [kernel.type if kernel.collective else kernel.name for kernel in run.program.kernels]
     return [node % (at, names[code], link, link, link, at) for code, at, link in cells]
 
 
 def _tasks(run: Run, rows: slice, connection: Integers) -> Events:
     kernels = run.kernels
-    texts = [_task(run, kernel) for kernel in KERNELS]
+    texts = [_task(run, kernel) for kernel in run.program.kernels]
     end = ', {"name": "HostToDevice%d", "ph": "f", "id": "%d", "ts": "%s", "cat": "HostToDevice", '
     end += '"pid": %d, "tid": %d, "bp": "e"}'
     pid, tid = kernel_places(run, rows)
@@ -144,10 +147,11 @@ def _lanes(run: Run, rows: slice) -> Iterator[Events]:
     device = run.launches.device[kernels.launch[rows]]
     code, start = kernels.code[rows], kernels.start_ns[rows]
     length, wait = kernels.duration_ns[rows], kernels.wait_ns[rows]
-    compute = LISTED[code] & ~COLLECTIVE[code]
+    collective = run.program.collective[code]
+    compute = run.program.listed[code] & ~collective
     for lane, name, chosen, starts, lengths in (
         (_COMPUTING, "Computing", compute, start, length),
-        (_COMMUNICATION, "Communication", COLLECTIVE[code], start, length),
+        (_COMMUNICATION, "Communication", collective, start, length),
         (_FREE, "Free", wait > 0, start - wait, wait),
     ):
         pids = (process(run, OVERLAP) + device[chosen]).tolist()

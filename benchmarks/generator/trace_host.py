@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from benchmarks.generator.host import functions, operators, step_operators
-from benchmarks.generator.program import AUTOGRAD, LAUNCHES, MAIN, QUEUE
-from benchmarks.generator.run import COUNT, DEPTH, NEST_NS, NODE_NS
+from benchmarks.generator.program import AUTOGRAD, MAIN, QUEUE
+from benchmarks.generator.run import NEST_NS, NODE_NS
 from benchmarks.generator.text import chunks, microseconds, numbers, of_variant
 from benchmarks.generator.threads import host_names, kernel_places, thread
 
@@ -29,7 +29,8 @@ _BUILT_IN_NS, _BUILT_IN_ROOM_NS = 10, 1_300
 def host_events(run: Run) -> Iterator[Events]:
     """Yield the events in the order in which the framework writes them."""
     yield from _operators(run)
-    yield from _queue(run)
+    if run.parameters.runtime:
+        yield from _queue(run)
     yield list(host_names(run))
     yield from _forward_to_backward(run)
     if run.parameters.modules:
@@ -43,7 +44,7 @@ def flows_to_device(run: Run) -> Iterator[Events]:
     kernels, launches = run.kernels, run.launches
     flow = '{"ph": "%s", "bp": "e", "name": "torch_to_npu", "id": %%d, "pid": %s, "tid": %s, '
     flow += '"ts": "%%s", "cat": "async_npu"}'
-    starts = [flow % ("s", run.pid, thread(run, launch.thread)) for launch in LAUNCHES]
+    starts = [flow % ("s", run.pid, thread(run, launch.thread)) for launch in run.program.launches]
     end = flow % ("f", "%d", "%d")
     for rows in chunks(len(kernels.code)):
         launch = kernels.launch[rows]
@@ -52,7 +53,7 @@ def flows_to_device(run: Run) -> Iterator[Events]:
         cells = zip(
             code.tolist(),
             kernels.start_ns[rows].tolist(),
-            microseconds(launches.start_ns[launch] + NEST_NS * (DEPTH[code] - 1)),
+            microseconds(launches.start_ns[launch] + NEST_NS * (run.program.depth[code] - 1)),
             pid.tolist(),
             tid.tolist(),
             microseconds(kernels.start_ns[rows]),
@@ -69,7 +70,7 @@ def _operators(run: Run) -> Iterator[Events]:
     variants = range(run.parameters.variants)
     texts = [
         [[_operator(run, launch, place, v) for place in range(len(launch.chain))] for v in variants]
-        for launch in LAUNCHES
+        for launch in run.program.launches
     ]
     for rows in chunks(len(run.launches.code)):
         found = operators(run, rows)
@@ -94,9 +95,9 @@ def _operator(run: Run, launch: Launch, place: int, variant: int) -> str:
     own = run.parameters
     arguments: dict[str, object] = {
         "Sequence number": "SEQUENCE",
-        "Fwd thread id": int(launch.thread == AUTOGRAD and 0 < place < len(launch.chain) - 1),
+        "Fwd thread id": int(launch.is_backward(place)),
     }
-    if own.shapes and has_shapes(launch, place):
+    if own.shapes and launch.has_shapes(place):
         arguments["Input Dims"] = of_variant(launch.dims, variant)
         arguments["Input type"] = launch.types
     if own.stacks and launch.stack:
@@ -106,15 +107,6 @@ def _operator(run: Run, launch: Launch, place: int, variant: int) -> str:
     return (
         f'{{"ph": "X", "name": {name}, "pid": {run.pid}, "tid": {tid}, "ts": "%s", "dur": %r, '
         f'"cat": "cpu_op", "args": {text}}}'
-    )
-
-
-def has_shapes(launch: Launch, place: int) -> bool:
-    """Say whether an operator records the shapes of its arguments; launches do not."""
-    return (
-        bool(launch.types)
-        and 0 <= place < len(launch.chain) - 1
-        and not launch.chain[place].startswith("autograd::engine")
     )
 
 
@@ -148,7 +140,7 @@ def _queue(run: Run) -> Iterator[Events]:
     event += '"cat": "%s", "args": {"correlation_id": %%d}}'
     queue = thread(run, QUEUE)
     puts, gets = [], []
-    for launch in LAUNCHES:
+    for launch in run.program.launches:
         tid = thread(run, launch.thread)
         put = event % ("Enqueue", run.pid, tid, "enqueue")
         puts.append(f"{put}, {flow % ('s', run.pid, tid)}")
@@ -158,10 +150,12 @@ def _queue(run: Run) -> Iterator[Events]:
     for texts, dequeue in ((puts, False), (gets, True)):
         for rows in chunks(len(launches.code)):
             code = launches.code[rows]
-            start = launches.queue_ns[rows]
-            length = DEQUEUE_NS + NODE_NS * COUNT[code]
+            start = run.queue_ns[rows]
+            length = DEQUEUE_NS + NODE_NS * run.program.count[code]
             if not dequeue:
-                start = launches.start_ns[rows] + NEST_NS * (DEPTH[code] - 1) + ENQUEUE_NS
+                start = (
+                    launches.start_ns[rows] + NEST_NS * (run.program.depth[code] - 1) + ENQUEUE_NS
+                )
                 length = length * 0 + ENQUEUE_LENGTH_NS
             cells = zip(code.tolist(), microseconds(start), numbers(length), strict=True)
             yield [
@@ -173,8 +167,7 @@ def _queue(run: Run) -> Iterator[Events]:
 def _forward_to_backward(run: Run) -> Iterator[Events]:
     """Yield the flows from each operator to the one that autograd runs for it."""
     launches = run.launches
-    slots = np.array([launch.slot for launch in LAUNCHES])[launches.code]
-    autograd = np.array([launch.thread == AUTOGRAD for launch in LAUNCHES])[launches.code]
+    slots, autograd = run.program.slots[launches.code], run.program.autograd[launches.code]
     flow = '{"ph": "%s", "bp": "e", "name": "fwdbwd", "id": %%d, "pid": %d, "tid": %d, '
     flow += '"ts": "%%s", "cat": "fwdbwd"}'
     for phase, which, backward in (("s", MAIN, False), ("f", AUTOGRAD, True)):
@@ -182,7 +175,9 @@ def _forward_to_backward(run: Run) -> Iterator[Events]:
         rows = np.flatnonzero((slots >= 0) & (autograd == backward))
         for part in chunks(len(rows)):
             at = rows[part]
-            starts = microseconds(launches.start_ns[at] + NEST_NS * backward)
+            starts = microseconds(
+                launches.start_ns[at] + NEST_NS * run.program.nodes[launches.code[at]]
+            )
             yield [text % pair for pair in zip(launches.sequence[at].tolist(), starts, strict=True)]
 
 

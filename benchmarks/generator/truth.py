@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from benchmarks.generator.host import modules_around
-from benchmarks.generator.program import KERNELS, LAUNCHES, forward_of
-from benchmarks.generator.run import LISTED
+from benchmarks.generator.program import forward_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,9 +39,12 @@ def kernel_truths(run: Run) -> list[KernelTruth]:
     """Return the truth of each kernel in start order; a function for tests, not for millions."""
     own, kernels, launches = run.parameters, run.kernels, run.launches
     found = []
-    for at in np.flatnonzero(LISTED[kernels.code]).tolist():
+    for at in np.flatnonzero(run.program.listed[kernels.code]).tolist():
         launch, step = int(kernels.launch[at]), int(launches.step[kernels.launch[at]])
-        kernel, origin = KERNELS[kernels.code[at]], LAUNCHES[launches.code[launch]]
+        kernel, origin = (
+            run.program.kernels[kernels.code[at]],
+            run.program.launches[launches.code[launch]],
+        )
         kind, core = (kernel.type, kernel.core) if own.level else ("N/A", "N/A")
         frame, basis, module = _origin(run, launch)
         found.append(
@@ -65,7 +67,7 @@ def kernel_truths(run: Run) -> list[KernelTruth]:
 
 def _origin(run: Run, launch: int) -> tuple[str, str, str]:
     """Return innermost frame, basis and module of a launch, as far as the run recorded them."""
-    own, origin = run.parameters, LAUNCHES[run.launches.code[launch]]
+    own, origin = run.parameters, run.program.launches[run.launches.code[launch]]
     forward = forward_of(origin)
     if forward is None:
         return "", "", ""

@@ -1,19 +1,23 @@
-"""Let the CPU run take the turns that a run on an NPU takes."""
+"""Run a training program on the CPU and let it take the turns that it takes on an NPU."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import io
+import runpy
 import sys
-from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
 import torch.nn.functional as F
+from benchmarks.generator.recorded.record import Frame, Recorder, Step, call_stack
 
-from simulate.record import Frame, Recorder, Step, call_stack
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 @contextlib.contextmanager
@@ -40,7 +44,7 @@ def npu_routes(recorder: Recorder) -> Iterator[None]:
             create=True,
         ),
         # Without fused or foreach asked for, torch.optim loops over lists on an accelerator.
-        mock.patch.object(adam, "_default_to_fused_or_foreach", lambda *_, **__: (False, True)),
+        mock.patch.object(adam, "_default_to_fused_or_foreach", return_value=(False, True)),
     ):
         yield
 
@@ -55,7 +59,7 @@ class Profiler:
         self.number = 0
         self.steps: list[Step] = []
 
-    def __enter__(self) -> Profiler:
+    def __enter__(self) -> Profiler:  # noqa: PYI034 - Self is newer than Python 3.10
         self._begin(())
         return self
 
@@ -63,6 +67,7 @@ class Profiler:
         self.recorder.step = None
 
     def step(self) -> None:
+        """Begin the next step."""
         self.number += 1
         self._begin(call_stack(sys._getframe(1), self.recorder.entry))
 
@@ -80,10 +85,32 @@ def virtual_torch_npu(start: Callable[[SimpleNamespace], Profiler]) -> ModuleTyp
         ProfilerLevel=SimpleNamespace(Level1="Level1"),
         AiCMetrics=SimpleNamespace(PipeUtilization="ACL_AICORE_PIPE_UTILIZATION"),
         _ExperimentalConfig=SimpleNamespace,
-        schedule=lambda **values: SimpleNamespace(**values),
+        schedule=SimpleNamespace,
         tensorboard_trace_handler=lambda folder: folder,
         profile=lambda schedule, **_: start(schedule),
     )
     module: Any = ModuleType("torch_npu")
     module.profiler = names
     return module
+
+
+def record(entry: Path, *arguments: str) -> list[Step]:
+    """Run a program that profiles itself, and return the steps that it asked to record."""
+    recorder = Recorder(entry)
+    profilers: list[Profiler] = []
+
+    def start(schedule: SimpleNamespace) -> Profiler:
+        profilers.append(Profiler(recorder, schedule))
+        return profilers[-1]
+
+    with (
+        mock.patch.object(sys, "argv", [str(entry), *arguments]),
+        mock.patch.object(sys, "path", [str(entry.parent), *sys.path]),
+        mock.patch.dict(sys.modules, {"torch_npu": virtual_torch_npu(start)}),
+        npu_routes(recorder),
+        recorder,
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        runpy.run_path(str(entry), run_name="__main__")
+    [profiler] = profilers
+    return [step for step in profiler.steps if step.operators]

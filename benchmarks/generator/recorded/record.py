@@ -7,15 +7,18 @@ from the dispatcher itself, one level below autograd, where a device backend see
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 HERE = Path(__file__).resolve().parent
 
@@ -30,18 +33,19 @@ class Tensor:
 
     @property
     def numel(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        """Number of elements."""
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
+        """Size."""
         return self.numel * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Frame:
+    """An executing line."""
+
     path: str
     line: int
     function: str
@@ -74,11 +78,14 @@ class Operator:
 
     @property
     def tensors(self) -> list[Tensor]:
+        """All tensors among the arguments."""
         return [leaf for leaf in tree_leaves(self.arguments) if isinstance(leaf, Tensor)]
 
 
 @dataclass
 class Step:
+    """What the program asked of the device in one step."""
+
     number: int
     operators: list[Operator] = field(default_factory=list)
     stack: tuple[Frame, ...] = ()
@@ -86,7 +93,7 @@ class Step:
 
 
 def call_stack(frame: FrameType | None, entry: Path) -> tuple[Frame, ...]:
-    """Executing lines from ``frame`` out to the module level of ``entry``, without our own."""
+    """Return executing lines from ``frame`` out to the module of ``entry``, without our own."""
     frames = []
     while frame is not None:
         code = frame.f_code
@@ -104,6 +111,7 @@ def is_plumbing(path: str) -> bool:
 
 
 def describe(value: Any) -> Any:
+    """Replace tensors by their descriptions."""
     if isinstance(value, torch.Tensor):
         return Tensor(tuple(value.shape), value.dtype, value.untyped_storage().data_ptr())
     if isinstance(value, (list, tuple)):
@@ -201,6 +209,7 @@ def complete(func: Any, args: Any, kwargs: Any) -> list[Any]:
 
 
 def describe_results(result: Any) -> tuple[Tensor, ...]:
+    """Return the tensors of a result."""
     return tuple(describe(leaf) for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor))
 
 

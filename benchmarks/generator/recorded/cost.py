@@ -11,12 +11,15 @@ Huawei's tuning guide reports: IndexPutV2 around 70 % of the compute time of BER
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from simulate.record import Tensor
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.generator.recorded.record import Tensor
 
 BYTES_PER_US = 1.0e6  # 1 TB/s
 CUBE_BYTES_PER_US = 0.6e6
@@ -38,6 +41,7 @@ class Walk:
     per_element_us: float
 
     def us(self, elements: int) -> float:
+        """Return how long so many elements take."""
         return self.start_us + self.per_element_us * elements
 
 
@@ -50,6 +54,7 @@ REPEAT_INTERLEAVE = Walk(14.0, 0.22)
 ONE_HOT = Walk(12.0, 0.006)
 REDUCE_SUM_INT64 = Walk(60.0, 0.125)
 SORT = Walk(9.0, 0.004)
+MOST_ON_AI_CORE = 100
 TOP_K = Walk(9.0, 0.0006)
 
 
@@ -68,5 +73,5 @@ def matmul_us(inputs: Sequence[Tensor], output: Tensor) -> float:
 
 
 def is_index_put_on_ai_cpu(target: Tensor, indices: int) -> bool:
-    """The A2 routing of aclnnIndexPutImpl, as far as this program meets it."""
-    return target.dtype in (torch.int64, torch.uint8) and indices > 100
+    """Tell where an A2 runs aclnnIndexPutImpl, as far as the example meets it."""
+    return target.dtype in (torch.int64, torch.uint8) and indices > MOST_ON_AI_CORE
