@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [
+    pytest.mark.fault(kind="attacks of verified code"),
     pytest.mark.xdist_group("attacks"),
     pytest.mark.skipif(
         sys.platform != "linux" or platform.machine() not in {"x86_64", "aarch64"},
