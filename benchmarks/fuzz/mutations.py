@@ -185,7 +185,8 @@ def _change(random: Random, where: Any, key: Any) -> None:  # noqa: ANN401 - wha
     elif kind == "set":
         where[key] = random.choice(VALUES)
     elif kind == "nest":
-        where[key] = random.choice(([value], {"x": value}, str(value), [value] * 50))
+        few = 2 if isinstance(value, (list, dict)) else 50  # lists of lists would fill the memory
+        where[key] = random.choice(([value], {"x": value}, str(value), [value] * few))
     elif kind == "number" and isinstance(value, (int, float)):
         small = abs(value) < 1e300  # noqa: PLR2004 - what a float holds, and Python spells
         real, text = (float(value), str(value)) if small else (0.5, "1" * 5000)

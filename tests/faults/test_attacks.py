@@ -147,7 +147,7 @@ def verdicts(tree: Path) -> dict[str, Verdict]:
     if platform.machine() == "x86_64":
         attacks |= {name: ATTEMPT.format(attack=code) for name, code in CALLS.items()}
     jobs = {name: job(tree, code) for name, code in {**attacks, **{c: c for c in BUSY}}.items()}
-    found = verify(list(jobs.values()), Settings(children=2), timeout_s=20)
+    found = verify(list(jobs.values()), Settings(children=2), timeout_s=600)
     return dict(zip(jobs, found, strict=True))
 
 
