@@ -156,11 +156,8 @@ class Npufix:
         """Start a command; ``spoil`` is called in its process first."""
         temporary = Path(tempfile.mkdtemp(dir=self.root, prefix="tmp"))
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
-        with (
-            warnings.catch_warnings(action="ignore")
-            if sys.version_info >= (3, 11)
-            else (contextlib.nullcontext())
-        ):  # of threads, from 3.12 on: those of a worker of pytest do not matter
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of threads: those of a worker of pytest do not matter
             pid = os.fork()
         if pid:
             for ended in (out_end, err_end):

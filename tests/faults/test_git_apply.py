@@ -71,7 +71,7 @@ def test_git_takes_every_patch_whatever_the_text_the_name_and_the_folder(
 
 
 @pytest.mark.fault(kind="git apply of patches")
-@pytest.mark.parametrize("below", some([".", "example", "0/m.py"], 1))
+@pytest.mark.parametrize("below", some(["0/m.py", "example", "."], 1))
 def test_git_makes_of_a_patch_what_write_makes_and_undo_takes_it_back(
     npufix: Npufix, below: str, record_property: Callable[[str, object], None]
 ) -> None:
