@@ -105,9 +105,8 @@ class Fuzzer:
         begun, parent = time.monotonic(), os.getppid()
         before = signal.signal(signal.SIGPROF, _stop)
 
-        def is_over() -> bool:  # or nobody waits for this any more
-            late = time.monotonic() - begun > seconds or os.getppid() != parent
-            return late or self.outcome.inputs >= inputs
+        def is_late() -> bool:  # or nobody waits for this any more
+            return time.monotonic() - begun > seconds or os.getppid() != parent
 
         try:
             for data in self._corpus[:1]:  # what is loaded for the first input is not of its doing
@@ -116,8 +115,8 @@ class Fuzzer:
             for number, data in enumerate(self._corpus):
                 self._try(data, whole=not number)
             self.outcome.lines_of_seeds = len(self._lines)
-            while not is_over():
-                self._corpus += self._batch(is_over)
+            while self.outcome.inputs < inputs and not is_late():
+                self._corpus += self._batch(is_late, inputs)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.signal(signal.SIGPROF, before)
@@ -125,7 +124,7 @@ class Fuzzer:
         self.outcome.lines, self.outcome.kept = len(self._lines), len(self._corpus)
         return self.outcome
 
-    def _batch(self, is_over: Callable[[], bool]) -> list[bytes]:
+    def _batch(self, is_late: Callable[[], bool], inputs: int) -> list[bytes]:
         """Try changes of what there is; return the inputs that reached new lines."""
         new: dict[bytes, int] = {}
         sought = ""  # what hypothesis makes smaller once it is found
@@ -139,7 +138,7 @@ class Fuzzer:
         @given(strategies.randoms(use_true_random=False))
         def attempt(random: Random) -> None:
             nonlocal sought
-            if is_over():
+            if is_late() or (self.outcome.inputs >= inputs and not sought):
                 return
             whole, data = random.randrange(_WHOLE_EACH) == 1, self._changed(random)
             reached, crash = self._try(data, whole=whole, again=bool(sought))
