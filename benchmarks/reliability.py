@@ -120,7 +120,8 @@ def _attempts(
     with tempfile.TemporaryDirectory(prefix="npufix-faults-") as folder:
         result = Path(folder, "result.xml")
         marked = " or ".join(f"fault(kind={kind!r})" for kind in kinds)
-        options = ["-p", "no:cacheprovider", f"--junitxml={result}", f"--basetemp={folder}/made"]
+        options = ["-o", "junit_family=xunit1", "-p", "no:cacheprovider"]
+        options += [f"--junitxml={result}", f"--basetemp={folder}/made"]
         subprocess.run(
             [sys.executable, "-m", "pytest", "--tb=short", *options, "-m", marked, "tests/faults"],
             cwd=_ROOT, env={**os.environ, **more}, check=False, stdout=sys.stderr,
