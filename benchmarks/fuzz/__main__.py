@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fuzz.targets import TARGETS
-from benchmarks.fuzz.worker import Crash, Fuzzer, Outcome, limit_memory
+from benchmarks.fuzz.worker import Crash, Fuzzer, Outcome
 
 _STUCK, _SILENT = 90.0, 900.0
 """Seconds of the processor, and of the clock, without a new input after which a process is stuck
@@ -137,7 +137,6 @@ def _work(chosen: argparse.Namespace) -> int:
     warnings.simplefilter("error")  # nobody wants to read one below a report
     target = TARGETS[chosen.target[-1]]
     fuzzer = Fuzzer(target, folder, chosen.seed, chosen.corpus, chosen.keep)
-    limit_memory()
     made = dataclasses.asdict(fuzzer.run(chosen.minutes * 60, chosen.inputs or _MANY))
     for crash in made["crashes"].values():
         crash["data"] = crash["data"].hex()

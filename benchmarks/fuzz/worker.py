@@ -210,9 +210,11 @@ class Fuzzer:
 
     def _read(self, *, whole: bool, watched: bool) -> BaseException | None:
         target, before = self._target, sys.gettrace()
+        limit = resource.getrlimit(resource.RLIMIT_AS)
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
         try:
-            if watched:
+            if watched:  # what is loaded for the first input is not counted either
+                _limit_memory(limit[1])
                 sys.settrace(self._call)
             target.quick(self._path)
             if whole and target.whole is not None:
@@ -222,6 +224,7 @@ class Fuzzer:
             return error
         finally:
             sys.settrace(before)
+            resource.setrlimit(resource.RLIMIT_AS, limit)
             signal.setitimer(signal.ITIMER_PROF, 0)
         return None
 
@@ -242,11 +245,12 @@ class Fuzzer:
         return self._line
 
 
-def limit_memory() -> None:
-    """Let this process take so much more memory than it has now, and no more."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + (MEBIBYTES << 20)
-    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+def _limit_memory(hard: int) -> None:
+    """Let this process take so much more memory than it has now, and no more; not off Linux."""
+    with contextlib.suppress(FileNotFoundError):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + (MEBIBYTES << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:
