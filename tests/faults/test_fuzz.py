@@ -42,6 +42,10 @@ def _writes_elsewhere(path: Path) -> None:
     Path("/sys/npufix-fuzz").write_bytes(path.read_bytes())
 
 
+def _takes_memory(_path: Path) -> None:
+    bytearray(4 << 30)
+
+
 def _takes_forever(path: Path) -> None:
     while path:
         pass
@@ -52,6 +56,7 @@ def _takes_forever(path: Path) -> None:
     [
         (_reads_a_number, "ZeroDivisionError", 150),
         (_writes_elsewhere, "touches open '/sys/npufix-fuzz'", 1),
+        (_takes_memory, "MemoryError", 2),
         (_takes_forever, "too slow in _takes_forever", 2),
     ],
 )
