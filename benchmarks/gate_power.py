@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 from benchmarks import gate_dumps
-from npufix.advisor.evidence.lines.lines.steady_steps import split_steps
 
 from npufix.advisor.diagnose.diagnosis import Options
+from npufix.advisor.evidence.steady_steps import split_steps
 from npufix.advisor.gate import baselines
 from npufix.advisor.gate.deciding import cases, decide
 from npufix.advisor.gate.measuring import measure, median_of, step_times

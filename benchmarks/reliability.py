@@ -2,7 +2,8 @@
 
     python -m benchmarks.reliability --write docs
 
-The same seed tries the same. What was found and repaired before stands in
+The tests in ``tests/faults`` inject the faults, a few of each kind with every change; here they try
+all. The same seed tries the same. What was found and repaired before stands in
 ``reliability_found.json``: a sentence, and the test that would find it again. The folder's
 ``security.md`` gets what was fuzzed, between two comments.
 """
@@ -11,18 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
-import time
+import xml.etree.ElementTree as ET
 from collections import Counter
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any
-
-from benchmarks import reliability_running
-from benchmarks.reliability_faults import FAULTS
-from benchmarks.reliability_inputs import Place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +30,16 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parents[1]
 _FOUND = Path(__file__).with_name("reliability_found.json")
+_KINDS = (
+    "mutated real dumps", "mutated generated dumps", "kill -9 at the lines of a write",
+    "patch --write and undo, ended", "kill -9 during a report", "full disk", "full disk, a write",
+    "two patch --write at once", "git apply of patches", "read-only dump and source",
+    "unwritable cache and home", "damaged cache", "several npufix at once", "clock jumps",
+    "Ctrl-C and kill", "encodings", "locales", "Windows line ends and paths", "symbolic links",
+    "special files", "bombs and endless fields", "hostile databases",
+    "hostile dumps of the tests", "attacks of verified code",
+)  # fmt: skip
+"""As the mark ``fault`` of their tests has them."""
 _FULL = 5
 _FUZZ = "fuzz: "
 _BEGIN = "<!-- fuzzing: written by python -m benchmarks.reliability -->"
@@ -66,8 +73,8 @@ def _options() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--full", action="store_true", help=f"{_FULL} times as many attempts")
     add("--seed", type=int, default=0)
-    add("--only", action="append", choices=["fuzz", *FAULTS], default=[], metavar="KIND",
-        help=f"one of: fuzz, {', '.join(FAULTS)}")  # fmt: skip
+    add("--only", action="append", choices=["fuzz", *_KINDS], default=[], metavar="KIND",
+        help=f"one of: fuzz, {', '.join(_KINDS)}")  # fmt: skip
     add("--corpus", type=Path, help="folder of real dumps, of which copies are changed")
     add("--fuzz", type=Path, action="append", default=[],
         help="what benchmarks.fuzz --json wrote of longer runs, the newest last")  # fmt: skip
@@ -84,13 +91,10 @@ def main() -> int:
         parser.error("--write needs all kinds, so no --only")
     many = _FULL if chosen.full else 1
     found = json.loads(_FOUND.read_text())
-    kinds = chosen.only or [*FAULTS, "fuzz"]
-    rows = []
-    for kind in FAULTS:
-        if kind in kinds:
-            tried, failures = _attempts(kind, chosen.seed, many, chosen.corpus)
-            rows.append(_row(kind, tried, failures, found.get(kind, [])))
-    fuzzed = _fuzzed(chosen, many) if "fuzz" in kinds else []
+    kinds = [kind for kind in _KINDS if not chosen.only or kind in chosen.only]
+    tried = _attempts(kinds, chosen.seed, many, chosen.corpus) if kinds else {}
+    rows = [_row(kind, *tried[kind], found.get(kind, [])) for kind in kinds]
+    fuzzed = _fuzzed(chosen, many) if "fuzz" in (chosen.only or ["fuzz"]) else []
     rows += _fuzz(fuzzed, found)
     text = _table(rows)
     print(text, end="")
@@ -103,23 +107,37 @@ def main() -> int:
     return int(any(row[-1] != "0" for row in rows))
 
 
-def _attempts(kind: str, seed: int, many: int, corpus: Path | None) -> tuple[int, list[str]]:
-    """Inject the faults of one kind; return how many, and what failed."""
-    reliability_running.load()
-    start, tried, failures = time.monotonic(), 0, []
+def _attempts(
+    kinds: Sequence[str], seed: int, many: int, corpus: Path | None
+) -> dict[str, tuple[int, list[str]]]:
+    """Inject the faults of some kinds; return how many of each, and what failed."""
+    tried: dict[str, tuple[int, list[str]]] = {kind: (0, []) for kind in kinds}
+    more = {
+        "NPUFIX_FAULTS": str(many),
+        "NPUFIX_SEED": str(seed),
+        "NPUFIX_CORPUS": str(corpus or ""),
+    }
     with tempfile.TemporaryDirectory(prefix="npufix-faults-") as folder:
-        random = Random(f"{seed} {kind}")  # noqa: S311 - no secret
-        place = Place(Path(folder), random, many, corpus)
-        for name in ("cache", "home", "state"):
-            (place.root / name).mkdir()
-        for fault in FAULTS[kind](place):
-            tried += 1
-            if fault:
-                failures.append(fault)
-                print(f"  {kind}, attempt {tried}: {fault}", file=sys.stderr, flush=True)
-    told = f"{kind}: {tried} in {time.monotonic() - start:.0f} s, {len(failures)} failed"
-    print(told, file=sys.stderr, flush=True)
-    return tried, failures
+        result = Path(folder, "result.xml")
+        marked = " or ".join(f"fault(kind={kind!r})" for kind in kinds)
+        options = ["-o", "junit_family=xunit1", "-p", "no:cacheprovider"]
+        options += [f"--junitxml={result}", f"--basetemp={folder}/made"]
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "--tb=short", *options, "-m", marked, "tests/faults"],
+            cwd=_ROOT, env={**os.environ, **more}, check=False, stdout=sys.stderr,
+        )  # fmt: skip
+        cases = [*ET.parse(result).getroot().iter("testcase")]  # noqa: S314 - our own
+    for case in cases:
+        told = {each.get("name"): each.get("value", "") for each in case.iter("property")}
+        broken = [part for part in case if part.tag in {"failure", "error"}]
+        if told.get("fault") not in tried:
+            if broken:  # it could not even be collected
+                raise SystemExit(f"{case.get('name')}: {broken[0].get('message')}")
+        elif case.find("skipped") is None:
+            number, failures = tried[str(told["fault"])]
+            failures += [f"{case.get('name')}: {part.get('message')}" for part in broken]
+            tried[str(told["fault"])] = number + int(told.get("attempts") or 1), failures
+    return tried
 
 
 def _fuzzed(chosen: argparse.Namespace, many: int) -> list[_Run]:

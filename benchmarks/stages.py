@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from npufix.advisor.evidence.lines.estimate import calibrate
-from npufix.advisor.evidence.lines.lines import gather_evidence
-from npufix.advisor.evidence.lines.ranking import Ranking, Step, step_split
-from npufix.advisor.evidence.lines.recorded_paths import map_recorded_paths
-from npufix.advisor.evidence.lines.run_findings import observe
 
 from npufix.advisor.diagnose import page_details
 from npufix.advisor.diagnose.diagnosis import diagnose
 from npufix.advisor.diagnose.findings import Measured, locate
+from npufix.advisor.evidence.estimate import calibrate
+from npufix.advisor.evidence.lines import gather_evidence
+from npufix.advisor.evidence.ranking import Ranking, Step, step_split
+from npufix.advisor.evidence.recorded_paths import map_recorded_paths
+from npufix.advisor.evidence.run_findings import observe
 from npufix.advisor.project.configuration import EVERYTHING
 from npufix.advisor.project.source_tree import read_source_tree
 from npufix.profiling_parsers.discover import find_dumps

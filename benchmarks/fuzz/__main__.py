@@ -16,16 +16,17 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 from benchmarks.fuzz.targets import TARGETS
+from benchmarks.fuzz.worker import Crash, Fuzzer, Outcome
 
 _STUCK, _SILENT = 90.0, 900.0
 """Seconds of the processor, and of the clock, without a new input after which a process is stuck
 where no signal reaches it. On a busy machine the clock alone says little."""
-_HEADER = (
-    "target", "inputs", "refused", "lines", "new", "kept", "crashes", "slowest s", "MiB", "s",
-)  # fmt: skip
+_MOST_DEATHS = 20
 _MANY = 10**12
+_LINE = "{:<22}" + "{:>10}" * 9
 
 
 def _options() -> argparse.ArgumentParser:
@@ -36,8 +37,9 @@ def _options() -> argparse.ArgumentParser:
     add("--target", action="append", choices=sorted(TARGETS), default=[], metavar="T",
         help=f"one of {', '.join(TARGETS)}; all if left out")  # fmt: skip
     add("--seed", type=int, default=0)
-    add("--corpus", type=Path, help="folder of further first inputs: real dumps, or one of --keep")
-    add("--keep", type=Path, help="folder for inputs that reached new lines")
+    add("--corpus", type=Path, help="folder of further first inputs: real dumps")
+    add("--keep", type=Path, help="folder for inputs that reached new lines, or broke something:"
+        " the next run goes on from there")  # fmt: skip
     add("--crashes", type=Path, help="folder for inputs that broke something")
     add("--json", type=Path, help="file for the numbers of the table")
     add("--worker", type=Path, help=argparse.SUPPRESS)
@@ -53,49 +55,43 @@ def main() -> int:
     names = chosen.target or list(TARGETS)
     each = _MANY if chosen.inputs else chosen.minutes * 60 / len(names)
     rows = []
-    print(_line(_HEADER), flush=True)
+    header = ("target", "inputs", "refused", "lines", "new", "kept", "crashes", "slowest s", "MiB")
+    print(_LINE.format(*header, "s"), flush=True)
     for name in names:
-        row = _supervise(name, each, crashes)
-        rows.append(row)
-        print(_line(_cells(row)), flush=True)
-        for where, crash in row["crashes"].items():
+        outcome = _supervise(name, each)
+        rows.append(dataclasses.asdict(outcome))
+        rows[-1]["crashes"] = _written(outcome, crashes / name)
+        print(_LINE.format(
+            name, outcome.inputs, f"{outcome.refused / max(1, outcome.inputs):.0%}", outcome.lines,
+            outcome.lines - outcome.lines_of_seeds, outcome.kept, len(outcome.crashes),
+            f"{outcome.slowest:.2f}", f"{outcome.largest:.0f}", f"{outcome.seconds:.0f}",
+        ), flush=True)  # fmt: skip
+        for where, crash in rows[-1]["crashes"].items():
             print(f"    {where}: {crash['times']} times, {crash['file']}", flush=True)
         if chosen.json:
             chosen.json.write_text(json.dumps(rows, indent=1) + "\n")
-    total = {key: sum(row[key] for row in rows) for key in ("inputs", "refused", "seconds")}
+    inputs, seconds = (sum(row[key] for row in rows) for key in ("inputs", "seconds"))
     broken = sum(len(row["crashes"]) for row in rows)
-    minutes = total["seconds"] / 60
-    print(f"{total['inputs']} inputs in {minutes:.1f} minutes, {broken} crashes", end="")
+    print(f"{inputs} inputs in {seconds / 60:.1f} minutes, {broken} crashes", end="")
     print(f", kept in {crashes}" if broken else "")
     return 1 if broken else 0
 
 
-def _supervise(name: str, seconds: float, crashes: Path) -> dict:  # type: ignore[type-arg]
+def _supervise(name: str, seconds: float) -> Outcome:
     """Fuzz one target, and start again behind each input that took the process along."""
-    total: dict = {}  # type: ignore[type-arg]
-    start, again = time.monotonic(), 0
-    with tempfile.TemporaryDirectory(prefix="npufix-fuzz-") as folder:
-        while True:
-            left = seconds - (time.monotonic() - start)
-            state = Path(folder, f"state{again}")
-            state.mkdir()
-            died = _run(name, left, state, again)
-            result = state / "outcome.json"
-            found = json.loads(result.read_text()) if result.exists() else _nothing(name)
+    total = Outcome(name)
+    start = time.monotonic()
+    for again in range(_MOST_DEATHS + 1):
+        with tempfile.TemporaryDirectory(prefix="npufix-fuzz-") as folder:
+            state = Path(folder)
+            died = _run(name, seconds - (time.monotonic() - start), state, again)
+            result, current = state / "outcome.json", state / f"{name}.current"
+            _add(total, json.loads(result.read_text()) if result.exists() else {})
             if died:
-                current = state / f"{name}.current"
                 data = current.read_bytes() if current.exists() else b""
-                found["crashes"][died] = {"times": 1, "text": died, "data": data.hex()}
-            total = _added(total, found)
-            again += 1
-            if not died or time.monotonic() - start > seconds - 1 or again > 20:  # noqa: PLR2004
-                break
-    for number, (where, crash) in enumerate(total["crashes"].items()):
-        file = crashes / name / f"crash{number}"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(bytes.fromhex(crash.pop("data")))
-        file.with_suffix(".txt").write_text(f"{where}\n\n{crash.pop('text')}")
-        crash["file"] = str(file)
+                total.crashes[died] = Crash(died, died, data)
+        if not died or time.monotonic() - start > seconds - 1:
+            break
     return total
 
 
@@ -135,55 +131,39 @@ def _used(pid: int) -> float:
 
 
 def _work(chosen: argparse.Namespace) -> int:
-    from benchmarks.fuzz.worker import Fuzzer, limit_memory  # noqa: PLC0415 - in the process that fuzzes
-
-    name = chosen.target[-1]
+    """Fuzz one target in this process, and write what came of it for the one that supervises."""
     folder = chosen.worker / "work"
     folder.mkdir()
     warnings.simplefilter("error")  # nobody wants to read one below a report
-    fuzzer = Fuzzer(TARGETS[name], folder, chosen.seed, chosen.corpus)
-    limit_memory()
-    kept = chosen.keep / name if chosen.keep else None
-    seconds = chosen.minutes * 60
-    outcome = fuzzer.run(seconds, chosen.inputs or _MANY, kept)
-    made = dataclasses.asdict(outcome)
+    target = TARGETS[chosen.target[-1]]
+    fuzzer = Fuzzer(target, folder, chosen.seed, chosen.corpus, chosen.keep)
+    made = dataclasses.asdict(fuzzer.run(chosen.minutes * 60, chosen.inputs or _MANY))
     for crash in made["crashes"].values():
         crash["data"] = crash["data"].hex()
-        del crash["where"]
     (chosen.worker / "outcome.json").write_text(json.dumps(made))
     return 0
 
 
-def _nothing(name: str) -> dict:  # type: ignore[type-arg]
-    from benchmarks.fuzz.worker import Outcome  # noqa: PLC0415 - same
-
-    return dataclasses.asdict(Outcome(name))
-
-
-def _added(total: dict, found: dict) -> dict:  # type: ignore[type-arg]
-    """Put the numbers of two processes of one target together."""
-    if not total:
-        return found
-    most = ("lines_of_seeds", "lines", "kept", "slowest", "largest")
-    added = {key: total[key] + found[key] for key in ("inputs", "refused", "seconds")}
-    return {
-        **total, **added, **{key: max(total[key], found[key]) for key in most},
-        "crashes": {**total["crashes"], **found["crashes"]},
-    }  # fmt: skip
+def _add(total: Outcome, found: dict[str, Any]) -> None:
+    """Add the numbers of one process of a target to those before it."""
+    for key in ("inputs", "refused", "seconds"):
+        setattr(total, key, getattr(total, key) + found.get(key, 0))
+    for key in ("lines_of_seeds", "lines", "kept", "slowest", "largest"):
+        setattr(total, key, max(getattr(total, key), found.get(key, 0)))
+    for where, crash in found.get("crashes", {}).items():
+        total.crashes[where] = Crash(**{**crash, "data": bytes.fromhex(crash["data"])})
 
 
-def _cells(row: dict) -> tuple[str, ...]:  # type: ignore[type-arg]
-    return (
-        row["target"], str(row["inputs"]), f"{row['refused'] / max(1, row['inputs']):.0%}",
-        str(row["lines"]), str(row["lines"] - row["lines_of_seeds"]), str(row["kept"]),
-        str(len(row["crashes"])), f"{row['slowest']:.2f}", f"{row['largest']:.0f}",
-        f"{row['seconds']:.0f}",
-    )  # fmt: skip
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    first, *rest = cells
-    return f"{first:<22}" + "".join(f"{cell:>10}" for cell in rest)
+def _written(outcome: Outcome, folder: Path) -> dict[str, dict[str, Any]]:
+    """Write the inputs that broke something, and return how often and where they are."""
+    told = {}
+    for number, (where, crash) in enumerate(outcome.crashes.items()):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"crash{number}"
+        file.write_bytes(crash.data)
+        file.with_suffix(".txt").write_text(f"{where}\n\n{crash.text}")
+        told[where] = {"times": crash.times, "file": str(file)}
+    return told
 
 
 if __name__ == "__main__":

@@ -12,6 +12,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
+from npufix.advisor.commands.cli import _expected, cli
+from npufix.advisor.commands.outputs import _render
+from npufix.advisor.commands.run_outputs import of_run
+from npufix.profiling_parsers.cluster.summary import SummaryError
+from npufix.profiling_parsers.signals import SCHEMAS
+from npufix.reports.report import from_json, to_json
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -92,9 +101,6 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 
 def expected(error: BaseException) -> bool:
     """Tell whether an error is one that the command line turns into a line with a remedy."""
-    from npufix.advisor.commands.cli import _expected  # noqa: PLC0415 - after the limits are set
-    from npufix.profiling_parsers.cluster.summary import SummaryError  # noqa: PLC0415 - same
-
     if isinstance(error, SummaryError):
         return True
     if not isinstance(error, Exception):
@@ -117,8 +123,6 @@ and so may what of a collective overlaps, where it spans two steps."""
 
 def check_table(name: str, frame: Any) -> None:  # noqa: ANN401 - pandas is loaded by who reads
     """Hold the numbers of a table against what every table promises."""
-    import numpy as np  # noqa: PLC0415 - after the limits are set
-
     for column in frame.columns:
         values = frame[column]
         if values.dtype.kind == "f" and np.isinf(values.to_numpy()).any():
@@ -131,8 +135,6 @@ def check_table(name: str, frame: Any) -> None:  # noqa: ANN401 - pandas is load
 
 def check_profile(profile: Profile) -> None:
     """Hold a profile against what ``Profile`` and ``SCHEMAS`` promise."""
-    from npufix.profiling_parsers.signals import SCHEMAS  # noqa: PLC0415 - after the limits are set
-
     kernels = profile.kernels
     if kernels.empty:
         raise Broken("a profile without kernels")
@@ -169,8 +171,6 @@ def check_text(text: str, where: str) -> None:
 
 def check_command(*arguments: object) -> None:
     """Run a command in this process, and look at what it prints."""
-    from npufix.advisor.commands.cli import cli  # noqa: PLC0415 - after the limits are set
-
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         cli.main([str(argument) for argument in arguments], standalone_mode=False)
@@ -179,10 +179,6 @@ def check_command(*arguments: object) -> None:
 
 def check_diagnosis(result: Diagnosis, *, whole: bool) -> None:
     """Render a diagnosis in every format, and read it back."""
-    from npufix.advisor.commands.outputs import _render  # noqa: PLC0415 - after the limits are set
-    from npufix.advisor.commands.run_outputs import of_run  # noqa: PLC0415 - same
-    from npufix.reports.report import from_json, to_json  # noqa: PLC0415 - same
-
     made = result.report
     text = to_json(made)
 

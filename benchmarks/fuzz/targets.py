@@ -4,38 +4,86 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
+import tempfile
+from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 from benchmarks.fuzz import corpus, mutations, oracle
-from benchmarks.fuzz.target import Target
 from benchmarks.generator.dump import OUTPUT
+
+from npufix.advisor.commands.outputs import _render
+from npufix.advisor.diagnose.diagnosis import diagnose
+from npufix.advisor.diagnose.source_scan import scan
+from npufix.advisor.gate import baselines
+from npufix.advisor.gate.baselines import merged
+from npufix.advisor.gate.measuring import measured
+from npufix.advisor.project.configuration import read_configuration
+from npufix.advisor.project.source_tree import read_source_tree
+from npufix.advisor.verify.changes import from_patch
+from npufix.advisor.verify.diff_reading import applied, read_diff
+from npufix.profiling_parsers.cluster import reading, summary
+from npufix.profiling_parsers.cluster.job import read_groups, recorded
+from npufix.profiling_parsers.cluster.summary import _digest
+from npufix.profiling_parsers.profiler_info import read_environment
+from npufix.profiling_parsers.reader import read_profile
+from npufix.profiling_parsers.trace.view import read_trace
+from npufix.reports import baseline as files
+from npufix.reports.report import from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from benchmarks.fuzz.mutations import Mutation
+
+
+@dataclass(frozen=True)
+class Target:
+    """One reader. ``quick`` reads the file alone; ``whole`` does all that a command does."""
+
+    name: str
+    path: str
+    """Where the input lies, below a folder of its own."""
+    mutate: Mutation
+    seeds: Callable[[], list[bytes]]
+    quick: Callable[[Path], Any]
+    whole: Callable[[Path, bool], Any] | None = None
+    beside: Mapping[str, Callable[[], bytes]] = field(default_factory=dict)
+    """Other files of that folder, which stay as they are."""
+    real: tuple[str, ...] = ()
+    """Names of files in a corpus of the user's that are first inputs, too."""
+    pack: Callable[[bytes], bytes] = bytes
+    """From an input to the bytes of the file."""
+
+    def prepare(self, folder: Path) -> Path:
+        """Write the files beside the input, and return where it belongs."""
+        for name, content in self.beside.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content())
+        path = folder / self.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
 
 _BESIDE = ("kernel_details.csv", "step_trace_time.csv", "profiler_info_0.json")
 
 
 def _file(name: str) -> Callable[[], bytes]:
-    return lambda: corpus.generated()[name]
+    return lambda: corpus.file(name)
 
 
-def _seeds(*texts: str | bytes | Callable[[], bytes]) -> Callable[[], list[bytes]]:
-    def made() -> list[bytes]:
-        called = [text() if callable(text) else text for text in texts]
-        return [text.encode() if isinstance(text, str) else text for text in called]
-
-    return made
+def _seeds(*names: str) -> Callable[[], list[bytes]]:
+    return lambda: [corpus.file(name) for name in names]
 
 
 def _whole_dump(dump: Path) -> Callable[[Path, bool], Any]:
     """Return what diagnoses the dump at a place below the folder of an input."""
 
     def run(folder: Path, thorough: bool) -> None:  # noqa: FBT001 - one call
-        from npufix.advisor.diagnose.diagnosis import diagnose  # noqa: PLC0415 - after the limits are set
-        from npufix.profiling_parsers.reader import read_profile  # noqa: PLC0415 - same
 
         oracle.check_profile(read_profile(folder / dump))
         oracle.check_diagnosis(diagnose(folder / dump, None), whole=thorough)
@@ -47,9 +95,6 @@ def _reader(module: str, function: str) -> Callable[[Path], Any]:
     """Return what calls a reader and looks at the tables that it returns."""
 
     def run(path: Path) -> None:
-        from importlib import import_module  # noqa: PLC0415 - after the limits are set
-
-        import pandas as pd  # noqa: PLC0415 - same
 
         found = getattr(import_module(f"npufix.profiling_parsers.{module}"), function)(path)
         for part in found if isinstance(found, tuple) else (getattr(found, "frame", None),):
@@ -60,19 +105,18 @@ def _reader(module: str, function: str) -> Callable[[Path], Any]:
 
 
 def _profile(path: Path) -> None:
-    from npufix.profiling_parsers.reader import read_profile  # noqa: PLC0415 - after the limits are set
 
     oracle.check_profile(read_profile(path))
 
 
-def _dump_file(name: str, module: str, function: str, *seeds: str | bytes) -> Target:
+def _dump_file(name: str, module: str, function: str, *seeds: str) -> Target:
     beside = {f"d_ascend_pt/{OUTPUT}/{file}": _file(file) for file in _BESIDE[:2] if file != name}
     beside[f"d_ascend_pt/{_BESIDE[2]}"] = _file(_BESIDE[2])
     return Target(
         name=name.partition(".")[0].replace("_", "-"),
         path=f"d_ascend_pt/{OUTPUT}/{name}",
         mutate=mutations.of_json if name.endswith(".json") else mutations.of_lines,
-        seeds=_seeds(*seeds) if seeds else _seeds(_file(name)),
+        seeds=_seeds(*(seeds or [name])),
         quick=_reader(module, function),
         whole=_whole_dump(Path("d_ascend_pt")),
         beside=beside,
@@ -81,8 +125,6 @@ def _dump_file(name: str, module: str, function: str, *seeds: str | bytes) -> Ta
 
 
 def _info(path: Path) -> None:
-    from npufix.profiling_parsers.cluster.job import read_groups, recorded  # noqa: PLC0415 - see above
-    from npufix.profiling_parsers.profiler_info import read_environment  # noqa: PLC0415 - same
 
     environment, _ = read_environment(path.parent)
     recorded(path.parent, environment.rank)
@@ -90,13 +132,11 @@ def _info(path: Path) -> None:
 
 
 def _trace(path: Path) -> None:
-    from npufix.profiling_parsers.trace.view import read_trace  # noqa: PLC0415 - see above
 
     read_trace(path, None)
 
 
 def _summary(path: Path) -> None:
-    from npufix.profiling_parsers.cluster import summary  # noqa: PLC0415 - see above
 
     read = summary.decoded(path.read_bytes())
     for name, columns in summary.TABLES.items():
@@ -108,9 +148,6 @@ def _summary(path: Path) -> None:
 
 
 def _summary_seed() -> list[bytes]:
-    import tempfile  # noqa: PLC0415 - one use
-
-    from npufix.profiling_parsers.cluster import reading, summary  # noqa: PLC0415 - see above
 
     with tempfile.TemporaryDirectory() as folder:
         for name, content in corpus.generated().items():
@@ -122,20 +159,15 @@ def _summary_seed() -> list[bytes]:
 
 def _signed(data: bytes) -> bytes:
     """Return a summary with a checksum that fits: what is read behind it counts."""
-    from npufix.profiling_parsers.cluster.summary import _digest  # noqa: PLC0415 - see above
-
     return _digest(data) + data
 
 
 def _scan(path: Path) -> None:
-    from npufix.advisor.diagnose.source_scan import scan  # noqa: PLC0415 - see above
-    from npufix.advisor.project.source_tree import read_source_tree  # noqa: PLC0415 - same
 
     oracle.check_diagnosis(scan(read_source_tree(path)), whole=False)
 
 
 def _diff(path: Path) -> None:
-    from npufix.advisor.verify.diff_reading import applied, read_diff  # noqa: PLC0415 - see above
 
     for file in read_diff(path.read_bytes()):
         for one in (file, file.reversed()):
@@ -143,7 +175,6 @@ def _diff(path: Path) -> None:
 
 
 def _verified_diff(folder: Path, _thorough: bool) -> None:  # noqa: FBT001 - as every target
-    from npufix.advisor.verify.changes import from_patch  # noqa: PLC0415 - see above
 
     made = from_patch((folder / "x.patch").read_bytes(), "x.patch", folder)
     for file in made.files:
@@ -152,8 +183,6 @@ def _verified_diff(folder: Path, _thorough: bool) -> None:  # noqa: FBT001 - as 
 
 
 def _report(path: Path) -> None:
-    from npufix.advisor.commands.outputs import _render  # noqa: PLC0415 - see above
-    from npufix.reports.report import from_json, to_json  # noqa: PLC0415 - same
 
     made = from_json(path.read_bytes())
     if from_json(to_json(made)) != made:
@@ -176,20 +205,14 @@ def _use_baseline(folder: Path, _thorough: bool) -> None:  # noqa: FBT001 - as e
 
 @cache
 def _report_seed() -> list[bytes]:
-    import tempfile  # noqa: PLC0415 - one use
-
-    from npufix.advisor.diagnose.diagnosis import diagnose  # noqa: PLC0415 - see above
-    from npufix.reports.report import to_json  # noqa: PLC0415 - same
 
     with tempfile.TemporaryDirectory() as folder:
         for name in ("kernel_details.csv", "step_trace_time.csv", "communication.json"):
-            Path(folder, name).write_bytes(corpus.generated()[name])
+            Path(folder, name).write_bytes(corpus.file(name))
         return [to_json(diagnose(Path(folder), None).report).encode()]
 
 
 def _baseline(path: Path) -> None:
-    from npufix.advisor.gate import baselines  # noqa: PLC0415 - see above
-    from npufix.reports import baseline as files  # noqa: PLC0415 - same
 
     made = baselines.read(path)
     baselines.typical(made)
@@ -199,17 +222,12 @@ def _baseline(path: Path) -> None:
 
 
 def _baseline_seed() -> list[bytes]:
-    from npufix.advisor.gate.baselines import merged  # noqa: PLC0415 - see above
-    from npufix.advisor.gate.measuring import measured  # noqa: PLC0415 - same
-    from npufix.reports import baseline as files  # noqa: PLC0415 - same
-    from npufix.reports.report import from_json  # noqa: PLC0415 - same
 
     run = measured(from_json(_report_seed()[0]))
     return [files.to_json(merged([run, run], commit="1234567")).encode()]
 
 
 def _configuration(path: Path) -> None:
-    from npufix.advisor.project.configuration import read_configuration  # noqa: PLC0415 - see above
 
     made = read_configuration(path.parent)
     made.excludes(path)
@@ -218,8 +236,6 @@ def _configuration(path: Path) -> None:
 
 def _redact(path: Path) -> None:
     """Copy a dump without names; what was found must be gone, which the command itself looks at."""
-    import shutil  # noqa: PLC0415 - one use
-
     copy, before = path.parents[1] / "copy", path.read_bytes()
     shutil.rmtree(copy, ignore_errors=True)
     oracle.check_command("redact", path.parent, "-o", copy)
@@ -228,14 +244,14 @@ def _redact(path: Path) -> None:
 
 
 def _kineto_gz() -> list[bytes]:
-    return [gzip.compress(corpus.KINETO.encode(), mtime=0)]
+    return [gzip.compress(corpus.file("kineto.json"), mtime=0)]
 
 
 def _metadata() -> list[bytes]:
     group = {"group_name": "dp", "group_rank": 0, "global_ranks": [0, 1, 2, 5]}
     variables = {"MASTER_ADDR": "node7"}
     named = {"parallel_group_info": {"group_name_1": group}, "ENV_VARIABLES": variables}
-    return [corpus.generated()["profiler_metadata.json"], json.dumps(named).encode()]
+    return [corpus.file("profiler_metadata.json"), json.dumps(named).encode()]
 
 
 _CSV, _TRACE_FOLDER = mutations.of_lines, f"t_ascend_pt/{OUTPUT}"
@@ -248,39 +264,39 @@ _ALL = (
     _dump_file("operator_memory.csv", "text.memory_files", "read_operator_memory"),
     _dump_file("api_statistic.csv", "text.api_statistic", "read_api_statistic"),
     _dump_file("data_preprocess.csv", "text.data_preprocess", "read_data_preprocess",
-               corpus.DATA_PREPROCESS, corpus.OLD_DATA_PREPROCESS),
-    _dump_file("l2_cache.csv", "text.l2_cache", "read_l2_cache", corpus.L2_CACHE),
+               "data_preprocess.csv", "old_data_preprocess.csv"),
+    _dump_file("l2_cache.csv", "text.l2_cache", "read_l2_cache"),
     _dump_file("communication.json", "text.communication_json", "read_communication"),
     _dump_file("communication_matrix.json", "text.communication_json", "read_communication_matrix"),
     Target("profiler-info", "d_ascend_pt/profiler_info_0.json", mutations.of_json,
-           _seeds(_file("profiler_info_0.json")), _info, real=("profiler_info*.json",)),
+           _seeds("profiler_info_0.json"), _info, real=("profiler_info*.json",)),
     Target("profiler-metadata", "d_ascend_pt/profiler_metadata.json", mutations.of_json,
            _metadata, _info, real=("profiler_metadata.json",)),
     Target("trace-view", f"{_TRACE_FOLDER}/trace_view.json", mutations.of_json,
-           _seeds(_file("trace_view.json")), _trace, _whole_dump(Path("t_ascend_pt")),
+           _seeds("trace_view.json"), _trace, _whole_dump(Path("t_ascend_pt")),
            real=("trace_view.json",)),
-    Target("kineto", "x.pt.trace.json", mutations.of_json, _seeds(corpus.KINETO), _profile,
+    Target("kineto", "x.pt.trace.json", mutations.of_json, _seeds("kineto.json"), _profile,
            _whole_dump(Path("x.pt.trace.json")), real=("*.pt.trace.json",)),
     Target("kineto-gz", "x.pt.trace.json.gz", mutations.of_bytes, _kineto_gz, _profile),
     Target("op-summary", "PROF_1/mindstudio_profiler_output/op_summary_20250109123456.csv", _CSV,
-           _seeds(corpus.OP_SUMMARY), lambda path: _profile(path.parent.parent),
+           _seeds("op_summary.csv"), lambda path: _profile(path.parent.parent),
            _whole_dump(Path("PROF_1")), real=("op_summary*.csv",)),
     Target("task-time", "PROF_1/mindstudio_profiler_output/task_time_20250109123456.csv", _CSV,
-           _seeds(corpus.TASK_TIME), lambda path: _profile(path.parent.parent),
+           _seeds("task_time.csv"), lambda path: _profile(path.parent.parent),
            _whole_dump(Path("PROF_1")), real=("task_time*.csv",)),
     Target("database", f"d_ascend_pt/{OUTPUT}/ascend_pytorch_profiler_0.db", mutations.of_database,
-           _seeds(_file("main.db")), lambda path: _profile(path.parent.parent),
+           _seeds("main.db"), lambda path: _profile(path.parent.parent),
            _whole_dump(Path("d_ascend_pt")), real=("ascend_pytorch_profiler*.db",)),
     Target("msprof-database", "PROF_1/msprof_20250109123456.db", mutations.of_database,
-           _seeds(_file("main.db")), _profile, _whole_dump(Path("PROF_1"))),
+           _seeds("main.db"), _profile, _whole_dump(Path("PROF_1"))),
     Target("analysis-database", f"d_ascend_pt/{OUTPUT}/analysis.db", mutations.of_database,
-           _seeds(_file("analysis.db")), lambda path: _profile(path.parent.parent),
+           _seeds("analysis.db"), lambda path: _profile(path.parent.parent),
            beside={f"d_ascend_pt/{OUTPUT}/ascend_pytorch_profiler_0.db": _file("main.db")},
            real=("analysis.db",)),
     Target("summary", "summary", mutations.of_bytes, _summary_seed, _summary, pack=_signed),
-    Target("source", "m.py", mutations.of_python, _seeds(corpus.SOURCE), _scan, real=("*.py",)),
-    Target("diff", "x.patch", mutations.of_bytes, _seeds(corpus.DIFF), _diff, _verified_diff,
-           beside={"m.py": corpus.SOURCE.encode, "ä.py": corpus.SOURCE.encode}, real=("*.patch",)),
+    Target("source", "m.py", mutations.of_python, _seeds("source.txt"), _scan, real=("*.py",)),
+    Target("diff", "x.patch", mutations.of_bytes, _seeds("changes.diff"), _diff, _verified_diff,
+           beside={"m.py": _file("source.txt"), "ä.py": _file("source.txt")}, real=("*.patch",)),
     Target("report", "report.json", mutations.of_json, _report_seed, _report, _use_report,
            beside={"good.json": lambda: _report_seed()[0],
                    "baseline.json": lambda: _baseline_seed()[0]}),
@@ -289,10 +305,10 @@ _ALL = (
     Target("redact-metadata", "d_ascend_pt/profiler_metadata.json", mutations.of_json, _metadata,
            _redact, real=("profiler_metadata.json",)),
     Target("redact-trace", "d_ascend_pt/trace_view.json", mutations.of_json,
-           _seeds(_file("trace_view.json")), _redact),
-    Target("redact-table", "d_ascend_pt/op_statistic.csv", _CSV, _seeds(_file("op_statistic.csv")),
+           _seeds("trace_view.json"), _redact),
+    Target("redact-table", "d_ascend_pt/op_statistic.csv", _CSV, _seeds("op_statistic.csv"),
            _redact, real=("op_statistic.csv",)),
-    Target("configuration", "pyproject.toml", mutations.of_bytes, _seeds(corpus.PYPROJECT),
+    Target("configuration", "pyproject.toml", mutations.of_bytes, _seeds("settings.toml"),
            _configuration, real=("pyproject.toml",)),
 )  # fmt: skip
 TARGETS: Mapping[str, Target] = {target.name: target for target in _ALL}

@@ -46,7 +46,7 @@ def npufix() -> Callable[..., subprocess.CompletedProcess[str]]:
             encoding="utf-8",
             env={**environment, "COLUMNS": "80"},
             stdin=subprocess.DEVNULL,
-            timeout=300,
+            timeout=1800,
         )
 
     return run

@@ -27,7 +27,7 @@ FRAME = re.compile(r"^(?P<path>.+)\((?P<line>\d+)\): (?P<function>.+)$")
 
 def run(*arguments: str) -> str:
     return subprocess.run(
-        [sys.executable, *arguments], check=True, capture_output=True, text=True, timeout=120
+        [sys.executable, *arguments], check=True, capture_output=True, text=True, timeout=1800
     ).stdout
 
 

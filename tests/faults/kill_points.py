@@ -1,15 +1,10 @@
-"""A write that is killed, ``kill -9``, at any line of it, and what is there afterwards.
-
-``python tests/faults/kill_points.py [STEP]`` tries every STEP-th line and prints what it found.
-"""
+"""A write that is killed, ``kill -9``, at any line of it, and what is there afterwards."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.write.patch import FileChange
@@ -18,6 +13,7 @@ from npufix.rewriters.write.writing import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
     from types import FrameType
     from typing import Any
 
@@ -90,31 +86,3 @@ def attempt(root: Path, line: int, line_of_recovery: int = 0) -> Outcome:
 
 def is_whole(outcome: Outcome) -> bool:
     return len(outcome.after) == 1 and not outcome.strangers
-
-
-def main(step: int) -> None:
-    """Kill at every ``step``-th line, and at each of those again in the recovery."""
-    tried = partly = wrong = again = 0
-    with tempfile.TemporaryDirectory() as folder:
-        line = 1
-        while True:
-            root = Path(folder, f"tree{line}")
-            outcome = attempt(root, line)
-            if outcome.ended:
-                break
-            tried += 1
-            partly += len(outcome.before) > 1
-            wrong += not is_whole(outcome)
-            if outcome.said:
-                second = attempt(Path(folder, f"again{line}"), line, 1 + line * 7 % 120)
-                again += 1
-                wrong += not is_whole(second)
-            line += step
-    sys.stdout.write(
-        f"{tried} kills, {partly} of them between two files, {again} more in the recovery as"
-        f" well; not whole afterwards: {wrong}\n"
-    )
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1)

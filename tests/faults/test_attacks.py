@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [
+    pytest.mark.fault(kind="attacks of verified code"),
     pytest.mark.xdist_group("attacks"),
     pytest.mark.skipif(
         sys.platform != "linux" or platform.machine() not in {"x86_64", "aarch64"},
@@ -142,7 +143,7 @@ def verdicts(tree: Path) -> dict[str, Verdict]:
     if platform.machine() == "x86_64":
         attacks |= {name: ATTEMPT.format(attack=code) for name, code in CALLS.items()}
     jobs = {name: job(tree, code) for name, code in {**attacks, **{c: c for c in BUSY}}.items()}
-    found = verify(list(jobs.values()), Settings(children=2), timeout_s=20)
+    found = verify(list(jobs.values()), Settings(children=2), timeout_s=600)
     return dict(zip(jobs, found, strict=True))
 
 

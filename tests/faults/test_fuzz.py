@@ -18,6 +18,8 @@ CHEAP = (
     "step-trace-time", "memory-record", "data-preprocess", "communication",
     "profiler-info", "summary", "diff", "baseline", "configuration",
 )  # fmt: skip
+_HANGING = 1800
+"""Seconds; a slow machine gets through as well."""
 
 
 @pytest.mark.parametrize("name", CHEAP)
@@ -25,7 +27,7 @@ def test_no_input_of_this_seed_breaks_it(name: str, tmp_path: Path) -> None:
     target = TARGETS[name]
     alone = Target(name, target.path, target.mutate, target.seeds, target.quick, pack=target.pack)
     (tmp_path / "work").mkdir()
-    outcome = Fuzzer(alone, tmp_path / "work", seed=7).run(60, inputs=40)
+    outcome = Fuzzer(alone, tmp_path / "work", start=7).run(_HANGING, inputs=40)
     assert {where: crash.text for where, crash in outcome.crashes.items()} == {}
     assert outcome.inputs >= 40
     assert outcome.lines > outcome.lines_of_seeds > 0, "changed inputs reach nothing new"
@@ -40,6 +42,10 @@ def _writes_elsewhere(path: Path) -> None:
     Path("/sys/npufix-fuzz").write_bytes(path.read_bytes())
 
 
+def _takes_memory(_path: Path) -> None:
+    bytearray(4 << 30)
+
+
 def _takes_forever(path: Path) -> None:
     while path:
         pass
@@ -50,7 +56,8 @@ def _takes_forever(path: Path) -> None:
     [
         (_reads_a_number, "ZeroDivisionError", 150),
         (_writes_elsewhere, "touches open '/sys/npufix-fuzz'", 1),
-        (_takes_forever, "too slow in _takes_forever", 1),
+        (_takes_memory, "MemoryError", 2),
+        (_takes_forever, "too slow in _takes_forever", 2),
     ],
 )
 def test_what_is_broken_is_found(
@@ -60,10 +67,11 @@ def test_what_is_broken_is_found(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("benchmarks.fuzz.worker.SECONDS", 0.05)
+    if broken is _takes_forever:
+        monkeypatch.setattr("benchmarks.fuzz.worker.SECONDS", 0.05)
     (tmp_path / "work").mkdir()
     target = Target("x", "x.csv", mutations.of_lines, lambda: [b"a,b,c"], broken)
-    outcome = Fuzzer(target, tmp_path / "work", seed=1).run(60, inputs=inputs)
+    outcome = Fuzzer(target, tmp_path / "work", start=1).run(_HANGING, inputs=inputs)
     (crash,) = outcome.crashes.values()
     assert where in crash.where
     if broken is not _writes_elsewhere:
@@ -79,7 +87,16 @@ def test_the_same_seed_tries_the_same(tmp_path: Path) -> None:
             "x", "x.csv", mutations.of_lines, lambda: [b"a,b\n1,2\n"],
             lambda path, seen=seen: seen.append(path.read_bytes()),
         )  # fmt: skip
-        Fuzzer(target, folder, seed=3).run(60, inputs=30)
+        Fuzzer(target, folder, start=3).run(_HANGING, inputs=30)
         tried.append(seen)
     assert tried[0] == tried[1]
     assert len(set(tried[0])) > 20
+
+
+def test_what_was_kept_is_tried_again(tmp_path: Path) -> None:
+    target = Target("x", "x.csv", mutations.of_lines, lambda: [b"a,b,c"], _reads_a_number)
+    for name, inputs in (("first", 150), ("second", 1)):
+        (tmp_path / name).mkdir()
+        fuzzer = Fuzzer(target, tmp_path / name, start=1, kept=tmp_path / "kept")
+        (crash,) = fuzzer.run(_HANGING, inputs=inputs).crashes.values()
+    assert crash.times == 1

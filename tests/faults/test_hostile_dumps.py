@@ -22,6 +22,8 @@ from npufix.profiling_parsers.special_files import kind_of
 from npufix.profiling_parsers.trace import unpacked
 from npufix.reports.encoding import encoded
 
+pytestmark = pytest.mark.fault(kind="hostile dumps of the tests")
+
 
 @pytest.mark.parametrize("name", ["kernel_details.csv", "step_trace_time.csv"])
 @pytest.mark.parametrize("kind", ["a pipe", "a device"])

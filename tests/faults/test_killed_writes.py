@@ -8,6 +8,7 @@ from pathlib import Path
 
 import kill_points
 import pytest
+from commands import MANY
 
 from npufix.advisor.patch import undoing
 from npufix.rewriters.write.recovering import recover
@@ -21,9 +22,23 @@ def tree(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("line", [*range(5, 620, 24), 380, 392, 404, 416, 428])
-def test_killed_at_any_line_it_is_all_or_nothing(tree: Path, line: int) -> None:
-    outcome = kill_points.attempt(tree, line, line_of_recovery=1 + line * 7 % 120)
+_LAST = 620
+"""A line after the end of a write."""
+
+
+def test_the_last_line_is_known(tree: Path) -> None:
+    assert kill_points.attempt(tree, _LAST).ended
+
+
+@pytest.mark.fault(kind="kill -9 at the lines of a write")
+@pytest.mark.parametrize(
+    "line",
+    range(1, _LAST, max(1, 2 // MANY)) if MANY else [*range(5, 620, 24), *range(380, 430, 12)],
+)
+@pytest.mark.parametrize("again", [False, True] if MANY else [True])
+def test_killed_at_any_line_it_is_all_or_nothing(tree: Path, line: int, *, again: bool) -> None:
+    """And ``again``, in the recovery."""
+    outcome = kill_points.attempt(tree, line, 1 + line * 7 % 120 if again else 0)
     assert kill_points.is_whole(outcome), outcome
 
 

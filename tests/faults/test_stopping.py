@@ -17,7 +17,16 @@ from npufix.advisor.project import scanning
 from npufix.advisor.project.source_tree import read_source_tree
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_terminal() -> Iterator[None]:
+    """Hear interrupts: a shell starts what runs in its background with them ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -46,6 +55,16 @@ def test_a_signal_is_an_interrupt_with_its_own_exit_status(
     finally:
         stopping.end()
         signal.signal(number, before)
+
+
+def test_an_interrupt_that_is_ignored_stays_ignored() -> None:
+    """As a shell without job control has it for what runs in its background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stopping.begin()
+    try:
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        stopping.end()
 
 
 def test_an_interrupt_of_which_a_library_makes_another_error_is_one(
@@ -84,7 +103,7 @@ def test_children_do_not_outlive_a_parent_that_is_killed() -> None:
     os.close(into)
     child = int(os.read(out, 20))
     os.close(out)
-    for _ in range(1000):
+    for _ in range(60_000):
         try:
             with open(f"/proc/{child}/stat", encoding="ascii") as file:  # noqa: PTH123 - of the system
                 if file.read().rpartition(")")[2].split()[0] == "Z":

@@ -67,7 +67,7 @@ class Runner:
         return subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],  # noqa: S607
             cwd=self.workspace, env={**self.environment, **own}, capture_output=True,
-            check=False, encoding="utf-8", timeout=120,
+            check=False, encoding="utf-8", timeout=1800,
         )  # fmt: skip
 
     def outputs(self) -> dict[str, str]:

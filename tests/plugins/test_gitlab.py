@@ -21,7 +21,7 @@ def script(job: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-eo", "pipefail", "-c", lines],  # noqa: S607
         cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, check=False,
-        encoding="utf-8", timeout=120,
+        encoding="utf-8", timeout=1800,
     )  # fmt: skip
 
 

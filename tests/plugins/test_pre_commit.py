@@ -47,7 +47,7 @@ def run(home: Path, folder: Path, *command: object, status: int = 0) -> str:
     }
     done = subprocess.run(
         list(map(str, command)), cwd=folder, env=environment, capture_output=True, check=False,
-        encoding="utf-8", timeout=120,
+        encoding="utf-8", timeout=1800,
     )  # fmt: skip
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout

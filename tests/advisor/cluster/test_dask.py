@@ -57,7 +57,7 @@ def scheduler() -> Iterator[str]:
     process = start("scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
     with running(process):
         address = f"tcp://127.0.0.1:{port}"
-        for _ in range(300):
+        for _ in range(6000):
             with socket.socket() as asking:
                 if asking.connect_ex(("127.0.0.1", port)) == 0:
                     break

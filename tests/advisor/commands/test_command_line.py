@@ -240,12 +240,19 @@ def test_what_takes_long_is_told_on_a_terminal(
     monkeypatch.setenv("TERM", "xterm")
     errors = Terminal(tty=tty)
     monkeypatch.setattr(sys, "stderr", errors)
+
+    def shown(words: str) -> None:
+        end = time.monotonic() + (600 if tty else 0.2)
+        while words not in errors.text() and time.monotonic() < end:
+            time.sleep(0.01)
+
     with progress_line.progress("Reading") as say:
         for done in (1, 2, 3):
             advanced("ranks", done, 400)
             time.sleep(0.12)
+        shown("Reading: 3 of")
         say("Verifying")
-        time.sleep(0.12)
+        shown("Verifying")
     text = errors.text()
     assert ("Reading: 3 of 400 ranks, about" in text) == tty
     assert ("Verifying" in text) == tty

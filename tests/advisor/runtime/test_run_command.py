@@ -84,7 +84,7 @@ def run(folder: Path) -> Callable[..., Ran]:
             env={**os.environ, "PYTHONPATH": path, **variables},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1800,
             check=False,
         )
 

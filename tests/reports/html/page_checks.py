@@ -27,6 +27,7 @@ class Opened:
         self.faults: list[str] = []
         self.context = browser.new_context(**context)
         self.page = self.context.new_page()
+        self.page.set_default_timeout(600_000)  # milliseconds: on a slow machine as well
         self.page.on("console", lambda m: self.faults.append(m.text))
         self.page.on("pageerror", lambda error: self.faults.append(error.stack or str(error)))
         self.page.on("request", lambda r: r.url.startswith("file:") or self.faults.append(r.url))

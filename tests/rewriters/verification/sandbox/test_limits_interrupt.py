@@ -43,7 +43,7 @@ def test_nothing_is_left_of_an_interrupted_verification(
     )
     until(lambda: list(temporary.glob("npufix-verify-*/job-*")))
     running.send_signal(number)
-    _, said = running.communicate(timeout=60)
+    _, said = running.communicate(timeout=1800)
     assert running.returncode == status
     assert "Traceback" not in said
     until(lambda: not list(temporary.iterdir()))
@@ -62,7 +62,7 @@ def processes(home: str) -> list[int]:
     return found
 
 
-def until(happened: object, seconds: float = 60) -> None:
+def until(happened: object, seconds: float = 1800) -> None:
     """Wait for something."""
     assert callable(happened)
     end = time.monotonic() + seconds

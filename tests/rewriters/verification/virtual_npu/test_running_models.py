@@ -45,7 +45,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Any:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
         check=False,
     )
     assert done.returncode == 0, done.stderr

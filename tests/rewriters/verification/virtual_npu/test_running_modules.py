@@ -36,7 +36,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Any:
         cwd=tmp_path_factory.mktemp("elsewhere"),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
         check=False,
     )
     assert done.returncode == 0, done.stderr

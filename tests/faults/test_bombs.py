@@ -1,29 +1,21 @@
-"""Dumps and code that mean harm: bombs, endless fields, hostile databases, attacks of code."""
+"""Dumps that mean harm: bombs, endless fields, databases whose schema does something."""
 
 from __future__ import annotations
 
 import gzip
-import os
 import resource
 import shutil
 import sqlite3
-import subprocess
-import sys
-import xml.etree.ElementTree as ET
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from benchmarks.generator.dump import OUTPUT
-from benchmarks.reliability_running import command
+from commands import MANY, Npufix, dump, some
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from pathlib import Path
 
-    from benchmarks.reliability_inputs import Place
-
-    Faults = Iterator[str]
-
-_ROOT = Path(__file__).parents[1]
 _MEBIBYTES = 4096
 """Of addresses: much less than what some of these inputs would unpack to."""
 _HEADER = b"Name,Type,Accelerator Core,Start Time(us),Duration(us)\n"
@@ -58,30 +50,12 @@ _SCHEMAS = {
 }  # fmt: skip
 
 
-def bombs(place: Place) -> Faults:
-    """Files that unpack, nest or go on for ever: read in bounds, or refused."""
-    for name, make in _FILES.items():
-        dump = place.dump()
-        make(dump / OUTPUT)
-        ended = command(["diagnose", dump], place.root, spoil=_bounded)
-        yield _fault(name, ended.fault())
-        shutil.rmtree(dump)
-
-
-def _fault(name: str, fault: str) -> str:
-    return f"{name}: {fault}" if fault else ""
-
-
-def _bounded() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (_MEBIBYTES << 20, _MEBIBYTES << 20))
-
-
 def _csv(folder: Path, text: bytes, name: str = "kernel_details.csv") -> None:
     (folder / name).write_bytes(text)
 
 
-def _json(folder: Path, text: bytes, name: str = "trace_view.json") -> None:
-    (folder / name).write_bytes(text)
+def _json(folder: Path, text: bytes) -> None:
+    _csv(folder, text, "trace_view.json")
 
 
 def _packed(folder: Path, part: bytes, times: int) -> None:
@@ -123,10 +97,10 @@ _FILES: dict[str, Callable[[Path], None]] = {
     "a number of JSON of a million digits": lambda to: _json(
         to, b'[{"ph":"X","name":"a","ts":' + b"9" * 1_000_000 + b"}]"
     ),
-    "a communication.json that is deep": lambda to: _json(
+    "a communication.json that is deep": lambda to: _csv(
         to, b'{"step1":' * 200_000, "communication.json"
     ),
-    "a communication.json of many steps": lambda to: _json(
+    "a communication.json of many steps": lambda to: _csv(
         to,
         b"{" + b",".join(b'"step%d":{}' % n for n in range(300_000)) + b"}",
         "communication.json",
@@ -134,19 +108,39 @@ _FILES: dict[str, Callable[[Path], None]] = {
 }
 
 
-def databases(place: Place) -> Faults:
-    """Databases whose schema does something: nothing of it is run, nothing is written."""
-    for name, statements in _SCHEMAS.items():
-        dump = place.dump("db")
-        (file,) = sorted((dump / OUTPUT).glob("ascend_pytorch_profiler*.db"))[:1]
-        _spoil(file, statements)
-        before = file.read_bytes()
-        ended = command(["diagnose", dump], place.root, spoil=_bounded)
-        beside = [path.name for path in file.parent.glob("*-journal")]
-        beside += [path.name for path in file.parent.glob("*-wal")]
-        changed = "" if file.read_bytes() == before and not beside else "the database was written"
-        yield _fault(name, ended.fault() or changed)
-        shutil.rmtree(dump)
+_CHEAP = ("a million empty lines", "a number of a million digits", "JSON a million deep")
+
+
+def _bounded() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (_MEBIBYTES << 20, _MEBIBYTES << 20))
+
+
+@pytest.mark.fault(kind="bombs and endless fields")
+@pytest.mark.parametrize("name", _FILES if MANY else _CHEAP)
+def test_what_unpacks_nests_or_goes_on_is_read_in_bounds_or_refused(
+    npufix: Npufix, name: str
+) -> None:
+    whole = dump(npufix.root)
+    _FILES[name](whole / OUTPUT)
+    try:
+        npufix("diagnose", whole, spoil=_bounded)
+    finally:
+        shutil.rmtree(whole)
+
+
+@pytest.mark.fault(kind="hostile databases")
+@pytest.mark.parametrize("name", some([*_SCHEMAS]))
+def test_nothing_of_a_schema_is_run_and_nothing_is_written(npufix: Npufix, name: str) -> None:
+    whole = dump(npufix.root, "db")
+    file = min((whole / OUTPUT).glob("ascend_pytorch_profiler*.db"))
+    _spoil(file, _SCHEMAS[name])
+    before, beside = file.read_bytes(), sorted(file.parent.iterdir())
+    try:
+        npufix("diagnose", whole, spoil=_bounded)
+        assert file.read_bytes() == before
+        assert sorted(file.parent.iterdir()) == beside
+    finally:
+        shutil.rmtree(whole)
 
 
 def _spoil(file: Path, statements: list[str]) -> None:
@@ -164,32 +158,3 @@ def _spoil(file: Path, statements: list[str]) -> None:
         connection.commit()
     finally:
         connection.close()
-
-
-def attacks(place: Place) -> Faults:
-    """Code under verification that attacks: files, processes, limits, the network."""
-    yield from _tests(place, "test_attacks.py")
-
-
-def hostile_dumps(place: Place) -> Faults:
-    """Try the smallest of each kind of hostile dump."""
-    yield from _tests(place, "test_hostile_dumps.py")
-
-
-def _tests(place: Place, name: str) -> Faults:
-    """Run tests of the suite, which hold these attempts; one that is skipped counts for nothing."""
-    result = place.folder() / "result.xml"
-    arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", f"--junitxml={result}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments, str(_ROOT / "tests" / "faults" / name)],
-        cwd=_ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, "TMPDIR": str(place.folder())},
-    )  # fmt: skip
-    if not result.exists():
-        yield f"{name} does not run: {done.stdout[-300:]}"
-        return
-    for case in ET.parse(result).getroot().iter("testcase"):  # noqa: S314 - our own
-        if case.find("skipped") is not None:
-            continue
-        broken = [part for kind in ("failure", "error") if (part := case.find(kind)) is not None]
-        yield f"{case.get('name')}: {broken[0].get('message')}"[:300] if broken else ""
