@@ -80,7 +80,6 @@ locked:
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[verify]'
-	@mkdir -p .ns && ln -sfn .. .ns/npufix
 	@touch $@
 
 # transformers is read as source code only, so its dependencies are not needed.
@@ -107,4 +106,4 @@ build/sarif/sarif-2.1.0.json:
 	  || echo "The official schema of SARIF was not fetched; the tests check a part of it."
 
 clean:
-	rm -rf .venv .venv-npu .venv-audit .ns dist build *.egg-info
+	rm -rf .venv .venv-npu .venv-audit dist build *.egg-info
