@@ -33,17 +33,6 @@ TASK_TIME = (
     f"2,N/A,EVENT_WAIT_SQE,3,5,9999,{START + 3}.000\t,{START + 10002}.000\t\n"
     f"2,aclnnMatmul_MatMulV2,AI_CORE,3,6,20,{START + 4}.000\t,{START + 24}.000\t\n"
 )
-DATA_PREPROCESS = (
-    "Device_id,Timestamp(us),Node,Compute_time(us),Memcpy_time(us),Task_time(us),Dispatch_time(us),"
-    "Total_time(us),Stream ID,Task ID\n"
-    f"0,{START}.330\t,aclnnNonzero_NonZero,12.5,0.25,20,3.125,31.5,2,11062\n"
-    f"0,{START + 100}.331\t,aclnnIndex,1.0,0,2,N/A,4,2,11063\n"
-)
-OLD_DATA_PREPROCESS = (
-    "Timestamp,Node,Compute_time(ms),Memcpy_time(us),Task_time(ms),Dispatch_time(ms),"
-    "Total_time(ms),Stream ID,Task ID\n"
-    "1736408883704,NonZero,0.0125,0.25,0.02,0.003125,0.0315,2,11062\n"
-)
 L2_CACHE = (
     "Device_id,Stream Id,Task Id,Hit Rate,Victim Rate,Op Name\n"
     "0,2,11062,N/A,0.213463,trans_TransData_1\n0,2,11063,0.9375,0.0,Conv2D1\n0,2,11064,1,,aclnnMul\n"

@@ -247,8 +247,6 @@ _ALL = (
     _dump_file("memory_record.csv", "text.memory_files", "read_memory_record"),
     _dump_file("operator_memory.csv", "text.memory_files", "read_operator_memory"),
     _dump_file("api_statistic.csv", "text.api_statistic", "read_api_statistic"),
-    _dump_file("data_preprocess.csv", "text.data_preprocess", "read_data_preprocess",
-               corpus.DATA_PREPROCESS, corpus.OLD_DATA_PREPROCESS),
     _dump_file("l2_cache.csv", "text.l2_cache", "read_l2_cache", corpus.L2_CACHE),
     _dump_file("communication.json", "text.communication_json", "read_communication"),
     _dump_file("communication_matrix.json", "text.communication_json", "read_communication_matrix"),

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.profiling_parsers.attribution.time_index import threads
 from npufix.profiling_parsers.tables.columns import order_of
+from npufix.profiling_parsers.tables.time_index import threads
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ Python functions around the operator are its stack.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -17,8 +17,8 @@ import pandas as pd
 from npufix.profiling_parsers.attribution.module_hierarchy import hierarchies
 from npufix.profiling_parsers.attribution.nesting import enclosing, nearest
 from npufix.profiling_parsers.attribution.python_calls import Surroundings, surroundings
-from npufix.profiling_parsers.attribution.time_index import TimeIndex
 from npufix.profiling_parsers.tables.columns import category, pick, rows_with
+from npufix.profiling_parsers.tables.time_index import TimeIndex
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,6 +53,10 @@ class Attribution:
     """False if no kernel starts when an event of its name does."""
     offset_ns: int = 0
     """What was added to the times of the trace, if these count from its own start."""
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of ``Profile.kernels`` that say who asked for each kernel."""
+        return {name: getattr(self, name) for name in ("host_op", "stack", "module", "basis")}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import pandas as pd
 from npufix.profiling_parsers.attribution.call_stack import parse_frame
 from npufix.profiling_parsers.attribution.nesting import bounds, enclosing, nearest
 from npufix.profiling_parsers.tables.columns import distinct, order_of, pick
+from npufix.profiling_parsers.trace.rows import BUILT_IN, MODULE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Rows = NDArray[np.int32]
 
-MODULE = "nn.Module: "
-BUILT_IN = "<built-in"
 _BLOCK_ROWS = 1 << 20
 _INTERVAL = ["pid", "tid", "start_ns", "duration_ns"]
 

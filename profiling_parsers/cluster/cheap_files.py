@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npufix.profiling_parsers.cluster.job import groups_in, read_groups
-from npufix.profiling_parsers.discover import analysed_folder, find_database, is_msprof_folder
+from npufix.profiling_parsers.dump_folder import analysed_folder, find_database
 from npufix.profiling_parsers.kernels.steps import no_steps
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
 from npufix.profiling_parsers.profile import DumpError, Problem
@@ -56,8 +56,6 @@ class CheapFiles:
 def read_cheap_files(dump: Path, environment: Environment) -> CheapFiles:
     """Read them: those of the text export where it says how the steps split, else the databases."""
     output, problems = analysed_folder(dump), list[Problem]()
-    if is_msprof_folder(dump):
-        return _nothing(dump, environment, problems)
     steps = _read(output / STEPS, read_step_trace_time, problems)
     if steps is not None and len(steps[0]):
         return _text(dump, output, environment, steps[0], problems)

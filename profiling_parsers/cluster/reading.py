@@ -14,7 +14,8 @@ from npufix.profiling_parsers.cluster.communicating import (
 )
 from npufix.profiling_parsers.cluster.job import host_of, read_groups, recorded
 from npufix.profiling_parsers.cluster.summary import NO_STEP, Summary, coded, table_of
-from npufix.profiling_parsers.discover import output_folder
+from npufix.profiling_parsers.discover import recognise
+from npufix.profiling_parsers.formats import MSPROF, UNREADABLE, unreadable_dump
 from npufix.profiling_parsers.kernels.totals import summed
 from npufix.profiling_parsers.profile import DumpError, Problem
 from npufix.profiling_parsers.profiler_info import read_environment
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from npufix.profiling_parsers.cluster.summary import Table
+    from npufix.profiling_parsers.discover import DumpLocation
     from npufix.profiling_parsers.profile import Environment, Profile
 
 _LONGEST_PROBLEM = 400
@@ -38,20 +40,20 @@ def summarise(dump: Path) -> Summary:
 
     What cannot be read is told in ``Summary.problem``; a fault of this program is raised.
     """
-    environment, problems = None, list[Problem]()
-    if dump.is_dir():
-        try:
-            refuse_special_files(dump)  # of those below, one at a time is left out
-        except DumpError as error:
-            return _told(dump, None, error.message)
-        environment, problems = read_environment(dump)
-        files = read_cheap_files(dump, environment)
-        problems += files.problems
-        if not files.steps.empty:
-            fault = _fault(dump)
-            return _of_files(dump, files, fault or damage(problems), readable=not fault)
+    environment = None
     try:
-        profile = read_profile(dump)
+        if dump.is_dir():
+            refuse_special_files(dump)  # of those below, one at a time is left out
+        found = recognise(dump)
+        if dump.is_dir():
+            environment, problems = read_environment(dump)
+            if found.kind != MSPROF:
+                files = read_cheap_files(dump, environment)
+                if not files.steps.empty:
+                    fault = _fault(found)
+                    problem = fault or damage((*problems, *files.problems))
+                    return _of_files(dump, files, problem, readable=not fault)
+        profile = read_profile(found)
     except DumpError as error:
         return _told(dump, environment, error.message)
     except UnicodeDecodeError as error:  # a name of a file, or a text, in no known encoding
@@ -170,9 +172,7 @@ def _summary(  # noqa: PLR0913 - one parameter a part
     )
 
 
-def _fault(dump: Path) -> str:
-    try:
-        output_folder(dump)
-    except DumpError as error:
-        return f"{error.message}: it cannot be diagnosed"
-    return ""
+def _fault(dump: DumpLocation) -> str:
+    if dump.kind != UNREADABLE:
+        return ""
+    return f"{unreadable_dump(dump.path).message}: it cannot be diagnosed"

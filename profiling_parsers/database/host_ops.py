@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from npufix.profiling_parsers.attribution.python_calls import MODULE
 from npufix.profiling_parsers.database.query import LATEST_NS, Query
 from npufix.profiling_parsers.database.texts import Lookup, in_start_order
 from npufix.profiling_parsers.tables.columns import NONE, one_line, pick
+from npufix.profiling_parsers.trace.rows import MODULE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -109,10 +109,7 @@ def _columns(
             "bound": bound,
             "bound_ratio": ratio,
             "launch_ns": np.where(launch_ns >= 0, launch_ns, found.launch_ns),
-            "host_op": found.host_op,
-            "stack": found.stack,
-            "module": found.module,
-            "basis": found.basis,
+            **found.columns(),
         },
         copy=False,
     )

@@ -7,8 +7,8 @@ knows what a damaged file still holds, and says where a table breaks off.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from npufix.profiling_parsers.profile import DumpError, Problem
 from npufix.profiling_parsers.tables.columns import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sized
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _CHUNK_ROWS = 1 << 13
 """Also the most rows that are lost where a table breaks off."""
-_Chunk = TypeVar("_Chunk", bound="Sized")
 _UNFINISHED = ("-wal", "-journal")
 
 
@@ -107,7 +106,7 @@ class Database:
         if len(found) < len(columns):
             return []
         cells = [f"CAST({quoted(name)} AS {as_type})" for name in found.values()]
-        return list(chain.from_iterable(self._chunks(table, cells, list)))
+        return list(chain.from_iterable(self._chunks(table, cells)))
 
     def texts(self, table: str = "STRING_IDS", column: str = "value") -> Texts:
         """Read the texts that integers of other tables stand for; none if they are not there."""
@@ -119,7 +118,7 @@ class Database:
             return Texts({})
         number, text = (quoted(name) for name in found.values())
         cells = [f"ifnull(CAST({number} AS INTEGER), {NONE})", f"CAST({text} AS TEXT)"]
-        known = dict(chain.from_iterable(self._chunks(table, cells, list)))
+        known = dict(chain.from_iterable(self._chunks(table, cells)))
         if not known and table == "STRING_IDS":
             self.damaged("holds no texts (STRING_IDS is empty), so nothing in it has a name")
         return Texts(known)
@@ -172,7 +171,7 @@ class Database:
             for key, name in found.items()
         ]
         behind = "" if last is None else f"NOT INDEXED WHERE rowid > {last} ORDER BY rowid"
-        for chunk in self._chunks(table.name, cells, list, behind, count):
+        for chunk in self._chunks(table.name, cells, behind, count):
             columns = zip(*chunk, strict=True)
             yield {
                 key: np.array(column, np.float64 if real[key] else np.int64)
@@ -183,17 +182,16 @@ class Database:
         self,
         table: str,
         cells: list[str],
-        convert: Callable[[Iterator[tuple[Any, ...]]], _Chunk],
         where: str = "",
         count: int = 0,
-    ) -> Iterator[_Chunk]:
+    ) -> Iterator[list[tuple[Any, ...]]]:
         """Read rows up to where the file breaks off, behind ``count`` that were read before."""
         try:
             cursor = self._file.connection.execute(
                 f"SELECT {', '.join(cells)} FROM {quoted(table)} {where}"  # noqa: S608
             )
-            while size := len(chunk := convert(islice(cursor, _CHUNK_ROWS))):
-                count += size
+            while chunk := cursor.fetchmany(_CHUNK_ROWS):
+                count += len(chunk)
                 if count > self._most_rows:
                     self.damaged(f"{table} states more rows than the file can hold")
                     return

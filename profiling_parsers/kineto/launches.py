@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from npufix.profiling_parsers.attribution.time_index import threads
 from npufix.profiling_parsers.kineto.timeline import Timeline
 from npufix.profiling_parsers.tables.columns import pick, rows_with
+from npufix.profiling_parsers.tables.time_index import threads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

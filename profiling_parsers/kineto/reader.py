@@ -14,7 +14,6 @@ from npufix.profiling_parsers.attribution.call_stack import intern_stacks
 from npufix.profiling_parsers.attribution.operators import attribute_launches
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
 from npufix.profiling_parsers.kineto.events import KinetoTrace, read_events
-from npufix.profiling_parsers.kineto.file import is_kineto
 from npufix.profiling_parsers.kineto.header import (
     base_ns,
     has_devices,
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
     Rows = NDArray[np.int32]
-
-__all__ = ["is_kineto", "read_kineto"]
 
 _PROFILE = (
     "profile again with `torch.profiler.profile(activities=[ProfilerActivity.CPU, "
@@ -68,9 +65,7 @@ def read_kineto(path: Path) -> Profile:
     return Profile(
         root=path,
         environment=environment,
-        kernels=kernels.assign(
-            host_op=found.host_op, stack=found.stack, module=found.module, basis=found.basis
-        ),
+        kernels=kernels.assign(**found.columns()),
         host_ops=found.host_ops,
         steps=split_steps(_with_whole_operators(kernels, trace), steps),
         op_statistic=no_op_statistic(),

@@ -12,9 +12,15 @@ if TYPE_CHECKING:
 
 OUTPUT = "mindstudio_profiler_output"
 
+_KERNELS = ("op_summary*.csv", "task_time*.csv", "msprof_*.db")
 _TIMESTAMP = re.compile(r"_(\d{14,20})(?=\.|_|$)")
 _SLICE = re.compile(r"_slice_(\d+)")
 _DEVICE_FOLDER = re.compile(r"device_(\d{1,9})")
+
+
+def is_exported(folder: Path) -> bool:
+    """Tell whether a folder, or that of the exported files in it, holds kernels of msprof."""
+    return any(any(place.glob(name)) for place in (folder, folder / OUTPUT) for name in _KERNELS)
 
 
 def output_of(path: Path) -> Path:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.profiling_parsers import remedies
-from npufix.profiling_parsers.discover import OUTPUT
+from npufix.profiling_parsers.dump_folder import dump_of_file
 from npufix.profiling_parsers.profile import Problem
 
 if TYPE_CHECKING:
@@ -53,6 +53,5 @@ def damaged(path: Path, what: str) -> Problem:
 
 def remedy(path: Path) -> str:
     """Say how to get a file again."""
-    inside = path.parent.name == OUTPUT
-    dump = path.parent.parent if inside else path.parent
-    return "copy it again from the profiled machine, or " + remedies.analyse(dump)
+    again = remedies.analyse(dump_of_file(path))
+    return f"copy it again from the profiled machine, or {again}"

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from npufix.profiling_parsers.attribution.python_calls import BUILT_IN, MODULE
 from npufix.profiling_parsers.trace.rows import (
+    BUILT_IN,
+    MODULE,
     Codes,
     Keys,
     Table,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.profiling_parsers.attribution.launches import on_device
 from npufix.profiling_parsers.progress import advanced
+from npufix.profiling_parsers.trace.device_events import find_device_events
 from npufix.profiling_parsers.trace.json_stream import EventStream
 from npufix.profiling_parsers.trace.rows import Codes, Table, moments, spans
 from npufix.profiling_parsers.trace.unpacked import UnpackedFile
@@ -126,7 +126,7 @@ class _Search:
         if events.empty or alike.empty:
             return None, np.full(len(alike), -1, np.int64)
         names = self._codes.of(alike["name"].astype(str).tolist())
-        return on_device(names, alike["start_ns"].to_numpy(), events)
+        return find_device_events(names, alike["start_ns"].to_numpy(), events)
 
 
 def _numbered(known: dict[object, int], values: list[object]) -> Integers:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
+MODULE, BUILT_IN = "nn.Module: ", "<built-in"
+"""How the names of Python calls begin that are no functions of a source."""
 _LARGEST_KEY = 1 << 62
 _LONGEST_INTEGER = 100
 _LONGEST_US = 9e12

@@ -20,9 +20,9 @@ from test_launches import read_events
 
 from npufix.profiling_parsers.attribution.nesting import enclosing, nearest
 from npufix.profiling_parsers.attribution.operators import attribute_launches
-from npufix.profiling_parsers.attribution.time_index import TimeIndex, pair_in_order
 from npufix.profiling_parsers.profile import CallSite
 from npufix.profiling_parsers.reader import read_profile
+from npufix.profiling_parsers.tables.time_index import TimeIndex, pair_in_order
 
 if TYPE_CHECKING:
     from pathlib import Path

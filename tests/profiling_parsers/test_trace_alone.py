@@ -13,8 +13,8 @@ from small_dump import START, host_op, launch, microseconds, small_trace, write_
 
 from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.reader import read_profile
-from npufix.profiling_parsers.trace.alone import read_trace_alone
-from npufix.profiling_parsers.trace.kernels import kernel_type
+from npufix.profiling_parsers.text.trace_alone import read_trace_alone
+from npufix.profiling_parsers.text.trace_kernels import kernel_type
 
 if TYPE_CHECKING:
     from pathlib import Path

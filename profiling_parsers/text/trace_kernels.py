@@ -69,17 +69,12 @@ def kernels_of(trace: Trace) -> tuple[pd.DataFrame, Trace]:
     tasks["name"] = tasks["name"].cat.remove_unused_categories()
     device = device_ids(trace, tasks["pid"].to_numpy())
     types = _types(tasks["name"], collective >= 0)
-    nothing = category(np.zeros(len(tasks), np.int8), [""])
     frame = tasks[["name", "start_ns", "duration_ns"]].assign(
         step=pd.array([pd.NA] * len(tasks), dtype="Int64"),
         type=types,
         core=_cores(tasks["kind"], types, collective),
-        wait_ns=-1,
-        **dict.fromkeys(("input_shapes", "input_dtypes", "output_shapes"), nothing),
         communication=collective >= 0,
         device=device,
-        **dict.fromkeys(("state", "bound"), nothing),
-        bound_ratio=np.float32(np.nan),
     )
     events = tasks[["pid", "tid", "start_ns"]].assign(kernel=tasks["name"].cat.codes)
     return frame, replace(trace, device=events)
