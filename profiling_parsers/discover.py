@@ -13,7 +13,7 @@ from npufix.profiling_parsers.formats import (
     PART_SUFFIXES,
     PROFILE,
     UNREADABLE,
-    unreadable_dump,
+    explain_unreadable,
 )
 from npufix.profiling_parsers.profile import DumpError
 
@@ -39,9 +39,7 @@ def find_dumps(path: Path) -> list[DumpLocation]:
     Where some can be read, those that cannot are in the list too: ``read_profile`` says why, so
     that no rank goes missing unnoticed.
 
-    Raises:
-        DumpError: there is no dump, or none that can be read.
-
+    Raise ``DumpError`` if there is no dump, or none that can be read.
     """
     try:
         return _find(path)
@@ -52,9 +50,8 @@ def find_dumps(path: Path) -> list[DumpLocation]:
 def recognise(path: Path) -> DumpLocation:
     """Return the dump that a path is, or whose file it is; one of no other kind is unreadable.
 
-    Raises:
-        DumpError: the path is a file that is no part of a dump, or a folder that may not be read.
-
+    Raise ``DumpError`` if the path is a file that is no part of a dump, or a folder that may not be
+    read.
     """
     try:
         return _of_file(path) if path.is_file() else _of_folder(path)
@@ -72,7 +69,7 @@ def _find(path: Path) -> list[DumpLocation]:
     if not dumps:
         raise DumpError(f"{path}: no profiling dump in this folder", PROFILE)
     if all(dump.kind == UNREADABLE for dump in dumps):
-        raise unreadable_dump(dumps[0].path)
+        raise explain_unreadable(dumps[0].path)
     return dumps
 
 

@@ -57,7 +57,7 @@ class DumpFormat:
     """Patterns of files that are looked at with ``is_file`` in each folder that is no dump."""
 
 
-def unreadable_dump(dump: Path) -> DumpError:
+def explain_unreadable(dump: Path) -> DumpError:
     """Return why a dump of no other kind cannot be read, and what to do about it."""
     output = analysed_folder(dump)
     if any(output.glob(DATABASES)):
@@ -139,7 +139,7 @@ def _find_unreadable(folder: Path) -> list[Path]:
 
 
 def _refuse(dump: Path) -> Profile:
-    raise unreadable_dump(dump)
+    raise explain_unreadable(dump)
 
 
 def _read_kineto(path: Path) -> Profile:

@@ -21,10 +21,8 @@ _READERS = {each.kind: each.read for each in FORMATS}
 def read_profile(dump: DumpLocation | Path) -> Profile:
     """Read one dump that ``find_dumps`` returned; of a path alone, the kind is found first.
 
-    Raises:
-        DumpError: the kernel times cannot be read: nothing can be said without them.
-        SchemaError: the reader of this format has a fault.
-
+    Raise ``DumpError`` if the kernel times cannot be read: nothing can be said without them.
+    SchemaError: the reader of this format has a fault.
     """
     from npufix.profiling_parsers.schema import complete_kernels  # noqa: PLC0415 - pandas is slow to load
 

@@ -22,7 +22,7 @@ class SchemaError(TypeError):
     """A reader returned a table that is not as it was promised: a fault of this program."""
 
 
-class Column(NamedTuple):
+class ColumnSchema(NamedTuple):
     """One column of a table."""
 
     dtype: str
@@ -32,38 +32,38 @@ class Column(NamedTuple):
     """What stands for "the dump does not say" in an optional column; ``None``: it must be there."""
 
 
-KERNELS: Mapping[str, Column] = {
-    "step": Column("Int64", "step id, <NA> without a schedule"),
-    "name": Column("category", "Name of kernel_details"),
-    "type": Column("category", "Type of kernel_details: the operator it belongs to"),
-    "core": Column("category", "Accelerator Core of kernel_details"),
-    "start_ns": Column("int64", "when it started on the device", "ns since the epoch"),
-    "duration_ns": Column("int64", "how long it ran", "ns"),
-    "wait_ns": Column("int64", "how long the device had nothing to do before it", "ns", -1),
-    "input_shapes": Column("category", '``"4,128;128"``, without quotes', unknown=""),
-    "input_dtypes": Column("category", '``"FLOAT;FLOAT"``', unknown=""),
-    "output_shapes": Column("category", "as ``input_shapes``", unknown=""),
-    "communication": Column("bool", "a collective, not compute"),
-    "device": Column("int32", "Device_id, -1 if the dump does not say"),
-    "state": Column("category", "OP State: ``dynamic`` or ``static``", unknown=""),
-    "bound": Column(
+KERNELS: Mapping[str, ColumnSchema] = {
+    "step": ColumnSchema("Int64", "step id, <NA> without a schedule"),
+    "name": ColumnSchema("category", "Name of kernel_details"),
+    "type": ColumnSchema("category", "Type of kernel_details: the operator it belongs to"),
+    "core": ColumnSchema("category", "Accelerator Core of kernel_details"),
+    "start_ns": ColumnSchema("int64", "when it started on the device", "ns since the epoch"),
+    "duration_ns": ColumnSchema("int64", "how long it ran", "ns"),
+    "wait_ns": ColumnSchema("int64", "how long the device had nothing to do before it", "ns", -1),
+    "input_shapes": ColumnSchema("category", '``"4,128;128"``, without quotes', unknown=""),
+    "input_dtypes": ColumnSchema("category", '``"FLOAT;FLOAT"``', unknown=""),
+    "output_shapes": ColumnSchema("category", "as ``input_shapes``", unknown=""),
+    "communication": ColumnSchema("bool", "a collective, not compute"),
+    "device": ColumnSchema("int32", "Device_id, -1 if the dump does not say"),
+    "state": ColumnSchema("category", "OP State: ``dynamic`` or ``static``", unknown=""),
+    "bound": ColumnSchema(
         "category",
         "the busiest pipe by the PMU columns: ``cube``, ``vector``, ``mte``, ``scalar``, or "
         "``launch`` if none is busy",
         unknown="",
     ),
-    "bound_ratio": Column(
+    "bound_ratio": ColumnSchema(
         "float32", "share of the duration in which that pipe was busy", "0..1", np.nan
     ),
-    "launch_ns": Column("int64", "when the host launched it", "ns since the epoch", -1),
-    "host_op": Column(
+    "launch_ns": ColumnSchema("int64", "when the host launched it", "ns since the epoch", -1),
+    "host_op": ColumnSchema(
         "int32",
         "row of ``host_ops`` that asked for it: ``aten::mul``, not the launch ``aclnnMul`` inside",
         unknown=-1,
     ),
-    "stack": Column("int32", "index into ``stacks``", unknown=-1),
-    "module": Column("int32", "index into ``modules``", unknown=-1),
-    "basis": Column(
+    "stack": ColumnSchema("int32", "index into ``stacks``", unknown=-1),
+    "module": ColumnSchema("int32", "index into ``modules``", unknown=-1),
+    "basis": ColumnSchema(
         "category",
         "how the stack was found: ``call-stack`` (the executing line), ``forward`` (a backward "
         "kernel led to its forward operator), ``function`` (of the Python functions around the "
@@ -79,9 +79,7 @@ def complete_kernels(kernels: pd.DataFrame) -> pd.DataFrame:
 
     Columns and their types are checked, not values.
 
-    Raises:
-        SchemaError: a column is missing or of another type, or there is one too many.
-
+    Raise ``SchemaError`` if a column is missing or of another type, or there is one too many.
     """
     columns: dict[str, Any] = {}
     for name, column in KERNELS.items():
@@ -98,7 +96,7 @@ def complete_kernels(kernels: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns, index=kernels.index, copy=False)
 
 
-def unknown_values(column: Column, count: int) -> Any:  # noqa: ANN401 - a column
+def unknown_values(column: ColumnSchema, count: int) -> Any:  # noqa: ANN401 - a column
     """Return an optional column of a dump that does not say it."""
     if column.dtype == "category":
         return category(np.zeros(count, np.int8), [column.unknown])

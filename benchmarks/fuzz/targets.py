@@ -81,11 +81,11 @@ def _dump_file(name: str, module: str, function: str, *seeds: str | bytes) -> Ta
 
 
 def _info(path: Path) -> None:
-    from npufix.profiling_parsers.cluster.job import read_groups, recorded  # noqa: PLC0415 - see above
+    from npufix.profiling_parsers.cluster.job import find_end_of_recording, read_groups  # noqa: PLC0415 - see above
     from npufix.profiling_parsers.profiler_info import read_environment  # noqa: PLC0415 - same
 
     environment, _ = read_environment(path.parent)
-    recorded(path.parent, environment.rank)
+    find_end_of_recording(path.parent, environment.rank)
     read_groups(path.parent)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from npufix.profiling_parsers.attribution.call_stack import intern_stacks
 from npufix.profiling_parsers.attribution.operators import Attribution, attribute_launches
 from npufix.profiling_parsers.tables.columns import pick
-from npufix.profiling_parsers.tables.time_index import TimeIndex, pair_in_order, threads
+from npufix.profiling_parsers.tables.time_index import TimeIndex, number_threads, pair_in_order
 from npufix.profiling_parsers.trace.device_events import SAME_NS, find_device_events
 
 if TYPE_CHECKING:
@@ -58,17 +58,15 @@ def link_kernels(kernels: pd.DataFrame, read_trace: Callable[[], Trace]) -> Link
     """Add the columns that say who asked for each kernel, along the flows of a trace.
 
     The trace is read here so that nobody else holds it: the tables that ``find_links`` follows are
-    the largest of it, and are let go before ``attribute`` needs about as much memory again. Its
+    the largest of it, and are let go before ``attribute_kernels`` needs as much again. Its
     device events have the codes of the category ``kernels["name"]``.
 
-    Raises:
-        OSError: ``read_trace`` cannot read it.
-
+    Raise ``OSError`` if ``read_trace`` cannot read it.
     """
     trace = read_trace()
     links = find_links(kernels, trace)
     trace = trace.without_links()
-    found = attribute(links, trace)
+    found = attribute_kernels(links, trace)
     return LinkedKernels(kernels.assign(**found.columns(), launch_ns=found.launch_ns), trace, found)
 
 
@@ -91,7 +89,7 @@ def find_links(kernels: pd.DataFrame, trace: Trace) -> Links:
     return Links(launching, np.where(launch >= 0, launch + (offset or 0), -1), offset)
 
 
-def attribute(links: Links, trace: Trace) -> Attribution:
+def attribute_kernels(links: Links, trace: Trace) -> Attribution:
     """Find operator, line, module and launch of each kernel; ``trace`` may be without its links."""
     stacks, numbers = intern_stacks(trace.stacks)
     operators = trace.operators.assign(stack=numbers[trace.operators["stack"]])
@@ -114,7 +112,7 @@ def _moved(host_ops: pd.DataFrame, by: int) -> pd.DataFrame:
 
 def _at_places(places: pd.DataFrame, offered: pd.DataFrame) -> Integers:
     """Return the row of ``offered`` at each place (thread and start), -1 if none is there."""
-    wanted_threads, threads_offered = threads(places, offered)
+    wanted_threads, threads_offered = number_threads(places, offered)
     index = TimeIndex(threads_offered, offered["start_ns"].to_numpy())
     return index.nearest(wanted_threads, places["start_ns"].to_numpy(), SAME_NS)
 

@@ -108,7 +108,7 @@ def _databases(
 ) -> CheapFiles:
     """Read analysis.db, and of the main database the settings of the run."""
     from npufix.profiling_parsers.database.communication import read_analysed  # noqa: PLC0415 - as readers
-    from npufix.profiling_parsers.database.environment import completed, metadata  # noqa: PLC0415 - same
+    from npufix.profiling_parsers.database.environment import complete_environment, read_metadata  # noqa: PLC0415 - same
     from npufix.profiling_parsers.database.kernels import read_totals  # noqa: PLC0415 - same
     from npufix.profiling_parsers.database.steps import read_split  # noqa: PLC0415 - same
     from npufix.profiling_parsers.database.tables import Database  # noqa: PLC0415 - same
@@ -118,8 +118,8 @@ def _databases(
         steps = read_split(analysis)
         collectives, transports, links = read_analysed(analysis)
         main = opened.enter_context(closing(Database(file)))
-        stated = completed(environment, main, np.empty(0, np.int32))
-        info = metadata(main).get("parallel_group_info")
+        stated = complete_environment(environment, main, np.empty(0, np.int32))
+        info = read_metadata(main).get("parallel_group_info")
         groups = groups_in(info) if info is not None else None
         operators = read_totals(main, main.texts())
         hosts = main.values("HOST_INFO", {"name": ("hostName",)}, "TEXT")

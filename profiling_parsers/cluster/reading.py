@@ -12,11 +12,11 @@ from npufix.profiling_parsers.cluster.communicating import (
     links_table,
     transports_table,
 )
-from npufix.profiling_parsers.cluster.job import host_of, read_groups, recorded
-from npufix.profiling_parsers.cluster.summary import NO_STEP, Summary, coded, table_of
+from npufix.profiling_parsers.cluster.job import find_end_of_recording, host_of, read_groups
+from npufix.profiling_parsers.cluster.summary import NO_STEP, Summary, code_category, table_of
 from npufix.profiling_parsers.discover import recognise
-from npufix.profiling_parsers.formats import MSPROF, UNREADABLE, unreadable_dump
-from npufix.profiling_parsers.kernels.totals import summed
+from npufix.profiling_parsers.formats import MSPROF, UNREADABLE, explain_unreadable
+from npufix.profiling_parsers.kernels.totals import sum_by_type
 from npufix.profiling_parsers.profile import DumpError, Problem
 from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.reader import read_profile
@@ -67,7 +67,7 @@ def of_profile(dump: Path, profile: Profile) -> Summary:
     tables = {
         "steps": steps_table(profile.steps),
         "operators": operators_table(
-            profile.op_statistic if len(profile.op_statistic) else summed(profile.kernels)
+            profile.op_statistic if len(profile.op_statistic) else sum_by_type(profile.kernels)
         ),
         "collectives": collectives_table(signals.collectives),
         "transports": transports_table(signals.transports),
@@ -107,8 +107,8 @@ def operators_table(totals: pd.DataFrame) -> Table:
     return table_of(
         "operators",
         {
-            "type": coded(totals["type"]),
-            "core": coded(totals["core"]),
+            "type": code_category(totals["type"]),
+            "core": code_category(totals["core"]),
             "count": totals["count"].to_numpy(),
             "total_ns": totals["total_ns"].to_numpy(),
         },
@@ -155,7 +155,7 @@ def _summary(  # noqa: PLR0913 - one parameter a part
     readable: bool = True,
     host: str = "",
 ) -> Summary:
-    recorded_ns, local_time = recorded(dump, environment.rank)
+    recorded_ns, local_time = find_end_of_recording(dump, environment.rank)
     return Summary(
         rank=environment.rank,
         world_size=environment.world_size,
@@ -175,4 +175,4 @@ def _summary(  # noqa: PLR0913 - one parameter a part
 def _fault(dump: DumpLocation) -> str:
     if dump.kind != UNREADABLE:
         return ""
-    return f"{unreadable_dump(dump.path).message}: it cannot be diagnosed"
+    return f"{explain_unreadable(dump.path).message}: it cannot be diagnosed"

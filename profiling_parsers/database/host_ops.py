@@ -111,7 +111,9 @@ def read_python_calls(database: Database, texts: Texts, *, functions: bool) -> p
     return pd.DataFrame({"name": names, **_places(rows)}, copy=False)
 
 
-def launching_operators(database: Database, operators: HostOperators, connection: Integers) -> Rows:
+def find_launching_operators(
+    database: Database, operators: HostOperators, connection: Integers
+) -> Rows:
     """Return the row of the operator that each kernel is connected to, -1 if unknown.
 
     A connection leads from several operators only between forward and backward; the innermost,

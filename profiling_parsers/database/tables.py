@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npufix.profiling_parsers import remedies
-from npufix.profiling_parsers.database.file import FAULTS, one_line, open_file, quoted
+from npufix.profiling_parsers.database.file import FAULTS, describe_fault, open_file, quoted
 from npufix.profiling_parsers.database.query import Growing
 from npufix.profiling_parsers.database.records import Unusual
 from npufix.profiling_parsers.database.texts import Texts
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from npufix.profiling_parsers.database.file import Table
+    from npufix.profiling_parsers.database.file import TableLayout
     from npufix.profiling_parsers.database.pages import Choice
     from npufix.profiling_parsers.database.query import Columns, Query, Spellings
     from npufix.profiling_parsers.database.records import Rows
@@ -50,7 +50,7 @@ class Database:
         except OSError as error:
             raise DumpError(f"{path}: {error.strerror}", "make the file readable") from error
         except FAULTS as error:
-            raise DumpError(f"{path}: {one_line(error)}", self._remedy) from error
+            raise DumpError(f"{path}: {describe_fault(error)}", self._remedy) from error
         for suffix in _UNFINISHED:
             if (rest := path.with_name(path.name + suffix)).exists() and rest.stat().st_size:
                 self.damaged(f"was not closed: what is in {rest.name} is not read")
@@ -139,7 +139,7 @@ class Database:
         return {key: name for key, name in found.items() if name is not None}
 
     def _blocks(
-        self, table: Table, query: Query, found: Mapping[str, str]
+        self, table: TableLayout, query: Query, found: Mapping[str, str]
     ) -> Iterator[tuple[Columns, float]]:
         """Read from the pages as far as they are as usual, and then on through SQLite."""
         last, count = None, 0
@@ -160,7 +160,12 @@ class Database:
             yield {key: column[mask] for key, column in block.items()}, 1
 
     def _rows_of_sqlite(
-        self, table: Table, query: Query, found: Mapping[str, str], last: int | None, count: int
+        self,
+        table: TableLayout,
+        query: Query,
+        found: Mapping[str, str],
+        last: int | None,
+        count: int,
     ) -> Iterator[Columns]:
         """Read the rows behind the one with the number ``last``, the ``count``-th."""
         real = {key: query.dtype(key) is np.float64 for key in found}
@@ -197,10 +202,10 @@ class Database:
                     return
                 yield chunk
         except FAULTS as error:
-            self.damaged(f"{table} breaks off after {count} rows ({one_line(error)})")
+            self.damaged(f"{table} breaks off after {count} rows ({describe_fault(error)})")
 
 
-def _choice(table: Table, query: Query, found: Mapping[str, str]) -> Choice | None:
+def _choice(table: TableLayout, query: Query, found: Mapping[str, str]) -> Choice | None:
     """Return what chooses pages from their first rows."""
     if (sample := query.sample) is None or len(found) < len(query.columns):
         return None

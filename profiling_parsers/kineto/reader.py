@@ -23,7 +23,7 @@ from npufix.profiling_parsers.kineto.header import (
 from npufix.profiling_parsers.kineto.kernels import device_kernels, operator_kernels
 from npufix.profiling_parsers.kineto.launches import find_launches
 from npufix.profiling_parsers.kineto.names import operator_dims, operator_types
-from npufix.profiling_parsers.kineto.steps import split_steps, step_annotations, steps_of
+from npufix.profiling_parsers.kineto.steps import find_steps, split_steps, step_annotations
 from npufix.profiling_parsers.profile import DumpError, Environment, Problem, Profile
 
 if TYPE_CHECKING:
@@ -48,7 +48,10 @@ _WITH_TIMES = ("operators", "annotations", "calls", "runtime", "device", "flow_s
 
 
 def read_kineto(path: Path) -> Profile:
-    """Read a ``.json`` or ``.json.gz`` of torch.profiler; raise ``DumpError`` without kernels."""
+    """Read a ``.json`` or ``.json.gz`` of torch.profiler.
+
+    Raise ``DumpError`` if it has no kernels.
+    """
     try:
         trace = read_events(path)
     except OSError as error:
@@ -59,7 +62,7 @@ def read_kineto(path: Path) -> Profile:
     steps = step_annotations(trace.annotations)
     kernels, launching = _kernels(trace)
     launched = kernels["launch_ns"] if len(trace.device) else kernels["start_ns"]
-    kernels["step"] = steps_of(steps, kernels["start_ns"].to_numpy(), launched.to_numpy())
+    kernels["step"] = find_steps(steps, kernels["start_ns"].to_numpy(), launched.to_numpy())
     found = _attribution(trace, launching)
     environment = _environment(read_environment(header, _busiest(kernels)), trace)
     return Profile(

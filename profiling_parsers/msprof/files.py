@@ -23,7 +23,7 @@ def is_exported(folder: Path) -> bool:
     return any(any(place.glob(name)) for place in (folder, folder / OUTPUT) for name in _KERNELS)
 
 
-def output_of(path: Path) -> Path:
+def find_output(path: Path) -> Path:
     """Return the folder with the exported files."""
     return path / OUTPUT if (path / OUTPUT).is_dir() else path
 
@@ -44,7 +44,7 @@ def find_exported(output: Path, stem: str, suffix: str) -> list[Path]:
     return sorted(sliced, key=_slice_number) if newest in sliced else sorted(whole)
 
 
-def slice_problems(files: list[Path], remedy: str) -> list[Problem]:
+def find_missing_slices(files: list[Path], remedy: str) -> list[Problem]:
     """Return a problem if a slice is missing between the others."""
     numbers = [_slice_number(file) for file in files if _SLICE.search(file.name)]
     missing = sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers))
@@ -54,7 +54,7 @@ def slice_problems(files: list[Path], remedy: str) -> list[Problem]:
     return [Problem(files[0].name, what, remedy, damaged=True)]
 
 
-def device_of(path: Path) -> int:
+def find_device(path: Path) -> int:
     """Return the device whose raw data lies beside the export, -1 if there is not exactly one."""
     root = path.parent if path.name == OUTPUT else path
     found = [_DEVICE_FOLDER.fullmatch(folder.name) for folder in root.glob("device_*/")]

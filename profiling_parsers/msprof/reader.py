@@ -13,18 +13,18 @@ from npufix.profiling_parsers.attribution.launches import link_kernels
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
 from npufix.profiling_parsers.msprof.files import (
-    device_of,
+    find_device,
     find_exported,
-    output_of,
-    slice_problems,
+    find_missing_slices,
+    find_output,
 )
-from npufix.profiling_parsers.msprof.steps import iterations_of
+from npufix.profiling_parsers.msprof.steps import find_iterations
 from npufix.profiling_parsers.msprof.task_time import read_task_time
 from npufix.profiling_parsers.profile import DumpError, Problem, Profile
 from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.signals import Signals
 from npufix.profiling_parsers.text.api_statistic import read_api_statistic
-from npufix.profiling_parsers.text.kernel_checks import total_problems
+from npufix.profiling_parsers.text.kernel_checks import check_totals
 from npufix.profiling_parsers.text.kernel_details import Kernels, join_kernels, read_kernel_table
 from npufix.profiling_parsers.text.l2_cache import read_l2_cache
 from npufix.profiling_parsers.text.memory_files import read_memory_record, read_operator_memory
@@ -57,9 +57,11 @@ def read_msprof(path: Path) -> Profile:
     """Read a folder ``PROF_*``, or the folder of its exported files.
 
     The database is read where there is one, else the tables, else the trace: they say the same,
-    the first the most. Raise ``DumpError`` without kernels.
+    the first the most.
+
+    Raise ``DumpError`` if it has no kernels.
     """
-    output, database = output_of(path), _database(path)
+    output, database = find_output(path), _database(path)
     broken: list[Problem] = []
     if database is not None:
         from npufix.profiling_parsers.database.msprof import read_msprof_db  # noqa: PLC0415 - seldom
@@ -91,7 +93,7 @@ def _of_msprof(problem: Problem, path: Path) -> Problem:
 
 
 def _database(path: Path) -> Path | None:
-    places = (path, output_of(path))
+    places = (path, find_output(path))
     files = [file for place in places for file in find_exported(place, "msprof", ".db")]
     return next((file for file in files if file.stat().st_size), None)
 
@@ -106,7 +108,7 @@ def _read_tables(path: Path, output: Path) -> Profile | None:
     kernels, faults = _read_kernels(files, read_kernel_table if summaries else read_task_time, path)
     kernels, stepless = _with_steps(output, kernels)
     device = kernels["device"].to_numpy()
-    kernels = kernels.assign(device=np.where(device < 0, np.int32(device_of(path)), device))
+    kernels = kernels.assign(device=np.where(device < 0, np.int32(find_device(path)), device))
     without = f"no {_SUMMARY}_*.csv: neither shapes nor collectives are known"
     incomplete = [] if summaries else [Problem(files[0].name, without, export(path))]
     totals, disagreeing = _read_totals(path, output, kernels, summaries)
@@ -130,17 +132,12 @@ def _read_tables(path: Path, output: Path) -> Profile | None:
 def _read_kernels(
     files: list[Path], read: Callable[[Path], Kernels], path: Path
 ) -> tuple[pd.DataFrame, list[Problem]]:
-    """Read all slices; one that cannot be read is told.
-
-    Raises:
-        DumpError: none can be read.
-
-    """
+    """Read all slices; one that cannot be read is told; raise ``DumpError`` if none can be read."""
     tables, broken = _read_slices(files, read)
     if not tables:
         raise DumpError(broken[0].what, export(path))
     kernels = join_kernels(tables, files[0])
-    return kernels.frame, [*broken, *slice_problems(files, export(path)), *kernels.problems]
+    return kernels.frame, [*broken, *find_missing_slices(files, export(path)), *kernels.problems]
 
 
 def _read_slices(files: list[Path], read: Callable[[Path], T]) -> tuple[list[T], list[Problem]]:
@@ -164,7 +161,7 @@ def _read_totals(
         return no_op_statistic(), problems
     if summaries and not problems:  # task_time has no Types, and damaged totals say nothing
         files = summaries[0].name, f"{_STATISTIC}_*.csv"
-        problems = total_problems(kernels, statistic, files, export(path))
+        problems = check_totals(kernels, statistic, files, export(path))
     return statistic, problems
 
 
@@ -184,7 +181,7 @@ def _with_steps(output: Path, kernels: pd.DataFrame) -> tuple[pd.DataFrame, list
     files = find_exported(output, _STEPS, ".csv")
     if kernels["step"].notna().any() or not files:
         return kernels, []
-    found, broken = _read_slices(files[-1:], partial(iterations_of, kernels))
+    found, broken = _read_slices(files[-1:], partial(find_iterations, kernels))
     if not found:
         return kernels, broken
     steps, problems = found[0]

@@ -22,13 +22,15 @@ _COLUMNS = {
 }
 
 
-def iterations_of(
+def find_iterations(
     kernels: pd.DataFrame, path: Path
 ) -> tuple[pd.arrays.IntegerArray, list[Problem]]:
     """Return the iteration in which each kernel starts, <NA> outside of all.
 
     Graphs that run at the same time have iterations of their own: where there are several, no
-    step is known. Raise ``DumpError`` if the file is none.
+    step is known.
+
+    Raise ``DumpError`` if the file is none.
     """
     file = read_side_csv(path, _COLUMNS, required=("step", "end", "duration"), categories=())
     step, has_step = file.count("step")

@@ -44,7 +44,10 @@ _CORES = {
 
 
 def read_task_time(path: Path) -> Kernels:
-    """Read the kernels among the tasks, in the order of the file; raise ``DumpError`` if none."""
+    """Read the kernels among the tasks, in the order of the file.
+
+    Raise ``DumpError`` if there is none.
+    """
     tasks = read_kernel_table(path, _COLUMNS, _REQUIRED)
     core = tasks.frame["core"].cat
     known = [_CORES.get(text, "") for text in core.categories]

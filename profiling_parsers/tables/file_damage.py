@@ -17,7 +17,7 @@ NOT_UTF8 = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True)
-class Condition:
+class FileCondition:
     """What became of the rows of a CSV file."""
 
     used: int
@@ -43,10 +43,10 @@ class Condition:
             ]
             if is_so
         ]
-        return [damaged(path, "; ".join(faults))] if faults else []
+        return [damage_problem(path, "; ".join(faults))] if faults else []
 
 
-def damaged(path: Path, what: str) -> Problem:
+def damage_problem(path: Path, what: str) -> Problem:
     """Return the problem of a file that is broken, of which the rest is used."""
     return Problem(path.name, what, remedy(path), damaged=True)
 

@@ -11,7 +11,7 @@ from npufix.profiling_parsers.kernels.steps import steps_from_kernels
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
 from npufix.profiling_parsers.profile import DumpError, Problem, Profile
 from npufix.profiling_parsers.profiler_info import read_environment
-from npufix.profiling_parsers.text.kernel_checks import step_problems, total_problems
+from npufix.profiling_parsers.text.kernel_checks import check_steps, check_totals
 from npufix.profiling_parsers.text.kernel_details import read_kernel_details
 from npufix.profiling_parsers.text.op_statistic import read_op_statistic
 from npufix.profiling_parsers.text.side_files import read_signals
@@ -42,9 +42,7 @@ def read_text_export(path: Path, output: Path) -> Profile:
 
     Where kernel_details.csv is missing or broken, the kernels are those that the trace shows.
 
-    Raises:
-        DumpError: there are no kernels in either.
-
+    Raise ``DumpError`` if there are no kernels in either.
     """
     environment, unknown = read_environment(path)
     try:
@@ -119,7 +117,7 @@ def _read_op_statistic(
     if problems:  # totals that are not whole say nothing about the kernels
         return statistic, problems
     files = KERNEL_DETAILS, file.name
-    return statistic, total_problems(kernels, statistic, files, remedies.analyse(dump))
+    return statistic, check_totals(kernels, statistic, files, remedies.analyse(dump))
 
 
 def _read_steps(
@@ -137,7 +135,7 @@ def _read_steps(
         else:
             if not problems:
                 files = KERNEL_DETAILS, file.name
-                problems = step_problems(kernels, steps, files, remedies.analyse(dump))
+                problems = check_steps(kernels, steps, files, remedies.analyse(dump))
             if len(steps):
                 return steps, problems
             fault = "holds no step"

@@ -18,7 +18,7 @@ from npufix.profiling_parsers.text.trace_file import (
     link_problems,
     unread_problem,
 )
-from npufix.profiling_parsers.text.trace_kernels import kernels_of, steps_of
+from npufix.profiling_parsers.text.trace_kernels import find_kernels, find_steps
 from npufix.profiling_parsers.trace.view import read_trace
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ WITHOUT_KERNEL_DETAILS = (
 def read_trace_alone(path: Path) -> Profile:
     """Read a trace_view.json, packed or not.
 
-    Raises:
-        DumpError: it shows no kernel, or cannot be read.
-
+    Raise ``DumpError`` if it shows no kernel, or cannot be read.
     """
     dump = dump_of_file(path)
     environment, problems = read_environment(dump)
@@ -64,9 +62,7 @@ def read_trace_alone(path: Path) -> Profile:
 def read_trace_kernels(file: Path, dump: Path) -> tuple[LinkedKernels, list[Problem]]:
     """Read the kernels of a trace, and say what is wrong with it.
 
-    Raises:
-        DumpError: it shows no kernel, or cannot be read.
-
+    Raise ``DumpError`` if it shows no kernel, or cannot be read.
     """
     remedy = remedies.analyse(dump)
     try:
@@ -75,7 +71,7 @@ def read_trace_kernels(file: Path, dump: Path) -> tuple[LinkedKernels, list[Prob
         problem = unread_problem(file, error, remedy)
         raise DumpError(f"{file}: {problem.what}", problem.remedy) from error
     problems = damage_problems(file, whole, remedy)
-    kernels, trace = kernels_of(whole)
+    kernels, trace = find_kernels(whole)
     if malformed := trace.malformed - whole.malformed:
         what = f"{malformed} events are malformed and left out"
         problems.append(Problem(file.name, what, remedy, damaged=True))
@@ -83,5 +79,5 @@ def read_trace_kernels(file: Path, dump: Path) -> tuple[LinkedKernels, list[Prob
         cut = f" before byte {trace.cut}, where it breaks off" if trace.cut is not None else ""
         raise DumpError(f"{file}: no kernels{cut}", _PROFILE_DEVICE)
     found = link_kernels(kernels, lambda: trace)
-    found.kernels["step"] = steps_of(found.kernels, found.attribution.host_ops)
+    found.kernels["step"] = find_steps(found.kernels, found.attribution.host_ops)
     return found, [*problems, *link_problems(file, found, dump)]

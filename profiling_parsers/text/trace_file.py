@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.profile import Problem
-from npufix.profiling_parsers.text.trace_kernels import device_ids
+from npufix.profiling_parsers.text.trace_kernels import find_devices
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,7 @@ def add_trace_signals(signals: Signals, found: LinkedKernels) -> Signals:
     gc["start_ns"] += offset_ns
     frequency = trace.frequency.sort_values("start_ns", kind="stable", ignore_index=True)
     frequency = frequency.assign(
-        device=device_ids(trace, frequency["pid"].to_numpy()),
+        device=find_devices(trace, frequency["pid"].to_numpy()),
         start_ns=frequency["start_ns"] + offset_ns,
     )
     return replace(
