@@ -118,7 +118,7 @@ def _read_msprof(path: Path) -> Profile:
 
 
 def _read_msprof_db(path: Path) -> Profile:
-    from npufix.profiling_parsers.database.msprof import read_msprof_db  # noqa: PLC0415 - see above
+    from npufix.profiling_parsers.database.export import read_msprof_db  # noqa: PLC0415 - see above
 
     return read_msprof_db(path.parent, path)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pandas as pd
 
+from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.attribution.launches import link_kernels
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
@@ -18,17 +19,19 @@ from npufix.profiling_parsers.msprof.files import (
     find_missing_slices,
     find_output,
 )
-from npufix.profiling_parsers.msprof.steps import find_iterations
-from npufix.profiling_parsers.msprof.task_time import read_task_time
+from npufix.profiling_parsers.msprof.task_tables import find_iterations, read_task_time
 from npufix.profiling_parsers.profile import DumpError, Problem, Profile
 from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.signals import Signals
-from npufix.profiling_parsers.text.api_statistic import read_api_statistic
 from npufix.profiling_parsers.text.kernel_checks import check_totals
 from npufix.profiling_parsers.text.kernel_details import Kernels, join_kernels, read_kernel_table
-from npufix.profiling_parsers.text.l2_cache import read_l2_cache
-from npufix.profiling_parsers.text.memory_files import read_memory_record, read_operator_memory
 from npufix.profiling_parsers.text.op_statistic import read_op_statistic
+from npufix.profiling_parsers.text.side_tables import (
+    read_api_statistic,
+    read_l2_cache,
+    read_memory_record,
+    read_operator_memory,
+)
 from npufix.profiling_parsers.text.trace_alone import read_trace_alone
 from npufix.profiling_parsers.trace.view import no_trace
 
@@ -47,10 +50,6 @@ _SIGNALS: Mapping[str, tuple[Reader, tuple[str, ...]]] = {
     "memory": (read_memory_record, ("memory_record", "ge_memory_record")),
     "allocations": (read_operator_memory, ("operator_memory", "ge_operator_memory")),
 }
-_NO_LINES = (
-    "msprof records no operators of PyTorch, so no kernel is led to a line",
-    "profile with `torch_npu.profiler.profile(..., with_stack=True, record_shapes=True)` instead",
-)
 
 
 def read_msprof(path: Path) -> Profile:
@@ -64,7 +63,7 @@ def read_msprof(path: Path) -> Profile:
     output, database = find_output(path), _database(path)
     broken: list[Problem] = []
     if database is not None:
-        from npufix.profiling_parsers.database.msprof import read_msprof_db  # noqa: PLC0415 - seldom
+        from npufix.profiling_parsers.database.export import read_msprof_db  # noqa: PLC0415 - seldom
 
         try:
             return read_msprof_db(path, database)
@@ -113,7 +112,7 @@ def _read_tables(path: Path, output: Path) -> Profile | None:
     incomplete = [] if summaries else [Problem(files[0].name, without, export(path))]
     totals, disagreeing = _read_totals(path, output, kernels, summaries)
     signals, broken = _read_signals(output)
-    no_lines = Problem(files[0].name, *_NO_LINES)
+    no_lines = Problem(files[0].name, *remedies.NO_LINES)
     linked = link_kernels(kernels, no_trace)
     return Profile(
         root=path,

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from npufix.profiling_parsers.profile import DumpError, Problem
 from npufix.profiling_parsers.signals import Signals
-from npufix.profiling_parsers.text.api_statistic import read_api_statistic
 from npufix.profiling_parsers.text.communication_json import (
     read_communication,
     read_communication_matrix,
 )
-from npufix.profiling_parsers.text.l2_cache import read_l2_cache
-from npufix.profiling_parsers.text.memory_files import read_memory_record, read_operator_memory
 from npufix.profiling_parsers.text.operator_details import read_operator_details
+from npufix.profiling_parsers.text.side_tables import (
+    read_api_statistic,
+    read_l2_cache,
+    read_memory_record,
+    read_operator_memory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
