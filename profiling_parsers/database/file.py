@@ -75,7 +75,7 @@ def open_file(path: Path) -> OpenFile:
         tables = _tables(connection)
     except FAULTS as error:
         connection.close()
-        what = f"damaged, or no SQLite database: {describe_fault(error)}"
+        what = f"damaged, or no SQLite database: {one_line(error)}"
         raise sqlite3.DatabaseError(what) from error
     pages = None
     with suppress(Unusual, OSError):
@@ -88,7 +88,7 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def describe_fault(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """Return what an error says, without line ends."""
     return " ".join(str(error).split()) or type(error).__name__
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npufix.profiling_parsers import remedies
-from npufix.profiling_parsers.database.file import FAULTS, describe_fault, open_file, quoted
+from npufix.profiling_parsers.database.file import FAULTS, one_line, open_file, quoted
 from npufix.profiling_parsers.database.query import Growing
 from npufix.profiling_parsers.database.records import Unusual
 from npufix.profiling_parsers.database.texts import Texts
@@ -50,7 +50,7 @@ class Database:
         except OSError as error:
             raise DumpError(f"{path}: {error.strerror}", "make the file readable") from error
         except FAULTS as error:
-            raise DumpError(f"{path}: {describe_fault(error)}", self._remedy) from error
+            raise DumpError(f"{path}: {one_line(error)}", self._remedy) from error
         for suffix in _UNFINISHED:
             if (rest := path.with_name(path.name + suffix)).exists() and rest.stat().st_size:
                 self.damaged(f"was not closed: what is in {rest.name} is not read")
@@ -202,7 +202,7 @@ class Database:
                     return
                 yield chunk
         except FAULTS as error:
-            self.damaged(f"{table} breaks off after {count} rows ({describe_fault(error)})")
+            self.damaged(f"{table} breaks off after {count} rows ({one_line(error)})")
 
 
 def _choice(table: TableLayout, query: Query, found: Mapping[str, str]) -> Choice | None:

@@ -53,5 +53,5 @@ def damage_problem(path: Path, what: str) -> Problem:
 
 def remedy(path: Path) -> str:
     """Say how to get a file again."""
-    again = remedies.analyse(dump_of_file(path))
-    return f"copy it again from the profiled machine, or {again}"
+    analyse = remedies.analyse(dump_of_file(path))
+    return "copy it again from the profiled machine, or " + analyse
