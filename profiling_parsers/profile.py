@@ -68,29 +68,7 @@ class Environment:
 class Profile:
     """One rank of one profiled run. Times are int64 nanoseconds (``*_ns``).
 
-    ``kernels`` -- one row per device task, in start order:
-
-    | column | dtype | meaning |
-    |---|---|---|
-    | ``step`` | Int64 | step id, <NA> without a schedule |
-    | ``name``, ``type``, ``core`` | category | Name, Type and Accelerator Core of kernel_details |
-    | ``start_ns``, ``duration_ns``, ``wait_ns`` | int64 | ``start_ns`` since the epoch |
-    | ``input_shapes``, ``input_dtypes``, ``output_shapes`` | category | ``"4,128;128"`` and \
-``"FLOAT;FLOAT"``, without quotes, ``""`` if not recorded |
-    | ``communication`` | bool | a collective, not compute |
-    | ``device`` | int32 | Device_id, -1 if the dump does not say |
-    | ``state`` | category | OP State: ``dynamic``, ``static``, ``""`` |
-    | ``bound`` | category | the busiest pipe by the PMU columns: ``cube``, ``vector``, ``mte``, \
-``scalar``; ``launch`` if none is busy; ``""`` without PMU columns |
-    | ``bound_ratio`` | float32 | share of the duration in which it was busy, NaN if unknown |
-    | ``launch_ns`` | int64 | when the host launched it, since the epoch; -1 if unknown |
-    | ``host_op`` | int32 | row of ``host_ops`` that asked for it (``aten::mul``, not the launch \
-``aclnnMul`` inside it), -1 if unknown |
-    | ``stack`` | int32 | index into ``stacks``, -1 if unknown |
-    | ``module`` | int32 | index into ``modules``, -1 if unknown |
-    | ``basis`` | category | how the stack was found: ``call-stack`` (the executing line), \
-``forward`` (a backward kernel led to its forward operator), ``function`` (of the Python functions \
-around the operator, whose lines are those of the ``def``), ``forward-function`` (both), ``""`` |
+    ``kernels`` -- one row per device task, in start order; ``schema.KERNELS`` says the columns.
 
     ``host_ops`` -- one row per torch operator call that the dump records, in start order:
     ``name`` (category), ``start_ns``, ``duration_ns`` (int64), ``sequence`` (int64, -1 if none),

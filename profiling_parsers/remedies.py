@@ -15,6 +15,11 @@ PROFILE_HOST = (
     "profile again with `activities=[torch_npu.profiler.ProfilerActivity.CPU, "
     "torch_npu.profiler.ProfilerActivity.NPU]`"
 )
+NO_LINES = (
+    "msprof records no operators of PyTorch, so no kernel is led to a line",
+    "profile with `torch_npu.profiler.profile(..., with_stack=True, record_shapes=True)` instead",
+)
+"""What msprof leaves out, and what to do about it."""
 
 
 def analyse(dump: Path, arguments: str = "") -> str:

@@ -27,10 +27,6 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
     "allocations": {
         "name": _CATEGORY, "size_bytes": _INT, "allocated_ns": _INT, "duration_ns": _INT,
     },
-    "aicpu": {
-        "node": _CATEGORY, "start_ns": _INT, "compute_ns": _INT, "memcpy_ns": _INT,
-        "task_ns": _INT, "dispatch_ns": _INT, "total_ns": _INT,
-    },
     "l2_cache": {"name": _CATEGORY, "hit_rate": _FLOAT, "victim_rate": _FLOAT},
     "collectives": {
         "step": _CATEGORY, "kind": _CATEGORY, "name": _CATEGORY, "group": _CATEGORY,
@@ -81,8 +77,6 @@ class Signals:
     """Device memory over time (memory_record)."""
     allocations: pd.DataFrame = field(default_factory=_none("allocations"))
     """Blocks of device memory and who asked for them (operator_memory)."""
-    aicpu: pd.DataFrame = field(default_factory=_none("aicpu"))
-    """Where the time of AI CPU tasks goes (data_preprocess)."""
     l2_cache: pd.DataFrame = field(default_factory=_none("l2_cache"))
     collectives: pd.DataFrame = field(default_factory=_none("collectives"))
     """Time of each collective (communication.json)."""

@@ -48,6 +48,6 @@ def read_dump(dump: Path, rank: int | None, ways: Ways = ALONE) -> Found:
     if len(dumps) == 1 and rank is None:
         return Found(read_profile(dumps[0]))
     with closing(Looking(ways)) as looking:
-        ranks = looking.ranks(dumps, rank)
+        ranks = looking.ranks([found.path for found in dumps], rank)
         profile, cluster = looking.whole(ranks)
     return Found(profile, ranks, cluster)

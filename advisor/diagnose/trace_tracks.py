@@ -8,9 +8,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from npufix.profiling_parsers.discover import analysed_folder
+from npufix.profiling_parsers.dump_folder import analysed_folder, trace_file
 from npufix.profiling_parsers.trace.copied import copy_trace
-from npufix.profiling_parsers.trace.problems import trace_file
 from npufix.reports.perfetto import Clock, Slice, finding_events, kernel_events
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from npufix.advisor.project.source_tree import read_source_tree
 from npufix.advisor.verify.changes import from_patch
 from npufix.advisor.verify.diff_reading import applied, read_diff
 from npufix.profiling_parsers.cluster import reading, summary
-from npufix.profiling_parsers.cluster.job import read_groups, recorded
+from npufix.profiling_parsers.cluster.job import read_groups
 from npufix.profiling_parsers.cluster.summary import _digest
 from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.reader import read_profile
@@ -125,9 +125,10 @@ def _dump_file(name: str, module: str, function: str, *seeds: str) -> Target:
 
 
 def _info(path: Path) -> None:
+    from npufix.profiling_parsers.cluster.job import find_end_of_recording  # noqa: PLC0415 - see above
 
     environment, _ = read_environment(path.parent)
-    recorded(path.parent, environment.rank)
+    find_end_of_recording(path.parent, environment.rank)
     read_groups(path.parent)
 
 
@@ -260,12 +261,10 @@ _ALL = (
     _dump_file("op_statistic.csv", "text.op_statistic", "read_op_statistic"),
     _dump_file("step_trace_time.csv", "text.step_trace_time", "read_step_trace_time"),
     _dump_file("operator_details.csv", "text.operator_details", "read_operator_details"),
-    _dump_file("memory_record.csv", "text.memory_files", "read_memory_record"),
-    _dump_file("operator_memory.csv", "text.memory_files", "read_operator_memory"),
-    _dump_file("api_statistic.csv", "text.api_statistic", "read_api_statistic"),
-    _dump_file("data_preprocess.csv", "text.data_preprocess", "read_data_preprocess",
-               "data_preprocess.csv", "old_data_preprocess.csv"),
-    _dump_file("l2_cache.csv", "text.l2_cache", "read_l2_cache"),
+    _dump_file("memory_record.csv", "text.side_tables", "read_memory_record"),
+    _dump_file("operator_memory.csv", "text.side_tables", "read_operator_memory"),
+    _dump_file("api_statistic.csv", "text.side_tables", "read_api_statistic"),
+    _dump_file("l2_cache.csv", "text.side_tables", "read_l2_cache", "l2_cache.csv"),
     _dump_file("communication.json", "text.communication_json", "read_communication"),
     _dump_file("communication_matrix.json", "text.communication_json", "read_communication_matrix"),
     Target("profiler-info", "d_ascend_pt/profiler_info_0.json", mutations.of_json,

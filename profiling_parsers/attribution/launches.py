@@ -10,14 +10,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from npufix.profiling_parsers.attribution.call_stack import intern_stacks
 from npufix.profiling_parsers.attribution.operators import Attribution, attribute_launches
-from npufix.profiling_parsers.attribution.time_index import TimeIndex, pair_in_order, threads
 from npufix.profiling_parsers.tables.columns import pick
+from npufix.profiling_parsers.tables.time_index import TimeIndex, number_threads, pair_in_order
+from npufix.profiling_parsers.trace.device_events import SAME_NS, find_device_events
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pandas as pd
     from numpy.typing import NDArray
 
     from npufix.profiling_parsers.trace.view import Trace
@@ -25,11 +28,6 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 _PLACE = ["pid", "tid", "start_ns"]
-_EARLIEST_EPOCH_NS = 10**18
-"""2001: a trace whose times are smaller counts from its own start."""
-_SAME_NS = 500
-"""Times of one event differ by this much: collectives by a rounding, others where a float64 took
-the epoch. No kernel is that short."""
 _CLOCK_SKEW_NS = 100_000
 """The clocks of host and device agree within this."""
 
@@ -46,6 +44,32 @@ class Links:
     """What to add to a time of the trace to get one of the kernels, None if unknown."""
 
 
+@dataclass(frozen=True)
+class LinkedKernels:
+    """Kernels that are led to operators, the trace that leads them there, and those operators."""
+
+    kernels: pd.DataFrame
+    trace: Trace
+    """Without the tables that only lead from kernels to operators."""
+    attribution: Attribution
+
+
+def link_kernels(kernels: pd.DataFrame, read_trace: Callable[[], Trace]) -> LinkedKernels:
+    """Add the columns that say who asked for each kernel, along the flows of a trace.
+
+    The trace is read here so that nobody else holds it: the tables that ``find_links`` follows are
+    the largest of it, and are let go before ``attribute_kernels`` needs as much again. Its
+    device events have the codes of the category ``kernels["name"]``.
+
+    Raise ``OSError`` if ``read_trace`` cannot read it.
+    """
+    trace = read_trace()
+    links = find_links(kernels, trace)
+    trace = trace.without_links()
+    found = attribute_kernels(links, trace)
+    return LinkedKernels(kernels.assign(**found.columns(), launch_ns=found.launch_ns), trace, found)
+
+
 def find_links(kernels: pd.DataFrame, trace: Trace) -> Links:
     """Find the operator and the launch of each kernel.
 
@@ -56,7 +80,7 @@ def find_links(kernels: pd.DataFrame, trace: Trace) -> Links:
     if trace.device.empty:
         return Links(launching, launch, None)
     names = kernels["name"].cat.codes.to_numpy().astype(np.int64)
-    offset, events = on_device(names, kernels["start_ns"].to_numpy(), trace.device)
+    offset, events = find_device_events(names, kernels["start_ns"].to_numpy(), trace.device)
     places = trace.device[_PLACE].iloc[events[events >= 0]]
     rows = np.flatnonzero(events >= 0)
     flows = _flow_starts(places, trace.flow_starts, trace.flow_ends)
@@ -65,7 +89,7 @@ def find_links(kernels: pd.DataFrame, trace: Trace) -> Links:
     return Links(launching, np.where(launch >= 0, launch + (offset or 0), -1), offset)
 
 
-def attribute(links: Links, trace: Trace) -> Attribution:
+def attribute_kernels(links: Links, trace: Trace) -> Attribution:
     """Find operator, line, module and launch of each kernel; ``trace`` may be without its links."""
     stacks, numbers = intern_stacks(trace.stacks)
     operators = trace.operators.assign(stack=numbers[trace.operators["stack"]])
@@ -86,45 +110,11 @@ def _moved(host_ops: pd.DataFrame, by: int) -> pd.DataFrame:
     return host_ops.assign(start_ns=host_ops["start_ns"] + by) if by else host_ops
 
 
-def on_device(
-    names: Integers, starts: Integers, device: pd.DataFrame
-) -> tuple[int | None, Integers]:
-    """Return what to add to a time of the trace to get one of the kernels, None if unknown.
-
-    And, for each kernel, the row of its event in the trace; -1 where it has none.
-    """
-    index = TimeIndex(device["kernel"].to_numpy().astype(np.int64), device["start_ns"].to_numpy())
-    events = index.nearest(names, starts, _SAME_NS)
-    if (events >= 0).any():
-        return 0, events
-    offset = _clock_offset(pd.DataFrame({"kernel": names, "start_ns": starts}), device)
-    return offset, events if offset is None else index.nearest(names, starts - offset, _SAME_NS)
-
-
-def _clock_offset(kernels: pd.DataFrame, device: pd.DataFrame) -> int | None:
-    """Return the offset of a trace that counts from its own start, None if there is none.
-
-    The n-th event of a name is the n-th kernel of that name, and the difference that most of
-    them agree on is the offset.
-    """
-    if device["start_ns"].max() >= _EARLIEST_EPOCH_NS:
-        return None
-    pairs = [
-        frame.sort_values("start_ns").assign(nth=lambda rows: rows.groupby("kernel").cumcount())
-        for frame in (kernels, device[["kernel", "start_ns"]])
-    ]
-    paired = pairs[0].merge(pairs[1], on=["kernel", "nth"])
-    offsets = (paired["start_ns_x"] - paired["start_ns_y"]).value_counts()
-    if offsets.empty or 2 * offsets.iloc[0] < len(paired):
-        return None
-    return int(offsets.index[0])
-
-
 def _at_places(places: pd.DataFrame, offered: pd.DataFrame) -> Integers:
     """Return the row of ``offered`` at each place (thread and start), -1 if none is there."""
-    wanted_threads, threads_offered = threads(places, offered)
+    wanted_threads, threads_offered = number_threads(places, offered)
     index = TimeIndex(threads_offered, offered["start_ns"].to_numpy())
-    return index.nearest(wanted_threads, places["start_ns"].to_numpy(), _SAME_NS)
+    return index.nearest(wanted_threads, places["start_ns"].to_numpy(), SAME_NS)
 
 
 def _flow_starts(places: pd.DataFrame, starts: pd.DataFrame, ends: pd.DataFrame) -> Integers:
@@ -151,9 +141,9 @@ def _operators_at(flows: Integers, starts: pd.DataFrame, operators: pd.DataFrame
 
 def _is_near(times: Integers, others: Integers) -> NDArray[np.bool_]:
     """Say which times may be one of the others, which are in order."""
-    first = np.searchsorted(others, times - _SAME_NS)
+    first = np.searchsorted(others, times - SAME_NS)
     is_near = first < len(others)
-    is_near[is_near] = others[first[is_near]] <= times[is_near] + _SAME_NS
+    is_near[is_near] = others[first[is_near]] <= times[is_near] + SAME_NS
     return is_near
 
 

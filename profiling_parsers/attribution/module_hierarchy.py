@@ -17,7 +17,9 @@ _LINK = re.compile(r"(?<!\w)(?P<attribute>\w+)\((?P<type>[\w.]+)\)::")
 _OUTERMOST, _SAME = "TOP", "SELF"
 
 
-def hierarchies(operators: pd.DataFrame, modules: tuple[str, ...]) -> tuple[Rows, tuple[str, ...]]:
+def find_hierarchies(
+    operators: pd.DataFrame, modules: tuple[str, ...]
+) -> tuple[Rows, tuple[str, ...]]:
     """Return the module of each operator by its own ``module`` text, -1 if none, and all modules.
 
     Those are ``modules`` and behind them what the texts add.

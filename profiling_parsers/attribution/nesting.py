@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.profiling_parsers.attribution.time_index import threads
 from npufix.profiling_parsers.tables.columns import order_of
+from npufix.profiling_parsers.tables.time_index import number_threads
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     Rows = NDArray[np.int32]
 
 
-def enclosing(intervals: pd.DataFrame) -> Rows:
+def find_enclosing(intervals: pd.DataFrame) -> Rows:
     """Return the row of the interval directly around each one on its thread, -1 if none.
 
     ``intervals`` has ``pid``, ``tid``, ``start_ns``, ``duration_ns``. Of two that are alike the
     first is the outer one.
     """
     parents = np.full(len(intervals), -1, np.int32)
-    (thread,) = threads(intervals)
+    (thread,) = number_threads(intervals)
     by_thread = order_of(thread).astype(np.int32)
     borders = np.cumsum(np.bincount(thread))[:-1]
     del thread
     for rows in np.split(by_thread, borders):
-        starts, ends = bounds(intervals, rows)
+        starts, ends = find_bounds(intervals, rows)
         order = _outermost_first(starts, ends)
         if order is not None:
             rows, starts, ends = rows[order], starts[order], ends[order]  # noqa: PLW2901
@@ -38,13 +38,15 @@ def enclosing(intervals: pd.DataFrame) -> Rows:
     return parents
 
 
-def bounds(intervals: pd.DataFrame, rows: Rows | slice = slice(None)) -> tuple[Integers, Integers]:
+def find_bounds(
+    intervals: pd.DataFrame, rows: Rows | slice = slice(None)
+) -> tuple[Integers, Integers]:
     """Return starts and ends; an interval of no length still is inside the one it starts with."""
     starts = intervals["start_ns"].to_numpy()[rows]
     return starts, starts + intervals["duration_ns"].to_numpy()[rows].clip(min=1)
 
 
-def nearest(found: Rows, parents: Rows) -> Rows:
+def find_nearest(found: Rows, parents: Rows) -> Rows:
     """Return ``found`` of each row or, where it is negative, of the nearest row around it."""
     result = found.copy()
     rows = np.flatnonzero((found < 0) & (parents >= 0))

@@ -9,16 +9,16 @@ Python functions around the operator are its stack.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from npufix.profiling_parsers.attribution.module_hierarchy import hierarchies
-from npufix.profiling_parsers.attribution.nesting import enclosing, nearest
-from npufix.profiling_parsers.attribution.python_calls import Surroundings, surroundings
-from npufix.profiling_parsers.attribution.time_index import TimeIndex
-from npufix.profiling_parsers.tables.columns import category, pick, rows_with
+from npufix.profiling_parsers.attribution.module_hierarchy import find_hierarchies
+from npufix.profiling_parsers.attribution.nesting import find_enclosing, find_nearest
+from npufix.profiling_parsers.attribution.python_calls import Surroundings, find_surroundings
+from npufix.profiling_parsers.tables.columns import category, find_rows_with, pick
+from npufix.profiling_parsers.tables.time_index import TimeIndex
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,6 +54,10 @@ class Attribution:
     offset_ns: int = 0
     """What was added to the times of the trace, if these count from its own start."""
 
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of ``Profile.kernels`` that say who asked for each kernel."""
+        return {name: getattr(self, name) for name in ("host_op", "stack", "module", "basis")}
+
 
 @dataclass(frozen=True)
 class _Found:
@@ -88,16 +92,16 @@ def attribute_launches(
     kernel, -1 where unknown. ``calls`` are the Python functions recorded on the host: ``name``
     (category), ``pid``, ``tid``, ``start_ns``, ``duration_ns``.
     """
-    parents = enclosing(operators)
+    parents = find_enclosing(operators)
     host_op = pick(_torch_operators(operators, parents), launching)
-    around = _no_surroundings(operators) if calls is None else surroundings(operators, calls)
+    around = _no_surroundings(operators) if calls is None else find_surroundings(operators, calls)
     stacks, functions = _joined(stacks, around)
     engine = _engines(operators, parents)
     recorded = operators["stack"].to_numpy().astype(np.int32, copy=False)
-    own = _located(nearest(recorded, parents), engine)
+    own = _located(find_nearest(recorded, parents), engine)
     function = _located(functions, engine)
     module = _located(around.module, engine)
-    forward = nearest(_forward_rows(operators, own.own | function.own | module.own), parents)
+    forward = find_nearest(_forward_rows(operators, own.own | function.own | module.own), parents)
     stack, basis = _best(own, function, forward)
     module_of, modules = _with_hierarchies(
         np.where(module.own, module.at, module.of(forward)), around.modules, operators, parents
@@ -132,14 +136,14 @@ def _with_hierarchies(
     """Fill the module of operators that have none from what is written at or around them."""
     if "module" not in operators:
         return module, modules
-    own, modules = hierarchies(operators, modules)
-    return np.where(module >= 0, module, nearest(own, parents)), modules
+    own, modules = find_hierarchies(operators, modules)
+    return np.where(module >= 0, module, find_nearest(own, parents)), modules
 
 
 def _engines(operators: pd.DataFrame, parents: Rows) -> Rows:
     """Return the operator with which autograd runs a node around each operator, -1 if none."""
-    is_engine = rows_with(operators["name"], lambda name: name.startswith(_ENGINE))
-    return nearest(_rows_where(is_engine), parents)
+    is_engine = find_rows_with(operators["name"], lambda name: name.startswith(_ENGINE))
+    return find_nearest(_rows_where(is_engine), parents)
 
 
 def _rows_where(wanted: Booleans) -> Rows:
@@ -184,7 +188,9 @@ def _torch_operators(operators: pd.DataFrame, parents: Rows) -> Rows:
 
     Only operators of a library (``aten::mul``) record the shapes of their arguments.
     """
-    found = nearest(_rows_where(rows_with(operators["name"], lambda name: "::" in name)), parents)
+    found = find_nearest(
+        _rows_where(find_rows_with(operators["name"], lambda name: "::" in name)), parents
+    )
     bare = np.flatnonzero(found < 0)
     found[bare] = bare
     return found

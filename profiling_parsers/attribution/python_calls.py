@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from npufix.profiling_parsers.attribution.call_stack import parse_frame
-from npufix.profiling_parsers.attribution.nesting import bounds, enclosing, nearest
-from npufix.profiling_parsers.tables.columns import distinct, order_of, pick
+from npufix.profiling_parsers.attribution.nesting import find_bounds, find_enclosing, find_nearest
+from npufix.profiling_parsers.tables.columns import find_distinct, order_of, pick
+from npufix.profiling_parsers.trace.rows import BUILT_IN, MODULE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Rows = NDArray[np.int32]
 
-MODULE = "nn.Module: "
-BUILT_IN = "<built-in"
 _BLOCK_ROWS = 1 << 20
 _INTERVAL = ["pid", "tid", "start_ns", "duration_ns"]
 
@@ -42,7 +41,7 @@ class Surroundings:
     modules: tuple[str, ...]
 
 
-def surroundings(operators: pd.DataFrame, calls: pd.DataFrame) -> Surroundings:
+def find_surroundings(operators: pd.DataFrame, calls: pd.DataFrame) -> Surroundings:
     """Find the calls around each operator; ``calls`` as in ``attribute_launches``."""
     calls = calls[_holds_operator(calls, operators)]
     names = calls["name"].cat
@@ -54,7 +53,7 @@ def surroundings(operators: pd.DataFrame, calls: pd.DataFrame) -> Surroundings:
     is_module = [name.startswith(MODULE) for name in names.categories]
     codes = names.codes.to_numpy().astype(np.int64)
     # An operator and the call around it may start and end together: the call comes first.
-    parents = enclosing(pd.concat([calls[_INTERVAL], operators[_INTERVAL]], ignore_index=True))
+    parents = find_enclosing(pd.concat([calls[_INTERVAL], operators[_INTERVAL]], ignore_index=True))
     first = len(calls)
     place, places = _chains(parents, _only(codes, [frame is not None for frame in frames]), first)
     path, paths = _chains(parents, _only(codes, is_module), first)
@@ -79,7 +78,7 @@ def _holds_operator(calls: pd.DataFrame, operators: pd.DataFrame) -> NDArray[np.
     holds = np.zeros(len(calls), np.bool_)
     for first in range(0, len(calls), _BLOCK_ROWS):
         block = calls.iloc[first : first + _BLOCK_ROWS]
-        starts, ends = bounds(block)
+        starts, ends = find_bounds(block)
         for thread, rows in block.groupby(["pid", "tid"]).indices.items():
             if thread in inside:
                 begun, ended = (np.searchsorted(inside[thread], t[rows]) for t in (starts, ends))
@@ -99,7 +98,7 @@ def _chains(parents: Rows, codes: Integers, first: int) -> tuple[Rows, list[tupl
     """
     links = np.concatenate([codes, np.full(len(parents) - first, -1, np.int64)])
     rows = np.arange(len(links), dtype=np.int32)
-    inner = nearest(np.where(links >= 0, rows, np.int32(-1)), parents)
+    inner = find_nearest(np.where(links >= 0, rows, np.int32(-1)), parents)
     outer = pick(inner, parents)
     nodes, trie = _trie(inner[first:], outer, links)
     used, chain = np.unique(nodes, return_inverse=True)
@@ -127,11 +126,11 @@ def _trie(rows: Rows, outer: Rows, codes: Integers) -> tuple[Integers, list[tupl
 def _levels(rows: Rows, outer: Rows) -> list[NDArray[np.intp]]:
     """Return the rows and all around them, so that those around a row are in a later list."""
     depth = np.zeros(len(outer), np.int64)
-    level = distinct(rows[rows >= 0])
+    level = find_distinct(rows[rows >= 0])
     reached = 0
     while len(level):
         depth[level] = reached = reached + 1
-        level = distinct(outer[level])
+        level = find_distinct(outer[level])
         level = level[level >= 0]
     touched = np.flatnonzero(depth)
     touched = touched[order_of(depth[touched])]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.profiling_parsers.cluster.grouping import Groups, numbered
-from npufix.profiling_parsers.cluster.summary import NO_STEP, coded, table_of
+from npufix.profiling_parsers.cluster.grouping import Groups, number_texts
+from npufix.profiling_parsers.cluster.summary import NO_STEP, code_category, table_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,8 +35,8 @@ def operation(name: str) -> str:
 def collectives_table(rows: pd.DataFrame) -> Table:
     """Sum up ``Signals.collectives`` per step, group and operation."""
     names = _operations(rows["name"])
-    kinds, groups = coded(rows["kind"]), coded(rows["group"])
-    texts, codes = coded(rows["step"])
+    kinds, groups = code_category(rows["kind"]), code_category(rows["group"])
+    texts, codes = code_category(rows["step"])
     numbers = [int(text) if _NUMBER.fullmatch(text) else NO_STEP for text in texts]
     steps = np.array(numbers, np.int64)[codes] if numbers else np.empty(0, np.int64)
     found = Groups(steps, kinds[1], names[1], groups[1])
@@ -59,8 +59,8 @@ def collectives_table(rows: pd.DataFrame) -> Table:
 def transports_table(rows: pd.DataFrame) -> Table:
     """Sum up ``Signals.transports`` per group, operation and kind of link."""
     names = _operations(rows["name"])
-    kinds, groups = coded(rows["kind"]), coded(rows["group"])
-    transports = coded(rows["transport"])
+    kinds, groups = code_category(rows["kind"]), code_category(rows["group"])
+    transports = code_category(rows["transport"])
     found = Groups(kinds[1], names[1], groups[1], transports[1])
     sizes = rows["size_bytes"].to_numpy()
     return table_of(
@@ -79,7 +79,7 @@ def transports_table(rows: pd.DataFrame) -> Table:
 
 def links_table(rows: pd.DataFrame) -> Table:
     """Sum up ``Signals.links`` per pair, group and transport, without copies within a device."""
-    transports, groups = coded(rows["transport"]), coded(rows["group"])
+    transports, groups = code_category(rows["transport"]), code_category(rows["group"])
     within = [transports[0].index(_WITHIN)] if _WITHIN in transports[0] else []
     source, destination = rows["source"].to_numpy(), rows["destination"].to_numpy()
     kept = (source != destination) & ~np.isin(transports[1], within) & ~_samples(rows)
@@ -105,7 +105,7 @@ def _samples(rows: pd.DataFrame) -> NDArray[np.bool_]:
 
     Newer versions write these beside the sum of all, older ones each collective by its name.
     """
-    names, codes = coded(rows["name"])
+    names, codes = code_category(rows["name"])
     found = [_SAMPLE.fullmatch(name) for name in names]
     if not any(found):
         return np.zeros(len(rows), np.bool_)
@@ -116,8 +116,8 @@ def _samples(rows: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 def _operations(column: pd.Series[str]) -> Coded:
-    texts, codes = coded(column)
-    names, places = numbered([operation(text) for text in texts])
+    texts, codes = code_category(column)
+    names, places = number_texts([operation(text) for text in texts])
     return names, places[codes] if len(places) else codes
 
 

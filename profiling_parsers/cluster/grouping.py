@@ -61,7 +61,7 @@ class Groups:
         return mean
 
 
-def numbered(texts: Sequence[str]) -> tuple[list[str], NDArray[np.int32]]:
+def number_texts(texts: Sequence[str]) -> tuple[list[str], NDArray[np.int32]]:
     """Return the distinct texts, and the position of each text in them."""
     known: dict[str, int] = {}
     codes = [known.setdefault(text, len(known)) for text in texts]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.profiling_parsers.cluster.grouping import numbered
+from npufix.profiling_parsers.cluster.grouping import number_texts
 from npufix.profiling_parsers.cluster.summary import members_text, table_of
 
 if TYPE_CHECKING:
@@ -63,9 +63,11 @@ def groups_table(groups: dict[str, _Group]) -> Table:
     return table_of(
         "groups",
         {
-            "group": numbered([collective_group(name) for name in groups]),
-            "role": numbered([_role(group.group_name) for group in groups.values()]),
-            "members": numbered([members_text(group.global_ranks) for group in groups.values()]),
+            "group": number_texts([collective_group(name) for name in groups]),
+            "role": number_texts([_role(group.group_name) for group in groups.values()]),
+            "members": number_texts(
+                [members_text(group.global_ranks) for group in groups.values()]
+            ),
         },
     )
 
@@ -83,7 +85,7 @@ def collective_group(name: str) -> str:
     return str(hashes[0] << 32 | hashes[1])
 
 
-def recorded(dump: Path, rank: int | None) -> tuple[int, bool]:
+def find_end_of_recording(dump: Path, rank: int | None) -> tuple[int, bool]:
     """Return when the recording ended, since the epoch; 0 if the dump does not say.
 
     Also return whether that is the time of the machine, of whose time zone nothing is known.

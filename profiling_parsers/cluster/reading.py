@@ -12,10 +12,11 @@ from npufix.profiling_parsers.cluster.communicating import (
     links_table,
     transports_table,
 )
-from npufix.profiling_parsers.cluster.job import host_of, read_groups, recorded
-from npufix.profiling_parsers.cluster.summary import NO_STEP, Summary, coded, table_of
-from npufix.profiling_parsers.discover import output_folder
-from npufix.profiling_parsers.kernels.totals import summed
+from npufix.profiling_parsers.cluster.job import find_end_of_recording, host_of, read_groups
+from npufix.profiling_parsers.cluster.summary import NO_STEP, Summary, code_category, table_of
+from npufix.profiling_parsers.discover import recognise
+from npufix.profiling_parsers.formats import MSPROF, UNREADABLE, explain_unreadable
+from npufix.profiling_parsers.kernels.totals import sum_by_type
 from npufix.profiling_parsers.profile import DumpError, Problem
 from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.reader import read_profile
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from npufix.profiling_parsers.cluster.summary import Table
+    from npufix.profiling_parsers.discover import DumpLocation
     from npufix.profiling_parsers.profile import Environment, Profile
 
 _LONGEST_PROBLEM = 400
@@ -38,20 +40,20 @@ def summarise(dump: Path) -> Summary:
 
     What cannot be read is told in ``Summary.problem``; a fault of this program is raised.
     """
-    environment, problems = None, list[Problem]()
-    if dump.is_dir():
-        try:
-            refuse_special_files(dump)  # of those below, one at a time is left out
-        except DumpError as error:
-            return _told(dump, None, error.message)
-        environment, problems = read_environment(dump)
-        files = read_cheap_files(dump, environment)
-        problems += files.problems
-        if not files.steps.empty:
-            fault = _fault(dump)
-            return _of_files(dump, files, fault or damage(problems), readable=not fault)
+    environment = None
     try:
-        profile = read_profile(dump)
+        if dump.is_dir():
+            refuse_special_files(dump)  # of those below, one at a time is left out
+        found = recognise(dump)
+        if dump.is_dir():
+            environment, problems = read_environment(dump)
+            if found.kind != MSPROF:
+                files = read_cheap_files(dump, environment)
+                if not files.steps.empty:
+                    fault = _fault(found)
+                    problem = fault or damage((*problems, *files.problems))
+                    return _of_files(dump, files, problem, readable=not fault)
+        profile = read_profile(found)
     except DumpError as error:
         return _told(dump, environment, error.message)
     except UnicodeDecodeError as error:  # a name of a file, or a text, in no known encoding
@@ -65,7 +67,7 @@ def of_profile(dump: Path, profile: Profile) -> Summary:
     tables = {
         "steps": steps_table(profile.steps),
         "operators": operators_table(
-            profile.op_statistic if len(profile.op_statistic) else summed(profile.kernels)
+            profile.op_statistic if len(profile.op_statistic) else sum_by_type(profile.kernels)
         ),
         "collectives": collectives_table(signals.collectives),
         "transports": transports_table(signals.transports),
@@ -105,8 +107,8 @@ def operators_table(totals: pd.DataFrame) -> Table:
     return table_of(
         "operators",
         {
-            "type": coded(totals["type"]),
-            "core": coded(totals["core"]),
+            "type": code_category(totals["type"]),
+            "core": code_category(totals["core"]),
             "count": totals["count"].to_numpy(),
             "total_ns": totals["total_ns"].to_numpy(),
         },
@@ -153,7 +155,7 @@ def _summary(  # noqa: PLR0913 - one parameter a part
     readable: bool = True,
     host: str = "",
 ) -> Summary:
-    recorded_ns, local_time = recorded(dump, environment.rank)
+    recorded_ns, local_time = find_end_of_recording(dump, environment.rank)
     return Summary(
         rank=environment.rank,
         world_size=environment.world_size,
@@ -170,9 +172,7 @@ def _summary(  # noqa: PLR0913 - one parameter a part
     )
 
 
-def _fault(dump: Path) -> str:
-    try:
-        output_folder(dump)
-    except DumpError as error:
-        return f"{error.message}: it cannot be diagnosed"
-    return ""
+def _fault(dump: DumpLocation) -> str:
+    if dump.kind != UNREADABLE:
+        return ""
+    return f"{explain_unreadable(dump.path).message}: it cannot be diagnosed"

@@ -126,7 +126,7 @@ def table_of(name: str, columns: Mapping[str, Any]) -> Table:
     return Table(numbers, words)
 
 
-def coded(column: pd.Series[str]) -> tuple[list[str], NDArray[np.int32]]:
+def code_category(column: pd.Series[str]) -> tuple[list[str], NDArray[np.int32]]:
     """Return the texts and the codes of a category column without gaps."""
     codes = column.cat.codes.to_numpy()
     used, compact = np.unique(codes, return_inverse=True)
@@ -160,12 +160,7 @@ def encoded(summary: Summary) -> bytes:
 
 
 def decoded(data: bytes) -> Summary:
-    """Read a summary.
-
-    Raises:
-        SummaryError: it is none of this version, or a damaged one.
-
-    """
+    """Read a summary; raise ``SummaryError`` if it is none of this version, or a damaged one."""
     content = data[_DIGEST_BYTES:]
     if _digest(content) != data[:_DIGEST_BYTES]:
         raise SummaryError("damaged")

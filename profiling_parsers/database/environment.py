@@ -23,14 +23,14 @@ _RANKS = Query(RANKS, {"rank": ("rankId",), "device": ("deviceId",)}, required=(
 _METADATA = {"name": ("name",), "value": ("value",)}
 
 
-def completed(
+def complete_environment(
     environment: Environment, database: Database, devices: NDArray[np.int32]
 ) -> Environment:
     """Add what the JSON files beside the database do not say; ``devices`` has one per kernel."""
     used = devices[devices >= 0]
     device = int(np.bincount(used).argmax()) if len(used) and used.max() < len(used) else -1
     device = int(used[0]) if device < 0 and len(used) else device
-    stated = metadata(database)
+    stated = read_metadata(database)
     distributed = stated.get("distributed_args")
     world = distributed.get("world_size") if isinstance(distributed, dict) else None
     return replace(
@@ -59,7 +59,7 @@ def _rank(database: Database, device: int) -> int | None:
     return int(own[0]) if len(own) and own[0] >= 0 else None
 
 
-def metadata(database: Database) -> Mapping[str, Any]:
+def read_metadata(database: Database) -> Mapping[str, Any]:
     """Return the settings of the run, of which each is JSON or a bare text."""
     return {name: _parsed(value) for name, value in database.values(METADATA, _METADATA, "TEXT")}
 

@@ -1,4 +1,8 @@
-"""The db export of one dump (``ascend_pytorch_profiler*.db``, ``analysis.db``) to a ``Profile``."""
+"""The databases of one dump to a ``Profile``.
+
+The db export is ``ascend_pytorch_profiler*.db`` with analysis.db. ``msprof_*.db``, which ``msprof``
+exports below ``PROF_*``, lacks the tables of PyTorch, so nothing in it leads to a line.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from npufix.profiling_parsers.database.profile import read_database
 from npufix.profiling_parsers.database.steps import SPLIT
 from npufix.profiling_parsers.database.tables import Database
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
-from npufix.profiling_parsers.profile import DumpError, Problem, Profile
+from npufix.profiling_parsers.profile import DumpError, Environment, Problem, Profile
 from npufix.profiling_parsers.profiler_info import read_environment
 
 if TYPE_CHECKING:
@@ -43,6 +47,21 @@ def read_db_export(dump: Path, file: Path) -> Profile:
     if contradicts or profile.steps.empty:
         return _with_computed_steps(profile, problems, dump, exists=beside.exists())
     return replace(profile, steps=_of_device(profile), problems=tuple(problems))
+
+
+def read_msprof_db(dump: Path, file: Path) -> Profile:
+    """Read one database of msprof; raise ``DumpError`` if it has no kernel times."""
+    with closing(Database(file)) as database:
+        profile = read_database(dump, database, None, Environment())
+    problems = list(profile.problems)
+    if profile.host_ops.empty:
+        problems.append(Problem(file.name, *remedies.NO_LINES))
+    return replace(
+        profile,
+        steps=steps_from_kernels(profile.kernels),
+        problems=tuple(problems),
+        format="msprof",
+    )
 
 
 def _contradiction(profile: Profile) -> str:

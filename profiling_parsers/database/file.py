@@ -26,7 +26,7 @@ _ROWID = {"rowid", "oid", "_rowid_"}
 
 
 @dataclass(frozen=True)
-class Table:
+class TableLayout:
     """An ordinary table."""
 
     name: str
@@ -49,7 +49,7 @@ class OpenFile:
     """What a file is read through; close it after use."""
 
     connection: sqlite3.Connection
-    tables: Mapping[str, Table]
+    tables: Mapping[str, TableLayout]
     pages: PagedFile | None
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _tables(connection: sqlite3.Connection) -> dict[str, Table]:
+def _tables(connection: sqlite3.Connection) -> dict[str, TableLayout]:
     """Return the ordinary tables: no view, none virtual."""
     stored = connection.execute(
         "SELECT name, rootpage, CAST(sql AS TEXT) FROM sqlite_master"
@@ -106,7 +106,7 @@ def _tables(connection: sqlite3.Connection) -> dict[str, Table]:
     }
 
 
-def _table(name: str, root: int, sql: str, connection: sqlite3.Connection) -> Table:
+def _table(name: str, root: int, sql: str, connection: sqlite3.Connection) -> TableLayout:
     described: list[tuple[Any, ...]] = connection.execute(
         f"PRAGMA table_xinfo({quoted(name)})"
     ).fetchall()
@@ -117,7 +117,7 @@ def _table(name: str, root: int, sql: str, connection: sqlite3.Connection) -> Ta
     keys = [(column, kind) for _, column, kind, _, _, key, _ in described if key]
     is_rowid = len(keys) == 1 and str(keys[0][1]).upper() == "INTEGER"
     generated = any(hidden for *_, hidden in described)
-    return Table(
+    return TableLayout(
         name=name,
         root=root,
         columns=columns,

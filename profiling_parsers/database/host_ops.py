@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from npufix.profiling_parsers.attribution.python_calls import MODULE
 from npufix.profiling_parsers.database.query import LATEST_NS, Query
 from npufix.profiling_parsers.database.texts import Lookup, in_start_order
 from npufix.profiling_parsers.tables.columns import NONE, one_line, pick
+from npufix.profiling_parsers.trace.rows import MODULE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -111,7 +111,9 @@ def read_python_calls(database: Database, texts: Texts, *, functions: bool) -> p
     return pd.DataFrame({"name": names, **_places(rows)}, copy=False)
 
 
-def launching_operators(database: Database, operators: HostOperators, connection: Integers) -> Rows:
+def find_launching_operators(
+    database: Database, operators: HostOperators, connection: Integers
+) -> Rows:
     """Return the row of the operator that each kernel is connected to, -1 if unknown.
 
     A connection leads from several operators only between forward and backward; the innermost,

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 
 from npufix.profiling_parsers.database.query import LATEST_NS, Query
-from npufix.profiling_parsers.database.texts import in_start_order, positions
-from npufix.profiling_parsers.kernels.cells import type_of_cell, without_quotes
-from npufix.profiling_parsers.kernels.totals import summed
+from npufix.profiling_parsers.database.texts import find_positions, in_start_order
+from npufix.profiling_parsers.kernels.cells import clean_shapes, clean_type
+from npufix.profiling_parsers.kernels.totals import sum_by_type
 from npufix.profiling_parsers.kernels.types import fill_types
 from npufix.profiling_parsers.tables.columns import NONE, category, pick
-from npufix.profiling_parsers.tables.kernel_times import plausible
+from npufix.profiling_parsers.tables.kernel_times import find_plausible
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -109,23 +109,23 @@ def read_totals(database: Database, texts: Texts) -> pd.DataFrame:
     """Return ``Profile.op_statistic`` of the compute kernels, which is all that is read of them."""
     tasks = database.columns(_TIMES_ONLY)
     compute = database.columns(_TYPES)
-    rows = positions(compute["task"], tasks["task"])
+    rows = find_positions(compute["task"], tasks["task"])
     start, end = pick(tasks["start_ns"], rows), pick(tasks["end_ns"], rows)
     usable = _usable(start, end)
     columns: dict[str, Any] = {
         "name": texts.category(compute["name"][usable]),
-        "type": texts.category(compute["type"][usable], type_of_cell),
+        "type": texts.category(compute["type"][usable], clean_type),
         "core": texts.category(compute["core"][usable], _core),
         "duration_ns": (end - start)[usable],
         "communication": False,
     }
-    return summed(fill_types(pd.DataFrame(columns)))
+    return sum_by_type(fill_types(pd.DataFrame(columns)))
 
 
 def _usable(start: Integers, end: Integers) -> NDArray[np.bool_]:
     """Return which kernels have a time, and one of this run."""
     timed = (start > 0) & (end >= start) & (end < LATEST_NS)
-    return timed & plausible(np.where(timed, start, NONE), end - start)
+    return timed & find_plausible(np.where(timed, start, NONE), end - start)
 
 
 def _timed(database: Database) -> tuple[Columns, int]:
@@ -135,13 +135,13 @@ def _timed(database: Database) -> tuple[Columns, int]:
     """
     tasks = database.columns(_TASKS)
     compute = database.columns(_KERNELS)
-    rows = positions(compute["task"], tasks["task"])
+    rows = find_positions(compute["task"], tasks["task"])
     compute |= {key: pick(tasks[key], rows) for key in _TIMES}
     collectives = database.columns(_COLLECTIVES)
     if not (number := len(collectives["start_ns"])):
         return compute, 0
     # The device of a collective is that of its tasks, or of all kernels if they have but one.
-    rows = positions(collectives["connection"], tasks["connection"])
+    rows = find_positions(collectives["connection"], tasks["connection"])
     devices = pd.unique(compute["device"])
     only = devices[0] if len(devices) == 1 else NONE
     collectives["device"] = pick(tasks["device"], rows, missing=only)
@@ -162,15 +162,15 @@ def _named(kernels: Columns, texts: Texts, collective_core: str) -> pd.DataFrame
     communication = kernels.pop("communication")
     columns: dict[str, Any] = {
         "name": texts.category(kernels.pop("name")),
-        "type": texts.category(kernels.pop("type"), type_of_cell),
+        "type": texts.category(kernels.pop("type"), clean_type),
         "core": _cores(texts.category(kernels.pop("core"), _core), communication, collective_core),
         "start_ns": start,
         "duration_ns": end,
         "wait_ns": _waits(device, start, end),
-        **{key: texts.category(kernels.pop(key), without_quotes) for key in _SHAPES},
+        **{key: texts.category(kernels.pop(key), clean_shapes) for key in _SHAPES},
         "communication": communication,
         "device": device,
-        "state": texts.category(kernels.pop("state"), without_quotes),
+        "state": texts.category(kernels.pop("state"), clean_shapes),
     }
     end -= start
     return fill_types(pd.DataFrame(columns, copy=False))
@@ -191,7 +191,7 @@ def _waits(device: Integers, start: Integers, end: Integers) -> Integers:
 
 
 def _core(text: str) -> str:
-    bare = without_quotes(text)
+    bare = clean_shapes(text)
     return _CORES.get(bare, bare)
 
 

@@ -11,16 +11,16 @@ from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.attribution.operators import attribute_launches
 from npufix.profiling_parsers.database.call_chains import read_call_chains
 from npufix.profiling_parsers.database.cann_api import read_cann_api
-from npufix.profiling_parsers.database.environment import completed
+from npufix.profiling_parsers.database.environment import complete_environment
 from npufix.profiling_parsers.database.host_ops import (
-    launching_operators,
+    find_launching_operators,
     read_host_operators,
     read_python_calls,
 )
 from npufix.profiling_parsers.database.kernels import COMMUNICATION, COMPUTE, TASK, read_kernels
 from npufix.profiling_parsers.database.pmu import read_bounds
 from npufix.profiling_parsers.database.signals import read_signals
-from npufix.profiling_parsers.database.steps import kernel_steps, read_split
+from npufix.profiling_parsers.database.steps import find_kernel_steps, read_split
 from npufix.profiling_parsers.kernels.steps import no_steps
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
 from npufix.profiling_parsers.profile import DumpError, Problem, Profile
@@ -54,7 +54,7 @@ def read_database(
     found, malformed = _attribute(database, texts, kernels)
     return Profile(
         root=dump,
-        environment=completed(environment, database, kernels.frame["device"].to_numpy()),
+        environment=complete_environment(environment, database, kernels.frame["device"].to_numpy()),
         kernels=_columns(database, texts, kernels, found, calls.launch_ns),
         host_ops=found.host_ops,
         steps=no_steps() if analysis is None else read_split(analysis),
@@ -84,7 +84,7 @@ def _attribute(
     """Lead the kernels to operators; also return how many operators were left out."""
     chains = read_call_chains(database, texts)
     operators = read_host_operators(database, texts, chains)
-    launching = launching_operators(database, operators, kernels.connection)
+    launching = find_launching_operators(database, operators, kernels.connection)
     functions = read_python_calls(database, texts, functions=not chains.stacks)
     found = attribute_launches(operators.frame, chains.stacks, launching, functions)
     return found, operators.malformed
@@ -104,15 +104,12 @@ def _columns(
     asked_ns = np.where(found.launch_ns >= 0, found.launch_ns, launch_ns)
     return pd.DataFrame(
         {
-            "step": kernel_steps(database, frame, asked_ns),
+            "step": find_kernel_steps(database, frame, asked_ns),
             **{str(name): column for name, column in frame.items()},
             "bound": bound,
             "bound_ratio": ratio,
             "launch_ns": np.where(launch_ns >= 0, launch_ns, found.launch_ns),
-            "host_op": found.host_op,
-            "stack": found.stack,
-            "module": found.module,
-            "basis": found.basis,
+            **found.columns(),
         },
         copy=False,
     )

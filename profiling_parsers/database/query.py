@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from npufix.profiling_parsers.database.file import Table
+    from npufix.profiling_parsers.database.file import TableLayout
     from npufix.profiling_parsers.database.records import Rows
     from npufix.profiling_parsers.database.texts import Lookup
 
@@ -62,7 +62,7 @@ class Query:
             narrow[narrow != column] = NONE
         return narrow
 
-    def cells(self, rows: Rows, table: Table, found: Mapping[str, str]) -> Columns:
+    def cells(self, rows: Rows, table: TableLayout, found: Mapping[str, str]) -> Columns:
         """Return the columns that were ``found``, of those rows that ``only`` lets through."""
         cells: Columns = {}
         for key, allowed in self.only.items():
@@ -76,7 +76,9 @@ class Query:
             for key in found
         }
 
-    def _column(self, key: str, rows: Rows, table: Table, found: Mapping[str, str]) -> NDArray[Any]:
+    def _column(
+        self, key: str, rows: Rows, table: TableLayout, found: Mapping[str, str]
+    ) -> NDArray[Any]:
         name = found[key].lower()
         if name == table.key:
             return rows.keys

@@ -44,7 +44,7 @@ _NUMBER = re.compile("-?[0-9]{1,18}")
 _ROUNDING_US = 2  # the profiler takes the ends of a step as float64 microseconds
 
 
-def kernel_steps(
+def find_kernel_steps(
     database: Database, kernels: pd.DataFrame, launched_ns: Integers
 ) -> pd.arrays.IntegerArray:
     """Return the step of each kernel, <NA> outside of all.

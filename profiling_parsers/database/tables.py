@@ -7,8 +7,8 @@ knows what a damaged file still holds, and says where a table breaks off.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,19 +21,18 @@ from npufix.profiling_parsers.profile import DumpError, Problem
 from npufix.profiling_parsers.tables.columns import NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sized
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from npufix.profiling_parsers.database.file import Table
+    from npufix.profiling_parsers.database.file import TableLayout
     from npufix.profiling_parsers.database.pages import Choice
     from npufix.profiling_parsers.database.query import Columns, Query, Spellings
     from npufix.profiling_parsers.database.records import Rows
 
 _CHUNK_ROWS = 1 << 13
 """Also the most rows that are lost where a table breaks off."""
-_Chunk = TypeVar("_Chunk", bound="Sized")
 _UNFINISHED = ("-wal", "-journal")
 
 
@@ -107,7 +106,7 @@ class Database:
         if len(found) < len(columns):
             return []
         cells = [f"CAST({quoted(name)} AS {as_type})" for name in found.values()]
-        return list(chain.from_iterable(self._chunks(table, cells, list)))
+        return list(chain.from_iterable(self._chunks(table, cells)))
 
     def texts(self, table: str = "STRING_IDS", column: str = "value") -> Texts:
         """Read the texts that integers of other tables stand for; none if they are not there."""
@@ -119,7 +118,7 @@ class Database:
             return Texts({})
         number, text = (quoted(name) for name in found.values())
         cells = [f"ifnull(CAST({number} AS INTEGER), {NONE})", f"CAST({text} AS TEXT)"]
-        known = dict(chain.from_iterable(self._chunks(table, cells, list)))
+        known = dict(chain.from_iterable(self._chunks(table, cells)))
         if not known and table == "STRING_IDS":
             self.damaged("holds no texts (STRING_IDS is empty), so nothing in it has a name")
         return Texts(known)
@@ -140,7 +139,7 @@ class Database:
         return {key: name for key, name in found.items() if name is not None}
 
     def _blocks(
-        self, table: Table, query: Query, found: Mapping[str, str]
+        self, table: TableLayout, query: Query, found: Mapping[str, str]
     ) -> Iterator[tuple[Columns, float]]:
         """Read from the pages as far as they are as usual, and then on through SQLite."""
         last, count = None, 0
@@ -161,7 +160,12 @@ class Database:
             yield {key: column[mask] for key, column in block.items()}, 1
 
     def _rows_of_sqlite(
-        self, table: Table, query: Query, found: Mapping[str, str], last: int | None, count: int
+        self,
+        table: TableLayout,
+        query: Query,
+        found: Mapping[str, str],
+        last: int | None,
+        count: int,
     ) -> Iterator[Columns]:
         """Read the rows behind the one with the number ``last``, the ``count``-th."""
         real = {key: query.dtype(key) is np.float64 for key in found}
@@ -172,7 +176,7 @@ class Database:
             for key, name in found.items()
         ]
         behind = "" if last is None else f"NOT INDEXED WHERE rowid > {last} ORDER BY rowid"
-        for chunk in self._chunks(table.name, cells, list, behind, count):
+        for chunk in self._chunks(table.name, cells, behind, count):
             columns = zip(*chunk, strict=True)
             yield {
                 key: np.array(column, np.float64 if real[key] else np.int64)
@@ -183,17 +187,16 @@ class Database:
         self,
         table: str,
         cells: list[str],
-        convert: Callable[[Iterator[tuple[Any, ...]]], _Chunk],
         where: str = "",
         count: int = 0,
-    ) -> Iterator[_Chunk]:
+    ) -> Iterator[list[tuple[Any, ...]]]:
         """Read rows up to where the file breaks off, behind ``count`` that were read before."""
         try:
             cursor = self._file.connection.execute(
                 f"SELECT {', '.join(cells)} FROM {quoted(table)} {where}"  # noqa: S608
             )
-            while size := len(chunk := convert(islice(cursor, _CHUNK_ROWS))):
-                count += size
+            while chunk := cursor.fetchmany(_CHUNK_ROWS):
+                count += len(chunk)
                 if count > self._most_rows:
                     self.damaged(f"{table} states more rows than the file can hold")
                     return
@@ -202,7 +205,7 @@ class Database:
             self.damaged(f"{table} breaks off after {count} rows ({one_line(error)})")
 
 
-def _choice(table: Table, query: Query, found: Mapping[str, str]) -> Choice | None:
+def _choice(table: TableLayout, query: Query, found: Mapping[str, str]) -> Choice | None:
     """Return what chooses pages from their first rows."""
     if (sample := query.sample) is None or len(found) < len(query.columns):
         return None

@@ -88,7 +88,7 @@ class Lookup:
         return np.asarray(found, np.int32)
 
 
-def positions(keys: Integers, among: Integers) -> Rows:
+def find_positions(keys: Integers, among: Integers) -> Rows:
     """Return where each key first stands in ``among``, -1 if nowhere; ``NONE`` matches nothing."""
     return Lookup(among)(keys)
 

@@ -18,19 +18,19 @@ def step_ids(texts: pd.Categorical[str]) -> pd.arrays.IntegerArray:
     return pd.arrays.IntegerArray(np.where(missing, 0, values).astype(np.int64), missing)
 
 
-def recorded(text: str) -> str:
+def clean_text(text: str) -> str:
     """Return a text, ``""`` where nothing was collected."""
     bare = text.strip()
     return "" if bare == "N/A" else bare
 
 
-def type_of_cell(text: str) -> str:
+def clean_type(text: str) -> str:
     """Return a Type; old exports write 0 for that of a memory set."""
-    bare = recorded(text)
+    bare = clean_text(text)
     return "" if bare == "0" else bare
 
 
-def without_quotes(text: str) -> str:
+def clean_shapes(text: str) -> str:
     """Return a shape list without the quotes that are part of the cell; N/A is none."""
     bare = text.strip().strip('"')
     return "" if bare == "N/A" else bare

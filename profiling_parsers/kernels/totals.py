@@ -24,7 +24,7 @@ def no_op_statistic() -> pd.DataFrame:
     )
 
 
-def summed(kernels: pd.DataFrame) -> pd.DataFrame:
+def sum_by_type(kernels: pd.DataFrame) -> pd.DataFrame:
     """Return the totals of the compute kernels, where the dump states none."""
     computing = kernels[~kernels["communication"].to_numpy()]
     grouped = computing.groupby(["type", "core"], observed=True)["duration_ns"]
@@ -35,7 +35,7 @@ def summed(kernels: pd.DataFrame) -> pd.DataFrame:
     return totals
 
 
-def disagreements(kernels: pd.DataFrame, op_statistic: pd.DataFrame) -> pd.DataFrame:
+def find_disagreements(kernels: pd.DataFrame, op_statistic: pd.DataFrame) -> pd.DataFrame:
     """Return ``count`` and ``total_ns`` of both sides for each compute Type where they differ.
 
     Collectives are left out: only some versions of the exporter count them.

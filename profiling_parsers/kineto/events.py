@@ -19,7 +19,15 @@ from npufix.profiling_parsers.kineto.file import TraceFile
 from npufix.profiling_parsers.tables.columns import one_line
 from npufix.profiling_parsers.tables.kernel_times import LONGEST_NS
 from npufix.profiling_parsers.trace.json_stream import Event, EventStream
-from npufix.profiling_parsers.trace.rows import Codes, Keys, Table, moments, spans, text_of, texts
+from npufix.profiling_parsers.trace.rows import (
+    Codes,
+    EventTable,
+    Keys,
+    parse_durations,
+    parse_moments,
+    parse_texts,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,7 +125,9 @@ class _Collector:
         self.stacks, self.modules = Codes({"": 0}), Codes({"": 0})
         self.keys = Keys()
         self.malformed = 0
-        self.tables = {name: Table(*columns, small=_SMALL) for name, columns in _TABLES.items()}
+        self.tables = {
+            name: EventTable(*columns, small=_SMALL) for name, columns in _TABLES.items()
+        }
         self._kinds: dict[str, Callable[[list[Event]], None]] = {
             "Operator": self._early_operators,
             "cpu_op": self._operators,
@@ -134,7 +144,7 @@ class _Collector:
         """Take the rows of one chunk."""
         kinds: dict[str, list[Event]] = {kind: [] for kind in self._kinds}
         ignored: list[Event] = []
-        for kind, event in zip(texts([event.cat for event in events]), events, strict=True):
+        for kind, event in zip(parse_texts([event.cat for event in events]), events, strict=True):
             kinds.get(kind, ignored).append(event)
         for kind, take in self._kinds.items():
             if kinds[kind]:
@@ -158,8 +168,8 @@ class _Collector:
             self.keys.of([one.sequence for one in arguments]),
             self.dims.of([bytes(one.dims or one.first_dims) for one in arguments]),
             self.types.of([bytes(one.types) for one in arguments]),
-            self.stacks.of(texts([one.stack for one in arguments])),
-            self.modules.of(texts([one.module for one in arguments])),
+            self.stacks.of(parse_texts([one.stack for one in arguments])),
+            self.modules.of(parse_texts([one.module for one in arguments])),
             self.keys.of([one.external for one in arguments]),
             *self._places(events),
         )
@@ -224,12 +234,14 @@ class _Collector:
 
     def _add(self, kind: str, events: list[Event], *columns: Integers) -> None:
         """Add rows of events that last: name, duration, ``columns``, start."""
-        names = self.names[kind].of(texts([event.name for event in events]))
-        self._append(kind, events, names, spans([event.dur for event in events]), *columns)
+        names = self.names[kind].of(parse_texts([event.name for event in events]))
+        self._append(
+            kind, events, names, parse_durations([event.dur for event in events]), *columns
+        )
 
     def _append(self, kind: str, events: list[Event], *columns: Integers) -> None:
         """Add rows that end with the start of the events; without one they are malformed."""
-        starts, valid = moments([event.ts for event in events])
+        starts, valid = parse_moments([event.ts for event in events])
         self.malformed += int(np.count_nonzero(~valid))
         rows = (*columns, starts)
         self.tables[kind].add(*(rows if valid.all() else (column[valid] for column in rows)))

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from npufix.profiling_parsers.attribution.time_index import threads
 from npufix.profiling_parsers.kineto.events import CORES
 from npufix.profiling_parsers.kineto.names import short_name, tensor_shapes
-from npufix.profiling_parsers.kineto.timeline import Timeline
-from npufix.profiling_parsers.tables.columns import category, rows_with
+from npufix.profiling_parsers.kineto.timeline import ThreadTimeline
+from npufix.profiling_parsers.tables.columns import category, find_rows_with
+from npufix.profiling_parsers.tables.time_index import number_threads
 from npufix.profiling_parsers.trace.rows import Codes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from npufix.profiling_parsers.kineto.events import KinetoTrace
-    from npufix.profiling_parsers.kineto.launches import Launches
+    from npufix.profiling_parsers.kineto.launches import KinetoLaunches
 
     Integers = NDArray[np.int64]
 
@@ -28,11 +28,13 @@ _COLLECTIVE_OPERATOR = re.compile(r"c10d::|_c10d_functional::|\w*ccl:|gloo:")
 _GPU, _MTIA, _CPU = (CORES.index(core) for core in ("GPU", "MTIA", "CPU"))
 
 
-def device_kernels(trace: KinetoTrace, launches: Launches) -> pd.DataFrame:
+def device_kernels(trace: KinetoTrace, launches: KinetoLaunches) -> pd.DataFrame:
     """Return one row per device task, in the order of ``trace.device``, which is by start."""
     device, operators = trace.device, trace.operators
     names = device["name"].cat
-    is_collective = rows_with(device["name"], lambda name: bool(_COLLECTIVE_KERNEL.search(name)))
+    is_collective = find_rows_with(
+        device["name"], lambda name: bool(_COLLECTIVE_KERNEL.search(name))
+    )
     communication = is_collective & device["core"].isin((_GPU, _MTIA)).to_numpy()
     types = Codes[str]()
     of_kernel = np.array([types[short_name(name)] for name in names.categories], np.int64)
@@ -44,47 +46,40 @@ def device_kernels(trace: KinetoTrace, launches: Launches) -> pd.DataFrame:
     noted = communication & (launches.collective >= 0)
     notes = trace.annotations["name"].cat.codes.to_numpy()[launches.collective[noted]]
     found[noted] = of_note[notes]
-    return _kernels(
-        name=device["name"].array,
-        type=category(found, list(types)),
-        core=category(device["core"].to_numpy(), list(CORES)),
-        start_ns=device["start_ns"].to_numpy(),
-        duration_ns=device["duration_ns"].to_numpy(),
-        wait_ns=_waits(device),
-        communication=communication,
-        device=device["device"].to_numpy().astype(np.int32),
-        launch_ns=launches.launch_ns,
+    columns = {
+        "name": device["name"].array,
+        "type": category(found, list(types)),
+        "core": category(device["core"].to_numpy(), list(CORES)),
+        "start_ns": device["start_ns"].to_numpy(),
+        "duration_ns": device["duration_ns"].to_numpy(),
+        "wait_ns": _waits(device),
+        "communication": communication,
+        "device": device["device"].to_numpy().astype(np.int32),
+        "launch_ns": launches.launch_ns,
         **_shapes(trace, np.where(launches.named >= 0, launches.named, launches.operator)),
-    )
+    }
+    return pd.DataFrame(columns, copy=False)
 
 
 def operator_kernels(trace: KinetoTrace) -> pd.DataFrame:
     """Return one row per operator of ``trace.operators``, its duration that without those in it."""
     operators = trace.operators
-    (thread,) = threads(operators)
+    (thread,) = number_threads(operators)
     starts, durations = operators["start_ns"].to_numpy(), operators["duration_ns"].to_numpy()
+    is_collective = find_rows_with(operators["name"], lambda n: bool(_COLLECTIVE_OPERATOR.match(n)))
     count = len(operators)
-    return _kernels(
-        name=operators["name"].array,
-        type=operators["name"].array,
-        core=category(np.full(count, _CPU), list(CORES)),
-        start_ns=starts,
-        duration_ns=Timeline(thread, starts, durations).innermost_ns(count),
-        wait_ns=np.zeros(count, np.int64),
-        communication=rows_with(operators["name"], lambda n: bool(_COLLECTIVE_OPERATOR.match(n))),
-        device=np.full(count, -1, np.int32),
-        launch_ns=np.full(count, -1, np.int64),
+    columns = {
+        "name": operators["name"].array,
+        "type": operators["name"].array,
+        "core": category(np.full(count, _CPU), list(CORES)),
+        "start_ns": starts,
+        "duration_ns": ThreadTimeline(thread, starts, durations).innermost_ns(count),
+        "wait_ns": np.zeros(count, np.int64),
+        "communication": is_collective,
+        "device": np.full(count, -1, np.int32),
         **_shapes(trace, np.arange(count)),
-    )
-
-
-def _kernels(**columns: object) -> pd.DataFrame:
-    """Return the table with the columns that Kineto never says."""
-    frame = pd.DataFrame(columns, copy=False)
-    nothing = category(np.zeros(len(frame), np.int8), [""])
-    return frame.assign(
-        output_shapes=nothing, state=nothing, bound=nothing, bound_ratio=np.float32("nan")
-    )
+    }
+    return pd.DataFrame(columns, copy=False)
 
 
 def _waits(device: pd.DataFrame) -> Integers:

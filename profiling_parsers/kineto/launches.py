@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from npufix.profiling_parsers.attribution.time_index import threads
-from npufix.profiling_parsers.kineto.timeline import Timeline
-from npufix.profiling_parsers.tables.columns import pick, rows_with
+from npufix.profiling_parsers.kineto.timeline import ThreadTimeline
+from npufix.profiling_parsers.tables.columns import find_rows_with, pick
+from npufix.profiling_parsers.tables.time_index import number_threads
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +31,7 @@ _COLLECTIVE = r"^\w*ccl:"
 
 
 @dataclass(frozen=True)
-class Launches:
+class KinetoLaunches:
     """Per device task; -1 where unknown.
 
     ``operator`` is the innermost row of ``operators`` that was running, ``named`` the innermost
@@ -45,10 +45,10 @@ class Launches:
     launch_ns: Integers
 
 
-def find_launches(trace: KinetoTrace) -> Launches:
+def find_launches(trace: KinetoTrace) -> KinetoLaunches:
     """Find what launched each row of ``trace.device``."""
     operators, annotations = trace.operators, trace.annotations
-    of_call, of_operator, of_annotation = threads(trace.runtime, operators, annotations)
+    of_call, of_operator, of_annotation = number_threads(trace.runtime, operators, annotations)
     calls = _calls(trace.device["correlation"], trace.runtime["correlation"])
     launched = pick(trace.runtime["start_ns"].to_numpy(), calls)
     thread = pick(of_call, calls)
@@ -63,7 +63,7 @@ def find_launches(trace: KinetoTrace) -> Launches:
     named = _innermost(operators, of_operator, known, thread, moment)
     own = (operator >= 0) & pick(known.astype(np.int64), operator, missing=0).astype(np.bool_)
     is_collective = annotations["name"].astype(str).str.contains(_COLLECTIVE).to_numpy(np.bool_)
-    return Launches(
+    return KinetoLaunches(
         operator=operator,
         named=np.where(own, operator, named),
         collective=_innermost(annotations, of_annotation, is_collective, thread, launched),
@@ -73,16 +73,22 @@ def find_launches(trace: KinetoTrace) -> Launches:
 
 def is_known_by_name(operators: pd.DataFrame) -> Booleans:
     """Tell operators of a library from nodes of autograd and from what a compiler generated."""
-    return rows_with(operators["name"], lambda name: "::" in name and not name.startswith(_ENGINES))
+    return find_rows_with(
+        operators["name"], lambda name: "::" in name and not name.startswith(_ENGINES)
+    )
 
 
 def _innermost(
-    intervals: pd.DataFrame, threads: Integers, wanted: Booleans, at: Integers, moments: Integers
+    intervals: pd.DataFrame,
+    number_threads: Integers,
+    wanted: Booleans,
+    at: Integers,
+    moments: Integers,
 ) -> Integers:
     """Return the innermost of the wanted intervals on thread ``at`` at each moment."""
     rows = np.flatnonzero(wanted)
-    timeline = Timeline(
-        threads[rows],
+    timeline = ThreadTimeline(
+        number_threads[rows],
         intervals["start_ns"].to_numpy()[rows],
         intervals["duration_ns"].to_numpy()[rows],
     )

@@ -14,7 +14,6 @@ from npufix.profiling_parsers.attribution.call_stack import intern_stacks
 from npufix.profiling_parsers.attribution.operators import attribute_launches
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
 from npufix.profiling_parsers.kineto.events import KinetoTrace, read_events
-from npufix.profiling_parsers.kineto.file import is_kineto
 from npufix.profiling_parsers.kineto.header import (
     base_ns,
     has_devices,
@@ -24,7 +23,7 @@ from npufix.profiling_parsers.kineto.header import (
 from npufix.profiling_parsers.kineto.kernels import device_kernels, operator_kernels
 from npufix.profiling_parsers.kineto.launches import find_launches
 from npufix.profiling_parsers.kineto.names import operator_dims, operator_types
-from npufix.profiling_parsers.kineto.steps import split_steps, step_annotations, steps_of
+from npufix.profiling_parsers.kineto.steps import find_steps, split_steps, step_annotations
 from npufix.profiling_parsers.profile import DumpError, Environment, Problem, Profile
 
 if TYPE_CHECKING:
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Rows = NDArray[np.int32]
 
-__all__ = ["is_kineto", "read_kineto"]
-
 _PROFILE = (
     "profile again with `torch.profiler.profile(activities=[ProfilerActivity.CPU, "
     "ProfilerActivity.CUDA], record_shapes=True, with_stack=True)` and `export_chrome_trace`"
@@ -51,7 +48,10 @@ _WITH_TIMES = ("operators", "annotations", "calls", "runtime", "device", "flow_s
 
 
 def read_kineto(path: Path) -> Profile:
-    """Read a ``.json`` or ``.json.gz`` of torch.profiler; raise ``DumpError`` without kernels."""
+    """Read a ``.json`` or ``.json.gz`` of torch.profiler.
+
+    Raise ``DumpError`` if it has no kernels.
+    """
     try:
         trace = read_events(path)
     except OSError as error:
@@ -62,15 +62,13 @@ def read_kineto(path: Path) -> Profile:
     steps = step_annotations(trace.annotations)
     kernels, launching = _kernels(trace)
     launched = kernels["launch_ns"] if len(trace.device) else kernels["start_ns"]
-    kernels["step"] = steps_of(steps, kernels["start_ns"].to_numpy(), launched.to_numpy())
+    kernels["step"] = find_steps(steps, kernels["start_ns"].to_numpy(), launched.to_numpy())
     found = _attribution(trace, launching)
     environment = _environment(read_environment(header, _busiest(kernels)), trace)
     return Profile(
         root=path,
         environment=environment,
-        kernels=kernels.assign(
-            host_op=found.host_op, stack=found.stack, module=found.module, basis=found.basis
-        ),
+        kernels=kernels.assign(**found.columns()),
         host_ops=found.host_ops,
         steps=split_steps(_with_whole_operators(kernels, trace), steps),
         op_statistic=no_op_statistic(),

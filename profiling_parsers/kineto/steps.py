@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
-from npufix.profiling_parsers.kineto.timeline import Timeline
+from npufix.profiling_parsers.kineto.timeline import ThreadTimeline
 from npufix.profiling_parsers.tables.columns import pick
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def step_annotations(annotations: pd.DataFrame) -> pd.DataFrame:
     return annotations.assign(step=step)[step >= 0].reset_index(drop=True)
 
 
-def steps_of(steps: pd.DataFrame, starts: Integers, launched: Integers) -> pd.arrays.IntegerArray:
+def find_steps(steps: pd.DataFrame, starts: Integers, launched: Integers) -> pd.arrays.IntegerArray:
     """Return the step of each kernel, <NA> if it lies in none.
 
     A kernel belongs to the step in which the host launched it; where the launch is not known,
@@ -48,7 +48,7 @@ def _never(starts: Integers) -> Integers:
 
 
 def _step_at(steps: pd.DataFrame, moments: Integers) -> Integers:
-    timeline = Timeline(
+    timeline = ThreadTimeline(
         np.zeros(len(steps), np.int64),
         steps["start_ns"].to_numpy(),
         steps["duration_ns"].to_numpy(),

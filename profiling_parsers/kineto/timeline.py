@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.profiling_parsers.tables.columns import distinct
+from npufix.profiling_parsers.tables.columns import find_distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
-class Timeline:
+class ThreadTimeline:
     """The innermost interval of each thread at each moment; unknown rows are -1.
 
     ``threads``, ``starts``, ``durations``: int64, one value per interval. An interval of no
@@ -28,9 +28,9 @@ class Timeline:
     def __init__(self, threads: Integers, starts: Integers, durations: Integers) -> None:
         order = np.lexsort((-durations, starts))
         ends = starts + durations.clip(min=1)
-        self._moments = distinct(np.concatenate([starts, ends]))
+        self._moments = find_distinct(np.concatenate([starts, ends]))
         places = np.concatenate([self._place(threads, starts), self._place(threads, ends)])
-        self._places = distinct(places)
+        self._places = find_distinct(places)
         segments = np.searchsorted(self._places, places)
         firsts, lasts = segments[: len(starts)][order], segments[len(starts) :][order]
         top = _topmost(firsts, lasts, len(self._places))

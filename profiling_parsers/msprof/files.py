@@ -12,12 +12,18 @@ if TYPE_CHECKING:
 
 OUTPUT = "mindstudio_profiler_output"
 
+_KERNELS = ("op_summary*.csv", "task_time*.csv", "msprof_*.db")
 _TIMESTAMP = re.compile(r"_(\d{14,20})(?=\.|_|$)")
 _SLICE = re.compile(r"_slice_(\d+)")
 _DEVICE_FOLDER = re.compile(r"device_(\d{1,9})")
 
 
-def output_of(path: Path) -> Path:
+def is_exported(folder: Path) -> bool:
+    """Tell whether a folder, or that of the exported files in it, holds kernels of msprof."""
+    return any(any(place.glob(name)) for place in (folder, folder / OUTPUT) for name in _KERNELS)
+
+
+def find_output(path: Path) -> Path:
     """Return the folder with the exported files."""
     return path / OUTPUT if (path / OUTPUT).is_dir() else path
 
@@ -38,7 +44,7 @@ def find_exported(output: Path, stem: str, suffix: str) -> list[Path]:
     return sorted(sliced, key=_slice_number) if newest in sliced else sorted(whole)
 
 
-def slice_problems(files: list[Path], remedy: str) -> list[Problem]:
+def find_missing_slices(files: list[Path], remedy: str) -> list[Problem]:
     """Return a problem if a slice is missing between the others."""
     numbers = [_slice_number(file) for file in files if _SLICE.search(file.name)]
     missing = sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers))
@@ -48,7 +54,7 @@ def slice_problems(files: list[Path], remedy: str) -> list[Problem]:
     return [Problem(files[0].name, what, remedy, damaged=True)]
 
 
-def device_of(path: Path) -> int:
+def find_device(path: Path) -> int:
     """Return the device whose raw data lies beside the export, -1 if there is not exactly one."""
     root = path.parent if path.name == OUTPUT else path
     found = [_DEVICE_FOLDER.fullmatch(folder.name) for folder in root.glob("device_*/")]

@@ -9,28 +9,30 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from npufix.profiling_parsers.attribution.launches import attribute, find_links
+from npufix.profiling_parsers import remedies
+from npufix.profiling_parsers.attribution.launches import link_kernels
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
 from npufix.profiling_parsers.msprof.files import (
-    device_of,
+    find_device,
     find_exported,
-    output_of,
-    slice_problems,
+    find_missing_slices,
+    find_output,
 )
-from npufix.profiling_parsers.msprof.steps import iterations_of
-from npufix.profiling_parsers.msprof.task_time import read_task_time
+from npufix.profiling_parsers.msprof.task_tables import find_iterations, read_task_time
 from npufix.profiling_parsers.profile import DumpError, Problem, Profile
 from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.signals import Signals
-from npufix.profiling_parsers.text.api_statistic import read_api_statistic
-from npufix.profiling_parsers.text.data_preprocess import read_data_preprocess
-from npufix.profiling_parsers.text.kernel_checks import total_problems
+from npufix.profiling_parsers.text.kernel_checks import check_totals
 from npufix.profiling_parsers.text.kernel_details import Kernels, join_kernels, read_kernel_table
-from npufix.profiling_parsers.text.l2_cache import read_l2_cache
-from npufix.profiling_parsers.text.memory_files import read_memory_record, read_operator_memory
 from npufix.profiling_parsers.text.op_statistic import read_op_statistic
-from npufix.profiling_parsers.trace.alone import attributed, read_trace_alone
+from npufix.profiling_parsers.text.side_tables import (
+    read_api_statistic,
+    read_l2_cache,
+    read_memory_record,
+    read_operator_memory,
+)
+from npufix.profiling_parsers.text.trace_alone import read_trace_alone
 from npufix.profiling_parsers.trace.view import no_trace
 
 if TYPE_CHECKING:
@@ -44,27 +46,24 @@ T = TypeVar("T")
 _SUMMARY, _TASKS, _STATISTIC, _STEPS = "op_summary", "task_time", "op_statistic", "step_trace"
 _SIGNALS: Mapping[str, tuple[Reader, tuple[str, ...]]] = {
     "apis": (read_api_statistic, ("api_statistic",)),
-    "aicpu": (read_data_preprocess, ("aicpu",)),
     "l2_cache": (read_l2_cache, ("l2_cache",)),
     "memory": (read_memory_record, ("memory_record", "ge_memory_record")),
     "allocations": (read_operator_memory, ("operator_memory", "ge_operator_memory")),
 }
-_NO_LINES = (
-    "msprof records no operators of PyTorch, so no kernel is led to a line",
-    "profile with `torch_npu.profiler.profile(..., with_stack=True, record_shapes=True)` instead",
-)
 
 
 def read_msprof(path: Path) -> Profile:
     """Read a folder ``PROF_*``, or the folder of its exported files.
 
     The database is read where there is one, else the tables, else the trace: they say the same,
-    the first the most. Raise ``DumpError`` without kernels.
+    the first the most.
+
+    Raise ``DumpError`` if it has no kernels.
     """
-    output, database = output_of(path), _database(path)
+    output, database = find_output(path), _database(path)
     broken: list[Problem] = []
     if database is not None:
-        from npufix.profiling_parsers.database.msprof import read_msprof_db
+        from npufix.profiling_parsers.database.export import read_msprof_db
 
         try:
             return read_msprof_db(path, database)
@@ -93,7 +92,7 @@ def _of_msprof(problem: Problem, path: Path) -> Problem:
 
 
 def _database(path: Path) -> Path | None:
-    places = (path, output_of(path))
+    places = (path, find_output(path))
     files = [file for place in places for file in find_exported(place, "msprof", ".db")]
     return next((file for file in files if file.stat().st_size), None)
 
@@ -104,107 +103,103 @@ def _read_tables(path: Path, output: Path) -> Profile | None:
     files = summaries or find_exported(output, _TASKS, ".csv")
     if not files:
         return None
-    environment, problems = read_environment(path)
-    read = _read_summary if summaries else read_task_time
-    frame = _read_kernels(files, read, problems, path).frame
-    frame = _with_steps(output, frame, problems)
-    device = frame["device"].to_numpy()
-    frame = frame.assign(device=np.where(device < 0, np.int32(device_of(path)), device))
-    if not summaries:
-        what = f"no {_SUMMARY}_*.csv: neither shapes nor collectives are known"
-        problems.append(Problem(files[0].name, what, export(path)))
-    trace = no_trace()
-    attribution = attribute(find_links(frame, trace), trace)
+    environment, unknown = read_environment(path)
+    kernels, faults = _read_kernels(files, read_kernel_table if summaries else read_task_time, path)
+    kernels, stepless = _with_steps(output, kernels)
+    device = kernels["device"].to_numpy()
+    kernels = kernels.assign(device=np.where(device < 0, np.int32(find_device(path)), device))
+    without = f"no {_SUMMARY}_*.csv: neither shapes nor collectives are known"
+    incomplete = [] if summaries else [Problem(files[0].name, without, export(path))]
+    totals, disagreeing = _read_totals(path, output, kernels, summaries)
+    signals, broken = _read_signals(output)
+    no_lines = Problem(files[0].name, *remedies.NO_LINES)
+    linked = link_kernels(kernels, no_trace)
     return Profile(
         root=path,
         environment=environment,
-        kernels=attributed(frame, attribution),
-        host_ops=attribution.host_ops,
-        steps=steps_from_kernels(frame),
-        op_statistic=_read_totals(path, output, frame, summaries, problems),
+        kernels=linked.kernels,
+        host_ops=linked.attribution.host_ops,
+        steps=steps_from_kernels(kernels),
+        op_statistic=totals,
         stacks=(),
-        signals=_read_signals(output, problems),
-        problems=(*problems, Problem(files[0].name, *_NO_LINES)),
+        signals=signals,
+        problems=(*unknown, *faults, *stepless, *incomplete, *disagreeing, *broken, no_lines),
         format="msprof",
     )
 
 
-def _read_summary(file: Path) -> Kernels:
-    return read_kernel_table(file)
-
-
 def _read_kernels(
-    files: list[Path], read: Callable[[Path], Kernels], problems: list[Problem], path: Path
-) -> Kernels:
-    """Read all slices; one that cannot be read is told, unless none can."""
-    broken: list[Problem] = []
-    tables = [table for file in files if (table := _attempt(read, file, broken)) is not None]
+    files: list[Path], read: Callable[[Path], Kernels], path: Path
+) -> tuple[pd.DataFrame, list[Problem]]:
+    """Read all slices; one that cannot be read is told; raise ``DumpError`` if none can be read."""
+    tables, broken = _read_slices(files, read)
     if not tables:
         raise DumpError(broken[0].what, export(path))
     kernels = join_kernels(tables, files[0])
-    found = [*broken, *slice_problems(files, export(path)), *kernels.problems]
-    problems += found
-    return kernels
+    return kernels.frame, [*broken, *find_missing_slices(files, export(path)), *kernels.problems]
 
 
-def _attempt(read: Callable[[Path], T], file: Path, problems: list[Problem]) -> T | None:
-    """Return what ``read`` makes of a file, ``None`` and a problem if nothing."""
-    try:
-        return read(file)
-    except DumpError as error:
-        problems.append(Problem(file.name, error.message, error.remedy, damaged=True))
-        return None
+def _read_slices(files: list[Path], read: Callable[[Path], T]) -> tuple[list[T], list[Problem]]:
+    """Return what ``read`` makes of the files, and a problem for each of which nothing is made."""
+    found: list[T] = []
+    broken: list[Problem] = []
+    for file in files:
+        try:
+            found.append(read(file))
+        except DumpError as error:  # noqa: PERF203 - one slice must not hide the others
+            broken.append(Problem(file.name, error.message, error.remedy, damaged=True))
+    return found, broken
 
 
 def _read_totals(
-    path: Path, output: Path, kernels: pd.DataFrame, summaries: list[Path], problems: list[Problem]
-) -> pd.DataFrame:
+    path: Path, output: Path, kernels: pd.DataFrame, summaries: list[Path]
+) -> tuple[pd.DataFrame, list[Problem]]:
     """Read the totals per Type, and hold them against the kernels."""
-    faults: list[Problem] = []
-    statistic = _read_one(output, (_STATISTIC,), read_op_statistic, faults)
-    problems += faults
+    statistic, problems = _read_one(output, (_STATISTIC,), read_op_statistic)
     if statistic is None:
-        return no_op_statistic()
-    if summaries and not faults:  # task_time has no Types, and damaged totals say nothing
+        return no_op_statistic(), problems
+    if summaries and not problems:  # task_time has no Types, and damaged totals say nothing
         files = summaries[0].name, f"{_STATISTIC}_*.csv"
-        problems += total_problems(kernels, statistic, files, export(path))
-    return statistic
+        problems = check_totals(kernels, statistic, files, export(path))
+    return statistic, problems
 
 
-def _read_signals(output: Path, problems: list[Problem]) -> Signals:
+def _read_signals(output: Path) -> tuple[Signals, list[Problem]]:
     found: dict[str, Any] = {}
+    problems: list[Problem] = []
     for table, (reader, stems) in _SIGNALS.items():
-        rows = _read_one(output, stems, reader, problems)
+        rows, faults = _read_one(output, stems, reader)
+        problems += faults
         if rows is not None:
             found[table] = rows
-    return Signals(**found)
+    return Signals(**found), problems
 
 
-def _with_steps(output: Path, frame: pd.DataFrame, problems: list[Problem]) -> pd.DataFrame:
+def _with_steps(output: Path, kernels: pd.DataFrame) -> tuple[pd.DataFrame, list[Problem]]:
     """Return the kernels with the steps of op_summary, else those of step_trace."""
     files = find_exported(output, _STEPS, ".csv")
-    if frame["step"].notna().any() or not files:
-        return frame
-    steps = _attempt(partial(iterations_of, frame), files[-1], problems)
-    if steps is None:
-        return frame
-    problems += steps[1]
-    return frame.assign(step=steps[0])
+    if kernels["step"].notna().any() or not files:
+        return kernels, []
+    found, broken = _read_slices(files[-1:], partial(find_iterations, kernels))
+    if not found:
+        return kernels, broken
+    steps, problems = found[0]
+    return kernels.assign(step=steps), problems
 
 
 def _read_one(
-    output: Path, stems: tuple[str, ...], read: Reader, problems: list[Problem]
-) -> pd.DataFrame | None:
+    output: Path, stems: tuple[str, ...], read: Reader
+) -> tuple[pd.DataFrame | None, list[Problem]]:
     """Read the slices of the first of ``stems`` that was exported, ``None`` if none can be."""
     files = next((found for stem in stems if (found := find_exported(output, stem, ".csv"))), [])
-    parts = [part for file in files if (part := _attempt(read, file, problems)) is not None]
-    for _, faults in parts:
-        problems += faults
-    if len(parts) < 2:  # noqa: PLR2004 - nothing to join
-        return parts[0][0] if parts else None
+    parts, problems = _read_slices(files, read)
     tables = [table for table, _ in parts]
+    problems += [fault for _, faults in parts for fault in faults]
+    if len(tables) < 2:  # noqa: PLR2004 - nothing to join
+        return (tables[0] if tables else None), problems
     coded = tables[0].select_dtypes("category").columns
-    return pd.concat(tables, ignore_index=True).astype(dict.fromkeys(coded, "category"))
+    whole = pd.concat(tables, ignore_index=True).astype(dict.fromkeys(coded, "category"))
+    return whole, problems
 
 
 def _read_trace(path: Path, output: Path) -> Profile | None:

@@ -24,13 +24,13 @@ def category(codes: NDArray[Any], texts: list[str]) -> pd.Categorical[str]:
     return pd.Categorical.from_codes(codes, categories=pd.Index(texts, dtype=object))
 
 
-def rows_with(column: pd.Series[str], wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+def find_rows_with(column: pd.Series[str], wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
     """Return the rows of a category column whose text is ``wanted``."""
     found = [wanted(text) for text in column.cat.categories]
     return np.array([*found, False], np.bool_)[column.cat.codes]
 
 
-def joined(parts: list[pd.Series[str]]) -> pd.Categorical[str]:
+def join_categories(parts: list[pd.Series[str]]) -> pd.Categorical[str]:
     """Put category columns below each other; several times as fast as ``union_categoricals``."""
     texts: dict[str, int] = {}
     codes = np.empty(sum(map(len, parts)), np.int32)
@@ -57,7 +57,7 @@ def pick(values: NDArray[Any], rows: Integers, missing: int = NONE) -> NDArray[A
     return picked
 
 
-def distinct(values: NDArray[Any]) -> NDArray[Any]:
+def find_distinct(values: NDArray[Any]) -> NDArray[Any]:
     """Return the distinct values in order; ``np.unique`` takes ten times as long for millions."""
     ordered = np.sort(values)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered

@@ -13,7 +13,7 @@ from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.tables.columns import category
 from npufix.profiling_parsers.tables.csv_lines import CountedLines, SoundLines, read_header
-from npufix.profiling_parsers.tables.exact_time import numbers
+from npufix.profiling_parsers.tables.exact_time import parse_numbers
 
 if TYPE_CHECKING:
     import io
@@ -32,7 +32,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Columns:
+class CsvColumns:
     """The columns found, by the name asked for, and the number of lines that were no rows."""
 
     table: pa.Table
@@ -79,7 +79,7 @@ class Columns:
             ratios = np.asarray(self.table[key].to_numpy())
             return np.where(np.isinf(ratios), np.float32("nan"), ratios)
         column = self.category(key)
-        values = numbers(pa.array(column.categories, pa.string())).astype(np.float32)
+        values = parse_numbers(pa.array(column.categories, pa.string())).astype(np.float32)
         return np.asarray(values[column.codes])
 
 
@@ -94,7 +94,7 @@ class Blocks(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Selection:
+class ColumnSelection:
     """Which columns of a file to read, and as what."""
 
     names: Mapping[str, tuple[str, ...]]
@@ -113,18 +113,20 @@ def read_columns(
     *,
     required: Collection[str],
     plain: Collection[str] = (),
-) -> Columns:
+) -> CsvColumns:
     """Read the columns ``names`` (key -> spellings), those in ``plain`` as text, others coded.
 
     Raise ``DumpError`` if the file cannot be read or lacks a ``required`` column. Rows with a
     wrong number of fields are counted, not read.
     """
-    blocks = read_blocks(path, Selection(names, required, plain), lambda block: block)
+    blocks = read_blocks(path, ColumnSelection(names, required, plain), lambda block: block)
     table = pa.concat_tables(block.table for block in blocks.parts)
-    return Columns(table, blocks.malformed, blocks.endless)
+    return CsvColumns(table, blocks.malformed, blocks.endless)
 
 
-def read_blocks(path: Path, selection: Selection, convert: Callable[[Columns], T]) -> Blocks[T]:
+def read_blocks(
+    path: Path, selection: ColumnSelection, convert: Callable[[CsvColumns], T]
+) -> Blocks[T]:
     """Read as ``read_columns`` does, but keep of each block only what ``convert`` makes of it."""
     header = read_header(path)
     names = selection.names
@@ -160,7 +162,10 @@ def _keys(header: list[str], names: Mapping[str, tuple[str, ...]]) -> list[str]:
 
 
 def _read_fast(
-    path: Path, keys: list[str], types: Mapping[str, pa.DataType], convert: Callable[[Columns], T]
+    path: Path,
+    keys: list[str],
+    types: Mapping[str, pa.DataType],
+    convert: Callable[[CsvColumns], T],
 ) -> Blocks[T] | None:
     """Read the rows, ``None`` if some line is none or a cell is of no such type."""
     rows, parts = 0, []
@@ -168,7 +173,7 @@ def _read_fast(
         try:
             for table in _tables(file, keys, types, skip_rows=1):
                 rows += table.num_rows
-                parts.append(convert(Columns(table, 0)))
+                parts.append(convert(CsvColumns(table, 0)))
         except pa.ArrowInvalid:
             return None
         # A quote that is never closed swallows the lines after it.
@@ -176,7 +181,10 @@ def _read_fast(
 
 
 def _read_line_by_line(
-    path: Path, keys: list[str], types: Mapping[str, pa.DataType], convert: Callable[[Columns], T]
+    path: Path,
+    keys: list[str],
+    types: Mapping[str, pa.DataType],
+    convert: Callable[[CsvColumns], T],
 ) -> Blocks[T]:
     """Read the rows that are whole; every line that is none is counted, unless it is blank."""
     rows, parts = 0, []
@@ -185,13 +193,13 @@ def _read_line_by_line(
             # Only here is a row skipped: pyarrow cannot hand over one that is no UTF-8.
             for table in _tables(file, keys, types, skip_rows=0, skip=lambda _: "skip"):
                 rows += table.num_rows
-                parts.append(convert(Columns(table, 0)))
+                parts.append(convert(CsvColumns(table, 0)))
         except pa.ArrowInvalid as error:
             if file.sound:
                 remedy = remedies.analyse(path.parent.parent)
                 raise DumpError(f"{path}: not CSV ({error})", remedy) from error
         if not parts:
-            parts = [convert(Columns(pa.schema(types).empty_table(), 0))]
+            parts = [convert(CsvColumns(pa.schema(types).empty_table(), 0))]
         return Blocks(tuple(parts), max(file.lines - rows, 0), file.endless)
 
 

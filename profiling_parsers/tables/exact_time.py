@@ -30,7 +30,7 @@ _LARGEST = 1e30
 Nanoseconds = tuple["NDArray[np.int64]", "NDArray[np.bool_]"]
 
 
-def epoch_ns(texts: pa.Array | pa.ChunkedArray) -> Nanoseconds:
+def parse_epoch_ns(texts: pa.Array | pa.ChunkedArray) -> Nanoseconds:
     """Convert microseconds to nanoseconds without loss, with a mask of the rows that are numbers.
 
     Only the scientific notation that a spreadsheet leaves behind (``1.69512E+15``) goes through
@@ -48,22 +48,22 @@ def epoch_ns(texts: pa.Array | pa.ChunkedArray) -> Nanoseconds:
     exact = exact + as_numpy(pc.fill_null(pc.greater_equal(rounding, "5"), fill_value=False))
     if valid.all():
         return exact, valid
-    rounded, numbers = duration_ns(trimmed)
+    rounded, numbers = parse_duration_ns(trimmed)
     return np.where(valid, exact, rounded), valid | numbers
 
 
-def duration_ns(texts: pa.Array | pa.ChunkedArray) -> Nanoseconds:
+def parse_duration_ns(texts: pa.Array | pa.ChunkedArray) -> Nanoseconds:
     """Convert short times to nanoseconds, with a mask of the rows that are numbers (0 elsewhere).
 
     Exact up to 104 days, where microseconds with three decimals outgrow a float64.
     """
-    microseconds = numbers(texts)
+    microseconds = parse_numbers(texts)
     valid = np.abs(microseconds) < LARGEST_US  # False for nan and inf
     nanoseconds = np.rint(np.where(valid, microseconds, 0.0) * 1000).astype(np.int64)
     return nanoseconds, valid
 
 
-def numbers(texts: pa.Array | pa.ChunkedArray) -> NDArray[np.float64]:
+def parse_numbers(texts: pa.Array | pa.ChunkedArray) -> NDArray[np.float64]:
     """Return texts as numbers, NaN where one is none, or none that anybody means."""
     trimmed = pc.utf8_trim_whitespace(texts)
     try:

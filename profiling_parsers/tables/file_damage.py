@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.profiling_parsers import remedies
-from npufix.profiling_parsers.discover import OUTPUT
+from npufix.profiling_parsers.dump_folder import dump_of_file
 from npufix.profiling_parsers.profile import Problem
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ NOT_UTF8 = "\N{REPLACEMENT CHARACTER}"
 
 
 @dataclass(frozen=True)
-class Condition:
+class FileCondition:
     """What became of the rows of a CSV file."""
 
     used: int
@@ -43,16 +43,15 @@ class Condition:
             ]
             if is_so
         ]
-        return [damaged(path, "; ".join(faults))] if faults else []
+        return [damage_problem(path, "; ".join(faults))] if faults else []
 
 
-def damaged(path: Path, what: str) -> Problem:
+def damage_problem(path: Path, what: str) -> Problem:
     """Return the problem of a file that is broken, of which the rest is used."""
     return Problem(path.name, what, remedy(path), damaged=True)
 
 
 def remedy(path: Path) -> str:
     """Say how to get a file again."""
-    inside = path.parent.name == OUTPUT
-    dump = path.parent.parent if inside else path.parent
-    return "copy it again from the profiled machine, or " + remedies.analyse(dump)
+    analyse = remedies.analyse(dump_of_file(path))
+    return "copy it again from the profiled machine, or " + analyse

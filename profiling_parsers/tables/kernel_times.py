@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from npufix.profiling_parsers.tables.exact_time import LARGEST_US, duration_ns, epoch_ns
+from npufix.profiling_parsers.tables.exact_time import LARGEST_US, parse_duration_ns, parse_epoch_ns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from npufix.profiling_parsers.tables.csv_columns import Columns
+    from npufix.profiling_parsers.tables.csv_columns import CsvColumns
 
     Nanoseconds = tuple[NDArray[np.int64], NDArray[np.bool_]]
 
@@ -28,20 +28,20 @@ _SECOND_NS = 10**9
 _SINCE_EPOCH_NS = 10**17
 
 
-def starts(columns: Columns) -> Nanoseconds:
+def read_starts(columns: CsvColumns) -> Nanoseconds:
     """Return the column ``start``, with a mask of the rows that have one."""
     if not columns.is_a("start", START):
-        return epoch_ns(columns.text("start"))
+        return parse_epoch_ns(columns.text("start"))
     chunks = [_of_decimals(chunk) for chunk in columns.table["start"].chunks]
     if not chunks:
         return np.empty(0, np.int64), np.empty(0, np.bool_)
     return np.concatenate([c[0] for c in chunks]), np.concatenate([c[1] for c in chunks])
 
 
-def durations(columns: Columns, key: str) -> Nanoseconds:
+def read_durations(columns: CsvColumns, key: str) -> Nanoseconds:
     """Return a column of short times, with a mask of the rows that have one (0 elsewhere)."""
     if not columns.is_a(key, DURATION):
-        return duration_ns(columns.text(key))
+        return parse_duration_ns(columns.text(key))
     microseconds = columns.table[key].to_numpy()
     valid = np.abs(microseconds) < LARGEST_US  # False for nan and inf
     if not valid.all():
@@ -49,13 +49,13 @@ def durations(columns: Columns, key: str) -> Nanoseconds:
     return np.rint(microseconds * 1000).astype(np.int64), valid
 
 
-def waits(columns: Columns) -> NDArray[np.int64]:
+def read_waits(columns: CsvColumns) -> NDArray[np.int64]:
     """Return the column ``wait``, 0 where it holds none: no kernel waits for less, or for hours."""
-    waited = durations(columns, "wait")[0]
+    waited = read_durations(columns, "wait")[0]
     return np.where((waited >= 0) & (waited < LONGEST_NS), waited, 0)
 
 
-def plausible(start: NDArray[np.int64], duration: NDArray[np.int64]) -> NDArray[np.bool_]:
+def find_plausible(start: NDArray[np.int64], duration: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which times are of this run, as opposed to a number of another column."""
     usable = (start >= 0) & (duration >= 0) & (duration < LONGEST_NS)
     if usable.any():

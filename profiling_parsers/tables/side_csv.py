@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.signals import SCHEMAS
-from npufix.profiling_parsers.tables.csv_columns import Columns, read_columns
+from npufix.profiling_parsers.tables.csv_columns import CsvColumns, read_columns
 from npufix.profiling_parsers.tables.csv_lines import cells
-from npufix.profiling_parsers.tables.exact_time import as_numpy, epoch_ns, numbers
-from npufix.profiling_parsers.tables.file_damage import NOT_UTF8, Condition, remedy
+from npufix.profiling_parsers.tables.exact_time import as_numpy, parse_epoch_ns, parse_numbers
+from npufix.profiling_parsers.tables.file_damage import NOT_UTF8, FileCondition, remedy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -47,7 +47,7 @@ class SideCsv:
     """The columns of one file, by key, the unit of each, and how much of it is no row."""
 
     path: Path
-    columns: Columns
+    columns: CsvColumns
     units: Mapping[str, str]
     torn: bool
     """The last line has no end, and what is missing may be a part of a number that is read."""
@@ -65,7 +65,7 @@ class SideCsv:
 
     def number(self, key: str) -> NDArray[np.float64]:
         """Return a column of numbers, NaN where there is none."""
-        return numbers(self.columns.text(key))
+        return parse_numbers(self.columns.text(key))
 
     def absent(self, key: str) -> NDArray[np.bool_]:
         """Return where a column is blank or says that nothing was collected."""
@@ -95,7 +95,7 @@ class SideCsv:
         """Return a time since the epoch, without loss; -1 where it was not collected."""
         if self.units.get(key, "") not in ("", "us"):
             return self.duration_ns(key, optional=optional)
-        values, valid = epoch_ns(self.columns.text(key))
+        values, valid = parse_epoch_ns(self.columns.text(key))
         valid &= values >= 0
         absent = self.absent(key) if optional else np.zeros_like(valid)
         return np.where(valid, values, -1), valid | absent
@@ -119,7 +119,7 @@ class SideCsv:
     def problems(self, whole: NDArray[np.bool_]) -> list[Problem]:
         """Say what is wrong with the file, if only its ``whole`` rows are used."""
         used = int(np.count_nonzero(whole))
-        condition = Condition(
+        condition = FileCondition(
             used=used,
             left_out=self.columns.malformed + len(whole) - used,
             endless=self.endless,
@@ -184,8 +184,9 @@ def read_side_csv(
 ) -> SideCsv:
     """Read the columns ``names`` (key -> spellings, without the unit).
 
-    Those in ``categories`` hold names, the others numbers. Raise ``DumpError`` as
-    ``read_header`` does.
+    Those in ``categories`` hold names, the others numbers.
+
+    Raise ``DumpError`` as ``read_header`` does.
     """
     header = read_header(path, names, required)
     exact = {key: (column,) for key, column in header.found.items()}
@@ -202,7 +203,10 @@ def read_side_csv(
 
 
 def _ends(path: Path) -> tuple[str, str]:
-    """Return the first line, and what follows the last line end; raise ``DumpError`` if none."""
+    """Return the first line, and what follows the last line end.
+
+    Raise ``DumpError`` if there is none.
+    """
     try:
         with path.open("rb") as file:
             first = file.readline(_LONGEST_LINE)

@@ -18,7 +18,7 @@ from npufix.profiling_parsers.tables.collective_units import (
     LATEST_US,
     in_units,
 )
-from npufix.profiling_parsers.tables.file_damage import damaged, remedy
+from npufix.profiling_parsers.tables.file_damage import damage_problem, remedy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,8 +48,9 @@ def read_communication(path: Path) -> tuple[pd.DataFrame, pd.DataFrame, list[Pro
     """Return ``Signals.collectives``, ``Signals.transports`` and what is wrong with them.
 
     ``step`` is ``"50"``, or ``""`` without a schedule. A kind of link that moved nothing has no
-    row; ``SDMA`` is the sum of the other kinds within a server. Raise ``DumpError`` if the file
-    is none.
+    row; ``SDMA`` is the sum of the other kinds within a server.
+
+    Raise ``DumpError`` if the file is none.
     """
     collectives: list[tuple[Any, ...]] = []
     transports: list[tuple[Any, ...]] = []
@@ -78,6 +79,7 @@ def read_communication_matrix(path: Path) -> tuple[pd.DataFrame, list[Problem]]:
 
     ``name`` is that of a collective, or, in newer versions, ``allreduce-total`` for all of a kind
     and ``allreduce-top1``, ``-middle``, ``-bottom1`` for the fastest, median and slowest of them.
+
     Raise ``DumpError`` if the file is none.
     """
     rows: list[tuple[Any, ...]] = []
@@ -158,4 +160,4 @@ def _table(name: str, rows: list[tuple[Any, ...]]) -> pd.DataFrame:
 
 def _problems(path: Path, malformed: int) -> list[Problem]:
     what = f"{malformed} entries are malformed and left out"
-    return [damaged(path, what)] if malformed else []
+    return [damage_problem(path, what)] if malformed else []

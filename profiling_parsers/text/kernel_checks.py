@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
-from npufix.profiling_parsers.kernels.totals import disagreements
+from npufix.profiling_parsers.kernels.totals import find_disagreements
 from npufix.profiling_parsers.profile import Problem
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ _SHARE_AT_BORDERS = 0.01
 """Kernels that two steps share are counted by the time they start, merged ones by the first."""
 
 
-def total_problems(
+def check_totals(
     kernels: pd.DataFrame, op_statistic: pd.DataFrame, files: tuple[str, str], remedy: str
 ) -> list[Problem]:
     """Return a problem if ``op_statistic`` states other totals; ``files`` name where both are."""
-    differ = disagreements(kernels, op_statistic)
+    differ = find_disagreements(kernels, op_statistic)
     if not len(differ):
         return []
     worst = "; ".join(
@@ -32,7 +32,7 @@ def total_problems(
     return [Problem(files[0], what, _one_export(remedy), damaged=True)]
 
 
-def step_problems(
+def check_steps(
     kernels: pd.DataFrame, steps: pd.DataFrame, files: tuple[str, str], remedy: str
 ) -> list[Problem]:
     """Return a problem if ``steps``, as the dump states them, are not of these kernels."""

@@ -13,19 +13,24 @@ import pyarrow as pa
 from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.kernels.cells import (
     COMMUNICATION_CORES,
-    recorded,
+    clean_shapes,
+    clean_text,
+    clean_type,
     step_ids,
-    type_of_cell,
-    without_quotes,
 )
 from npufix.profiling_parsers.kernels.pmu_bound import dominant_pipe
 from npufix.profiling_parsers.kernels.types import fill_types
 from npufix.profiling_parsers.profile import DumpError, Problem
 from npufix.profiling_parsers.tables import kernel_times
-from npufix.profiling_parsers.tables.columns import joined
-from npufix.profiling_parsers.tables.csv_columns import Selection, read_blocks, read_columns
+from npufix.profiling_parsers.tables.columns import join_categories
+from npufix.profiling_parsers.tables.csv_columns import ColumnSelection, read_blocks, read_columns
 from npufix.profiling_parsers.tables.csv_lines import read_header
-from npufix.profiling_parsers.text.kernel_header import COLUMNS, REQUIRED, lacking, ratio_columns
+from npufix.profiling_parsers.text.kernel_header import (
+    COLUMNS,
+    REQUIRED,
+    find_missing_columns,
+    find_ratio_columns,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,7 +38,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from npufix.profiling_parsers.tables.csv_columns import Columns
+    from npufix.profiling_parsers.tables.csv_columns import CsvColumns
 
 _TYPES = {
     "start": kernel_times.START,
@@ -94,8 +99,8 @@ def read_kernel_table(
     ``names`` are the spellings of the columns, by the keys of ``kernel_header.COLUMNS``.
     """
     header = read_header(path)
-    ratios = ratio_columns(header)
-    wanted = Selection(
+    ratios = find_ratio_columns(header)
+    wanted = ColumnSelection(
         names={**names, **{ratio: (ratio,) for ratio in ratios}},
         required=required,
         plain=tuple(_TYPES),
@@ -105,37 +110,37 @@ def read_kernel_table(
     rows = sum(part.rows for part in blocks.parts) + blocks.malformed
     rounded = _count_rounded(path, names, blocks.parts)
     frame = _concatenate([part.frame for part in blocks.parts])
-    plausible = kernel_times.plausible(*(frame[key].to_numpy() for key in _START_AND_DURATION))
+    plausible = kernel_times.find_plausible(*(frame[key].to_numpy() for key in _START_AND_DURATION))
     frame = frame if plausible.all() else frame[plausible]
     problems = [
         *_row_problems(path, rows - len(frame), rows, endless=blocks.endless),
-        *_header_problems(path, lacking(header) if names is COLUMNS else []),
+        *_header_problems(path, find_missing_columns(header) if names is COLUMNS else []),
         *_rounding_problems(path, rounded),
     ]
     return Kernels(fill_types(frame), rows - len(frame), tuple(problems))
 
 
-def _convert(columns: Columns, ratios: tuple[str, ...]) -> _Part:
+def _convert(columns: CsvColumns, ratios: tuple[str, ...]) -> _Part:
     """Return the kernels of a block, without the rows that are none."""
-    start, has_start = kernel_times.starts(columns)
-    duration, has_duration = kernel_times.durations(columns, "duration")
-    core, step = columns.category("core", recorded), columns.category("step", recorded)
+    start, has_start = kernel_times.read_starts(columns)
+    duration, has_duration = kernel_times.read_durations(columns, "duration")
+    core, step = columns.category("core", clean_text), columns.category("step", clean_text)
     bound, bound_ratio = dominant_pipe({name: columns.floats(name) for name in ratios}, duration)
     frame = pd.DataFrame(
         {
             "step": step_ids(step),
             "name": columns.category("name"),
-            "type": columns.category("type", type_of_cell),
+            "type": columns.category("type", clean_type),
             "core": core,
             "start_ns": start,
             "duration_ns": duration,
-            "wait_ns": kernel_times.waits(columns),
-            "input_shapes": columns.category("input_shapes", without_quotes),
-            "input_dtypes": columns.category("input_dtypes", without_quotes),
-            "output_shapes": columns.category("output_shapes", without_quotes),
+            "wait_ns": kernel_times.read_waits(columns),
+            "input_shapes": columns.category("input_shapes", clean_shapes),
+            "input_dtypes": columns.category("input_dtypes", clean_shapes),
+            "output_shapes": columns.category("output_shapes", clean_shapes),
             "communication": np.isin(core.codes, _codes_of(core, COMMUNICATION_CORES.__contains__)),
-            "device": _device_ids(columns.category("device", recorded)),
-            "state": columns.category("state", recorded),
+            "device": _device_ids(columns.category("device", clean_text)),
+            "state": columns.category("state", clean_text),
             "bound": bound,
             "bound_ratio": bound_ratio,
         }
@@ -160,7 +165,7 @@ def _concatenate(frames: list[pd.DataFrame]) -> pd.DataFrame:
     for name in list(frames[0].columns):
         parts = [frame.pop(name) for frame in frames]  # so that no column is held twice for long
         coded = isinstance(parts[0].dtype, pd.CategoricalDtype)
-        columns[name] = joined(parts) if coded else pd.concat(parts, ignore_index=True)
+        columns[name] = join_categories(parts) if coded else pd.concat(parts, ignore_index=True)
     return pd.DataFrame(columns, copy=False)
 
 

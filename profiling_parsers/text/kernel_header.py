@@ -36,12 +36,12 @@ _PIPE_TIME = re.compile(
 )
 
 
-def ratio_columns(header: Collection[str]) -> tuple[str, ...]:
+def find_ratio_columns(header: Collection[str]) -> tuple[str, ...]:
     """Return the columns that say how busy a pipe was."""
     return tuple(dict.fromkeys(name for name in header if is_pipe_ratio(name)))
 
 
-def lacking(header: Collection[str]) -> list[str]:
+def find_missing_columns(header: Collection[str]) -> list[str]:
     """Return columns that must be there by those that are: dropped or renamed by someone.
 
     Only what changes a diagnosis is looked for; ``REQUIRED`` columns are the reader's to ask for.

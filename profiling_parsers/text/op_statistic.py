@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from npufix.profiling_parsers.tables.file_damage import damaged
+from npufix.profiling_parsers.tables.file_damage import damage_problem
 from npufix.profiling_parsers.tables.side_csv import read_side_csv
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def read_op_statistic(path: Path) -> tuple[pd.DataFrame, list[Problem]]:
     whole = file.whole(has_total & has_count)
     problems = file.problems(whole)
     if not problems and not _is_whole(file):
-        problems = [damaged(path, "lacks rows: its shares do not add up to 100 %")]
+        problems = [damage_problem(path, "lacks rows: its shares do not add up to 100 %")]
     return frame[whole].reset_index(drop=True), problems
 
 

@@ -17,8 +17,8 @@ import pyarrow.csv
 
 from npufix.profiling_parsers.attribution.call_stack import intern_stacks
 from npufix.profiling_parsers.tables.columns import category
-from npufix.profiling_parsers.tables.exact_time import numbers
-from npufix.profiling_parsers.tables.file_damage import NOT_UTF8, Condition, damaged
+from npufix.profiling_parsers.tables.exact_time import parse_numbers
+from npufix.profiling_parsers.tables.file_damage import NOT_UTF8, FileCondition, damage_problem
 from npufix.profiling_parsers.tables.side_csv import read_header
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ def read_operator_details(path: Path) -> OperatorTotals:
         totals.read(path, header)
     except pa.ArrowInvalid as error:
         what = f"is malformed after {totals.used} rows, which are used ({str(error)[:80]})"
-        problems.append(damaged(path, what))
+        problems.append(damage_problem(path, what))
     frame, stacks = totals.result()
-    condition = Condition(
+    condition = FileCondition(
         used=totals.used,
         left_out=totals.left_out,
         endless=bool(header.last),
@@ -167,7 +167,7 @@ class _Totals:
 
     def _add(self, batch: pa.RecordBatch) -> None:
         codes = {key: self.texts[key].codes(batch.column(key)) for key in _TEXTS}
-        times = {key: numbers(batch.column(key)) for key in _TIMES}
+        times = {key: parse_numbers(batch.column(key)) for key in _TIMES}
         usable = np.logical_and.reduce([np.abs(us) < _LONGEST_US for us in times.values()])
         self.used += int(np.count_nonzero(usable))
         self.left_out += int(np.count_nonzero(~usable))

@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from npufix.profiling_parsers.profile import DumpError, Problem
 from npufix.profiling_parsers.signals import Signals
-from npufix.profiling_parsers.text.api_statistic import read_api_statistic
 from npufix.profiling_parsers.text.communication_json import (
     read_communication,
     read_communication_matrix,
 )
-from npufix.profiling_parsers.text.data_preprocess import read_data_preprocess
-from npufix.profiling_parsers.text.l2_cache import read_l2_cache
-from npufix.profiling_parsers.text.memory_files import read_memory_record, read_operator_memory
 from npufix.profiling_parsers.text.operator_details import read_operator_details
+from npufix.profiling_parsers.text.side_tables import (
+    read_api_statistic,
+    read_l2_cache,
+    read_memory_record,
+    read_operator_memory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,7 +30,6 @@ _READERS: Mapping[str, tuple[Callable[[Path], tuple[Any, ...]], tuple[str, ...]]
     "memory_record.csv": (read_memory_record, ("memory",)),
     "operator_memory.csv": (read_operator_memory, ("allocations",)),
     "l2_cache.csv": (read_l2_cache, ("l2_cache",)),
-    "data_preprocess.csv": (read_data_preprocess, ("aicpu",)),
     "communication.json": (read_communication, ("collectives", "transports")),
     "communication_matrix.json": (read_communication_matrix, ("links",)),
     OPERATOR_DETAILS: (read_operator_details, ("operator_totals", "operator_stacks")),

@@ -11,15 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from npufix.profiling_parsers.attribution.python_calls import BUILT_IN, MODULE
 from npufix.profiling_parsers.trace.rows import (
+    BUILT_IN,
+    MODULE,
     Codes,
+    EventTable,
     Keys,
-    Table,
-    moments,
-    spans,
+    parse_durations,
+    parse_moments,
+    parse_texts,
     text_of,
-    texts,
 )
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ class Collector:
         self.labels: dict[int, str] = {}
         self.lanes: dict[tuple[int, int], str] = {}
         self.malformed = 0
-        self.tables = {name: Table(*columns, small=_CODES) for name, columns in _TABLES.items()}
+        self.tables = {
+            name: EventTable(*columns, small=_CODES) for name, columns in _TABLES.items()
+        }
         self._kinds: dict[str, Callable[[list[Event]], None]] = {
             "cpu_op": self._operators,
             "python_function": self._functions,
@@ -111,7 +114,7 @@ class Collector:
         named = [event.cat or event.ph for event in events]
         kinds: dict[str, list[Event]] = {kind: [] for kind in self._kinds}
         ignored: list[Event] = []
-        for kind, event in zip(texts(named), events, strict=True):
+        for kind, event in zip(parse_texts(named), events, strict=True):
             kinds.get(kind, ignored).append(event)
         for kind, take in self._kinds.items():
             if kinds[kind]:
@@ -119,7 +122,7 @@ class Collector:
 
     def _add(self, table: str, events: list[Event], *columns: Integers) -> None:
         """Add rows that end with the place of the events; without a time they are malformed."""
-        starts, valid = moments([event.ts for event in events])
+        starts, valid = parse_moments([event.ts for event in events])
         pids = self.keys.of([event.pid for event in events])
         tids = self.keys.of([event.tid for event in events])
         rows = (*columns, pids, tids, starts)
@@ -131,8 +134,8 @@ class Collector:
         self._add(
             "operators",
             events,
-            self.names.of(texts([event.name for event in events])),
-            spans([event.dur for event in events]),
+            self.names.of(parse_texts([event.name for event in events])),
+            parse_durations([event.dur for event in events]),
             self.keys.of([each.sequence for each in arguments]),
             self.dims.of([bytes(each.dims) for each in arguments]),
             self.types.of([bytes(each.types) for each in arguments]),
@@ -145,14 +148,14 @@ class Collector:
 
     def _functions(self, events: list[Event]) -> None:
         """Take the modules, and the functions where they are the only way to a line."""
-        names = pa.array(texts([event.name for event in events]), pa.string())
+        names = pa.array(parse_texts([event.name for event in events]), pa.string())
         wanted = pc.starts_with(names, MODULE)
         if len(self.stacks) == 1:
             wanted = pc.or_(wanted, pc.invert(pc.starts_with(names, BUILT_IN)))
         chosen = list(compress(events, wanted.to_numpy(zero_copy_only=False).tolist()))
         coded = names.filter(wanted).dictionary_encode()
         codes = self.functions.of(coded.dictionary.to_pylist())[np.asarray(coded.indices)]
-        self._add("calls", chosen, codes, spans([event.dur for event in chosen]))
+        self._add("calls", chosen, codes, parse_durations([event.dur for event in chosen]))
 
     def _flows(self, kind: str, events: list[Event]) -> None:
         for phase, end in (("s", "starts"), ("f", "ends")):
@@ -160,7 +163,7 @@ class Collector:
             self._add(f"{kind}_{end}", ends, self.keys.of([event.id for event in ends]))
 
     def _collections(self, events: list[Event]) -> None:
-        self._add("gc", events, spans([event.dur for event in events]))
+        self._add("gc", events, parse_durations([event.dur for event in events]))
 
     def _kernels(self, events: list[Event]) -> None:
         """Take the events of the kernels: their names tell them from others without category."""
@@ -178,8 +181,8 @@ class Collector:
             if not other and bytes(event.args) != _NO_ARGUMENTS:
                 kept.append(event)
                 kinds.append(text_of(arguments.task))
-        names = self.names.of(texts([event.name for event in kept]))
-        durations = spans([event.dur for event in kept])
+        names = self.names.of(parse_texts([event.name for event in kept]))
+        durations = parse_durations([event.dur for event in kept])
         self._add("tasks", kept, names, self.tasks.of(kinds), durations)
 
     def _counters(self, events: list[Event]) -> None:
@@ -187,7 +190,7 @@ class Collector:
         named = [event for event in events if str(event.name).startswith(_FREQUENCY)]
         arguments = [self._decoded(_OTHER, event) or _Other() for event in named]
         known = [event for event, each in zip(named, arguments, strict=True) if each.mhz]
-        self._add("frequency", known, spans([each.mhz for each in arguments if each.mhz]))
+        self._add("frequency", known, parse_durations([each.mhz for each in arguments if each.mhz]))
 
     def _metadata(self, events: list[Event]) -> None:
         for event in events:

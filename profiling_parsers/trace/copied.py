@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.profiling_parsers.attribution.launches import on_device
 from npufix.profiling_parsers.progress import advanced
+from npufix.profiling_parsers.trace.device_events import find_device_events
 from npufix.profiling_parsers.trace.json_stream import EventStream
-from npufix.profiling_parsers.trace.rows import Codes, Table, moments, spans
+from npufix.profiling_parsers.trace.rows import Codes, EventTable, parse_durations, parse_moments
 from npufix.profiling_parsers.trace.unpacked import UnpackedFile
 
 if TYPE_CHECKING:
@@ -54,7 +54,9 @@ def copy_trace(
 ) -> Places:
     """Hand the events of a trace on as they are, separated by commas, and look for kernels.
 
-    ``wanted`` are labels of ``kernels``. Raise ``OSError`` if the file cannot be read.
+    ``wanted`` are labels of ``kernels``.
+
+    Raise ``OSError`` if the file cannot be read.
     """
     rows = kernels.loc[kernels.index.isin(list(wanted)), "name"]
     names = frozenset(map(str, rows.unique()))
@@ -83,7 +85,7 @@ class _Search:
         self._pids: dict[object, int] = {}
         self._tids: dict[object, int] = {}
         self._all_pids: set[object] = set()
-        self._table = Table("kernel", "pid", "tid", "duration_ns", "start_ns")
+        self._table = EventTable("kernel", "pid", "tid", "duration_ns", "start_ns")
         self._texts: bool | None = None
 
     def add(self, events: list[Event], text: bytes) -> None:
@@ -97,12 +99,12 @@ class _Search:
         ]
         if not found:
             return
-        starts, valid = moments([event.ts for event in found])
+        starts, valid = parse_moments([event.ts for event in found])
         columns = (
             self._codes.of([event.name for event in found]),
             _numbered(self._pids, [event.pid for event in found]),
             _numbered(self._tids, [event.tid for event in found]),
-            spans([event.dur for event in found]),
+            parse_durations([event.dur for event in found]),
             starts,
         )
         self._table.add(*(column[valid] for column in columns))
@@ -126,7 +128,7 @@ class _Search:
         if events.empty or alike.empty:
             return None, np.full(len(alike), -1, np.int64)
         names = self._codes.of(alike["name"].astype(str).tolist())
-        return on_device(names, alike["start_ns"].to_numpy(), events)
+        return find_device_events(names, alike["start_ns"].to_numpy(), events)
 
 
 def _numbered(known: dict[object, int], values: list[object]) -> Integers:

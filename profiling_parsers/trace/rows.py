@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from npufix.profiling_parsers.tables.columns import category
-from npufix.profiling_parsers.tables.exact_time import Nanoseconds, epoch_ns
+from npufix.profiling_parsers.tables.exact_time import Nanoseconds, parse_epoch_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
+MODULE, BUILT_IN = "nn.Module: ", "<built-in"
+"""How the names of Python calls begin that are no functions of a source."""
 _LARGEST_KEY = 1 << 62
 _LONGEST_INTEGER = 100
 _LONGEST_US = 9e12
@@ -109,7 +111,7 @@ def _checked(values: Sequence[object]) -> tuple[Integers, NDArray[np.bool_]]:
     return keys, (keys >= -1) & (keys < _LARGEST_KEY)
 
 
-class Table:
+class EventTable:
     """Columns of integers that grow in place.
 
     A list of arrays, joined at the end, would take all of them twice. Those in ``small`` take half
@@ -155,7 +157,7 @@ class Table:
         return pd.DataFrame(columns, copy=False)
 
 
-def texts(values: Sequence[object]) -> Sequence[str]:
+def parse_texts(values: Sequence[object]) -> Sequence[str]:
     """Return values as the texts that stood there."""
     return values if set(map(type, values)) == {str} else list(map(text_of, values))  # type: ignore[return-value]
 
@@ -167,13 +169,13 @@ def text_of(value: object) -> str:
     return "" if value is None else repr(value)
 
 
-def moments(values: Sequence[object]) -> Nanoseconds:
+def parse_moments(values: Sequence[object]) -> Nanoseconds:
     """Return microseconds as nanoseconds, with a mask of the values that are moments."""
-    nanoseconds, valid = epoch_ns(pa.array(texts(values), pa.string()))
+    nanoseconds, valid = parse_epoch_ns(pa.array(parse_texts(values), pa.string()))
     return nanoseconds, valid & (nanoseconds >= 0)
 
 
-def spans(values: Sequence[Any]) -> Integers:
+def parse_durations(values: Sequence[Any]) -> Integers:
     """Return durations in microseconds, numbers or texts, as nanoseconds; 0 for what is none."""
     try:
         column = pa.array(values if set(map(type, values)) == {str} else list(map(str, values)))

@@ -73,8 +73,9 @@ class Trace:
 def read_trace(path: Path, kernels: Mapping[str, int] | None) -> Trace:
     """Read a trace; ``kernels`` (name -> code) are the device events to look for, None for all.
 
-    What cannot be read is left out and told in ``cut`` and ``malformed``. Raise ``OSError`` if the
-    file cannot be opened or read.
+    What cannot be read is left out and told in ``cut`` and ``malformed``.
+
+    Raise ``OSError`` if the file cannot be opened or read.
     """
     rows = Collector(kernels)
     with UnpackedFile(path) as file, _without_garbage_collection():

@@ -31,10 +31,10 @@ from npufix.profiling_parsers.kineto.names import short_name
 from npufix.profiling_parsers.reader import read_profile
 from npufix.profiling_parsers.text.communication_json import read_communication
 from npufix.profiling_parsers.text.kernel_details import read_kernel_details
-from npufix.profiling_parsers.text.memory_files import read_memory_record, read_operator_memory
 from npufix.profiling_parsers.text.op_statistic import read_op_statistic
+from npufix.profiling_parsers.text.side_tables import read_memory_record, read_operator_memory
+from npufix.profiling_parsers.text.trace_kernels import kernel_type
 from npufix.profiling_parsers.trace.json_stream import EventStream
-from npufix.profiling_parsers.trace.kernels import kernel_type
 from npufix.reports.language.terminal import Console
 from npufix.reports.markdown import to_markdown
 from npufix.reports.report import SCHEMA_VERSION, ReportError, from_json

@@ -14,7 +14,7 @@ from damage import (
 
 from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.signals import SCHEMAS
-from npufix.profiling_parsers.text.api_statistic import read_api_statistic
+from npufix.profiling_parsers.text.side_tables import read_api_statistic
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,11 +18,11 @@ from small_dump import (
 )
 from test_launches import read_events
 
-from npufix.profiling_parsers.attribution.nesting import enclosing, nearest
+from npufix.profiling_parsers.attribution.nesting import find_enclosing, find_nearest
 from npufix.profiling_parsers.attribution.operators import attribute_launches
-from npufix.profiling_parsers.attribution.time_index import TimeIndex, pair_in_order
 from npufix.profiling_parsers.profile import CallSite
 from npufix.profiling_parsers.reader import read_profile
+from npufix.profiling_parsers.tables.time_index import TimeIndex, pair_in_order
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,13 +193,13 @@ def test_what_is_directly_around_holds_the_start_and_started_before(
     recorded: list[tuple[int, int, int]],
 ) -> None:
     frame = pd.DataFrame(recorded, columns=["tid", "start_ns", "duration_ns"]).assign(pid=7)
-    parents = enclosing(frame)
+    parents = find_enclosing(frame)
     for row, parent in enumerate(parents.tolist()):
         if parent >= 0:
             (tid, start, _), (other, first, length) = recorded[row], recorded[parent]
             assert (tid, first) <= (other, start)
             assert first <= start < first + max(length, 1)
-    depth = nearest(np.where(parents < 0, np.arange(len(parents)), -1), parents)
+    depth = find_nearest(np.where(parents < 0, np.arange(len(parents)), -1), parents)
     assert (depth >= 0).all()  # no circles: each one leads outwards to one with nothing around it
 
 

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pandas.api.types import union_categoricals
 
-from npufix.profiling_parsers.tables.columns import category, distinct, joined, order_of, pick
+from npufix.profiling_parsers.tables.columns import (
+    category,
+    find_distinct,
+    join_categories,
+    order_of,
+    pick,
+)
 
 texts = st.lists(st.sampled_from(["", "Mul", "Add", "Cast"]))
 
@@ -16,7 +22,7 @@ texts = st.lists(st.sampled_from(["", "Mul", "Add", "Cast"]))
 @given(st.lists(texts, min_size=1, max_size=4))
 def test_joined_columns_are_those_of_pandas(parts: list[list[str]]) -> None:
     columns = [pd.Series(pd.Categorical(part, categories=sorted(set(part)))) for part in parts]
-    found = joined(columns)
+    found = join_categories(columns)
     if any(parts):  # pandas makes floats of nothing
         assert found.tolist() == union_categoricals([c for c in columns if len(c)]).tolist()
     assert len(found) == sum(map(len, parts))
@@ -27,7 +33,7 @@ def test_the_order_is_stable_for_small_numbers_and_for_large_ones(numbers: list[
     values = np.array(numbers, np.int64)
     assert order_of(values).tolist() == np.argsort(values, kind="stable").tolist()
     assert order_of(values % 3).tolist() == np.argsort(values % 3, kind="stable").tolist()
-    assert distinct(values).tolist() == sorted(set(numbers))
+    assert find_distinct(values).tolist() == sorted(set(numbers))
 
 
 @given(st.lists(st.integers(-1, 2)))

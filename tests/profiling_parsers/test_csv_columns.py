@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.tables.csv_columns import (
-    Columns,
-    Selection,
+    ColumnSelection,
+    CsvColumns,
     read_blocks,
     read_columns,
 )
@@ -21,7 +21,7 @@ from npufix.profiling_parsers.tables.csv_columns import (
 NAMES = {"a": ("A", "Alpha"), "b": ("B",)}
 
 
-def read(content: str | bytes, **options: object) -> Columns:
+def read(content: str | bytes, **options: object) -> CsvColumns:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file.csv"
         path.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -85,7 +85,7 @@ NUMBERS = {"b": pa.float32()}
 def test_numbers_are_texts_if_one_is_none(tmp_path: Path, cell: str, *, is_number: bool) -> None:
     path = tmp_path / "file.csv"
     path.write_text(f"A,B\n1,0.5\n2,{cell}\n3,2\n")
-    wanted = Selection(NAMES, required=(), numbers=NUMBERS)
+    wanted = ColumnSelection(NAMES, required=(), numbers=NUMBERS)
     (columns,) = read_blocks(path, wanted, lambda block: block).parts
     assert columns.is_a("b", pa.float32()) is is_number
     assert columns.floats("b").tolist() == pytest.approx([0.5, float("nan"), 2], nan_ok=True)

@@ -9,7 +9,7 @@ import pytest
 from small_db import MAIN, api, small_tables, split_tables, task, write_database, write_db_dump
 from small_dump import START, write_dump
 
-from npufix.profiling_parsers.discover import find_dumps
+from npufix.profiling_parsers.discover import DumpLocation, find_dumps
 from npufix.profiling_parsers.profile import CallSite
 from npufix.profiling_parsers.reader import read_profile
 
@@ -65,11 +65,11 @@ def test_the_same_run_gives_the_same_profile_as_its_text_export(tmp_path: Path) 
 
 def test_a_db_dump_is_found_in_its_folder_and_bare(tmp_path: Path) -> None:
     dump = write_db_dump(tmp_path / "host_1_ascend_pt")
-    assert find_dumps(tmp_path) == [dump]
+    assert find_dumps(tmp_path) == [DumpLocation(dump, "ascend")]
     bare = tmp_path / "copied" / "files"
     bare.parent.mkdir()
     (dump / "ASCEND_PROFILER_OUTPUT").rename(bare)
-    assert find_dumps(tmp_path / "copied") == [bare]
+    assert find_dumps(tmp_path / "copied") == [DumpLocation(bare, "ascend")]
     assert len(read_profile(bare).kernels) == 3
 
 

@@ -8,7 +8,7 @@ import pytest
 from small_db import full_tables, write_database
 from small_dump import START
 
-from npufix.profiling_parsers.database.msprof import read_msprof_db
+from npufix.profiling_parsers.database.export import read_msprof_db
 from npufix.profiling_parsers.profile import DumpError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from npufix.profiling_parsers.database.pages import PagedFile
 from npufix.profiling_parsers.database.query import Query
 from npufix.profiling_parsers.database.records import Unusual
 from npufix.profiling_parsers.database.tables import Database
-from npufix.profiling_parsers.database.texts import Lookup, in_start_order, positions
+from npufix.profiling_parsers.database.texts import Lookup, find_positions, in_start_order
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -185,7 +185,7 @@ def test_only_some_rows_and_narrow_numbers(tmp_path: Path) -> None:
 def test_positions_are_those_of_the_first(among: list[int], keys: list[int]) -> None:
     lookup = Lookup(np.array(among, np.int64))
     expected = [among.index(key) if key in among and key != -1 else -1 for key in keys]
-    assert positions(np.array(keys, np.int64), np.array(among, np.int64)).tolist() == expected
+    assert find_positions(np.array(keys, np.int64), np.array(among, np.int64)).tolist() == expected
     assert lookup.unique == (len(set(among)) == len(among))
 
 

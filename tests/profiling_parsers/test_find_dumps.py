@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from small_dump import write_dump
 
-from npufix.profiling_parsers.discover import find_dumps
+from npufix.profiling_parsers.discover import DumpLocation, find_dumps
 from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.reader import read_profile
 
@@ -14,7 +14,7 @@ from npufix.profiling_parsers.reader import read_profile
 @pytest.mark.parametrize("give", ["", "..", "ASCEND_PROFILER_OUTPUT"])
 def test_a_dump_is_found_from_itself_above_and_inside(dump: Path, give: str) -> None:
     (found,) = find_dumps((dump / give).resolve())
-    assert found == dump
+    assert found == DumpLocation(dump, "ascend")
     assert len(read_profile(found).kernels) == 3
 
 
@@ -23,13 +23,13 @@ def test_ranks_come_in_order_wherever_they_lie(tmp_path: Path) -> None:
         root = write_dump(tmp_path / folder)
         (root / f"profiler_info_{rank}.json").write_text("{}")
     found = find_dumps(tmp_path)
-    assert [path.name for path in found] == ["z_ascend_pt", "y_ascend_pt", "x_ascend_pt"]
+    assert [each.path.name for each in found] == ["z_ascend_pt", "y_ascend_pt", "x_ascend_pt"]
 
 
 def test_without_a_rank_the_numbers_of_the_path_count(tmp_path: Path) -> None:
     for number in (10, 9, 1):
         write_dump(tmp_path / f"rank{number}_ascend_pt")
-    names = [path.name for path in find_dumps(tmp_path)]
+    names = [each.path.name for each in find_dumps(tmp_path)]
     assert names == ["rank1_ascend_pt", "rank9_ascend_pt", "rank10_ascend_pt"]
 
 
@@ -37,20 +37,20 @@ def test_files_copied_out_of_the_output_folder_are_a_dump(dump: Path, tmp_path: 
     bare = tmp_path / "copied" / "files"
     bare.parent.mkdir()
     (dump / "ASCEND_PROFILER_OUTPUT").rename(bare)
-    assert find_dumps(tmp_path / "copied") == [bare]
+    assert find_dumps(tmp_path / "copied") == [DumpLocation(bare, "ascend")]
     assert len(read_profile(bare).kernels) == 3
 
 
 def test_links_in_a_circle_end(dump: Path) -> None:
     (dump.parent / "again").symlink_to(dump.parent, target_is_directory=True)
-    assert find_dumps(dump.parent) == [dump]
+    assert find_dumps(dump.parent) == [DumpLocation(dump, "ascend")]
 
 
 def test_a_linked_rank_is_found(dump: Path, tmp_path: Path) -> None:
     job = tmp_path / "job"
     job.mkdir()
     (job / "rank0").symlink_to(dump, target_is_directory=True)
-    assert find_dumps(job) == [job / "rank0"]
+    assert find_dumps(job) == [DumpLocation(job / "rank0", "ascend")]
 
 
 def fails(path: Path) -> DumpError:
@@ -67,7 +67,7 @@ def test_no_such_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["trace_view.json", "kernel_details.csv", "op_statistic.csv"])
 def test_a_file_of_a_dump_stands_for_the_dump(dump: Path, name: str) -> None:
-    assert find_dumps(dump / "ASCEND_PROFILER_OUTPUT" / name) == [dump]
+    assert find_dumps(dump / "ASCEND_PROFILER_OUTPUT" / name) == [DumpLocation(dump, "ascend")]
 
 
 def test_a_trace_without_kernels_beside_it_is_a_dump(dump: Path, tmp_path: Path) -> None:
@@ -83,7 +83,9 @@ def test_what_msprof_exported_is_found_from_everywhere(tmp_path: Path) -> None:
     output.mkdir(parents=True)
     (output / "op_summary_20250109.csv").write_text("Op Name\n")
     for given in (tmp_path, output.parent, output, output / "op_summary_20250109.csv"):
-        assert find_dumps(given) in ([output.parent], [output])
+        (found,) = find_dumps(given)
+        assert found.kind == "msprof"
+        assert found.path in (output.parent, output)
 
 
 def test_each_trace_of_torch_profiler_is_a_dump(tmp_path: Path) -> None:
@@ -91,7 +93,7 @@ def test_each_trace_of_torch_profiler_is_a_dump(tmp_path: Path) -> None:
         trace = {"schemaVersion": 1, "deviceProperties": [], "traceEvents": []}
         (tmp_path / f"rank{rank}.pt.trace.json").write_text(json.dumps(trace))
     (tmp_path / "settings.json").write_text("{}")
-    assert [path.name for path in find_dumps(tmp_path)] == [
+    assert [each.path.name for each in find_dumps(tmp_path)] == [
         "rank9.pt.trace.json",
         "rank10.pt.trace.json",
     ]
@@ -154,6 +156,6 @@ def test_a_dump_in_the_current_folder(dump: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_rank_that_fails_stays_in_the_list_and_says_why(dump: Path) -> None:
     raw = dump.parent / "other_ascend_pt"
     (raw / "FRAMEWORK").mkdir(parents=True)
-    assert raw in find_dumps(dump.parent)
+    assert DumpLocation(raw, "unreadable") in find_dumps(dump.parent)
     with pytest.raises(DumpError, match="not analysed"):
         read_profile(raw)

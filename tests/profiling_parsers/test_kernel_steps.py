@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
-from npufix.profiling_parsers.text.kernel_checks import step_problems
+from npufix.profiling_parsers.text.kernel_checks import check_steps
 from npufix.profiling_parsers.text.kernel_details import read_kernel_details
 from npufix.profiling_parsers.text.step_trace_time import read_step_trace_time
 
@@ -108,12 +108,12 @@ def test_the_steps_of_a_dump_are_held_against_its_kernels() -> None:
     frame = kernels((1, 0, 0, 50_000, False), (1, 0, 60_000, 9_000, True))
     steps = steps_from_kernels(frame)
     files = "kernel_details.csv", "step_trace_time.csv"
-    assert step_problems(frame, steps, files, "again") == []
-    assert step_problems(frame, steps.assign(computing_ns=51_000), files, "again") == []
-    (problem,) = step_problems(frame, steps.assign(computing_ns=60_000), files, "again")
+    assert check_steps(frame, steps, files, "again") == []
+    assert check_steps(frame, steps.assign(computing_ns=51_000), files, "again") == []
+    (problem,) = check_steps(frame, steps.assign(computing_ns=60_000), files, "again")
     assert problem.what.endswith("(50.000 us computing against 60.000 us)")
     assert problem.damaged
-    (problem,) = step_problems(frame.assign(step=pd.NA), steps, files, "again")
+    (problem,) = check_steps(frame.assign(step=pd.NA), steps, files, "again")
     assert "no kernel is of a step" in problem.what
 
 

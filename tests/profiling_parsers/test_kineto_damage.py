@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_kineto import FOOTER, HEADER, new_events, old_events, trace, write_new, write_trace
 
-from npufix.profiling_parsers.kineto.reader import is_kineto, read_kineto
+from npufix.profiling_parsers.kineto.file import is_kineto
+from npufix.profiling_parsers.kineto.reader import read_kineto
 from npufix.profiling_parsers.profile import DumpError, Profile
 
 NEW = trace(new_events(), HEADER, FOOTER).encode()

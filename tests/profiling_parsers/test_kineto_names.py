@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npufix.profiling_parsers.kineto.names import operator_dims, short_name, tensor_shapes
-from npufix.profiling_parsers.kineto.timeline import Timeline
+from npufix.profiling_parsers.kineto.timeline import ThreadTimeline
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ intervals = st.lists(
 @given(intervals)
 def test_the_innermost_interval_is_the_last_that_started(rows: list[tuple[int, int, int]]) -> None:
     threads, starts, durations = np.array(rows, np.int64).reshape(-1, 3).T
-    timeline = Timeline(threads, starts, durations)
+    timeline = ThreadTimeline(threads, starts, durations)
     total = np.zeros(len(rows), np.int64)
     for thread in range(3):
         for moment in range(-1, 27):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from npufix.profiling_parsers.kineto.reader import is_kineto, read_kineto
+from npufix.profiling_parsers.kineto.file import is_kineto
+from npufix.profiling_parsers.kineto.reader import read_kineto
 
 if TYPE_CHECKING:
     from npufix.profiling_parsers.profile import Profile

@@ -8,7 +8,7 @@ import pytest
 from damage import check_any_bytes, check_every_column, check_every_cut, check_nothing_to_read
 
 from npufix.profiling_parsers.signals import SCHEMAS
-from npufix.profiling_parsers.text.l2_cache import read_l2_cache
+from npufix.profiling_parsers.text.side_tables import read_l2_cache
 
 if TYPE_CHECKING:
     from pathlib import Path

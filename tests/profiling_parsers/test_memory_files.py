@@ -7,7 +7,7 @@ import pytest
 from damage import check_any_bytes, check_every_column, check_every_cut, check_nothing_to_read
 
 from npufix.profiling_parsers.signals import SCHEMAS
-from npufix.profiling_parsers.text.memory_files import read_memory_record, read_operator_memory
+from npufix.profiling_parsers.text.side_tables import read_memory_record, read_operator_memory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 from damage import as_csv, check_any_bytes, check_every_column, plain
 
-from npufix.profiling_parsers.discover import find_dumps, is_msprof_folder
+from npufix.profiling_parsers.discover import find_dumps
+from npufix.profiling_parsers.msprof.files import is_exported
 from npufix.profiling_parsers.msprof.reader import read_msprof
 from npufix.profiling_parsers.profile import DumpError, Problem, Profile
 from npufix.profiling_parsers.text.kernel_details import read_kernel_details
@@ -122,15 +123,15 @@ def test_op_summary(tmp_path: Path) -> None:
 def test_the_folder_of_the_files_is_a_dump_as_well(tmp_path: Path) -> None:
     dump = write(tmp_path / "PROF_1", {f"op_summary_{AT}.csv": FOUR})
     assert len(read_msprof(dump / "mindstudio_profiler_output").kernels) == 4
-    assert is_msprof_folder(dump)
-    assert is_msprof_folder(dump / "mindstudio_profiler_output")
-    assert not is_msprof_folder(tmp_path)
+    assert is_exported(dump)
+    assert is_exported(dump / "mindstudio_profiler_output")
+    assert not is_exported(tmp_path)
 
 
 def test_each_prof_folder_is_a_dump(tmp_path: Path) -> None:
     for name in ("PROF_1", "PROF_2"):
         write(tmp_path / name, {f"op_summary_{AT}.csv": FOUR})
-    assert [dump.name for dump in find_dumps(tmp_path)] == ["PROF_1", "PROF_2"]
+    assert [dump.path.name for dump in find_dumps(tmp_path)] == ["PROF_1", "PROF_2"]
 
 
 def test_slices_are_put_together(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from damage import (
     read_damaged,
 )
 
-from npufix.profiling_parsers.kernels.totals import disagreements, no_op_statistic
+from npufix.profiling_parsers.kernels.totals import find_disagreements, no_op_statistic
 from npufix.profiling_parsers.text.op_statistic import read_op_statistic
 
 if TYPE_CHECKING:
@@ -70,13 +70,13 @@ def test_the_totals_of_a_model(path: Path) -> None:
 def test_kernels_of_several_devices_agree(path: Path) -> None:
     path.write_bytes(STATISTIC)
     statistic, _ = read_op_statistic(path)
-    assert disagreements(kernels(*OF_TWO_DEVICES), statistic).empty
+    assert find_disagreements(kernels(*OF_TWO_DEVICES), statistic).empty
 
 
 def test_a_kernel_that_is_missing_disagrees(path: Path) -> None:
     path.write_bytes(STATISTIC)
     statistic, _ = read_op_statistic(path)
-    apart = disagreements(kernels(*OF_TWO_DEVICES[1:]), statistic)
+    apart = find_disagreements(kernels(*OF_TWO_DEVICES[1:]), statistic)
     assert apart.to_dict("index") == {
         "Mul": {
             "count_kernels": 3,

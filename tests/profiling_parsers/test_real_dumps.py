@@ -98,4 +98,4 @@ def test_the_language_model_reads_without_a_trace(megatron: Path) -> None:
 
 def test_all_dumps_below_a_folder_are_found(alexnet: Path, megatron: Path) -> None:
     found = find_dumps(alexnet.parents[2])
-    assert {alexnet, megatron} <= set(found)
+    assert {alexnet, megatron} <= {each.path for each in found}

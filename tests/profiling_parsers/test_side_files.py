@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_api_statistic import APIS
 from test_communication_json import COMMUNICATION, MATRIX
-from test_data_preprocess import TASKS
 from test_l2_cache import CACHE
 from test_memory_files import OPERATOR, RECORD
 from test_operator_details import OPERATORS
@@ -25,13 +24,12 @@ FILES = {
     "memory_record.csv": RECORD,
     "operator_memory.csv": OPERATOR,
     "l2_cache.csv": CACHE,
-    "data_preprocess.csv": TASKS,
     "communication.json": json.dumps(COMMUNICATION).encode(),
     "communication_matrix.json": json.dumps(MATRIX).encode(),
     "operator_details.csv": OPERATORS,
 }
 TABLES = {
-    "apis": 3, "memory": 3, "allocations": 3, "l2_cache": 3, "aicpu": 2, "collectives": 3,
+    "apis": 3, "memory": 3, "allocations": 3, "l2_cache": 3, "collectives": 3,
     "transports": 3, "links": 2, "operator_totals": 2,
 }  # fmt: skip
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 from damage import check_any_bytes, check_every_column
 
-from npufix.profiling_parsers.msprof.task_time import read_task_time
+from npufix.profiling_parsers.msprof.task_tables import read_task_time
 from npufix.profiling_parsers.profile import DumpError, Problem
 
 if TYPE_CHECKING:

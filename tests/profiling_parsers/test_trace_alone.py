@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,8 +14,9 @@ from small_dump import START, host_op, launch, microseconds, small_trace, write_
 
 from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.reader import read_profile
-from npufix.profiling_parsers.trace.alone import read_trace_alone
-from npufix.profiling_parsers.trace.kernels import kernel_type
+from npufix.profiling_parsers.schema import complete_kernels
+from npufix.profiling_parsers.text.trace_alone import read_trace_alone
+from npufix.profiling_parsers.text.trace_kernels import kernel_type
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,6 +96,7 @@ def test_the_kernels_of_a_trace(tmp_path: Path) -> None:
 def test_the_columns_are_those_of_a_dump(tmp_path: Path) -> None:
     alone = read(tmp_path, whole_trace())
     dump = read_profile(write_dump(tmp_path / "dump_ascend_pt"))
+    alone = replace(alone, kernels=complete_kernels(alone.kernels))
     for name in ("kernels", "host_ops", "steps", "op_statistic"):
         mine, theirs = (getattr(each, name).dtypes.astype(str) for each in (alone, dump))
         assert mine.to_dict() == theirs.to_dict()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from small_dump import START, small_trace
 
 from npufix.profiling_parsers.trace.json_stream import EventStream
-from npufix.profiling_parsers.trace.rows import Keys, Table
+from npufix.profiling_parsers.trace.rows import EventTable, Keys
 from npufix.profiling_parsers.trace.unpacked import UnpackedFile
 from npufix.profiling_parsers.trace.view import Trace, read_trace
 
@@ -261,7 +261,7 @@ columns = st.lists(st.integers(-(2**40), 2**40) | st.integers(-5, 5), max_size=9
 
 @given(st.lists(columns, max_size=5))
 def test_a_table_holds_what_was_added_in_order_of_time(chunks: list[list[int]]) -> None:
-    table = Table("a", "time", small=("a",))
+    table = EventTable("a", "time", small=("a",))
     for chunk in chunks:
         table.add(np.array(chunk, np.int64), np.arange(len(chunk))[::-1] + len(chunk))
     rows = [

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from npufix.profiling_parsers.profile import Environment
+from npufix.profiling_parsers.schema import KERNELS
 from npufix.profiling_parsers.signals import SCHEMAS, Signals
 from npufix.rules.diagnostic import Recording
 
@@ -17,16 +18,16 @@ US = 1_000
 MS = 1_000_000
 START = 1_736_408_883_000_000_000
 
+_LINE: dict[str, Any] = {"path": "", "line": 0, "function": ""}
 _KERNEL: dict[str, Any] = {
+    **{name: column.unknown for name, column in KERNELS.items()},
     "step": 1, "name": "aclnnAdd_AddAiCore_Add", "type": "Add", "core": "AI_VECTOR_CORE",
-    "start_ns": 0, "duration_ns": 10 * US, "wait_ns": 0, "input_shapes": "", "input_dtypes": "",
-    "output_shapes": "", "communication": False, "device": 0, "state": "dynamic", "bound": "",
-    "bound_ratio": float("nan"), "launch_ns": -1, "host_op": -1, "stack": -1, "module": -1,
-    "basis": "", "path": "", "line": 0, "function": "",
+    "start_ns": 0, "duration_ns": 10 * US, "wait_ns": 0, "communication": False, "device": 0,
+    "state": "dynamic", **_LINE,
 }  # fmt: skip
 _HOST_OP: dict[str, Any] = {
     "name": "aten::add", "start_ns": 0, "duration_ns": US, "sequence": -1, "input_dims": "",
-    "input_types": "", "stack": -1, "path": "", "line": 0, "function": "",
+    "input_types": "", "stack": -1, **_LINE,
 }  # fmt: skip
 _STEP: dict[str, Any] = {
     "step": 1, "device": 0, "computing_ns": 0, "communication_exposed_ns": 0, "overlapped_ns": 0,
@@ -41,7 +42,7 @@ def kernels(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     frame["launch_ns"] = frame["launch_ns"].where(
         frame["launch_ns"] < 0, frame["launch_ns"] + START
     )
-    return frame.astype({"step": "Int64", "device": "int32", "bound_ratio": "float32"})
+    return frame.astype({name: column.dtype for name, column in KERNELS.items()})
 
 
 def in_a_row(durations: Sequence[int], gap: int, **columns: Any) -> list[dict[str, Any]]:

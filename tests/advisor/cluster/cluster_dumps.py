@@ -7,6 +7,8 @@ from pathlib import Path
 from benchmarks.generator.dump import write_ranks
 from benchmarks.generator.parameters import Parameters
 
+from npufix.profiling_parsers.discover import find_dumps
+
 ROOT = Path(__file__).parents[3]
 SHARED = ROOT.parent / "shared" / "dumps"
 SMALL = (
@@ -23,3 +25,8 @@ def write_cluster(folder: Path, ranks: int = 6, export: str = "text", steps: int
 
 def output(dump: Path) -> Path:
     return dump / "ASCEND_PROFILER_OUTPUT"
+
+
+def dump_paths(folder: Path) -> list[Path]:
+    """Return where the dumps below a folder are."""
+    return [dump.path for dump in find_dumps(folder)]

@@ -11,11 +11,11 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cluster_dumps import dump_paths
 
 from npufix.advisor.cluster.executors import ExecutorError, opened
 from npufix.advisor.cluster.looking import Looking, Ways
 from npufix.advisor.cluster.working import parse_ranks
-from npufix.profiling_parsers.discover import find_dumps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,7 @@ def worker(scheduler: str, **more: Any) -> subprocess.Popen[bytes]:
 
 
 def test_killing_a_worker_in_the_middle_loses_nothing(job: Path, scheduler: str) -> None:
-    dumps = find_dumps(job)
+    dumps = dump_paths(job)
     dumps = (dumps * _MANY)[:_MANY]
     first, second = worker(scheduler), worker(scheduler)
     with running(first, second), opened(f"dask:{scheduler}") as (executor, workers):
@@ -84,10 +84,10 @@ def test_killing_a_worker_in_the_middle_loses_nothing(job: Path, scheduler: str)
         assert not any(summary.problem for summary in found.values())
         # The whole way, on the worker that is left, says what this machine alone says.
         with closing(Looking(Ways(f"dask:{scheduler}", cache=False))) as looking:
-            there = looking.ranks(find_dumps(job), None)
+            there = looking.ranks(dump_paths(job), None)
             _, cluster = looking.whole(there)
         with closing(Looking(Ways(cache=False))) as looking:
-            here = looking.ranks(find_dumps(job), None)
+            here = looking.ranks(dump_paths(job), None)
         assert there.summaries == here.summaries
         assert cluster is not None
         assert sorted(cluster.details) == sorted(here.roles)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pandas as pd
-from cluster_dumps import output
+from cluster_dumps import dump_paths, output
 
 from npufix.advisor.cluster import tasks
 from npufix.advisor.cluster.choosing import roles
@@ -18,7 +18,6 @@ from npufix.advisor.cluster.looking import Looking, Ways
 from npufix.advisor.cluster.reporting import rank_problems, rank_rows, rank_steps
 from npufix.advisor.commands.cli import cli
 from npufix.profiling_parsers.cluster.summary import Summary, Table
-from npufix.profiling_parsers.discover import find_dumps
 from npufix.reports.rank_rows import rank_rows as shown_rows
 from npufix.reports.report import Rank
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 def look(folder: Path, **ways: Any) -> tuple[Ranks, Cluster]:
     with closing(Looking(Ways(**ways))) as looking:
-        ranks = looking.ranks(find_dumps(folder), None)
+        ranks = looking.ranks(dump_paths(folder), None)
         _, cluster = looking.whole(ranks)
     assert cluster is not None
     return ranks, cluster
@@ -60,7 +59,7 @@ def slow_down(dump: Path, factor: float) -> None:
 
 
 def test_all_ranks_become_tables(own_job: Path) -> None:
-    dumps = find_dumps(own_job)
+    dumps = dump_paths(own_job)
     slow_down(dumps[4], 1.5)
     ranks, cluster = look(own_job)
     assert list(cluster.ranks["rank"]) == [0, 1, 2, 3, 4, 5]
@@ -103,14 +102,14 @@ def test_a_second_look_reads_nothing_again(
     assert look(moved)[0].summaries == first.summaries
     # What is changed, damaged or not kept is read again.
     monkeypatch.setattr(tasks, "summarise", works)
-    slow_down(find_dumps(moved)[1], 1.5)
+    slow_down(dump_paths(moved)[1], 1.5)
     assert look(moved)[0].chosen == 1
     for file in cache_folder.iterdir():
         file.write_bytes(file.read_bytes()[:-7])
     assert look(moved)[0].chosen == 1
     monkeypatch.setattr(tasks, "summarise", refuse)
     with closing(Looking(Ways(cache=False))) as looking:
-        unread = looking.ranks(find_dumps(moved), None)
+        unread = looking.ranks(dump_paths(moved), None)
     assert all("read again" in found.problem for found in unread.summaries)
 
 
@@ -121,7 +120,7 @@ def test_a_cache_that_cannot_be_written_is_none(own_job: Path, cache_folder: Pat
 
 
 def test_broken_ranks_are_told_and_read_again(own_job: Path) -> None:
-    dumps = find_dumps(own_job)
+    dumps = dump_paths(own_job)
     (output(dumps[1]) / "communication.json").write_text("{", "utf-8")
     shutil.rmtree(output(dumps[3]))
     ranks, cluster = look(own_job)
@@ -229,7 +228,7 @@ def test_of_a_thousand_ranks_a_dozen_is_shown() -> None:
 
 
 def test_the_command_compares_the_ranks(own_job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    slow_down(find_dumps(own_job)[2], 1.5)
+    slow_down(dump_paths(own_job)[2], 1.5)
     # The whole command line: a command keeps the names of its help option from its first call.
     cli.main(["diagnose", str(own_job), "--json", "--all"], standalone_mode=False)
     report = json.loads(capsys.readouterr().out)

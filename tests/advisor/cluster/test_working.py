@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+from cluster_dumps import dump_paths
 
 from npufix.advisor.cluster import tasks
 from npufix.advisor.cluster.details import decoded_whole
@@ -86,7 +87,7 @@ def test_a_rank_that_breaks_its_reader_is_a_row(
     job: Path, monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None], reason: str
 ) -> None:
     failing_with(fail, monkeypatch, seconds=1)
-    dumps = find_dumps(job)
+    dumps = dump_paths(job)
     with opened("local:2") as (executor, workers):
         found = dict(parse_ranks(executor, dumps, workers))
     assert sorted(found) == [0, 1, 2, 3, 4, 5]
@@ -98,7 +99,7 @@ def test_a_rank_that_breaks_its_reader_is_a_row(
 def test_a_file_that_hangs_is_left_behind_where_no_signal_can_end_it(
     job: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dumps = find_dumps(job)[1:4]
+    dumps = dump_paths(job)[1:4]
     monkeypatch.setattr(tasks, "_MOST_SECONDS_WHOLE", 0.01)
     ended = threading.Event()
     failing_with(ended.wait, monkeypatch, seconds=0.5)
@@ -119,7 +120,7 @@ def test_a_process_says_nothing_of_its_progress(
 ) -> None:
     failing_with(lambda: advanced("bytes", 1, 2), monkeypatch)
     with listening(lambda *_: os.write(1, b"heard")), opened("local:2") as (pool, workers):
-        assert len(list(parse_ranks(pool, find_dumps(job), workers))) == 6
+        assert len(list(parse_ranks(pool, dump_paths(job), workers))) == 6
     assert "heard" not in capfd.readouterr().out
 
 
@@ -133,7 +134,7 @@ def test_what_is_no_executor_is_told(where: str, job: Path) -> None:
 
 
 def test_a_pipe_instead_of_a_file_does_not_hang(own_job: Path) -> None:
-    dump = find_dumps(own_job)[0]
+    dump = dump_paths(own_job)[0]
     file = dump / "ASCEND_PROFILER_OUTPUT" / "communication.json"
     file.unlink()
     os.mkfifo(file)

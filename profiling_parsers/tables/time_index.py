@@ -88,7 +88,7 @@ def _in_blocks(
     return found
 
 
-def threads(*frames: pd.DataFrame) -> list[Integers]:
+def number_threads(*frames: pd.DataFrame) -> list[Integers]:
     """Return numbers of the pairs of ``pid`` and ``tid`` in several frames, alike in all."""
     pids, tids = (
         pd.factorize(np.concatenate([frame[name].to_numpy() for frame in frames]))[0]

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from npufix.profiling_parsers.tables.columns import category
-from npufix.profiling_parsers.tables.kernel_times import plausible
+from npufix.profiling_parsers.tables.kernel_times import find_plausible
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,7 +53,7 @@ _PID_BITS, _DEVICE_BITS = 10, 5
 _STEP = re.compile(r"ProfilerStep#([0-9]{1,18})")
 
 
-def kernels_of(trace: Trace) -> tuple[pd.DataFrame, Trace]:
+def find_kernels(trace: Trace) -> tuple[pd.DataFrame, Trace]:
     """Return ``Profile.kernels`` but for step and line, and the trace as if read with its kernels.
 
     ``trace`` was read without knowing them.
@@ -62,30 +62,25 @@ def kernels_of(trace: Trace) -> tuple[pd.DataFrame, Trace]:
     chosen = np.flatnonzero((collective >= 0) | _is_kernel(trace.tasks))
     chosen = chosen[np.argsort(trace.tasks["start_ns"].to_numpy()[chosen], kind="stable")]
     times = trace.tasks[["start_ns", "duration_ns"]].to_numpy()[chosen]
-    usable = plausible(times[:, 0], times[:, 1])
+    usable = find_plausible(times[:, 0], times[:, 1])
     trace = replace(trace, malformed=trace.malformed + int(np.count_nonzero(~usable)))
     chosen = chosen[usable]
     tasks, collective = trace.tasks.iloc[chosen].reset_index(drop=True), collective[chosen]
     tasks["name"] = tasks["name"].cat.remove_unused_categories()
-    device = device_ids(trace, tasks["pid"].to_numpy())
+    device = find_devices(trace, tasks["pid"].to_numpy())
     types = _types(tasks["name"], collective >= 0)
-    nothing = category(np.zeros(len(tasks), np.int8), [""])
     frame = tasks[["name", "start_ns", "duration_ns"]].assign(
         step=pd.array([pd.NA] * len(tasks), dtype="Int64"),
         type=types,
         core=_cores(tasks["kind"], types, collective),
-        wait_ns=-1,
-        **dict.fromkeys(("input_shapes", "input_dtypes", "output_shapes"), nothing),
         communication=collective >= 0,
         device=device,
-        **dict.fromkeys(("state", "bound"), nothing),
-        bound_ratio=np.float32(np.nan),
     )
     events = tasks[["pid", "tid", "start_ns"]].assign(kernel=tasks["name"].cat.codes)
     return frame, replace(trace, device=events)
 
 
-def device_ids(trace: Trace, pids: Integers) -> NDArray[np.int32]:
+def find_devices(trace: Trace, pids: Integers) -> NDArray[np.int32]:
     """Return the device of each process, -1 if the trace does not say.
 
     The label of a process names it ("NPU 3"), or its number holds it in its last bits, where the
@@ -103,7 +98,7 @@ def device_ids(trace: Trace, pids: Integers) -> NDArray[np.int32]:
     return devices[at]
 
 
-def steps_of(kernels: pd.DataFrame, host_ops: pd.DataFrame) -> pd.arrays.IntegerArray:
+def find_steps(kernels: pd.DataFrame, host_ops: pd.DataFrame) -> pd.arrays.IntegerArray:
     """Return the step of each kernel, as the profiler writes it into kernel_details.csv.
 
     A step lasts on its device from the start of the first kernel that was asked for in it to the
