@@ -22,7 +22,7 @@ from npufix.advisor.result import Diagnosis
 from npufix.advisor.run_findings import observe
 from npufix.advisor.savings import ranked, total_saving
 from npufix.reports import report
-from npufix.reports.wording import headline
+from npufix.reports.wording.report import headline
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.registry import every_rule

@@ -114,7 +114,7 @@ def _check(path: Path, others: Sequence[Path], kind: str = "") -> None:
     if not path.parent.is_dir():
         raise click.BadParameter(f"there is no folder {path.parent}; create it first")
     if kind == "xlsx":
-        from npufix.reports.spreadsheet import check_workbook  # noqa: PLC0415 - only for this format
+        from npufix.reports.data.spreadsheet import check_workbook  # noqa: PLC0415 - only for this format
 
         check_workbook()
 
@@ -276,8 +276,8 @@ def write_file(path: Path, text: str) -> None:
 def _headline(made: GateReport | Report) -> str:
     """Return the line of a report that matters, for those who want no more."""
     from npufix.reports.gate_report import GateReport  # noqa: PLC0415 - formats load when wanted
-    from npufix.reports.gate_wording import verdict_line  # noqa: PLC0415 - same
-    from npufix.reports.wording import plain  # noqa: PLC0415 - same
+    from npufix.reports.wording.gate import verdict_line  # noqa: PLC0415 - same
+    from npufix.reports.wording.report import plain  # noqa: PLC0415 - same
 
     return plain(verdict_line(made) if isinstance(made, GateReport) else made.headline)
 
@@ -285,7 +285,7 @@ def _headline(made: GateReport | Report) -> str:
 def _render(
     kind: str, path: Path, made: GateReport | Report, root: Path | None, *, details: bool
 ) -> str:
-    from npufix.reports.sources import Sources  # noqa: PLC0415 - formats load when they are wanted
+    from npufix.reports.data.sources import Sources  # noqa: PLC0415 - formats load when they are wanted
 
     if kind == "terminal":
         return "" if path == STDOUT else _as_text(made, details=details)
@@ -299,7 +299,7 @@ def _render(
 def _of_server(kind: str) -> Callable[..., str]:
     import importlib  # noqa: PLC0415 - one use
 
-    module: Any = importlib.import_module(f"npufix.reports.{kind}")
+    module: Any = importlib.import_module(f"npufix.reports.formats.{kind}")
     render: Callable[..., str] = getattr(module, f"to_{kind}")
     return render
 
@@ -316,8 +316,8 @@ def _json(made: Any) -> str:  # noqa: ANN401 - either report
 
 
 def _show(made: Any, console: Console, *, details: bool) -> None:  # noqa: ANN401 - either report
-    from npufix.reports.terminal import show  # noqa: PLC0415 - rich is slow to load
-    from npufix.reports.terminal_gate import show_gate  # noqa: PLC0415 - same
+    from npufix.reports.terminal.gate import show_gate  # noqa: PLC0415 - same
+    from npufix.reports.terminal.report import show  # noqa: PLC0415 - rich is slow to load
 
     (show_gate if _is_gate(made) else show)(made, console, details=details)
 
@@ -331,9 +331,9 @@ def _as_text(made: GateReport | Report, *, details: bool) -> str:
 
 
 def _markdown(made: Any, path: Path) -> str:  # noqa: ANN401 - either report
-    from npufix.reports.github import LARGEST_SUMMARY  # noqa: PLC0415 - only for this format
-    from npufix.reports.markdown import to_markdown  # noqa: PLC0415 - same
-    from npufix.reports.markdown_gate import fitting, to_comment  # noqa: PLC0415 - same
+    from npufix.reports.formats.github import LARGEST_SUMMARY  # noqa: PLC0415 - only for this format
+    from npufix.reports.markdown.gate import fitting, to_comment  # noqa: PLC0415 - same
+    from npufix.reports.markdown.report import to_markdown  # noqa: PLC0415 - same
 
     if not is_summary(path):
         return to_comment(made) if _is_gate(made) else to_markdown(made)

@@ -6,8 +6,8 @@ from functools import partial
 from typing import IO, TYPE_CHECKING
 
 from npufix.advisor.step_rows import step_rows
-from npufix.reports import spreadsheet
-from npufix.reports.tables import tables_of
+from npufix.reports.data import spreadsheet
+from npufix.reports.data.tables import tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.known_findings import Compared, Searched, compare
 from npufix.reports import report
+from npufix.reports.data.sources import Sources
 from npufix.reports.gate_report import GateReport
-from npufix.reports.sources import Sources
-from npufix.reports.wording import counted
+from npufix.reports.wording.report import counted
 from npufix.rules.registry import all_rules
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from npufix.reports.wording import milliseconds
+from npufix.reports.wording.report import milliseconds
 from npufix.rewriters.verdict import Status
 
 if TYPE_CHECKING:

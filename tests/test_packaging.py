@@ -31,9 +31,8 @@ VENDORED = ROOT / "reports/html/vendor"
 LOCK = (ROOT / ".ci/lock.txt").read_text(encoding="utf-8")
 DATA = (
     "advisor/py.typed",
-    "reports/html/*.html",
-    "reports/html/*.css",
-    "reports/html/*.js",
+    "reports/html/templates/*.html",
+    "reports/html/scripts/*",
     "reports/html/vendor/*.min.js",
     "reports/locale/*/LC_MESSAGES/*.mo",
     "rewriters/verification/*.json",

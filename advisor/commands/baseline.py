@@ -129,7 +129,7 @@ def _check(
 
 
 def _summary(made: Baseline) -> str:
-    from npufix.reports.wording import counted  # noqa: PLC0415 - see update
+    from npufix.reports.wording.report import counted  # noqa: PLC0415 - see update
 
     parts = [counted(made.run_count, "run"), counted(len(made.metrics), "metric"),
              counted(len(made.hot_ops), "hot operator"),

@@ -148,7 +148,7 @@ def _text(kind: str, result: Comparison) -> str:
 
         return to_html(result)
     if kind == "markdown":
-        from npufix.reports.markdown_comparison import to_markdown  # noqa: PLC0415 - same
+        from npufix.reports.markdown.comparison import to_markdown  # noqa: PLC0415 - same
 
         return to_markdown(result)
     return to_json(result) + "\n"
@@ -164,6 +164,6 @@ def _show(
     if is_quiet():
         say(result.headline, err=False)
         return
-    from npufix.reports.terminal_comparison import show  # noqa: PLC0415 - not needed for JSON
+    from npufix.reports.terminal.comparison import show  # noqa: PLC0415 - not needed for JSON
 
     show(result, common.console(), top=top, details=verbose)

@@ -11,7 +11,7 @@ from npufix.advisor.loudness import is_quiet, is_verbose
 from npufix.advisor.speaking import say
 
 if TYPE_CHECKING:
-    from npufix.reports.doctor import Diagnosis
+    from npufix.reports.terminal.doctor import Diagnosis
     from npufix.rewriters.verification.machine import Machine
 
 _WHAT = {
@@ -40,7 +40,7 @@ def command(*, as_json: bool) -> None:
     Nothing of torch is imported or executed: the installed packages, folders and devices are
     looked at, and the libraries for a virtual NPU are written if torch_npu is there.
     """
-    from npufix.reports.doctor import headline, show, to_json  # noqa: PLC0415 - not needed for --help
+    from npufix.reports.terminal.doctor import headline, show, to_json  # noqa: PLC0415 - not needed for --help
     from npufix.rewriters.verification.grounds import tried  # noqa: PLC0415 - same
     from npufix.rewriters.verification.machine import survey  # noqa: PLC0415 - same
 
@@ -63,8 +63,8 @@ def _installed(package: str) -> str:
 
 
 def _diagnosis(machine: Machine) -> Diagnosis:
-    from npufix.reports.doctor import Diagnosis, GroundLine, Part  # noqa: PLC0415 - as above
     from npufix.reports.report import tool  # noqa: PLC0415 - same
+    from npufix.reports.terminal.doctor import Diagnosis, GroundLine, Part  # noqa: PLC0415 - as above
     from npufix.rewriters.verification.cache import user_folder  # noqa: PLC0415 - same
     from npufix.rewriters.verification.grounds import choose, standings  # noqa: PLC0415 - same
 

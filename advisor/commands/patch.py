@@ -141,7 +141,7 @@ def apply_words(source: Path) -> str:
     Below the top of a repository git takes them as paths from the top on, finds that none of them
     is in the folder, and silently does nothing.
     """
-    from npufix.reports.sources import Sources  # noqa: PLC0415 - not needed for --help
+    from npufix.reports.data.sources import Sources  # noqa: PLC0415 - not needed for --help
 
     folder = source if source.is_dir() else source.parent
     top, whole = Sources(folder).repository, folder.resolve()
@@ -167,8 +167,8 @@ def _show(  # noqa: PLR0913 - what to show and where
 
         common.print_json(to_json(report))
         return
-    from npufix.reports.terminal import show_problems  # noqa: PLC0415 - not needed for --help
-    from npufix.reports.terminal_findings import show_findings  # noqa: PLC0415 - same
+    from npufix.reports.terminal.findings import show_findings  # noqa: PLC0415 - same
+    from npufix.reports.terminal.report import show_problems  # noqa: PLC0415 - not needed for --help
 
     if is_quiet():
         if output is None and not write:
@@ -195,7 +195,7 @@ def _show(  # noqa: PLR0913 - what to show and where
 
 
 def _summary(report: Report, patched: Patched) -> str:
-    from npufix.reports.wording import counted  # noqa: PLC0415 - not needed for --help
+    from npufix.reports.wording.report import counted  # noqa: PLC0415 - not needed for --help
 
     if not report.findings:
         return "No known slow pattern in this source; nothing to patch."

@@ -32,7 +32,7 @@ def command(path: Path, output: Path) -> int:
     shapes and operators stay: the copy is diagnosed with the same numbers.
     """
     from npufix.advisor.redacting.dump import redact_path  # noqa: PLC0415 - not needed for --help
-    from npufix.reports.wording import counted  # noqa: PLC0415 - same
+    from npufix.reports.wording.report import counted  # noqa: PLC0415 - same
 
     done = redact_path(path, output)
     if is_quiet():

@@ -40,7 +40,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
         for rule in every_rule():
             click.echo(f"{rule.id} {rule.name}")
         return
-    from npufix.reports.rule_table import show_rules  # noqa: PLC0415 - same
+    from npufix.reports.terminal.rule_table import show_rules  # noqa: PLC0415 - same
 
     show_rules(every_rule(), common.console(), details=is_verbose())
 
@@ -72,7 +72,7 @@ Examples:
 @click.argument("rule_id", shell_complete=completion.rule_ids)
 def show(rule_id: str) -> None:
     """Explain the rule RULE_ID (NPU101, or its name), with its example before and after."""
-    from npufix.reports.explain import explain  # noqa: PLC0415 - not needed for --help
+    from npufix.reports.terminal.rule import explain  # noqa: PLC0415 - not needed for --help
     from npufix.rules.registry import every_rule  # noqa: PLC0415 - same
 
     wanted = rule_id.lower()

@@ -106,7 +106,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
 
 
 def _left_out(changes: Changes, wanted: Changes) -> list[str]:
-    from npufix.reports.wording import counted  # noqa: PLC0415 - not needed for --help
+    from npufix.reports.wording.report import counted  # noqa: PLC0415 - not needed for --help
 
     count = len(changes.files) - len(wanted.files)
     text = f"the configuration excludes {counted(count, 'changed file')}; name them to verify them"
@@ -173,7 +173,7 @@ def _show(found: Verification, *, as_json: bool, verbose: bool) -> None:
 
         common.print_json(to_json(found))
         return
-    from npufix.reports.terminal_verification import show, summary  # noqa: PLC0415 - not needed for JSON
+    from npufix.reports.terminal.verification import show, summary  # noqa: PLC0415 - not needed for JSON
 
     if is_quiet():
         say(summary(found), err=False)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.reports.comparison import Explanation
-from npufix.reports.comparison_wording import count, signed_time
 from npufix.reports.gate_report import Change
-from npufix.reports.wording import few_tensors, milliseconds
+from npufix.reports.wording.comparison import count, signed_time
+from npufix.reports.wording.report import few_tensors, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ import numpy as np
 
 from npufix.advisor.comparing.places import same_source
 from npufix.reports.comparison import FindingChange, Prediction
-from npufix.reports.comparison_wording import count
+from npufix.reports.wording.comparison import count
 from npufix.rules.registry import every_rule
 from npufix.rules.substitution import Substitution
 

@@ -9,7 +9,7 @@ from npufix.advisor.gate import baselines
 from npufix.advisor.gate.units import shown
 from npufix.reports.baseline import UNITS
 from npufix.reports.gate_report import Change
-from npufix.reports.wording import counted
+from npufix.reports.wording.report import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

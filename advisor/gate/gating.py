@@ -16,7 +16,7 @@ from npufix.advisor.gate.significance import FEWEST_RUNS
 from npufix.advisor.gate.units import percent
 from npufix.reports.gate_report import Change, GatedMetric, GateReport
 from npufix.reports.report import Problem, tool
-from npufix.reports.wording import counted
+from npufix.reports.wording.report import counted
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -18,7 +18,7 @@ from npufix.advisor.modules.planning import Planner
 from npufix.advisor.running import at_run_time
 from npufix.advisor.running.selection import WITHOUT_ATTENTION
 from npufix.advisor.running.tables import TABLES
-from npufix.reports.wording import counted
+from npufix.reports.wording.report import counted
 
 if TYPE_CHECKING:
     from npufix.advisor.modules.planning import Plan

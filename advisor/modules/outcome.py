@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from npufix.advisor.running import at_run_time
 from npufix.advisor.running.places import place_key
 from npufix.advisor.running.reporting import NOT_MEASURED, old_code
-from npufix.reports.wording import counted
+from npufix.reports.wording.report import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ from site_blocks import BlockError, cell, escaped, fenced
 from site_blocks import table as made_table
 
 from npufix.reports import language
-from npufix.reports.rule_table import safety
+from npufix.reports.terminal.rule_table import safety
 from npufix.rules.registry import documentation, every_rule
 from npufix.rules.substitution import Safety, Substitution
 

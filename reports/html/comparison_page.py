@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npufix.reports import comparison_wording as words
 from npufix.reports.html.rendering import rendered
 from npufix.reports.html.tables import (
     CALLS,
@@ -15,7 +14,8 @@ from npufix.reports.html.tables import (
     TEXT,
     DataTable,
 )
-from npufix.reports.wording import few_tensors
+from npufix.reports.wording import comparison as words
+from npufix.reports.wording.report import few_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

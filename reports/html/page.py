@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from npufix.reports import wording
 from npufix.reports.html.details import Details
 from npufix.reports.html.rank_map import rank_map
 from npufix.reports.html.rendering import rendered
 from npufix.reports.html.tables import rank_table, report_tables
+from npufix.reports.wording import report as wording
 
 if TYPE_CHECKING:
     from npufix.reports.report import Finding, Report

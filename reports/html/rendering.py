@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from npufix.reports import comparison_wording, language, wording
+from npufix.reports import language
 from npufix.reports.encoding import encoded
 from npufix.reports.html import tables
+from npufix.reports.wording import comparison as comparison_wording
+from npufix.reports.wording import report as wording
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,7 +89,8 @@ def _short(text: str) -> str:
 
 
 def _text(name: str) -> str:
-    return files(__package__).joinpath(name).read_text("utf-8")
+    folder = "templates" if name.endswith(".html") else "scripts"
+    return files(__package__).joinpath(folder, name).read_text("utf-8")
 
 
 def _asset(name: str) -> Markup:

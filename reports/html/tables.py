@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.reports import comparison_wording as changes
-from npufix.reports import wording
+from npufix.reports.wording import comparison as changes
+from npufix.reports.wording import report as wording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -8,8 +8,8 @@ import pytest
 
 from npufix.advisor.verdicts import shown
 from npufix.advisor.worth import Prices, Worth, kernel_types, worth
-from npufix.reports.wording import launches as in_words
-from npufix.reports.wording import times as times_in_words
+from npufix.reports.wording.report import launches as in_words
+from npufix.reports.wording.report import times as times_in_words
 from npufix.rewriters.verdict import Launches, Status, Times, Timing, Verdict
 from npufix.rules.registry import all_rules
 

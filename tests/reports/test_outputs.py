@@ -12,8 +12,8 @@ import pytest
 from gate_samples import finding, gated
 
 from npufix.advisor import outputs, written
-from npufix.reports.github import LARGEST_SUMMARY
-from npufix.reports.markdown_gate import MARKER
+from npufix.reports.formats.github import LARGEST_SUMMARY
+from npufix.reports.markdown.gate import MARKER
 
 if TYPE_CHECKING:
     from collections.abc import Callable

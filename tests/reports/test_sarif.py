@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from sarif_checks import SARIF, apply, region_text
 
 from npufix.advisor import patching
-from npufix.reports import sarif, sarif_fixes
+from npufix.reports.data import fixes as sarif_fixes
+from npufix.reports.data.sources import Sources
+from npufix.reports.formats import sarif
+from npufix.reports.formats.sarif import to_sarif
 from npufix.reports.report import Problem
-from npufix.reports.sarif import to_sarif
-from npufix.reports.sources import Sources
 from npufix.rewriters.patch import FileChange, unified_diff
 from npufix.rewriters.verdict import Status, Verdict
 

@@ -13,11 +13,11 @@ from gate_samples import finding, gated, metric
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npufix.reports.github import to_github
-from npufix.reports.gitlab import to_gitlab
-from npufix.reports.junit import to_junit
-from npufix.reports.sarif import to_sarif
-from npufix.reports.sources import Sources
+from npufix.reports.data.sources import Sources
+from npufix.reports.formats.github import to_github
+from npufix.reports.formats.gitlab import to_gitlab
+from npufix.reports.formats.junit import to_junit
+from npufix.reports.formats.sarif import to_sarif
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from npufix.advisor.run_outputs import of_run
-from npufix.reports import spreadsheet
-from npufix.reports.tables import Column, Table, tables_of
+from npufix.reports.data import spreadsheet
+from npufix.reports.data.tables import Column, Table, tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

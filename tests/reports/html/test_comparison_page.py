@@ -10,10 +10,10 @@ from page_checks import Opened, draw_all, shown_rows, violations, written
 from page_samples import HOSTILE, LONG
 
 from npufix.reports import comparison as c
-from npufix.reports import comparison_wording as words
 from npufix.reports.gate_report import Change
 from npufix.reports.html.comparison_page import to_html
 from npufix.reports.report import Environment, Problem, Rank
+from npufix.reports.wording import comparison as words
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from npufix.advisor.page_details import page_details
 from npufix.advisor.source_tree import read_source_tree
 from npufix.reports.html.page import to_html
 from npufix.reports.report import Saving, to_json
-from npufix.reports.wording import interval, milliseconds
+from npufix.reports.wording.report import interval, milliseconds
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from npufix.reports.notices import ERROR, NOTE, WARNING, Notice, notices
+from npufix.reports.data.notices import ERROR, NOTE, WARNING, Notice, notices
 
 if TYPE_CHECKING:
+    from npufix.reports.data.sources import Sources
     from npufix.reports.gate_report import GateReport
     from npufix.reports.report import Report
-    from npufix.reports.sources import Sources
 
 MOST_OF_A_KIND = 10
 LARGEST_SUMMARY = 1 << 20

@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from npufix.reports.language.terminal import Verbatim
-from npufix.reports.terminal_text import indented
-from npufix.reports.wording import counted, interval, launches, milliseconds, plain, signed, times
+from npufix.reports.terminal.text import indented
+from npufix.reports.wording.report import (
+    counted,
+    interval,
+    launches,
+    milliseconds,
+    plain,
+    signed,
+    times,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

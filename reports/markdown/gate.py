@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.reports import language
-from npufix.reports.gate_wording import (
+from npufix.reports.markdown.report import code, text
+from npufix.reports.wording.gate import (
     HEADER,
     acceptance,
     against,
@@ -19,8 +20,7 @@ from npufix.reports.gate_wording import (
     unchanged,
     verdict_line,
 )
-from npufix.reports.markdown import code, text
-from npufix.reports.wording import counted, environment_text, milliseconds
+from npufix.reports.wording.report import counted, environment_text, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from npufix.reports.data.fixes import replacements
+from npufix.reports.data.notices import ERROR, Notice, notices
+from npufix.reports.data.sources import utf16
 from npufix.reports.encoding import indented
-from npufix.reports.notices import ERROR, Notice, notices
-from npufix.reports.sarif_fixes import replacements
-from npufix.reports.sources import utf16
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from npufix.reports.data.sources import Sources
     from npufix.reports.gate_report import GateReport
     from npufix.reports.report import Finding, Report
-    from npufix.reports.sources import Sources
     from npufix.rules.registry import Rule
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -63,7 +63,7 @@ def _rules(ids: Sequence[str], found: Iterable[Notice]) -> list[dict[str, Any]]:
 
 def _rule(rule: Rule) -> dict[str, Any]:
     """Return what is known about a rule, from the documentation in its file."""
-    from npufix.reports.rule_table import safety  # noqa: PLC0415 - loads rich
+    from npufix.reports.terminal.rule_table import safety  # noqa: PLC0415 - loads rich
     from npufix.rules.registry import documentation  # noqa: PLC0415 - same
 
     text = documentation(rule)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from npufix.reports.language.layout import pad, width
-from npufix.reports.terminal_text import indented
+from npufix.reports.terminal.text import indented
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

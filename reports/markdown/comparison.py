@@ -6,9 +6,9 @@ import html
 import re
 from typing import TYPE_CHECKING
 
-from npufix.reports import comparison_wording as words
 from npufix.reports import language
-from npufix.reports.wording import environment_text, few_tensors, milliseconds, plain
+from npufix.reports.wording import comparison as words
+from npufix.reports.wording.report import environment_text, few_tensors, milliseconds, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from npufix.reports.language import tr
-from npufix.reports.rank_rows import rank_name, rank_rows
-from npufix.reports.terminal_rows import Columns
-from npufix.reports.terminal_text import indented
-from npufix.reports.wording import counted, milliseconds, plain
+from npufix.reports.terminal.rows import Columns
+from npufix.reports.terminal.text import indented
+from npufix.reports.wording.ranks import rank_name, rank_rows
+from npufix.reports.wording.report import counted, milliseconds, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from npufix.reports.language.terminal import Verbatim
-from npufix.reports.terminal_text import indented
-from npufix.reports.wording import plain, signed
+from npufix.reports.terminal.text import indented
+from npufix.reports.wording.report import plain, signed
 
 if TYPE_CHECKING:
     from rich.console import Console

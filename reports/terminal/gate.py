@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from npufix.reports.gate_wording import (
+from npufix.reports.terminal.findings import show_findings
+from npufix.reports.terminal.rows import Columns
+from npufix.reports.terminal.text import indented, paragraph
+from npufix.reports.wording.gate import (
     HEADER,
     acceptance,
     against,
@@ -16,10 +19,7 @@ from npufix.reports.gate_wording import (
     unchanged,
     verdict_line,
 )
-from npufix.reports.terminal_findings import show_findings
-from npufix.reports.terminal_rows import Columns
-from npufix.reports.terminal_text import indented, paragraph
-from npufix.reports.wording import counted, environment_text, plain
+from npufix.reports.wording.report import counted, environment_text, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

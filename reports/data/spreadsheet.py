@@ -11,12 +11,12 @@ import io
 import tempfile
 from typing import IO, TYPE_CHECKING, Any
 
-from npufix.reports.tables import COUNT, MICROSECONDS, RATIO, SHARE
+from npufix.reports.data.tables import COUNT, MICROSECONDS, RATIO, SHARE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.reports.tables import Table, Value
+    from npufix.reports.data.tables import Table, Value
 
 # Without it Excel takes the file for one in the code page of the machine.
 _BYTE_ORDER_MARK = "\ufeff"

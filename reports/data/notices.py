@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.reports.gate_report import GateReport
-from npufix.reports.wording import interval, milliseconds, plain
+from npufix.reports.wording.report import interval, milliseconds, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from npufix.reports.data.sources import Sources
     from npufix.reports.gate_report import GatedMetric
     from npufix.reports.report import Finding, Report
-    from npufix.reports.sources import Sources
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}

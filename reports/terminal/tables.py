@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from npufix.reports.terminal_rows import Columns
-from npufix.reports.terminal_text import indented, paragraph
-from npufix.reports.wording import counted, few_tensors, figures_text, milliseconds, plain
+from npufix.reports.terminal.rows import Columns
+from npufix.reports.terminal.text import indented, paragraph
+from npufix.reports.wording.report import counted, few_tensors, figures_text, milliseconds, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,13 +6,13 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+from npufix.reports.data.notices import NOTE, Notice, notices
 from npufix.reports.gate_report import GateReport
-from npufix.reports.notices import NOTE, Notice, notices
 
 if TYPE_CHECKING:
+    from npufix.reports.data.sources import Sources
     from npufix.reports.gate_report import GatedMetric
     from npufix.reports.report import Report
-    from npufix.reports.sources import Sources
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot hold, not even escaped."""

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from npufix.reports.terminal_findings import show_findings
-from npufix.reports.terminal_ranks import show_ranks
-from npufix.reports.terminal_tables import (
+from npufix.reports.terminal.findings import show_findings
+from npufix.reports.terminal.ranks import show_ranks
+from npufix.reports.terminal.tables import (
     show_hot_lines,
     show_hot_modules,
     show_hot_operators,
     show_hot_shapes,
     show_split,
 )
-from npufix.reports.terminal_text import paragraph
-from npufix.reports.wording import coverage_text, environment_text, plain, totals_text
+from npufix.reports.terminal.text import paragraph
+from npufix.reports.wording.report import coverage_text, environment_text, plain, totals_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

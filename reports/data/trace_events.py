@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.reports.wording import interval, plain
+from npufix.reports.wording.report import interval, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rich.text import Text
 
-from npufix.reports import comparison_wording as words
-from npufix.reports.terminal_rows import Columns
-from npufix.reports.terminal_text import indented, paragraph
-from npufix.reports.wording import few_tensors, milliseconds, plain
+from npufix.reports.terminal.rows import Columns
+from npufix.reports.terminal.text import indented, paragraph
+from npufix.reports.wording import comparison as words
+from npufix.reports.wording.report import few_tensors, milliseconds, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.reports.language import tr
-from npufix.reports.wording import counted, milliseconds
+from npufix.reports.wording.report import counted, milliseconds
 
 if TYPE_CHECKING:
     from npufix.reports.comparison import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npufix.reports.wording import counted, interval, milliseconds
+from npufix.reports.wording.report import counted, interval, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from npufix.reports.terminal_findings import show_verdict
-from npufix.reports.wording import counted, plain
+from npufix.reports.terminal.findings import show_verdict
+from npufix.reports.wording.report import counted, plain
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from npufix.reports.data.notices import ERROR, NOTE, Notice, notices
 from npufix.reports.encoding import indented
-from npufix.reports.notices import ERROR, NOTE, Notice, notices
 
 if TYPE_CHECKING:
+    from npufix.reports.data.sources import Sources
     from npufix.reports.gate_report import GateReport
     from npufix.reports.report import Report
-    from npufix.reports.sources import Sources
 
 _SEVERITIES = {ERROR: "major", NOTE: "info"}
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from npufix.reports.language import tr
 from npufix.reports.language.terminal import Verbatim, lines, translated
-from npufix.reports.wording import plain
+from npufix.reports.wording.report import plain
 
 if TYPE_CHECKING:
     from rich.console import Console

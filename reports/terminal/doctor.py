@@ -8,7 +8,7 @@ import msgspec
 from rich.text import Text
 
 from npufix.reports.language.terminal import Verbatim, lines, translated
-from npufix.reports.wording import plain
+from npufix.reports.wording.report import plain
 
 if TYPE_CHECKING:
     from rich.console import Console

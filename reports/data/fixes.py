@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.reports.sources import utf16
+from npufix.reports.data.sources import utf16
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

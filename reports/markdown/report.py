@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from npufix.reports import language
 from npufix.reports.language import tr
-from npufix.reports.rank_rows import rank_name, rank_rows
-from npufix.reports.wording import (
+from npufix.reports.wording.ranks import rank_name, rank_rows
+from npufix.reports.wording.report import (
     counted,
     coverage_text,
     environment_text,
