@@ -112,17 +112,6 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     )  # fmt: skip
 
 
-def cut(made: report.Report, top: int) -> report.Report:
-    """Return a report with only the ``top`` hot operators, shapes, lines and modules."""
-    return msgspec.structs.replace(
-        made,
-        hot_operators=made.hot_operators[:top],
-        hot_shapes=made.hot_shapes[:top],
-        hot_lines=made.hot_lines[:top],
-        hot_modules=made.hot_modules[:top],
-    )
-
-
 @dataclass(frozen=True)
 class _Run:
     """A profile, led to the source."""

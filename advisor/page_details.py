@@ -8,7 +8,6 @@ import numpy as np
 
 from npufix.advisor.ranking import shape_text
 from npufix.reports.html.details import Cell, Details, SourceFile, SourceLine, Timeline
-from npufix.reports.html.page import to_html
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,11 +29,6 @@ _FILES = 30
 _LINES_AROUND = 3
 _MOST_LINES = 600
 _LONGEST_LINE = 400
-
-
-def page_of(diagnosis: Diagnosis, report: Report, tree: SourceTree | None) -> str:
-    """Return a diagnosis as HTML; ``report`` may hold other findings: those of a patch."""
-    return to_html(report, page_details(diagnosis, report, tree))
 
 
 def page_details(diagnosis: Diagnosis, report: Report, tree: SourceTree | None) -> Details:

@@ -6,8 +6,6 @@ without a schedule counts as one step.
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 import msgspec
 
 from npufix.reports.encoding import indented
@@ -353,6 +351,16 @@ class Report(msgspec.Struct, frozen=True):
     """The code that would collect what is missing, "" if nothing is."""
     schema: int = SCHEMA_VERSION
 
+    def cut(self, rows: int) -> Report:
+        """Return the report with only so many hot operators, shapes, lines and modules."""
+        return msgspec.structs.replace(
+            self,
+            hot_operators=self.hot_operators[:rows],
+            hot_shapes=self.hot_shapes[:rows],
+            hot_lines=self.hot_lines[:rows],
+            hot_modules=self.hot_modules[:rows],
+        )
+
 
 class ReportError(Exception):
     """A file that is no report of this version; the message says why."""
@@ -360,6 +368,8 @@ class ReportError(Exception):
 
 def tool() -> str:
     """Return the name and version of this program."""
+    from importlib.metadata import version  # noqa: PLC0415 - slow to load
+
     return f"npufix {version('npufix')}"
 
 

@@ -8,6 +8,8 @@ import click
 
 from npufix.advisor import outputs as output_files
 from npufix.advisor.commands import common
+from npufix.reports.data.sources import Sources
+from npufix.reports.report import Report
 
 
 @click.command(
@@ -32,7 +34,7 @@ Examples:
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True,
               help="How many hot operators to show.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@output_files.output_option()
+@output_files.output_option(Report)
 @click.option("--html", "html", type=common.PATH, metavar="FILE",
               help="Write the report as one HTML page; the same as -o html=FILE.")  # fmt: skip
 @click.option("--executor", default="local", show_default=True, metavar="WHERE",
@@ -67,8 +69,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if html is not None:
         outputs = output_files.with_page(outputs, html)
     from npufix.advisor.cluster.looking import Ways  # noqa: PLC0415 - pandas is slow to load
-    from npufix.advisor.diagnosis import Options, cut, diagnose  # noqa: PLC0415 - pandas is slow to load
-    from npufix.advisor.run_outputs import of_run  # noqa: PLC0415 - same
+    from npufix.advisor.diagnosis import Options, diagnose  # noqa: PLC0415 - pandas is slow to load
+    from npufix.advisor.run_outputs import DiagnosedRun  # noqa: PLC0415 - same
     from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
 
     configuration = common.read_configuration(source or Path(), rules)
@@ -83,7 +85,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         from npufix.advisor.suggestions import with_report_changes  # noqa: PLC0415 - same
 
         report = with_report_changes(result, tree)
-    root = tree.root if tree else None
-    more = of_run(result, report, tree)
-    output_files.write(outputs, cut(report, top), root, details=verbose, of_run=more)
+    run = DiagnosedRun(result, tree)
+    sources = Sources(tree.root if tree else None)
+    made = output_files.Result(report, sources, verbose, top, run)
+    output_files.write(outputs, made)
     return common.exit_status(report)

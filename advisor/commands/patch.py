@@ -13,10 +13,11 @@ from npufix.advisor import outputs as output_files
 from npufix.advisor.commands import common
 from npufix.advisor.loudness import colour_is_asked_for, coloured, is_quiet
 from npufix.advisor.speaking import say
+from npufix.reports.data.sources import Sources
+from npufix.reports.report import Report
 
 if TYPE_CHECKING:
     from npufix.advisor.patching import Patched
-    from npufix.reports.report import Report
 
 _TOP = 10
 """How many hot operators the reports show, the page apart."""
@@ -37,7 +38,7 @@ Examples:
 @click.option("-o", "--output", type=common.PATH, help="Write the patch to a file.")
 @click.option("--write", is_flag=True, help="Change the source files.")
 @click.option("--report", "reports", multiple=True, metavar="[FORMAT=]FILE",
-              callback=output_files.parse,
+              callback=output_files.parser_of(output_files.formats_of(Report)),
               help="Write a report with verdicts: .html, .md, ...; may be repeated.")  # fmt: skip
 @common.rule_option
 @common.allow_option
@@ -77,9 +78,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     The diff goes to stdout unless -o, --write or --json is given; everything else goes to stderr.
     Without DUMP the source alone decides. Verification runs the functions of SOURCE.
     """
-    from npufix.advisor.diagnosis import Options, cut, diagnose  # noqa: PLC0415 - pandas is slow
+    from npufix.advisor.diagnosis import Options, diagnose  # noqa: PLC0415 - pandas is slow
     from npufix.advisor.patching import PatchOptions, patch  # noqa: PLC0415 - same
-    from npufix.advisor.run_outputs import of_run  # noqa: PLC0415 - same
+    from npufix.advisor.run_outputs import DiagnosedRun  # noqa: PLC0415 - same
     from npufix.advisor.source_scan import scan  # noqa: PLC0415 - same
     from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
     from npufix.rewriters.recovering import recover  # noqa: PLC0415 - same
@@ -103,8 +104,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if output is not None:
         common.write_text(output, patched.diff)
     if reports:
-        more = of_run(result, finished, tree)
-        output_files.save(reports, cut(finished, _TOP), tree.root, of_run=more)
+        run = DiagnosedRun(result, tree)
+        made = output_files.Result(finished, Sources(tree.root), top=_TOP, run=run)
+        output_files.save(reports, made)
     if counterexample is not None:
         verdicts = (f.verdict for f in patched.findings)
         common.write_scripts([v.script for v in verdicts if v and v.script], counterexample)
@@ -141,8 +143,6 @@ def apply_words(source: Path) -> str:
     Below the top of a repository git takes them as paths from the top on, finds that none of them
     is in the folder, and silently does nothing.
     """
-    from npufix.reports.data.sources import Sources  # noqa: PLC0415 - not needed for --help
-
     folder = source if source.is_dir() else source.parent
     top, whole = Sources(folder).repository, folder.resolve()
     if whole == top or not (top / ".git").exists():

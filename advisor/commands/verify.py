@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from npufix.advisor import outputs as output_files
 from npufix.advisor.commands import common
-from npufix.advisor.loudness import is_quiet
-from npufix.advisor.speaking import say
 
 if TYPE_CHECKING:
     from npufix.advisor.changes import Changes
@@ -101,7 +100,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if counterexample is not None:
         scripts = [f.verdict.script for f in found.functions if f.verdict.script]
         common.write_scripts(scripts, counterexample)
-    _show(found, as_json=as_json, verbose=verbose)
+    outputs = output_files.with_json((), as_json=as_json)
+    output_files.write(outputs, output_files.Result(found, details=verbose))
     return _EXIT[found.status]
 
 
@@ -165,17 +165,3 @@ def _verification(changes: Changes, checked: list[Checked]) -> Verification:
     return Verification(
         tool(), changes.against, status, functions, [file.name for file in changes.new]
     )
-
-
-def _show(found: Verification, *, as_json: bool, verbose: bool) -> None:
-    if as_json:
-        from npufix.reports.verification import to_json  # noqa: PLC0415 - not needed for --help
-
-        common.print_json(to_json(found))
-        return
-    from npufix.reports.terminal.verification import show, summary  # noqa: PLC0415 - not needed for JSON
-
-    if is_quiet():
-        say(summary(found), err=False)
-        return
-    show(found, common.console(), details=verbose)

@@ -179,8 +179,8 @@ def check_command(*arguments: object) -> None:
 
 def check_diagnosis(result: Diagnosis, *, whole: bool) -> None:
     """Render a diagnosis in every format, and read it back."""
-    from npufix.advisor.outputs import _render  # noqa: PLC0415 - after the limits are set
-    from npufix.advisor.run_outputs import of_run  # noqa: PLC0415 - same
+    from npufix.advisor.run_outputs import DiagnosedRun  # noqa: PLC0415 - after the limits are set
+    from npufix.reports.formats import Result, formats  # noqa: PLC0415 - same
     from npufix.reports.report import from_json, to_json  # noqa: PLC0415 - same
 
     made = result.report
@@ -192,10 +192,8 @@ def check_diagnosis(result: Diagnosis, *, whole: bool) -> None:
     json.loads(text, parse_constant=refuse)
     if from_json(text) != made:
         raise Broken("the report reads back as another one")
-    kinds = ("terminal", "markdown", "github", "gitlab", "junit", "sarif")
-    for kind in kinds if whole else kinds[:1]:
-        shown = _render(kind, Path("x"), made, None, details=True)
-        check_text(shown.replace("\r", "") if kind == "github" else shown, kind)
-    if whole:
-        for path, content in of_run(result, made, None)["html"](Path("page.html")):
-            check_text(str(content), path.name)
+    asked = Result(made, details=True, run=DiagnosedRun(result, None))
+    for name, one in formats().items() if whole else [("terminal", formats()["terminal"])]:
+        shown = one.render(asked) if one.takes(asked) else None
+        if isinstance(shown, str):
+            check_text(shown.replace("\r", "") if name == "github" else shown, name)

@@ -152,14 +152,14 @@ def _verified_diff(folder: Path, _thorough: bool) -> None:  # noqa: FBT001 - as 
 
 
 def _report(path: Path) -> None:
-    from npufix.advisor.outputs import _render  # noqa: PLC0415 - see above
+    from npufix.reports.formats import Result, formats  # noqa: PLC0415 - see above
     from npufix.reports.report import from_json, to_json  # noqa: PLC0415 - same
 
     made = from_json(path.read_bytes())
     if from_json(to_json(made)) != made:
         raise oracle.Broken("a report reads back as another one")
     for kind in ("terminal", "markdown"):
-        oracle.check_text(_render(kind, Path("x"), made, None, details=True), kind)
+        oracle.check_text(str(formats()[kind].render(Result(made, details=True))), kind)
 
 
 def _use_report(folder: Path, _thorough: bool) -> None:  # noqa: FBT001 - as every target

@@ -11,23 +11,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^( *)\{\{ ([a-z-]+)((?: [^\s}]+)*) \}\}$", re.MULTILINE)
-_FORMATS = {
-    "terminal": "What the terminal shows, as text of 80 columns.",
-    "markdown": "A page; of the gate a comment for a pull request, with a marker that lets CI "
-    "update it.",
-    "github": "Annotations of GitHub Actions (the ten that matter most), and the summary of the "
-    "step where `GITHUB_STEP_SUMMARY` is set.",
-    "gitlab": "GitLab code quality.",
-    "junit": "JUnit XML.",
-    "sarif": "SARIF 2.1.0 with fixes and fingerprints, for code scanning.",
-    "json": "The whole report; its [schema](schemas.md) is published.",
-    "html": "One page that needs no network.",
-    "csv": "The tables, one file each; FILE is a folder.",
-    "xlsx": "The tables as one workbook.",
-    "perfetto": "The findings as tracks over the original trace, for Perfetto and MindStudio "
-    "Insight.",
-    "perfetto-findings": "The tracks of the findings alone.",
-}
 
 
 class BlockError(Exception):
@@ -86,26 +69,18 @@ def fenced(text: str, language: str = "") -> str:
 
 
 def formats() -> str:
-    """Return the table of the formats of ``--output``, each with the commands that write it.
-
-    Raises:
-        BlockError: the code knows others than this file.
-
-    """
+    """Return the table of the formats of ``--output``, each with the commands that write it."""
     from site_commands import commands  # noqa: PLC0415 - which needs this module
 
-    from npufix.advisor.outputs import EVERY  # noqa: PLC0415 - only for this part
+    from npufix.reports.formats import formats as every  # noqa: PLC0415 - only for this part
 
-    unknown = set(EVERY) ^ set(_FORMATS)
-    if unknown:
-        raise BlockError(f"docs/site_build/site_blocks.py: formats {', '.join(sorted(unknown))}")
-    takers: dict[str, list[str]] = {name: [] for name in EVERY}
-    for command, made, _ in commands():
-        for option in made.params:
+    takers: dict[str, list[str]] = {name: [] for name in every()}
+    for command, described, _ in commands():
+        for option in described.params:
             listed = re.search(r"FORMAT: ([^.]*)\.", getattr(option, "help", None) or "")
             for name in listed[1].split(", ") if listed else ():
                 takers[name].append(command.removeprefix("npufix "))
-    rows = [(f"`{name}`", _FORMATS[name], ", ".join(takers[name])) for name in EVERY]
+    rows = [(f"`{name}`", made.about, ", ".join(takers[name])) for name, made in every().items()]
     return table(["FORMAT", "", "Commands"], rows)
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     Value = str | int | float | None
 
+_LONGEST_TEXT = 32_000
+"""A cell of Excel holds 32,767 characters; what is longer it spills over other rows."""
 TEXT, COUNT, MICROSECONDS, SHARE, RATIO = "text", "count", "us", "share", "ratio"
 
 
@@ -64,6 +66,16 @@ def tables_of(report: Report, steps: Sequence[StepRow] = ()) -> list[Table]:
         _ranks(report),
         _steps(steps),
     ]
+
+
+def cell_text(value: str) -> str:
+    """Return a text that a cell can hold: of control characters only the ends of lines stay."""
+    unified = value.replace("\r\n", "\n").replace("\r", "\n")
+    if not unified.isprintable():
+        unified = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in unified)
+    if len(unified) <= _LONGEST_TEXT:
+        return unified
+    return f"{unified[:_LONGEST_TEXT]} ... ({len(unified):,} characters)"
 
 
 def _columns(*names: str) -> tuple[Column, ...]:

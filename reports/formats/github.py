@@ -9,11 +9,12 @@ import os
 from typing import TYPE_CHECKING
 
 from npufix.reports.data.notices import ERROR, NOTE, WARNING, Notice, notices
+from npufix.reports.formats import Format
+from npufix.reports.gate_report import GateReport
+from npufix.reports.report import Report
 
 if TYPE_CHECKING:
-    from npufix.reports.data.sources import Sources
-    from npufix.reports.gate_report import GateReport
-    from npufix.reports.report import Report
+    from npufix.reports.formats import Result
 
 MOST_OF_A_KIND = 10
 LARGEST_SUMMARY = 1 << 20
@@ -21,9 +22,9 @@ LARGEST_SUMMARY = 1 << 20
 _COMMANDS = {ERROR: "error", WARNING: "warning", NOTE: "notice"}
 
 
-def to_github(made: Report | GateReport, sources: Sources) -> str:
+def _render(result: Result[Report | GateReport]) -> str:
     """Return the annotations, one a line; the last line counts what is in the summary only."""
-    found = [notice for notice in notices(made, sources) if not notice.accepted]
+    found = [notice for notice in notices(result.report, result.sources) if not notice.accepted]
     lines: list[str] = []
     left_out = 0
     for level, kind in _COMMANDS.items():
@@ -32,7 +33,7 @@ def to_github(made: Report | GateReport, sources: Sources) -> str:
         left_out += max(0, len(own) - MOST_OF_A_KIND)
     if left_out:
         lines.append(f"{left_out} more are in the summary of this step.")
-    return "".join(f"{line}\n" for line in lines)
+    return "\n".join(lines) + "\n"
 
 
 def _command(kind: str, notice: Notice) -> str:
@@ -50,3 +51,11 @@ def _data(text: str) -> str:
 
 def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+FORMAT = Format(
+    name="github",
+    about="Annotations of GitHub Actions (the ten that matter most), and the summary of the step "
+    "where `GITHUB_STEP_SUMMARY` is set.",
+    renders={Report: _render, GateReport: _render},
+)

@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING
 
 from npufix.reports.data.notices import ERROR, NOTE, Notice, notices
 from npufix.reports.encoding import indented
+from npufix.reports.formats import Format
+from npufix.reports.gate_report import GateReport
+from npufix.reports.report import Report
 
 if TYPE_CHECKING:
-    from npufix.reports.data.sources import Sources
-    from npufix.reports.gate_report import GateReport
-    from npufix.reports.report import Report
+    from npufix.reports.formats import Result
 
 _SEVERITIES = {ERROR: "major", NOTE: "info"}
 
 
-def to_gitlab(made: Report | GateReport, sources: Sources) -> str:
+def _render(result: Result[Report | GateReport]) -> str:
     """Return a report as GitLab reads it; what has no line of the repository is left out."""
     seen: set[str] = set()
-    rows = [_row(notice, seen) for notice in notices(made, sources) if notice.path]
-    return indented(rows)
+    found = notices(result.report, result.sources)
+    return indented([_row(notice, seen) for notice in found if notice.path]) + "\n"
 
 
 def _row(notice: Notice, seen: set[str]) -> dict[str, object]:
@@ -44,3 +45,10 @@ def _row(notice: Notice, seen: set[str]) -> dict[str, object]:
 
 def _salted(fingerprint: str, number: int) -> str:
     return sha256(f"{fingerprint}\0{number}".encode()).hexdigest()[:32]
+
+
+FORMAT = Format(
+    name="gitlab",
+    about="GitLab code quality.",
+    renders={Report: _render, GateReport: _render},
+)

@@ -7,24 +7,26 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from npufix.reports.data.notices import NOTE, Notice, notices
+from npufix.reports.formats import Format
 from npufix.reports.gate_report import GateReport
+from npufix.reports.report import Report
 
 if TYPE_CHECKING:
-    from npufix.reports.data.sources import Sources
+    from npufix.reports.formats import Result
     from npufix.reports.gate_report import GatedMetric
-    from npufix.reports.report import Report
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot hold, not even escaped."""
 
 
-def to_junit(made: Report | GateReport, sources: Sources) -> str:
+def _render(result: Result[Report | GateReport]) -> str:
     """Return a report as JUnit XML; what fails the gate fails as a test."""
+    made = result.report
     suite = ET.Element("testsuite", name="npufix")
     if isinstance(made, GateReport):
         for metric in made.metrics:
             _metric(suite, metric)
-    told = [notice for notice in notices(made, sources) if notice.finding is not None]
+    told = [notice for notice in notices(made, result.sources) if notice.finding is not None]
     for notice in told:
         _finding(suite, notice)
     if isinstance(made, GateReport):
@@ -97,3 +99,10 @@ def _add(case: ET.Element, kind: str, message: str, text: str, name: str = "") -
 
 def _clean(text: str) -> str:
     return _FORBIDDEN.sub("?", text)
+
+
+FORMAT = Format(
+    name="junit",
+    about="JUnit XML.",
+    renders={Report: _render, GateReport: _render},
+)

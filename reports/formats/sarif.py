@@ -11,13 +11,16 @@ from npufix.reports.data.fixes import replacements
 from npufix.reports.data.notices import ERROR, Notice, notices
 from npufix.reports.data.sources import utf16
 from npufix.reports.encoding import indented
+from npufix.reports.formats import Format
+from npufix.reports.gate_report import GateReport
+from npufix.reports.report import Report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from npufix.reports.data.sources import Sources
-    from npufix.reports.gate_report import GateReport
-    from npufix.reports.report import Finding, Report
+    from npufix.reports.formats import Result
+    from npufix.reports.report import Finding
     from npufix.rules.registry import Rule
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -28,16 +31,17 @@ _FINGERPRINT = "npufix/v1"
 _LEVELS = {"safe": "warning", "conditional": "warning", "advice": "note"}
 
 
-def to_sarif(made: Report | GateReport, sources: Sources) -> str:
+def _render(result: Result[Report | GateReport]) -> str:
     """Return a report as SARIF, indented."""
+    made, sources = result.report, result.sources
     found = notices(made, sources)
     placed = [notice for notice in found if notice.path]
     results = [_result(notice, sources) for notice in placed[:MOST_RESULTS]]
     name, _, version = made.tool.partition(" ")
     ids = sorted({notice.rule for notice in placed[:MOST_RESULTS]})
     index = {rule: number for number, rule in enumerate(ids)}
-    for result in results:
-        result["ruleIndex"] = index[result["ruleId"]]
+    for row in results:
+        row["ruleIndex"] = index[row["ruleId"]]
     driver = {"name": name, "version": version, "rules": _rules(ids, placed)}
     run: dict[str, Any] = {
         "tool": {"driver": driver},
@@ -48,7 +52,7 @@ def to_sarif(made: Report | GateReport, sources: Sources) -> str:
     if said := _notifications(made, left_out, len(placed) - len(results)):
         run["invocations"] = [{"executionSuccessful": True, "toolExecutionNotifications": said}]
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
-    return indented(log)
+    return indented(log) + "\n"
 
 
 def _rules(ids: Sequence[str], found: Iterable[Notice]) -> list[dict[str, Any]]:
@@ -213,3 +217,12 @@ def _notifications(
     if too_many > 0:
         said.append((f"{too_many} more results are left out.", "warning"))
     return [{"message": {"text": text}, "level": level} for text, level in said]
+
+
+FORMAT = Format(
+    name="sarif",
+    about="SARIF 2.1.0 with fixes and fingerprints, for code scanning.",
+    renders={Report: _render, GateReport: _render},
+    ending=".sarif",
+    shows_changes=True,
+)

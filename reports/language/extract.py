@@ -28,6 +28,7 @@ _NO_MESSAGES = re.compile(
 )
 _CODE = frozenset(
     [
+        "about",
         "valid",
         "rewritten",
         "metavar",

@@ -1,29 +1,26 @@
-"""Tables for a spreadsheet: CSV that Excel opens right, and workbooks.
+"""A workbook of Excel: the tables of a report, a sheet each.
 
 Texts of a dump may begin as a formula does; none of them becomes one.
 """
 
 from __future__ import annotations
 
-import csv
 import datetime as dt
 import io
 import tempfile
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
-from npufix.reports.data.tables import COUNT, MICROSECONDS, RATIO, SHARE
+from npufix.reports.data.tables import COUNT, MICROSECONDS, RATIO, SHARE, cell_text, tables_of
+from npufix.reports.formats import ALL_ROWS, Format
+from npufix.reports.report import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from npufix.reports.data.tables import Table, Value
+    from npufix.reports.formats import Result
 
-# Without it Excel takes the file for one in the code page of the machine.
-_BYTE_ORDER_MARK = "\ufeff"
-_FORMULA = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
-"""What a formula begins with, the wide forms too: some versions take them for the same."""
-_LONGEST_TEXT = 32_000
-"""A cell of Excel holds 32,767 characters; what is longer it spills over other rows."""
 _MOST_ROWS = 1_048_575
 _NARROWEST, _WIDEST = 8, 60
 _ROWS_MEASURED = 200
@@ -39,33 +36,6 @@ class MissingLibraryError(Exception):
         self.message = "a workbook needs the package XlsxWriter, which is not installed"
         self.remedy = "pip install 'npufix[excel]', or write tables with -o csv=FOLDER"
         super().__init__(self.message)
-
-
-def to_csv(table: Table) -> str:
-    """Return a table as CSV (RFC 4180), with what tells Excel that it is UTF-8."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\r\n")
-    writer.writerow([column.name for column in table.columns])
-    writer.writerows([_csv_cell(value) for value in row] for row in table.rows)
-    return _BYTE_ORDER_MARK + out.getvalue()
-
-
-def _csv_cell(value: Value) -> object:
-    if isinstance(value, str):
-        text = _text(value)
-        # A quote in front makes it a text; Excel and LibreOffice do not evaluate it then.
-        return f"'{text}" if text.lstrip(" ")[:1] in _FORMULA and text else text
-    return float(f"{value:.6g}") if isinstance(value, float) and abs(value) < 1 else value
-
-
-def _text(value: str) -> str:
-    """Return a text that a cell can hold: of control characters only the ends of lines stay."""
-    unified = value.replace("\r\n", "\n").replace("\r", "\n")
-    if not unified.isprintable():
-        unified = "".join(c if c.isprintable() or c in "\n\t" else "?" for c in unified)
-    if len(unified) <= _LONGEST_TEXT:
-        return unified
-    return f"{unified[:_LONGEST_TEXT]} ... ({len(unified):,} characters)"
 
 
 def check_workbook() -> None:
@@ -109,7 +79,7 @@ def write_workbook(tables: Sequence[Table], title: str, file: IO[bytes]) -> None
 
 def _fill(book: Any, tables: Sequence[Table], title: str) -> None:  # noqa: ANN401 - the library has no types
     # The same report is the same file, whenever it is written.
-    book.set_properties({"title": _text(title)[:255], "created": dt.datetime(2000, 1, 1)})  # noqa: DTZ001 - as Excel has it
+    book.set_properties({"title": cell_text(title)[:255], "created": dt.datetime(2000, 1, 1)})  # noqa: DTZ001 - as Excel has it
     header = book.add_format({"bold": True, "bottom": 1, "valign": "top"})
     formats = {kind: book.add_format({"num_format": text}) for kind, text in _FORMATS.items()}
     for table in tables:
@@ -131,7 +101,7 @@ def _write_sheet(sheet: Any, table: Table, header: object, formats: dict[str, ob
         for number, value in enumerate(row):
             if isinstance(value, str):
                 if value:
-                    sheet.write_string(place, number, _text(value))
+                    sheet.write_string(place, number, cell_text(value))
             elif value is not None:
                 sheet.write_number(place, number, value, shown[number])
 
@@ -149,3 +119,20 @@ def _shown(value: Value) -> str:
     if isinstance(value, float):
         return f"{value:,.3f}"
     return "" if value is None else str(value)[: _WIDEST + 1]
+
+
+def _render(result: Result[Report]) -> Callable[[IO[bytes]], None]:
+    report = result.report
+    tables = tables_of(report, result.run.step_rows() if result.run else ())
+    return partial(write_workbook, tables, f"{report.tool}: {report.headline}")
+
+
+FORMAT = Format(
+    name="xlsx",
+    about="The tables as one workbook.",
+    renders={Report: _render},
+    ending=".xlsx",
+    is_binary=True,
+    rows=ALL_ROWS,
+    check=check_workbook,
+)

@@ -1,0 +1,30 @@
+"""Trace events: the findings as tracks over the recorded trace."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import IO, TYPE_CHECKING
+
+from npufix.reports.formats import Format
+from npufix.reports.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from npufix.reports.formats import Result
+
+
+def render_tracks(result: Result[Report], *, whole: bool) -> Callable[[IO[bytes]], None]:
+    """Return what writes the findings over the trace or, without ``whole``, alone."""
+    assert result.run is not None, "Format.takes has looked"  # noqa: S101 - for the type checker
+    packed = result.path.suffix == ".gz"
+    return partial(result.run.write_tracks, result.report.findings, packed=packed, whole=whole)
+
+
+FORMAT = Format(
+    name="perfetto",
+    about="The findings as tracks over the original trace, for Perfetto and MindStudio Insight.",
+    renders={Report: partial(render_tracks, whole=True)},
+    is_binary=True,
+    needs_recording=True,
+)
