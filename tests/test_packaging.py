@@ -34,7 +34,7 @@ DATA = (
     "reports/html/templates/*.html",
     "reports/html/scripts/*",
     "reports/html/vendor/*.min.js",
-    "reports/locale/*/LC_MESSAGES/*.mo",
+    "reports/locale/*/LC_MESSAGES/*.po",
     "rewriters/verification/*.json",
     "rules/settings/*.json",
 )
