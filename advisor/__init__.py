@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from npufix.advisor.running.api import apply_fused_kernels, fused_kernels
+    from npufix.advisor.runtime.api import apply_fused_kernels, fused_kernels
 
 __all__ = ["apply_fused_kernels", "fused_kernels"]
 
@@ -16,7 +16,7 @@ __all__ = ["apply_fused_kernels", "fused_kernels"]
 def __getattr__(name: str) -> object:
     """Load what a program asks for when it asks."""
     if name in __all__:
-        from npufix.advisor.running import api  # noqa: PLC0415 - not for the command line
+        from npufix.advisor.runtime import api
 
         return getattr(api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ def main() -> None:
     """Run the command line and exit."""
     _open_what_is_closed()
     try:
-        from npufix.advisor.cli import main as run  # noqa: PLC0415 - it loads what it needs
+        from npufix.advisor.commands.cli import main as run
 
         run()
     except KeyboardInterrupt:

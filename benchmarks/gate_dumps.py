@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.generator.dump import OUTPUT, write_dump
 from benchmarks.generator.parameters import Parameters
 
-from npufix.advisor.diagnosis import Options
+from npufix.advisor.diagnose.diagnosis import Options
 from npufix.advisor.gate.measuring import measure
 
 if TYPE_CHECKING:

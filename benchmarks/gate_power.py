@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from npufix.advisor.evidence.steady_steps import split_steps
 from npufix.advisor.gate import baselines
 from npufix.advisor.gate.deciding import cases, decide
 from npufix.advisor.gate.measuring import median_of, step_times
-from npufix.advisor.gate.settings import GateSettings
-from npufix.advisor.steady_steps import split_steps
+from npufix.advisor.project.gate_settings import GateSettings
 from npufix.reports.baseline import from_json, to_json
 from npufix.reports.measurement import MeasuredMetric, Measurement
 

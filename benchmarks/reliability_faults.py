@@ -156,8 +156,8 @@ def two_at_once(place: Place) -> Faults:
 
 def _writers(root: Path) -> str:
     """Let three processes write the same files at once: what is there is of one of them."""
-    from npufix.rewriters.patch import FileChange  # noqa: PLC0415 - before the fork
-    from npufix.rewriters.writing import WriteError, write  # noqa: PLC0415 - same
+    from npufix.rewriters.write.patch import FileChange  # noqa: PLC0415 - before the fork
+    from npufix.rewriters.write.writing import WriteError, write  # noqa: PLC0415 - same
 
     names = [f"{letter}.py" for letter in "abcd"]
     for name in names:

@@ -55,7 +55,7 @@ _NAMES = (
 
 def patches(place: Place) -> Faults:
     """``git apply --check`` takes every patch, whatever the text, the name and the folder."""
-    from npufix.rewriters.patch import FileChange, unified_diff  # noqa: PLC0415 - once it is loaded
+    from npufix.rewriters.write.patch import FileChange, unified_diff  # noqa: PLC0415 - once it is loaded
 
     texts = _examples()
     for shape in _SHAPES.values():

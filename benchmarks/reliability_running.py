@@ -150,7 +150,7 @@ def _child(
     os.environ.update(environment or {})
     tempfile.tempdir = None
     sys.argv = ["npufix", *arguments]
-    from npufix.advisor.cli import main  # noqa: PLC0415 - after the environment is set
+    from npufix.advisor.commands.cli import main  # noqa: PLC0415 - after the environment is set
 
     code: object
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from benchmarks.reliability_inputs import Place
 
-    from npufix.rewriters.patch import FileChange
+    from npufix.rewriters.write.patch import FileChange
 
     Faults = Iterator[str]
 
@@ -162,8 +162,8 @@ def full_tmpfs(place: Place) -> Faults:
 
 
 def _on_a_full_disk(place: Place) -> list[str]:
-    from npufix.rewriters.recovering import recover  # noqa: PLC0415 - after the fork
-    from npufix.rewriters.writing import WriteError, write  # noqa: PLC0415 - same
+    from npufix.rewriters.write.recovering import recover  # noqa: PLC0415 - after the fork
+    from npufix.rewriters.write.writing import WriteError, write  # noqa: PLC0415 - same
 
     disk, found = place.folder(), []
     if not _mounted(disk):
@@ -207,7 +207,7 @@ def _mounted(disk: Path) -> bool:
 
 
 def _three(disk: Path) -> list[FileChange]:
-    from npufix.rewriters.patch import FileChange  # noqa: PLC0415 - after the fork
+    from npufix.rewriters.write.patch import FileChange  # noqa: PLC0415 - after the fork
 
     (disk / "tree").mkdir()
     changes = []

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.advisor import page_details
-from npufix.advisor.configuration import EVERYTHING
-from npufix.advisor.diagnosis import diagnose
-from npufix.advisor.estimate import calibrate
-from npufix.advisor.evidence import gather_evidence
-from npufix.advisor.findings import Measured, locate
-from npufix.advisor.ranking import Ranking, Step, step_split
-from npufix.advisor.recorded_paths import map_recorded_paths
-from npufix.advisor.run_findings import observe
-from npufix.advisor.source_tree import read_source_tree
+from npufix.advisor.diagnose import page_details
+from npufix.advisor.diagnose.diagnosis import diagnose
+from npufix.advisor.diagnose.findings import Measured, locate
+from npufix.advisor.evidence.estimate import calibrate
+from npufix.advisor.evidence.lines import gather_evidence
+from npufix.advisor.evidence.ranking import Ranking, Step, step_split
+from npufix.advisor.evidence.recorded_paths import map_recorded_paths
+from npufix.advisor.evidence.run_findings import observe
+from npufix.advisor.project.configuration import EVERYTHING
+from npufix.advisor.project.source_tree import read_source_tree
 from npufix.profiling_parsers.discover import find_dumps
 from npufix.profiling_parsers.reader import read_profile
 from npufix.reports.html.page import to_html

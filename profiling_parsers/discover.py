@@ -188,7 +188,7 @@ def _kineto_files(folder: Path) -> list[Path]:
 
 
 def _is_kineto(file: Path) -> bool:
-    from npufix.profiling_parsers.kineto.reader import is_kineto  # noqa: PLC0415 - pandas is slow to load
+    from npufix.profiling_parsers.kineto.reader import is_kineto
 
     return is_kineto(file)
 

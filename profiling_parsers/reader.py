@@ -33,22 +33,22 @@ def read_profile(path: Path) -> Profile:
     output = output_folder(path)
     refuse_special_files(path, output)
     if is_msprof_folder(path):
-        from npufix.profiling_parsers.msprof.reader import read_msprof  # noqa: PLC0415 - see above
+        from npufix.profiling_parsers.msprof.reader import read_msprof
 
         return read_msprof(path)
     return _read_ascend(path, output)
 
 
 def _read_file(path: Path) -> Profile:
-    from npufix.profiling_parsers.kineto.reader import is_kineto, read_kineto  # noqa: PLC0415 - see above
+    from npufix.profiling_parsers.kineto.reader import is_kineto, read_kineto
 
     if path.suffix == ".db":
-        from npufix.profiling_parsers.database.msprof import read_msprof_db  # noqa: PLC0415 - see above
+        from npufix.profiling_parsers.database.msprof import read_msprof_db
 
         return read_msprof_db(path.parent, path)
     if is_kineto(path):
         return read_kineto(path)
-    from npufix.profiling_parsers.trace.alone import read_trace_alone  # noqa: PLC0415 - see above
+    from npufix.profiling_parsers.trace.alone import read_trace_alone
 
     return read_trace_alone(path)
 
@@ -57,7 +57,7 @@ def _read_ascend(path: Path, output: Path) -> Profile:
     faults: tuple[Problem, ...] = ()
     database = find_database(output)
     if database is not None:
-        from npufix.profiling_parsers.database.export import read_db_export  # noqa: PLC0415 - see above
+        from npufix.profiling_parsers.database.export import read_db_export
 
         try:
             return read_db_export(path, database)
@@ -69,7 +69,7 @@ def _read_ascend(path: Path, output: Path) -> Profile:
     elif (nothing := empty_database(output)) is not None:
         what = "holds nothing; the text export beside it is read instead"
         faults = (Problem(nothing.name, what, remedies.analyse(path), damaged=True),)
-    from npufix.profiling_parsers.text.export import read_text_export  # noqa: PLC0415 - see above
+    from npufix.profiling_parsers.text.export import read_text_export
 
     profile = read_text_export(path, output)
     return replace(profile, problems=(*faults, *profile.problems))

@@ -58,7 +58,7 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
 
 def empty(table: str) -> pd.DataFrame:
     """Return a table of ``Signals`` without rows."""
-    import pandas as pd  # noqa: PLC0415 - the types are wanted without it, and it is slow to load
+    import pandas as pd
 
     return pd.DataFrame({name: pd.Series([], dtype=kind) for name, kind in SCHEMAS[table].items()})
 

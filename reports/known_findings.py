@@ -85,7 +85,7 @@ def from_json(text: str | bytes) -> list[Known]:
 
 
 def _of_runs(text: str | bytes) -> list[Known]:
-    from npufix.reports import baseline  # noqa: PLC0415 - only for that kind
+    from npufix.reports import baseline
 
     found = []
     for line in baseline.from_json(text).findings:

@@ -368,7 +368,7 @@ class ReportError(Exception):
 
 def tool() -> str:
     """Return the name and version of this program."""
-    from importlib.metadata import version  # noqa: PLC0415 - slow to load
+    from importlib.metadata import version
 
     return f"npufix {version('npufix')}"
 

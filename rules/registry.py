@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from npufix.rules import affinity, cluster, fusion, settings
+from npufix.rules import cluster, diagnostics, substitutions
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.substitution import Substitution
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     """All have an id, a name, a summary and a table."""
 
 _ENTRY_POINT_GROUP = "npufix.rules"
+BESIDE = ("_examples", "_look_alikes", "_forms")
+"""How files end that stand beside the rule which they belong to, and hold none themselves."""
 _KINDS = (Substitution, Diagnostic, ClusterDiagnostic)
 
 
@@ -74,8 +76,10 @@ def every_rule() -> tuple[Rule, ...]:
 
 
 def _modules() -> Iterator[ModuleType]:
-    for package in (affinity, cluster, fusion, settings):
+    for package in (substitutions, diagnostics, cluster):
         for info in pkgutil.iter_modules(package.__path__):
+            if info.name.endswith(BESIDE):
+                continue
             name = f"{package.__name__}.{info.name}"
             try:
                 yield importlib.import_module(name)

@@ -35,8 +35,8 @@ DATA = (
     "reports/html/scripts/*",
     "reports/html/vendor/*.min.js",
     "reports/locale/*/LC_MESSAGES/*.po",
-    "rewriters/verification/*.json",
-    "rules/settings/*.json",
+    "rewriters/verification/reference/*.json",
+    "rules/diagnostics/*.json",
 )
 # Named for the user's environment, where they may be or not.
 OPTIONAL = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npufix.profiling_parsers.cluster import fingerprint
-from npufix.rewriters.user_folders import cache_folder, drop_the_oldest
+from npufix.rewriters.write.user_folders import cache_folder, drop_the_oldest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -78,7 +78,7 @@ def connected(address: str) -> Iterator[tuple[Executor, int]]:
 
     """
     try:
-        from distributed import Client  # noqa: PLC0415 - an extra, and slow to load
+        from distributed import Client
     except ImportError as error:
         what = f"--executor dask:{address} needs Dask"
         raise ExecutorError(what, "pip install 'npufix[cluster]'") from error

@@ -10,14 +10,14 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from npufix.advisor.evidence import gather_evidence
+from npufix.advisor.evidence.lines import gather_evidence
 from npufix.profiling_parsers.cluster.grouping import Groups
 from npufix.rules.cluster_diagnostic import RankDetail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from npufix.advisor.evidence import Evidence
+    from npufix.advisor.evidence.lines import Evidence
     from npufix.profiling_parsers.profile import Profile
     from npufix.rules.cluster_diagnostic import Cluster
 

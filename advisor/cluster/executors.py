@@ -15,8 +15,8 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
 from npufix.profiling_parsers.progress import nobody_listens
-from npufix.rewriters import child_processes
-from npufix.rewriters.user_error import UserError
+from npufix.rewriters.write import child_processes
+from npufix.rewriters.write.user_error import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -88,7 +88,7 @@ def opened(where: str) -> Iterator[tuple[Executor, int]]:
     check_place(where)
     kind, _, address = where.partition(":")
     if kind == "dask":
-        from npufix.advisor.cluster.dask_executor import connected  # noqa: PLC0415 - an extra
+        from npufix.advisor.cluster.dask_executor import connected
 
         with connected(address) as found:
             yield found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from npufix.advisor.steady_steps import split_steps
+from npufix.advisor.evidence.steady_steps import split_steps
 from npufix.profiling_parsers.cluster.summary import (
     NO_STEP,
     NUMBER,

@@ -13,7 +13,7 @@ from npufix.advisor.cluster.jobs import job_of
 from npufix.profiling_parsers.cluster.summary import SummaryError, decoded, encoded
 from npufix.profiling_parsers.progress import advanced
 from npufix.profiling_parsers.reader import read_profile
-from npufix.rewriters.user_error import UserError
+from npufix.rewriters.write.user_error import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -117,7 +117,7 @@ class Looking:
             details = rest()
         own = next((dump.rank for dump in ranks.job.dumps if dump.place == ranks.chosen), None)
         if own is not None:
-            from npufix.advisor.cluster.details import whole_of  # noqa: PLC0415 - scipy is slow to load
+            from npufix.advisor.cluster.details import whole_of
 
             details[own] = whole_of(profile).detail()
         return profile, cluster_of(ranks.job.dumps, ranks.steps, details)
@@ -131,7 +131,7 @@ class Looking:
         found = [_readable(data) for data in self.cache.known(paths, SUMMARY)]
         missing = [place for place, summary in enumerate(found) if summary is None]
         if missing:
-            from npufix.advisor.cluster.working import parse_ranks  # noqa: PLC0415 - readers are slow to load
+            from npufix.advisor.cluster.working import parse_ranks
 
             executor, workers = self._place(len(missing) >= _WORTH_A_POOL)
             unread = [paths[place] for place in missing]
@@ -150,9 +150,9 @@ class Looking:
     @contextmanager
     def _details(self, dumps: Sequence[Dump]) -> Iterator[_Rest]:
         """Begin to read ranks as a whole; yield what waits for the end of it."""
-        from npufix.advisor.cluster.details import decoded_whole  # noqa: PLC0415 - scipy is slow to load
-        from npufix.advisor.cluster.tasks import wholes  # noqa: PLC0415 - same
-        from npufix.advisor.cluster.working import Spreading  # noqa: PLC0415 - same
+        from npufix.advisor.cluster.details import decoded_whole
+        from npufix.advisor.cluster.tasks import wholes
+        from npufix.advisor.cluster.working import Spreading
 
         kept = self.cache.known([dump.path for dump in dumps], DETAIL)
         found: dict[int, RankDetail] = {}
@@ -187,7 +187,7 @@ class Looking:
         if local and not worth:
             return None, 1
         if self._executor is None:
-            from npufix.advisor.cluster.executors import opened  # noqa: PLC0415 - rarely wanted
+            from npufix.advisor.cluster.executors import opened
 
             self._executor = self._opened.enter_context(opened(self.ways.executor))
         executor, workers = self._executor
@@ -224,7 +224,7 @@ def _shown(summary: Summary, path: Path) -> Summary:
     """Return a summary whose problem names the dump as the user does."""
     if not summary.problem or str(path.absolute()) == str(path):
         return summary
-    import msgspec  # noqa: PLC0415 - of broken ranks only
+    import msgspec
 
     told = summary.problem.replace(str(path.absolute()), str(path))
     return msgspec.structs.replace(summary, problem=told)
@@ -247,7 +247,7 @@ def _means(dumps: Sequence[Dump], steps: pd.DataFrame) -> dict[int, tuple[int, i
 
 
 def _frame(means: Mapping[int, tuple[int, int, int]], places: Sequence[int]) -> pd.DataFrame:
-    import pandas as pd  # noqa: PLC0415 - the types are wanted without it
+    import pandas as pd
 
     return pd.DataFrame([means[place] for place in places], columns=_TIMES)
 

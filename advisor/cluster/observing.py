@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.advisor.run_findings import Observed, finding, fingerprint
+from npufix.advisor.evidence.run_findings import Observed, finding, fingerprint
 from npufix.reports import report
 
 if TYPE_CHECKING:

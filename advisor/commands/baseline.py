@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from npufix.advisor.commands import common
-from npufix.advisor.loudness import is_quiet, is_verbose
-from npufix.advisor.speaking import say
-from npufix.advisor.written import say_written
+from npufix.advisor.console.loudness import is_quiet, is_verbose
+from npufix.advisor.console.progress_line import progress
+from npufix.advisor.console.speaking import say
+from npufix.advisor.console.written import say_written
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,17 +71,17 @@ def update(  # noqa: PLR0913, PLR0917 - one parameter an option
     DUMP is what npufix diagnose reads, or its report in JSON. A folder of several ranks is one
     run; its slowest rank stands for it. The order of the runs does not matter.
     """
-    from npufix.advisor.diagnosis import Options  # noqa: PLC0415 - pandas is slow to load
-    from npufix.advisor.gate import baselines  # noqa: PLC0415 - same
-    from npufix.advisor.gate.reading import read_runs  # noqa: PLC0415 - same
-    from npufix.advisor.gate.showing import show_baseline  # noqa: PLC0415 - same
-    from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
+    from npufix.advisor.diagnose.diagnosis import Options
+    from npufix.advisor.gate import baselines
+    from npufix.advisor.gate.reading import read_runs
+    from npufix.advisor.gate.showing import show_baseline
+    from npufix.advisor.project.source_tree import read_source_tree
 
     configuration = common.read_configuration(source or Path(), ())
     configured = configuration.gate.baseline if configuration.gate else None
     path = output or configured or _DEFAULT
     earlier = baselines.read(path) if append and path.exists() else None
-    with common.progress("Reading the source") as tell:
+    with progress("Reading the source") as tell:
         tree = read_source_tree(source, configuration) if source else None
         options = Options(rank=rank, path_map=path_map, configuration=configuration)
         read = read_runs(dumps, tree, options, tell)
@@ -107,7 +108,7 @@ def _check(
     allow_partial: bool,
 ) -> None:
     """Refuse what would make a baseline that compares nothing with nothing."""
-    from npufix.advisor.gate import baselines  # noqa: PLC0415 - see update
+    from npufix.advisor.gate import baselines
 
     for run in runs:
         if run.partial and not allow_partial:
@@ -129,7 +130,7 @@ def _check(
 
 
 def _summary(made: Baseline) -> str:
-    from npufix.reports.wording.report import counted  # noqa: PLC0415 - see update
+    from npufix.reports.wording.report import counted
 
     parts = [counted(made.run_count, "run"), counted(len(made.metrics), "metric"),
              counted(len(made.hot_ops), "hot operator"),
@@ -149,9 +150,9 @@ Examples:
               help="How many hot operators to show.")  # fmt: skip
 def show(file: Path, top: int, *, as_json: bool) -> int:
     """Say what a baseline holds: its environment, its metrics, its hot operators."""
-    from npufix.advisor.gate import baselines  # noqa: PLC0415 - see update
-    from npufix.advisor.gate.showing import show_baseline  # noqa: PLC0415 - same
-    from npufix.reports.baseline import to_json  # noqa: PLC0415 - same
+    from npufix.advisor.gate import baselines
+    from npufix.advisor.gate.showing import show_baseline
+    from npufix.reports.baseline import to_json
 
     baseline = baselines.read(file)
     if as_json:

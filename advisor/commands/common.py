@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from npufix.advisor import completion
-from npufix.advisor.cli import INPUT_ERROR
-from npufix.advisor.loudness import coloured, is_quiet
-from npufix.advisor.progress_line import Countdown, progress
-from npufix.advisor.speaking import say
-from npufix.advisor.streams import print_text
-from npufix.advisor.written import naming, replace_all, say_written
+from npufix.advisor.commands import completing as completion
+from npufix.advisor.commands.cli import INPUT_ERROR
+from npufix.advisor.console.loudness import is_quiet
+from npufix.advisor.console.speaking import say
+from npufix.advisor.console.streams import print_text
+from npufix.advisor.console.written import naming, replace_all, say_written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from rich.console import Console
-
-    from npufix.advisor.configuration import Configuration
+    from npufix.advisor.project.configuration import Configuration
     from npufix.reports.report import Report
-    from npufix.rewriters.verification import Settings
-
-__all__ = ["Countdown", "progress"]
 
 PATH = click.Path(path_type=Path)
-_NARROWEST, _IN_A_PIPE, _WIDEST = 20, 80, 120
 
 
 def _moves(
@@ -103,36 +94,6 @@ chip_option = click.option(
 )
 
 
-def settings(
-    on: str, *, no_cache: bool, say: Callable[[str], None], chip: str | None = None
-) -> Settings:
-    """Return how to verify; ``say`` gets the progress.
-
-    Raises:
-        GroundError: this machine cannot do what ``on`` asks for.
-
-    """
-    from npufix.rewriters.verification import Settings  # noqa: PLC0415 - not needed for --help
-    from npufix.rewriters.verification.cache import VerdictCache, user_folder  # noqa: PLC0415
-    from npufix.rewriters.verification.grounds import (  # noqa: PLC0415 - same
-        AUTO,
-        Ground,
-        choose,
-        made_ready,
-    )
-    from npufix.rewriters.verification.machine import survey  # noqa: PLC0415 - same
-
-    ground, stubs = made_ready(choose(survey(), on), on, chip or "A2")
-    return Settings(
-        ground=ground,
-        chip=chip or "A2",
-        stubs=stubs,
-        fallback=Ground.REFERENCE if on == AUTO and ground is not Ground.REFERENCE else None,
-        cache=None if no_cache else VerdictCache(user_folder()),
-        progress=Countdown(say),
-    )
-
-
 def write_scripts(scripts: Sequence[str], path: Path) -> None:
     """Write each counterexample to a file of its own."""
     for number, script in enumerate(scripts, 1):
@@ -152,14 +113,14 @@ def read_configuration(
             nothing, silently.
 
     """
-    from npufix.advisor import configuration  # noqa: PLC0415 - not needed for --help
+    from npufix.advisor.project import configuration, known_names
 
     for name in rules:
-        if name.lower() not in configuration.rule_names():
+        if name.lower() not in known_names.rule_names():
             raise click.UsageError(f"no rule {name}; see npufix rules")
     for name in allow:
-        if name not in configuration.condition_names():
-            known = ", ".join(sorted(configuration.condition_names()))
+        if name not in known_names.condition_names():
+            known = ", ".join(sorted(known_names.condition_names()))
             raise click.UsageError(f"no condition {name}; there are {known}")
     return configuration.read_configuration(source).with_command_line(rules, allow)
 
@@ -168,25 +129,6 @@ def warn(warnings: Iterable[str]) -> None:
     """Say on stderr what the user should know beside the report."""
     for text in () if is_quiet() else warnings:
         say(f"npufix: warning: {text}")
-
-
-def console(*, stderr: bool = False) -> Console:
-    """Return a console as wide as the terminal, at most 120 columns; 80 in a pipe."""
-    from npufix.reports.language.terminal import Console  # noqa: PLC0415 - not needed for --help
-
-    colours = coloured()
-    made = Console(
-        stderr=stderr,
-        highlight=False,
-        soft_wrap=False,
-        force_terminal=True if colours else None,
-        color_system=None if colours is False else "auto",
-    )
-    in_pipe = not (sys.stderr if stderr else sys.stdout).isatty()
-    # The other end of a pipe is no terminal, even where this one was started from one.
-    width = _IN_A_PIPE if in_pipe and "COLUMNS" not in os.environ else made.width
-    made.width = max(_NARROWEST, min(width, _WIDEST))
-    return made
 
 
 def write_text(path: Path, text: str) -> None:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from npufix.advisor import outputs as output_files
-from npufix.advisor.cli import INPUT_ERROR
 from npufix.advisor.commands import common
+from npufix.advisor.commands import outputs as output_files
+from npufix.advisor.commands.cli import INPUT_ERROR
+from npufix.advisor.console.progress_line import progress
 from npufix.reports.comparison import Comparison
 
 if TYPE_CHECKING:
-    from npufix.advisor.comparing.side import Run
-    from npufix.advisor.configuration import Configuration
-    from npufix.advisor.source_tree import SourceTree
+    from npufix.advisor.compare.side import Run
+    from npufix.advisor.project.configuration import Configuration
+    from npufix.advisor.project.source_tree import SourceTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     outputs = output_files.with_json(outputs, as_json=as_json)
     if html is not None:
         outputs = output_files.with_page(outputs, html)
-    from npufix.advisor.comparing.comparison import compare  # noqa: PLC0415 - pandas is slow to load
+    from npufix.advisor.compare.comparison import compare
 
     sources = source_before or source, source_after or source
     wanted = Wanted(rank, path_map, rules, top)
@@ -106,16 +107,16 @@ def _read(
     wanted: Wanted,
 ) -> tuple[Run, Run]:
     """Read one run, reduce it, and only then the other: one of them is in memory at a time."""
-    from npufix.advisor.comparing.side import read_run  # noqa: PLC0415 - pandas is slow to load
-    from npufix.advisor.comparing.unmarked import with_steps  # noqa: PLC0415 - same
-    from npufix.advisor.diagnosis import Options  # noqa: PLC0415 - same
+    from npufix.advisor.compare.side import read_run
+    from npufix.advisor.compare.unmarked import with_steps
+    from npufix.advisor.diagnose.diagnosis import Options
 
     runs: list[Run] = []
     trees: dict[Path, SourceTree] = {}
     for number, (path, source, count) in enumerate(zip(paths, sources, steps, strict=True), 1):
         configuration = common.read_configuration(source or Path(), wanted.rules)
         options = Options(wanted.top, wanted.rank, wanted.path_map, configuration)
-        with common.progress(f"Reading run {number} of 2"):
+        with progress(f"Reading run {number} of 2"):
             tree = _tree(source, configuration, trees) if source else None
             run = read_run(path, tree, options)
             runs.append(with_steps(run, count) if count else run)
@@ -123,7 +124,7 @@ def _read(
 
 
 def _tree(source: Path, configuration: Configuration, trees: dict[Path, SourceTree]) -> SourceTree:
-    from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - slow to load
+    from npufix.advisor.project.source_tree import read_source_tree
 
     if source not in trees:
         trees[source] = read_source_tree(source, configuration)

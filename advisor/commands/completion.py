@@ -21,9 +21,9 @@ def command(shell: str) -> None:
 
     The script asks npufix itself, so it never has to be written again. bash: 4.4 or later.
     """
-    from click.shell_completion import get_completion_class  # noqa: PLC0415 - only here
+    from click.shell_completion import get_completion_class
 
-    from npufix.advisor.cli import cli  # noqa: PLC0415 - which lists this command
+    from npufix.advisor.commands.cli import cli
 
     made = get_completion_class(shell)
     if made is None:

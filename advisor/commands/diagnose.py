@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from npufix.advisor import outputs as output_files
 from npufix.advisor.commands import common
+from npufix.advisor.commands import outputs as output_files
+from npufix.advisor.console.progress_line import progress
 from npufix.reports.data.sources import Sources
 from npufix.reports.report import Report
 
@@ -68,13 +69,13 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     outputs = output_files.with_json(outputs, as_json=as_json)
     if html is not None:
         outputs = output_files.with_page(outputs, html)
-    from npufix.advisor.cluster.looking import Ways  # noqa: PLC0415 - pandas is slow to load
-    from npufix.advisor.diagnosis import Options, diagnose  # noqa: PLC0415 - pandas is slow to load
-    from npufix.advisor.run_outputs import DiagnosedRun  # noqa: PLC0415 - same
-    from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
+    from npufix.advisor.cluster.looking import Ways
+    from npufix.advisor.commands.run_outputs import DiagnosedRun
+    from npufix.advisor.diagnose.diagnosis import Options, diagnose
+    from npufix.advisor.project.source_tree import read_source_tree
 
     configuration = common.read_configuration(source or Path(), rules)
-    with common.progress("Reading the dump"):
+    with progress("Reading the dump"):
         tree = read_source_tree(source, configuration) if source else None
         shown = output_files.rows_wanted(outputs, top)
         ways = Ways(executor, cache=not no_cache, every=every)
@@ -82,7 +83,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     common.warn(result.warnings)
     report = result.report
     if tree is not None and output_files.want_changes(outputs):
-        from npufix.advisor.suggestions import with_report_changes  # noqa: PLC0415 - same
+        from npufix.advisor.patch.suggestions import with_report_changes
 
         report = with_report_changes(result, tree)
     run = DiagnosedRun(result, tree)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from npufix.advisor.commands import common
-from npufix.advisor.loudness import is_quiet, is_verbose
-from npufix.advisor.speaking import say
+from npufix.advisor.console.loudness import is_quiet, is_verbose
+from npufix.advisor.console.speaking import say
 
 if TYPE_CHECKING:
     from npufix.reports.terminal.doctor import Diagnosis
-    from npufix.rewriters.verification.machine import Machine
+    from npufix.rewriters.verification.workers.machine import Machine
 
 _WHAT = {
     "npu": "the kernels of the device, and their times",
@@ -40,9 +40,10 @@ def command(*, as_json: bool) -> None:
     Nothing of torch is imported or executed: the installed packages, folders and devices are
     looked at, and the libraries for a virtual NPU are written if torch_npu is there.
     """
-    from npufix.reports.terminal.doctor import headline, show, to_json  # noqa: PLC0415 - not needed for --help
-    from npufix.rewriters.verification.grounds import tried  # noqa: PLC0415 - same
-    from npufix.rewriters.verification.machine import survey  # noqa: PLC0415 - same
+    from npufix.advisor.console.screen import make_console
+    from npufix.reports.terminal.doctor import headline, show, to_json
+    from npufix.rewriters.verification.workers.grounds import tried
+    from npufix.rewriters.verification.workers.machine import survey
 
     found = _diagnosis(tried(survey()))
     if as_json:
@@ -50,11 +51,11 @@ def command(*, as_json: bool) -> None:
     elif is_quiet():
         say(headline(found), err=False)
     else:
-        show(found, common.console())
+        show(found, make_console())
 
 
 def _installed(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - only with -v
+    from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version(package)
@@ -63,10 +64,10 @@ def _installed(package: str) -> str:
 
 
 def _diagnosis(machine: Machine) -> Diagnosis:
-    from npufix.reports.report import tool  # noqa: PLC0415 - same
-    from npufix.reports.terminal.doctor import Diagnosis, GroundLine, Part  # noqa: PLC0415 - as above
-    from npufix.rewriters.verification.cache import user_folder  # noqa: PLC0415 - same
-    from npufix.rewriters.verification.grounds import choose, standings  # noqa: PLC0415 - same
+    from npufix.reports.report import tool
+    from npufix.reports.terminal.doctor import Diagnosis, GroundLine, Part
+    from npufix.rewriters.verification.workers.cache import user_folder
+    from npufix.rewriters.verification.workers.grounds import choose, standings
 
     cann = f"{machine.cann_version or 'unknown version'} in {machine.cann}"
     cann += "" if machine.cann_loaded else ", its environment is not set"
@@ -90,7 +91,7 @@ def _diagnosis(machine: Machine) -> Diagnosis:
 
 def _walls() -> str:
     """Return what keeps code that is verified away from files and processes."""
-    from npufix.rewriters.verification import landlock, system_calls  # noqa: PLC0415 - as above
+    from npufix.rewriters.verification.sandbox import landlock, system_calls
 
     has = {"Landlock": bool(landlock.version()), "seccomp": system_calls.is_there()}
     there = ", ".join(name for name, found in has.items() if found)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from npufix.advisor.commands import common
-from npufix.advisor.loudness import is_quiet, is_verbose
-from npufix.advisor.speaking import say
+from npufix.advisor.console.loudness import is_quiet, is_verbose
+from npufix.advisor.console.speaking import say
 
 if TYPE_CHECKING:
-    from npufix.advisor.source_tree import SourceFile
+    from npufix.advisor.project.source_tree import SourceFile
 
 
 def _place(
@@ -42,30 +42,32 @@ def command(place: tuple[Path, int], rules: tuple[str, ...], *, as_json: bool) -
     Rules that match are shown with their conditions, those that nearly match with the operation
     at which their pattern and the code part. Nothing of the source is executed.
     """
+    from npufix.advisor.console.screen import make_console
+
     path, line = place
-    from npufix.advisor.explaining import explain  # noqa: PLC0415 - not needed for --help
-    from npufix.rules.registry import all_rules  # noqa: PLC0415 - same
+    from npufix.advisor.diagnose.explaining import explain
+    from npufix.rules.registry import all_rules
 
     file = _file(path)
     configuration = common.read_configuration(path, rules)
     wanted = [rule for rule in all_rules() if configuration.wants(rule)]
     found = explain(file, line, wanted, configuration)
     if as_json:
-        import msgspec  # noqa: PLC0415 - same
+        import msgspec
 
         common.print_json(msgspec.json.format(msgspec.json.encode(found)).decode())
         return
-    from npufix.reports.terminal.explanation import outline, show  # noqa: PLC0415 - same
+    from npufix.reports.terminal.explanation import outline, show
 
     if is_quiet():
         for text in outline(found):
             say(text, err=False)
         return
-    show(found, common.console(), details=is_verbose())
+    show(found, make_console(), details=is_verbose())
 
 
 def _file(path: Path) -> SourceFile:
-    from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - not needed for --help
+    from npufix.advisor.project.source_tree import read_source_tree
 
     if path.is_dir():
         raise click.UsageError(f"{path} is a folder; name a file and a line: FILE:LINE")

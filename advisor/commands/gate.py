@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from npufix.advisor import outputs as output_files
 from npufix.advisor.commands import common
+from npufix.advisor.commands import outputs as output_files
+from npufix.advisor.console.progress_line import progress
 from npufix.reports.data.sources import Sources
 from npufix.reports.gate_report import GateReport
 
 if TYPE_CHECKING:
-    from npufix.advisor.gate.settings import GateSettings
+    from npufix.advisor.project.gate_settings import GateSettings
 
 _FAILURES = ("regression", "budget", "new-finding")
 
@@ -78,7 +79,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     """
     outputs = output_files.with_json(outputs, as_json=as_json)
     configuration = common.read_configuration(source or Path(), ())
-    from npufix.advisor.gate.settings import GateSettings, with_command_line  # noqa: PLC0415
+    from npufix.advisor.project.gate_settings import GateSettings, with_command_line
 
     settings = with_command_line(
         configuration.gate or GateSettings(),
@@ -87,15 +88,15 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         tolerance, floor, budgets,
     )  # fmt: skip
     _check_anything(settings)
-    from npufix.advisor.diagnosis import Options  # noqa: PLC0415 - pandas is slow to load
-    from npufix.advisor.gate import baselines  # noqa: PLC0415 - same
-    from npufix.advisor.gate.gating import Asked, gate  # noqa: PLC0415 - same
-    from npufix.advisor.gate.reading import read_runs  # noqa: PLC0415 - same
-    from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
+    from npufix.advisor.diagnose.diagnosis import Options
+    from npufix.advisor.gate import baselines
+    from npufix.advisor.gate.gating import Asked, gate
+    from npufix.advisor.gate.reading import read_runs
+    from npufix.advisor.project.source_tree import read_source_tree
 
     path = _from_here(settings.baseline)
     known = baselines.read(path) if path and path.exists() else None
-    with common.progress("Reading the source") as say:
+    with progress("Reading the source") as say:
         tree = read_source_tree(source, configuration) if source else None
         options = Options(rank=rank, path_map=path_map, configuration=configuration)
         measured = read_runs(dumps, tree, options, say)

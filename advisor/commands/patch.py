@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from npufix.advisor import outputs as output_files
 from npufix.advisor.commands import common
-from npufix.advisor.loudness import colour_is_asked_for, coloured, is_quiet
-from npufix.advisor.speaking import say
+from npufix.advisor.commands import outputs as output_files
+from npufix.advisor.console.loudness import colour_is_asked_for, coloured, is_quiet
+from npufix.advisor.console.progress_line import progress
+from npufix.advisor.console.speaking import say
 from npufix.reports.data.sources import Sources
 from npufix.reports.report import Report
 
 if TYPE_CHECKING:
-    from npufix.advisor.patching import Patched
+    from npufix.advisor.patch.patching import Patched
 
 _TOP = 10
 """How many hot operators the reports show, the page apart."""
@@ -78,26 +79,27 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     The diff goes to stdout unless -o, --write or --json is given; everything else goes to stderr.
     Without DUMP the source alone decides. Verification runs the functions of SOURCE.
     """
-    from npufix.advisor.diagnosis import Options, diagnose  # noqa: PLC0415 - pandas is slow
-    from npufix.advisor.patching import PatchOptions, patch  # noqa: PLC0415 - same
-    from npufix.advisor.run_outputs import DiagnosedRun  # noqa: PLC0415 - same
-    from npufix.advisor.source_scan import scan  # noqa: PLC0415 - same
-    from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
-    from npufix.rewriters.recovering import recover  # noqa: PLC0415 - same
-    from npufix.rewriters.writing import write as write_files  # noqa: PLC0415 - same
+    from npufix.advisor.commands.run_outputs import DiagnosedRun
+    from npufix.advisor.diagnose.diagnosis import Options, diagnose
+    from npufix.advisor.diagnose.source_scan import scan
+    from npufix.advisor.patch.patching import PatchOptions, patch
+    from npufix.advisor.project.source_tree import read_source_tree
+    from npufix.advisor.verify.settings import make_settings
+    from npufix.rewriters.write.recovering import recover
+    from npufix.rewriters.write.writing import write as write_files
 
     for said in recover(source):
         say(f"npufix: {said}")
     configuration = common.read_configuration(source, rules, allow)
-    with common.progress("Reading the dump and the source"):
+    with progress("Reading the dump and the source"):
         tree = read_source_tree(source, configuration)
         top = output_files.rows_wanted(reports, _TOP)
         options = Options(top, rank, path_map, configuration)
         result = diagnose(dump, tree, options) if dump else scan(tree)
     common.warn(result.warnings)
-    with common.progress("Verifying") as show:
+    with progress("Verifying") as show:
         chip = chip or _chip(result.report)
-        settings = common.settings(on, no_cache=no_cache, say=show, chip=chip)
+        settings = make_settings(on, no_cache=no_cache, say=show, chip=chip)
         patched = patch(result, tree, PatchOptions(portable, unverified, settings))
     finished = _with_verdicts(result.report, patched)
     # The source last: what fails before it says that nothing was written.
@@ -119,19 +121,19 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
 
 
 def _chip(report: Report) -> str | None:
-    from npufix.rewriters.verification.virtual_npu import of_profile  # noqa: PLC0415 - same
+    from npufix.rewriters.verification.virtual_npu import of_profile
 
     return of_profile(report.environment.chip) if report.environment else None
 
 
 def _with_verdicts(report: Report, patched: Patched) -> Report:
-    import msgspec  # noqa: PLC0415 - not needed for --help
+    import msgspec
 
     return msgspec.structs.replace(report, findings=list(patched.findings), next_steps=[])
 
 
 def _with_next_step(report: Report, output: Path) -> Report:
-    import msgspec  # noqa: PLC0415 - not needed for --help
+    import msgspec
 
     step = f"git {apply_words(Path(report.source))} {shlex.quote(str(output.resolve()))}"
     return msgspec.structs.replace(report, next_steps=[step])
@@ -162,13 +164,15 @@ def _show(  # noqa: PLR0913 - what to show and where
     verbose: bool,
 ) -> None:
     """Print the verdicts and, if it goes nowhere else, the diff."""
+    from npufix.advisor.console.screen import make_console
+
     if as_json:
-        from npufix.reports.report import to_json  # noqa: PLC0415 - not needed for --help
+        from npufix.reports.report import to_json
 
         common.print_json(to_json(report))
         return
-    from npufix.reports.terminal.findings import show_findings  # noqa: PLC0415 - same
-    from npufix.reports.terminal.report import show_problems  # noqa: PLC0415 - not needed for --help
+    from npufix.reports.terminal.findings import show_findings
+    from npufix.reports.terminal.report import show_problems
 
     if is_quiet():
         if output is None and not write:
@@ -176,7 +180,7 @@ def _show(  # noqa: PLR0913 - what to show and where
         else:
             say(_summary(report, patched), err=False)
         return
-    out = common.console(stderr=output is None and not write)
+    out = make_console(stderr=output is None and not write)
     out.print(_summary(report, patched), style="bold")
     if report.findings:
         out.print()
@@ -195,7 +199,7 @@ def _show(  # noqa: PLR0913 - what to show and where
 
 
 def _summary(report: Report, patched: Patched) -> str:
-    from npufix.reports.wording.report import counted  # noqa: PLC0415 - not needed for --help
+    from npufix.reports.wording.report import counted
 
     if not report.findings:
         return "No known slow pattern in this source; nothing to patch."
@@ -213,11 +217,13 @@ def _summary(report: Report, patched: Patched) -> str:
 
 def _print_diff(diff: str) -> None:
     # Colours of a terminal in a file are no patch: FORCE_COLOR alone does not bring them there.
+    from npufix.advisor.console.screen import make_console
+
     if colour_is_asked_for() or (sys.stdout.isatty() and coloured() is not False):
-        from rich.syntax import Syntax  # noqa: PLC0415 - only on a terminal
+        from rich.syntax import Syntax
 
         text = diff.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        common.console().print(Syntax(text, "diff", theme="ansi_dark", background_color="default"))
+        make_console().print(Syntax(text, "diff", theme="ansi_dark", background_color="default"))
         return
     sys.stdout.flush()
     sys.stdout.buffer.write(diff.encode("utf-8", "surrogateescape"))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from npufix.advisor.commands import common
-from npufix.advisor.loudness import is_quiet
-from npufix.advisor.speaking import say
+from npufix.advisor.console.loudness import is_quiet
+from npufix.advisor.console.speaking import say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,8 +31,8 @@ def command(path: Path, output: Path) -> int:
     The same name has the same pseudonym everywhere in the copy, and another in the next one. Times,
     shapes and operators stay: the copy is diagnosed with the same numbers.
     """
-    from npufix.advisor.redacting.dump import redact_path  # noqa: PLC0415 - not needed for --help
-    from npufix.reports.wording.report import counted  # noqa: PLC0415 - same
+    from npufix.advisor.redact.dump import redact_path
+    from npufix.reports.wording.report import counted
 
     done = redact_path(path, output)
     if is_quiet():

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from npufix.advisor import completion
 from npufix.advisor.commands import common
-from npufix.advisor.loudness import is_quiet, is_verbose
-from npufix.advisor.speaking import say
+from npufix.advisor.commands import completing as completion
+from npufix.advisor.console.loudness import is_quiet, is_verbose
+from npufix.advisor.console.speaking import say
 
 if TYPE_CHECKING:
     from npufix.rules.registry import Rule
@@ -26,12 +26,14 @@ Examples:
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool) -> None:
     """List the substitutions and the diagnostics of a run; `show` explains one."""
+    from npufix.advisor.console.screen import make_console
+
     if ctx.invoked_subcommand is not None:
         return
-    from npufix.rules.registry import every_rule  # noqa: PLC0415 - not needed for --help
+    from npufix.rules.registry import every_rule
 
     if as_json:
-        import msgspec  # noqa: PLC0415 - same
+        import msgspec
 
         rows = [_row(rule) for rule in every_rule()]
         common.print_json(msgspec.json.format(msgspec.json.encode(rows)).decode())
@@ -40,13 +42,13 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
         for rule in every_rule():
             click.echo(f"{rule.id} {rule.name}")
         return
-    from npufix.reports.terminal.rule_table import show_rules  # noqa: PLC0415 - same
+    from npufix.reports.terminal.rule_table import show_rules
 
-    show_rules(every_rule(), common.console(), details=is_verbose())
+    show_rules(every_rule(), make_console(), details=is_verbose())
 
 
 def _row(rule: Rule) -> dict[str, object]:
-    from npufix.rules.substitution import Substitution  # noqa: PLC0415 - not needed for --help
+    from npufix.rules.substitution import Substitution
 
     row = {"id": rule.id, "name": rule.name, "table": rule.table, "summary": rule.summary}
     if not isinstance(rule, Substitution):
@@ -72,8 +74,9 @@ Examples:
 @click.argument("rule_id", shell_complete=completion.rule_ids)
 def show(rule_id: str) -> None:
     """Explain the rule RULE_ID (NPU101, or its name), with its example before and after."""
-    from npufix.reports.terminal.rule import explain  # noqa: PLC0415 - not needed for --help
-    from npufix.rules.registry import every_rule  # noqa: PLC0415 - same
+    from npufix.advisor.console.screen import make_console
+    from npufix.reports.terminal.rule import explain
+    from npufix.rules.registry import every_rule
 
     wanted = rule_id.lower()
     for rule in every_rule():
@@ -81,7 +84,7 @@ def show(rule_id: str) -> None:
             if is_quiet():
                 say(f"{rule.id} {rule.name}: {rule.summary}", err=False)
             else:
-                explain(rule, common.console(), details=is_verbose())
+                explain(rule, make_console(), details=is_verbose())
             return
     known = ", ".join(rule.id for rule in every_rule())
     raise click.UsageError(f"no rule {rule_id}; there are {known}")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from npufix.advisor import stopping
 from npufix.advisor.commands import common
-from npufix.advisor.loudness import is_quiet
+from npufix.advisor.console import stopping
+from npufix.advisor.console.loudness import is_quiet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,9 +74,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     the script itself. Tracebacks and debuggers show the files as they are. At the end stderr says
     what was replaced, what was not and why.
     """
-    from npufix.advisor.running.program import Wanted, run  # noqa: PLC0415 - not needed for --help
-    from npufix.advisor.running.settings_file import read  # noqa: PLC0415 - same
-    from npufix.advisor.running.switches import Switches, from_file  # noqa: PLC0415 - same
+    from npufix.advisor.runtime.program import Wanted, run
+    from npufix.advisor.runtime.settings_file import read
+    from npufix.advisor.runtime.switches import Switches, from_file
 
     stopping.end()
     said = Switches() if config is None else from_file(read(config), str(config))

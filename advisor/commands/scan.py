@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from npufix.advisor import outputs as output_files
 from npufix.advisor.commands import common
+from npufix.advisor.commands import outputs as output_files
+from npufix.advisor.console.progress_line import progress
 from npufix.reports.data.sources import Sources
 from npufix.reports.report import Report
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from npufix.advisor.result import Diagnosis
-    from npufix.advisor.source_gate import FailOn
-    from npufix.advisor.source_tree import SourceTree
+    from npufix.advisor.diagnose.result import Diagnosis
+    from npufix.advisor.gate.source_gate import FailOn
+    from npufix.advisor.project.source_tree import SourceTree
 
 
 @click.command(
@@ -70,14 +71,14 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         raise click.UsageError("--baseline compares and --write-baseline writes; give one of them")
     outputs = output_files.with_json(outputs, as_json=as_json)
     wanted = _fail_on(failing)
-    from npufix.advisor.run_outputs import DiagnosedRun  # noqa: PLC0415 - not needed for --help
-    from npufix.advisor.source_scan import scan  # noqa: PLC0415 - the rules take a while
-    from npufix.advisor.source_tree import read_source_trees, shared_folder  # noqa: PLC0415 - same
+    from npufix.advisor.commands.run_outputs import DiagnosedRun
+    from npufix.advisor.diagnose.source_scan import scan
+    from npufix.advisor.project.source_tree import read_source_trees, shared_folder
 
     start = sources[0] if len(sources) == 1 else shared_folder(sources)
     configuration = common.read_configuration(start, rules)
     with_changes = output_files.want_changes(outputs)
-    with common.progress("Reading the source"):
+    with progress("Reading the source"):
         tree = read_source_trees(sources, configuration, exclude_named=force_exclude)
         result = scan(tree, with_text=with_changes)
         result = _with_changes(result, tree) if with_changes else result
@@ -93,8 +94,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
 
 
 def _fail_on(names: tuple[str, ...]) -> FailOn:
-    from npufix.advisor.configuration import rule_names  # noqa: PLC0415 - not needed for --help
-    from npufix.advisor.source_gate import LEVELS, fail_on  # noqa: PLC0415 - same
+    from npufix.advisor.gate.source_gate import LEVELS, fail_on
+    from npufix.advisor.project.known_names import rule_names
 
     for name in names:
         if name not in LEVELS and name.lower() not in rule_names():
@@ -104,18 +105,18 @@ def _fail_on(names: tuple[str, ...]) -> FailOn:
 
 
 def _with_changes(result: Diagnosis, tree: SourceTree) -> Diagnosis:
-    from dataclasses import replace  # noqa: PLC0415 - not needed for --help
+    from dataclasses import replace
 
-    from npufix.advisor.suggestions import with_report_changes  # noqa: PLC0415 - same
+    from npufix.advisor.patch.suggestions import with_report_changes
 
     return replace(result, report=with_report_changes(result, tree))
 
 
 def _write_baseline(result: Diagnosis, tree: SourceTree, path: Path) -> None:
     """Take what was found into a baseline; of a file that is there, what was not searched stays."""
-    from npufix.advisor import known_findings  # noqa: PLC0415 - not needed for --help
-    from npufix.advisor.source_gate import searched  # noqa: PLC0415 - same
-    from npufix.reports.known_findings import to_json  # noqa: PLC0415 - same
+    from npufix.advisor.gate import known_findings
+    from npufix.advisor.gate.source_gate import searched
+    from npufix.reports.known_findings import to_json
 
     before = known_findings.read(path) if path.exists() else []
     if any(entry.fingerprint for entry in before):
@@ -136,7 +137,7 @@ def _gate(  # noqa: PLR0913 - what was found, what was known, what was asked for
     verbose: bool,
 ) -> int:
     """Show what is new, and return the exit status."""
-    from npufix.advisor import known_findings, source_gate  # noqa: PLC0415 - not needed for --help
+    from npufix.advisor.gate import known_findings, source_gate
 
     before = known_findings.read(baseline) if baseline else []
     gated = source_gate.gate(result, tree, before, wanted, baseline)

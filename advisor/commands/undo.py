@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import click
 
 from npufix.advisor.commands import common
-from npufix.advisor.loudness import is_quiet
-from npufix.advisor.speaking import say
+from npufix.advisor.console.loudness import is_quiet
+from npufix.advisor.console.speaking import say
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from npufix.advisor.undoing import Past
+    from npufix.advisor.patch.undoing import Past
 
 
 @click.command(
@@ -30,8 +30,8 @@ def command(source: Path | None, *, only_list: bool) -> int:
 
     It does so only if all files are still what npufix wrote. Run it again for the change before.
     """
-    from npufix.advisor.undoing import past, undo  # noqa: PLC0415 - not needed for --help
-    from npufix.rewriters.recovering import recover  # noqa: PLC0415 - same
+    from npufix.advisor.patch.undoing import past, undo
+    from npufix.rewriters.write.recovering import recover
 
     for said in recover(source):
         say(f"npufix: {said}")

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from npufix.advisor import outputs as output_files
 from npufix.advisor.commands import common
+from npufix.advisor.commands import outputs as output_files
+from npufix.advisor.console.progress_line import progress
 
 if TYPE_CHECKING:
-    from npufix.advisor.changes import Changes
-    from npufix.advisor.configuration import Configuration
-    from npufix.advisor.recorded_inputs import Recording
-    from npufix.advisor.verifying import Checked
+    from npufix.advisor.project.configuration import Configuration
+    from npufix.advisor.verify.changes import Changes
+    from npufix.advisor.verify.recorded_inputs import Recording
+    from npufix.advisor.verify.verifying import Checked
     from npufix.reports.verification import Verification
 
 _EXIT = {"equivalent": 0, "refuted": 1, "not verified": 3}
@@ -78,7 +79,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     dtypes, gradients, effects on arguments and exceptions are compared on inputs that reach the
     changed lines, in a child process with limits on time and memory.
     """
-    from npufix.advisor.verifying import Given, check  # noqa: PLC0415 - not needed for --help
+    from npufix.advisor.verify.settings import make_settings
+    from npufix.advisor.verify.verifying import Given, check
 
     if dump is None and (rank is not None or path_map):
         raise click.UsageError("--rank and --path-map say how to read a dump: give --dump as well")
@@ -93,8 +95,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if dump is not None and changes.files:
         recording = _recording(dump, changes, configuration, rank, path_map)
         chip = chip or recording.chip_of_virtual_npu
-    with common.progress("Verifying") as say:
-        settings = common.settings(on, no_cache=no_cache, say=say, chip=chip)
+    with progress("Verifying") as say:
+        settings = make_settings(on, no_cache=no_cache, say=say, chip=chip)
         checked = check(changes, settings, Given(configuration.allow, recording))
     found = _verification(changes, checked)
     if counterexample is not None:
@@ -106,7 +108,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
 
 
 def _left_out(changes: Changes, wanted: Changes) -> list[str]:
-    from npufix.reports.wording.report import counted  # noqa: PLC0415 - not needed for --help
+    from npufix.reports.wording.report import counted
 
     count = len(changes.files) - len(wanted.files)
     text = f"the configuration excludes {counted(count, 'changed file')}; name them to verify them"
@@ -120,9 +122,9 @@ def _recording(
     rank: int | None,
     path_map: tuple[tuple[str, str], ...],
 ) -> Recording:
-    from npufix.advisor.recorded_inputs import read_recording  # noqa: PLC0415 - pandas is slow
+    from npufix.advisor.verify.recorded_inputs import read_recording
 
-    with common.progress("Reading the dump"):
+    with progress("Reading the dump"):
         found = read_recording(dump, changes, configuration, rank=rank, path_map=path_map)
     common.warn(found.warnings)
     return found
@@ -137,7 +139,7 @@ def _changes(
         click.UsageError: the options contradict each other.
 
     """
-    from npufix.advisor import changes, git_changes  # noqa: PLC0415 - not needed for --help
+    from npufix.advisor.verify import changes, git_changes
 
     if patch is not None:
         if files or against:
@@ -155,9 +157,9 @@ def _changes(
 
 
 def _verification(changes: Changes, checked: list[Checked]) -> Verification:
-    from npufix.advisor.verdicts import shown  # noqa: PLC0415 - not needed for --help
-    from npufix.reports.report import tool  # noqa: PLC0415 - same
-    from npufix.reports.verification import ChangedFunction, Verification  # noqa: PLC0415 - same
+    from npufix.advisor.patch.verdicts import shown
+    from npufix.reports.report import tool
+    from npufix.reports.verification import ChangedFunction, Verification
 
     functions = [ChangedFunction(c.name, c.line, c.function, shown(c.verdict)) for c in checked]
     found = {function.verdict.status for function in functions}

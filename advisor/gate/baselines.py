@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.advisor.gate.settings import METRICS
+from npufix.advisor.project.gate_settings import METRICS
 from npufix.reports import baseline as files
 from npufix.reports.baseline import (
     UNITS,
@@ -27,8 +27,8 @@ from npufix.reports.measurement import (
     Measurement,
 )
 from npufix.reports.report import Environment, ReportError, tool
-from npufix.rewriters.durable import sync
-from npufix.rewriters.user_error import UserError
+from npufix.rewriters.write.durable import sync
+from npufix.rewriters.write.user_error import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -6,7 +6,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from npufix.advisor.gate import baselines
-from npufix.advisor.gate.units import shown
+from npufix.advisor.project.units import shown
 from npufix.reports.baseline import UNITS
 from npufix.reports.gate_report import Change
 from npufix.reports.wording.report import counted

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from npufix.advisor.gate import baselines
-from npufix.advisor.gate.settings import METRICS
 from npufix.advisor.gate.significance import FEWEST_RUNS, compare, detectable, holm
-from npufix.advisor.gate.units import percent, shown
+from npufix.advisor.project.gate_settings import METRICS
+from npufix.advisor.project.units import percent, shown
 from npufix.reports.baseline import UNITS
 from npufix.reports.gate_report import GatedMetric
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from npufix.advisor.gate.settings import Acceptance, GateSettings
     from npufix.advisor.gate.significance import Comparison
+    from npufix.advisor.project.gate_settings import Acceptance, GateSettings
     from npufix.reports.baseline import Baseline
     from npufix.reports.measurement import Measurement
 

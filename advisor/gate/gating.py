@@ -11,9 +11,9 @@ import msgspec
 from npufix.advisor.gate import baselines, changes
 from npufix.advisor.gate.deciding import cases, decide
 from npufix.advisor.gate.new_findings import Sorted, sort_findings
-from npufix.advisor.gate.settings import FAILURES
 from npufix.advisor.gate.significance import FEWEST_RUNS
-from npufix.advisor.gate.units import percent
+from npufix.advisor.project.gate_settings import FAILURES
+from npufix.advisor.project.units import percent
 from npufix.reports.gate_report import Change, GatedMetric, GateReport
 from npufix.reports.report import Problem, tool
 from npufix.reports.wording.report import counted
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from npufix.advisor.gate.measuring import Measured
-    from npufix.advisor.gate.settings import Acceptance, GateSettings
+    from npufix.advisor.project.gate_settings import Acceptance, GateSettings
     from npufix.reports.baseline import Baseline
     from npufix.reports.measurement import Measurement
 

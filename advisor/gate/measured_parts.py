@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from npufix.advisor.grouping import numbered, rows_where
-from npufix.advisor.ranking import shape_text
+from npufix.advisor.evidence.grouping import numbered, rows_where
+from npufix.advisor.evidence.ranking import shape_text
 from npufix.reports.measurement import MeasuredLine, MeasuredOperator
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from npufix.advisor.evidence import Evidence
-    from npufix.advisor.grouping import Integers
+    from npufix.advisor.evidence.grouping import Integers
+    from npufix.advisor.evidence.lines import Evidence
     from npufix.reports.report import Report
 
     Floats = NDArray[np.float64]

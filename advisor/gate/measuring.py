@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.advisor.diagnosis import Options, diagnose
+from npufix.advisor.diagnose.diagnosis import Options, diagnose
 from npufix.advisor.gate.measured_parts import (
     lines,
     operators,
@@ -19,7 +19,7 @@ from npufix.advisor.gate.measured_parts import (
     reported_operators,
     steady_steps,
 )
-from npufix.advisor.suggestions import with_report_changes
+from npufix.advisor.patch.suggestions import with_report_changes
 from npufix.reports.measurement import MeasuredFinding, MeasuredMetric, Measurement
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from npufix.advisor.evidence import Evidence
-    from npufix.advisor.result import Diagnosis
-    from npufix.advisor.source_tree import SourceTree
+    from npufix.advisor.diagnose.result import Diagnosis
+    from npufix.advisor.evidence.lines import Evidence
+    from npufix.advisor.project.source_tree import SourceTree
     from npufix.reports import report
 
     Floats = NDArray[np.float64]

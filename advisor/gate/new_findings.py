@@ -11,7 +11,7 @@ from npufix.advisor.gate import baselines
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.advisor.gate.settings import Acceptance, GateSettings
+    from npufix.advisor.project.gate_settings import Acceptance, GateSettings
     from npufix.reports.baseline import Baseline
     from npufix.reports.report import Finding, Report
 

@@ -9,14 +9,14 @@ import msgspec
 
 from npufix.advisor.gate.measuring import Measured, examine, measured
 from npufix.reports.report import ReportError, from_json
-from npufix.rewriters.user_error import UserError
+from npufix.rewriters.write.user_error import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from npufix.advisor.diagnosis import Options
-    from npufix.advisor.source_tree import SourceTree
+    from npufix.advisor.diagnose.diagnosis import Options
+    from npufix.advisor.project.source_tree import SourceTree
     from npufix.reports.report import Report
 
 _HEAD_BYTES = 4096

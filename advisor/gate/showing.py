@@ -6,7 +6,7 @@ import statistics
 import textwrap
 from typing import TYPE_CHECKING
 
-from npufix.advisor.gate.units import percent, shown
+from npufix.advisor.project.units import percent, shown
 from npufix.reports.baseline import UNITS
 
 if TYPE_CHECKING:

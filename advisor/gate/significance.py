@@ -66,7 +66,7 @@ def compare(baseline: Sequence[float], current: Sequence[float], floor: float) -
     smaller = min(by_mean, by_median, key=abs) if by_mean * by_median > 0 else 0.0
     slower = faster = None
     if tested:
-        from scipy.special import stdtr  # noqa: PLC0415 - a second to load, only where tested
+        from scipy.special import stdtr
 
         faster = float(stdtr(freedom + _WEIGHT, by_mean / error))
         slower = float(stdtr(freedom + _WEIGHT, -by_mean / error))
@@ -99,7 +99,7 @@ def detectable(compared: Comparison, alpha: float, tests: int, tolerance: float)
     """Return the smallest relative change that is found four times in five; None: no test."""
     if not compared.tested:
         return None
-    from scipy.special import stdtrit  # noqa: PLC0415 - see compare
+    from scipy.special import stdtrit
 
     strict = -float(stdtrit(compared.freedom, alpha / max(1, tests)))
     sure = float(stdtrit(compared.freedom, _POWER))

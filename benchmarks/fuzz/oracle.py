@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.advisor.result import Diagnosis
+    from npufix.advisor.diagnose.result import Diagnosis
     from npufix.profiling_parsers.profile import Profile
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -92,7 +92,7 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 
 def expected(error: BaseException) -> bool:
     """Tell whether an error is one that the command line turns into a line with a remedy."""
-    from npufix.advisor.cli import _expected  # noqa: PLC0415 - after the limits are set
+    from npufix.advisor.commands.cli import _expected  # noqa: PLC0415 - after the limits are set
     from npufix.profiling_parsers.cluster.summary import SummaryError  # noqa: PLC0415 - same
 
     if isinstance(error, SummaryError):
@@ -169,7 +169,7 @@ def check_text(text: str, where: str) -> None:
 
 def check_command(*arguments: object) -> None:
     """Run a command in this process, and look at what it prints."""
-    from npufix.advisor.cli import cli  # noqa: PLC0415 - after the limits are set
+    from npufix.advisor.commands.cli import cli  # noqa: PLC0415 - after the limits are set
 
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
@@ -179,7 +179,7 @@ def check_command(*arguments: object) -> None:
 
 def check_diagnosis(result: Diagnosis, *, whole: bool) -> None:
     """Render a diagnosis in every format, and read it back."""
-    from npufix.advisor.run_outputs import DiagnosedRun  # noqa: PLC0415 - after the limits are set
+    from npufix.advisor.commands.run_outputs import DiagnosedRun  # noqa: PLC0415 - after the limits are set
     from npufix.reports.formats import Result, formats  # noqa: PLC0415 - same
     from npufix.reports.report import from_json, to_json  # noqa: PLC0415 - same
 

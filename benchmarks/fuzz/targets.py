@@ -34,7 +34,7 @@ def _whole_dump(dump: Path) -> Callable[[Path, bool], Any]:
     """Return what diagnoses the dump at a place below the folder of an input."""
 
     def run(folder: Path, thorough: bool) -> None:  # noqa: FBT001 - one call
-        from npufix.advisor.diagnosis import diagnose  # noqa: PLC0415 - after the limits are set
+        from npufix.advisor.diagnose.diagnosis import diagnose  # noqa: PLC0415 - after the limits are set
         from npufix.profiling_parsers.reader import read_profile  # noqa: PLC0415 - same
 
         oracle.check_profile(read_profile(folder / dump))
@@ -128,14 +128,14 @@ def _signed(data: bytes) -> bytes:
 
 
 def _scan(path: Path) -> None:
-    from npufix.advisor.source_scan import scan  # noqa: PLC0415 - see above
-    from npufix.advisor.source_tree import read_source_tree  # noqa: PLC0415 - same
+    from npufix.advisor.diagnose.source_scan import scan  # noqa: PLC0415 - see above
+    from npufix.advisor.project.source_tree import read_source_tree  # noqa: PLC0415 - same
 
     oracle.check_diagnosis(scan(read_source_tree(path)), whole=False)
 
 
 def _diff(path: Path) -> None:
-    from npufix.advisor.diff_reading import applied, read_diff  # noqa: PLC0415 - see above
+    from npufix.advisor.verify.diff_reading import applied, read_diff  # noqa: PLC0415 - see above
 
     for file in read_diff(path.read_bytes()):
         for one in (file, file.reversed()):
@@ -143,7 +143,7 @@ def _diff(path: Path) -> None:
 
 
 def _verified_diff(folder: Path, _thorough: bool) -> None:  # noqa: FBT001 - as every target
-    from npufix.advisor.changes import from_patch  # noqa: PLC0415 - see above
+    from npufix.advisor.verify.changes import from_patch  # noqa: PLC0415 - see above
 
     made = from_patch((folder / "x.patch").read_bytes(), "x.patch", folder)
     for file in made.files:
@@ -178,7 +178,7 @@ def _use_baseline(folder: Path, _thorough: bool) -> None:  # noqa: FBT001 - as e
 def _report_seed() -> list[bytes]:
     import tempfile  # noqa: PLC0415 - one use
 
-    from npufix.advisor.diagnosis import diagnose  # noqa: PLC0415 - see above
+    from npufix.advisor.diagnose.diagnosis import diagnose  # noqa: PLC0415 - see above
     from npufix.reports.report import to_json  # noqa: PLC0415 - same
 
     with tempfile.TemporaryDirectory() as folder:
@@ -209,7 +209,7 @@ def _baseline_seed() -> list[bytes]:
 
 
 def _configuration(path: Path) -> None:
-    from npufix.advisor.configuration import read_configuration  # noqa: PLC0415 - see above
+    from npufix.advisor.project.configuration import read_configuration  # noqa: PLC0415 - see above
 
     made = read_configuration(path.parent)
     made.excludes(path)

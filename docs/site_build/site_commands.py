@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from site_blocks import cell, escaped, fenced, table
 
-from npufix.advisor.cli import cli
+from npufix.advisor.commands.cli import cli
 from npufix.reports.language import VARIABLE
 
 if TYPE_CHECKING:

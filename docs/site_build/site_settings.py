@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from site_blocks import BlockError, table
 
-from npufix.advisor import configuration as code
-from npufix.advisor.gate import settings, units
+from npufix.advisor.project import configuration as code
+from npufix.advisor.project import gate_settings as settings
+from npufix.advisor.project import units
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -109,11 +109,11 @@ def _databases(
     dump: Path, file: Path, environment: Environment, problems: list[Problem]
 ) -> CheapFiles:
     """Read analysis.db, and of the main database the settings of the run."""
-    from npufix.profiling_parsers.database.communication import read_analysed  # noqa: PLC0415 - as readers
-    from npufix.profiling_parsers.database.environment import completed, metadata  # noqa: PLC0415 - same
-    from npufix.profiling_parsers.database.kernels import read_totals  # noqa: PLC0415 - same
-    from npufix.profiling_parsers.database.steps import read_split  # noqa: PLC0415 - same
-    from npufix.profiling_parsers.database.tables import Database  # noqa: PLC0415 - same
+    from npufix.profiling_parsers.database.communication import read_analysed
+    from npufix.profiling_parsers.database.environment import completed, metadata
+    from npufix.profiling_parsers.database.kernels import read_totals
+    from npufix.profiling_parsers.database.steps import read_split
+    from npufix.profiling_parsers.database.tables import Database
 
     with ExitStack() as opened:
         analysis = opened.enter_context(closing(Database(file.with_name(ANALYSIS))))

@@ -59,7 +59,7 @@ def of_everything(dump: Path) -> str | None:
 def _program() -> str:
     folder = Path(__file__).parents[1]
     # What a person changes: the readers, and what the advisor takes from them.
-    sources = [*folder.rglob("*.py"), *(folder.parent / "advisor").glob("*.py")]
+    sources = [*folder.rglob("*.py"), *(folder.parent / "advisor" / "evidence").glob("*.py")]
     sources += (folder.parent / "advisor" / "cluster").glob("*.py")
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(sources):

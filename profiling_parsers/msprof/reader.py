@@ -64,7 +64,7 @@ def read_msprof(path: Path) -> Profile:
     output, database = output_of(path), _database(path)
     broken: list[Problem] = []
     if database is not None:
-        from npufix.profiling_parsers.database.msprof import read_msprof_db  # noqa: PLC0415 - seldom
+        from npufix.profiling_parsers.database.msprof import read_msprof_db
 
         try:
             return read_msprof_db(path, database)

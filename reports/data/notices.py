@@ -77,7 +77,7 @@ def _of_gate(made: GateReport, sources: Sources) -> Iterator[Notice]:
 
 def _from_here(path: str) -> str:
     """Return the path of a file that the user named, which is not relative to the source."""
-    from pathlib import Path  # noqa: PLC0415 - one use
+    from pathlib import Path
 
     return str(Path(path).resolve()) if path else ""
 

@@ -74,7 +74,7 @@ def _is_here(path: Path) -> bool:
 
 @lru_cache(maxsize=64)
 def _lines(path: Path) -> tuple[str, ...]:
-    import tokenize  # noqa: PLC0415 - for outputs with columns only
+    import tokenize
 
     try:
         data = path.read_bytes()

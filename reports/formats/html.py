@@ -15,14 +15,14 @@ _ROWS = 1000
 
 
 def _render_report(result: Result[Report]) -> str:
-    from npufix.reports.html.page import to_html  # noqa: PLC0415 - jinja2 is slow to load
+    from npufix.reports.html.page import to_html
 
     report = result.report.cut(_ROWS)
     return to_html(report, result.run.page_details(report) if result.run else None)
 
 
 def _render_comparison(result: Result[Comparison]) -> str:
-    from npufix.reports.html.comparison_page import to_html  # noqa: PLC0415 - same
+    from npufix.reports.html.comparison_page import to_html
 
     return to_html(result.report)
 

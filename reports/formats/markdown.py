@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def _render_report(result: Result[Report]) -> str:
-    from npufix.reports.markdown.gate import fitting  # noqa: PLC0415 - loads when wanted
-    from npufix.reports.markdown.report import to_markdown  # noqa: PLC0415 - same
+    from npufix.reports.markdown.gate import fitting
+    from npufix.reports.markdown.report import to_markdown
 
     text = to_markdown(result.report.cut(result.top))
     if result.room is None:
@@ -25,13 +25,13 @@ def _render_report(result: Result[Report]) -> str:
 
 
 def _render_gate(result: Result[GateReport]) -> str:
-    from npufix.reports.markdown.gate import LONGEST_COMMENT, to_comment  # noqa: PLC0415 - same
+    from npufix.reports.markdown.gate import LONGEST_COMMENT, to_comment
 
     return to_comment(result.report, LONGEST_COMMENT if result.room is None else result.room)
 
 
 def _render_comparison(result: Result[Comparison]) -> str:
-    from npufix.reports.markdown.comparison import to_markdown  # noqa: PLC0415 - same
+    from npufix.reports.markdown.comparison import to_markdown
 
     return to_markdown(result.report)
 

@@ -56,7 +56,7 @@ def _render(result: Result[Report | GateReport]) -> str:
 
 
 def _rules(ids: Sequence[str], found: Iterable[Notice]) -> list[dict[str, Any]]:
-    from npufix.rules.registry import every_rule  # noqa: PLC0415 - loads every rule
+    from npufix.rules.registry import every_rule
 
     known = {rule.id: rule for rule in every_rule()}
     first: dict[str, Notice] = {}
@@ -67,8 +67,8 @@ def _rules(ids: Sequence[str], found: Iterable[Notice]) -> list[dict[str, Any]]:
 
 def _rule(rule: Rule) -> dict[str, Any]:
     """Return what is known about a rule, from the documentation in its file."""
-    from npufix.reports.terminal.rule_table import safety  # noqa: PLC0415 - loads rich
-    from npufix.rules.registry import documentation  # noqa: PLC0415 - same
+    from npufix.reports.terminal.rule_table import safety
+    from npufix.rules.registry import documentation
 
     text = documentation(rule)
     title, _, rest = text.partition("\n\n")

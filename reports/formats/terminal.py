@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
 
 def _show_report(result: Result[Report], console: Console) -> None:
-    from npufix.reports.terminal.report import show  # noqa: PLC0415 - see above
+    from npufix.reports.terminal.report import show
 
     show(result.report.cut(result.top), console, details=result.details)
 
 
 def _show_gate(result: Result[GateReport], console: Console) -> None:
-    from npufix.reports.terminal.gate import show_gate  # noqa: PLC0415 - see above
+    from npufix.reports.terminal.gate import show_gate
 
     show_gate(result.report, console, details=result.details)
 
 
 def _show_comparison(result: Result[Comparison], console: Console) -> None:
-    from npufix.reports.terminal.comparison import show  # noqa: PLC0415 - see above
+    from npufix.reports.terminal.comparison import show
 
     show(result.report, console, top=result.top, details=result.details)
 
 
 def _show_verification(result: Result[Verification], console: Console) -> None:
-    from npufix.reports.terminal.verification import show  # noqa: PLC0415 - see above
+    from npufix.reports.terminal.verification import show
 
     show(result.report, console, details=result.details)
 
@@ -60,9 +60,9 @@ def show(result: Result[Any], console: Console) -> None:
 
 def headline(result: Result[Any]) -> str:
     """Return the line of a result that matters, for those who want no more."""
-    from npufix.reports.terminal.verification import summary  # noqa: PLC0415 - see above
-    from npufix.reports.wording.gate import verdict_line  # noqa: PLC0415 - see above
-    from npufix.reports.wording.report import plain  # noqa: PLC0415 - see above
+    from npufix.reports.terminal.verification import summary
+    from npufix.reports.wording.gate import verdict_line
+    from npufix.reports.wording.report import plain
 
     if isinstance(result.report, GateReport):
         return plain(verdict_line(result.report))
@@ -72,7 +72,7 @@ def headline(result: Result[Any]) -> str:
 
 
 def _render(result: Result[Any]) -> str:
-    from npufix.reports.language.terminal import Console  # noqa: PLC0415 - see above
+    from npufix.reports.language.terminal import Console
 
     out = io.StringIO()
     show(result, Console(file=out, width=80, highlight=False, color_system=None))

@@ -41,7 +41,7 @@ class MissingLibraryError(Exception):
 def check_workbook() -> None:
     """Raise ``MissingLibraryError`` if no workbook can be written here."""
     try:
-        import xlsxwriter  # noqa: F401, PLC0415 - optional, and only for this format
+        import xlsxwriter  # noqa: F401 - optional, and only for this format
     except ImportError as error:
         raise MissingLibraryError from error
 
@@ -54,7 +54,7 @@ def write_workbook(tables: Sequence[Table], title: str, file: IO[bytes]) -> None
 
     """
     check_workbook()
-    import xlsxwriter  # noqa: PLC0415 - optional, and only for this format
+    import xlsxwriter
 
     options = {
         "in_memory": False,

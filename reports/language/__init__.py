@@ -96,6 +96,6 @@ def _markdown_line(line: str) -> str:
 
 
 def _catalogue() -> Catalogue:
-    from npufix.reports.language.catalogue import read_catalogue  # noqa: PLC0415 - only for Chinese
+    from npufix.reports.language.catalogue import read_catalogue
 
     return read_catalogue("zh")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npufix.reports.language import composed
+from npufix.rules.registry import BESIDE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +45,7 @@ _CODE = frozenset(
         "param_decls",
     ]
 )
+_RULES = ("rules/substitutions", "rules/diagnostics", "rules/cluster")
 _RAISED_BY_MISTAKES = frozenset({"AssertionError", "NotImplementedError", "TypeError"})
 _CALLS_OF_CODE = frozenset({"compile", "getenv", "execute", "sub", "read_sql", "either"})
 _SINGLE_WORDS = re.compile(r"reports/(terminal|markdown|wording)/")
@@ -93,7 +95,8 @@ def in_module(text: str, name: str) -> Iterator[str]:
     tree = ast.parse(text)
     visitor.visit(tree)
     yield from visitor.found
-    if name.startswith("rules/") and name.count("/") == 2:  # noqa: PLR2004 - a rule's file
+    folder, stem = Path(name).parent.as_posix(), Path(name).stem
+    if folder in _RULES and not stem.endswith(BESIDE):
         yield from paragraphs(ast.get_docstring(tree) or "")
 
 

@@ -4,7 +4,7 @@
 same for the two functions of a rule and runs in the process that calls it.
 """
 
-from npufix.rewriters.verification.job import Job, RecordedOp
-from npufix.rewriters.verification.parent import Settings, verify
+from npufix.rewriters.edit.job import Job, RecordedOp
+from npufix.rewriters.verification.workers.parent import Settings, verify
 
 __all__ = ["Job", "RecordedOp", "Settings", "verify"]

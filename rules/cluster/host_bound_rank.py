@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.rules.cluster_comparing import (
+from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.shared.ranks.comparing import (
     FLOOR_NS,
     GAP,
     correlation,
@@ -36,9 +37,8 @@ from npufix.rules.cluster_comparing import (
     numbered,
     typical,
 )
-from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
-from npufix.rules.cluster_groups import peers
-from npufix.rules.observing import milliseconds, percent
+from npufix.rules.shared.ranks.groups import peers
+from npufix.rules.shared.recording.observing import milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from npufix.rules.cluster_communication import role_of
-from npufix.rules.cluster_comparing import (
+from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.shared.ranks.communication import role_of
+from npufix.rules.shared.ranks.comparing import (
     FLOOR_NS,
     NOISE,
     hosts_of,
@@ -38,9 +39,8 @@ from npufix.rules.cluster_comparing import (
     step_ns,
     steps_of,
 )
-from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
-from npufix.rules.collectives import CONTENTION_SHARE, LEAST_SHARE
-from npufix.rules.observing import milliseconds, percent
+from npufix.rules.shared.recording.collectives import CONTENTION_SHARE, LEAST_SHARE
+from npufix.rules.shared.recording.observing import milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence

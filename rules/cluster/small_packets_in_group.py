@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.rules.cluster_communication import exposed_share, named, per_step, role_of
-from npufix.rules.cluster_comparing import FLOOR_NS, step_ns, steps_of
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
-from npufix.rules.collectives import (
+from npufix.rules.shared.ranks.communication import exposed_share, named, per_step, role_of
+from npufix.rules.shared.ranks.comparing import FLOOR_NS, step_ns, steps_of
+from npufix.rules.shared.recording.collectives import (
     CONTENTION_GB_PER_S,
     CONTENTION_SHARE,
     LEAST_SHARE,
     PACKET_BYTES,
 )
-from npufix.rules.observing import milliseconds, number, percent
+from npufix.rules.shared.recording.observing import milliseconds, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.rules.cluster_comparing import (
+from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.shared.ranks.comparing import (
     FLOOR_NS,
     GAP,
     LEAST_SHARE,
@@ -37,9 +38,8 @@ from npufix.rules.cluster_comparing import (
     spread,
     typical,
 )
-from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
-from npufix.rules.cluster_groups import OFTEN, is_place, parts, same_work
-from npufix.rules.observing import milliseconds, percent
+from npufix.rules.shared.ranks.groups import OFTEN, is_place, parts, same_work
+from npufix.rules.shared.recording.observing import milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -92,7 +92,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
 
 
 def _rows(groups: Sequence[tuple[int, ...]], computing: pd.Series[float]) -> pd.DataFrame:
-    import pandas as pd  # noqa: PLC0415 - a scan of source code has no use for it
+    import pandas as pd
 
     made: list[tuple[int, int, int, float]] = []
     for number, members in enumerate(groups):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npufix.advisor.cli import main
+from npufix.advisor.commands.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from npufix.advisor.cli import cli
-from npufix.advisor.configuration import read_configuration
+from npufix.advisor.commands.cli import cli
+from npufix.advisor.project.configuration import read_configuration
 from npufix.reports.formats import formats
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import site_session
 import site_settings
 from click.testing import CliRunner
 
-from npufix.advisor.cli import cli
+from npufix.advisor.commands.cli import cli
 from npufix.rules.registry import every_rule
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.patch import FileChange
-from npufix.rewriters.recovering import recover
-from npufix.rewriters.writing import write
+from npufix.rewriters.write.patch import FileChange
+from npufix.rewriters.write.recovering import recover
+from npufix.rewriters.write.writing import write
 
 if TYPE_CHECKING:
     from collections.abc import Callable

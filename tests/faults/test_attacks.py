@@ -10,13 +10,9 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is needed to verify changes")
 
-from npufix.rewriters.verdict import Status, Verdict
-from npufix.rewriters.verification import (
-    Job,
-    Settings,
-    landlock,
-    verify,
-)  # fmt: skip
+from npufix.rewriters.verification import Job, Settings, verify  # fmt: skip
+from npufix.rewriters.verification.sandbox import landlock  # fmt: skip
+from npufix.rewriters.verification.verdict import Status, Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path

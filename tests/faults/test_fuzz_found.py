@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 import pytest
+from npufix.reports.data.spreadsheet import write_workbook
 
-from npufix.advisor.diagnosis import diagnose
-from npufix.advisor.diff_reading import read_diff
-from npufix.advisor.speaking import say
+from npufix.advisor.console.speaking import say
+from npufix.advisor.diagnose.diagnosis import diagnose
+from npufix.advisor.verify.diff_reading import read_diff
 from npufix.profiling_parsers.attribution.call_stack import parse_call_stack
 from npufix.profiling_parsers.attribution.module_hierarchy import module_path
 from npufix.profiling_parsers.cluster import summary
@@ -35,7 +36,6 @@ from npufix.profiling_parsers.text.memory_files import read_memory_record, read_
 from npufix.profiling_parsers.text.op_statistic import read_op_statistic
 from npufix.profiling_parsers.trace.json_stream import EventStream
 from npufix.profiling_parsers.trace.kernels import kernel_type
-from npufix.reports.data.spreadsheet import write_workbook
 from npufix.reports.data.tables import Column, Table
 from npufix.reports.language.terminal import Console
 from npufix.reports.markdown.report import to_markdown

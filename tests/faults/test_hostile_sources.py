@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npufix.advisor.changes import DiffError
-from npufix.advisor.cli import cli
-from npufix.advisor.configuration import ConfigurationError, read_configuration
-from npufix.advisor.source_tree import read_source_tree
+from npufix.advisor.commands.cli import cli
+from npufix.advisor.project.configuration import read_configuration
+from npufix.advisor.project.known_names import ConfigurationError
+from npufix.advisor.project.source_tree import read_source_tree
+from npufix.advisor.verify.changes import DiffError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npufix.advisor import undoing
-from npufix.rewriters import durable, journal, user_folders
-from npufix.rewriters.journal import Phase
-from npufix.rewriters.patch import FileChange
-from npufix.rewriters.recovering import recover
-from npufix.rewriters.writing import WriteError, write
+from npufix.advisor.patch import undoing
+from npufix.rewriters.write import durable, journal, user_folders
+from npufix.rewriters.write.journal import Phase
+from npufix.rewriters.write.patch import FileChange
+from npufix.rewriters.write.recovering import recover
+from npufix.rewriters.write.writing import WriteError, write
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,9 @@ from pathlib import Path
 import kill_points
 import pytest
 
-from npufix.advisor import undoing
-from npufix.rewriters.recovering import recover
-from npufix.rewriters.writing import write
+from npufix.advisor.patch import undoing
+from npufix.rewriters.write.recovering import recover
+from npufix.rewriters.write.writing import write
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npufix.advisor import scanning, stopping
 from npufix.advisor.cluster.executors import LocalExecutor
-from npufix.advisor.source_scan import scan
-from npufix.advisor.source_tree import read_source_tree
+from npufix.advisor.console import stopping
+from npufix.advisor.diagnose.source_scan import scan
+from npufix.advisor.project import scanning
+from npufix.advisor.project.source_tree import read_source_tree
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,10 +13,11 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is needed to verify changes")
 
-from npufix.rewriters.verdict import Status, Verdict
-from npufix.rewriters.verification import cache, guard, parent, written
-from npufix.rewriters.verification.attempt import attempt
-from npufix.rewriters.verification.preloading import is_installed
+from npufix.rewriters.verification.sandbox import guard, written
+from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.sandbox.preloading import is_installed
+from npufix.rewriters.verification.verdict import Status, Verdict
+from npufix.rewriters.verification.workers import cache, parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from npufix.advisor import undoing
-from npufix.rewriters import durable, journal
-from npufix.rewriters.patch import FileChange
-from npufix.rewriters.writing import WriteError, write
+from npufix.advisor.patch import undoing
+from npufix.rewriters.write import durable, journal
+from npufix.rewriters.write.patch import FileChange
+from npufix.rewriters.write.writing import WriteError, write
 
 
 def change(root: Path, name: str, before: bytes = b"old", after: bytes = b"new") -> FileChange:

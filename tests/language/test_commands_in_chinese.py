@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from npufix.advisor import cli
+from npufix.advisor.commands import cli
 from npufix.reports.language import layout
 
 ROOT = Path(__file__).parents[2]

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner, Result
 
-from npufix.advisor.cli import cli
-from npufix.advisor.configuration import EVERYTHING
-from npufix.advisor.source_scan import scan
-from npufix.advisor.source_tree import SourceTree, read_source_tree
-from npufix.advisor.suggestions import with_report_changes
+from npufix.advisor.commands.cli import cli
+from npufix.advisor.diagnose.source_scan import scan
+from npufix.advisor.patch.suggestions import with_report_changes
+from npufix.advisor.project.configuration import EVERYTHING
+from npufix.advisor.project.source_tree import SourceTree, read_source_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from npufix.advisor.result import Diagnosis
+    from npufix.advisor.diagnose.result import Diagnosis
     from npufix.reports.report import Report
 
 ROOT = Path(__file__).parents[2]

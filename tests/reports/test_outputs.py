@@ -11,7 +11,8 @@ import click
 import pytest
 from gate_samples import finding, gated
 
-from npufix.advisor import outputs, written
+from npufix.advisor.commands import outputs
+from npufix.advisor.console import written
 from npufix.reports.data.sources import Sources
 from npufix.reports.formats.github import LARGEST_SUMMARY
 from npufix.reports.gate_report import GateReport

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from npufix.advisor.diagnosis import diagnose
-from npufix.advisor.trace_tracks import write_tracks
+from npufix.advisor.diagnose.diagnosis import diagnose
+from npufix.advisor.diagnose.trace_tracks import write_tracks
 from npufix.reports.data.trace_events import Clock, Slice, finding_events
 
 if TYPE_CHECKING:
-    from npufix.advisor.result import Diagnosis
-    from npufix.advisor.source_tree import SourceTree
+    from npufix.advisor.diagnose.result import Diagnosis
+    from npufix.advisor.project.source_tree import SourceTree
 
 ROOT = Path(__file__).parents[2]
 Events = list[dict[str, Any]]

@@ -14,22 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sarif_checks import SARIF, apply, region_text
 
-from npufix.advisor import patching
+from npufix.advisor.patch import patching
 from npufix.reports import formats
 from npufix.reports.data import fixes as sarif_fixes
 from npufix.reports.data.sources import Sources
 from npufix.reports.formats import sarif
 from npufix.reports.report import Problem
-from npufix.rewriters.patch import FileChange, unified_diff
-from npufix.rewriters.verdict import Status, Verdict
+from npufix.rewriters.verification.verdict import Status, Verdict
+from npufix.rewriters.write.patch import FileChange, unified_diff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from click.testing import Result
 
-    from npufix.advisor.result import Diagnosis
-    from npufix.advisor.source_tree import SourceTree
+    from npufix.advisor.diagnose.result import Diagnosis
+    from npufix.advisor.project.source_tree import SourceTree
     from npufix.reports.report import Report
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
-from npufix.advisor.known_findings import read
+from npufix.advisor.gate.known_findings import read
 from npufix.reports.report import ReportError
 
 if TYPE_CHECKING:

@@ -109,7 +109,7 @@ def test_a_missing_library_is_said_before_the_work(
 def test_all_operators_are_written_and_few_are_shown(
     npufix_in: Callable[..., Result], tmp_path: Path
 ) -> None:
-    from npufix.advisor.diagnosis import diagnose
+    from npufix.advisor.diagnose.diagnosis import diagnose
 
     root = tmp_path / "tables"
     dump = Path(__file__).parents[2] / "examples" / "dump"

@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.sites import Site, find_sites
+from npufix.rewriters.find import Site, find_sites
 from npufix.rules.registry import all_rules
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import copy
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from npufix.rewriters.sites import Site, find_sites
+from npufix.rewriters.find import Site, find_sites
 from npufix.rules.registry import all_rules
 from npufix.rules.substitution import Safety
 

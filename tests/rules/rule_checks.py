@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from npufix.rewriters.verdict import Status, Verdict
-from npufix.rewriters.verification.form import verify_form
+from npufix.rewriters.verification.judge.form import verify_form
+from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rules.substitution import Form
 
 if TYPE_CHECKING:

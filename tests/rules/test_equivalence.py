@@ -15,11 +15,11 @@ import torch.nn.functional as F  # noqa: N812 - the field's name
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npufix.rewriters.verdict import Status, Verdict
-from npufix.rewriters.verification.form import verify_form
-from npufix.rules.fusion import eager_rms_norm
+from npufix.rewriters.verification.judge.form import verify_form
+from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rules.registry import all_rules
 from npufix.rules.substitution import Form
+from npufix.rules.substitutions import eager_rms_norm
 
 if TYPE_CHECKING:
     from collections.abc import Callable

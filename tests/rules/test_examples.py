@@ -9,7 +9,10 @@ from functools import cache
 
 import pytest
 
-from npufix.rewriters.matching import (
+from npufix.rewriters.find import Site, find_sites
+from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
+from npufix.rewriters.graph.reader import read_function
+from npufix.rewriters.match.matching import (
     RULE_IMPORTS,
     declared,
     find,
@@ -18,9 +21,6 @@ from npufix.rewriters.matching import (
     pattern_of,
     unmentioned,
 )
-from npufix.rewriters.names import FunctionNode, ModuleNames
-from npufix.rewriters.reader import read_function
-from npufix.rewriters.sites import Site, find_sites
 from npufix.rules.registry import RuleError, _rule, all_rules, documentation
 from npufix.rules.substitution import Form, Rewritten, Safety, Substitution
 
@@ -166,7 +166,7 @@ def test_identifiers_are_of_the_house(rule: Substitution) -> None:
     assert re.fullmatch(r"NPU\d{3}", rule.id)
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
     assert rule.table in {"affinity", "fusion"}
-    assert rule.forms[0].pattern.__module__.split(".")[-2] == rule.table
+    assert rule.forms[0].pattern.__module__.split(".")[-2] == "substitutions"
     assert rule.replaces
     assert rule.becomes
 
@@ -190,7 +190,7 @@ def test_both_functions_of_a_form_take_the_same(rule: Substitution, form: Form) 
 @each_form
 def test_inputs_offer_every_parameter(rule: Substitution, form: Form) -> None:
     pytest.importorskip("torch")
-    from npufix.rewriters.verification.form import SeededDraw, bind_torch
+    from npufix.rewriters.verification.judge.form import SeededDraw, bind_torch
 
     wanted = set(inspect.signature(form.pattern).parameters)
     offered = set(bind_torch(form.inputs)(SeededDraw(0)))

@@ -6,7 +6,7 @@ import pytest
 
 from npufix.profiling_parsers.profile import Environment
 from npufix.rules.registry import every_rule
-from npufix.rules.versions import chip_families, unmet
+from npufix.rules.shared.recording.versions import chip_families, unmet
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from npufix.rewriters.verification.virtual_npu.errors import (
 )
 from npufix.rewriters.verification.virtual_npu.recorder import Launch
 from npufix.rewriters.verification.virtual_npu.stubs import prepare
-from npufix.rewriters.verification.virtual_npu.wheels import Wheels, installed
+from npufix.rewriters.verification.virtual_npu.wheel.wheels import Wheels, installed
 
 __all__ = [
     "SOC",

@@ -15,7 +15,7 @@ from npufix.rewriters.verification.virtual_npu.loading import Slots, kernels
 from npufix.rewriters.verification.virtual_npu.recorder import Launch, Recorder
 from npufix.rewriters.verification.virtual_npu.runtime import HostRuntime
 from npufix.rewriters.verification.virtual_npu.stubs import MAIN, prepare
-from npufix.rewriters.verification.virtual_npu.wheels import installed
+from npufix.rewriters.verification.virtual_npu.wheel.wheels import installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,8 +60,8 @@ class VirtualDevice:
         self._slots = Slots(folder)
         self._runtime.bind(self._slots, kernels(folder))
         _import_torch_npu(chip)
-        from npufix.rewriters.verification.kernels.common import on_chip  # noqa: PLC0415 — needs torch
-        from npufix.rewriters.verification.virtual_npu.composites import below_autograd  # noqa: PLC0415 — needs torch
+        from npufix.rewriters.verification.kernels.common import on_chip
+        from npufix.rewriters.verification.virtual_npu.operators.composites import below_autograd
 
         on_chip(family(chip))
 
@@ -87,8 +87,8 @@ class VirtualDevice:
     @contextmanager
     def computing(self, *, strict: bool) -> Iterator[None]:
         """Make operators on the device compute."""
-        from npufix.rewriters.verification.virtual_npu.numerics import Numerics  # noqa: PLC0415 — needs torch
-        from npufix.rewriters.verification.virtual_npu.printing import printable  # noqa: PLC0415 — as above
+        from npufix.rewriters.verification.virtual_npu.operators.numerics import Numerics
+        from npufix.rewriters.verification.virtual_npu.printing import printable
 
         with Numerics(self._recorder, strict=strict), printable():
             yield
@@ -135,12 +135,12 @@ def _start(chip: str, stubs: Path | None, *, forks: bool) -> VirtualDevice:
 
 
 def _import_torch_npu(chip: str) -> None:
-    import torch  # noqa: PLC0415 — seconds, and after the stubs
+    import torch
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            import torch_npu  # noqa: F401, PLC0415 — registers the device
+            import torch_npu  # noqa: F401 — registers the device
 
             npu: Any = torch.npu  # type: ignore[attr-defined] # torch_npu adds it
             npu.init()
@@ -159,7 +159,7 @@ def _import_torch_npu(chip: str) -> None:
 
 def _warm_up(device: VirtualDevice) -> None:
     """Run one backward pass: in torch_npu 2.4 the first one of a process fails."""
-    import torch  # noqa: PLC0415 — as above
+    import torch
 
     with device.computing(strict=True), suppress(RuntimeError):
         torch.autograd.backward(torch.ones(1, device=DEVICE).requires_grad_().sum())

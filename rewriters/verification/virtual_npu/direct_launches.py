@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.virtual_npu.entry_points import DeviceTensor
+from npufix.rewriters.verification.virtual_npu.wheel.entry_points import DeviceTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

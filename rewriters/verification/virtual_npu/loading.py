@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.virtual_npu import elf_reader
-from npufix.rewriters.verification.virtual_npu.elf_writer import SLOTS
 from npufix.rewriters.verification.virtual_npu.stubs import KERNELS, MAIN
+from npufix.rewriters.verification.virtual_npu.wheel import elf_reader
+from npufix.rewriters.verification.virtual_npu.wheel.elf_writer import SLOTS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,15 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.virtual_npu import elf_reader
 from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
+from npufix.rewriters.verification.virtual_npu.wheel import elf_reader
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from npufix.rewriters.verification.virtual_npu.elf_reader import SharedObject
-    from npufix.rewriters.verification.virtual_npu.wheels import Wheels
+    from npufix.rewriters.verification.virtual_npu.wheel.elf_reader import SharedObject
+    from npufix.rewriters.verification.virtual_npu.wheel.wheels import Wheels
 
 _OF_CPYTHON = re.compile(r"_?Py[A-Z_]")
 _OF_TORCH = re.compile(r"_ZT?[A-Z]*N?K?(?:2at|3c10|5torch|6caffe2)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.verification.virtual_npu.entry_points import REFUSED, SUCCESS
+from npufix.rewriters.verification.virtual_npu.wheel.entry_points import REFUSED, SUCCESS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,9 @@ from ctypes import c_char, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32,
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from npufix.rewriters.verification.virtual_npu.entry_points import (
+from npufix.rewriters.verification.virtual_npu.missing import WORKSPACE
+from npufix.rewriters.verification.virtual_npu.recorder import OUTSIDE, Launch
+from npufix.rewriters.verification.virtual_npu.wheel.entry_points import (
     DIRECT,
     NO_SUCH_DEVICE,
     OUT_OF_MEMORY,
@@ -21,8 +23,6 @@ from npufix.rewriters.verification.virtual_npu.entry_points import (
     read_string,
     store,
 )
-from npufix.rewriters.verification.virtual_npu.missing import WORKSPACE
-from npufix.rewriters.verification.virtual_npu.recorder import OUTSIDE, Launch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -258,7 +258,7 @@ class HostRuntime:
         given = self._prepared.pop(kernel, None)
         if self._recorder.controlled or given is None:
             return self._recorder.launch(kernel)
-        from npufix.rewriters.verification.virtual_npu.direct_launches import computed  # noqa: PLC0415 — needs torch
+        from npufix.rewriters.verification.virtual_npu.direct_launches import computed
 
         kinds = zip(DIRECT[kernel], given, strict=True)
         arguments = [self._tensors[value] if kind == "t" else value for kind, value in kinds]

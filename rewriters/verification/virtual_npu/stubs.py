@@ -8,18 +8,18 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.user_folders import cache_folder
-from npufix.rewriters.verification.virtual_npu.elf_writer import Function, shared_object
-from npufix.rewriters.verification.virtual_npu.entry_points import initial_result, optional
 from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
 from npufix.rewriters.verification.virtual_npu.missing import WORKSPACE, missing
 from npufix.rewriters.verification.virtual_npu.runtime import HostRuntime
+from npufix.rewriters.verification.virtual_npu.wheel.elf_writer import Function, shared_object
+from npufix.rewriters.verification.virtual_npu.wheel.entry_points import initial_result, optional
+from npufix.rewriters.write.user_folders import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from npufix.rewriters.verification.virtual_npu.missing import Missing
-    from npufix.rewriters.verification.virtual_npu.wheels import Wheels
+    from npufix.rewriters.verification.virtual_npu.wheel.wheels import Wheels
 
 MAIN = "libascendcl.so"
 """Defines everything; the other libraries are empty and lead here."""

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 from cluster_dumps import output
 
-from npufix.advisor.cli import cli
 from npufix.advisor.cluster import tasks
 from npufix.advisor.cluster.choosing import roles
 from npufix.advisor.cluster.jobs import job_of
 from npufix.advisor.cluster.looking import Looking, Ways
 from npufix.advisor.cluster.reporting import rank_problems, rank_rows, rank_steps
+from npufix.advisor.commands.cli import cli
 from npufix.profiling_parsers.cluster.summary import Summary, Table
 from npufix.profiling_parsers.discover import find_dumps
 from npufix.reports.report import Rank

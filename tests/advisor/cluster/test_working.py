@@ -15,7 +15,7 @@ from npufix.advisor.cluster import tasks
 from npufix.advisor.cluster.details import decoded_whole
 from npufix.advisor.cluster.executors import ExecutorError, opened
 from npufix.advisor.cluster.working import parse_ranks
-from npufix.advisor.ranks import Ways, read_dump
+from npufix.advisor.diagnose.ranks import Ways, read_dump
 from npufix.profiling_parsers.cluster.summary import decoded
 from npufix.profiling_parsers.discover import find_dumps
 from npufix.profiling_parsers.progress import advanced, listening

@@ -98,7 +98,7 @@ def test_reports_and_baselines_stand_for_dumps(
     ]
     assert "—" in inside("compare", report, pair[1]).stdout
 
-    from npufix.advisor.diagnosis import Options
+    from npufix.advisor.diagnose.diagnosis import Options
     from npufix.advisor.gate import baselines
     from npufix.advisor.gate.measuring import measure
 

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from msgspec import structs
 from two_runs import run_of
 
-from npufix.advisor.comparing.comparison import compare
-from npufix.advisor.comparing.places import same_paths
-from npufix.advisor.source_tree import read_source_tree
+from npufix.advisor.compare.comparison import compare
+from npufix.advisor.compare.places import same_paths
+from npufix.advisor.project.source_tree import read_source_tree
 from npufix.reports.measurement import MeasuredMetric
 from npufix.reports.report import Environment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from npufix.advisor.comparing.side import Run
+    from npufix.advisor.compare.side import Run
     from npufix.reports.comparison import Comparison
 
 NAMES = ("Mul", "Add", "MatMulV3", "RmsNorm", "Cast", "IndexPutV2")

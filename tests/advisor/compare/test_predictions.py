@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from npufix.advisor.comparing.comparison import compare
-from npufix.advisor.comparing.side import Run, read_run
-from npufix.advisor.diagnosis import Options
-from npufix.advisor.source_tree import read_source_tree
+from npufix.advisor.compare.comparison import compare
+from npufix.advisor.compare.side import Run, read_run
+from npufix.advisor.diagnose.diagnosis import Options
+from npufix.advisor.project.source_tree import read_source_tree
 
 ROOT = Path(__file__).parents[3]
 MASKING = "bert_like/masking.py"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from npufix.advisor.comparing.side import Run, Table
+from npufix.advisor.compare.side import Run, Table
 from npufix.reports.comparison import Side
 from npufix.reports.measurement import MeasuredMetric, Measurement
 from npufix.reports.report import StepSplit

@@ -17,8 +17,8 @@ from scipy import stats
 
 from npufix.advisor.gate import significance
 from npufix.advisor.gate.gating import Asked, gate
-from npufix.advisor.gate.settings import METRICS, Acceptance, GateSettings, MetricSettings
 from npufix.advisor.gate.significance import compare, detectable, holm
+from npufix.advisor.project.gate_settings import METRICS, Acceptance, GateSettings, MetricSettings
 from npufix.reports.baseline import BaselineMetric
 from npufix.reports.measurement import MeasuredMetric, MeasuredOperator
 from npufix.reports.report import Problem

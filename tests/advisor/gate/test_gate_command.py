@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from benchmarks.gate_dumps import STEPS, program, slowed
 
-from npufix.advisor.diagnosis import Options
+from npufix.advisor.diagnose.diagnosis import Options
 from npufix.advisor.gate.measuring import measure, measured
 from npufix.reports.report import from_json
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npufix.advisor.configuration import ConfigurationError, read_configuration
-from npufix.advisor.gate.settings import GateSettings, with_command_line
-from npufix.advisor.gate.units import AmountError, amount, percent, share, shown
+from npufix.advisor.project.configuration import read_configuration
+from npufix.advisor.project.gate_settings import GateSettings, with_command_line
+from npufix.advisor.project.known_names import ConfigurationError
+from npufix.advisor.project.units import AmountError, amount, percent, share, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

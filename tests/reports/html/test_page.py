@@ -10,9 +10,9 @@ import pytest
 from page_checks import Opened, draw_all, shown_rows, violations, written
 from page_samples import sample
 
-from npufix.advisor.diagnosis import Options, diagnose
-from npufix.advisor.page_details import page_details
-from npufix.advisor.source_tree import read_source_tree
+from npufix.advisor.diagnose.diagnosis import Options, diagnose
+from npufix.advisor.diagnose.page_details import page_details
+from npufix.advisor.project.source_tree import read_source_tree
 from npufix.reports.html.page import to_html
 from npufix.reports.report import Saving, to_json
 from npufix.reports.wording.report import interval, milliseconds

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from npufix.rewriters.verification.child import main
-from npufix.rewriters.verification.messages import Start
+from npufix.rewriters.verification.sandbox.messages import Start
 from npufix.rewriters.verification.virtual_npu import environment, virtual_npu
+from npufix.rewriters.verification.workers.child import main
 
 
 class Event:

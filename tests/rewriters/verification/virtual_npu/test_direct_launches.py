@@ -11,9 +11,9 @@ from npufix.rewriters.verification.virtual_npu.direct_launches import (  # noqa:
     _KERNELS,
     computed,
 )
-from npufix.rewriters.verification.virtual_npu.entry_points import DIRECT, DeviceTensor  # noqa: E402
 from npufix.rewriters.verification.virtual_npu.recorder import Recorder  # noqa: E402
 from npufix.rewriters.verification.virtual_npu.runtime import HostRuntime  # noqa: E402
+from npufix.rewriters.verification.virtual_npu.wheel.entry_points import DIRECT, DeviceTensor  # noqa: E402
 
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 

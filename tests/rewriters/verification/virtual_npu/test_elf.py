@@ -12,10 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npufix.rewriters.verification.virtual_npu import elf_format as elf
-from npufix.rewriters.verification.virtual_npu import elf_reader
-from npufix.rewriters.verification.virtual_npu.elf_writer import SLOTS, Function, shared_object
 from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
+from npufix.rewriters.verification.virtual_npu.wheel import elf_format as elf
+from npufix.rewriters.verification.virtual_npu.wheel import elf_reader
+from npufix.rewriters.verification.virtual_npu.wheel.elf_writer import (
+    SLOTS,
+    Function,
+    shared_object,
+)
 
 _NATIVE = elf.MACHINES.get(platform.machine())
 _LOADABLE = pytest.mark.skipif(

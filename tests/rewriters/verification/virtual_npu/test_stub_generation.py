@@ -9,18 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npufix.rewriters.verification.virtual_npu import (
-    VirtualNpuError,
-    Wheels,
-    elf_format,
-    elf_reader,
-    installed,
-    prepare,
-    wheels,
-)
-from npufix.rewriters.verification.virtual_npu.elf_writer import Function, shared_object
+from npufix.rewriters.verification.virtual_npu import VirtualNpuError, Wheels, installed, prepare
 from npufix.rewriters.verification.virtual_npu.stubs import KERNELS, MAIN
-from npufix.rewriters.verification.virtual_npu.wheels import Package
+from npufix.rewriters.verification.virtual_npu.wheel import elf_format, elf_reader, wheels
+from npufix.rewriters.verification.virtual_npu.wheel.elf_writer import Function, shared_object
+from npufix.rewriters.verification.virtual_npu.wheel.wheels import Package
 
 if TYPE_CHECKING:
     from pathlib import Path

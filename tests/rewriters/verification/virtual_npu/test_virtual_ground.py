@@ -7,11 +7,11 @@ from dataclasses import replace as changed
 import pytest
 from verification_snippets import ALL, LLAMA, REPEAT
 
-from npufix.rewriters.verdict import Status, Verdict
 from npufix.rewriters.verification import Job, Settings, verify
-from npufix.rewriters.verification.grounds import Ground, GroundError, made_ready
-from npufix.rewriters.verification.machine import survey
+from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError, installed
+from npufix.rewriters.verification.workers.grounds import Ground, GroundError, made_ready
+from npufix.rewriters.verification.workers.machine import survey
 
 MADE_ON_THE_HOST = ("mask tokens", "moe")
 """Right rewrites on the host only: what they put together is on two devices."""

@@ -1,0 +1,1 @@
+"""The terminal: language, loudness, streams, progress, interrupts, files that are written."""

@@ -1,0 +1,125 @@
+"""One line on a terminal's stderr that says how far something has come."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from npufix.advisor.console.loudness import is_quiet
+from npufix.profiling_parsers.progress import listening
+from npufix.reports.language import tr
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.console import Console
+
+_MINUTES = 100
+"""Seconds from which on minutes are said."""
+_SHOWN_AFTER_S = 0.5
+_BETWEEN_UPDATES_S = 0.1
+_AS_SHARE = 100_000
+"""From so many on, such as bytes, a share of them is said."""
+
+
+class Countdown:
+    """Says how many jobs are done and, from the first that took time, how long the rest takes."""
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = monotonic,
+        text: str = "Verifying",
+        of: str = "",
+    ) -> None:
+        """``clock`` returns seconds; ``of`` is what is counted."""
+        self._say, self._clock = say, clock
+        self._text, self._of = text, of
+        self._start = clock()
+        self._known: int | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """Say it."""
+        if self._known is None:  # these were remembered
+            self._known, self._start = done, self._clock()
+        text = f"{self._text}: {self._count(done, total)}"
+        if self._known < done < total:
+            each = (self._clock() - self._start) / (done - self._known)
+            left = round(each * (total - done))
+            text += (
+                f", about {left} s left" if left < _MINUTES else f", about {left // 60} min left"
+            )
+        self._say(text)
+
+    def _count(self, done: int, total: int) -> str:
+        if total >= _AS_SHARE:
+            return f"{self._of} {done / total:.0%}".lstrip()
+        return f"{done} of {total} {self._of}".rstrip()
+
+
+class _Line:
+    """What is said now; it appears when that takes longer than a moment."""
+
+    def __init__(self, text: str, errors: Console) -> None:
+        unicode = errors.encoding.lower().startswith("utf")
+        self._status = errors.status(tr(text), spinner="dots" if unicode else "line")
+        self._lock = threading.Lock()
+        self._ended = False
+        self._timer = threading.Timer(_SHOWN_AFTER_S, self._begin)
+        self._timer.daemon = True
+        self._base, self._updated = text, 0.0
+        self._countdown: tuple[str, Countdown] | None = None
+        self._timer.start()
+
+    def say(self, text: str) -> None:
+        """Say something else."""
+        self._base, self._countdown = text, None
+        self._update(text)
+
+    def advanced(self, what: str, done: int, total: int) -> None:
+        """Say how far it has come, not too often."""
+        if done >= total:  # what comes now is not a part of it
+            self.say(self._base)
+            return
+        if self._countdown is None or self._countdown[0] != what:
+            self._countdown = what, Countdown(self._update, monotonic, self._base, what)
+        elif monotonic() - self._updated < _BETWEEN_UPDATES_S:
+            return
+        self._updated = monotonic()
+        self._countdown[1](done, total)
+
+    def _update(self, text: str) -> None:
+        self._status.update(tr(text))
+
+    def end(self) -> None:
+        """Wipe the line."""
+        with self._lock:
+            self._ended = True
+            self._timer.cancel()
+            self._status.stop()
+
+    def _begin(self) -> None:
+        with self._lock:
+            if not self._ended:
+                self._status.start()
+
+
+@contextmanager
+def progress(text: str) -> Iterator[Callable[[str], None]]:
+    """Say on a terminal's stderr what takes a while; yield what to say something else with."""
+    shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not is_quiet()
+    if not shown:
+        yield lambda _: None
+    else:
+        from npufix.advisor.console.screen import make_console
+
+        line = _Line(text, make_console(stderr=True))
+        try:
+            with listening(line.advanced):
+                yield line.say
+        finally:
+            line.end()

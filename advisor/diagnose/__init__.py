@@ -1,0 +1,1 @@
+"""From a dump and a source tree to a finished diagnosis."""

@@ -1,0 +1,273 @@
+"""From a dump and a source tree to a finished diagnosis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from npufix.advisor.cluster.details import led_to_source
+from npufix.advisor.cluster.observing import observe_cluster
+from npufix.advisor.cluster.reporting import rank_problems, rank_rows, rank_steps
+from npufix.advisor.diagnose.ranks import ALONE, Ways, read_dump
+from npufix.advisor.diagnose.result import Diagnosis
+from npufix.advisor.diagnose.savings import ranked, total_saving
+from npufix.advisor.evidence.estimate import calibrate
+from npufix.advisor.evidence.hygiene import missing_parts, snippet
+from npufix.advisor.evidence.lines import Evidence, gather_evidence
+from npufix.advisor.evidence.operator_lines import operator_lines
+from npufix.advisor.evidence.ranking import Ranking, Step, step_split
+from npufix.advisor.evidence.recorded_paths import SourceState, map_recorded_paths, source_state
+from npufix.advisor.evidence.run_findings import observe
+from npufix.advisor.project.configuration import EVERYTHING, Configuration
+from npufix.reports import report
+from npufix.reports.wording.report import headline
+from npufix.rules.cluster_diagnostic import ClusterDiagnostic
+from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.registry import every_rule
+from npufix.rules.shared.recording.versions import unmet
+from npufix.rules.substitution import Substitution
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from npufix.advisor.diagnose.findings import Findings, Located
+    from npufix.advisor.project.source_tree import SourceTree
+    from npufix.profiling_parsers.profile import Profile
+    from npufix.rules.cluster_diagnostic import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for."""
+
+    top: int = 10
+    """How many hot operators, shapes, lines and modules."""
+    rank: int | None = None
+    """``None``: the slowest one."""
+    path_map: tuple[tuple[str, str], ...] = ()
+    """Beginnings of recorded paths, and of the paths here that they mean."""
+    configuration: Configuration = EVERYTHING
+    """Which rules are wanted."""
+    ways: Ways = ALONE
+    """How the ranks of a job are read, and whether they are compared."""
+
+
+def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None) -> Diagnosis:
+    """Read one dump, and the source where given, and say where the time goes.
+
+    Raises:
+        DumpError: there is nothing to diagnose.
+        RankError: there is no dump of the wanted rank.
+        ExecutorError: ranks cannot be read where they should.
+
+    """
+    options = options or Options()
+    read = read_dump(dump, options.rank, options.ways)
+    profile, ranks = read.profile, read.ranks
+    run, unclear = _run(profile, tree, options)
+    rules, diagnostics, skipped = _applicable(profile, options)
+    seen, faults = observe(
+        profile, run.evidence, run.step, [d for d in diagnostics if isinstance(d, Diagnostic)]
+    )
+    if read.cluster is not None:
+        of_job = [d for d in diagnostics if isinstance(d, ClusterDiagnostic)]
+        cluster = _in_source(read.cluster, run, tree, options)
+        compared, failed = observe_cluster(cluster, of_job, run.step.length_ns)
+        seen, faults = [*seen, *compared], [*faults, *failed]
+    located = _find(run, tree, rules, options) if tree else None
+    found = located.found if located else []
+    everything = ranked([*found, *seen])
+    measured = _measured(run, options)
+    made = msgspec.structs.replace(
+        measured,
+        headline=headline(
+            [item.finding for item in everything],
+            total_saving(everything, run.split),
+            run.split,
+            measured.hot_operators,
+            with_source=tree is not None,
+        ),
+        source=str(tree.root) if tree else "",
+        findings=[item.finding for item in everything],
+        problems=[
+            *(report.Problem(p.where, p.what, p.remedy, p.damaged) for p in profile.problems),
+            *(rank_problems(ranks) if ranks else ()),
+            *unclear,
+            *faults,
+            *(located.problems if located else []),
+        ],
+        next_steps=_next_steps(dump, tree, found, has_stacks=bool(profile.stacks)),
+        ranks=rank_rows(ranks) if ranks else [],
+        rank_steps=rank_steps(ranks) if ranks else None,
+        skipped_rules=skipped,
+    )
+    version_of_run = profile.environment.torch_npu or ""
+    warnings = tuple(located.warnings) if located else ()
+    return Diagnosis(
+        made, tuple(found), run.evidence, version_of_run, warnings, profile.signals,
+        tuple(seen), profile.steps,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A profile, led to the source."""
+
+    profile: Profile
+    mapped: dict[str, str]
+    """Recorded path -> path below the source."""
+    evidence: Evidence
+    split: report.StepSplit | None
+    step: Step
+
+
+def _run(
+    profile: Profile, tree: SourceTree | None, options: Options
+) -> tuple[_Run, list[report.Problem]]:
+    """Lead a profile to the source, and say which paths are not clear."""
+    stacks = (*profile.stacks, *profile.signals.operator_stacks)
+    recorded = {site.path for stack in stacks for site in stack}
+    mapped, unclear = map_recorded_paths(recorded, tree, options.path_map) if tree else ({}, [])
+    evidence = gather_evidence(profile, mapped)
+    split = step_split(evidence)
+    step = Step(split.total_ns if split else _span_ns(evidence), evidence.steps)
+    return _Run(profile, mapped, evidence, split, step), unclear
+
+
+def _in_source(cluster: Cluster, run: _Run, tree: SourceTree | None, options: Options) -> Cluster:
+    """Lead the lines of all ranks to the source; they were recorded beside those of this run."""
+    if tree is None:
+        return cluster
+    own = {site.path for stack in run.profile.stacks for site in stack}
+    return led_to_source(
+        cluster, lambda paths: map_recorded_paths({*own, *paths}, tree, options.path_map)[0]
+    )
+
+
+def _find(run: _Run, tree: SourceTree, rules: Sequence[Substitution], options: Options) -> Findings:
+    """Return the findings in the source with what they cost in this run."""
+    from npufix.advisor.diagnose.findings import Measured, locate
+
+    state = source_state(run.profile, tree, run.mapped, options.path_map)
+    measured = Measured(
+        run.evidence,
+        calibrate(run.evidence.kernels),
+        run.step.length_ns,
+        proves=state is SourceState.AS_PROFILED,
+    )
+    located = locate(tree, rules, measured)
+    changed = _source_problems(run.profile, tree, run.mapped, state)
+    return replace(located, problems=[*tree.problems, *changed, *located.problems])
+
+
+def _measured(run: _Run, options: Options) -> report.Report:
+    """Return a report of what the run spent its time on, without findings."""
+    profile, top = run.profile, options.top
+    ranking = Ranking(run.evidence, run.step)
+    on_lines, in_functions = ranking.coverage()
+    lines, by_operators = ranking.hot_lines(top), 0.0
+    if not lines:
+        lines, by_operators = operator_lines(profile.signals, run.mapped, top, ranking.total_ns)
+    return report.Report(
+        tool=report.tool(),
+        headline="",
+        dump=str(profile.root),
+        source="",
+        environment=_environment(profile),
+        split=run.split,
+        compute_ns=ranking.total_ns,
+        attributed=on_lines,
+        hot_operators=ranking.hot_operators(top),
+        hot_shapes=ranking.hot_shapes(top),
+        findings=[],
+        problems=[],
+        next_steps=[],
+        format=profile.format,
+        attributed_to_functions=in_functions,
+        attributed_by_operators=by_operators,
+        hot_lines=lines,
+        hot_modules=ranking.hot_modules(profile.modules, top),
+        not_recorded=[report.Fact(*part) for part in missing_parts(profile)],
+        collect=snippet(profile),
+    )
+
+
+def _applicable(
+    profile: Profile, options: Options
+) -> tuple[list[Substitution], list[Diagnostic | ClusterDiagnostic], list[report.Fact]]:
+    """Return the rules that the versions of the run allow, and why the others are left out."""
+    # What a GPU does says nothing about the settings of an NPU.
+    on_npu = profile.format != "kineto"
+    cores = profile.kernels["core"].cat.categories
+    wanted = [rule for rule in every_rule() if options.configuration.wants(rule)]
+    reasons = {rule.id: unmet(rule.requires, profile.environment, cores) for rule in wanted}
+    met = [rule for rule in wanted if not reasons[rule.id]]
+    rules = [rule for rule in met if isinstance(rule, Substitution)]
+    kinds = (Diagnostic, ClusterDiagnostic)
+    diagnostics = [rule for rule in met if isinstance(rule, kinds) and on_npu]
+    return rules, diagnostics, [report.Fact(key, why) for key, why in reasons.items() if why]
+
+
+def _environment(profile: Profile) -> report.Environment:
+    recorded = profile.environment
+    devices = sorted({int(number) for number in profile.kernels["device"].unique()} - {-1})
+    return report.Environment(
+        rank=recorded.rank,
+        world_size=recorded.world_size,
+        torch_npu=recorded.torch_npu,
+        cann=recorded.cann,
+        profiler_level=recorded.profiler_level,
+        simulated=recorded.simulated,
+        torch=recorded.torch,
+        chip=recorded.chip,
+        devices=devices,
+    )
+
+
+def _span_ns(evidence: Evidence) -> int:
+    """Return the time from the first to the last kernel, per step."""
+    chosen = evidence.computes & evidence.steady
+    if not chosen.any():
+        return 0
+    starts = evidence.kernels["start_ns"].to_numpy()[chosen]
+    ends = starts + evidence.kernels["duration_ns"].to_numpy()[chosen]
+    return (int(ends.max()) - int(starts.min())) // evidence.steps
+
+
+def _source_problems(
+    profile: Profile, tree: SourceTree, mapped: dict[str, str], state: SourceState
+) -> list[report.Problem]:
+    where = str(tree.root)
+    if profile.stacks and not mapped:
+        return [
+            report.Problem(
+                where,
+                "no file of the call stacks in the dump is here, so nothing has a measured time",
+                "give the source of the profiled program with --source",
+            )
+        ]
+    if not mapped or state is SourceState.AS_PROFILED:
+        return []
+    changed = "differs from" if state is SourceState.CHANGED else "may differ from"
+    return [
+        report.Problem(
+            where,
+            f"the source {changed} the profiled one: what the dump recorded proves nothing about"
+            " it, and lines may have moved",
+            "profile it again, or vouch for conditions with --allow",
+        )
+    ]
+
+
+def _next_steps(
+    dump: Path, tree: SourceTree | None, found: Sequence[Located], *, has_stacks: bool
+) -> list[str]:
+    if tree is None:
+        # Without stacks no source leads further; the problems say how to collect them.
+        return [f"npufix diagnose {dump} --source FOLDER_OF_YOUR_CODE"] if has_stacks else []
+    if any(item.site.rewrite for item in found):
+        return [f"npufix patch {dump} --source {tree.given} -o npufix.patch"]
+    return []

@@ -1,0 +1,164 @@
+"""What the rules say about one line of code: which match, which nearly do, and why."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from npufix.advisor.project.known_names import rule_names
+from npufix.advisor.project.scanning import Search
+from npufix.reports.explanation import Explanation, Matching, Parted, Stated
+from npufix.rewriters.explain import near_misses, refusals
+from npufix.rewriters.find import Basis, off_limits
+from npufix.rewriters.graph.dataflow import UnsupportedCodeError
+from npufix.rewriters.graph.modules.names import FunctionNode, module_names
+from npufix.rewriters.graph.modules.scopes import MODULE, scopes, top_level
+from npufix.rewriters.graph.reader import read_function
+from npufix.rewriters.write.user_error import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npufix.advisor.project.configuration import Configuration
+    from npufix.advisor.project.source_tree import SourceFile
+    from npufix.rewriters.explain import NearMiss, Refusal
+    from npufix.rewriters.find import Proof, Site
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.modules.names import ModuleNames
+    from npufix.rewriters.graph.modules.scopes import Scope
+    from npufix.rules.substitution import Substitution
+
+
+class LineError(UserError):
+    """There is nothing to explain: ``message`` and ``remedy``."""
+
+
+def explain(
+    file: SourceFile, line: int, rules: Sequence[Substitution], configuration: Configuration
+) -> Explanation:
+    """Say which rules match at a line of a file, which nearly do, and what keeps them from it.
+
+    Raises:
+        LineError: the file is not Python, or has no such line.
+
+    """
+    count = len(file.text.splitlines())
+    if not 1 <= line <= count:
+        raise LineError(
+            f"{file.path} has no line {line}", f"it has {count}; name one of them as FILE:LINE"
+        )
+    try:
+        tree = ast.parse(file.text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        at = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        what = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise LineError(f"{file.path}{at}: not valid Python: {what}", "correct it first") from error
+    search = Search(rules, configuration, lambda _: None, rule_names())
+    wanted = search.rules_for(file)
+    found = search.file(file)
+    lines = _meant(tree, line)
+    here = [_matching(s, "") for s in found.sites if _is_at(s, lines)]
+    here += [
+        _matching(s, f"line {c.line} says {c.text}") for s, c in found.hidden if _is_at(s, lines)
+    ]
+    names = module_names(tree, file.neighbour)
+    left = [r for r in wanted if r.id not in {m.rule for m in here}]
+    refused: list[Parted] = []
+    near: list[NearMiss] = []
+    remarks = []
+    for scope in (inside := _scopes(tree, lines)):
+        remark, flow = _flow(scope, names)
+        remarks += [remark] if remark else []
+        if flow is not None:
+            found_here = refusals(flow, left, lines)
+            refused += [_refused(r, remark) for r in found_here]
+            others = [r for r in left if r.id not in {x.rule.id for x in found_here}]
+            near += near_misses(file.text, flow, others, lines)
+    near.sort(key=lambda n: n.agreeing - n.operations)
+    return Explanation(
+        path=str(file.path),
+        line=line,
+        function=", ".join(s.qualname for s in inside if s.function.name != MODULE),
+        remark=" ".join(dict.fromkeys(remarks)),
+        matches=here,
+        refused=refused,
+        near=[_near(n) for n in reversed(near)],
+    )
+
+
+def _meant(tree: ast.Module, line: int) -> range:
+    """Return the lines that are asked about: all of a definition for its head."""
+    for node in ast.walk(tree):
+        if isinstance(node, (FunctionNode, ast.ClassDef)):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if first <= line < max(node.lineno + 1, node.body[0].lineno):
+                return range(first, (node.end_lineno or node.lineno) + 1)
+    return range(line, line + 1)
+
+
+def _scopes(tree: ast.Module, lines: range) -> list[Scope]:
+    """Return the functions within some lines, else the innermost around them, else the module."""
+    known = list(scopes(tree))
+    inside = [s for s in known if lines.start <= _begin(s) and _end(s) < lines.stop]
+    around = [s for s in known if _begin(s) <= lines.start and lines.stop <= _end(s) + 1]
+    return inside or [max(around, key=_begin, default=top_level(tree))]
+
+
+def _begin(scope: Scope) -> int:
+    function = scope.function
+    return min([function.lineno, *(d.lineno for d in function.decorator_list)])
+
+
+def _end(scope: Scope) -> int:
+    return scope.function.end_lineno or scope.function.lineno
+
+
+def _flow(scope: Scope, names: ModuleNames) -> tuple[str, FunctionFlow | None]:
+    """Return the dataflow around a line, and what keeps the tool from changing anything there."""
+    reason = off_limits(scope, names)
+    remark = f"Nothing in this function is changed: {reason}." if reason else ""
+    if not any(full.split(".")[0] == "torch" for full in names.imports.values()):
+        remark = "This module does not import torch, so nothing in it is taken for its operators."
+    try:
+        return remark, read_function(scope.function, names, scope.cls, scope=scope)
+    except UnsupportedCodeError as error:
+        why = f" ({error})" if str(error) else ""
+        return f"The dataflow of this function is not followed{why}.", None
+    except RecursionError:
+        return "This function has too many operations to follow.", None
+
+
+def _is_at(site: Site, lines: range) -> bool:
+    last = site.line + site.code.count("\n")
+    return any(line in lines for line in (*range(site.line, last + 1), *site.lines))
+
+
+def _matching(site: Site, hidden: str) -> Matching:
+    return Matching(
+        rule=site.rule.id,
+        name=site.rule.name,
+        line=site.line,
+        code=site.code,
+        replacement=site.rewrite.text if site.rewrite else "",
+        safety=site.safety.value,
+        conditions=[_stated(proof) for proof in site.proofs],
+        not_written=hidden or site.rule.advice or site.problem,
+    )
+
+
+def _stated(proof: Proof) -> Stated:
+    basis = Basis.OPEN if proof.basis is Basis.OPEN else Basis.SOURCE
+    return Stated(proof.condition.name, proof.condition.text, basis.value)
+
+
+def _refused(refusal: Refusal, remark: str) -> Parted:
+    rule = refusal.rule
+    name = f"{refusal.condition}: " if refusal.condition else ""
+    reason = refusal.reason or remark or "the match of another rule, or a wider one, covers it"
+    return Parted(rule.id, rule.name, refusal.line, [f"{name}{reason}"])
+
+
+def _near(near: NearMiss) -> Parted:
+    reasons = [f"line {p.line}: expected {p.expected}: {p.found}" for p in near.partings]
+    rule = near.rule
+    return Parted(rule.id, rule.name, near.line, reasons, near.agreeing, near.operations)

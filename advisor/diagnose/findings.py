@@ -1,0 +1,175 @@
+"""Joins the places in the source with what the profile measured there."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npufix.advisor.evidence.estimate import Calibration, Replacement, saving
+from npufix.advisor.project.known_names import rule_names
+from npufix.advisor.project.scanning import Search
+from npufix.reports import report
+from npufix.rules.shared.recording.tensor_traffic import tensor_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pandas as pd
+
+    from npufix.advisor.evidence.lines import Evidence
+    from npufix.advisor.project.source_tree import SourceFile, SourceTree
+    from npufix.rewriters.facts.recorded_facts import RecordedCall
+    from npufix.rewriters.find import Site
+    from npufix.rules.substitution import Substitution
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Located:
+    """A site with its file and its finding; ``kernels`` are index labels of the profile's."""
+
+    file: SourceFile
+    site: Site
+    finding: report.Finding
+    kernels: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a source tree holds, what went wrong, and what the user should know beside it."""
+
+    found: list[Located]
+    problems: list[report.Problem]
+    warnings: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What turns kernels at a place into time per step and an estimate."""
+
+    evidence: Evidence
+    calibration: Calibration
+    step_ns: int
+    """Length of the average step, or of the recording per step."""
+    proves: bool
+    """Whether the source is the one that was profiled, so that records count as proof."""
+
+
+def locate(
+    tree: SourceTree,
+    rules: Sequence[Substitution],
+    measured: Measured | None,
+    *,
+    with_text: bool = True,
+) -> Findings:
+    """Return every finding of a source tree, the most rewarding first, and what went wrong.
+
+    Without ``with_text`` the sites are for a report only: no patch can be made of them.
+    """
+    found: list[Located] = []
+    problems: list[report.Problem] = []
+    warnings: list[str] = []
+
+    def recorded(relative: str) -> Mapping[int, Sequence[RecordedCall]] | None:
+        proves = measured is not None and measured.proves
+        return measured.evidence.recorded(relative) if measured and proves else None
+
+    if measured is None:  # nobody could say that they are worth it
+        rules = [rule for rule in rules if not rule.launches_together]
+    search = Search(rules, tree.configuration, recorded, rule_names(), with_text)
+    for file, result in search.files([file for _, file in sorted(tree.files.items())]):
+        found += _with_evidence(file, result.sites, measured)
+        problems += [result.problem] if result.problem else []
+        warnings += result.warnings
+    return Findings(sorted(found, key=_rank), problems, warnings)
+
+
+def _with_evidence(
+    file: SourceFile, sites: Sequence[Site], measured: Measured | None
+) -> Iterator[Located]:
+    seen: dict[str, int] = {}
+    for site in sites:
+        if measured is None:
+            if not site.rule.launches_together:
+                yield Located(file, site, _finding(file, site, seen), frozenset())
+            continue
+        kernels = measured.evidence.at(file.relative, site.lines, site.function)
+        types = set(kernels["type"].astype(str))
+        if not all(types & set(group) for group in site.rule.launches_together):
+            continue
+        own = kernels[kernels["type"].isin(site.rule.replaces)]
+        finding = _finding(file, site, seen, own, measured)
+        yield Located(file, site, finding, frozenset(int(i) for i in own.index))
+
+
+def _rank(item: Located) -> tuple[float, float, str, int]:
+    finding = item.finding
+    expected = (finding.saving.low_ns + finding.saving.high_ns) / 2 if finding.saving else 0
+    return -expected, -finding.device_ns, finding.path, finding.line
+
+
+def _finding(
+    file: SourceFile,
+    site: Site,
+    seen: dict[str, int],
+    kernels: pd.DataFrame | None = None,
+    measured: Measured | None = None,
+) -> report.Finding:
+    device_ns = calls = 0
+    expected = None
+    if kernels is not None and measured is not None and len(kernels):
+        steps = measured.evidence.steps
+        device_ns = round(int(kernels["duration_ns"].sum()) / steps)
+        calls = round(len(kernels) / steps)
+        expected = _saving(file, site, kernels, measured)
+    return report.Finding(
+        rule=site.rule.id,
+        name=site.rule.name,
+        summary=site.rule.summary,
+        path=file.relative,
+        line=site.line,
+        function=site.function,
+        code=site.code,
+        replacement=site.rewrite.text if site.rewrite else "",
+        safety=site.safety.value,
+        conditions=[
+            report.Condition(p.condition.name, p.condition.text, p.basis.value) for p in site.proofs
+        ],
+        problem=site.problem,
+        fingerprint=_fingerprint(file, site, seen),
+        kernels=sorted({str(t) for t in kernels["type"]}) if kernels is not None else [],
+        calls=calls,
+        device_ns=device_ns,
+        share=device_ns / measured.step_ns if measured and measured.step_ns else 0.0,
+        saving=expected,
+    )
+
+
+def _saving(
+    file: SourceFile, site: Site, kernels: pd.DataFrame, measured: Measured
+) -> report.Saving:
+    evidence = measured.evidence
+    rule = site.rule
+    going = kernels[~kernels["type"].isin(rule.becomes)]
+    counts = [
+        evidence.executions(file.relative, site.line, site.lines, {name})
+        for name in sorted(site.operators)
+    ]
+    forward = min((count for count in counts if count), default=1)
+    has_backward = bool((kernels["basis"].astype(str) == "forward").any())
+    cells = kernels[["input_shapes", "input_dtypes", "output_shapes"]].drop_duplicates()
+    largest = max(
+        size
+        for inputs, dtypes, outputs in cells.astype(str).itertuples(index=False)
+        for size in (*tensor_bytes(inputs, dtypes), *tensor_bytes(outputs, dtypes))
+    )
+    new = Replacement(forward, forward if has_backward else 0, largest, rule.passes)
+    now = int(going["duration_ns"].sum())
+    return saving(now, new, measured.calibration, evidence.steps)
+
+
+def _fingerprint(file: SourceFile, site: Site, seen: dict[str, int]) -> str:
+    """Return a name that survives moved lines: rule, file, function, code, and which of twins."""
+    key = "\0".join([site.rule.id, file.relative, site.function, " ".join(site.code.split())])
+    seen[key] = seen.get(key, 0) + 1
+    return hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "surrogatepass")).hexdigest()[:16]

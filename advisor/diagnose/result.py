@@ -1,0 +1,33 @@
+"""What a dump and its source, or a source alone, came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from npufix.advisor.diagnose.findings import Located
+    from npufix.advisor.evidence.lines import Evidence
+    from npufix.advisor.evidence.run_findings import Observed
+    from npufix.profiling_parsers.signals import Signals
+    from npufix.reports import report
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The report, and what the rewriters need beyond it."""
+
+    report: report.Report
+    found: tuple[Located, ...]
+    evidence: Evidence | None
+    torch_npu: str
+    warnings: tuple[str, ...] = ()
+    """What the user should know beside the report: comments that hide nothing."""
+    signals: Signals | None = None
+    """What the dump says beside its kernels."""
+    seen: tuple[Observed, ...] = ()
+    """The findings about the run, with their kernels."""
+    steps: pd.DataFrame | None = None
+    """All recorded steps, as ``Profile.steps``."""

@@ -1,0 +1,94 @@
+"""What a change would save, calibrated on the dump itself.
+
+The replacement is taken for a kernel limited by memory: it reads and writes the largest tensor of
+the place a known number of times, as fast as the element-wise kernels of this very dump do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.reports.report import Saving
+from npufix.rules.shared.recording.tensor_traffic import (
+    CELLS,
+    ELEMENT_WISE,
+    LARGE_BYTES,
+    moved_bytes,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_FEW = 5
+# HBM of an Atlas A2 device reaches about 1.6 TB/s on paper; kernels get a quarter to all of it.
+_ASSUMED_BYTES_PER_NS = (400.0, 1600.0)
+_ASSUMED_LAUNCH_NS = (2_000.0, 10_000.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How fast memory-bound kernels run in this dump; low is the slower end."""
+
+    bytes_per_ns: tuple[float, float]
+    launch_ns: tuple[float, float]
+    basis: str
+
+
+def calibrate(kernels: pd.DataFrame) -> Calibration:
+    """Measure the bandwidth of the large element-wise kernels and the time of the smallest."""
+    wanted = kernels["type"].isin(ELEMENT_WISE) & (kernels["duration_ns"] > 0)
+    own = kernels.loc[wanted, [*CELLS, "duration_ns"]]
+    own = own.assign(moved=moved_bytes(own))
+    # One figure for each shape, however often it ran.
+    groups = own[own["moved"] > 0].groupby(CELLS, observed=True)
+    typical = groups.agg(moved=("moved", "first"), duration=("duration_ns", "median"))
+    is_large = typical["moved"] >= LARGE_BYTES
+    rates = (typical["moved"] / typical["duration"])[is_large].to_numpy()
+    small = typical.loc[~is_large, "duration"].to_numpy()
+    launch = _ASSUMED_LAUNCH_NS
+    if len(small) >= _FEW:
+        launch = (float(np.quantile(small, 0.1)), float(np.quantile(small, 0.5)))
+    if len(rates) < _FEW:
+        return Calibration(
+            _ASSUMED_BYTES_PER_NS,
+            launch,
+            "assumed bandwidth of 0.4 to 1.6 TB/s: too few large element-wise kernels to measure",
+        )
+    slow, fast = float(np.quantile(rates, 0.25)), float(np.quantile(rates, 0.75))
+    basis = f"element-wise kernels of this dump move {slow / 1000:.2f} to {fast / 1000:.2f} TB/s"
+    return Calibration((slow, fast), launch, basis)
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """The work of the new kernels, over all recorded steps."""
+
+    forward_calls: int
+    backward_calls: int
+    largest_tensor: int
+    """Bytes."""
+    passes: tuple[float, float]
+
+    def time_ns(self, bytes_per_ns: float, launch_ns: float) -> float:
+        """Return the time of all calls."""
+        return sum(
+            calls * (launch_ns + passes * self.largest_tensor / bytes_per_ns)
+            for calls, passes in zip(
+                (self.forward_calls, self.backward_calls), self.passes, strict=True
+            )
+            if passes
+        )
+
+
+def saving(now_ns: int, new: Replacement, calibration: Calibration, steps: int) -> Saving:
+    """Return the interval of what is saved per step; never less than nothing."""
+    slow = new.time_ns(calibration.bytes_per_ns[0], calibration.launch_ns[1])
+    fast = new.time_ns(calibration.bytes_per_ns[1], calibration.launch_ns[0])
+    return Saving(
+        low_ns=max(0, round((now_ns - slow) / steps)),
+        high_ns=max(0, round((now_ns - fast) / steps)),
+        basis=calibration.basis,
+    )

@@ -1,0 +1,195 @@
+"""What the profile says about each line of the user's source."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from npufix.advisor.evidence.steady_steps import split_steps
+from npufix.advisor.project.user_frames import user_frame
+from npufix.profiling_parsers.tables.columns import category
+from npufix.rewriters.facts.recorded_facts import RecordedCall
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from npufix.profiling_parsers.profile import Profile
+    from npufix.reports.report import LeftOutStep
+
+    Mask = NDArray[np.bool_]
+
+_NOT_TENSORS = frozenset({"", "None", "Scalar", "ScalarList", "TensorList", "Device", "str"})
+_FUNCTION_LEVEL = ("function", "forward-function")
+_STEP_OPERATOR = re.compile(r"ProfilerStep#(\d{1,18})")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Kernels and operator calls of a profile with the line of the user that asked for them."""
+
+    kernels: pd.DataFrame
+    """The kernels and the collectives, with ``path``, ``function``, ``via``, ``level`` (category,
+    "" unknown; ``level``: ``line`` or ``function``), ``line`` (int64)."""
+    computes: Mask
+    """Which of them are kernels, not collectives."""
+    steady: Mask
+    """Which of them averages per step are made of."""
+    host_ops: pd.DataFrame
+    """The operators of the steady steps, with the same columns."""
+    calls: pd.DataFrame
+    """One row per distinct (path, line, name, input_dims, input_types) of the calls whose executing
+    line is known, in whatever step: all of them prove. ``count`` is that of the steady steps."""
+    split: pd.DataFrame
+    """The steady rows of ``Profile.steps``."""
+    steps: int
+    """Number of steady steps, at least one."""
+    left_out: tuple[LeftOutStep, ...]
+
+    def recorded(self, path: str) -> dict[int, list[RecordedCall]]:
+        """Return the operator calls of a file by line."""
+        found: dict[int, list[RecordedCall]] = {}
+        rows = self.calls[self.calls["path"] == path]
+        for line, name, dims, types in zip(
+            rows["line"], rows["name"], rows["input_dims"], rows["input_types"], strict=True
+        ):
+            found.setdefault(int(line), []).append(_call(str(name), str(dims), str(types)))
+        return found
+
+    def at(self, path: str, lines: frozenset[int], function: str) -> pd.DataFrame:
+        """Return the steady kernels that these lines asked for.
+
+        Where the dump has only functions, those are the kernels of the function around them.
+        """
+        frame = self.kernels
+        here = frame[(frame["path"] == path).to_numpy() & self.computes & self.steady]
+        on_lines = here["line"].isin(list(lines)) & (here["level"] == "line")
+        name = function.rsplit(".", 1)[-1]
+        in_function = (here["function"] == name) & (here["level"] == "function")
+        return here[on_lines | in_function]
+
+    def executions(self, path: str, line: int, lines: frozenset[int], names: set[str]) -> int:
+        """Return how often a place ran: the calls of its operator over all steady steps."""
+        rows = self.calls[(self.calls["path"] == path) & self.calls["name"].isin(list(names))]
+        exact = int(rows.loc[rows["line"] == line, "count"].sum())
+        return exact or int(rows.loc[rows["line"].isin(list(lines)), "count"].sum())
+
+
+def gather_evidence(profile: Profile, mapped: Mapping[str, str]) -> Evidence:
+    """Lead kernels and calls to the user's frames; ``mapped``: recorded path -> path here."""
+    split, left_out = split_steps(profile.steps)
+    frames = _Frames(profile, mapped)
+    odd = [step.step for step in left_out]
+    steady = _is_steady(profile.kernels["step"], odd)
+    ops = profile.host_ops
+    host_ops, steady_ops = frames.located(ops), _is_steady(_host_steps(ops), odd)
+    return Evidence(
+        kernels=frames.located(profile.kernels),
+        computes=~profile.kernels["communication"].to_numpy(dtype=bool),
+        steady=steady,
+        host_ops=rows_of(host_ops, steady_ops),
+        calls=_distinct_calls(host_ops, steady_ops),
+        split=split,
+        steps=max(1, int(profile.kernels["step"][steady].nunique())),
+        left_out=tuple(left_out),
+    )
+
+
+def rows_of(rows: pd.DataFrame, chosen: Mask) -> pd.DataFrame:
+    """Return the chosen rows; all of them are no copy."""
+    return rows if chosen.all() else rows[chosen]
+
+
+class _Frames:
+    """The user's frame of each stack of a profile, as columns."""
+
+    def __init__(self, profile: Profile, mapped: Mapping[str, str]) -> None:
+        found = [user_frame(stack, mapped) for stack in profile.stacks]
+        self._columns = {
+            "path": _interned([frame.path for frame in found]),
+            "function": _interned([frame.function for frame in found]),
+            "via": _interned([frame.via for frame in found]),
+        }
+        self._lines = np.array([0, *(frame.line for frame in found)], np.int64)
+
+    def located(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows with the columns of the user's frame."""
+        at = rows["stack"].to_numpy() + 1
+        function_level = rows["basis"].isin(_FUNCTION_LEVEL).to_numpy()
+        located = {
+            name: category(codes[at], texts) for name, (codes, texts) in self._columns.items()
+        }
+        path_codes, _ = self._columns["path"]
+        level = np.where(function_level, 2, 1) * (path_codes[at] > 0)
+        return rows.assign(
+            **located, line=self._lines[at], level=category(level, ["", "line", "function"])
+        )
+
+
+def _interned(texts: list[str]) -> tuple[NDArray[np.int32], list[str]]:
+    """Return a code for each text behind that of "no frame", and the texts of the codes."""
+    codes: dict[str, int] = {"": 0}
+    numbers = [0, *(codes.setdefault(text, len(codes)) for text in texts)]
+    return np.array(numbers, np.int32), list(codes)
+
+
+def _is_steady(steps: pd.Series[int], odd: list[int | None]) -> Mask:
+    """Tell which rows belong to an average: all of a run without steps, else those in a step."""
+    missing = steps.isna().to_numpy()
+    if missing.all():
+        return np.ones(len(steps), np.bool_)
+    in_odd = steps.isin([step for step in odd if step is not None]).to_numpy(dtype=bool)
+    steady: Mask = ~missing & ~in_odd
+    return steady
+
+
+def _host_steps(ops: pd.DataFrame) -> pd.Series[int]:
+    """Return the step in which each operator was called, by the operators ProfilerStep#N."""
+    codes, starts = ops["name"].cat.codes.to_numpy(), ops["start_ns"].to_numpy()
+    steps = np.zeros(len(ops), np.int64)
+    outside = np.ones(len(ops), np.bool_)
+    numbers = {
+        code: int(found[1])
+        for code, name in enumerate(ops["name"].cat.categories)
+        if (found := _STEP_OPERATOR.fullmatch(str(name)))
+    }
+    for mark in np.flatnonzero(np.isin(codes, list(numbers))):
+        end = starts[mark] + ops["duration_ns"].iloc[mark]
+        # Operators are in start order.
+        own = slice(*np.searchsorted(starts, [starts[mark], end]))
+        steps[own], outside[own] = numbers[int(codes[mark])], False
+    return pd.Series(pd.arrays.IntegerArray(steps, outside), index=ops.index)
+
+
+def _distinct_calls(host_ops: pd.DataFrame, steady: Mask) -> pd.DataFrame:
+    # What a backward operator got belongs to another call, the forward one.
+    known = (host_ops["basis"] == "call-stack") & (host_ops["path"] != "")
+    keys = ["path", "line", "name", "input_dims", "input_types"]
+    calls = host_ops.loc[known, keys].assign(count=steady[known.to_numpy()].astype(np.int64))
+    return calls.groupby(keys, sort=True, observed=True)["count"].sum().reset_index()
+
+
+def _call(name: str, dims: str, types: str) -> RecordedCall:
+    kinds = tuple(part.strip() for part in types.split(";"))
+    shapes = [part.strip() for part in dims.split(";")]
+    shapes += [""] * (len(kinds) - len(shapes))
+    return RecordedCall(
+        name,
+        tuple(
+            None if kind in _NOT_TENSORS else _dims(shape)
+            for kind, shape in zip(kinds, shapes, strict=False)
+        ),
+        kinds,
+    )
+
+
+def _dims(text: str) -> tuple[int, ...] | None:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        return None

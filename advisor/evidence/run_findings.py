@@ -1,0 +1,126 @@
+"""Findings about the run as a whole: the settings table against the recording."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from npufix.advisor.evidence.lines import rows_of
+from npufix.reports import report
+from npufix.rules.diagnostic import Recording
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.advisor.evidence.lines import Evidence
+    from npufix.advisor.evidence.ranking import Step
+    from npufix.profiling_parsers.profile import Profile
+    from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+    from npufix.rules.diagnostic import Diagnostic, Observation
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Observed:
+    """An observation as a finding; ``kernels`` are index labels of the profile's."""
+
+    finding: report.Finding
+    kernels: frozenset[int]
+    is_idle: bool
+    of_job: bool = False
+    """Whether it compares the ranks of a job."""
+    is_communication: bool = False
+
+
+def observe(
+    profile: Profile, evidence: Evidence, step: Step, diagnostics: Sequence[Diagnostic]
+) -> tuple[list[Observed], list[report.Problem]]:
+    """Return what the diagnostics found, and those that failed."""
+    recording = Recording(
+        kernels=rows_of(evidence.kernels, evidence.steady),
+        host_ops=evidence.host_ops,
+        steps=evidence.split,
+        step_ns=step.length_ns,
+        step_count=step.count,
+        signals=profile.signals,
+        environment=profile.environment,
+        recorded_steps=int(profile.kernels["step"].nunique()),
+    )
+    found: list[Observed] = []
+    problems: list[report.Problem] = []
+    for diagnostic in diagnostics:
+        try:
+            found += _findings(diagnostic, recording)
+        except Exception as error:  # noqa: BLE001, PERF203 - one rule's fault must not hide others
+            what = f"internal error in {diagnostic.id}: {type(error).__name__}: {error}"
+            remedy = "please report it with the dump"
+            problems.append(report.Problem(diagnostic.name, what, remedy, damaged=True))
+    return found, problems
+
+
+def _findings(diagnostic: Diagnostic, recording: Recording) -> Iterator[Observed]:
+    has_steps = bool(recording.kernels["step"].notna().any())
+    for number, found in enumerate(diagnostic.check(recording)):
+        seen = found if has_steps else replace(found, what=_of_recording(found.what))
+        yield Observed(_finding(diagnostic, seen, recording, number), seen.kernels, seen.is_idle)
+
+
+def _of_recording(text: str) -> str:
+    """Return a sentence about a step for a run that has none: the recording is what is meant."""
+    return text.replace("per step", "in the recording").replace("the step", "the recording")
+
+
+def _finding(
+    diagnostic: Diagnostic, seen: Observation, recording: Recording, number: int
+) -> report.Finding:
+    own = recording.kernels.loc[list(seen.kernels), "type"] if seen.kernels else None
+    return msgspec.structs.replace(
+        finding(diagnostic, seen, recording.step_ns),
+        fingerprint=fingerprint(diagnostic, seen.places[0].path if seen.places else "", number),
+        kernels=sorted({str(name) for name in own}) if own is not None else [],
+        calls=round(len(seen.kernels) / recording.step_count),
+    )
+
+
+def finding(
+    diagnostic: Diagnostic | ClusterDiagnostic,
+    seen: Observation | ClusterObservation,
+    step_ns: int,
+) -> report.Finding:
+    """Return an observation as a finding, without kernels and fingerprint."""
+    first = seen.places[0] if seen.places else None
+    saving = None
+    if seen.saving_ns is not None:
+        low, high = (min(max(0, value), step_ns) for value in seen.saving_ns)
+        saving = report.Saving(low, high, seen.basis)
+    return report.Finding(
+        rule=diagnostic.id,
+        name=diagnostic.name,
+        summary=diagnostic.summary,
+        path=first.path if first else "",
+        line=first.line if first else 0,
+        function=first.function if first else "",
+        code="",
+        replacement="",
+        safety="advice",
+        conditions=[],
+        problem="",
+        fingerprint="",
+        kernels=[],
+        calls=0,
+        device_ns=seen.cost_ns,
+        share=seen.cost_ns / step_ns if step_ns else 0.0,
+        saving=saving,
+        kind="run",
+        what=seen.what,
+        advice=seen.advice or diagnostic.advice,
+        evidence=[report.Fact(name, value) for name, value in seen.evidence],
+        places=[report.Place(p.path, p.line, p.function, p.cost_ns, p.calls) for p in seen.places],
+    )
+
+
+def fingerprint(diagnostic: Diagnostic | ClusterDiagnostic, path: str, number: int) -> str:
+    """Return a name that survives new numbers: the rule, the file, and which of several."""
+    return hashlib.sha256(f"{diagnostic.id}\0{path}\0{number}".encode()).hexdigest()[:16]

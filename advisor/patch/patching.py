@@ -1,0 +1,228 @@
+"""From findings to a patch: choose, verify, and write only what is proven."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from npufix.advisor.patch.verdicts import shown
+from npufix.advisor.patch.worth import Worth, prices, worth
+from npufix.rewriters.edit.imports import imports_torch_npu
+from npufix.rewriters.edit.job import spelled
+from npufix.rewriters.find import Basis, Site, find_sites
+from npufix.rewriters.verification import Job, RecordedOp, Settings, verify
+from npufix.rewriters.verification.verdict import Status, Verdict
+from npufix.rewriters.write.patch import FileChange, unified_diff
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npufix.advisor.diagnose.findings import Located
+    from npufix.advisor.diagnose.result import Diagnosis
+    from npufix.advisor.patch.worth import Prices
+    from npufix.advisor.project.source_tree import SourceFile, SourceTree
+    from npufix.reports import report
+
+# Weights are floating point, so tensors of the same dtype are as well.
+_SAME_DTYPE = "same-dtype"
+_ACTIVATION = "activation-is-"
+
+
+@dataclass(frozen=True, slots=True)
+class PatchOptions:
+    """What the user asked for."""
+
+    portable: bool | None = None
+    """Keep the old code for other devices; ``None``: unless the program needs an NPU anyway."""
+    unverified: bool = False
+    """Also write what could not be verified (never what was refuted), or saves no launch."""
+    settings: Settings = field(default_factory=Settings)
+    """How the changes are verified."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patched:
+    """The findings with verdicts, and the changes that belong into the patch."""
+
+    findings: tuple[report.Finding, ...]
+    written: tuple[report.Finding, ...]
+    changes: tuple[FileChange, ...]
+    diff: str
+
+
+def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patched:
+    """Verify the findings that may be written and compose the patch of the proven ones."""
+    portable = options.portable
+    if portable is None:
+        portable = not needs_npu(tree)
+    allowed = tree.configuration.allow
+    chosen = [item for item in diagnosis.found if may_be_written(item, allowed)]
+    jobs = [_job(item, tree, diagnosis, portable=portable) for item in chosen]
+    found = verify(jobs, options.settings) if jobs else []
+    verdicts = dict(zip(chosen, found, strict=True))
+    weighed = {item: _worth(item, verdict, diagnosis) for item, verdict in verdicts.items()}
+    accepted = {Status.EQUIVALENT} | ({Status.NOT_VERIFIED} if options.unverified else set())
+    proven = [item for item in chosen if verdicts[item].status in accepted]
+    idle = {item for item in proven if not weighed[item].pays}
+    left_out = set() if options.unverified else idle
+    changes, failed = _compose([item for item in proven if item not in left_out], portable=portable)
+    failed |= {i: f"{weighed[i].why}; --unverified writes it" for i in left_out}
+    findings = [
+        _judged(
+            item,
+            verdicts.get(item),
+            Worth() if item in left_out else weighed.get(item, Worth()),  # else it is said twice
+            failed.get(item, ""),
+        )
+        for item in diagnosis.found
+    ]
+    written = [
+        finding
+        for item, finding in zip(diagnosis.found, findings, strict=True)
+        if item in proven and item not in failed
+    ]
+    return Patched(tuple(findings), tuple(written), tuple(changes), unified_diff(changes))
+
+
+def needs_npu(tree: SourceTree) -> bool:
+    """Tell whether the program cannot start without torch_npu: then no fallback is needed."""
+    for file in tree.files.values():
+        if "torch_npu" in file.text:
+            try:
+                module = ast.parse(file.text)
+            except (SyntaxError, ValueError, RecursionError):
+                continue
+            if imports_torch_npu(module, unconditionally=True):
+                return True
+    return False
+
+
+def may_be_written(item: Located, allowed: frozenset[str]) -> bool:
+    """Tell whether a change is one to verify: nothing about it is open but what is allowed."""
+    site = item.site
+    names = {condition.name for condition in site.open_conditions}
+    return site.rewrite is not None and not site.rule.advice and names <= allowed
+
+
+def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: bool) -> Job:
+    site, file = item.site, item.file
+    if site.rewrite is None:
+        raise ValueError(site)
+    recorded: list[RecordedOp] = []
+    if diagnosis.evidence is not None:
+        calls = diagnosis.evidence.recorded(file.relative)
+        first, last = site.function_lines
+        for line in sorted(line for line in calls if first <= line <= last):
+            recorded += [RecordedOp(c.name, c.dims, c.types) for c in calls[line]]
+    return Job(
+        path=spelled(file.path.resolve()),
+        root=spelled(tree.root.resolve()),
+        original=file.text,
+        patched=site.rewrite.direct,
+        portable=site.rewrite.portable if portable and _is_guarded(site) else "",
+        qualname=site.function,
+        lines_original=(site.line,),
+        lines_patched=(site.rewrite.line,),
+        recorded=tuple(recorded),
+        torch_npu_version=diagnosis.torch_npu,
+        floating=site.rule.table == "fusion"
+        or site.rule.floats_only
+        or any(p.condition.name == _SAME_DTYPE for p in site.proofs),
+        probes=(site.rewrite.probe,) if site.rewrite.probe else (),
+        vouched=promised(site),
+        inference=any(p.condition.excludes_gradients for p in site.proofs),
+    )
+
+
+def promised(site: Site) -> tuple[str, ...]:
+    """Return the conditions that the verifier has to take for granted.
+
+    Those that the user vouches for, and which activation a configuration selects: the verifier
+    makes up another one.
+    """
+    return tuple(
+        proof.condition.meaning or proof.condition.name
+        for proof in site.proofs
+        if proof.basis is Basis.OPEN or proof.condition.name.startswith(_ACTIVATION)
+    )
+
+
+def _compose(
+    proven: Sequence[Located], *, portable: bool
+) -> tuple[list[FileChange], dict[Located, str]]:
+    """Apply the proven changes of each file one after the other."""
+    by_file: dict[str, list[Located]] = {}
+    for item in proven:
+        by_file.setdefault(item.file.relative, []).append(item)
+    changes: list[FileChange] = []
+    failed: dict[Located, str] = {}
+    for relative, items in sorted(by_file.items()):
+        file = items[0].file
+        text, problems = _apply(file, items, portable=portable)
+        failed |= problems
+        if text != file.text:
+            changes.append(FileChange(file.path, relative, file.data, file.encode(text)))
+    return changes, failed
+
+
+def _apply(
+    file: SourceFile, items: Sequence[Located], *, portable: bool
+) -> tuple[str, dict[Located, str]]:
+    """Return the file with its changes; each is looked up again in the text so far.
+
+    From the last line to the first: what stands above a change stays where it is in its function,
+    so that twins of the same code are told apart.
+    """
+    text = file.text
+    failed: dict[Located, str] = {}
+    for item in sorted(items, key=lambda i: -i.site.line):
+        site = item.site
+        rule = dataclasses.replace(site.rule, forms=(site.form,))
+        again = [
+            s
+            for s in find_sites(text, [rule], neighbour=file.neighbour)
+            if (s.function, s.code) == (site.function, site.code)
+        ]
+        same = min(again, key=lambda s: abs(_depth(s) - _depth(site)), default=None)
+        if same is None or same.rewrite is None:
+            failed[item] = "another change in the same function is in the way; run npufix again"
+            continue
+        text = same.rewrite.portable if portable else same.rewrite.direct
+    return text, failed
+
+
+def _depth(site: Site) -> int:
+    """Return how far below the first line of its function a site is."""
+    return site.line - site.function_lines[0]
+
+
+def _is_guarded(site: Site) -> bool:
+    return site.rewrite is not None and site.rewrite.portable != site.rewrite.direct
+
+
+def _worth(item: Located, verdict: Verdict, diagnosis: Diagnosis) -> Worth:
+    """Decide whether a change pays, by the times of the dump if there is one."""
+
+    def known() -> Prices | None:
+        evidence = diagnosis.evidence
+        return None if evidence is None else prices(evidence, item.file.relative, item.site)
+
+    return worth(verdict, item.site.rule, known)
+
+
+def _judged(item: Located, verdict: Verdict | None, weighed: Worth, problem: str) -> report.Finding:
+    """Return the finding with its verdict and its own diff."""
+    finding, site = item.finding, item.site
+    diff = ""
+    if site.rewrite is not None:
+        after = item.file.encode(site.rewrite.direct)
+        change = FileChange(item.file.path, item.file.relative, item.file.data, after)
+        diff = unified_diff([change])
+    judged = None if verdict is None else shown(verdict, weighed.why)
+    return msgspec.structs.replace(
+        finding, diff=diff, verdict=judged, problem=problem or finding.problem
+    )

@@ -1,0 +1,1 @@
+"""The user's project: its configuration and its source files."""

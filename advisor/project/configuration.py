@@ -1,0 +1,175 @@
+"""What a project asks for: ``[tool.npufix]`` in pyproject.toml, or npufix.toml."""
+
+from __future__ import annotations
+
+import fnmatch
+import sys
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from npufix.advisor.project.gate_settings import GateSettings, read_settings
+from npufix.advisor.project.known_names import ConfigurationError, condition_names, rule_names
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from npufix.rules.registry import Rule
+
+_NAMES = ("npufix.toml", "pyproject.toml")
+_LISTS = ("select", "ignore", "exclude", "allow")
+_TABLES = ("per-file-ignores", "gate", "findings")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What holds for the files below one folder; empty where no file says anything."""
+
+    folder: Path | None = None
+    """The folder of the configuration file: what its patterns are relative to."""
+    select: frozenset[str] = frozenset()
+    """Ids or names of rules, lower case as everywhere here; empty means all."""
+    ignore: frozenset[str] = frozenset()
+    exclude: tuple[str, ...] = ()
+    allow: frozenset[str] = frozenset()
+    """Names of conditions that the project vouches for."""
+    per_file_ignores: tuple[tuple[str, frozenset[str]], ...] = ()
+    gate: GateSettings | None = None
+    """``[gate]`` and ``[findings]``; None where there is neither."""
+
+    def with_command_line(self, rules: Sequence[str], allow: Sequence[str]) -> Configuration:
+        """Return this with what the user typed, which wins."""
+        chosen = replace(self, allow=self.allow | set(allow))
+        return replace(chosen, select=_lower(rules), ignore=frozenset()) if rules else chosen
+
+    def wants(self, rule: Rule) -> bool:
+        """Tell whether a rule is to be used at all."""
+        names = {rule.id.lower(), rule.name}
+        return (not self.select or bool(names & self.select)) and not names & self.ignore
+
+    def excludes(self, path: Path) -> bool:
+        """Tell whether a file is to be left out."""
+        return any(self._matches(path, pattern) for pattern in self.exclude)
+
+    def ignored_in(self, path: Path) -> frozenset[str]:
+        """Return the rules that are not wanted in a file."""
+        sets = (names for glob, names in self.per_file_ignores if self._matches(path, glob))
+        return frozenset().union(*sets)
+
+    def _matches(self, path: Path, pattern: str) -> bool:
+        """Tell whether a pattern names a file, a folder above it, or a part of its path."""
+        if self.folder is None or not path.is_relative_to(self.folder):
+            return False
+        relative = PurePosixPath(path.relative_to(self.folder).as_posix())
+        above = [str(p) for p in (relative, *relative.parents[:-1])]
+        glob = pattern.rstrip("/").removeprefix("./")
+        return any(fnmatch.fnmatchcase(name, glob) for name in (*above, *relative.parts))
+
+
+EVERYTHING = Configuration()
+"""Where no file says anything."""
+
+
+def read_configuration(source: Path) -> Configuration:
+    """Return the configuration nearest above a source folder (or file).
+
+    Raises:
+        ConfigurationError: it cannot be read, or says something that has no meaning.
+
+    """
+    start = source.resolve()
+    for folder in (start, *start.parents) if start.is_dir() else start.parents:
+        for name in _NAMES:
+            path = folder / name
+            if path.is_file():
+                table = _table(path)
+                if table is not None:
+                    return _checked(path, table)
+    return EVERYTHING
+
+
+def _table(path: Path) -> Mapping[str, Any] | None:
+    """Return the table of a file; ``None`` for a pyproject.toml that has none."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}", "check its permissions") from error
+    except (ValueError, RecursionError) as error:  # not TOML, no text, too long a number, too deep
+        raise ConfigurationError(f"{path}: not valid TOML: {error}", "correct it") from error
+    if path.name != "pyproject.toml":
+        return content
+    tool = content.get("tool")
+    if not isinstance(tool, dict) or "npufix" not in tool:
+        return None
+    table = tool["npufix"]
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"{path}: tool.npufix is no table", "write [tool.npufix]")
+    return table
+
+
+def _checked(path: Path, table: Mapping[str, Any]) -> Configuration:
+    known = (*_LISTS, *_TABLES)
+    for key in table:
+        if key not in known:
+            raise ConfigurationError(f"{path}: unknown key {key}", f"there are {', '.join(known)}")
+    lists = {key: _strings(path, key, table.get(key, [])) for key in _LISTS}
+    per_file = table.get("per-file-ignores", {})
+    if not isinstance(per_file, dict):
+        raise _wrong_type(path, "per-file-ignores", "a table of patterns", per_file)
+    ignores = {glob: _strings(path, _key(glob), names) for glob, names in per_file.items()}
+    _check_rules(path, {k: lists[k] for k in ("select", "ignore")})
+    _check_rules(path, {_key(glob): names for glob, names in ignores.items()})
+    _check_conditions(path, lists["allow"])
+    return Configuration(
+        folder=path.parent,
+        select=_lower(lists["select"]),
+        ignore=_lower(lists["ignore"]),
+        exclude=tuple(lists["exclude"]),
+        allow=frozenset(lists["allow"]),
+        per_file_ignores=tuple((glob, _lower(names)) for glob, names in ignores.items()),
+        gate=_gate(path, table),
+    )
+
+
+def _gate(path: Path, table: Mapping[str, Any]) -> GateSettings | None:
+    if "gate" not in table and "findings" not in table:
+        return None
+    return read_settings(path, table)
+
+
+def _key(glob: str) -> str:
+    return f'per-file-ignores."{glob}"'
+
+
+def _lower(names: Sequence[str]) -> frozenset[str]:
+    return frozenset(name.lower() for name in names)
+
+
+def _strings(path: Path, key: str, value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _wrong_type(path, key, "a list of strings", value)
+    return value
+
+
+def _wrong_type(path: Path, key: str, wanted: str, value: object) -> ConfigurationError:
+    return ConfigurationError(f"{path}: {key} is {value!r}, not {wanted}", f"write {wanted}")
+
+
+def _check_rules(path: Path, lists: Mapping[str, Sequence[str]]) -> None:
+    for key, names in lists.items():
+        for name in names:
+            if name.lower() not in rule_names():
+                raise ConfigurationError(f"{path}: {key} names no rule {name}", "see npufix rules")
+
+
+def _check_conditions(path: Path, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in condition_names():
+            remedy = f"there are {', '.join(sorted(condition_names()))}"
+            raise ConfigurationError(f"{path}: allow names no condition {name}", remedy)

@@ -1,0 +1,237 @@
+"""The user's source files."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import string
+import tokenize
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from npufix.advisor.project.configuration import EVERYTHING, Configuration
+from npufix.reports.report import Problem
+from npufix.rewriters.write.user_error import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_SKIPPED = frozenset(
+    {"__pycache__", "build", "dist", "env", "node_modules", "site-packages", "venv"}
+)
+_MAX_FILE_BYTES = 16 << 20
+_MAX_NEIGHBOUR_BYTES = 2_000_000
+_UTF8 = ("utf-8", "utf-8-sig")
+_ASCII = string.printable
+
+
+class _TooLargeError(Exception):
+    """A file that no person has written."""
+
+
+@lru_cache(maxsize=256)
+def _package(folder: Path) -> Path:
+    """Return the outermost package that a folder belongs to, itself if it is in none."""
+    while (folder / "__init__.py").exists() and (folder.parent / "__init__.py").exists():
+        folder = folder.parent
+    return folder
+
+
+@lru_cache(maxsize=1024)
+def _module_path(folder: Path, module: str) -> Path | None:
+    """Return where a module is that a file in ``folder`` imports, if it is in its package."""
+    name = module.lstrip(".")
+    up = len(module) - len(name)
+    if not all(part.isidentifier() for part in name.split(".")):
+        return None
+    folder = folder.resolve()  # "." has no parent
+    top = _package(folder)
+    if up:
+        for _ in range(up - 1):
+            if folder == top:
+                return None
+            folder = folder.parent
+    elif name.partition(".")[0] == top.name and (top / "__init__.py").exists():
+        folder = top.parent
+    else:
+        return None
+    path = folder.joinpath(*name.split(".")).with_suffix(".py")
+    inside = path.resolve().is_relative_to(top.resolve())  # not so if it is a link
+    return path if inside else None
+
+
+@lru_cache(maxsize=32)
+def _text(path: Path, changed: int) -> str:  # noqa: ARG001 - a changed file is another one
+    return path.read_text("utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A Python file: its bytes, and its text as Python reads it, line ends kept."""
+
+    path: Path
+    relative: str
+    """Below the source root, with forward slashes."""
+    data: bytes
+    text: str
+    encoding: str
+
+    @property
+    def sha256(self) -> str:
+        """Return the digest of the file as it is on disk."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    def neighbour(self, module: str) -> str | None:
+        """Return the text of a module of the same package, if there is one.
+
+        It is called as in an ``import``: ``.configuration_llama``, ``..llama.modeling_llama``,
+        ``package.layers``. Nothing outside the outermost package of this file is read.
+        """
+        path = _module_path(self.path.parent, module)
+        try:
+            status = None if path is None else path.stat()
+            if path is None or status is None or status.st_size > _MAX_NEIGHBOUR_BYTES:
+                return None
+            return _text(path, status.st_mtime_ns)
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def encode(self, text: str) -> bytes:
+        """Return a new text of this file as bytes."""
+        return text.encode(self.encoding)
+
+
+class SourceError(UserError):
+    """The source root cannot be read: ``message`` and ``remedy``."""
+
+
+@dataclass(frozen=True)
+class SourceTree:
+    """The Python files below a folder (or one file)."""
+
+    given: Path
+    """What the user named."""
+    root: Path
+    files: Mapping[str, SourceFile]
+    problems: tuple[Problem, ...]
+    configuration: Configuration = EVERYTHING
+
+
+def read_source_tree(root: Path, configuration: Configuration | None = None) -> SourceTree:
+    """Read every Python file below ``root``; hidden folders and environments are left out.
+
+    So is what the configuration excludes, unless it is the one file that was named.
+
+    Raises:
+        SourceError: there is nothing to read.
+
+    """
+    configuration = configuration or EVERYTHING
+    base = root if root.is_dir() else root.parent
+    files, problems = _read_below(root, base, configuration, keep=root)
+    if not files and not problems:
+        raise SourceError(f"no Python file below {root}", "give the folder of your program")
+    return SourceTree(root, base, files, tuple(problems), configuration)
+
+
+def read_source_trees(
+    roots: Sequence[Path], configuration: Configuration | None = None, *, exclude_named: bool
+) -> SourceTree:
+    """Read the Python files of several folders and files, as one tree.
+
+    Their paths are those below the current folder, as the user (or pre-commit) gave them.
+
+    With ``exclude_named`` the configuration also leaves out files that were named, and nothing is
+    no error: whoever names the files (pre-commit) does not know it.
+
+    Raises:
+        SourceError: there is nothing to read.
+
+    """
+    if len(roots) == 1 and not exclude_named:
+        return read_source_tree(roots[0], configuration)
+    configuration = configuration or EVERYTHING
+    common = shared_folder(roots)
+    base = Path() if common.resolve().is_relative_to(Path.cwd()) else common
+    files: dict[str, SourceFile] = {}
+    problems: list[Problem] = []
+    for root in roots:
+        more, wrong = _read_below(root, base, configuration, keep=None if exclude_named else root)
+        files |= more
+        problems += [problem for problem in wrong if problem not in problems]
+    if not files and not problems and not exclude_named:
+        raise SourceError("no Python file in there", "give the folders of your program")
+    given = roots[0] if len(roots) == 1 else common
+    return SourceTree(given, base, files, tuple(problems), configuration)
+
+
+def shared_folder(roots: Sequence[Path]) -> Path:
+    """Return the folder that files and folders share, as the user would name it."""
+    folders = [root if root.is_dir() else root.parent for root in roots]
+    if len(set(folders)) == 1:
+        return folders[0]
+    # Links stay as the user named them.
+    common = Path(os.path.commonpath([Path.cwd() / folder for folder in folders]))
+    return common.relative_to(Path.cwd()) if common.is_relative_to(Path.cwd()) else common
+
+
+def _read_below(
+    root: Path, base: Path, configuration: Configuration, keep: Path | None
+) -> tuple[dict[str, SourceFile], list[Problem]]:
+    """Return the files of one folder (or one file) by their path below ``base``."""
+    if not root.exists():
+        raise SourceError(f"no source at {root}", "give the folder that holds your Python files")
+    files: dict[str, SourceFile] = {}
+    problems: list[Problem] = []
+    for path in [root] if root.is_file() else _python_files(root):
+        relative = Path(os.path.relpath(path, base)).as_posix()
+        if path != keep and configuration.exclude and configuration.excludes(path.resolve()):
+            continue
+        try:
+            files[relative] = _read(path, relative)
+        except _TooLargeError:
+            what, remedy = f"larger than {_MAX_FILE_BYTES >> 20} MiB", "add it to exclude"
+            problems.append(Problem(relative, what, remedy, damaged=True))
+        except OSError as error:
+            what, remedy = f"cannot be read: {error.strerror}", "check its permissions"
+            problems.append(Problem(relative, what, remedy, damaged=True))
+        except (SyntaxError, UnicodeDecodeError, LookupError, ValueError) as error:
+            what, remedy = f"cannot be decoded: {error}", "save it as UTF-8"
+            problems.append(Problem(relative, what, remedy, damaged=True))
+    return files, problems
+
+
+def _python_files(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(
+            f
+            for f in folders
+            if not f.startswith(".")
+            and f not in _SKIPPED
+            and not (Path(folder, f) / "pyvenv.cfg").exists()
+        )
+        for name in sorted(names):
+            path = Path(folder, name)
+            # A link to a file is that file twice, and no patch can change a link.
+            if name.endswith(".py") and path.is_file() and not path.is_symlink():
+                yield path
+
+
+def _read(path: Path, relative: str) -> SourceFile:
+    if path.stat().st_size > _MAX_FILE_BYTES:
+        raise _TooLargeError
+    data = path.read_bytes()
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    text = data.decode(encoding)
+    if encoding not in _UTF8 and not _is_reversible(encoding, data, text):
+        raise ValueError(f"a change could not be written in {encoding}")
+    return SourceFile(path, relative, data, text, encoding)
+
+
+def _is_reversible(encoding: str, data: bytes, text: str) -> bool:
+    """Tell whether what is not changed stays as it is, and what rules write can be written."""
+    ascii_only = _ASCII.encode(encoding) == _ASCII.encode("ascii")
+    return ascii_only and text.encode(encoding) == data

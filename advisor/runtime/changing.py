@@ -1,0 +1,237 @@
+"""The changes of one module, made in its text and its syntax tree."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import os
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from npufix.advisor.runtime import attention
+from npufix.advisor.runtime.alignment import align
+from npufix.advisor.runtime.guarding import Plan, Question, ask, plan, question, with_import
+from npufix.advisor.runtime.places import Import, Place, place_key
+from npufix.advisor.runtime.proving import shown, unproven
+from npufix.advisor.runtime.questions import FITS_MORE, NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from npufix.advisor.runtime.proving import Prover
+    from npufix.advisor.runtime.selection import Selection
+    from npufix.rewriters.find import Site
+    from npufix.rewriters.verification.verdict import Verdict
+    from npufix.rules.substitution import Substitution
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A module after its changes."""
+
+    text: str
+    """The new source; empty if nothing changed."""
+    places: tuple[Place, ...]
+    imports: tuple[Import, ...] = ()
+    tree: ast.Module | None = None
+    """The new module with the positions of the old one; ``None`` if nothing changed."""
+
+
+def change(
+    file: Path,
+    text: str,
+    selection: Selection,
+    neighbour: Callable[[str], str | None],
+    prover: Prover | None = None,
+) -> Changed:
+    """Make the changes of a module; ``neighbour`` returns the text of one of the same package.
+
+    Raises:
+        SyntaxError: it is no Python.
+
+    """
+    path = os.fspath(file)
+    plans = {site: plan(site, selection) for site in _sites(text, selection, neighbour)}
+    reasons = _reasons(text, plans)
+    verdicts: dict[Site, Verdict] = {}
+    if prover is not None:
+        verdicts = prover.verdicts(file, text, [s for s in plans if not reasons[s]], plans)
+        reasons |= {site: why for site, v in verdicts.items() if (why := unproven(v))}
+    before = ast.parse(text)
+    while True:
+        made = _applied(path, text, {s: p for s, p in plans.items() if not reasons[s]}, neighbour)
+        reasons |= made.failed
+        after = ast.parse(made.text)
+        lost = ask(after, [q for q in made.questions.values() if q is not None])
+        without = [s for s, q in made.questions.items() if q in lost and plans[s].conditions]
+        if not without:
+            break
+        for site in without:  # what nothing asks for is not known
+            reasons[site] = f"not proven: {', '.join(plans[site].conditions)}"
+    asking = {site for site, q in made.questions.items() if q is not None and q not in lost}
+    attended = _attended(path, after, plans, selection)
+    reasons |= dict.fromkeys(attended, "")
+    said = (attention.CONDITION,)
+    allowed = selection.allows(attention.RULE, attention.CONDITION)
+    plans |= dict.fromkeys(attended, Plan(vouched=said) if allowed else Plan(by_name=said))
+    places = tuple(
+        _place(site, reasons[site], chosen, site in asking | attended, verdicts.get(site))
+        for site, chosen in plans.items()
+    )
+    if made.text == text and not attended:
+        return Changed("", places)
+    names = [*([NAME] if asking else []), *([attention.NAME] if attended else [])]
+    after = with_import(after, names)
+    imports = tuple(_new_imports(before, after))
+    return Changed(made.text, places, imports, align(before, after))
+
+
+def _sites(
+    text: str, selection: Selection, neighbour: Callable[[str], str | None]
+) -> Iterator[Site]:
+    from npufix.rewriters.find import find_sites
+    from npufix.rules.registry import all_rules
+
+    wanted = [r for r in all_rules() if selection.wants(r) and not r.launches_together]
+    return find_sites(text, [_for_calls(rule) for rule in wanted], None, neighbour)
+
+
+@cache
+def _for_calls(rule: Substitution) -> Substitution:
+    """Return a rule that prefers, of forms that call for a question, the one that fits more calls.
+
+    In a patch the plainer one is better: there the user answers, once for all calls.
+    """
+    names = [{condition.name for condition in form.conditions} for form in rule.forms]
+    wide = [form for form, asked in zip(rule.forms, names, strict=True) if asked & FITS_MORE]
+    if not wide:
+        return rule
+    others = tuple(form for form in rule.forms if form not in wide)
+    return dataclasses.replace(rule, forms=(*wide, *others))
+
+
+def _reasons(text: str, plans: Mapping[Site, Plan]) -> dict[Site, str]:
+    """Return why each place is not to be changed, "" for those that are."""
+    from npufix.rewriters.match.suppressions import read_suppressions
+
+    comments = read_suppressions(text) if plans else ()
+    reasons = {}
+    for site, chosen in plans.items():
+        hidden = next((c for c in comments if c.hides(site.rule, site.own_lines)), None)
+        said = f"'{hidden.text}' in line {hidden.line}" if hidden else ""
+        reasons[site] = said or _why(site, chosen)
+    return reasons
+
+
+def _attended(
+    path: str, module: ast.Module, sites: Iterable[Site], selection: Selection
+) -> set[Site]:
+    """Let the eager attentions begin with the question, if the user vouches for it."""
+    done: set[Site] = set()
+    rule = attention.RULE
+    if not (selection.is_named(rule) or selection.allows(rule, attention.CONDITION)):
+        return done
+    for site in sites:
+        if site.rule.id != attention.RULE:
+            continue
+        function = attention.find(module, site.function)
+        if function is not None:
+            attention.ask_first(function, place_key(path, site.rule.id, site.line))
+            done.add(site)
+    return done
+
+
+def _why(site: Site, chosen: Plan) -> str:
+    """Return why a place is not to be changed, "" if it is."""
+    if site.rewrite is None or site.rule.advice:
+        return site.problem or site.rule.advice or "it cannot be written"
+    return f"not proven: {', '.join(chosen.open)}" if chosen.open else ""
+
+
+def _place(
+    site: Site,
+    why_not: str,
+    chosen: Plan,
+    counted: bool,  # noqa: FBT001 - of five
+    verdict: Verdict | None,
+) -> Place:
+    return Place(
+        rule=site.rule.id,
+        name=site.rule.name,
+        line=site.line,
+        function=site.function,
+        code=site.code,
+        replacement=site.rewrite.text if site.rewrite else "",
+        why_not=why_not,
+        missing=chosen.open,
+        asked=chosen.conditions,
+        vouched=chosen.vouched,
+        by_name=chosen.by_name,
+        unmeasured=chosen.unmeasured,
+        counted=counted and not why_not,
+        verdict="" if verdict is None else shown(verdict),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A text with some of the changes in it."""
+
+    text: str
+    questions: dict[Site, Question | None]
+    failed: dict[Site, str]
+
+
+def _applied(
+    path: str,
+    text: str,
+    plans: Mapping[Site, Plan],
+    neighbour: Callable[[str], str | None],
+) -> _Made:
+    """Make changes one after the other, each looked up again in the text so far.
+
+    From the last line to the first, as in a patch: what stands above stays where it is.
+    """
+    from npufix.rewriters.find import find_sites
+
+    made = _Made(text, {}, {})
+    for site in sorted(plans, key=lambda s: -s.line):
+        rule = dataclasses.replace(site.rule, forms=(site.form,))
+        again = [
+            s
+            for s in find_sites(made.text, [rule], neighbour=neighbour)
+            if (s.function, s.code) == (site.function, site.code)
+        ]
+        same = min(again, key=lambda s: abs(_depth(s) - _depth(site)), default=None)
+        if same is None or same.rewrite is None:
+            made.failed[site] = "another change in the same function is in the way"
+            continue
+        made.questions[site] = question(same, plans[site], place_key(path, site.rule.id, site.line))
+        made = dataclasses.replace(made, text=same.rewrite.on_npu or same.rewrite.portable)
+    return made
+
+
+def _depth(site: Site) -> int:
+    """Return how far below the first line of its function a site is."""
+    return site.line - site.function_lines[0]
+
+
+def _new_imports(before: ast.Module, after: ast.Module) -> Iterator[Import]:
+    """Yield what the new module imports at its top level and the old one does not."""
+    known = set(_imports(before))
+    yield from (one for one in dict.fromkeys(_imports(after)) if one not in known)
+
+
+def _imports(module: ast.Module) -> Iterator[Import]:
+    for statement in module.body:
+        block = statement.body if isinstance(statement, ast.Try) else [statement]
+        for node in block:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    name = alias.asname or alias.name.partition(".")[0]
+                    yield Import(name, alias.name)
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                for alias in node.names:
+                    yield Import(alias.asname or alias.name, node.module or "", alias.name)

@@ -1,0 +1,214 @@
+"""What a run with changed modules has to say at its end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from importlib.machinery import SourcelessFileLoader
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from npufix.advisor.runtime.proving import kept
+from npufix.advisor.runtime.questions import NEW_EACH_TIME, NOT_READ_HERE, WITHIN_ONE
+from npufix.advisor.runtime.rewriting import Place, place_key
+from npufix.advisor.runtime.selection import WITHOUT_ATTENTION
+from npufix.reports.language import tr
+from npufix.reports.wording.report import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from npufix.advisor.runtime.applying import Applied
+    from npufix.advisor.runtime.hook import Hook
+    from npufix.advisor.runtime.rewriting import Rewritten
+
+_MOST_NAMES = 2
+NOT_MEASURED = "Not measured is whether the new code is faster"
+_MOST = 12
+"""How many lines of a kind are printed; the JSON file has all."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A place in a module of the program."""
+
+    module: str
+    path: str
+    place: Place
+    ran: int = 0
+    """How often the new code ran; it is not known of code that needs no NPU."""
+    old_code_ran: dict[str, int] = {}
+    """How often the old code ran on the NPU, by what did not hold."""
+    verdict: str = ""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """All that is known of a run."""
+
+    why_not: str
+    """Why nothing was changed at all; empty if it was tried."""
+    replaced: tuple[Found, ...] = ()
+    left: tuple[Found, ...] = ()
+    problems: dict[str, str] = {}
+    """Modules that could not be searched or changed, and why."""
+    notes: tuple[str, ...] = ()
+
+
+def summary(applied: Applied) -> Summary:
+    """Return what became of the modules so far."""
+    if applied.hook is None:
+        return Summary(applied.why_not)
+    replaced: list[Found] = []
+    left: list[Found] = []
+    problems = dict(applied.earlier)
+    for name, module in sorted(applied.hook.modules.items()):
+        if module.problem:
+            problems[name] = module.problem
+        for place in module.places:
+            (replaced if place.replaced else left).append(_found(applied, name, module, place))
+    without = "transformers" in sys.modules and applied.hook.selection.is_without_attention
+    notes = (WITHOUT_ATTENTION,) if without else ()
+    return Summary("", tuple(replaced), tuple(left), problems | _unreadable(), notes)
+
+
+def counts() -> tuple[Counter[str], Counter[tuple[str, str]]]:
+    """Return how often new code ran so far, and how often the old code did and why."""
+    # Not before a changed module has loaded it: there is no torch where nothing was imported.
+    asked = sys.modules.get("npufix.advisor.runtime.at_run_time")
+    return (Counter(), Counter()) if asked is None else (asked.taken.copy(), asked.refused.copy())
+
+
+def _found(applied: Applied, name: str, module: Rewritten, place: Place) -> Found:
+    key = place_key(module.path, place.rule, place.line)
+    (taken, refused), (before, refused_before) = counts(), applied.ran_before
+    old_code = {c: n for (k, c), n in (refused - refused_before).items() if k == key}
+    verdict = "" if applied.hook is None else _verdict(applied.hook, module, place)
+    return Found(name, module.path, place, taken[key] - before[key], old_code, verdict)
+
+
+def _verdict(hook: Hook, module: Rewritten, place: Place) -> str:
+    """Return what a verification found out, in this start or an earlier one."""
+    data = hook.sources.get(module.path)
+    if place.verdict or data is None or not place.replaced:
+        return place.verdict
+    return kept(hook.store, data, place.rule, place.line)
+
+
+def _unreadable() -> dict[str, str]:
+    """Return the modules that use torch and have no source file to change."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        loader = getattr(module, "__loader__", None)
+        kind = type(loader).__name__
+        if isinstance(loader, SourcelessFileLoader):
+            why = "it is there as bytecode only"
+        elif kind == "zipimporter":
+            why = "it is inside of a zip file"
+        else:
+            continue
+        if any(value is sys.modules.get("torch") for value in list(vars(module).values())):
+            found[name] = why
+    return found
+
+
+def as_text(one: Summary) -> str:
+    """Return a summary for a terminal of 80 columns."""
+    if one.why_not:
+        return f"npufix: nothing was changed: {one.why_not}\n"
+    modules = {f.module for f in one.replaced}
+    ran = [f for f in one.replaced if f.ran or f.old_code_ran]
+    places, where = counted(len(one.replaced), "place"), counted(len(modules), "module")
+    reached = f"; {len(ran)} reached on the NPU:" if ran else ""
+    lines = [f"npufix: {places} replaced in {where}{reached}"]
+    # Where the old code ran there may be something to do.
+    lines += _cut([_replaced(f) for f in sorted(ran, key=lambda f: (not f.old_code_ran, -f.ran))])
+    uncounted = sum(not f.place.counted for f in one.replaced)
+    if uncounted:
+        lines.append(f"{counted(uncounted, 'place')} run everywhere and are not counted.")
+    unmeasured = {f"{f.place.rule}:{c}" for f in one.replaced for c in f.place.unmeasured}
+    if unmeasured:
+        lines.append(f"{NOT_MEASURED}: {', '.join(sorted(unmeasured))}; --measure does it.")
+    lines += [f"{note}." for note in one.notes]
+    if one.left:
+        lines.append(f"{counted(len(one.left), 'place')} left as they are:")
+        lines += _cut(_left(one.left))
+    if one.problems:
+        lines.append(f"{counted(len(one.problems), 'module')} not changed:")
+        lines += _cut([f"  {name}: {why}" for name, why in sorted(one.problems.items())])
+    return "\n".join(lines) + "\n"
+
+
+def _cut(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - _MOST
+    return [*lines[:_MOST], *([f"  ... and {more} more (--json has all)"] if more > 0 else [])]
+
+
+def _replaced(found: Found) -> str:
+    place = found.place
+    said = [found.verdict or "not verified here"]
+    if place.counted:
+        said.insert(0, f"ran {found.ran} times" if found.ran != 1 else "ran once")
+    said += [old_code(c, n) for c, n in _largest(found)]
+    said += [f"you vouch for {', '.join(place.vouched)}"] if place.vouched else []
+    said += [f"naming the rule vouches for {', '.join(place.by_name)}"] if place.by_name else []
+    where = f"{_short(found)}:{place.line} {place.function}"
+    return f"  {place.rule} {place.name} {where}\n    {'; '.join(said)}"
+
+
+def old_code(what: str, times: int) -> str:
+    """Return why the old code ran on the NPU, and what to do if it need not have."""
+    ran = f"the old code ran {counted(times, 'time')}"
+    if what in {NEW_EACH_TIME, NOT_READ_HERE}:
+        return f"{ran}: {what}; --allow NPU102:{WITHIN_ONE} vouches for them"
+    return f"{ran}: {what} did not hold"
+
+
+def _largest(found: Found) -> Iterable[tuple[str, int]]:
+    return sorted(found.old_code_ran.items(), key=lambda one: -one[1])
+
+
+def _short(found: Found) -> str:
+    """Return the file as the user knows it: below the current folder, or as a module."""
+    here = f"{Path.cwd()}{os.sep}"
+    inside = found.path.startswith(here) and "site-packages" not in found.path
+    return found.path.removeprefix(here) if inside else found.module
+
+
+def _left(left: Sequence[Found]) -> list[str]:
+    """Return one line for all places of a rule with the same reason."""
+    groups = Counter((f.place.rule, f.place.name, f.place.why_not) for f in left)
+    lines = []
+    for (rule, name, why), number in groups.most_common():
+        first = next(f for f in left if (f.place.rule, f.place.why_not) == (rule, why))
+        where = f"{_short(first)}:{first.place.line}"
+        more = f" and {number - 1} more" if number > 1 else ""
+        said = "; ".join(filter(None, (why, _remedy(first.place))))
+        lines.append(f"  {rule} {name} {where}{more}\n    {said}")
+    return lines
+
+
+def _remedy(place: Place) -> str:
+    if not place.missing:
+        return ""
+    if len(place.missing) > _MOST_NAMES:  # nobody knows as much about one place
+        return ""
+    return f"--allow {','.join(f'{place.rule}:{name}' for name in place.missing)} vouches for it"
+
+
+def translated(text: str) -> str:
+    """Return a report in the language of this process, part by part; names stay what they are."""
+    lines = []
+    for line in text.splitlines():
+        bare = line.lstrip()
+        said = tr(bare)
+        if said == bare:
+            said = "; ".join(tr(part) for part in bare.split("; "))
+        lines.append(line[: len(line) - len(bare)] + said)
+    return "\n".join(lines) + "\n"
+
+
+def to_json(one: Summary) -> bytes:
+    """Return a summary as JSON."""
+    return msgspec.json.format(msgspec.json.encode(one), indent=1) + b"\n"

@@ -1,0 +1,34 @@
+"""How to verify, from what the command line says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.advisor.console.progress_line import Countdown
+from npufix.rewriters.verification import Settings
+from npufix.rewriters.verification.workers.cache import VerdictCache, user_folder
+from npufix.rewriters.verification.workers.grounds import AUTO, Ground, choose, made_ready
+from npufix.rewriters.verification.workers.machine import survey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def make_settings(
+    on: str, *, no_cache: bool, say: Callable[[str], None], chip: str | None = None
+) -> Settings:
+    """Return how to verify; ``say`` gets the progress.
+
+    Raises:
+        GroundError: this machine cannot do what ``on`` asks for.
+
+    """
+    ground, stubs = made_ready(choose(survey(), on), on, chip or "A2")
+    return Settings(
+        ground=ground,
+        chip=chip or "A2",
+        stubs=stubs,
+        fallback=Ground.REFERENCE if on == AUTO and ground is not Ground.REFERENCE else None,
+        cache=None if no_cache else VerdictCache(user_folder()),
+        progress=Countdown(say),
+    )

@@ -1,0 +1,1 @@
+"""Editing: a match becomes new text of the module, read again and validated."""

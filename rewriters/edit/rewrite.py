@@ -1,0 +1,337 @@
+"""One match in, the new text of the module out -- or the reason why it stays as it is.
+
+What to change is tried on the syntax tree; the text is then written with libcst. Neither is
+trusted: both are read again, and their dataflow must be that of the original with the matched
+value exchanged, and nothing else (translation validation).
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit import tree_edit
+from npufix.rewriters.edit.edit import CannotSpliceError, Edit, extent, unit_of
+from npufix.rewriters.edit.imports import Import, add_import, insertion
+from npufix.rewriters.edit.job import PROBE
+from npufix.rewriters.edit.layout import style_of
+from npufix.rewriters.edit.leftovers import leftovers
+from npufix.rewriters.edit.spelling import spell
+from npufix.rewriters.edit.validation import difference, unbound
+from npufix.rewriters.edit.wording import Wording
+from npufix.rewriters.graph.dataflow import UnsupportedCodeError
+from npufix.rewriters.graph.modules.names import FunctionNode, module_names, source_lines
+from npufix.rewriters.graph.modules.scopes import MODULE, Scope, top_level
+from npufix.rewriters.graph.modules.syntax import stored_names, walk
+from npufix.rewriters.graph.reader import read_function
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.rewriters.edit.spelling import Spelled
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.modules.names import ModuleNames
+    from npufix.rewriters.match.matching import Match
+    from npufix.rules.substitution import Form
+
+_SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """The module after one substitution."""
+
+    direct: str
+    """The new code unconditionally: what is verified."""
+    portable: str
+    """The new code on an NPU, the old one elsewhere; equal to ``direct`` without NPU operators."""
+    text: str
+    """What was put in: new local names, if any, then the expression."""
+    line: int
+    """Where it is in ``direct``."""
+    on_npu: str = ""
+    """As ``portable``, where the new code runs everywhere; empty if that cannot be laid out."""
+    probe: str = ""
+    """The module with a call of ``PROBE`` in place of the new code: it gets the operands."""
+
+
+class NotRewritableError(Exception):
+    """The match stays as it is, for the reason given."""
+
+
+def rewrite(
+    source: str, flow: FunctionFlow, match: Match, form: Form, *, with_text: bool = True
+) -> Rewrite:
+    """Return the module with one match replaced; without ``with_text`` only that it can be.
+
+    Raises:
+        NotRewritableError: the replacement has no spelling here, a removed value is used
+            elsewhere, or the layout of the code does not allow it.
+
+    """
+    if _assigns_more(match.evaluation.code):
+        raise NotRewritableError("the statement assigns something else as well")
+    covered = list(_covered_statements(flow, match))
+    lines, style = source_lines(source), style_of(source)
+    places = [match.evaluation.names]
+    if covered:
+        first = min(covered, key=lambda s: s.lineno)
+        places.insert(0, next(e.names for e in flow.evaluations if e.statement is first))
+    reason = "its operands have no name at this place"
+    for names in places:
+        spelled = spell(form.replacement, flow, match, names, Wording(lines, style.quote))
+        if spelled is None:
+            continue
+        if spelled.hoisted and _is_conditional(match):
+            raise NotRewritableError("its operands are computed on a condition only")
+        edit = Edit(
+            match.evaluation.code,
+            match.evaluation.statement,
+            spelled.text,
+            [*covered, *leftovers(flow, match, covered, [spelled.text, *spelled.hoisted.values()])],
+            list(spelled.hoisted.items()),
+            width=style.width,
+            tensors=spelled.tensors,
+        )
+        try:
+            around = _Around(source, lines, flow, spelled)
+            return _checked(around, match, form, edit, with_text=with_text)
+        except NotRewritableError as error:
+            reason = str(error)
+    raise NotRewritableError(reason)
+
+
+def _assigns_more(code: ast.expr | ast.stmt) -> bool:
+    """Tell whether a statement that writes to some elements does so to other targets, too."""
+    match code:
+        case ast.Assign([ast.Subscript()]):
+            return False
+    return isinstance(code, ast.Assign)
+
+
+def _is_conditional(match: Match) -> bool:
+    """Tell whether the statement computes the matched value only sometimes: ``a and b``."""
+    return any(
+        node is match.evaluation.code
+        for choice in walk(match.evaluation.statement)
+        if isinstance(choice, (ast.IfExp, ast.BoolOp, ast.Assert))
+        for node in walk(choice)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """The module around the function that is edited."""
+
+    source: str
+    lines: Sequence[str]
+    flow: FunctionFlow
+    spelled: Spelled
+
+    def spliced(self, edit: Edit) -> str:
+        """Return the new text of the function."""
+        from npufix.rewriters.edit.splice import splice
+
+        try:
+            return splice(self.source, self.lines, self.flow.function, edit)
+        except CannotSpliceError as error:
+            raise NotRewritableError(str(error)) from error
+
+    def edited(self, match: Match, edit: Edit) -> FunctionFlow:
+        """Return the dataflow of the function after an edit of its syntax tree."""
+        flow = self.flow
+        try:
+            guarded = replace(edit, guard=self.spelled.guard or "")
+            block = match.evaluation.block
+            new = tree_edit.edited(self.source, self.lines, flow.function, block, guarded)
+        except CannotSpliceError as error:
+            raise NotRewritableError(str(error)) from error
+        names = _with_imports(flow.names, self.spelled.imports)
+        return _read(new, names, flow)
+
+    def module(self, function: str, *, guarded: bool) -> tuple[str, int]:
+        """Return the module with a new text of the function, and its first line there."""
+        first, last = extent(self.flow.function)
+        if self.flow.function.name == MODULE:
+            text = function
+            for needed in self.spelled.imports:
+                only = guarded and needed.module != "torch"
+                text = add_import(text, needed, guarded=only, unit=self._unit)
+            return text, 1 + text.count("\n") - function.count("\n")
+        parts = [*self.lines[: first - 1], function, *self.lines[last:]]
+        start = first
+        # From the last place to the first, so that none moves another; the function is one part.
+        inserts = sorted(
+            (self._insert(i, guarded=guarded) for i in self.spelled.imports), reverse=True
+        )
+        for at, block in inserts:
+            place = at if at < first else at - (last - first)
+            parts[place:place] = block
+            start += len(block) if at < first else 0
+        return "".join(parts), start
+
+    @property
+    def _unit(self) -> str:
+        return unit_of(self.flow.function, self.lines)
+
+    def _insert(self, needed: Import, *, guarded: bool) -> tuple[int, list[str]]:
+        tree = self.flow.names.tree or ast.parse(self.source)
+        only = guarded and needed.module != "torch"
+        return insertion(tree, self.lines, needed, guarded=only, unit=self._unit)
+
+
+def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, with_text: bool) -> Rewrite:
+    """Apply an edit; keep statements whose values are still read; validate the result."""
+    flow = around.flow
+    is_module = flow.function.name == MODULE  # whose names others may import
+    removable = [s for s in edit.remove if not (is_module or stored_names(s) & flow.captured)]
+    while True:
+        edit = replace(edit, remove=removable)
+        new = around.edited(match, edit)
+        gone = sorted(set().union(*map(stored_names, removable)))
+        problem = difference(new, flow, match, form) or unbound(new, gone)
+        if problem is None:
+            break
+        used = [s for s in removable if stored_names(s) & _read_names(new)]
+        if not used:
+            raise NotRewritableError(problem)
+        # What the changed statement binds anew is hardly what is read after it.
+        again = stored_names(edit.statement)
+        kept = [s for s in used if not stored_names(s) & again] or used
+        removable = [s for s in removable if s not in kept]
+    if around.spelled.guard is None:
+        raise NotRewritableError(f"no tensor to ask for its device in {edit.text}")
+    guarded = replace(edit, guard=around.spelled.guard, after=_guard_below(match))
+    if guarded.guard:
+        _check_layout(match, guarded)
+    if not with_text:
+        return Rewrite("", "", _shown(edit), 0)
+    written = around.spliced(edit)
+    new = _reread(written, flow, around.spelled.imports)
+    problem = difference(new, flow, match, form) or unbound(new, gone)
+    if problem is not None:
+        raise NotRewritableError(problem)
+    direct, start = around.module(written, guarded=False)
+    line = start + _line(new, edit.text) - extent(new.function)[0]
+    asked = replace(edit, text=f"{PROBE}({around.spelled.operands})")
+    bare = replace(around, spelled=replace(around.spelled, imports=()))
+    probe, _ = bare.module(around.spliced(asked), guarded=False)
+    if not guarded.guard:
+        on_npu = _on_npu(around, match, edit)
+        return Rewrite(direct, direct, _shown(edit), line, on_npu, probe)
+    portable, _ = around.module(around.spliced(guarded), guarded=True)
+    return Rewrite(direct, portable, _shown(edit), line, portable, probe)
+
+
+def _on_npu(around: _Around, match: Match, edit: Edit) -> str:
+    """Return the module with new code that runs everywhere on an NPU only, "" if it cannot be."""
+    guarded = replace(edit, guard=around.spelled.on_npu, after=_guard_below(match))
+    if not guarded.guard:
+        return ""
+    try:
+        _check_layout(match, guarded)
+        return around.module(around.spliced(guarded), guarded=False)[0]
+    except NotRewritableError:
+        return ""
+
+
+def _check_layout(match: Match, edit: Edit) -> None:
+    """Refuse code that no ``if`` can be put around."""
+    block = match.evaluation.block
+    at = [number for number, s in enumerate(block) if s is edit.statement or s in edit.remove]
+    between = [s for s in block[min(at, default=0) : max(at, default=0)] if s not in edit.remove]
+    # They move before the ``if``, unless the code that goes would see other values then.
+    bound = set().union(*map(stored_names, between))
+    if any(isinstance(n, ast.Name) and n.id in bound for s in edit.remove for n in walk(s)):
+        raise NotRewritableError("other statements lie between the ones to replace")
+    if not isinstance(edit.statement, _SIMPLE):
+        raise NotRewritableError("the expression is part of a compound statement")
+
+
+def _guard_below(match: Match) -> ast.stmt | None:
+    """Return the next statement if it has code for an NPU and other code."""
+    block = match.evaluation.block
+    at = next((i for i, s in enumerate(block) if s is match.evaluation.statement), len(block))
+    match block[at + 1 : at + 2]:
+        case [ast.If(ast.Compare(_, [ast.Eq()], [ast.Constant("npu")]), _, [_, *_]) as below]:
+            return below
+    return None
+
+
+def _shown(edit: Edit) -> str:
+    return "\n".join([*(f"{name} = {text}" for name, text in edit.hoisted), edit.text])
+
+
+def _line(new: FunctionFlow, text: str) -> int:
+    """Return the line of the new expression within its function."""
+    wanted = ast.parse(text, mode="eval").body
+    same = ast.dump(wanted)
+    for node in walk(new.function):
+        if type(node) is type(wanted) and isinstance(node, ast.expr) and ast.dump(node) == same:
+            return node.lineno
+    raise NotRewritableError("the new expression is not where it should be")
+
+
+def _covered_statements(flow: FunctionFlow, match: Match) -> Iterator[ast.stmt]:
+    """Yield the statements of the same block that do nothing but compute matched values."""
+    values = {id(e.code): e.node for e in flow.evaluations}
+
+    def covered(statement: ast.stmt) -> bool:
+        match statement:
+            case ast.Assign([ast.Name()], value) | ast.AnnAssign(ast.Name(), _, value) if value:
+                node = values.get(id(value))
+                return node in inside and node is not root
+            case ast.Assign([ast.Tuple(items)], value):
+                names_only = all(isinstance(item, ast.Name) for item in items)
+                return names_only and values.get(id(value)) in inside
+            case ast.If(_, body, []):
+                return all(covered(s) for s in body)
+        return False
+
+    root = match.evaluation.node
+    # An alias of an operand goes with the code it was made for, if nothing else reads it.
+    inside = match.covered
+    for statement in match.evaluation.block:
+        if statement is match.evaluation.statement:
+            return
+        if covered(statement):
+            yield statement
+
+
+def _reread(text: str, flow: FunctionFlow, imports: Sequence[Import]) -> FunctionFlow:
+    """Return the dataflow of a new text of the same function."""
+    indented = text[:1] in {" ", "\t"}
+    try:
+        module = ast.parse(f"if True:\n{text}" if indented else text)
+    except SyntaxError as error:
+        raise NotRewritableError(f"the new code does not parse: {error.msg}") from error
+    if flow.function.name == MODULE:
+        function: FunctionNode = top_level(module).function
+        names = module_names(module)
+    else:
+        first = module.body[0]
+        block = first.body if indented and isinstance(first, ast.If) else module.body
+        if not isinstance(block[0], FunctionNode):
+            raise NotRewritableError("the new function cannot be read")
+        function, names = block[0], flow.names
+    return _read(function, _with_imports(names, imports), flow)
+
+
+def _with_imports(names: ModuleNames, imports: Sequence[Import]) -> ModuleNames:
+    return replace(names, imports={**names.imports, **{i.bound: i.full for i in imports}})
+
+
+def _read(function: FunctionNode, names: ModuleNames, flow: FunctionFlow) -> FunctionFlow:
+    """Return the dataflow of a new version of the function that ``flow`` is of."""
+    scope = flow.scope or Scope(flow.function, flow.cls)
+    try:
+        return read_function(function, names, flow.cls, scope=replace(scope, function=function))
+    except UnsupportedCodeError as error:
+        raise NotRewritableError("the new function cannot be read") from error
+
+
+def _read_names(new: FunctionFlow) -> set[str]:
+    return {
+        n.id for n in walk(new.function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+    }

@@ -1,0 +1,326 @@
+"""From the ``replacement`` function of a rule to the text that goes into the user's file."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.guards import Guard, is_simple, is_tensor
+from npufix.rewriters.edit.imports import Import
+from npufix.rewriters.graph.canonical import SIGNATURES
+from npufix.rewriters.graph.modules.names import ModuleNames
+from npufix.rewriters.graph.modules.syntax import copied, walk
+from npufix.rewriters.graph.reader import FunctionReader
+from npufix.rewriters.match.matching import RULE_IMPORTS, Match, declared, parse_rule_function
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+
+    from npufix.rewriters.edit.wording import Wording
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.modules.names import FunctionNode
+    from npufix.rewriters.graph.nodes import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """The replacement in the user's own names."""
+
+    text: str
+    hoisted: Mapping[str, str]
+    """New local names for expressions that the replacement needs more than once."""
+    imports: tuple[Import, ...] = ()
+    """What the text needs and the file does not import."""
+    operands: str = ""
+    """The operands as keywords, by the names of the rule: ``x=hidden_states, eps=self.eps``."""
+    guard: str | None = ""
+    """Where the text calls an operator for NPUs: the condition on which it can, if there is one."""
+    tensors: frozenset[str] = frozenset()
+    """The names that stand for tensors among the operands."""
+    on_npu: str = ""
+    """The condition on which text that runs everywhere runs on an NPU, if there is one."""
+
+
+def spell(
+    replacement: Callable[..., object],
+    flow: FunctionFlow,
+    match: Match,
+    names: Mapping[str, Node],
+    wording: Wording,
+) -> Spelled | None:
+    """Write the replacement where ``names`` are the local names; ``None`` if that is impossible."""
+    code = parse_rule_function(replacement)
+    body = without_defaults(code, match.bindings)
+    uses = [n.id for n in walk(body) if isinstance(n, ast.Name)]
+    texts: dict[str, ast.expr] = {}
+    hoisted: dict[str, ast.expr] = {}
+    library = _Library(flow, set(uses) & {arg.arg for arg in code.args.args}, wording.lines)
+    held = _held(flow, match)
+    for param in (arg.arg for arg in code.args.args if arg.arg in uses):
+        bound = match.bindings[param]
+        expression = held.get(bound) if names is match.evaluation.names else None
+        expression = expression or _expression(bound, flow, names)
+        if expression is None and bound.op == "dtype":  # ``x.float()`` does not spell it
+            expression = library.visit(_dotted(str(bound.value).split(".")))
+        if expression is None:
+            return None
+        if uses.count(param) > 1 and not is_simple(expression):
+            name = _fresh(param, flow.function)
+            hoisted[name] = expression
+            expression = ast.Name(name, ast.Load())
+        texts[param] = expression
+    left = [arg.arg for arg in code.args.args if arg.arg not in uses]
+    spelled = {name: _expression(match.bindings[name], flow, names) for name in left}
+    unused = {name: expression for name, expression in spelled.items() if expression is not None}
+    shown = {param: wording.shown(code) for param, code in texts.items()}
+    body = _fold(_Substitute(shown).visit(library.visit(copied(body))))
+    tensors = [shown[a.arg] for a in code.args.args if a.arg in shown and is_tensor(a)]
+    guard = Guard(flow, wording, hoisted)
+    return Spelled(
+        wording.written(body),
+        {name: wording.own(value) for name, value in hoisted.items()},
+        tuple(sorted(library.missing)),
+        ", ".join(f"{name}={ast.unparse(code)}" for name, code in {**unused, **texts}.items()),
+        guard.of(body, library.for_npu, tensors),
+        frozenset(t.id for t in tensors if isinstance(t, ast.Name)),
+        guard.anyhow(tensors),
+    )
+
+
+def without_defaults(code: FunctionNode, bindings: Mapping[str, Node]) -> ast.expr:
+    """Return what a replacement returns, without keywords whose values are its own defaults."""
+    spec = code.args
+    defaults = dict(zip([a.arg for a in spec.args][::-1], spec.defaults[::-1], strict=False))
+
+    def is_default(value: ast.expr) -> bool:
+        if not isinstance(value, ast.Name) or value.id not in defaults:
+            return False
+        bound, default = bindings[value.id], ast.literal_eval(defaults[value.id])
+        return bound.op == "const" and bound.value == default and type(bound.value) is type(default)
+
+    body = copied(result_expression(code))
+    for node in walk(body):
+        if isinstance(node, ast.Call):
+            node.keywords = [k for k in node.keywords if not is_default(k.value)]
+    return body
+
+
+class _Library(ast.NodeTransformer):
+    """Writes ``torch``, ``F`` and the like as the user's file does."""
+
+    def __init__(self, flow: FunctionFlow, params: set[str], lines: Sequence[str]) -> None:
+        self.params = params
+        self.lines = lines
+        self.missing: set[Import] = set()
+        self.for_npu: set[str] = set()
+        """What of ``torch_npu`` and MindSpeed is used, as it is written."""
+        self.tree = flow.names.tree
+        hidden = flow.bound
+        self.known = {full: name for name, full in flow.names.imports.items() if name not in hidden}
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        parts: list[str] = []
+        inner: ast.expr = node
+        while isinstance(inner, ast.Attribute):
+            parts.append(inner.attr)
+            inner = inner.value
+        if isinstance(inner, ast.Name) and inner.id in RULE_IMPORTS and inner.id not in self.params:
+            return self._spelled([*RULE_IMPORTS[inner.id].split("."), *reversed(parts)])
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+    def _spelled(self, parts: list[str]) -> ast.expr:
+        """Return a dotted name by the longest import of the file that leads to it."""
+        if parts[0] in {"torch_npu", "mindspeed"}:
+            found = self._for_npu(parts)
+            self.for_npu.add(ast.unparse(found))
+            return found
+        for length in range(len(parts) - 1, 0, -1):
+            name = self.known.get(".".join(parts[:length]))
+            if name is not None:
+                return _dotted([name, *parts[length:]])
+        self.missing.add(Import(parts[0]))
+        return _dotted(parts)
+
+    def _for_npu(self, parts: list[str]) -> ast.expr:
+        """Return an operator as the file imports it, or is going to."""
+        *path, last = parts
+        known = self.known.get(".".join(parts))
+        if known is not None:
+            return ast.Name(known, ast.Load())
+        if parts[0] == "torch_npu":
+            self.missing.add(Import("torch_npu"))
+        elif not self._is_taken(last):
+            self.missing.add(Import(".".join(path), last))
+            return ast.Name(last, ast.Load())
+        else:
+            self.missing.add(Import(".".join(path)))
+        return _dotted(parts)
+
+    def _is_taken(self, name: str) -> bool:
+        """Tell whether anything in the module has this name."""
+        if self.tree is None or not any(name in line for line in self.lines):
+            return False
+        return name in _names_of(self.tree)
+
+
+@lru_cache(maxsize=2)
+def _names_of(tree: ast.Module) -> frozenset[str]:
+    """Return every name in a module, whatever it stands for."""
+    found = {
+        getattr(node, field, "") for node in walk(tree) for field in ("id", "name", "arg", "asname")
+    }
+    return frozenset(name for name in found if isinstance(name, str))
+
+
+def _dotted(parts: list[str]) -> ast.expr:
+    found: ast.expr = ast.Name(parts[0], ast.Load())
+    for part in parts[1:]:
+        found = ast.Attribute(found, part, ast.Load())
+    return found
+
+
+def result_expression(code: FunctionNode) -> ast.expr:
+    """Return the expression that a ``replacement`` returns or, for a write, executes."""
+    last = code.body[-1]
+    if isinstance(last, (ast.Return, ast.Expr)) and last.value is not None:
+        return last.value
+    raise TypeError(f"{code.name} must end with one expression")
+
+
+def replacement_node(replacement: Callable[..., object], flow: FunctionFlow, match: Match) -> Node:
+    """Return the replacement as a node of the user's graph: what the patched code must compute."""
+    code = parse_rule_function(replacement)
+    reader = FunctionReader(ModuleNames(RULE_IMPORTS, {}, {}), None, flow.graph, declared(code))
+    reader.epoch, reader.reshapes = match.evaluation.node.epoch, flow.reshapes
+    reader.env = {arg.arg: match.bindings[arg.arg] for arg in code.args.args}
+    body = without_defaults(code, match.bindings)
+    return reader.read(_fold(_Literals(match.bindings).visit(body)))
+
+
+def _held(flow: FunctionFlow, match: Match) -> dict[Node, ast.expr]:
+    """Return the names and attributes that the statement itself calls its values by."""
+    return {
+        e.node: e.code
+        for e in flow.evaluations
+        if e.statement is match.evaluation.statement
+        and isinstance(e.code, (ast.Name, ast.Attribute))
+        and e.node.op != "const"
+        and is_simple(e.code)
+    }
+
+
+def _expression(  # noqa: C901, PLR0911 - one way to write a value after the other
+    node: Node, flow: FunctionFlow, names: Mapping[str, Node]
+) -> ast.expr | None:
+    """Return the shortest way to write a value where ``names`` are the local names."""
+    if node.op == "const":
+        constant = ast.Constant(node.value)  # type: ignore[arg-type]  # a literal of the user
+        codes = (e.code for e in flow.evaluations if e.node is node)
+        return next((c for c in codes if isinstance(c, ast.Constant)), constant)
+    for name, value in names.items():
+        if value is node:
+            return ast.Name(name, ast.Load())
+    for evaluation in flow.evaluations:
+        code = evaluation.code
+        if (
+            evaluation.node is node
+            and isinstance(code, ast.expr)
+            and not isinstance(code, ast.Name)
+        ):
+            free = {n.id for n in walk(code) if isinstance(n, ast.Name)}
+            if all(names.get(f) is evaluation.names.get(f) for f in free):
+                return code
+    if node.op == "rsqrt":  # ``x / d ** 0.5`` is read as ``x * d ** -0.5``
+        base = _expression(node.args[0], flow, names)
+        return base and ast.BinOp(base, ast.Pow(), ast.UnaryOp(ast.USub(), ast.Constant(0.5)))
+    if node.op == "dtype_of":  # ``x.type_as(y)``
+        base = _expression(node.args[0], flow, names)
+        return base and ast.Attribute(base, "dtype", ast.Load())
+    if node.op == "attr":  # read in a helper only: ``self.eps``
+        base = _expression(node.args[0], flow, names)
+        return base and ast.Attribute(base, str(node.value), ast.Load())
+    if node.op == "boolop":  # as well: ``self.training or self.always``
+        parts = [_expression(arg, flow, names) for arg in node.args]
+        known = [part for part in parts if part is not None]
+        operator = ast.Or() if node.value == "Or" else ast.And()
+        return ast.BoolOp(operator, known) if len(known) == len(parts) else None
+    return None
+
+
+def _fresh(wanted: str, function: FunctionNode) -> str:
+    found = [n for n in walk(function) if isinstance(n, (ast.Name, ast.arg))]
+    used = {n.id if isinstance(n, ast.Name) else n.arg for n in found}
+    while wanted in used:
+        wanted += "_"
+    return wanted
+
+
+class _Substitute(ast.NodeTransformer):
+    def __init__(self, texts: Mapping[str, ast.expr]) -> None:
+        self.texts = texts
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.texts.get(node.id, node)
+
+
+class _Literals(ast.NodeTransformer):
+    """Puts the values of ``literal_`` variables in place, so that arithmetic on them folds."""
+
+    def __init__(self, bindings: Mapping[str, Node]) -> None:
+        self.bindings = bindings
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        bound = self.bindings.get(node.id)
+        if bound is None or bound.op != "const":
+            return node
+        return ast.copy_location(ast.Constant(bound.value), node)  # type: ignore[arg-type]
+
+
+def _fold(code: ast.expr) -> ast.expr:
+    """Return ``x.unsqueeze(1 + 1)`` as ``x.unsqueeze(2)``."""
+
+    class Fold(ast.NodeTransformer):
+        def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+            self.generic_visit(node)
+            match node:
+                case ast.BinOp(ast.Constant(int(left)), op, ast.Constant(int(right))):
+                    if isinstance(op, (ast.Add, ast.Sub)):
+                        total = left + right if isinstance(op, ast.Add) else left - right
+                        return ast.copy_location(ast.Constant(total), node)
+                case ast.BinOp(left, ast.Div(), ast.Constant(1.0)):
+                    return left  # a divisor that the code does not have
+            return node
+
+        def visit_Compare(self, node: ast.Compare) -> ast.expr:
+            self.generic_visit(node)
+            match node:
+                case ast.Compare(ast.Constant(left), [ast.Is()], [ast.Constant(None)]):
+                    return ast.copy_location(ast.Constant(left is None), node)
+            return node
+
+        def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+            self.generic_visit(node)
+            match node.test:
+                case ast.Constant(bool(chosen)):
+                    return node.body if chosen else node.orelse
+            return node
+
+        def visit_Call(self, node: ast.Call) -> ast.expr:
+            self.generic_visit(node)
+            known = SIGNATURES.get(node.func.attr if isinstance(node.func, ast.Attribute) else "")
+            node.keywords = [k for k in node.keywords if not _is_default(k, known or {})]
+            return node
+
+    folded: ast.expr = Fold().visit(code)
+    return folded
+
+
+def _is_default(keyword: ast.keyword, signature: Mapping[str, Hashable]) -> bool:
+    """Tell whether a call says what an operator of torch does anyway: ``dropout_p=0.0``."""
+    match keyword.value:
+        case ast.Constant(value):
+            default = signature.get(keyword.arg or "", ...)
+            return type(value) is type(default) and value == default
+    return False

@@ -1,0 +1,314 @@
+"""Edits of one function through libcst: everything that is not edited stays byte for byte."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+import libcst as cst
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
+
+from npufix.rewriters.edit.blocks import Deeper, bound_in, joined, names_in
+from npufix.rewriters.edit.edit import (
+    CannotSpliceError,
+    Edit,
+    Span,
+    extent,
+    holds_comment,
+    span,
+    unit_of,
+)
+from npufix.rewriters.edit.layout import broken
+from npufix.rewriters.graph.modules.names import source_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npufix.rewriters.graph.modules.names import FunctionNode
+
+_DEVICE = re.compile(r"""\w[\w.]*\.device\.type == ["']npu["']""")
+_Block = cst.IndentedBlock | cst.Module
+
+
+def splice(source: str, lines: Sequence[str], function: FunctionNode, edit: Edit) -> str:
+    """Return the text of ``function`` with one edit made in it."""
+    start, end = extent(function)
+    # libcst takes long, so it gets to see no more than the statements that change.
+    edited = [edit.statement, *edit.remove]
+    first = min(s.lineno for s in edited)
+    while first > start + 1 and lines[first - 2].lstrip()[:1] in {"", "#"}:
+        first -= 1  # the comments above belong to them
+    if edit.guard and edit.after:
+        edited.append(edit.after)
+    last = max(s.end_lineno or s.lineno for s in edited)
+    head = lines[min(s.lineno for s in edited) - 1]
+    indent = len(head) - len(head.lstrip())
+    newline = "\r\n" if lines[first - 1].endswith("\r\n") else "\n"
+    # A block is not a module: an `if` above gives its indentation something to belong to.
+    header = [f"if True:{newline}"] if indent else []
+    text = "".join([*header, *lines[first - 1 : last]])
+    offset = first - 1 - len(header)
+
+    def local(node: ast.expr | ast.stmt) -> Span:
+        a, b, c, d = span(node, lines)
+        return a - offset, b, c - offset, d
+
+    if holds_comment(source, lines, edit.replace):
+        raise CannotSpliceError("a comment stands inside the expression")
+    try:
+        wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+    except cst.ParserSyntaxError as error:
+        raise CannotSpliceError("libcst cannot read these statements") from error
+    line, column, *_ = span(edit.replace, lines)
+    before = lines[line - 1][:column]
+    editor = _Editor(
+        config=wrapper.module.config_for_parsing,
+        target=local(edit.replace),
+        statement=local(edit.statement),
+        removed=frozenset(local(s) for s in edit.remove),
+        edit=edit,
+        indent=unit_of(function, lines),
+        room=edit.width - indent,
+        in_brackets=_needs_brackets(text, local(edit.replace), edit.text),
+        after_word=re.search(r"\w\($", before) is not None,
+    )
+    try:
+        new = wrapper.visit(editor).code
+    except (cst.ParserSyntaxError, cst.CSTValidationError) as error:
+        raise CannotSpliceError(f"{edit.text!r} cannot stand there") from error
+    if not editor.done:
+        raise CannotSpliceError("the statement shares its line with another one")
+    new = new.removeprefix(header[0]) if header else new
+    return "".join([*lines[start - 1 : first - 1], new, *lines[last:end]])
+
+
+def _needs_brackets(text: str, place: Span, new: str) -> bool:
+    """Tell whether a new expression binds less tightly than what is around it."""
+    lines = source_lines(text)
+    first, start, last, end = place
+    above, below = "".join([*lines[: first - 1], lines[first - 1][:start]]), lines[last - 1][end:]
+    rest = "".join([below, *lines[last:]])
+    try:
+        return ast.dump(ast.parse(f"{above}{new}{rest}")) != ast.dump(
+            ast.parse(f"{above}({new}){rest}")
+        )
+    except SyntaxError:
+        return True
+
+
+@dataclass
+class _Editor(cst.CSTTransformer):
+    METADATA_DEPENDENCIES = (PositionProvider,)
+
+    config: cst.PartialParserConfig
+    target: Span
+    statement: Span
+    removed: frozenset[Span]
+    edit: Edit
+    indent: str
+    room: int
+    """How long the statement may get."""
+    in_brackets: bool
+    """Whether the new expression needs brackets where it goes."""
+    after_word: bool
+    """Whether a bracket that opens right after a word stands before the old one."""
+    done: bool = field(default=False)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def _span(self, node: cst.CSTNode) -> Span:
+        position = self.get_metadata(PositionProvider, node)
+        if not isinstance(position, CodeRange):
+            raise TypeError(position)
+        start, end = position.start, position.end
+        return start.line, start.column, end.line, end.column
+
+    def on_leave(  # type: ignore[override]  # one hook for every kind of expression
+        self, original_node: cst.CSTNode, updated_node: cst.CSTNode
+    ) -> cst.CSTNode:
+        node = super().on_leave(original_node, updated_node)
+        # With a guard the old expression stays; the block is handled as a whole.
+        if (
+            isinstance(original_node, cst.BaseExpression)
+            and not self.edit.guard
+            and not self.done
+            and self._span(original_node) == self.target
+        ):
+            self.done = True
+            return self.replacement(original_node)
+        return node  # type: ignore[return-value]
+
+    def leave_IndentedBlock(  # noqa: N802 - the name that libcst asks for
+        self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
+    ) -> cst.IndentedBlock:
+        """Edit the statements of one block."""
+        return cast("cst.IndentedBlock", self._edited(original_node, updated_node))
+
+    def leave_Module(  # noqa: N802 - the name that libcst asks for
+        self, original_node: cst.Module, updated_node: cst.Module
+    ) -> cst.Module:
+        """Edit the statements of the top level."""
+        return cast("cst.Module", self._edited(original_node, updated_node))
+
+    def _edited(self, original_node: _Block, updated_node: _Block) -> _Block:
+        """Remove, replace or guard the statements of one block."""
+        spans = [self._statement_span(s) for s in original_node.body]
+        if not any(s in self.removed or self._holds_target(s) for s in spans):
+            return updated_node
+        if self.edit.guard:
+            return self._guarded(original_node, updated_node, spans)
+        body: list[cst.BaseStatement] = []
+        above: list[cst.EmptyLine] = []
+        for place, new in zip(spans, updated_node.body, strict=True):
+            if place in self.removed:
+                above = joined(above, new)
+                continue
+            here = self._statement(place, new)
+            if above:
+                here[0] = here[0].with_changes(leading_lines=joined(above, here[0]))
+                above = []
+            body += here
+        return updated_node.with_changes(body=body)
+
+    def _statement_span(self, node: cst.BaseStatement) -> Span | None:
+        if isinstance(node, cst.SimpleStatementLine):
+            return self._span(node.body[0]) if len(node.body) == 1 else None
+        return self._span(node)
+
+    def _holds_target(self, place: Span | None) -> bool:
+        return place == self.statement
+
+    def _statement(self, place: Span | None, new: cst.BaseStatement) -> list[cst.BaseStatement]:
+        """Return what a kept statement becomes, new local names before it."""
+        if not self._holds_target(place):
+            return [new]
+        if place == self.target:  # the statement itself is what the rule rewrites
+            self.done = True
+            new = new.with_changes(body=self._parsed(self.edit.text).body)
+        before = self._hoisted(self.room)
+        new = self._laid_out(new, self.room)
+        if before and isinstance(new, cst.SimpleStatementLine):
+            before[0] = before[0].with_changes(leading_lines=new.leading_lines)
+            new = new.with_changes(leading_lines=[])
+        return [*before, new]
+
+    def _hoisted(self, room: int) -> list[cst.BaseStatement]:
+        """Return the new local names."""
+        texts = [f"{name} = {text}" for name, text in self.edit.hoisted]
+        return [self._parsed(broken(text, room, self.indent)) for text in texts]
+
+    def _laid_out(self, new: cst.BaseStatement, room: int) -> cst.BaseStatement:
+        """Return a statement in several lines if it is too long for one."""
+        if not isinstance(new, cst.SimpleStatementLine):
+            return new
+        bare = new.with_changes(leading_lines=[], trailing_whitespace=cst.TrailingWhitespace())
+        text = cst.Module([bare]).code.strip()
+        lines = broken(text, room, self.indent)
+        return new if lines == text else new.with_changes(body=self._parsed(lines).body)
+
+    def _parsed(self, text: str) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
+        return cst.parse_statement(
+            text.replace("\n", str(self.config.default_newline)), self.config
+        )
+
+    def _guarded(
+        self,
+        original: _Block,
+        updated: _Block,
+        spans: list[Span | None],
+    ) -> _Block:
+        """Keep the old code for other devices: ``if <guard>: new`` before or around it."""
+        at = next((i for i, s in enumerate(spans) if self._holds_target(s)), None)
+        covered = [i for i, s in enumerate(spans) if s in self.removed]
+        if at is None:
+            return updated
+        first = min([at, *covered])
+        between = [updated.body[i] for i in range(first, at) if i not in covered]
+        if bound_in(between) & names_in(updated.body[i] for i in covered):
+            raise CannotSpliceError("other statements lie between the ones to replace")
+        line = original.body[at]
+        if not isinstance(line, cst.SimpleStatementLine):
+            raise CannotSpliceError("the expression is part of a compound statement")
+        new = line.visit(_ReplaceExpression(self))
+        if not isinstance(new, cst.SimpleStatementLine):
+            raise TypeError(new)
+        self.done = True
+        room = self.room - len(self.indent)
+        deeper = Deeper(self.indent)
+        bare = self._laid_out(new.with_changes(leading_lines=[]), room)
+        bare = cast("cst.BaseStatement", bare.visit(deeper))
+        old = [updated.body[i] for i in (*covered, at)]
+        choice = cst.If(
+            cst.parse_expression(self.edit.guard, self.config),
+            cst.IndentedBlock([*self._hoisted(room), bare], indent=self.indent),
+            leading_lines=getattr(old[0], "leading_lines", ()),
+        )
+        old[0] = old[0].with_changes(leading_lines=[])
+        before = [*updated.body[:first], *between]
+        after = updated.body[at + 1 :]
+        if isinstance(line.body[0], cst.Return):
+            return updated.with_changes(body=[*before, choice, *old, *after])
+        other = [cast("cst.BaseStatement", s.visit(deeper)) for s in old]
+        if after and (next_one := self._same_guard(after[0], bound_in([bare]))):
+            block, orelse = next_one
+            choice = choice.with_changes(
+                body=choice.body.with_changes(body=[*choice.body.body, *block])
+            )
+            other, after = [*other, *orelse], after[1:]
+        choice = choice.with_changes(orelse=cst.Else(cst.IndentedBlock(other, indent=self.indent)))
+        return updated.with_changes(body=[*before, choice, *after])
+
+    def _same_guard(
+        self, after: cst.CSTNode, bound: set[str]
+    ) -> tuple[Sequence[cst.BaseStatement], Sequence[cst.BaseStatement]] | None:
+        """Return both branches of the next statement if it asks for the same device.
+
+        It does if it asks the same tensor, or if its operator takes a tensor that this one takes.
+        """
+        match after:
+            case cst.If(
+                test=cst.BaseExpression() as test,
+                body=cst.IndentedBlock(body=[cst.SimpleStatementLine() as new]) as block,
+                orelse=cst.Else(body=cst.IndentedBlock() as orelse),
+                leading_lines=[],
+            ):
+                asked = cst.Module([]).code_for_node(test)
+                if not _DEVICE.fullmatch(asked) or asked.split(".")[0] in bound:
+                    return None
+                shared = self.edit.tensors & names_in([new]) - bound
+                if asked == self.edit.guard or shared:
+                    return block.body, orelse.body
+        return None
+
+    def replacement(self, old: cst.BaseExpression) -> cst.BaseExpression:
+        """Return the new expression, in the brackets of the old one if those span lines."""
+        new = cst.parse_expression(self.edit.text, self.config)
+        brackets = [*old.lpar, *old.rpar]
+        if any("\n" in cst.Module([]).code_for_node(b) for b in brackets):
+            return new.with_changes(lpar=old.lpar, rpar=old.rpar)
+        atom = isinstance(new, (cst.Call, cst.Subscript, cst.Attribute, cst.Name))
+        tight = brackets and self.after_word  # ``return(x)``
+        if self.in_brackets or tight or (brackets and not atom):
+            return new.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        return new
+
+
+class _ReplaceExpression(cst.CSTTransformer):
+    """Exchanges the target inside a copy of its statement; the original is left as it is."""
+
+    def __init__(self, editor: _Editor) -> None:
+        super().__init__()
+        self.editor = editor
+
+    def on_leave(  # type: ignore[override]  # one hook for every kind of expression
+        self, original_node: cst.CSTNode, updated_node: cst.CSTNode
+    ) -> cst.CSTNode:
+        if (
+            isinstance(original_node, cst.BaseExpression)
+            and self.editor._span(original_node) == self.editor.target  # noqa: SLF001
+        ):
+            return self.editor.replacement(original_node)
+        return super().on_leave(original_node, updated_node)  # type: ignore[return-value]

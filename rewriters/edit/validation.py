@@ -1,0 +1,92 @@
+"""Translation validation: a changed function computes what the original did, the match aside."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.spelling import replacement_node
+from npufix.rewriters.graph.nodes import Comparison, Node
+from npufix.rewriters.graph.twins import tells_twins_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from npufix.rewriters.graph.dataflow import Evaluation, FunctionFlow, Observable
+    from npufix.rewriters.match.matching import Match
+    from npufix.rules.substitution import Form
+
+# Values that cost nothing on the device; they may stay when the code around them goes.
+_FREE = frozenset(
+    {"attr", "const", "dtype", "dtype_of", "global", "item", "list", "param", "rank", "shape",
+     "size", "slice", "tuple", "cast"}
+)  # fmt: skip
+
+
+def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) -> str | None:
+    """Return how the new function differs from the expected one, ``None`` if it does not."""
+    root = match.evaluation.node
+    wanted = replacement_node(form.replacement, flow, match)
+
+    def exchange(node: Node) -> Node | None:
+        return wanted if node is root else None
+
+    # The replacement draws the random numbers of the operators that it takes the place of.
+    expected = [
+        _exchanged(o, flow, exchange)
+        for o in flow.observables
+        if not (o.kind == "random" and o.node in match.covered)
+    ]
+    compared = Comparison()
+    if len(expected) != len(new.observables) or not all(
+        a.kind == b.kind
+        and compared.same_term(a.node, b.node)
+        and len(a.path) == len(b.path)
+        and all(
+            x[1] == y[1] and compared.same_term(x[0], y[0])
+            for x, y in zip(a.path, b.path, strict=True)
+        )
+        for a, b in zip(expected, new.observables, strict=True)
+    ):
+        return "a value that would be replaced is used elsewhere in the function"
+    writes = [o.node for o in new.observables if o.kind == "write"]
+    if any(compared.same_term(wanted, n) and not tells_twins_apart(new, n) for n in writes):
+        return "what is written to would be another tensor of the same value"
+    # What the fused operator computes must not be computed beside it once more.
+    needed = set(wanted.walk())
+    needed |= {e.node for e in flow.evaluations if _is_apart(e, match.evaluation)}
+    kept = [n for n in match.covered - needed if n is not root and n.op not in _FREE]
+    for evaluation in new.evaluations:
+        if any(Comparison.once(n, evaluation.node) for n in kept):
+            return "a value in between is needed elsewhere in the function"
+    return None
+
+
+def _is_apart(evaluation: Evaluation, root: Evaluation) -> bool:
+    """Tell whether code in a block that does not hold the match computes a value for itself."""
+    if isinstance(evaluation.code, ast.Name) or evaluation.block is root.block:
+        return False
+    last = evaluation.block[-1]
+    first = evaluation.block[0].lineno
+    return not first <= root.statement.lineno <= (last.end_lineno or last.lineno)
+
+
+def _exchanged(
+    observable: Observable, flow: FunctionFlow, exchange: Callable[[Node], Node | None]
+) -> Observable:
+    path = tuple((flow.graph.substitute(n, exchange), side) for n, side in observable.path)
+    return replace(observable, node=flow.graph.substitute(observable.node, exchange), path=path)
+
+
+def unbound(new: FunctionFlow, names: Sequence[str]) -> str | None:
+    """Return what is wrong if a name that is bound no more is read, be it for nothing."""
+    leaves = {("global", new.names.imports.get(name, name)): name for name in names}
+    leaves |= {("unset", name): name for name in names}
+    if not any(new.graph.has(*leaf) for leaf in leaves):
+        return None
+    # What two branches leave behind may never be read.
+    uses = [e.node for e in new.evaluations if not isinstance(e.code, ast.If)]
+    read = {(n.op, n.value) for node in uses for n in node.walk()}
+    lost = [name for leaf, name in leaves.items() if leaf in read]
+    return f"{lost[0]} is read elsewhere in the function" if lost else None

@@ -1,0 +1,340 @@
+"""Why a rule does not match: how far its pattern goes along with the code, and where they part."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.edit import segment
+from npufix.rewriters.facts.site_facts import SourceFacts
+from npufix.rewriters.find import chosen_by_device
+from npufix.rewriters.graph.canonical import COMMUTATIVE, SIGNATURES
+from npufix.rewriters.graph.modules.names import source_lines
+from npufix.rewriters.graph.phrases import phrase
+from npufix.rewriters.match.matching import LITERAL, find, pattern_of, same_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from npufix.rewriters.graph.dataflow import Evaluation, FunctionFlow
+    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.match.matching import Match
+    from npufix.rules.substitution import Form, Substitution
+
+# What stands for no operation of its own: agreeing on it says nothing.
+_PLAIN = frozenset(
+    {"attr", "const", "dtype", "dtype_of", "global", "param", "rank", "shape", "size", "slice",
+     "tuple", "list"}
+)  # fmt: skip
+# Arithmetic and changes of layout, which stand everywhere.
+_COMMON = frozenset(
+    {"add", "sub", "mul", "div", "neg", "cast", "item", "getitem", "transpose", "square",
+     "unsqueeze", "squeeze", "view", "reshape", "expand", "half", "phi", "contiguous", "augment"}
+)  # fmt: skip
+_SUBSTANTIAL = 0.6
+_FEWEST_OPERATIONS = 2
+_MOST_CODE = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """One place where a pattern and the code differ."""
+
+    expected: str
+    found: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class NearMiss:
+    """A pattern that agrees with the code in most of its operations, not in all."""
+
+    rule: Substitution
+    form: Form
+    agreeing: int
+    operations: int
+    """How many operations the pattern has."""
+    line: int
+    partings: tuple[Parting, ...]
+    guesses: int = 0
+    """How many operations were skipped on one side to get there."""
+
+
+def near_misses(
+    source: str, flow: FunctionFlow, rules: Sequence[Substitution], lines: range
+) -> list[NearMiss]:
+    """Return the rules whose pattern goes along with the code at some lines, the nearest first."""
+    computed = (e for e in flow.evaluations if not isinstance(e.code, ast.Name))
+    here = [e for e in computed if _concerns(flow, e, lines)]
+    found = []
+    for rule in rules:
+        best: NearMiss | None = None
+        for form in rule.forms:
+            near = _nearest(source, flow, here, rule, form)
+            if near is not None and (best is None or _rank(near) > _rank(best)):
+                best = near
+        if best is not None:
+            found.append(best)
+    return sorted(found, key=lambda near: (-_share(near), near.rule.id))
+
+
+def _rank(near: NearMiss) -> tuple[int, int, int]:
+    """Return how well a form explains the code: by what is lacking, then by what is guessed."""
+    return near.agreeing - near.operations, -near.guesses, -len(near.partings)
+
+
+def _share(near: NearMiss) -> float:
+    return near.agreeing / near.operations
+
+
+def _concerns(flow: FunctionFlow, evaluation: Evaluation, lines: range) -> bool:
+    """Tell whether a value is computed by a statement at ``lines``, or from one that is."""
+    statement = evaluation.statement
+    if statement.lineno < lines.stop and lines.start <= (statement.end_lineno or statement.lineno):
+        return True
+    computed = (n for n in evaluation.node.walk() if n.op not in _PLAIN)
+    return any(line in lines for n in computed for line in flow.lines.get(n, ()))
+
+
+def _nearest(
+    source: str,
+    flow: FunctionFlow,
+    here: Sequence[Evaluation],
+    rule: Substitution,
+    form: Form,
+) -> NearMiss | None:
+    root = pattern_of(form.pattern).root
+    parts = [n for n in root.walk() if n.op not in _PLAIN and n.op != "either"]
+    best: tuple[_Alignment, Node, Evaluation] | None = None
+    for evaluation in here:
+        for part in parts:
+            if part.op == evaluation.node.op:
+                aligned = _Alignment({}).align(part, evaluation.node)
+                # Of equally good ones the one with the fewest differences, the first of these.
+                if best is None or _quality(aligned) > _quality(best[0]):
+                    best = aligned, part, evaluation
+    if best is None:
+        return None
+    aligned, part, evaluation = best
+    operations = _operations(root, aligned.chosen)
+    differences = list(aligned.differences)
+    if part is not root and part in operations:
+        around = _around(operations, part)
+        if around is not None:
+            differences.append(_Difference(around, part, evaluation.node, "around"))
+    if not differences or not _is_substantial(aligned.agreed & operations, operations):
+        return None
+    partings = tuple(dict.fromkeys(_parting(source, flow, d, evaluation) for d in differences[:3]))
+    agreeing = len(aligned.agreed & operations)
+    guesses = sum(d.kind in {"missing", "extra"} for d in differences)
+    line = evaluation.code.lineno
+    return NearMiss(rule, form, agreeing, len(operations), line, partings, guesses)
+
+
+def _is_substantial(agreed: frozenset[Node], operations: frozenset[Node]) -> bool:
+    """Tell whether so much agrees that the code may have been meant, not only its arithmetic."""
+    telling = {n for n in operations if n.op not in _COMMON}
+    return (
+        len(agreed) >= min(len(operations), _FEWEST_OPERATIONS)
+        and len(agreed) >= _SUBSTANTIAL * len(operations)
+        and len(agreed & telling) >= _SUBSTANTIAL * len(telling)
+    )
+
+
+def _operations(root: Node, chosen: Mapping[Node, Node]) -> frozenset[Node]:
+    """Return the operations of a pattern in the spelling nearest to the code."""
+    found: set[Node] = set()
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if node.op == "either":
+            stack.append(chosen.get(node) or min(node.args, key=_size))
+        elif node not in found:
+            found.add(node)
+            stack += node.args
+    return frozenset(n for n in found if n.op not in _PLAIN)
+
+
+def _size(node: Node) -> int:
+    return sum(1 for _ in node.walk())
+
+
+def _around(operations: frozenset[Node], part: Node) -> Node | None:
+    """Return the operation of the pattern that takes ``part`` as an operand."""
+    users = [n for n in operations if any(part in _options(arg) for arg in n.args)]
+    return min(users, key=_size, default=None)
+
+
+def _options(node: Node) -> list[Node]:
+    return [o for arg in node.args for o in _options(arg)] if node.op == "either" else [node]
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    wanted: Node
+    """The operation of the pattern that says what is expected."""
+    operand: Node | None
+    """Which operand of it differs; ``None``: the operation itself."""
+    found: Node
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Alignment:
+    """How far a pattern and the code go together."""
+
+    bindings: Mapping[str, Node]
+    agreed: frozenset[Node] = frozenset()
+    """Operations of the pattern that the code has as well."""
+    differences: tuple[_Difference, ...] = ()
+    chosen: Mapping[Node, Node] = field(default_factory=dict)
+    """Which option was taken where the pattern has several spellings."""
+
+    def align(self, wanted: Node, node: Node, user: Node | None = None) -> _Alignment:
+        """Return this with one more operand; ``user`` is the pattern's operation that takes it."""
+        if wanted in self.agreed:
+            return self
+        if wanted.op == "param":
+            return self._variable(wanted, node, user)
+        if wanted.op == "either":
+            options = (
+                replace(self, chosen={**self.chosen, wanted: o}).align(o, node, user)
+                for o in wanted.args
+            )
+            return max(options, key=_quality)
+        if wanted.op != node.op or len(wanted.args) != len(node.args):
+            return self._apart(wanted, node, user)
+        if not same_value(wanted, node):
+            return self._differs(user or wanted, wanted if user else None, node, "value")
+        mine = self if wanted.op in _PLAIN else self._agrees(wanted)
+        orders = [node.args]
+        if wanted.op in COMMUTATIVE and len(node.args) == 2:  # noqa: PLR2004 - left and right
+            orders.append((node.args[1], node.args[0]))
+        return max((mine._all(wanted, args) for args in orders), key=_quality)  # noqa: SLF001
+
+    def _apart(self, wanted: Node, node: Node, user: Node | None) -> _Alignment:
+        """Return this where operations differ: one may be missing, or stand between two others."""
+        here = self._differs(user or wanted, wanted if user else None, node, "operation")
+        options = [here]
+        for arg in wanted.args:
+            if any(o.op == node.op and o.op not in _PLAIN for o in _options(arg)):
+                missing = self._differs(wanted, None, node, "missing")
+                options.append(missing.align(arg, node, wanted))
+        for inner in node.args:
+            if inner.op == wanted.op and inner.op not in _PLAIN:
+                extra = self._differs(user or wanted, None, node, "extra")
+                options.append(extra.align(wanted, inner, user))
+        return max(options, key=_quality)
+
+    def _all(self, wanted: Node, nodes: tuple[Node, ...]) -> _Alignment:
+        state = self
+        for inner, node in zip(wanted.args, nodes, strict=True):
+            state = state.align(inner, node, wanted)
+        return state
+
+    def _variable(self, wanted: Node, node: Node, user: Node | None) -> _Alignment:
+        name = str(wanted.value)
+        bound = self.bindings.get(name)
+        if name.startswith(LITERAL) and node.op != "const":
+            return self._differs(user or wanted, wanted, node, "literal")
+        if bound is None:
+            return replace(self, bindings={**self.bindings, name: node})
+        if bound is node:
+            return self
+        return self._differs(user or wanted, wanted, node, "variable")
+
+    def _agrees(self, wanted: Node) -> _Alignment:
+        return replace(self, agreed=self.agreed | {wanted})
+
+    def _differs(self, wanted: Node, operand: Node | None, node: Node, kind: str) -> _Alignment:
+        found = _Difference(wanted, operand, node, kind)
+        return replace(self, differences=(*self.differences, found))
+
+
+def _quality(alignment: _Alignment) -> tuple[int, int]:
+    return len(alignment.agreed), -len(alignment.differences)
+
+
+def _parting(source: str, flow: FunctionFlow, difference: _Difference, near: Evaluation) -> Parting:
+    code = _code_of(flow, difference.found)
+    line = code.lineno if code is not None else near.code.lineno
+    text = _shown(source, code) if code is not None else phrase(difference.found)
+    return Parting(phrase(difference.wanted), _said(difference, text), line)
+
+
+def _said(difference: _Difference, text: str) -> str:  # noqa: PLR0911 - one case a kind
+    """Return in words what stands where the pattern has something else."""
+    wanted, operand = difference.wanted, difference.operand
+    match difference.kind:
+        case "around" | "missing":
+            return f"here {text} is not part of one"
+        case "extra":
+            return f"here {text} stands between"
+        case "variable" if operand is not None:
+            return f"here {operand.value} is another value at this place: {text}"
+        case "literal" if operand is not None:
+            return f"here {_operand_name(wanted, operand)} is no literal: {text}"
+    if operand is not None and operand.op in _PLAIN:
+        return f"here {_operand_name(wanted, operand)} is {text}, not {phrase(operand)}"
+    if operand is not None:
+        return f"here {text} stands in place of {phrase(operand)}"
+    return f"here it is {text}"
+
+
+def _operand_name(wanted: Node, operand: Node) -> str:
+    """Return what an operand is called: ``dim`` of ``mean``."""
+    position = next((i for i, arg in enumerate(wanted.args) if arg is operand), 0)
+    names = ["the tensor", *SIGNATURES.get(wanted.op, {})]
+    return f"{names[position]} of {wanted.op}" if position < len(names) else "an operand"
+
+
+def _code_of(flow: FunctionFlow, node: Node) -> ast.expr | ast.stmt | None:
+    """Return code that computes a value, rather than a name for it."""
+    codes = [e.code for e in flow.evaluations if e.node is node]
+    return next((c for c in codes if not isinstance(c, ast.Name)), codes[0] if codes else None)
+
+
+def _shown(source: str, code: ast.expr | ast.stmt) -> str:
+    text = " ".join(segment(source_lines(source), code).split())
+    return text if len(text) <= _MOST_CODE else f"{text[: _MOST_CODE - 1]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A pattern that matches, and why the rule leaves the code alone all the same."""
+
+    rule: Substitution
+    line: int
+    reason: str
+    condition: str = ""
+    """Name of the condition that does not hold, if that is the reason."""
+
+
+def refusals(flow: FunctionFlow, rules: Sequence[Substitution], lines: range) -> list[Refusal]:
+    """Return the rules whose pattern is at some lines though none of them is a site.
+
+    The reason is empty where no condition is false: then something else is in the way.
+    """
+    found = []
+    for rule in rules:
+        refused: list[Refusal] = []
+        for form in rule.forms:
+            for match in find(pattern_of(form.pattern), flow):
+                if _concerns(flow, match.evaluation, lines):
+                    reason, condition = _why_not(form, flow, match)
+                    at = match.evaluation.code.lineno
+                    refused.append(Refusal(rule, at, reason, condition))
+        # One form that holds is enough: then it is not a condition that forbids the change.
+        found += sorted(refused, key=lambda r: bool(r.reason))[:1]
+    return found
+
+
+def _why_not(form: Form, flow: FunctionFlow, match: Match) -> tuple[str, str]:
+    if chosen_by_device(flow, match):
+        return "code for an NPU stands beside it: somebody has chosen already", ""
+    facts = SourceFacts(flow, match)
+    for condition in form.conditions:
+        if condition.holds(facts) is False:
+            return f"it does not hold that {condition.text}", condition.name
+    return "", ""

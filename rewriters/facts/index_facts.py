@@ -1,0 +1,190 @@
+"""What the source proves about the indices and devices that a value is."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.facts.shapes import annotation
+from npufix.rewriters.graph.attributes import COUNT, assigned_values, is_plain_attribute
+from npufix.rewriters.graph.modules.names import FunctionNode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.nodes import Node
+
+_KEEPS_ENTRIES = frozenset(
+    {"view", "reshape", "flatten", "squeeze", "contiguous", "clone", "detach", "flip", "t"}
+)
+_LENGTH = re.compile(r"(^|_)(size|rate|factor|length|repeats|stride|ratio)$")
+_CONFIG = re.compile(r"(^|_)(config|cfg|args|hparams)$")
+# ``None`` is no number of repeats, and an error before as after a change.
+INT_ANNOTATION = re.compile(r"int( \| None)?|(typing\.)?(Optional\[int\]|Union\[int, None\])")
+_ASKS = re.compile(r"^(isinstance|type|len|hasattr|torch\.is_tensor)$")
+# Arguments that nobody gives a tensor to.
+_COUNTS = re.compile(
+    r"(\w+_)?(batch_size|beam_size|per_prompt|num_beams|n_rep|num_return_sequences)|bsz"
+)
+_FINDS_POSITIONS = frozenset({"argmax", "argmin", "argsort", "randperm"})
+
+
+# What the result of has the dtype, and most often the meaning, of.
+_SAME_KIND = frozenset(
+    {"view", "reshape", "expand", "unsqueeze", "squeeze", "getitem", "transpose", "permute",
+     "contiguous", "clone", "detach", "flatten", "t", "flip", "invert", "attr", "call", "item",
+     "to", "repeat"}
+)  # fmt: skip
+_BOTH_KINDS = frozenset({"and", "or", "xor"})
+# Operators whose arguments behind the first are lengths.
+_TAKES_LENGTHS = frozenset(
+    {"repeat", "view", "reshape", "expand", "tile", "unflatten", "zeros", "ones", "py:range"}
+)
+_COMPARES = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+
+
+def names_of(node: Node, local: Mapping[str, Node]) -> list[str]:
+    """Return the names that say what a tensor is: its own, that of what it is a part of."""
+    found = [name for name, value in local.items() if value is node]
+    if node.op in {"param", "attr", "global"}:
+        found.append(str(node.value))
+    if node.op == "getitem" and isinstance(node.args[1].value, str):
+        found.append(node.args[1].value)
+    parts = node.args if node.op in _BOTH_KINDS else node.args[:1]
+    if node.op in _SAME_KIND | _BOTH_KINDS:
+        for part in parts:
+            found += names_of(part, local)
+    return found
+
+
+def is_comparison_method(code: ast.AST) -> bool:
+    """Tell whether code is ``x.ne(y)``, which only a tensor has."""
+    match code:
+        case ast.Call(ast.Attribute(_, attr), [_]):
+            return attr in _COMPARES
+    return False
+
+
+def is_used_as_int(flow: FunctionFlow, node: Node) -> bool:
+    """Tell whether an argument of the function is an int: by its default, or as a length."""
+    if node.op != "param" or _may_be_something_else(flow, str(node.value)):
+        return False
+    if type(_default(flow, str(node.value))) is int or _COUNTS.fullmatch(str(node.value)):
+        return True
+    if any(_needs_number(evaluation.node, node) for evaluation in flow.evaluations):
+        return True
+    return _is_declared_elsewhere(flow, str(node.value))
+
+
+def _may_be_something_else(flow: FunctionFlow, param: str) -> bool:
+    """Tell whether an argument is declared as a tensor too, or asked for what it is."""
+    if "Tensor" in annotation(flow, param):
+        return True
+    asked = (
+        call.args[0]
+        for call in ast.walk(flow.function)
+        if isinstance(call, ast.Call) and call.args and _ASKS.search(ast.unparse(call.func))
+    )
+    return any(isinstance(value, ast.Name) and value.id == param for value in asked)
+
+
+def _needs_number(user: Node, node: Node) -> bool:
+    """Tell whether an operation takes a value as a length, or asks how large it is in an ``if``."""
+    if node in _lengths(user):
+        return True
+    return user.op == "phi" and user.args[0].op in _COMPARES and node in user.args[0].args
+
+
+def _is_declared_elsewhere(flow: FunctionFlow, param: str) -> bool:
+    """Tell whether other methods of the class declare a parameter of this name, all as an int."""
+    if flow.cls is None:
+        return False
+    declared = set()
+    for method in flow.cls.body:
+        if isinstance(method, FunctionNode):
+            spec = method.args
+            declared |= {
+                ast.unparse(arg.annotation)
+                for arg in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)
+                if arg.arg == param and arg.annotation is not None
+            }
+    return bool(declared) and all(INT_ANNOTATION.fullmatch(text) for text in declared)
+
+
+def _lengths(node: Node) -> Iterator[Node]:
+    """Yield the lengths, and the factors of lengths, that an operator is given."""
+    if node.op in _TAKES_LENGTHS:
+        first = 0 if node.op in {"zeros", "ones", "py:range"} else 1
+        for size in node.args[first:]:
+            yield from size.args if size.op in {"mul", "tuple"} else (size,)
+
+
+def _default(flow: FunctionFlow, param: str) -> object:
+    spec = flow.function.args
+    params = [a.arg for a in (*spec.posonlyargs, *spec.args)]
+    defaults = dict(zip(params[::-1], spec.defaults[::-1], strict=False))
+    defaults |= {a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d}
+    given = defaults.get(param)
+    return given.value if isinstance(given, ast.Constant) else None
+
+
+def are_found_positions(node: Node) -> bool:
+    """Tell whether a value is positions that an operator found: ``argsort(x)``, ``topk(x)[1]``.
+
+    They are int64 and do not count from the end.
+    """
+    if isinstance(node.value, tuple) and "dtype" in node.value:
+        return False
+    if node.op == "item" and node.value == 1:
+        source = node.args[0]
+        along = len(source.args) > 1 and type(source.args[1].value) is int
+        return source.op in {"topk", "sort", "kthvalue"} or (source.op in {"max", "min"} and along)
+    if node.op == "getitem":
+        return _is_tuple_of_positions(node.args[0]) and type(node.args[1].value) is int
+    if node.op == "nonzero":
+        return not _is_tuple_of_positions(node)
+    return node.op in _FINDS_POSITIONS
+
+
+def _is_tuple_of_positions(node: Node) -> bool:
+    """Tell whether a value is ``where(mask)``."""
+    as_tuple = node.op == "nonzero" and node.args[-1].value is True
+    return as_tuple or (node.op == "where" and len(node.args) == 1)
+
+
+def is_position(node: Node) -> bool | None:
+    """Tell whether a tensor holds positions that do not count from the end."""
+    while node.op in _KEEPS_ENTRIES or (node.op == "cast" and "int64" in str(node.args[1].value)):
+        node = node.args[0]
+    return True if are_found_positions(node) else None
+
+
+def is_count(flow: FunctionFlow, node: Node) -> bool | None:
+    """Tell whether a value is a setting that counts something: ``self.config.num_heads``."""
+    owner = node.args[0]
+    is_setting = owner.op in {"attr", "param"} and bool(_CONFIG.search(str(owner.value)))
+    if COUNT.search(str(node.value)):
+        return True if is_setting or is_plain_attribute(flow, node) else None
+    if is_setting:
+        return True if _LENGTH.search(str(node.value)) else None
+    is_own = owner.op == "param" and owner.value == "self" and flow.cls is not None
+    values = assigned_values(flow.names, flow.cls, str(node.value)) if is_own and flow.cls else ()
+    found = [_is_setting(value) for _, value in values]
+    return True if found and all(found) else None
+
+
+def _is_setting(value: ast.expr | None) -> bool:
+    """Tell whether code is a field of a configuration, which holds no tensors."""
+    match value:
+        case ast.Attribute(ast.Name(owner) | ast.Attribute(_, owner)):
+            return bool(_CONFIG.search(owner))
+    return False
+
+
+def is_device(node: Node) -> bool:
+    """Tell whether a value is a device, not a dtype or a tensor."""
+    if node.op in {"attr", "param", "global"}:
+        return str(node.value).rpartition(".")[2].endswith("device")
+    return node.op == "device" or (node.op == "const" and isinstance(node.value, str))

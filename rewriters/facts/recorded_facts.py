@@ -1,0 +1,127 @@
+"""Answers the questions of a rule's conditions from what a profile recorded at the lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.facts.shapes import Shapes
+from npufix.rewriters.facts.site_facts import SourceFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.match.matching import Match
+
+_ATEN_NAMES = {
+    "square": ("aten::pow", "aten::square"),
+    "setitem": ("aten::index_put_",),
+    "cast": ("aten::to", "aten::_to_copy"),
+    "matmul": ("aten::matmul", "aten::mm"),
+    "invert": ("aten::bitwise_not",),
+    "and": ("aten::bitwise_and", "aten::__and__"),
+    "or": ("aten::bitwise_or", "aten::__or__"),
+}
+# The names that the profiler writes.
+_DTYPES = {
+    "double": "float64",
+    "float": "float32",
+    "c10::Half": "float16",
+    "c10::BFloat16": "bfloat16",
+    "long int": "int64",
+    "long": "int64",
+    "int": "int32",
+    "short int": "int16",
+    "signed char": "int8",
+    "unsigned char": "uint8",
+    "bool": "bool",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """The arguments of one operator call as the dump recorded them at a line."""
+
+    name: str
+    dims: tuple[tuple[int, ...] | None, ...]
+    """One entry per argument; ``None`` where it is no tensor."""
+    types: tuple[str, ...]
+
+
+def aten_names(node: Node) -> tuple[str, ...]:
+    """Return the names under which the profiler records an operation."""
+    return _ATEN_NAMES.get(node.op, (f"aten::{node.op}",))
+
+
+class RecordedFacts(SourceFacts):
+    """Adds what held in every recorded call of the profiled run."""
+
+    def __init__(
+        self, flow: FunctionFlow, match: Match, recorded: Mapping[int, Sequence[RecordedCall]]
+    ) -> None:
+        super().__init__(flow, match)
+        self._dims: dict[Node, set[tuple[int, ...] | None]] = {}
+        self._types: dict[Node, set[str]] = {}
+        for node in {e.node for e in flow.evaluations}:
+            for call in self._calls(node, recorded):
+                for arg, dims, dtype in zip(node.args, call.dims, call.types, strict=False):
+                    self._dims.setdefault(arg, set()).add(dims)
+                    self._types.setdefault(arg, set()).add(dtype)
+                    if arg.op == "t":  # a view; the dump may hold only the product that reads it
+                        self._types.setdefault(arg.args[0], set()).add(dtype)
+                        self._dims.setdefault(arg.args[0], set()).add(dims and dims[::-1])
+                    if arg.op == "cast" and arg.args[1].op == "dtype_of":
+                        # ``y.to(x.dtype)`` was recorded, so the dtype of ``x`` is known.
+                        self._types.setdefault(arg.args[1].args[0], set()).add(dtype)
+        ranks = {
+            node: len(next(iter(shapes)) or ())
+            for node, shapes in self._dims.items()
+            if None not in shapes and len({len(shape or ()) for shape in shapes}) == 1
+        }
+        self.shapes = Shapes(flow, {**ranks, **match.evaluation.ranks})
+
+    def _calls(
+        self, node: Node, recorded: Mapping[int, Sequence[RecordedCall]]
+    ) -> list[RecordedCall]:
+        """Return the recorded calls that computed ``node``; none if another may have."""
+        lines = self.flow.lines.get(node, frozenset())
+        twins = [e.node for e in self.flow.evaluations if e.node.op == node.op]
+        if any(other is not node and self.flow.lines.get(other, lines) & lines for other in twins):
+            return []
+        names = aten_names(node)
+        return [call for line in lines for call in recorded.get(line, ()) if call.name in names]
+
+    def _only(self, name: str) -> tuple[int, ...] | None:
+        """Return the one shape that a tensor always had."""
+        shapes = self._dims.get(self.match.bindings[name], set())
+        return next(iter(shapes)) if len(shapes) == 1 else None
+
+    def _dtype(self, node: Node) -> str | None:
+        types = self._types.get(node, set())
+        known = super()._dtype(node)
+        return _DTYPES.get(next(iter(types))) if known is None and len(types) == 1 else known
+
+    def _is_bool(self, node: Node) -> bool:
+        return self._types.get(node) == {"bool"} or super()._is_bool(node)
+
+    def size(self, name: str, dim: int) -> int | None:
+        """Return the length of one dimension, if it is a known number."""
+        known = super().size(name, dim)
+        shape = self._only(name)
+        if known is None and shape is not None and -len(shape) <= dim < len(shape):
+            return shape[dim]
+        return known
+
+    def _is_tensor(self, node: Node) -> bool | None:
+        known = super()._is_tensor(node)
+        return True if known is None and self._dims.get(node, {None}) != {None} else known
+
+    def same_dtype(self, first: str, second: str) -> bool | None:
+        """Tell whether two tensors have one dtype."""
+        known = super().same_dtype(first, second)
+        if known is not None:
+            return known
+        left, right = (self._types.get(self.match.bindings[n], set()) for n in (first, second))
+        return left == right if len(left) == 1 == len(right) else None

@@ -1,0 +1,325 @@
+"""What the source alone proves about a tensor: its number of dimensions and some lengths."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from npufix.rewriters.facts.constants import number
+from npufix.rewriters.graph.attributes import parameter_shape
+from npufix.rewriters.graph.canonical import SIGNATURES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.nodes import Node
+
+
+class RelativeRank(NamedTuple):
+    """As many dimensions as ``base``, and ``more``."""
+
+    base: Node
+    more: int
+
+
+# A number of dimensions, one relative to another tensor's, or ``None`` if nothing is known.
+Rank = int | RelativeRank | None
+
+SAME_SHAPE = frozenset(
+    {
+        "abs", "again", "augmented", "cast", "clone", "contiguous", "cpu", "cuda", "cumsum", "data",
+        "detach", "dropout", "exp", "float", "invert", "isfinite", "isinf", "isnan", "log",
+        "log_softmax", "logical_not", "neg", "rand_like", "randn_like",
+        "relu", "rsqrt", "sigmoid", "softmax", "sqrt", "square", "tanh", "tril", "triu",
+        "zeros_like", "ones_like", "full_like", "empty_like", "randint_like", "argsort", "gelu",
+        "silu", "round", "to", "floor", "sin", "cos", "flip", "roll", "layer_norm", "normalize",
+    }
+)  # fmt: skip
+_BROADCAST = frozenset(
+    {
+        "add", "and", "div", "eq", "floordiv", "ge", "gt", "le", "logical_and", "logical_or", "lt",
+        "maximum", "minimum", "mod", "mul", "ne", "or", "pow", "sub", "xor",
+    }
+)  # fmt: skip
+_CREATED = frozenset({"empty", "full", "ones", "rand", "randn", "zeros"})
+_MATRIX = 2
+_RESHAPED = frozenset({"expand", "reshape", "view"})
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Shape facts of one function at one place."""
+
+    flow: FunctionFlow
+    ranks: Mapping[Node, int]
+    moment: int = 0
+    """When the site is reached; it matters where tensors get other shapes in place."""
+
+    def rank(self, node: Node) -> Rank:  # noqa: PLR0911 - one case a family of operators
+        """Return the number of dimensions, or the node that has as many."""
+        if node in self.ranks:
+            return self.ranks[node]
+        if self.may_have_changed(node):
+            return RelativeRank(node, 0)
+        args = node.args
+        op = node.op
+        if op in SIGNATURES and node.value is not None:
+            return None  # arguments that do not fit the signature keep the order they were given in
+        if op in SAME_SHAPE and args:
+            return self.rank(args[0])
+        if op in {"bernoulli", "clamp", "masked_fill"}:
+            # a tensor among the other arguments may have more dimensions
+            return self._broadcast_all(args)
+        if op in _BROADCAST and len(args) == 2:  # noqa: PLR2004 - left and right
+            return self._broadcast(args[0], args[1])
+        if op in _CREATED:
+            # ``torch.full(size, value)`` takes the lengths in one tuple.
+            return self._rank_of_sizes(_sizes(node)[: 1 if op == "full" else None])
+        if op.startswith("new_") and op.removeprefix("new_") in _CREATED:
+            return self._rank_of_sizes(_sizes(node)[1 : 2 if op == "new_full" else None])
+        if op in _RESHAPED:
+            return self._rank_of_sizes(_sizes(node)[1:])
+        return self._result_rank(node)
+
+    def _result_rank(self, node: Node) -> Rank:  # noqa: C901, PLR0911, PLR0912 - one case an operator
+        args, op = node.args, node.op
+        match op:
+            case "attr":
+                shape = parameter_shape(self.flow, node)
+                return RelativeRank(node, 0) if shape is None else len(shape)
+            case "one_hot" | "unsqueeze":
+                return _shifted(self.rank(args[0]), 1)
+            case "sum" | "mean" | "argmax":
+                if args[1].op != "const" or args[2].op != "const":
+                    return None
+                if args[1].value is None:
+                    return None if args[2].value else 0
+                return self.rank(args[0]) if args[2].value else _shifted(self.rank(args[0]), -1)
+            case "flatten" if args[1].value == 0 and args[2].value == -1:
+                return 1
+            case "arange" | "randperm":
+                return 1
+            case "tensor" if self.is_number(args[0]):
+                return 0
+            case "max" | "min" | "any" | "all" if len(args) == 1:
+                return 0
+            case "item" if args[0].op in {"max", "min"} and _reduces_one(args[0]):
+                return _shifted(self.rank(args[0].args[0]), -1)
+            case "nonzero" if args[1].value is False:
+                return _MATRIX
+            case "squeeze" if self._has_one_column(args[0]) and args[1].value in {1, -1}:
+                return 1
+            case "getitem" if _are_positions(args[0]) and _is_int(args[1]):
+                return 1
+            case "cat" | "stack" if args[0].args and _is_sequence(args[0]):
+                return _shifted(self.rank(args[0].args[0]), op == "stack")
+            case "where" if len(args) == 3:  # noqa: PLR2004 - condition, value, other value
+                return self._broadcast_all(args)
+            case "addmm":
+                return 2
+            case "gather":
+                return self.rank(args[2])
+            case "linear":
+                return self.rank(args[0]) if self.rank(args[1]) == _MATRIX else None
+            case "transpose" | "t" | "index_select":
+                return self.rank(args[0])
+            case "repeat" if len(args) > 2 and not _starred(args):  # noqa: PLR2004 - x and sizes
+                return len(args) - 1
+            case "permute" if all(arg.op == "const" for arg in args[1:]):
+                return len(args) - 1
+            case "item" if args[0].op == "unbind":
+                return _shifted(self.rank(args[0].args[0]), -1)
+            case "item" if args[0].op in {"topk", "sort", "chunk", "split"}:
+                return self.rank(args[0].args[0])
+            case "getitem":
+                return self._indexed_rank(node)
+            case "matmul":
+                return _product_rank(self.rank(args[0]), self.rank(args[1]))
+            case "phi":
+                ranks = {self.rank(arg) for arg in args[1:] if arg.op != "unset"}
+                return ranks.pop() if len(ranks) == 1 else None
+        known = op in {"param", "item", "call", "global", "element"}
+        return RelativeRank(node, 0) if known else None
+
+    def may_have_changed(self, node: Node) -> bool:
+        """Tell whether a tensor may have got another shape in place since it was made."""
+        if not self.flow.reshapes or node.op in {"const", "tuple", "list"}:
+            return False
+        return node.epoch != self.moment or node.op == "attr"
+
+    def covers(self, node: Node, other: Node) -> bool:
+        """Tell whether a value has all dimensions of another one: computed with its elements."""
+        rank, least = self.rank(node), self.rank(other)
+        if rank is not None and rank == least:
+            return True
+        if self.may_have_changed(node):
+            return False
+        if node.op in SAME_SHAPE:
+            return self.covers(node.args[0], other)
+        return node.op in _BROADCAST and any(self.covers(arg, other) for arg in node.args)
+
+    def shape(self, node: Node) -> tuple[int | None, ...] | None:
+        """Return the lengths that are known, ``None`` if not even their number is."""
+        rank = self.rank(node)
+        if not isinstance(rank, int):
+            return None
+        if node.op == "attr":
+            return parameter_shape(self.flow, node)
+        return tuple(self._length(node, dim - rank) for dim in range(rank))
+
+    def _length(self, node: Node, dim: int) -> int | None:  # noqa: PLR0911 - one case an operator
+        """Return the length of dimension ``dim``, counted from the end (negative)."""
+        rank, args = self.rank(node), node.args
+        if self.may_have_changed(node):
+            return None
+        if node.op in SAME_SHAPE and args:
+            return self._length(args[0], dim)
+        if node.op in _RESHAPED:
+            sizes = _sizes(node)[1:]
+            size = sizes[dim] if -dim <= len(sizes) else None
+            return _positive(size)
+        match node.op:
+            case "unsqueeze" if isinstance(rank, int) and isinstance(args[1].value, int):
+                at = args[1].value if args[1].value < 0 else args[1].value - rank
+                if dim == at:
+                    return 1
+                return self._length(args[0], dim if dim > at else dim + 1)
+            case "getitem" if dim == -1:
+                return 1 if self._ends_with_new_axis(args[0], args[1]) else None
+            case "nonzero" if self._has_one_column(node) and dim == -1:
+                return 1
+            case "item" if args[0].op == "topk" and args[0].args[2].value == -1 == dim:
+                return _positive(args[0].args[1])
+        return None
+
+    def _has_one_column(self, node: Node) -> bool:
+        """Tell whether a node is the table of the positions in a vector."""
+        return node.op == "nonzero" and node.args[1].value is False and self.rank(node.args[0]) == 1
+
+    def _ends_with_new_axis(self, base: Node, index: Node) -> bool:
+        """Tell whether ``x[:, None]`` puts the new axis last: behind every axis of ``x``."""
+        items = index.args if index.op == "tuple" else (index,)
+        if not items or not _is_new_axis(items[-1]):
+            return False
+        taken = sum(not _is_new_axis(item) for item in items)
+        whole = items[0].op == "const" and items[0].value is Ellipsis
+        return whole or taken == self.rank(base)
+
+    def last(self, node: Node) -> int | None:
+        """Return the length of the last dimension, if it is a known number."""
+        new = node.op == "unsqueeze" and node.args[1].value == -1
+        if new and not self.may_have_changed(node):
+            return 1
+        return self._length(node, -1)
+
+    def _broadcast_all(self, args: tuple[Node, ...]) -> Rank:
+        ranks = {self.rank(a) for a in args if not (self.is_number(a) or _is_new_axis(a))}
+        return ranks.pop() if len(ranks) == 1 else None
+
+    def _broadcast(self, left: Node, right: Node) -> Rank:
+        if self.is_number(right):
+            return self.rank(left)
+        if self.is_number(left):
+            return self.rank(right)
+        first, second = self.rank(left), self.rank(right)
+        if isinstance(first, int) and isinstance(second, int):
+            return max(first, second)
+        return first if first == second else None
+
+    def is_number(self, node: Node) -> bool:
+        """Tell whether a value is proven to be a Python number."""
+        if node.op == "const":
+            return isinstance(node.value, (int, float))
+        if number(node) is not None:
+            return True
+        if node.op in {"counter", "size", "rank", "py:len", "py:int", "py:float"}:
+            return True
+        if node.op == "param":
+            return annotation(self.flow, str(node.value)) in {"int", "float", "bool"}
+        return node.op in _BROADCAST and all(self.is_number(arg) for arg in node.args)
+
+    def _rank_of_sizes(self, sizes: tuple[Node, ...]) -> Rank:
+        if len(sizes) == 1:
+            only = sizes[0]
+            if only.op == "shape":
+                return self.rank(only.args[0])
+            if only.op in {"tuple", "list"}:
+                return None if _starred(only.args) else len(only.args)
+            return 1 if self.is_number(only) else None
+        return None if not sizes or _starred(sizes) else len(sizes)
+
+    def _indexed_rank(self, node: Node) -> Rank:
+        base, index = node.args
+        items = index.args if index.op == "tuple" else (index,)
+        if any(not (_is_new_axis(i) or i.op == "slice" or _is_int(i)) for i in items):
+            return None
+        added, dropped = sum(map(_is_new_axis, items)), sum(map(_is_int, items))
+        return _shifted(self.rank(base), added - dropped)
+
+
+def annotation(flow: FunctionFlow, param: str) -> str:
+    """Return the annotation of a parameter as text, empty if it has none."""
+    spec = flow.function.args
+    for arg in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs):
+        if arg.arg == param and arg.annotation is not None:
+            return ast.unparse(arg.annotation).strip("'\"")
+    return ""
+
+
+def _sizes(node: Node) -> tuple[Node, ...]:
+    """Return the positional arguments; keywords such as ``device`` come last in a node."""
+    keywords = len(node.value) if isinstance(node.value, tuple) else 0
+    if isinstance(node.value, tuple) and node.value and isinstance(node.value[0], int):
+        keywords -= 1  # a random operator carries its serial number first
+    return node.args[: len(node.args) - keywords]
+
+
+def _shifted(rank: Rank, by: int) -> Rank:
+    if isinstance(rank, RelativeRank):
+        return RelativeRank(rank.base, rank.more + by)
+    return None if rank is None else rank + by
+
+
+def _product_rank(left: Rank, right: Rank) -> Rank:
+    """Return the rank of a matrix product; only products with a matrix are followed."""
+    if right == _MATRIX:
+        return left if isinstance(left, RelativeRank) or left is None else max(left, 1)
+    if left == _MATRIX and isinstance(right, int) and right > _MATRIX:
+        return right
+    return None
+
+
+def _is_sequence(node: Node) -> bool:
+    return node.op in {"tuple", "list"} and not _starred(node.args)
+
+
+def _reduces_one(node: Node) -> bool:
+    """Tell whether ``max(x, dim)`` drops one dimension: no second tensor, no ``keepdim``."""
+    return len(node.args) == 2 and _is_int(node.args[1]) and node.value in {None, (), ("dim",)}  # noqa: PLR2004
+
+
+def _are_positions(node: Node) -> bool:
+    """Tell whether a node is a tuple of index vectors: ``where(mask)``."""
+    return (node.op == "where" and len(node.args) == 1) or (
+        node.op == "nonzero" and node.args[1].value is True
+    )
+
+
+def _positive(node: Node | None) -> int | None:
+    if node is None or not _is_int(node):
+        return None
+    return node.value if isinstance(node.value, int) and node.value >= 0 else None
+
+
+def _is_int(node: Node) -> bool:
+    return node.op == "const" and type(node.value) is int
+
+
+def _is_new_axis(node: Node) -> bool:
+    return node.op == "const" and node.value is None
+
+
+def _starred(nodes: tuple[Node, ...]) -> bool:
+    return any(node.op == "star" for node in nodes)

@@ -1,0 +1,236 @@
+"""Answers the questions of a rule's conditions at one place, from the source or the dump."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.facts import module_facts, module_words, origins
+from npufix.rewriters.facts.activations import activation
+from npufix.rewriters.facts.attention_facts import AttentionFacts
+from npufix.rewriters.facts.constants import number
+from npufix.rewriters.facts.index_facts import is_device, is_position
+from npufix.rewriters.facts.shapes import RelativeRank, Shapes
+from npufix.rewriters.facts.value_kinds import KEEPS_DTYPE, ValueKinds
+from npufix.rewriters.graph.attributes import is_plain_attribute
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.match.matching import Match
+
+_CREATED_SOMEWHERE = frozenset(
+    {
+        "arange",
+        "empty",
+        "eye",
+        "full",
+        "linspace",
+        "ones",
+        "rand",
+        "randint",
+        "randn",
+        "randperm",
+        "tensor",
+        "zeros",
+    }
+)
+_LAST = -1
+
+
+def _finfo_dtype(node: Node) -> Node | None:
+    """Return the dtype of ``torch.finfo(dtype).min``."""
+    if node.op == "attr" and node.args[0].op == "finfo" and len(node.args[0].args) == 1:
+        return node.args[0].args[0]
+    return None
+
+
+class SourceFacts(ValueKinds, AttentionFacts):
+    """What the source proves; implements ``npufix.rules.substitution.Site``."""
+
+    def __init__(self, flow: FunctionFlow, match: Match) -> None:
+        self.flow = flow
+        self.match = match
+        self.shapes = Shapes(flow, match.evaluation.ranks, match.evaluation.node.epoch)
+
+    def literal(self, name: str) -> object:
+        """Return the literal that a variable matched, ``None`` if it is no literal."""
+        node = self.match.bindings[name]
+        return node.value if node.op == "const" else number(node)
+
+    def is_argument(self, name: str) -> bool:
+        """Tell whether the value is an argument of the function."""
+        return self.match.bindings[name].op == "param"
+
+    def is_plain(self, name: str) -> bool | None:
+        """Tell whether the value is a setting: a literal, a parameter, an attribute from one."""
+        node = self.match.bindings[name]
+        if node.op in {"const", "global"} or _finfo_dtype(node) is not None:
+            return True
+        if node.op == "attr":
+            return is_plain_attribute(self.flow, node)
+        return node.op == "param" and not self._is_tensor(node)
+
+    def same_device(self, first: str, second: str) -> bool | None:
+        """Tell whether nothing suggests that two tensors are on different devices."""
+        if self.is_test_of(second, first):
+            return True
+        for name in (first, second):
+            for node in self.match.bindings[name].walk():
+                keywords = node.value if isinstance(node.value, tuple) else ()
+                if node.op.removesuffix("(*)") in _CREATED_SOMEWHERE and "device" not in keywords:
+                    return None
+                if node.op in {"cpu", "cuda", "to", "npu"}:
+                    return None
+        return True
+
+    def ndim(self, name: str) -> int | None:
+        """Return the number of dimensions of a tensor."""
+        rank = self.shapes.rank(self.match.bindings[name])
+        return rank if isinstance(rank, int) else None
+
+    def size(self, name: str, dim: int) -> int | None:
+        """Return the length of one dimension, if it is a known number."""
+        node = self.match.bindings[name]
+        if dim == _LAST:
+            return self.shapes.last(node)
+        shape = self.shapes.shape(node)
+        return shape[dim] if shape is not None and -len(shape) <= dim < len(shape) else None
+
+    def is_tensor(self, name: str) -> bool | None:
+        """Tell whether the value is a torch tensor."""
+        return self._is_tensor(self.match.bindings[name])
+
+    def is_bool_tensor(self, name: str) -> bool | None:
+        """Tell whether the value is a tensor of dtype bool."""
+        return self._is_mask(self.match.bindings[name])
+
+    def dtype(self, name: str) -> str | None:
+        """Return the dtype of a tensor."""
+        return self._dtype(self.match.bindings[name])
+
+    def is_number(self, name: str) -> bool | None:
+        """Tell whether the value is a Python number."""
+        node = self.match.bindings[name]
+        if self.shapes.is_number(node) or _finfo_dtype(node) is not None:
+            return True
+        return None if self._may_be_number(node) else False
+
+    def is_limit_of(self, name: str, tensor: str) -> bool | None:
+        """Tell whether a number is the ``finfo(x.dtype).min`` or ``max`` of a tensor."""
+        dtype = _finfo_dtype(self.match.bindings[name])
+        x = self.match.bindings[tensor]
+        return dtype is not None and dtype.op == "dtype_of" and dtype.args[0] is x
+
+    def is_centred(self, name: str) -> bool | None:
+        """Tell whether a mean was subtracted to get the value."""
+        return any(
+            node.op == "sub" and any(part.op == "mean" for part in node.args[1].walk())
+            for node in self.match.bindings[name].walk()
+        )
+
+    def is_detached(self, name: str) -> bool | None:
+        """Tell whether gradients are cut off on purpose."""
+        return any(n.op in {"data", "detach"} for n in self.match.bindings[name].walk())
+
+    def is_int(self, name: str) -> bool | None:
+        """Tell whether the value is a Python int."""
+        return self._is_int(self.match.bindings[name])
+
+    def same_dtype(self, first: str, second: str) -> bool | None:
+        """Tell whether two tensors have one dtype."""
+        left, right = (self.match.bindings[name] for name in (first, second))
+        return True if self._dtype_node(left) is self._dtype_node(right) else None
+
+    def _dtype_node(self, node: Node) -> Node:
+        """Return the dtype of a tensor as the graph knows it: of what it is a view or copy of."""
+        while node.op in KEEPS_DTYPE and node.args:
+            node = node.args[0]
+        return node.args[1] if node.op == "cast" else self.flow.graph.node("dtype_of", node)
+
+    def same_ndim(self, first: str, second: str) -> bool | None:
+        """Tell whether two tensors have one number of dimensions."""
+        more = self.more_dims(first, second)
+        return None if more is None else more == 0
+
+    def covers(self, name: str, tensor: str) -> bool | None:
+        """Tell whether a value has all dimensions of a tensor: it is computed with them."""
+        value, x = (self.match.bindings[n] for n in (name, tensor))
+        return True if self.shapes.covers(value, x) else None
+
+    def more_dims(self, first: str, second: str) -> int | None:
+        """Return how many dimensions the first tensor has more than the second."""
+        left, right = (self.shapes.rank(self.match.bindings[name]) for name in (first, second))
+        if isinstance(left, int) and isinstance(right, int):
+            return left - right
+        if isinstance(left, RelativeRank) and isinstance(right, RelativeRank):
+            return left.more - right.more if left.base is right.base else None
+        return None
+
+    def is_position(self, name: str) -> bool | None:
+        """Tell whether a tensor holds positions that do not count from the end."""
+        return is_position(self.match.bindings[name])
+
+    def is_indicator(self, name: str) -> bool | None:
+        """Tell whether a tensor holds nothing but zeros and ones: it is a mask, or was one."""
+        node = self.match.bindings[name]
+        while node.op == "cast":
+            node = node.args[0]
+        return True if self._is_bool(node) else None
+
+    def is_device(self, name: str) -> bool | None:
+        """Tell whether the value is a device, not a dtype or a tensor."""
+        return is_device(self.match.bindings[name])
+
+    def is_unique(self, name: str) -> bool | None:
+        """Tell whether the entries along the last dimension are all different."""
+        node = self.match.bindings[name]
+        while node.op == "cast":
+            node = node.args[0]
+        source = node.args[0] if node.op == "item" else node
+        if source.epoch != self.match.evaluation.node.epoch:
+            return None  # something may have been written into the indices since
+        if node.op == "item" and node.value == 1 and node.args[0].op == "topk":
+            return True if node.args[0].args[2].value == _LAST else None
+        if node.op == "argsort":
+            return True if node.args[1].value == _LAST else None
+        return True if node.op == "randperm" else None
+
+    def is_sinusoid(self, name: str) -> bool | None:
+        """Tell whether the value is a sine or cosine that nothing has scaled."""
+        plain = origins.is_sinusoid(self.match.bindings[name]) and self._is_unchanged(name)
+        return True if plain else None
+
+    def same_projection(self, first: str, second: str) -> bool | None:
+        """Tell whether two tensors are the halves of one, or made by layers of one width."""
+        bound = self.match.bindings
+        return origins.same_projection(self.flow, bound[first], bound[second])
+
+    def activation(self, name: str) -> str | None:
+        """Return which function an activation out of a table is."""
+        return activation(self.flow, self.match.bindings[name])
+
+    def setting(self, name: str, parameter: str) -> str | None:
+        """Return the code of an argument of a submodule's constructor, "" for its default."""
+        return module_facts.setting(self.flow, self.match.bindings[name], parameter)
+
+    def normalized_dims(self, name: str) -> int | None:
+        """Return over how many dimensions a norm among the submodules computes its mean."""
+        return module_facts.normalized_dims(self.flow, self.match.bindings[name])
+
+    def operator(self, name: str) -> str:
+        """Return the operation that computed the value: ``add``, ``module:Dropout``."""
+        return self.match.bindings[name].op
+
+    def mentions(self, *words: str) -> bool:
+        """Tell whether the module uses one of these names, wherever."""
+        return module_words.mentions(self.flow.names, words)
+
+    def arguments(self, method: str) -> Sequence[Mapping[str, str]]:
+        """Return the arguments of each call of a method in the module, as they are written."""
+        return module_words.arguments(self.flow.names, method)
+
+    def is_without_gradients(self) -> bool | None:
+        """Tell whether the code says that no gradient is wanted."""
+        return module_facts.is_without_gradients(self.flow, self.match)

@@ -1,0 +1,296 @@
+"""What kind of value the source proves something to be: a tensor, a mask, an int."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.facts.index_facts import (
+    INT_ANNOTATION,
+    are_found_positions,
+    is_comparison_method,
+    is_count,
+    is_used_as_int,
+    names_of,
+)
+from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes, annotation
+from npufix.rewriters.graph.attributes import is_int_attribute
+from npufix.rewriters.graph.torch_names import TORCH_FUNCTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.graph.dataflow import Evaluation, FunctionFlow
+    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.match.matching import Match
+
+_BOOLEAN = frozenset(
+    {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_not",
+     "logical_and", "logical_or", "logical_xor", "compare"}
+)  # fmt: skip
+# Tests that only functions of torch make: a comparison may be one of NumPy arrays or numbers.
+_TESTS = frozenset(
+    {"isnan", "isinf", "isfinite", "logical_not", "logical_and", "logical_or", "logical_xor"}
+)
+# The product of two masks is one.
+_BOOLEAN_IF_OPERANDS_ARE = frozenset({"and", "or", "xor", "invert", "mul"})
+_BOOLEAN_IF_FIRST_IS = frozenset({"any", "all", "index_select", "gather", "repeat"})
+_TAKES_DTYPE = frozenset(
+    {"zeros", "ones", "full", "tensor", "zeros_like", "ones_like", "full_like", "new_zeros",
+     "new_ones", "new_full"}
+)  # fmt: skip
+KEEPS_DTYPE = frozenset(
+    {"view", "reshape", "expand", "unsqueeze", "squeeze", "getitem", "transpose", "permute",
+     "contiguous", "clone", "detach", "tril", "triu", "flatten", "t", "cpu", "flip", "roll",
+     "again", "augmented"}
+)  # fmt: skip
+_KEEPS_TENSOR = (
+    KEEPS_DTYPE
+    | SAME_SHAPE
+    | {"item", "sum", "mean", "gather", "max", "min", "amax", "amin", "argmax", "clamp", "sort"}
+)
+# A tensor if one of the operands is, and the other one a number or a tensor too.
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "pow", "floordiv", "mod", "matmul"})
+_MOVES = frozenset({"cpu", "cuda", "npu", "to"})
+_CREATES_TENSOR = frozenset(
+    {"zeros", "ones", "rand", "randn", "empty", "full", "arange", "tensor", "linear", "embedding",
+     "cat", "stack", "where", "one_hot", "topk", "randint", "randperm", "masked_fill", "softmax",
+     "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "bernoulli", "new_zeros",
+     "new_ones", "new_full", "new_tensor", "new_empty", "maximum", "minimum", "bmm",
+     "from_numpy", "as_tensor"}
+)  # fmt: skip
+# The first argument of these can only be a tensor: NumPy arrays and lists have no such method.
+_PROVES_TENSOR = frozenset(
+    {"unsqueeze", "masked_fill", "masked_fill_", "log_softmax", "rsqrt", "permute", "contiguous",
+     "detach", "index_select", "cast", "new_zeros", "new_ones", "type_as",
+     "repeat_interleave", "gather", "expand", "topk", "bmm", "one_hot", "index_fill_"}
+)  # fmt: skip
+# An array has an attribute of this name, or none, but no such method.
+_METHODS_OF_TENSORS = frozenset({"size", "dim", "numel"})
+_NO_TENSOR = frozenset({"const", "tuple", "list", "slice", "size", "shape", "opaque"})
+_INTEGERS = frozenset(
+    {"arange", "argmax", "argmin", "argsort", "nonzero", "randint", "randperm", "item"}
+)
+_MAYBE_NUMBER = frozenset({"param", "attr", "global", "phi", "element", "neg", "carried", "after"})
+_TENSOR_ANNOTATION = re.compile(r"(Optional\[)?[\w.]*Tensor\]?( \| None)?")
+_TAKES_ANYTHING = re.compile(r"is_|tensor$|as_|from_|get_|set_|full|arange|zeros$|ones$|empty$")
+_INDEX_NAME = re.compile(
+    r"(?<!mask_)(?<!masked_)(?<!channel_)(idx|indices|index)|(^|_)(ind|inds|ids|id)(_|$)"
+)
+_MASK_NAME = re.compile(
+    r"mask|pad.|valid|ignore|(^|_)(is|has|keep|bad|pos|neg|flags?|done|inside|outside)(_|$)"
+)
+# Methods of a dictionary, and what else returns a number.
+_RETURNS_NUMBER = re.compile(r"(^|_)(pad|unk|eos|bos|mask|blank)(_|$)")
+
+
+class ValueKinds:
+    """Answers of ``SourceFacts`` about the kind of a value."""
+
+    flow: FunctionFlow
+    match: Match
+    shapes: Shapes
+
+    def _is_tensor(self, node: Node) -> bool | None:  # noqa: C901, PLR0911 - one case a proof
+        if node.op in _CREATES_TENSOR or self._is_bool(node):
+            return True
+        if node.op in {"const", "tuple", "list", "size", "shape"} or _is_of_numpy(node):
+            return False
+        declared = self._annotation(node)
+        if _TENSOR_ANNOTATION.fullmatch(declared):
+            return True
+        if declared in {"int", "float", "bool", "str", "np.ndarray", "numpy.ndarray"}:
+            return False
+        if any(user.node.args[0] is node for user in self._certain_users()):
+            return True
+        if node.op == "attr" and self.shapes.shape(node) is not None:
+            return True
+        if node.op in _ARITHMETIC:
+            kinds = [self._is_tensor(arg) for arg in node.args if not self.shapes.is_number(arg)]
+            if False in kinds:
+                return None if len({*kinds}) > 1 else False
+            return True if True in kinds else None
+        if node.op == "phi":
+            known = {self._is_tensor(choice) for choice in _choices(node)}
+            return known.pop() if len(known) == 1 else None
+        if node.op not in _KEEPS_TENSOR or node.args[0].op in {"list", "tuple"}:
+            return None
+        return self._is_tensor(node.args[0])
+
+    def _certain_users(self) -> Iterator[Evaluation]:
+        """Yield the operations that the site's path always runs and that only tensors have."""
+        site = self.match.evaluation.statement
+        last = site.end_lineno or site.lineno
+        for evaluation in self.flow.evaluations:
+            before = evaluation.code.lineno <= last and evaluation.certain
+            if before and evaluation.node.args and self._proves_tensor(evaluation):
+                # its block is the one of the site, or one around it
+                ends = ((s.lineno, s.end_lineno or s.lineno) for s in evaluation.block)
+                if any(first <= site.lineno and last <= end for first, end in ends):
+                    yield evaluation
+
+    def _proves_tensor(self, evaluation: Evaluation) -> bool:
+        code = evaluation.code
+        is_call = isinstance(code, ast.Call)  # ``a[:, None]`` may be an array
+        if (is_call and evaluation.node.op in _PROVES_TENSOR) or is_comparison_method(code):
+            return True
+        match code:
+            case ast.Call(ast.Attribute(_, attr)) if attr in _METHODS_OF_TENSORS:
+                return True
+        # A function of torch takes nothing but tensors, unless it asks or converts.
+        dotted = self.flow.names.dotted(code.func) if isinstance(code, ast.Call) else None
+        module, _, name = (dotted or "").rpartition(".")
+        return module in TORCH_FUNCTIONS and not _TAKES_ANYTHING.match(name)
+
+    def _annotation(self, node: Node) -> str:
+        return annotation(self.flow, str(node.value)) if node.op == "param" else ""
+
+    def _is_bool(self, node: Node) -> bool:  # noqa: PLR0911 - one case a kind of proof
+        args = node.args
+        if node.op in _BOOLEAN:
+            if isinstance(node.value, tuple) and "out" in node.value:
+                return False
+            if node.op in _TESTS:
+                return True
+            # Only a comparison with a tensor is a tensor: ``n == 3`` is a Python bool.
+            return any(self._may_be_compared(arg) for arg in args)
+        if node.op in _BOOLEAN_IF_OPERANDS_ARE:
+            return all(map(self._is_bool, args))
+        if node.op == "cast":
+            return args[1].value == "torch.bool"
+        if node.op in KEEPS_DTYPE | _BOOLEAN_IF_FIRST_IS:
+            return self._is_bool(args[0])
+        if node.op in _TAKES_DTYPE:
+            if any(arg.op == "dtype" for arg in args) or "_like" not in node.op:
+                return any(arg.op == "dtype" and arg.value == "torch.bool" for arg in args)
+            keywords = node.value if isinstance(node.value, tuple) else ()
+            return "dtype" not in keywords and self._is_bool(args[0])
+        if node.op == "phi":
+            return all(map(self._is_bool, _choices(node)))
+        return self._annotation(node).endswith("BoolTensor")
+
+    def _is_mask(self, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind of proof
+        if self._is_bool(node):
+            return True
+        if self._may_be_bool(node):
+            return None
+        if node.op == "invert":
+            return False if _is_of_numpy(node.args[0]) else None
+        if node.op in _NO_TENSOR or node.op in _INTEGERS or self._is_int(node):
+            return False
+        if node.op == "cast" and "int" in str(node.args[1].value):
+            return False
+        # Most subscripts are integers; only a name that speaks of a mask leaves it open.
+        names = names_of(node, self.match.evaluation.names)
+        if any(_INDEX_NAME.search(n) for n in names):
+            return False
+        return None if any(_MASK_NAME.search(n) for n in names) else False
+
+    def _may_be_number(self, node: Node) -> bool:
+        """Tell whether a value may be a number: a setting or computed from settings."""
+        if node.op in _ARITHMETIC:
+            settings = all(_is_setting(arg) or self.shapes.is_number(arg) for arg in node.args)
+            return settings and any(self.shapes.is_number(arg) for arg in node.args)
+        if node.op == "call" and len(node.args) == 1 and node.args[0].op == "attr":
+            return bool(_RETURNS_NUMBER.search(str(node.args[0].value)))
+        if node.op == "attr" and node.value in {"bias", "weight"}:
+            return False
+        if node.op == "getitem" and node.args[0].op == "element":
+            return node.args[1].op == "const"  # ``for label in labels: x[mask] = label[0]``
+        # What a call or an operator returns is rarely a number, and then not ours to write.
+        return node.op in _MAYBE_NUMBER
+
+    def _may_be_bool(self, node: Node) -> bool:
+        """Tell whether a value is a comparison, of whatever: a mask if it is a tensor."""
+        args = node.args
+        if node.op in _BOOLEAN:
+            return True
+        if node.op in _BOOLEAN_IF_OPERANDS_ARE:
+            return all(self._may_be_bool(arg) or self._is_bool(arg) for arg in args)
+        if node.op == "phi":
+            return all(self._may_be_bool(arg) or self._is_bool(arg) for arg in _choices(node))
+        same = node.op in KEEPS_DTYPE | _BOOLEAN_IF_FIRST_IS
+        return same and self._may_be_bool(args[0])
+
+    def is_test_of(self, name: str, tensor: str) -> bool | None:
+        """Tell whether a mask compares the elements of a tensor: then it has its shape."""
+        mask, x = (self.match.bindings[n] for n in (name, tensor))
+        return True if self._tests(mask, x) else None
+
+    def _tests(self, mask: Node, x: Node) -> bool:
+        if self.shapes.may_have_changed(mask):
+            return False
+        if mask.op in _BOOLEAN:
+            return any(self._is_computed_from(arg, x) for arg in mask.args)
+        if mask.op not in _BOOLEAN_IF_OPERANDS_ARE:
+            return False
+        known = all(self._may_be_bool(arg) or self._is_bool(arg) for arg in mask.args)
+        return known and any(self._tests(arg, x) for arg in mask.args)
+
+    def _is_computed_from(self, node: Node, x: Node) -> bool:
+        """Tell whether a value is computed element by element from a tensor, on its device."""
+        if node is x:
+            return True
+        if self.shapes.may_have_changed(node):
+            return False
+        if node.op in _ARITHMETIC - {"matmul"}:
+            return any(self._is_computed_from(arg, x) for arg in node.args)
+        return node.op in SAME_SHAPE - _MOVES and self._is_computed_from(node.args[0], x)
+
+    def _may_be_compared(self, node: Node) -> bool:
+        return not self.shapes.is_number(node) and self._is_tensor(node) is True
+
+    def _dtype(self, node: Node) -> str | None:
+        if self._is_bool(node):
+            return "bool"
+        if node.op == "cast" and node.args[1].op == "dtype":
+            return str(node.args[1].value).removeprefix("torch.")
+        if node.op == "dtype":
+            return str(node.value).removeprefix("torch.")
+        if are_found_positions(node):
+            return "int64"
+        if node.op in KEEPS_DTYPE or node.op in {"masked_fill", "softmax", "relu"}:
+            return self._dtype(node.args[0])
+        return None
+
+    def _is_int(self, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind of proof
+        if node.op == "const":
+            return isinstance(node.value, int) and not isinstance(node.value, bool)
+        if node.op in {"counter", "size", "rank", "py:len", "py:int"}:
+            return True
+        if node.op in {"add", "sub", "mul", "floordiv", "mod", "neg"}:
+            return True if all(map(self._is_int, node.args)) else None
+        if node.op == "phi":
+            return True if all(map(self._is_int, _choices(node))) else None
+        if node.op in {"py:max", "py:min", "py:abs"}:
+            return True if all(map(self._is_int, node.args)) else None
+        if node.op == "attr":
+            return is_int_attribute(self.flow, node) or is_count(self.flow, node)
+        declared = self._annotation(node)
+        if INT_ANNOTATION.fullmatch(declared) or is_used_as_int(self.flow, node):
+            return True
+        made = node.op in KEEPS_DTYPE - {"getitem"} or node.op in {"cast", "sum"}
+        return False if made or _TENSOR_ANNOTATION.fullmatch(declared) else None
+
+
+def _is_setting(node: Node) -> bool:
+    """Tell whether a value may be a setting, or one of several: ``self.cutoff[0]``."""
+    if node.op == "getitem" and node.args[1].op == "const":
+        node = node.args[0]
+    return node.op in {"const", "global", "attr", "param"}
+
+
+def _choices(node: Node) -> list[Node]:
+    """Return what the code of two branches may leave behind: where it is read, it is bound."""
+    return [arg for arg in node.args[1:] if arg.op != "unset"] or [*node.args[1:]]
+
+
+def _is_of_numpy(node: Node) -> bool:
+    """Tell whether a value is an array: made by NumPy, or by a method that only arrays have."""
+    if node.op == "numpy":
+        return True
+    if node.op != "call":
+        return False
+    made = node.args[0]
+    return str(made.value).startswith("numpy.") if made.op == "global" else made.value == "astype"

@@ -1,0 +1,305 @@
+"""Finding the places of a source file that a rule applies to."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.edit import segment
+from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite, rewrite
+from npufix.rewriters.facts.recorded_facts import RecordedCall, RecordedFacts, aten_names
+from npufix.rewriters.facts.site_facts import SourceFacts
+from npufix.rewriters.graph.dataflow import UnsupportedCodeError
+from npufix.rewriters.graph.modules.names import FunctionNode, module_names, source_lines
+from npufix.rewriters.graph.modules.scopes import top_level
+from npufix.rewriters.graph.reader import read_function
+from npufix.rewriters.match.matching import find, pattern_of
+from npufix.rewriters.match.prefilter import words_for
+from npufix.rewriters.match.vocabulary import Vocabulary
+from npufix.rules.substitution import Safety
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.modules.names import ModuleNames
+    from npufix.rewriters.graph.modules.scopes import Scope
+    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.match.matching import Match
+    from npufix.rules.substitution import Condition, Form, Substitution
+
+# Code that is compiled, or whose backward pass is written by hand, is not ours to change.
+_COMPILED = re.compile(r"\b(jit\.(script|trace|ignore)\w*|triton\.jit|jit_fuser|custom_op)\b")
+
+
+class Basis(str, Enum):
+    """Where the proof of a condition comes from."""
+
+    SOURCE = "source"
+    PROFILE = "profile"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A condition of a rule and whether it holds at a site."""
+
+    condition: Condition
+    basis: Basis
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Site:
+    """A place where a rule applies, and what it would become."""
+
+    rule: Substitution
+    form: Form
+    function: str
+    line: int
+    code: str
+    lines: frozenset[int]
+    """All lines of the file whose kernels the replacement takes over."""
+    proofs: tuple[Proof, ...]
+    rewrite: Rewrite | None
+    problem: str
+    """Why the tool does not write the change; empty if it can."""
+    operators: frozenset[str]
+    """The names under which a profile records what the pattern stands for."""
+    function_lines: tuple[int, int]
+
+    @property
+    def own_lines(self) -> set[int]:
+        """Return the lines of its own function that compute it, not those of helpers."""
+        first, last = self.function_lines
+        return {self.line, *(line for line in self.lines if first <= line <= last)}
+
+    @property
+    def open_conditions(self) -> tuple[Condition, ...]:
+        """Return the conditions that the user has to vouch for."""
+        return tuple(p.condition for p in self.proofs if p.basis is Basis.OPEN)
+
+    @property
+    def safety(self) -> Safety:
+        """Return what the tool may do here."""
+        if self.rewrite is None or self.rule.advice:
+            return Safety.ADVICE
+        return Safety.CONDITIONAL if self.open_conditions else Safety.SAFE
+
+
+def find_sites(
+    source: str,
+    rules: Sequence[Substitution],
+    recorded: Mapping[int, Sequence[RecordedCall]] | None = None,
+    neighbour: Callable[[str], str | None] | None = None,
+    *,
+    with_text: bool = True,
+) -> Iterator[Site]:
+    """Yield the sites of a module in the order of its lines.
+
+    ``neighbour`` returns the text of a module of the same package (``.configuration_llama``).
+    ``recorded`` holds the operator calls of a profile of *this very* source, by line; without it
+    only the source itself can prove a condition. Without ``with_text`` the rewrites are only tried
+    out: their texts stay empty, which takes half of the time.
+
+    Raises:
+        SyntaxError: the source is not Python.
+
+    """
+    if "torch" not in source:
+        return
+    tree = ast.parse(source)
+    names = module_names(tree, None if neighbour is None else cache(neighbour))
+    if not any(full.split(".")[0] == "torch" for full in names.imports.values()):
+        return  # code for another library with functions of the same names
+    vocabulary = Vocabulary(words_for(tuple(rules)), source, names, tree)
+    sites: list[Site] = []
+    for scope in (*vocabulary.scopes, top_level(tree)):
+        here = vocabulary.possible(rules, scope)
+        if not here or off_limits(scope, names):
+            continue
+        try:
+            flow = read_function(scope.function, names, scope.cls, scope=scope)
+            sites += _sites_of(source, flow, here, recorded or {}, with_text=with_text)
+        except (UnsupportedCodeError, RecursionError):  # the latter: thousands of operations
+            continue
+    kept = [site for site in sites if not any(_calls(site, other) for other in sites)]
+    yield from sorted(kept, key=lambda site: (site.line, site.rule.id))
+
+
+def _calls(site: Site, other: Site) -> bool:
+    """Tell whether a site is no more than a call of the function that ``other`` is in."""
+    if site.rule is not other.rule or site.function == other.function or other.rewrite is None:
+        return False
+    whole = other.lines < site.lines and len(other.open_conditions) <= len(site.open_conditions)
+    return whole and isinstance(ast.parse(f"({site.code})", mode="eval").body, ast.Call)
+
+
+def _first_line(function: FunctionNode) -> int:
+    return min([function.lineno, *(d.lineno for d in function.decorator_list)])
+
+
+def off_limits(scope: Scope, names: ModuleNames) -> str:
+    """Return why nothing in a function is changed, "" if it may be."""
+    for decorator in map(ast.unparse, scope.function.decorator_list):
+        if _COMPILED.search(decorator):
+            return f"it is compiled: @{decorator}"
+    bases = [names.dotted(b) or ast.unparse(b) for b in scope.cls.bases] if scope.cls else []
+    if any(base.endswith("autograd.Function") for base in bases):
+        return "it belongs to a torch.autograd.Function, whose backward pass is written by hand"
+    if any(base.endswith("ScriptModule") for base in bases):
+        return "it belongs to a ScriptModule, which is compiled"
+    return ""
+
+
+def chosen_by_device(flow: FunctionFlow, match: Match) -> bool:
+    """Tell whether code for an NPU stands beside a match: then somebody has decided already."""
+    line = match.evaluation.statement.lineno
+    for node in flow.npu_branches:
+        inside = node.lineno <= line <= (node.end_lineno or node.lineno)
+        leaves = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return)
+        if inside or (leaves and line > node.lineno):
+            return True
+    return False
+
+
+@lru_cache(maxsize=1)
+def _mentions_npu(source: str) -> bool:
+    return "npu" in source.lower().replace("input", "")
+
+
+def _sites_of(
+    source: str,
+    flow: FunctionFlow,
+    rules: Sequence[Substitution],
+    recorded: Mapping[int, Sequence[RecordedCall]],
+    *,
+    with_text: bool,
+) -> Iterator[Site]:
+    """Yield the sites of a function, one for each place: the widest that can be written."""
+    taken: set[int] = set()
+    left: list[tuple[_Candidate, Site]] = []
+    for best in _in_order(_candidates(source, flow, rules, recorded)):
+        if id(best.match.evaluation.code) in taken:
+            continue
+        site = _site(source, flow, best, with_text=with_text)
+        if site.rewrite is not None and not site.rule.advice:
+            taken |= _codes(flow, best.match)
+            yield site
+        elif not best.rule.needs_whole:
+            left.append((best, site))
+    for best, site in left:  # what is only pointed at makes room for what is written
+        if id(best.match.evaluation.code) not in taken:
+            taken |= _codes(flow, best.match)
+            yield site
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    rule: Substitution
+    form: Form
+    match: Match
+    proofs: tuple[Proof, ...]
+
+
+def _candidates(
+    source: str,
+    flow: FunctionFlow,
+    rules: Sequence[Substitution],
+    recorded: Mapping[int, Sequence[RecordedCall]],
+) -> Iterable[list[_Candidate]]:
+    """Return what each rule may do at each place, one for each form that fits."""
+    found: dict[tuple[str, int], list[_Candidate]] = {}
+    has_npu = _mentions_npu(source)
+    for rule in rules:
+        for form in rule.forms:
+            for match in find(pattern_of(form.pattern), flow):
+                if has_npu and chosen_by_device(flow, match):
+                    continue
+                proofs = _prove(form, flow, match, recorded)
+                if proofs is not None:
+                    key = (rule.id, id(match.evaluation.code))
+                    found.setdefault(key, []).append(_Candidate(rule, form, match, proofs))
+    return found.values()
+
+
+def _in_order(groups: Iterable[list[_Candidate]]) -> list[_Candidate]:
+    """Return the best form of each rule and place, the one that comes first in front.
+
+    What has a gradient comes before what may have none, then the widest match: before the
+    ``gather`` in ``gather(...).view(-1)`` all of it.
+    """
+    best = [min(group, key=_open) for group in groups]
+    return sorted(best, key=lambda c: (_asks_for_inference(c), -_width(c.match)))
+
+
+def _open(found: _Candidate) -> int:
+    return sum(proof.basis is Basis.OPEN for proof in found.proofs)
+
+
+def _asks_for_inference(found: _Candidate) -> bool:
+    return any(p.condition.excludes_gradients and p.basis is Basis.OPEN for p in found.proofs)
+
+
+def _width(match: Match) -> int:
+    return len(match.covered)
+
+
+def _codes(flow: FunctionFlow, match: Match) -> set[int]:
+    """Return the code that a match stands for: the places where no other one may be."""
+    root = match.evaluation
+    inner = match.covered - {root.node}
+    return {id(root.code), *(id(e.code) for e in flow.evaluations if e.node in inner)}
+
+
+def _prove(
+    form: Form,
+    flow: FunctionFlow,
+    match: Match,
+    recorded: Mapping[int, Sequence[RecordedCall]],
+) -> tuple[Proof, ...] | None:
+    """Return the conditions with their proofs; ``None`` if one of them does not hold."""
+    source = SourceFacts(flow, match)
+    profile = RecordedFacts(flow, match, recorded) if recorded else source
+    proofs = []
+    for condition in form.conditions:
+        basis = Basis.SOURCE
+        holds = condition.holds(source)
+        if holds is None:
+            basis, holds = Basis.PROFILE, condition.holds(profile)
+        if holds is False:
+            return None
+        proofs.append(Proof(condition, basis if holds else Basis.OPEN))
+    return tuple(proofs)
+
+
+def _site(source: str, flow: FunctionFlow, found: _Candidate, *, with_text: bool) -> Site:
+    match = found.match
+    new: Rewrite | None = None
+    problem = ""
+    try:
+        new = rewrite(source, flow, match, found.form, with_text=with_text)
+    except NotRewritableError as error:
+        problem = str(error)
+    code = match.evaluation.code
+    return Site(
+        rule=found.rule,
+        form=found.form,
+        function=flow.qualname,
+        line=code.lineno,
+        code=segment(source_lines(source), code),
+        lines=_lines(flow, match),
+        proofs=found.proofs,
+        rewrite=new,
+        problem=found.rule.advice or problem,
+        operators=frozenset(name for node in match.covered for name in aten_names(node)),
+        function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
+    )
+
+
+def _lines(flow: FunctionFlow, match: Match) -> frozenset[int]:
+    computed: list[Node] = [n for n in match.covered if n.op not in {"const", "dtype", "global"}]
+    return frozenset().union(*(flow.lines.get(node, frozenset()) for node in computed))

@@ -1,0 +1,162 @@
+"""What a class calls when it calls ``self.act_fn(x)`` or ``self.norm(x)``."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.graph.attributes import assigned_values
+from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.modules.wrapped_modules import NN, made_by_factory, own_dropout
+
+if TYPE_CHECKING:
+    from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
+
+# Modules that are one function without parameters: class -> operator and its keywords.
+FUNCTIONS = {
+    "SiLU": "silu", "GELU": "gelu", "ReLU": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh",
+    "Softmax": "softmax", "Mish": "mish", "Hardswish": "hardswish", "ReLU6": "relu6",
+    "Softplus": "softplus", "LogSoftmax": "log_softmax", "Flatten": "", "Identity": "",
+}  # fmt: skip
+ACTIVATIONS = frozenset({"silu", "gelu", "relu", "sigmoid", "tanh", "mish", "hardswish", "relu6"})
+"""Those of them that an activation may be."""
+# Their result depends on their arguments, parameters and mode alone, and they change nothing.
+_PURE = frozenset(
+    {
+        "AvgPool1d", "AvgPool2d", "AvgPool3d", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "Bilinear",
+        "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d",
+        "Dropout", "Embedding", "EmbeddingBag", "Flatten", "GroupNorm", "Identity", "LayerNorm",
+        "Linear", "LocalResponseNorm", "MaxPool1d", "MaxPool2d", "MaxPool3d", "PixelShuffle",
+        "RMSNorm", "Unflatten", "Upsample", "ZeroPad2d",
+    }
+)  # fmt: skip
+# Whatever ``**kwargs`` say, calling them computes a value and changes nothing.
+_WITHOUT_OPTIONS = frozenset({"Conv1d", "Conv2d", "Conv3d", "Linear"})
+_LINEAR = re.compile(r"\w*Linear(Base|Layer|NoBias)?\d?(bit)?\w{0,4}")
+_TABLE = re.compile(r"(ACT\w*|ACTIVATION\w*|activations?|act_fns?)", re.IGNORECASE)
+_LOOKUP = re.compile(r"_?get_(hidden_)?act(ivation)?(_fn|_func|_function)?")
+_FUNCTION_MODULES = ("torch.nn.functional", "torch")
+
+
+@dataclass(frozen=True, slots=True)
+class Submodule:
+    """What an attribute of a module does when it is called."""
+
+    kind: str
+    """``module`` of torch.nn, ``function`` of torch, ``activation`` out of a table, or ``own``."""
+    name: str
+    """``LayerNorm``, ``silu``; for an activation the text of the expression that selects it."""
+    call: ast.Call | None = None
+    """How it is made."""
+    forward: tuple[ModuleNames, FunctionNode] | None = None
+    """What a class of the package does when it is called, and the module it is in."""
+
+
+def submodule(names: ModuleNames, cls: ast.ClassDef, attribute: str) -> Submodule | None:
+    """Return what ``self.attribute`` is, ``None`` if the class does not prove it."""
+    key = (f"{cls.name}:{cls.lineno}", attribute)
+    if key not in names.submodules:
+        found = [
+            None if value is None else chosen(value, method, names) or _made(value, names)
+            for method, value in assigned_values(names, cls, attribute)
+        ]
+        same = bool(found) and all(
+            f is not None and found[0] is not None and _is_same(f, found[0]) for f in found
+        )
+        names.submodules[key] = found[0] if same else None
+    known: Submodule | None = names.submodules[key]
+    return known
+
+
+def chosen(value: ast.expr, method: FunctionNode, names: ModuleNames) -> Submodule | None:
+    """Return what ``act_layer()`` makes unless ``__init__`` is told otherwise: an activation."""
+    match value:
+        case ast.Call(ast.Name(name), [], []):
+            default = parameter_default(method, name)
+            made = None if default is None else made_by(ast.Call(default, [], []), default, names)
+            if made is not None and made.kind == "function" and made.name in ACTIVATIONS:
+                return Submodule("activation", made.name)
+    return None
+
+
+def parameter_default(method: FunctionNode, name: str) -> ast.expr | None:
+    """Return what a parameter is if nothing is passed for it."""
+    spec = method.args
+    positional = [a.arg for a in (*spec.posonlyargs, *spec.args)]
+    defaults = dict(zip(positional[::-1], spec.defaults[::-1], strict=False))
+    defaults |= {
+        a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None
+    }
+    return defaults.get(name)
+
+
+def _is_same(one: Submodule, other: Submodule) -> bool:
+    """Tell whether two objects do the same; a function is made with its settings."""
+    if (one.kind, one.name) != (other.kind, other.name):
+        return False
+    if one.kind != "function":
+        return True
+    made = [ast.dump(m.call).partition("args=")[2] if m.call else "" for m in (one, other)]
+    return made[0] == made[1]
+
+
+def _made(value: ast.expr, names: ModuleNames) -> Submodule | None:
+    match value:
+        case ast.Call(function):
+            return made_by(value, function, names)
+        case ast.Subscript(table) if _TABLE.fullmatch(last_name(table)):
+            return Submodule("activation", ast.unparse(value))
+        case ast.IfExp(_, body, orelse):
+            # ``ACT2FN[x] if isinstance(x, str) else x``: a function of the caller's choice
+            arms = [_made(arm, names) for arm in (body, orelse)]
+            if any(a is not None and a.kind == "activation" for a in arms):
+                return Submodule("activation", ast.unparse(value))
+            first, second = arms
+            return first if first and second and _is_same(first, second) else None
+    module, _, name = (names.dotted(value) or "").rpartition(".")
+    if module in _FUNCTION_MODULES and name in FUNCTIONS.values():
+        return Submodule("function", name)
+    return None
+
+
+def made_by(  # noqa: PLR0911 - one case a kind of class
+    call: ast.Call, function: ast.expr, names: ModuleNames
+) -> Submodule | None:
+    """Return what the object does that ``nn.Softmax(dim=-1)`` makes."""
+    dotted = names.dotted(function) or ""
+    name = last_name(function)
+    keywords = {k.arg: k.value for k in call.keywords}
+    if "inplace" in keywords or (None in keywords and name not in _WITHOUT_OPTIONS):
+        inplace = keywords.get("inplace")
+        if not (isinstance(inplace, ast.Constant) and inplace.value is False):
+            return None
+    if NN.fullmatch(dotted.rpartition(".")[0]):
+        if FUNCTIONS.get(name):
+            return _function(name, call)
+        # The second argument of a dropout is ``inplace``; such an embedding changes its weight.
+        if "max_norm" in keywords or (name == "Dropout" and len(call.args) > 1):
+            return None
+        return Submodule("module", name, call) if name in _PURE else None
+    if _LOOKUP.fullmatch(name):
+        return Submodule("activation", ast.unparse(call))
+    if _LINEAR.fullmatch(name) and name != "NonDynamicallyQuantizableLinear":
+        return Submodule("module", f"{name} of {dotted or 'this file'}", call)
+    made = made_by_factory(call, names)
+    if made is not None:
+        return (
+            Submodule("module", last_name(made.func), made)
+            if last_name(made.func) in _PURE
+            else None
+        )
+    forward = own_dropout(call, names)
+    return None if forward is None else Submodule("own", name, call, forward)
+
+
+def _function(name: str, call: ast.Call) -> Submodule | None:
+    """Return a module without parameters as the function it is."""
+    positional = list(call.args)
+    if name in {"SiLU", "ReLU", "Mish", "Hardswish", "ReLU6"}:
+        return None if positional else Submodule("function", FUNCTIONS[name], call)
+    return Submodule("function", FUNCTIONS[name], call)

@@ -1,0 +1,174 @@
+"""Which rules a text may concern, going by its words alone: reading it costs much more."""
+
+from __future__ import annotations
+
+import re
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.graph.canonical import OP_ALIASES, SIGNATURES
+from npufix.rewriters.graph.submodules import FUNCTIONS
+from npufix.rewriters.graph.torch_names import PURE_METHODS, RANDOM
+from npufix.rewriters.match.features import FEATURES, feature_of
+from npufix.rewriters.match.matching import pattern_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from npufix.rewriters.graph.nodes import Node
+    from npufix.rules.substitution import Substitution
+
+# Names, numbers and runs of operators. ``*args``, ``**kwargs`` and ``->`` compute nothing; what
+# ``self.layer_norm`` is, its class says.
+_WORD = re.compile(r"self\.\w+|\*\*?\w*(?:args|kwargs)\b|->|/ ?2\b|\w+|[-+*/@<>=]+")
+# What has to stand somewhere for an operation, where that is not its name: a regular expression
+# for a whole word.
+_SPELLINGS = {
+    "arange": r"arange",
+    "activation": r"\w*(ACT\w*|[Aa]ct(ivation)?s?(_fns?|_func(tion)?|_layer)?\d?)",
+    "add": r"[^+]*\+.*|_*add_*",
+    "augment": r"[-+*/]=",
+    "cat": r"cat|concat|concatenate",
+    "chunk": r"\w*chunk|\w*split|unbind|[^/]*//.*|/ ?2",
+    "div": r"[^/]*/.*|div|div_|divide|true_divide",
+    "dropout": r"\w*ropout\w*",
+    "einsum": r"einsum",
+    "full": r"full",
+    "ge": r"[<>]=?|ge|le",
+    "gt": r"[<>]=?|gt|lt",
+    "item": "",
+    "le": r"[<>]=?|ge|le",
+    "linear": r"\w*[lL]inear\w*",
+    "lt": r"[<>]=?|gt|lt",
+    "matmul": r"@=?|matmul|mm",
+    "mul": r"[^*]*\*|\*=|[^/]*/.*|mul|mul_|multiply|div|div_|divide|true_divide",
+    "neg": r"[^-]*-[^>]*|neg|neg_|negative",
+    "ones": r"ones",
+    "rsqrt": r"[^*]*\*\*.*|\w*sqrt_?|pow_?",
+    "sigmoid": r"\w*igmoid\w*",
+    "sqrt": r"[^*]*\*\*.*|\w*sqrt_?|pow_?",
+    "square": r"[^*]*\*.*|pow_?|square_?|mul_?|multiply",
+    "sub": r"[^-]*-[^>]*|sub|sub_|subtract",
+    "zeros": r"zeros",
+}
+# Operations that can be written in too many ways to look for any of them.
+_ANYHOW = frozenset(
+    {
+        "abs", "and", "cast", "half", "eq", "float", "int", "long", "maximum", "minimum", "ne",
+        "or", "pow", "reciprocal", "round", "size", "squeeze", "t", "transpose", "type",
+        "unsqueeze", "view", "expand", "flatten", "dim", "max", "min", "all", "any",
+    }
+)  # fmt: skip
+# More ways to write a pattern than these are judged by what they have in common.
+_MOST_ALTERNATIVES = 16
+_NAMES: dict[str, tuple[str, ...]] = {}
+for _alias, _op in OP_ALIASES.items():
+    _NAMES[_op] = (*_NAMES.get(_op, ()), _alias)
+for _module, _op in FUNCTIONS.items():
+    _NAMES[_op] = (*_NAMES.get(_op, ()), _module)
+
+
+class Words:
+    """The words that some rules look for, one bit each; a text is the bits of its words."""
+
+    def __init__(self, rules: Sequence[Substitution]) -> None:
+        ops = sorted({op for rule in rules for way in _ways(rule) for op in way})
+        self._groups = {op: (1 << n, re.compile(words_of(op))) for n, op in enumerate(ops)}
+        self._needed = {
+            rule.id: tuple(sum(self._groups[op][0] for op in way) for way in _ways(rule))
+            for rule in rules
+        }
+        self.of_modules = sum(bit for op, (bit, _) in self._groups.items() if _is_made(op))
+        """What a class may have in its ``__init__``, and call by another name elsewhere."""
+        self.of_features = sum(bit for op, (bit, _) in self._groups.items() if op in FEATURES)
+        self._bits: dict[str, int] = {}
+        """Those of the words met so far that have any."""
+        self._met: set[str] = set()
+
+    def of(self, words: frozenset[str]) -> int:
+        """Return the bits of some words."""
+        for word in words - self._met:
+            bits = sum(bit for bit, spelled in self._groups.values() if spelled.fullmatch(word))
+            if bits:
+                self._bits[word] = bits
+        self._met |= words
+        found = 0
+        for word in words & self._bits.keys():
+            found |= self._bits[word]
+        return found
+
+    def features_of(self, rules: Sequence[Substitution]) -> frozenset[str]:
+        """Return the features that some rules ask for."""
+        return frozenset(op for rule in rules for way in _ways(rule) for op in way & FEATURES)
+
+    def possible(self, rules: Sequence[Substitution], found: int) -> list[Substitution]:
+        """Return the rules whose operations may be there."""
+        return [r for r in rules if any(way & found == way for way in self._needed[r.id])]
+
+
+def words_in(text: str) -> frozenset[str]:
+    """Return the different words of a text."""
+    return frozenset(_WORD.findall(text))
+
+
+@lru_cache(maxsize=8)
+def words_for(rules: tuple[Substitution, ...]) -> Words:
+    """Return the words that some rules look for."""
+    return Words(rules)
+
+
+@cache
+def _ways(rule: Substitution) -> tuple[frozenset[str], ...]:
+    """Return, for each spelling of a pattern, the operations that must be found somehow."""
+    ways = (way for form in rule.forms for way in _alternatives(pattern_of(form.pattern).root, {}))
+    return tuple(sorted(_fewest(ways), key=sorted))
+
+
+def _alternatives(
+    node: Node, known: dict[Node, frozenset[frozenset[str]]]
+) -> frozenset[frozenset[str]]:
+    """Return the operations of a node and its operands, one set for each way to spell it."""
+    if node in known:
+        return known[node]
+    found: set[frozenset[str]]
+    if node.op == "either":
+        found = set().union(*(_alternatives(arg, known) for arg in node.args))
+    else:
+        needed = {node.op, feature_of(node)}
+        found = {frozenset(op for op in needed if op and words_of(op))}
+        for arg in node.args:
+            ways = _alternatives(arg, known)
+            found = {left | right for left in found for right in ways}
+            if len(ways) > 1:
+                found = set(_fewest(found))
+            if len(found) > _MOST_ALTERNATIVES:
+                found = {frozenset.intersection(*found)}
+    known[node] = frozenset(found)
+    return known[node]
+
+
+def _fewest(ways: Iterable[frozenset[str]]) -> list[frozenset[str]]:
+    """Return the ways without those that ask for all that another one asks for, and more."""
+    ways = set(ways)
+    return [one for one in ways if not any(other < one for other in ways)]
+
+
+@cache
+def words_of(op: str) -> str:
+    """Return what a word looks like that stands wherever an operation does, "" if none must."""
+    if op in _SPELLINGS:
+        return _SPELLINGS[op]
+    if op in FEATURES or op in _ANYHOW:
+        return re.escape(op) if op in FEATURES else ""
+    if op.startswith("module:"):
+        return rf"\w*{re.escape(op.removeprefix('module:').partition(' ')[0])}\w*"
+    if "." in op:
+        return re.escape(op.rpartition(".")[2])
+    name = op.rstrip("_")
+    if op in _NAMES or name in PURE_METHODS or op in RANDOM or op in SIGNATURES:
+        return "|".join(rf"_*{re.escape(known)}_*" for known in (name, *_NAMES.get(op, ())))
+    return ""
+
+
+def _is_made(op: str) -> bool:
+    return op.startswith("module:") or op in {"activation", "dropout", *FUNCTIONS.values()}

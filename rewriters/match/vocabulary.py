@@ -1,0 +1,143 @@
+"""The words of each function of a module, with those of the helpers and modules that it calls."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.graph.modules.names import FunctionNode, inlinable, source_lines
+from npufix.rewriters.graph.modules.neighbours import helper_texts
+from npufix.rewriters.graph.modules.outline import outline
+from npufix.rewriters.graph.modules.scopes import MODULE, scopes
+from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.match.features import features_by_word, features_in
+from npufix.rewriters.match.prefilter import words_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from npufix.rewriters.graph.modules.names import ModuleNames
+    from npufix.rewriters.graph.modules.scopes import Scope
+    from npufix.rewriters.match.prefilter import Words
+    from npufix.rules.substitution import Substitution
+
+_ATTRIBUTE = re.compile(r"(self\.\w+)(?::[^=\n]+)?\s*=(?!=)")
+_PASSIVE = (FunctionNode, ast.ClassDef, ast.Import, ast.ImportFrom)
+
+
+class Vocabulary:
+    """Says which rules a function of a module may concern."""
+
+    def __init__(self, words: Words, source: str, names: ModuleNames, tree: ast.Module) -> None:
+        self.words = words
+        self.names = names
+        self.tree = tree
+        self.source = source
+        self.lines = source_lines(source)
+        self.scopes = list(scopes(tree))
+        self._inlinable = [scope for scope in self.scopes if inlinable(scope.function)]
+        inlined = (scope.function.name for scope in self._inlinable)
+        self._inlined = {*inlined, *names.relative, *names.imports}
+        self._words_of: dict[int, frozenset[str]] = {}
+        self._of_classes: dict[tuple[str, int], Mapping[str, int]] = {}
+
+    def possible(self, rules: Sequence[Substitution], scope: Scope) -> list[Substitution]:
+        """Return the rules whose operations a scope may hold."""
+        words = self._with_helpers(self._own(scope))
+        found = self.words.of(words)
+        if scope.cls is not None:
+            made = self._made(scope.cls)
+            for word in words & made.keys():
+                found |= made[word]
+        likely = self.words.possible(rules, found | self.words.of_features)
+        sure = self.words.possible(likely, found)
+        asked = self.words.features_of([rule for rule in likely if rule not in sure])
+        if not asked:
+            return sure
+        found |= self.words.of(features_in(scope.function, asked, self._inlined))
+        return self.words.possible(likely, found)
+
+    def _own(self, scope: Scope) -> frozenset[str]:
+        """Return the words of a scope itself."""
+        key = id(scope.function)
+        if key not in self._words_of:
+            is_module = scope.function.name == MODULE
+            text = self._between() if is_module else _code(scope.function, self.lines)
+            self._words_of[key] = words_in(text)
+        return self._words_of[key]
+
+    def _between(self) -> str:
+        """Return the code of the module that runs when it is imported."""
+        return "".join(
+            "".join(self.lines[node.lineno - 1 : node.end_lineno])
+            for node in self.tree.body
+            if not isinstance(node, _PASSIVE) and any(isinstance(n, ast.Call) for n in walk(node))
+        )
+
+    @cached_property
+    def _helpers(self) -> Mapping[str, frozenset[str]]:
+        """Return the words of what may be inlined, and what an imported name stands for."""
+        other = {n: f for n, f in self.names.imports.items() if not f.endswith(n)}
+        other |= helper_texts(self.names, self.source)
+        found = {name: words_in(text) for name, text in other.items()}
+        for scope in self._inlinable:
+            name = scope.function.name
+            found[name] = found.get(name, frozenset()) | self._own(scope)
+        found = {name: words | features_by_word(words) for name, words in found.items()}
+        return found | {f"self.{name}": words for name, words in found.items()}
+
+    def _with_helpers(self, words: frozenset[str]) -> frozenset[str]:
+        """Return the words of a function, of the helpers that it calls, and of those they call."""
+        known = self._helpers.keys()
+        if known.isdisjoint(words):
+            return words
+        left, seen = [words], set[str]()
+        for part in left:  # grows
+            called = (part & known) - seen
+            seen |= called
+            left += [self._helpers[name] for name in called]
+        return words.union(*left)
+
+    def _made(self, cls: ast.ClassDef) -> Mapping[str, int]:
+        """Return, for each attribute of a class, the bits of the modules that it may be."""
+        key = (cls.name, cls.lineno)
+        if key not in self._of_classes:
+            found: dict[str, int] = {}
+            for text in self._constructors(cls):
+                _, *parts = _ATTRIBUTE.split(text)
+                for name, value in zip(parts[::2], parts[1::2], strict=True):
+                    bits = self.words.of(self._with_helpers(words_in(value)))
+                    found[name] = found.get(name, 0) | bits & self.words.of_modules
+            self._of_classes[key] = found
+        return self._of_classes[key]
+
+    def _constructors(self, cls: ast.ClassDef) -> Iterator[str]:
+        """Yield what says which modules an object has: the ``__init__`` of a class and its bases.
+
+        Of a base from another module of the package they are those of all classes there.
+        """
+        for base in self.names.bases(cls):
+            for item in base.body:
+                if isinstance(item, FunctionNode) and item.name == "__init__":
+                    yield _code(item, self.lines)
+            for name in (b.id for b in base.bases if isinstance(b, ast.Name)):
+                full = self.names.relative.get(name) or self.names.imports.get(name) or ""
+                module = full.rpartition(".")[0]
+                ask = self.names.neighbour
+                text = ask(module) if ask is not None and module.strip(".") else None
+                if text is not None:
+                    yield outline(text).functions.get("__init__", "")
+
+
+def _code(function: FunctionNode, lines: Sequence[str]) -> str:
+    """Return the text of a function without decorators and docstring, which compute nothing."""
+    first = function.lineno
+    last = function.end_lineno or first
+    match function.body[0]:
+        case ast.Expr(ast.Constant(str())) as docstring if len(function.body) > 1:
+            end = docstring.end_lineno or docstring.lineno
+            parts = [*lines[first - 1 : docstring.lineno - 1], *lines[end:last]]
+            return "".join(parts)
+    return "".join(lines[first - 1 : last])

@@ -1,0 +1,1 @@
+"""One call: make it, on whatever it runs, and write down everything that it did."""

@@ -1,0 +1,87 @@
+"""Shapes that the arguments of a call may be made from."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import torch
+
+from npufix.rewriters.verification.inputs.arguments import (
+    BASES,
+    HEADS,
+    WIDTH,
+    Parameter,
+    recorded_base,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npufix.rewriters.edit.job import RecordedOp
+    from npufix.rewriters.verification.inputs.stand_ins import Recipe
+    from npufix.rewriters.verification.inputs.target import Target
+
+_HEADS_DIMS = 4
+_LARGEST_SIDE = 64
+_MATRIX = 2
+_POSITIONS = 3
+
+
+def widths_of(target: Target, recipe: Recipe | None) -> list[int]:
+    """Return the sizes that the object's own tensors have: one of them is the input's width."""
+    if recipe is None or target.owner is None:
+        return []
+    made = target.made(recipe)
+    if not isinstance(made, torch.nn.Module):
+        return []
+    sizes: dict[int, None] = {}
+    for parameter in made.parameters():
+        sizes.update(dict.fromkeys(reversed(parameter.shape)))
+    return [size for size in sizes if size > 1][:4]
+
+
+def bases_of(
+    recorded: Sequence[RecordedOp],
+    widths: Sequence[int],
+    wanted: Sequence[Parameter],
+    made: object = None,
+) -> list[tuple[int, ...]]:
+    """Return shapes: those that were recorded, what the object's layers take, the usual ones."""
+    bases = [recorded_base(d) for op in recorded for d in op.dims if d and all(s > 0 for s in d)]
+    bases.sort(key=len, reverse=True)
+    for width in widths:
+        if width != WIDTH:
+            bases += [(2, 3, width), (3, width)]
+    split = any(re.search(HEADS, p.name.lower()) for p in wanted)
+    usual = sorted(BASES, key=lambda base: len(base) != _HEADS_DIMS) if split else BASES
+    return list(dict.fromkeys((*bases[:6], *_of_layers(made), *_of_caches(made), *usual)))
+
+
+def _of_layers(made: object) -> list[tuple[int, ...]]:
+    """Return the shapes that the first layer of a network of images or sounds takes."""
+    if not isinstance(made, torch.nn.Module):
+        return []
+    numbers = [v for v in vars(made).values() if type(v) is int] + [
+        v[0] for v in vars(made).values() if isinstance(v, tuple) and v and type(v[0]) is int
+    ]
+    for layer in made.modules():
+        weight = getattr(layer, "weight", None)
+        channels = getattr(layer, "in_channels", None)
+        if not isinstance(channels, int) or not isinstance(weight, torch.Tensor):
+            continue
+        # As large as the object says, or twice a kernel.
+        least = max(weight.shape[2:], default=1)
+        sides = [n for n in sorted(set(numbers), reverse=True) if least <= n <= _LARGEST_SIDE]
+        squares = [(side,) * (weight.dim() - _MATRIX) for side in (*sides[:2], 2 * least)]
+        return [(2, channels, *square) for square in squares]
+    return []
+
+
+def _of_caches(made: object) -> list[tuple[int, ...]]:
+    """Return the shapes of what goes into a cache: some of its positions."""
+    if not isinstance(made, torch.nn.Module):
+        return []
+    shapes = [tuple(v.shape) for v in made.buffers() if v.dim() == _HEADS_DIMS]
+    places = ((*s[:i], _POSITIONS, *s[i + 1 :]) for s in shapes for i in (2, 1))
+    return list(dict.fromkeys(places))

@@ -1,0 +1,124 @@
+"""Configurations of models with small sizes: the user's own class, or one that guesses by name."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.verification.calls.values import Made, Spec, Value
+from npufix.rewriters.verification.inputs.arguments import (
+    WIDTH,
+    Parameter,
+    guessed,
+    scalars,
+)
+from npufix.rewriters.verification.sandbox.attempt import attempt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_HEADS = r"num_(attention_)?heads$|n_?heads?$|num_heads|encoder_attention_heads"
+_KV_HEADS = r"(key_value|kv)_heads|n_kv"
+_HEAD_WIDTH = r"head_(dim|size)|dim_head|d_head|d_kv"
+_MOST_HEADS = 4
+CONFIG_CLASS = r"(Config|Configuration|Args|Arguments)$"
+_BUILD_S = 5.0
+
+
+class StandInConfig:
+    """A configuration that invents what is asked of it, from the name."""
+
+    def __init__(self, known: Mapping[str, object]) -> None:
+        """Start from attributes that were asked for and could not be guessed before."""
+        self.__dict__.update(known)
+
+    def __getattr__(self, name: str) -> object:
+        lower = name.lower()
+        if lower.startswith("_") and "attn_impl" not in lower:
+            raise AttributeError(name)
+        # Kept, so that a counterexample can tell what was asked for.
+        value = self.__dict__[name] = guessed(name)
+        return value
+
+
+class LightConfig(StandInConfig):
+    """The base of a configuration class whose own base cannot be imported here."""
+
+    def __init__(self, **known: object) -> None:
+        """Keep what the derived class passes on."""
+        super().__init__(known)
+
+    def __getattr__(self, name: str) -> object:
+        other = getattr(type(self), "attribute_map", {}).get(name)
+        return getattr(self, other) if isinstance(other, str) else super().__getattr__(name)
+
+
+def configurations(kind: type, name: str) -> list[Spec]:
+    """Offer a configuration with small sizes first, then as it is by default.
+
+    ``name`` is what the user's module calls it: each version of the module has its own.
+    """
+    label, sizes = f"{kind.__name__}()", _Sizes()
+    if not attempt(kind, _BUILD_S).error:
+        small = Made(lambda k: sizes.reduce(k()), f"{label} with small sizes", kind=name)
+        return [small, Made(lambda k: k(), label, kind=name)]
+    if not _defaults(kind):
+        return []
+    # It cannot be made here, but what its attributes are by default stands in its signature.
+    return [
+        Made(
+            lambda k: sizes.reduce(StandInConfig(_defaults(k))),
+            f"the defaults of {label} with small sizes",
+            kind=name,
+        )
+    ]
+
+
+def _defaults(kind: type) -> dict[str, object]:
+    given = attempt(lambda: inspect.signature(kind), _BUILD_S).value
+    if not isinstance(given, inspect.Signature):
+        return {}
+    return {n: p.default for n, p in given.parameters.items() if p.default is not p.empty}
+
+
+class _Sizes:
+    """Small sizes in place of large ones; another one where two versions are not the same."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, int] = {}
+
+    def reduce(self, made: object) -> object:
+        for name, value in small_sizes(vars(made)).items():
+            small = value
+            if getattr(made, name) != self._first.setdefault(name, getattr(made, name)):
+                small *= 2
+            setattr(made, name, small)
+        return made
+
+
+def small_sizes(sizes: Mapping[str, object]) -> dict[str, int]:
+    """Return smaller sizes, which go together, for those that are large.
+
+    Heads get a width of four: with two, halves and pairs are the same.
+    """
+    ints = {n: v for n, v in sizes.items() if type(v) is int and v > 1}
+    heads = [n for n in ints if re.search(_HEADS, n) and not re.search(_KV_HEADS, n)]
+    most = max((ints[n] for n in heads), default=0)
+    found: dict[str, int] = {}
+    for name, value in ints.items():
+        if name in heads:
+            if value > _MOST_HEADS:
+                found[name] = _MOST_HEADS
+        elif re.search(_KV_HEADS, name):
+            small = value if most <= _MOST_HEADS else _MOST_HEADS if value == most else 2
+            found |= {name: small} if small < value else {}
+        elif re.search(_HEAD_WIDTH, name) and value > WIDTH:
+            found[name] = 4
+        elif value > 2 * WIDTH:
+            guessed = scalars(Parameter(name, "int", inspect.Parameter.empty))
+            likely = guessed[0].value if guessed and isinstance(guessed[0], Value) else None
+            if isinstance(likely, int):
+                # The width of all heads.
+                found[name] = 2 * WIDTH if heads and likely == WIDTH else likely
+    return found

@@ -1,0 +1,181 @@
+"""What the tests above a line say about the values under which it runs."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, TypeAlias
+
+from npufix.rewriters.verification.inputs.arguments import WIDTH, guessed
+from npufix.rewriters.verification.sandbox.attempt import attempt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+Goal: TypeAlias = "Mapping[str, object]"
+"""Values by dotted names, as code writes them: ``self.config.pretraining_tp``, ``mode``."""
+_Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
+_LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_ASK_S = 1.0
+_TIMES = 4
+
+
+def goal(tree: ast.Module, line: int) -> dict[str, object]:
+    """Return values under which the tests around a line, and those it must get past, let it run."""
+    function = _around(tree, line)
+    if function is None:
+        return {}
+    wanted: dict[str, object] = {}
+    for test, outcome in _tests(function.body, line):
+        for name, value in _satisfying(test, outcome=outcome):
+            wanted.setdefault(name, value)
+    return wanted
+
+
+def compared(tree: ast.Module, qualname: str) -> dict[str, list[object]]:
+    """Return the constants that a function compares a name with."""
+    name = qualname.partition(".<locals>")[0].rpartition(".")[2]
+    found: dict[str, list[object]] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != name:
+            continue
+        for test in ast.walk(node):
+            for left, right in _sides(test):
+                known = found.setdefault(left, [])
+                known += [v for v in _constants(right) if v not in known]
+    return found
+
+
+def attributes(tree: ast.Module, qualname: str, name: str) -> list[str]:
+    """Return the attributes that a function reads from one of its parameters."""
+    own = qualname.partition(".<locals>")[0].rpartition(".")[2]
+    functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == own)
+    nodes = (node for function in functions for node in ast.walk(function))
+    found = {
+        node.attr: None
+        for node in nodes
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == name
+    }
+    return list(found)
+
+
+def _sides(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        yield dotted(node.left), node.comparators[0]
+        yield dotted(node.comparators[0]), node.left
+    elif isinstance(node, ast.Match):
+        for case in node.cases:
+            if isinstance(case.pattern, ast.MatchValue):
+                yield dotted(node.subject), case.pattern.value
+
+
+def _constants(node: ast.expr) -> list[object]:
+    if isinstance(node, ast.Constant) and type(node.value) in {str, int}:
+        return [node.value]
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return [value for item in node.elts for value in _constants(item)]
+    return []
+
+
+def dotted(node: ast.expr) -> str:
+    """Return a name and its attributes, as they are written; empty if it is something else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        inner = dotted(node.value)
+        return inner and f"{inner}.{node.attr}"
+    return ""
+
+
+def _around(tree: ast.Module, line: int) -> _Function | None:
+    functions = (
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
+    )
+    return max(functions, key=lambda node: node.lineno, default=None)
+
+
+def _tests(body: Sequence[ast.stmt], line: int) -> Iterator[tuple[ast.expr, bool]]:
+    for statement in body:
+        if statement.lineno <= line <= (statement.end_lineno or statement.lineno):
+            blocks = [("body", True), ("orelse", False), ("finalbody", True)]
+            for name, outcome in blocks:
+                block = getattr(statement, name, None)
+                if not isinstance(block, list) or not any(_holds(s, line) for s in block):
+                    continue
+                if isinstance(statement, ast.If | ast.While):
+                    yield statement.test, outcome
+                yield from _tests(block, line)
+            return
+        if isinstance(statement, ast.If) and isinstance(statement.body[-1], _LEAVES):
+            yield statement.test, False
+
+
+def _holds(statement: ast.stmt, line: int) -> bool:
+    return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
+
+
+def _satisfying(test: ast.expr, *, outcome: bool) -> list[tuple[str, object]]:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _satisfying(test.operand, outcome=not outcome)
+    if isinstance(test, ast.BoolOp):
+        # All parts of ``a and b`` must hold; that it does not hold is decided by one of them.
+        every = isinstance(test.op, ast.And) is outcome
+        parts = test.values if every else test.values[:1]
+        return [pair for part in parts for pair in _satisfying(part, outcome=outcome)]
+    if isinstance(test, ast.BinOp) and isinstance(test.op, ast.Mod):
+        test = ast.Compare(test, [ast.NotEq()], [ast.Constant(0)])
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        if isinstance(test.left, ast.BinOp):
+            return _of_remainder(test.left, test.ops[0], test.comparators[0], outcome=outcome)
+        name = dotted(test.left)
+        value = _compared(name, test.ops[0], test.comparators[0], outcome=outcome)
+        return [(name, value[0])] if name and value else []
+    name = dotted(test)
+    return [(name, outcome)] if name else []
+
+
+def _compared(name: str, op: ast.cmpop, other: ast.expr, *, outcome: bool) -> tuple[object, ...]:
+    if isinstance(other, ast.Constant) and other.value is None:
+        absent = isinstance(op, ast.Is | ast.Eq) is outcome
+        return (None,) if absent else (_something(name),)
+    constants = _constants(other)
+    if not constants:
+        return ()
+    first = constants[0]
+    if isinstance(op, ast.Eq | ast.Is | ast.In):
+        return (first,) if outcome else (_other(first),)
+    if isinstance(op, ast.NotEq | ast.IsNot | ast.NotIn):
+        return (_other(first),) if outcome else (first,)
+    if not isinstance(first, int):
+        return ()
+    more = {ast.Gt: 1, ast.GtE: 0, ast.Lt: -1, ast.LtE: 0}
+    less = {ast.Gt: 0, ast.GtE: -1, ast.Lt: 0, ast.LtE: 1}
+    return (first + (more if outcome else less)[type(op)],)
+
+
+def _of_remainder(
+    left: ast.BinOp, op: ast.cmpop, other: ast.expr, *, outcome: bool
+) -> list[tuple[str, object]]:
+    """Return a value for ``name % divisor == rest``."""
+    name, divisor, rest = dotted(left.left), _constants(left.right), _constants(other)
+    known = isinstance(left.op, ast.Mod) and isinstance(op, ast.Eq | ast.NotEq)
+    if not (name and known and divisor and rest):
+        return []
+    (by,), (left_over,) = divisor, rest
+    if not isinstance(by, int) or not isinstance(left_over, int):
+        return []
+    equal = isinstance(op, ast.Eq) is outcome
+    return [(name, _TIMES * by + (left_over if equal else left_over + 1))]
+
+
+def _other(value: object) -> object:
+    return value + 1 if isinstance(value, int) else None
+
+
+def _something(name: str) -> object:
+    outcome = attempt(lambda: guessed(name.rpartition(".")[2]), _ASK_S)
+    return WIDTH if outcome.error else outcome.value

@@ -1,0 +1,311 @@
+"""Turn the text of a user's module into a namespace that holds the function to verify.
+
+Only the definitions that the function needs are executed: that is faster than the whole module
+(``transformers`` imports for seconds), survives imports that are missing here, and does not
+start a training script. Where that fails the whole module is executed, and at last the needed
+definitions again: what cannot be imported is then taken from the neighbouring files in the same
+way, and has a placeholder where even that fails.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import builtins
+import importlib
+import linecache
+import re
+import sys
+import sysconfig
+import types
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from npufix.rewriters.graph.modules.packages import package_of
+from npufix.rewriters.verification.inputs.needed import (
+    IMPORTS,
+    bound_names,
+    needed_statements,
+    used_names,
+)
+from npufix.rewriters.verification.inputs.overlay import text_of
+from npufix.rewriters.verification.inputs.placeholder import Placeholder
+from npufix.rewriters.verification.sandbox.attempt import attempt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+read: set[str] = set()
+"""Files whose definitions were taken without importing them; a verdict stands on them as well."""
+_IMPORT_S = 30.0
+_OURS = "__npufix__"
+_HERE = Path(__file__).parents[3]
+_INSTALLED = ("site-packages", "dist-packages")
+_DEEPEST = 5
+"""How many files away a definition is looked for."""
+_CONFIG_BASE = r"^Pre[tT]rained\w*Config$"
+"""Its own file needs half of the package; a configuration needs nothing of it here."""
+
+
+class LoadError(Exception):
+    """The text cannot be brought to life here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A module of the user, or the part of it that was needed."""
+
+    namespace: dict[str, object]
+    filename: str
+    """What its code objects carry: tells the lines of two versions of one file apart."""
+    missing: tuple[str, ...] = ()
+    """Imports that a placeholder stands for."""
+    names: tuple[str, ...] = ()
+    """Everything that the file defines or imports, executed or not."""
+    find: Callable[[str], object] = field(default=lambda _: None)
+    """Return one of ``names``, executing what it needs; None if that is not possible."""
+    way: Literal["exactly", "whole", "partly"] = "exactly"
+    """What of the file was executed; partly: what could not be imported was replaced."""
+
+
+@dataclass(slots=True)
+class _Package:
+    """The files of the user's package that were read so far."""
+
+    folders: tuple[Path, ...]
+    files: dict[Path, _Module] = field(default_factory=dict)
+
+
+@cache
+def can_import(package: str, folder: Path) -> bool:
+    """Say whether a package imports, and is the one that the user's file belongs to."""
+    failed = attempt(lambda: importlib.import_module(package), _IMPORT_S).error
+    top = package.partition(".")[0]
+    found = getattr(sys.modules.get(top), "__path__", None) or [""]
+    return not failed and Path(found[0]).resolve() == (folder / top).resolve()
+
+
+def make_importable(*folders: Path) -> None:
+    """Put folders behind the standard library and before installed packages."""
+    at = next(
+        (i for i, entry in enumerate(sys.path) if entry.endswith(("site-packages", "-packages"))),
+        len(sys.path),
+    )
+    for folder in folders:
+        if str(folder) not in sys.path:
+            sys.path.insert(at, str(folder))
+
+
+def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
+    """Execute what ``qualname`` needs of ``text``; raise ``LoadError`` if nothing works."""
+    if "optim" in text:
+        # The first optimiser imports this, which takes longer than a call may.
+        importlib.import_module("torch._dynamo")
+    _, folder = package_of(Path(path))
+    make_importable(folder, Path(root))
+    try:
+        module = _Module(text, Path(path), tag, _Package((folder, Path(root))))
+    except (SyntaxError, ValueError) as error:
+        raise LoadError(f"the text does not compile: {error}") from None
+    target = qualname.partition(".")[0]
+    needed = needed_statements(module.tree, target)
+    if not any(target in bound_names(statement) for statement in needed):
+        raise LoadError(f"{target} is not defined in this file")
+    reasons: list[str] = []
+    for execute in (
+        lambda: module.exactly(needed),
+        module.whole,
+        lambda: module.as_far_as_possible([target]),
+    ):
+        outcome = attempt(execute, _IMPORT_S)
+        loaded = outcome.value
+        if isinstance(loaded, Loaded) and target in loaded.namespace:
+            return loaded
+        reasons.append(outcome.error or f"{target} is not there after the import")
+    raise LoadError(f"the definitions cannot be executed: {reasons[0]}")
+
+
+def own_files() -> list[str]:
+    """Return the files of the user that were executed in this process, in whole or in part."""
+    installed = (*_INSTALLED, sysconfig.get_path("stdlib"), str(_HERE))
+    modules = [m for m in list(sys.modules.values()) if not hasattr(m, _OURS)]
+    files = {str(getattr(m, "__file__", None) or "") for m in modules}
+    return sorted(
+        {f for f in files if f.endswith(".py") and not any(i in f for i in installed)} | read
+    )
+
+
+class _Module:
+    def __init__(self, text: str, path: Path, tag: str, package: _Package, depth: int = 0) -> None:
+        self.tree = ast.parse(text)
+        self._path = path
+        # Statements may be compiled one by one, where a future import would bind only itself.
+        lazy = "from __future__ import annotations" in text
+        self._flags = __future__.annotations.compiler_flag if lazy else 0
+        self._inside, self._folder = package_of(path)
+        self._name = f"{self._inside}.{path.stem}" if self._inside else path.stem
+        self._filename = f"{path} ({tag})"
+        self._package = package
+        self._depth = depth
+        self._live: types.ModuleType | None = None
+        self._done: set[int] = set()
+        self._missing: set[str] = set()
+        linecache.cache[self._filename] = (
+            len(text),
+            None,
+            text.splitlines(keepends=True),
+            self._filename,
+        )
+
+    def _fresh(self) -> types.ModuleType:
+        module = types.ModuleType(self._name)
+        module.__file__ = str(self._path)
+        module.__package__ = self._inside
+        module.__dict__[_OURS] = True
+        self._live, self._done = module, set()
+        # Dataclasses and typing look their module up by name. A real module of that name stays:
+        # a user's ``random.py`` must not replace the library's.
+        previous = sys.modules.get(self._name)
+        if previous is None or hasattr(previous, _OURS):
+            sys.modules[self._name] = module
+        return module
+
+    def _execute(self, body: list[ast.stmt], module: types.ModuleType) -> None:
+        code = compile(
+            ast.Module(body, []), self._filename, "exec", flags=self._flags, dont_inherit=True
+        )
+        exec(code, module.__dict__)  # noqa: S102 — running the user's code is this package's purpose
+
+    def _loaded(
+        self, module: types.ModuleType, way: Literal["exactly", "whole", "partly"]
+    ) -> Loaded:
+        names = sorted(set[str]().union(*map(bound_names, self.tree.body)))
+        missing = tuple(sorted(self._missing))
+        return Loaded(module.__dict__, self._filename, missing, tuple(names), self.find, way)
+
+    def whole(self) -> Loaded:
+        """Execute every statement, as an import would."""
+        if self._inside and not can_import(self._inside, self._folder):
+            raise ImportError(f"{self._inside} cannot be imported here")
+        module = self._fresh()
+        self._execute(self.tree.body, module)
+        self._done = set(map(id, self.tree.body))
+        return self._loaded(module, "whole")
+
+    def exactly(self, statements: Sequence[ast.stmt]) -> Loaded:
+        """Execute ``statements``, imports included; any of them may raise."""
+        module = self._fresh()
+        for statement in statements:
+            own = isinstance(statement, ast.ImportFrom) and statement.level > 0
+            if own and not can_import(self._inside, self._folder):
+                raise ImportError(f"{self._inside} cannot be imported here")
+            self._execute([statement], module)
+            self._done.add(id(statement))
+        return self._loaded(module, "exactly")
+
+    def find(self, name: str) -> object:
+        """Return one more definition; None if it cannot be had."""
+        if self._live is None or name not in self._live.__dict__:
+            attempt(lambda: self.as_far_as_possible([name], again=False), _IMPORT_S)
+        found = self._live.__dict__.get(name) if self._live is not None else None
+        return None if isinstance(found, Placeholder) else found
+
+    def as_far_as_possible(self, names: Sequence[str], *, again: bool = True) -> Loaded:
+        """Execute what ``names`` need, with something else for what cannot be imported."""
+        module = self._live if self._live is not None and not again else self._fresh()
+        loading = [True]
+        statements = [s for name in names for s in needed_statements(self.tree, name)]
+        wanted = set(names).union(*map(used_names, statements))
+        for statement in statements:
+            if id(statement) in self._done:
+                continue
+            if isinstance(statement, IMPORTS):
+                self._import(statement, wanted, module, loading)
+                continue
+            self._done.add(id(statement))
+            attempt(lambda s=statement: self._execute([s], module), _IMPORT_S)  # type: ignore[misc]
+        loading.clear()
+        return self._loaded(module, "partly")
+
+    def _import(
+        self,
+        statement: ast.Import | ast.ImportFrom,
+        wanted: Iterable[str],
+        module: types.ModuleType,
+        loading: list[bool],
+    ) -> None:
+        for alias in statement.names:
+            (name,) = bound_names(ast.Import([alias]))
+            if name in module.__dict__ or (name != "*" and name not in wanted):
+                continue
+            if self._imports(statement, alias, module):
+                continue
+            if name == "*" and isinstance(statement, ast.ImportFrom):
+                self._import_all(statement, wanted, module, loading)
+                continue
+            if isinstance(statement, ast.ImportFrom) and not re.search(_CONFIG_BASE, alias.name):
+                found = self._neighbour(statement, alias.name)
+                if found is not None:
+                    module.__dict__[name] = found
+                    continue
+            module.__dict__[name] = Placeholder(name, loading)
+            self._missing.add(name)
+
+    def _import_all(
+        self,
+        statement: ast.ImportFrom,
+        wanted: Iterable[str],
+        module: types.ModuleType,
+        loading: list[bool],
+    ) -> None:
+        """Take what nothing else in the file defines from where everything was to come from."""
+        own = set[str]().union(*map(bound_names, self.tree.body))
+        for name in sorted({*wanted} - own - vars(builtins).keys() - module.__dict__.keys()):
+            found = self._neighbour(statement, name)
+            module.__dict__[name] = Placeholder(name, loading) if found is None else found
+            self._missing |= {name} if found is None else set()
+
+    def _imports(
+        self, statement: ast.Import | ast.ImportFrom, alias: ast.alias, module: types.ModuleType
+    ) -> bool:
+        """Import one name for real, if the package that it comes from can be imported."""
+        alone: ast.stmt = ast.copy_location(ast.Import([alias]), statement)
+        if isinstance(statement, ast.ImportFrom):
+            own = statement.level > 0
+            if own and not can_import(self._inside, self._folder):
+                return False
+            made = ast.ImportFrom(statement.module, [alias], statement.level)
+            alone = ast.copy_location(made, statement)
+        return not attempt(lambda: self._execute([alone], module), _IMPORT_S).error
+
+    def _neighbour(self, statement: ast.ImportFrom, name: str) -> object:
+        """Return a definition out of another file of the user, without importing its package."""
+        if self._depth == _DEEPEST:
+            return None
+        for path in self._files_of(statement):
+            other = self._package.files.get(path)
+            if other is None:
+                outcome = attempt(lambda p=path: self._read(p), _IMPORT_S)  # type: ignore[misc]
+                if not isinstance(outcome.value, _Module):
+                    continue
+                other = self._package.files[path] = outcome.value
+            found = other.find(name)
+            if found is not None:
+                return found
+        return None
+
+    def _read(self, path: Path) -> _Module:
+        text = text_of(path) or path.read_text(encoding="utf-8")
+        read.add(str(path))
+        return _Module(text, path, "neighbour", self._package, self._depth + 1)
+
+    def _files_of(self, statement: ast.ImportFrom) -> list[Path]:
+        parts = (statement.module or "").split(".") if statement.module else []
+        bases = list(self._package.folders)
+        if statement.level:
+            bases = [self._path.parents[statement.level - 1]]
+        places = [base.joinpath(*parts) for base in bases]
+        files = [f for p in places for f in (p.with_suffix(".py"), p / "__init__.py")]
+        return [file for file in dict.fromkeys(files) if file.is_file()]

@@ -1,0 +1,383 @@
+"""Find arguments under which the original runs and reaches the rewritten lines."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from npufix.rewriters.verification.calls.failures import GroundLimitError
+from npufix.rewriters.verification.calls.observe import CALL_S, observe, seed_everything
+from npufix.rewriters.verification.calls.place import computing, device_failure, finished, patience
+from npufix.rewriters.verification.calls.reach import Wanted, traced
+from npufix.rewriters.verification.calls.values import (
+    Made,
+    Spec,
+    Tensor,
+    Value,
+    kinds,
+)
+from npufix.rewriters.verification.inputs.arguments import (
+    INTEGER_TENSOR,
+    MASK,
+    WIDTH,
+    Parameter,
+    beside_default,
+    guessed,
+    guesses,
+    is_default,
+    tensors,
+)
+from npufix.rewriters.verification.inputs.bases import bases_of, widths_of
+from npufix.rewriters.verification.inputs.configurations import StandInConfig
+from npufix.rewriters.verification.inputs.goals import attributes, compared, goal
+from npufix.rewriters.verification.inputs.stand_ins import CONFIG, Recipe, of_the_file, recipes
+from npufix.rewriters.verification.inputs.target import Assignment, Case, Target
+from npufix.rewriters.verification.sandbox.attempt import attempt
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from npufix.rewriters.edit.job import RecordedOp
+
+_SEARCH_S = 6.0
+_AFTERWARDS_S = 1.5
+"""For further assignments, once the lines have been reached."""
+_ENOUGH = 5
+_ENOUGH_LATER = 2
+"""For each further way to make the object."""
+_MOST_RECIPES = 3
+_MOST_COST = 60
+_MOST_GOALS = 4
+_FURTHER_S = 2.0
+_DEFAULT_S = 0.7
+_MOST_DEFAULTS = 3
+_OPTIONAL_COST = 2
+_MOST_EXPIRED = 2
+
+
+@dataclass(slots=True)
+class Found:
+    """The result of a search."""
+
+    assignments: list[Assignment] = field(default_factory=list)
+    reached: set[int] = field(default_factory=set)
+    ran: bool = False
+    """Whether the original ran at all, reaching the lines or not."""
+    outside: bool = False
+    """Whether a call was left out that is not within what the user vouches for."""
+    errors: Counter[str] = field(default_factory=Counter)
+    expired: int = 0
+
+    @property
+    def reason(self) -> str:
+        """Why there are no assignments."""
+        if self.expired >= _MOST_EXPIRED:
+            return f"the original does not return within {CALL_S:g} s"
+        if self.outside:
+            return "no arguments were found that meet the conditions"
+        if self.ran:
+            return "no arguments were found that reach the rewritten lines"
+        common = self.errors.most_common(1)
+        why = f"; most often: {common[0][0]}" if common else ""
+        return f"no arguments were found under which the original runs{why}"
+
+
+def search(  # noqa: PLR0913 - what is looked for, and within what
+    target: Target,
+    wanted: Wanted,
+    recorded: Sequence[RecordedOp],
+    *,
+    floating: bool = False,
+    read: Collection[str] = (),
+    keeps: Callable[[Case], bool] = lambda _: True,
+) -> Found:
+    """Try guesses, the likeliest first, until the lines are reached by several of them.
+
+    ``read`` names what the lines read, before or after; ``keeps`` tells whether a call is within
+    what the user vouches for.
+    """
+    found = Found()
+    options: list[Recipe | None] = [None]
+    if target.owner is not None:
+        made = recipes(target.owner, target.name, target.loaded)
+        options = list(itertools.islice(made, _MOST_RECIPES))
+        if not options:
+            found.errors["no object of the class can be made"] += 1
+    # Of this process alone: on a busy machine the search must not find less.
+    deadline = time.process_time() + _SEARCH_S
+    for left, recipe in zip(range(len(options), 0, -1), options, strict=True):
+        until = time.process_time() + (deadline - time.process_time()) / left
+        target.returned()
+        widths = widths_of(target, recipe)
+        bases = bases_of(recorded, widths, target.parameters(), target.made(recipe))
+        tried = _combinations(target, wanted.tree, bases, widths)
+        assignments = (
+            Assignment(recipe, specs) for specs in tried if not (floating and is_integral(specs))
+        )
+        _search_some(target, wanted, assignments, found, until, keeps)
+    _search_further(target, wanted, options, recorded, found, keeps)
+    _search_beside_defaults(target, wanted, options, recorded, found, keeps, read)
+    if not floating:
+        _add_floats(target, wanted, found, keeps)
+    return found
+
+
+def _add_floats(
+    target: Target, wanted: Wanted, found: Found, keeps: Callable[[Case], bool]
+) -> None:
+    """Add a call with floating numbers, where integers were given that may be either."""
+    if any("int" not in kinds(a.specs.values()) for a in found.assignments):
+        return
+    for assignment in found.assignments[:2]:
+        specs = {
+            n: Tensor(s.shape) if isinstance(s, Tensor) and s.kind == "int" else s
+            for n, s in assignment.specs.items()
+        }
+        twin = Case(Assignment(assignment.recipe, specs))
+        ran = run_traced(target, twin) or set()
+        if wanted.reached(ran) and keeps(twin):
+            found.assignments.append(twin.assignment)
+            return
+
+
+def _search_further(  # noqa: PLR0913, PLR0917 - the state of the search
+    target: Target,
+    wanted: Wanted,
+    options: Sequence[Recipe | None],
+    recorded: Sequence[RecordedOp],
+    found: Found,
+    keeps: Callable[[Case], bool],
+) -> None:
+    """Choose values that the tests above the lines ask for which nothing has reached."""
+    asked: list[dict[str, object]] = []
+    for line in wanted.unreached(found.reached):
+        values = goal(wanted.tree, line)
+        if values and values not in asked and line not in found.reached:
+            asked.append(values)
+    for values in asked[:_MOST_GOALS]:
+        for recipe in options[:2]:
+            chosen = _chosen(recipe, values)
+            forced = {n: Value(v) for n, v in values.items() if "." not in n}
+            target.returned()
+            widths = widths_of(target, chosen)
+            bases = bases_of(recorded, widths, target.parameters(), target.made(chosen))
+            tried = _combinations(target, wanted.tree, bases, widths, forced)
+            assignments = (Assignment(chosen, specs) for specs in tried)
+            until = time.process_time() + _FURTHER_S
+            before = len(found.reached)
+            _search_some(target, wanted, assignments, found, until, keeps)
+            if len(found.reached) > before:
+                break
+
+
+def _search_beside_defaults(  # noqa: PLR0913, PLR0917 - the state of the search
+    target: Target,
+    wanted: Wanted,
+    options: Sequence[Recipe | None],
+    recorded: Sequence[RecordedOp],
+    found: Found,
+    keeps: Callable[[Case], bool],
+    read: Collection[str],
+) -> None:
+    """Pass something else than a default that the lines read: a change may have forgotten it."""
+    if not found.assignments:
+        return
+    hidden = (
+        p
+        for p in target.parameters()
+        if p.name in read and all(is_default(a.specs.get(p.name)) for a in found.assignments)
+    )
+    recipe = next(iter(options), None)
+    for parameter in itertools.islice(hidden, _MOST_DEFAULTS):
+        for other in beside_default(parameter):
+            target.returned()
+            widths = widths_of(target, recipe)
+            bases = bases_of(recorded, widths, target.parameters(), target.made(recipe))
+            tried = _combinations(target, wanted.tree, bases, widths, {parameter.name: other})
+            assignments = (Assignment(recipe, specs) for specs in tried)
+            until, before = time.process_time() + _DEFAULT_S, len(found.assignments)
+            _search_some(target, wanted, assignments, found, until, keeps)
+            if len(found.assignments) > before:
+                break
+
+
+def _chosen(recipe: Recipe | None, values: Mapping[str, object]) -> Recipe | None:
+    """Return how to make the object with these values of its attributes or of its arguments'."""
+    if recipe is None:
+        return None
+    given = {name for name, spec in recipe.arguments if isinstance(spec, Made)}
+    paths: dict[str, object] = {}
+    for name, value in values.items():
+        first, _, rest = name.partition(".")
+        if not rest:
+            continue
+        paths[name] = value
+        # ``self.config.x`` may be read from the argument ``config`` while the object is made.
+        if first == "self" and rest.partition(".")[0] in given:
+            paths[rest] = value
+        elif first == "self":
+            paths |= {f"{argument}.{rest}": value for argument in given}
+    return replace(recipe, chosen=tuple(paths.items()))
+
+
+def _search_some(  # noqa: PLR0913, PLR0917 - the state of the search
+    target: Target,
+    wanted: Wanted,
+    tried: Iterator[Assignment],
+    found: Found,
+    until: float,
+    keeps: Callable[[Case], bool],
+) -> None:
+    start = len(found.assignments)
+    enough = start + (_ENOUGH_LATER if start else _ENOUGH)
+    looks: set[tuple[object, ...]] = set()
+    for assignment in tried:
+        if time.process_time() > until or found.expired >= _MOST_EXPIRED:
+            return
+        look = _look(assignment.specs)
+        if look in looks or (found.assignments and _far_fetched(assignment.specs)):
+            continue
+        ran = run_traced(target, Case(assignment), found)
+        if ran is not None and target.has_modes and wanted.unreached(found.reached | ran):
+            ran |= run_traced(target, Case(assignment, training=False)) or set()
+        reached = wanted.reached(ran) if ran is not None else set()
+        if ran is None or (wanted.unreached(set()) and not reached):
+            continue
+        if not keeps(Case(assignment)):
+            found.outside = True
+            continue
+        looks.add(look)
+        if len(found.assignments) == start:
+            until = min(until, time.process_time() + _AFTERWARDS_S)
+        if len(found.assignments) < enough or reached - found.reached:
+            found.assignments.append(assignment)
+        found.reached |= reached
+        if len(found.assignments) >= enough and not wanted.unreached(found.reached):
+            return
+
+
+def run_traced(target: Target, case: Case, found: Found | None = None) -> set[int] | None:
+    """Return the lines of the module that this call runs; None if it raises."""
+    with computing(on_npu=target.on_npu), traced(target.loaded.filename) as lines:
+
+        def call() -> object:
+            prepared = target.prepare(case, torch.float32, again=found is not None)
+            seed_everything(case.seed)
+            if target.applied is not None:  # its gradient is a part of what it runs
+                return observe(prepared, "leaf", case.seed).raised()
+            return finished(prepared.call(prepared.arguments))
+
+        outcome = attempt(call, patience(CALL_S))
+    failed = device_failure(outcome.error) if target.on_npu else ""
+    if failed:
+        raise GroundLimitError(failed)
+    if found is not None:
+        if outcome.error:
+            found.errors[outcome.error] += 1
+            found.expired += outcome.expired
+        else:
+            found.ran = True
+            target.returned()
+    return None if outcome.error else lines
+
+
+def _combinations(
+    target: Target,
+    tree: ast.Module,
+    bases: Sequence[tuple[int, ...]],
+    widths: Sequence[int],
+    forced: Mapping[str, Spec] | None = None,
+) -> Iterator[dict[str, Spec]]:
+    """Yield arguments by rising cost: the sum of the ranks of all guesses made."""
+    wanted = target.parameters()
+    hints = compared(tree, target.qualname)
+    known = {p.name: _configured(p, target, tree) for p in wanted}
+
+    def tries(p: Parameter, base: tuple[int, ...]) -> list[Spec]:
+        if forced and p.name in forced:
+            return [
+                *(tensors(p, base, widths) if _is_something(p, forced[p.name]) else ()),
+                forced[p.name],
+            ]
+        made = known[p.name] or guesses(p, base, widths)
+        told: list[Spec] = [Value(v) for v in hints.get(p.name, ())]
+        at = 1 if p.has_default else 0
+        return [*made[:at], *(t for t in told if t not in made), *made[at:]]
+
+    table = [[tries(p, base) for p in wanted] for base in bases]
+    for cost in range(_MOST_COST):
+        for rank, options in enumerate(table[: cost + 1]):
+            for chosen in _split(wanted, options, cost - rank):
+                yield {p.name: s for p, s in zip(wanted, chosen, strict=True)}
+
+
+def _is_something(parameter: Parameter, spec: Spec) -> bool:
+    """Say whether an argument has to be there, and is a number only as nothing is known of it.
+
+    A number that is added to all scores in place of a mask changes nothing.
+    """
+    return parameter.default is None and spec == Value(WIDTH)
+
+
+def _configured(parameter: Parameter, target: Target, tree: ast.Module) -> list[Spec]:
+    """Return configurations, for a parameter that is one."""
+    if not re.search(CONFIG, parameter.name) or parameter.has_default:
+        return []
+    asked = attributes(tree, target.qualname, parameter.name)
+    if not asked:
+        return []
+    unknown = {n: WIDTH for n in asked if attempt(lambda n=n: guessed(n), CALL_S).error}  # type: ignore[misc]
+    invented = Made(lambda: StandInConfig(unknown), "a stand-in configuration")
+    return [*of_the_file(target.qualname, target.loaded), invented]
+
+
+def _split(
+    wanted: Sequence[Parameter], options: Sequence[Sequence[Spec]], cost: int
+) -> Iterator[tuple[Spec, ...]]:
+    if not wanted:
+        if cost == 0:
+            yield ()
+        return
+    extra = _OPTIONAL_COST if wanted[0].has_default else 0
+    for rank, spec in enumerate(options[0]):
+        price = rank + extra if rank else 0
+        if price > cost:
+            break
+        for rest in _split(wanted[1:], options[1:], cost - price):
+            yield (spec, *rest)
+
+
+def is_integral(specs: Mapping[str, Spec]) -> bool:
+    """Say whether a tensor is of integers though nothing in its name asks for them."""
+    return any(
+        isinstance(s, Tensor) and s.kind == "int" and not re.search(INTEGER_TENSOR, name.lower())
+        for name, s in specs.items()
+    )
+
+
+def _far_fetched(specs: Mapping[str, Spec]) -> bool:
+    """Say whether a tensor is bool though nothing in its name asks for it, or has no dimension."""
+    return any(isinstance(s, Tensor) and not s.shape for s in specs.values()) or any(
+        isinstance(s, Tensor) and s.kind == "bool" and not re.search(MASK, name.lower())
+        for name, s in specs.items()
+    )
+
+
+def _look(specs: Mapping[str, Spec]) -> tuple[object, ...]:
+    """Return what makes assignments different enough: ranks, kinds and plain values.
+
+    What can be added to scores is not meant to select, though a bool can be added as well.
+    """
+    return tuple(
+        (len(s.shape), "additive" if s.kind == "bool" else s.kind)
+        if isinstance(s, Tensor)
+        else str(s)
+        for s in specs.values()
+    )

@@ -1,0 +1,305 @@
+"""Bring an object of the user's class into being, by its own ``__init__`` where possible."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import itertools
+import re
+import textwrap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from npufix.rewriters.verification.calls.values import (
+    Find,
+    Made,
+    Spec,
+    Value,
+    find_nothing,
+    generator,
+    materialise,
+)
+from npufix.rewriters.verification.inputs.arguments import (
+    WIDTH,
+    Parameter,
+    parameters,
+    scalars,
+)
+from npufix.rewriters.verification.inputs.configurations import (
+    CONFIG_CLASS,
+    StandInConfig,
+    configurations,
+)
+from npufix.rewriters.verification.sandbox.attempt import attempt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from npufix.rewriters.verification.inputs.load import Loaded
+
+CONFIG = r"^(config|cfg|args|configuration|hparams|params|model_args|opts?)$"
+_MOST_PARAMETERS = 5_000_000
+_MOST_FURTHER_PARAMETERS = 50_000
+"""For another object, once there is one: that of a real size says nothing new, slowly."""
+_TRIES = 48
+_DRAWN = frozenset({"rand", "randn"})
+_DRAWN_INTO = frozenset({"normal_", "uniform_", "trunc_normal_", "bernoulli_", "exponential_"})
+_BUILD_S = 5.0
+_REPAIRS = 12
+_MOST_CONFIGURATIONS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How to make an object, the same way for the original and the patched class."""
+
+    arguments: tuple[tuple[str, Spec], ...] = ()
+    attributes: tuple[tuple[str, str], ...] | None = None
+    """Not None: ``__init__`` does not run; these attributes are set, as what the values say."""
+    chosen: tuple[tuple[str, object], ...] = ()
+    """Values of attributes, of the object (``self.mode``) or of an argument (``config.mode``), that
+    lead where the others do not."""
+
+    def build(self, owner: type, find: Find = find_nothing) -> object:
+        """Make the object; parameters get values that no forgotten weight can hide behind."""
+        torch.default_generator.manual_seed(0)
+        if self.attributes is None:
+            made: object = owner(**self.given(find))
+        else:
+            made = self._without_init(owner, self.attributes)
+        if isinstance(made, torch.nn.Module):
+            _randomise(made)
+        self._choose({"self": made})
+        return made
+
+    def given(self, find: Find) -> dict[str, object]:
+        """Make the arguments of ``__init__``."""
+        given = materialise(dict(self.arguments), "ordinary", 0, torch.float32, find=find)
+        self._choose(given)
+        return given
+
+    def _choose(self, scope: Mapping[str, object]) -> None:
+        for path, value in self.chosen:
+            name, _, last = path.rpartition(".")
+            first, *inner = name.split(".")
+            holder = scope.get(first)
+            for part in inner:
+                holder = getattr(holder, part, None)
+            if holder is not None and last in getattr(holder, "__dict__", ()):
+                setattr(holder, last, value)
+
+    @staticmethod
+    def _without_init(owner: type, attributes: tuple[tuple[str, str], ...]) -> object:
+        made: object = object.__new__(owner)
+        if isinstance(made, torch.nn.Module):
+            torch.nn.Module.__init__(made)
+        for name, what in attributes:
+            setattr(made, name, _attribute(what, name, module=isinstance(made, torch.nn.Module)))
+        return made
+
+    def __str__(self) -> str:
+        if self.attributes is not None:
+            return "an instance made without __init__"
+        given = ", ".join(f"{name}={spec}" for name, spec in self.arguments)
+        chosen = " and ".join(f"{path} = {value!r}" for path, value in self.chosen)
+        return f"{given} and {chosen}" if given and chosen else given or chosen
+
+
+class StandInLayer(torch.nn.Module):
+    """A layer that nothing is known of: no two of them compute the same."""
+
+    def __init__(self, name: str) -> None:
+        """Derive the function from the name."""
+        super().__init__()
+        self.scale, self.shift = torch.rand(2, generator=generator(name)).tolist()
+
+    def forward(self, x: object, *_others: object, **_keywords: object) -> object:
+        """Return the first argument, changed."""
+        if isinstance(x, torch.Tensor) and x.is_floating_point():
+            return x.tanh() * (0.5 + self.scale) + self.shift
+        return x
+
+
+def _attribute(what: str, name: str, *, module: bool) -> object:
+    if what == "call":
+        return torch.nn.SiLU() if "act" in name.lower() else StandInLayer(name)
+    if what == "tensor":
+        weight = torch.ones(WIDTH)
+        return torch.nn.Parameter(weight) if module else weight
+    plain = scalars(Parameter(name, "", inspect.Parameter.empty))
+    return plain[0].value if plain and isinstance(plain[0], Value) else None
+
+
+def _randomise(module: torch.nn.Module) -> None:
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if parameter.is_floating_point():
+                drawn = torch.randn(parameter.shape, generator=generator(name))
+                parameter.copy_(drawn * 0.5 + 0.25 * drawn.sign())
+
+
+def recipes(owner: type, method: str, loaded: Loaded) -> Iterator[Recipe]:
+    """Yield recipes that work, the most faithful first."""
+    found = 0
+    for arguments in _constructions(owner, loaded):
+        recipe = Recipe(tuple(arguments.items()))
+        most = _MOST_FURTHER_PARAMETERS if found else _MOST_PARAMETERS
+        made = attempt(lambda r=recipe, m=most: _checked(r, owner, loaded.find, m), _BUILD_S)  # type: ignore[misc]
+        if not made.error:
+            found += 1
+            yield recipe
+    if not found:
+        recipe = Recipe(attributes=tuple(sorted(_read_attributes(owner, method).items())))
+        if not attempt(lambda: recipe.build(owner, loaded.find), _BUILD_S).error:
+            yield recipe
+
+
+def _checked(recipe: Recipe, owner: type, find: Find, most: int) -> None:
+    """Build the object, first without its values: the sizes of a real model take seconds."""
+    with torch.device("meta"), _Undrawn():
+        sketched = attempt(lambda: recipe.build(owner, find), _BUILD_S).value
+    for made in (sketched, None):
+        module = recipe.build(owner, find) if made is None else made
+        count = sum(p.numel() for p in module.parameters()) if _is_module(module) else 0
+        if count > most:
+            raise MemoryError(f"the module has {count} parameters")
+
+
+class _Undrawn(TorchFunctionMode):
+    """Draws no numbers where there is no memory for them: that alone imports half of a compiler."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the torch function returns
+        name = getattr(func, "__name__", "")
+        if name in _DRAWN:
+            return torch.empty(*args, **(kwargs or {}))
+        if name in _DRAWN_INTO:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+def _is_module(made: object) -> TypeGuard[torch.nn.Module]:
+    return isinstance(made, torch.nn.Module)
+
+
+def _constructions(owner: type, loaded: Loaded) -> Iterator[dict[str, Spec]]:
+    if owner.__init__ is object.__init__ or owner.__init__ is torch.nn.Module.__init__:  # type: ignore[misc]
+        yield {}
+        return
+    signature = attempt(lambda: inspect.signature(owner), _BUILD_S).value
+    if not isinstance(signature, inspect.Signature):
+        return
+    options: list[list[tuple[str, Spec | None]]] = []
+    for parameter in parameters(signature):
+        specs = _options(owner, parameter, loaded)
+        if parameter.has_default:
+            other = [s for s in specs if not _is(s, parameter.default)]
+            options.append([(parameter.name, None), *((parameter.name, s) for s in other[:2])])
+        elif specs:
+            options.append([(parameter.name, s) for s in specs])
+        else:
+            options.append([(parameter.name, Value(WIDTH)), (parameter.name, Value(None))])
+    seen: list[tuple[tuple[str, Spec | None], ...]] = []
+    for combination in itertools.islice(_by_rank(options), _TRIES):
+        if combination in seen:
+            continue
+        seen.append(combination)
+        yield {name: spec for name, spec in combination if spec is not None}
+
+
+def _is(spec: Spec, default: object) -> bool:
+    return isinstance(spec, Value) and spec.value == default
+
+
+def _by_rank(
+    options: list[list[tuple[str, Spec | None]]],
+) -> Iterator[tuple[tuple[str, Spec | None], ...]]:
+    ranks = itertools.islice(itertools.product(*(range(min(len(o), 4)) for o in options)), 4096)
+    # Second: nothing at its default, so that a forgotten ``eps`` cannot hide behind one that
+    # happens to be the operator's own.
+    off = tuple(1 if o[0][1] is None and len(o) > 1 else 0 for o in options)
+    first, *others = sorted(ranks, key=sum)
+    for combination in (first, off, *others):
+        yield tuple(o[i] for o, i in zip(options, combination, strict=True))
+
+
+def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
+    bare = re.sub(r"\W.*", "", parameter.annotation.strip("'\"").rpartition(".")[2])
+    annotated = loaded.find(bare) if bare else None
+    specs: list[Spec] = []
+    if isinstance(annotated, type) and annotated is not torch.Tensor and not parameter.has_default:
+        specs += configurations(annotated, bare)
+    if re.search(CONFIG, parameter.name):
+        if not specs:
+            specs += of_the_file(owner.__name__, loaded)
+        specs.append(_invented(owner, parameter.name))
+    return specs + scalars(parameter)
+
+
+def of_the_file(owner: str, loaded: Loaded) -> list[Spec]:
+    """Offer the configurations that the file knows, those that share the class's name first."""
+
+    def unlike(name: str) -> int:
+        pairs = zip(name.lower(), owner.lower(), strict=False)
+        return -sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+    specs: list[Spec] = []
+    names = [n for n in loaded.names if re.search(CONFIG_CLASS, n)]
+    for name in sorted(names, key=unlike)[:_MOST_CONFIGURATIONS]:
+        kind = loaded.find(name)
+        if isinstance(kind, type):
+            specs += configurations(kind, name)
+    return specs
+
+
+def _invented(owner: type, name: str) -> Made:
+    """Find out by trying which attributes ``__init__`` reads that no name tells."""
+    known: dict[str, object] = {}
+    for _ in range(_REPAIRS):
+        config = StandInConfig(known)
+        outcome = attempt(lambda c=config: owner(**{name: c}), _BUILD_S)  # type: ignore[misc]
+        asked = outcome.error.removeprefix("AttributeError: ")
+        if outcome.kind != "AttributeError" or not asked.isidentifier() or asked in known:
+            break
+        known[asked] = WIDTH
+    return Made(lambda: StandInConfig(copy.copy(known)), "a stand-in configuration")
+
+
+def _read_attributes(owner: type, method: str) -> dict[str, str]:
+    """Return what ``method`` reads from ``self``: as a tensor, a callable or a number."""
+    found: dict[str, str] = {}
+    queue, seen = [method], set[str]()
+    while queue:
+        name = queue.pop()
+        function = inspect.getattr_static(owner, name, None)
+        if name in seen or not inspect.isfunction(function):
+            continue
+        seen.add(name)
+        source = attempt(lambda f=function: inspect.getsource(f), _BUILD_S).value  # type: ignore[misc]
+        if not isinstance(source, str):
+            continue
+        tree = ast.parse(textwrap.dedent(source))
+        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        for node in ast.walk(tree):
+            if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
+                continue
+            if node.value.id != "self" or not isinstance(node.ctx, ast.Load):
+                continue
+            if hasattr(owner, node.attr):
+                queue.append(node.attr)
+            elif id(node) in called:
+                found[node.attr] = "call"
+            elif re.search(r"weight|gamma|scale$|^g$|beta$|bias$", node.attr):
+                found[node.attr] = "tensor"
+            else:
+                found.setdefault(node.attr, "number")
+    return found

@@ -1,0 +1,325 @@
+"""The function to verify, in one version of the module, and calls of it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npufix.rewriters.verification.calls.observe import CALL_S, Prepared
+from npufix.rewriters.verification.calls.place import instance_to_device, to_device
+from npufix.rewriters.verification.calls.values import (
+    Flavour,
+    Several,
+    Spec,
+    Tensor,
+    Value,
+    materialise,
+    rounded,
+)
+from npufix.rewriters.verification.inputs.arguments import Parameter, parameters
+from npufix.rewriters.verification.inputs.load import Loaded, LoadError
+from npufix.rewriters.verification.sandbox.attempt import attempt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
+
+    from npufix.rewriters.verification.inputs.stand_ins import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Arguments, and the object to call on, under which the original runs."""
+
+    recipe: Recipe | None
+    specs: Mapping[str, Spec]
+
+    def __str__(self) -> str:
+        given = {n: s for n, s in self.specs.items() if not isinstance(s, Value) or s.given}
+        return ", ".join(f"{name}={spec}" for name, spec in given.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One call, fully determined but for the dtype."""
+
+    assignment: Assignment
+    flavour: Flavour = "ordinary"
+    seed: int = 0
+    training: bool = True
+    float32_weights: bool = False
+    """Mixed precision as with autocast: the object stays in float32, the arguments do not."""
+    was: int | None = None
+    """The size that has become another one in all arguments."""
+    digits: int | None = None
+    """How many significant digits the arguments have, where that makes them easier to read."""
+    steps: int = 0
+    """How many optimiser steps follow: what a module keeps from one call to the next."""
+
+    def __str__(self) -> str:
+        flavour = "" if self.flavour == "ordinary" else f", {self.flavour}"
+        recipe = self.assignment.recipe
+        mode = "" if self.training or recipe is None else ", eval mode"
+        made = f" on an object made with {recipe}" if recipe is not None and str(recipe) else ""
+        weights = ", float32 weights" if self.float32_weights else ""
+        steps = f", {self.steps} optimiser steps" if self.steps else ""
+        return f"{self.assignment}{flavour}{mode}{weights}{steps}{made}"
+
+    @property
+    def size(self) -> int:
+        """The number of elements of all tensors: what makes a counterexample small."""
+        return sum(torch.Size(shape).numel() for shape in _shapes(self.assignment.specs))
+
+
+def _shapes(specs: Mapping[str, Spec]) -> list[tuple[int, ...]]:
+    return [
+        item.shape
+        for spec in specs.values()
+        for item in (spec.items if isinstance(spec, Several) else (spec,))
+        if isinstance(item, Tensor)
+    ]
+
+
+@dataclass(slots=True)
+class Target:
+    """A function or method of a loaded module."""
+
+    loaded: Loaded
+    qualname: str
+    owner: type | None = None
+    name: str = ""
+    is_property: bool = False
+    applied: type[torch.autograd.Function] | None = None
+    """The class, if the function is a part of an operator with a gradient of its own."""
+    on_npu: bool = False
+    """Whether calls run on the virtual device of this process."""
+    world: Callable[[], AbstractContextManager[None]] = nullcontext
+    """What the code runs in: with its own version of the other files of a change."""
+    _function: Callable[..., Any] = print
+    _failed: object = None
+    """An object that a search has made, and no call of it has returned yet."""
+    _instances: dict[tuple[Recipe, torch.dtype], object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Find the function, and whether it wants an object."""
+        *path, self.name = self.qualname.partition(".<locals>")[0].split(".")
+        scope: Any = None
+        for part in path:
+            scope = self.loaded.namespace.get(part) if scope is None else getattr(scope, part, None)
+        if not path:
+            static = self.loaded.namespace.get(self.name)
+            self._function = static  # type: ignore[assignment]
+        else:
+            if not isinstance(scope, type):
+                raise LoadError(f"{'.'.join(path)} is no class")
+            static = inspect.getattr_static(scope, self.name, None)
+            bound = isinstance(static, staticmethod | classmethod)
+            self.owner = None if bound else scope
+            self.is_property = isinstance(static, property)
+            found = static.fget if isinstance(static, property) else getattr(scope, self.name, None)
+            self._function = found  # type: ignore[assignment]
+            if bound and issubclass(scope, torch.autograd.Function):
+                # Its methods are called by ``apply``, and by the gradients of what it returns.
+                self._function, self.applied = scope.apply, scope
+        if not callable(self._function):
+            raise LoadError(f"{self.qualname} is no function")
+
+    def parameters(self) -> list[Parameter]:
+        """Return what a call has to supply."""
+        try:
+            takes: Callable[..., Any] = self._function
+            if self.applied is not None:
+                takes = self.applied.forward
+            found = parameters(inspect.signature(takes))
+        except (TypeError, ValueError) as error:
+            raise LoadError(f"{self.qualname} has no signature: {error}") from None
+        if self.applied is not None:
+            context = self.applied.setup_context is torch.autograd.Function.setup_context
+            return found[1:] if context else found
+        return found[1:] if self.owner is not None else found
+
+    @property
+    def has_modes(self) -> bool:
+        """Whether what it is called on trains and evaluates."""
+        return self.owner is not None and issubclass(self.owner, torch.nn.Module)
+
+    def prepare(
+        self,
+        case: Case,
+        dtype: torch.dtype,
+        *,
+        double: bool = False,
+        rounding: int | None = None,
+        again: bool = False,
+    ) -> Prepared:
+        """Make the call of ``case``, every floating tensor in ``dtype``.
+
+        With ``double``, in float64 and on the host; with a ``rounding``, as if it had been
+        rounded differently. ``again`` takes the object of the last call, if that has failed.
+        """
+        one = case.assignment.specs, case.flavour, case.seed, dtype, case.digits
+        arguments = materialise(*one, find=self.loaded.find)
+        _cast_modules(arguments, dtype)
+        if double:
+            arguments = {name: _doubled(value) for name, value in arguments.items()}
+        if rounding is not None:
+            arguments = {n: rounded(value, dtype, rounding) for n, value in arguments.items()}
+        moved = self.on_npu and not double
+        if moved:
+            arguments = {name: to_device(value) for name, value in arguments.items()}
+        _bind_optimizers(arguments)
+        first: tuple[object, ...] = ()
+        state: Callable[[], Mapping[str, object]] = dict
+        registered: Callable[[], tuple[str, ...]] = tuple
+        if self.owner is not None and case.assignment.recipe is not None:
+            own = torch.float32 if case.float32_weights else dtype
+            instance = self._instance(case.assignment.recipe, own, again=again)
+            if double:
+                cast(instance, torch.float64)
+            if rounding is not None:
+                rounded(instance, own, rounding)
+            if isinstance(instance, torch.nn.Module):
+                instance.train(case.training)
+            if moved:
+                instance = instance_to_device(instance)
+            first = (instance,)
+            state = lambda: state_of(instance, "self")  # noqa: E731 — one expression over a local
+            registered = lambda: registered_in(instance)  # noqa: E731 - same
+
+        def call(passed: Mapping[str, object]) -> object:
+            return self.invoke(first, passed)
+
+        own_state, given = state, arguments
+        state = lambda: dict(own_state()) | _states(given)  # noqa: E731 - same
+        specs = case.assignment.specs.items()
+        added = {n for n, s in specs if isinstance(s, Tensor) and s.kind == "additive"}
+        return Prepared(call, arguments, state, registered, frozenset(added), moved)
+
+    def _instance(self, recipe: Recipe, dtype: torch.dtype, *, again: bool) -> object:
+        failed = self._failed if again else None
+        instance = self.instance(recipe, dtype) if failed is None else failed
+        self._failed = instance if again else None
+        return instance
+
+    def made(self, recipe: Recipe | None) -> object:
+        """Return an object to look at; None for a function."""
+        if recipe is None or self.owner is None:
+            return None
+        return self.instance(recipe, torch.float32)
+
+    def returned(self) -> None:
+        """Make another object for the next call of a search: this one is used."""
+        self._failed = None
+
+    def on_host(self) -> Target:
+        """Return the same function, with calls on the host."""
+        return replace(self, on_npu=False)
+
+    def invoke(self, first: tuple[object, ...], passed: Mapping[str, object]) -> object:
+        """Call the function, on an object if ``first`` holds one."""
+        by_name = self.keywords(passed)
+        positional = [v for k, v in passed.items() if k not in by_name]
+        keywords = {k: v for k, v in passed.items() if k in by_name}
+        with self.world():
+            return self._function(*first, *positional, **keywords)
+
+    def keywords(self, passed: Iterable[str]) -> set[str]:
+        """Return the arguments that are passed by name: those after one that is left out."""
+        names = [p.name for p in self.parameters() if not p.keyword_only]
+        given = set(passed)
+        first = next((i for i, name in enumerate(names) if name not in given), len(names))
+        return given - set(names[:first])
+
+    def instance(self, recipe: Recipe, dtype: torch.dtype) -> object:
+        """Return a fresh object, in ``dtype``."""
+        assert self.owner is not None  # noqa: S101 — only methods have recipes
+        key = (recipe, dtype)
+        if key not in self._instances:
+            with self.world():
+                made = recipe.build(self.owner, self.loaded.find)
+            cast(made, dtype)
+            self._instances[key] = made
+        try:
+            return copy.deepcopy(self._instances[key])
+        except Exception:  # noqa: BLE001 — __deepcopy__ of the user's class; then build it again
+            return self._instances.pop(key)
+
+
+def _doubled(value: object) -> object:
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.double()
+    if isinstance(value, torch.Tensor) and value.is_complex():
+        return value.to(torch.complex128)
+    if isinstance(value, torch.nn.Module):
+        cast(value, torch.float64)
+    if isinstance(value, tuple):
+        return tuple(_doubled(item) for item in value)
+    return value
+
+
+def cast(instance: object, dtype: torch.dtype) -> None:
+    """Bring every floating tensor of an object to ``dtype``."""
+    parts = [instance]
+    if isinstance(instance, torch.nn.Module):
+        instance.to(dtype)
+        parts = list(instance.modules())
+    for part in parts:
+        for name, value in list(getattr(part, "__dict__", {}).items()):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                part.__dict__[name] = value.to(dtype)
+
+
+def state_of(instance: object, called: str) -> dict[str, object]:
+    """Return the tensors and plain attributes of an object, by the names that code gives them."""
+    parts = {f"{called}.": instance}
+    if isinstance(instance, torch.nn.Module):
+        named = instance.named_modules()
+        parts = {f"{called}.{name}." if name else f"{called}.": part for name, part in named}
+    found: dict[str, object] = {}
+    for prefix, part in parts.items():
+        if isinstance(part, torch.nn.Module):
+            registered = (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
+            found |= {f"{prefix}{name}": value for name, value in registered}
+        for name, value in getattr(part, "__dict__", {}).items():
+            plain = isinstance(value, torch.Tensor | bool | int | float | str)
+            if plain and not (name.startswith("_") and isinstance(part, torch.nn.Module)):
+                found[f"{prefix}{name}"] = value
+    return found
+
+
+def _states(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Return what the modules among arguments hold."""
+    modules = _modules(arguments).items()
+    return {k: v for name, module in modules for k, v in state_of(module, name).items()}
+
+
+def _modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:
+    return {n: v for n, v in arguments.items() if isinstance(v, torch.nn.Module)}
+
+
+def _cast_modules(arguments: Mapping[str, object], dtype: torch.dtype) -> None:
+    for module in _modules(arguments).values():
+        cast(module, dtype)
+
+
+def _bind_optimizers(arguments: Mapping[str, object]) -> None:
+    """Have an optimiser among the arguments train the modules among them."""
+    weights = [p for module in _modules(arguments).values() for p in module.parameters()]
+    for optimizer in arguments.values():
+        if isinstance(optimizer, torch.optim.Optimizer) and weights:
+            optimizer.param_groups[0]["params"] = weights
+
+
+def registered_in(instance: object) -> tuple[str, ...]:
+    """Return what a module saves and trains, by the names of ``state_of``."""
+    if not isinstance(instance, torch.nn.Module):
+        return ()
+    trained = sorted(f"self.{n}" for n, _ in instance.named_parameters(remove_duplicate=False))
+    found = attempt(lambda: sorted(instance.state_dict()), CALL_S).value
+    saved = found if isinstance(found, list) else []
+    return (*trained, *(f"self.{name} (saved)" for name in saved))

@@ -1,0 +1,1 @@
+"""Whether two versions differ: both are called, a third run decides, differences are shown."""

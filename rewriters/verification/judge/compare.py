@@ -1,0 +1,355 @@
+"""Judge two observations by a third: original and patched code against float64.
+
+An element passes if it is as close to the float64 value as twice the error that the original
+makes at elements of that magnitude, or within two units in the last place of the original; or, as
+a sum that cancels may be off by more, as close as what rounding the arguments alone can change.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from npufix.rewriters.verification.judge.excuses import (
+    ZERO,
+    Further,
+    Triple,
+    as_rounded,
+    at_infinity,
+    largest,
+    left_over,
+)
+from npufix.rewriters.verification.verdict import Measure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import TypeAlias
+
+    from npufix.rewriters.verification.calls.observe import Observation
+
+    Earned: TypeAlias = Mapping[tuple[str, torch.dtype], float]
+
+_FACTOR = 2.0
+"""How much worse than the original's error the patched error may be."""
+_ULPS = 2.0
+"""Half an ulp each for the two roundings, and as much again for another order of operations."""
+_SCALE_ULPS = 0.5
+"""Of the largest element that matters: what cancellation leaves of one rounding of an operand."""
+_CREDIBLE_ULPS = 32.0
+"""An error beyond this is not carried over to other cases: it belongs to its own input."""
+_SUM_ULPS = 2.0
+"""The same for gradients, which are sums of several rounded products."""
+_ZERO_ULPS = 4.0
+"""And in other dtypes, where the same sum cancels."""
+_MOST_ROUNDED = 24
+"""Cases of which that is asked; a patch that fails in more is wrong."""
+_CREDIBLE = 0.1
+"""An original further off than this, for all cancellation, has overflowed or taken a branch."""
+
+
+@dataclass(slots=True)
+class Difference:
+    """Something that tells the two apart."""
+
+    text: str
+    case: str
+    size: int
+    visible: bool = True
+    """Whether a person sees it in the printed numbers."""
+    what: str = ""
+    """The tensor or fact that differs; empty for an exception."""
+    least: float = 0.0
+    """Half of the difference, which is beyond rounding by far."""
+
+    @property
+    def rank(self) -> tuple[bool, bool, bool, int]:
+        """Smallest is the best counterexample: one that is seen, in a result, on little data."""
+        beside = self.what.startswith(("gradient of ", "self."))
+        return not self.visible, self.size == 0, beside, self.size
+
+
+class _Errors(NamedTuple):
+    original: float
+    patched: float
+
+
+@dataclass(slots=True)
+class Judge:
+    """Collects cases; tolerance is earned over all of them before any is judged."""
+
+    differences: list[Difference] = field(default_factory=list)
+    """What is not a matter of rounding at once; the values after ``decide``."""
+    cases: int = 0
+    without_oracle: bool = False
+    _triples: list[tuple[str, int, Triple, Further | None]] = field(default_factory=list)
+
+    def add(  # noqa: PLR0913 — one run each
+        self,
+        case: str,
+        size: int,
+        original: Observation,
+        patched: Observation,
+        oracle: Observation | None,
+        *,
+        further: Further | None = None,
+    ) -> None:
+        """Take a case in which the original ran without an exception."""
+        self.cases += 1
+
+        def differs(text: str, what: str = "") -> None:
+            self.differences.append(Difference(text, case, size, what=what))
+
+        if patched.error:
+            during = " in backward" if patched.stage == "backward" else ""
+            differs(f"the original runs, the patched code raises {patched.error}{during}")
+            return
+        unlike = _own_affair(original, patched)
+        for name in sorted((original.plain.keys() | patched.plain.keys()) - unlike):
+            before, after = original.plain.get(name), patched.plain.get(name)
+            if type(before) is not type(after) or before != after:
+                this, that = _apart(before, after)
+                differs(f"{name} is {this} in the original, {that} in the patched code", name)
+        for text, name in _of_memory(original, patched):
+            differs(text, f"memory of {name}")
+        # Of an empty result, a gradient of zeros is as good as none.
+        results = [t for n, t in original.tensors.items() if n.startswith("result")]
+        empty = bool(results) and not any(t is not None and t.numel() for t in results)
+        noise = _largest_gradient(oracle)
+        names = [*original.tensors, *(patched.tensors.keys() - original.tensors.keys())]
+        for name in (n for n in names if n not in unlike):
+            left, right = original.tensors.get(name), patched.tensors.get(name)
+            text = _unlike(name, left, right)
+            if text and not (empty and name.startswith("gradient of ")):
+                differs(text, name)
+            if text or left is None or right is None:
+                continue
+            found = oracle.tensors.get(name) if oracle is not None and not oracle.error else None
+            reference = found if found is not None and found.shape == left.shape else None
+            self.without_oracle |= left.is_floating_point() and reference is None
+            own = noise if name.startswith("gradient of ") else 0.0
+            reference = None if reference is None else _real(reference)
+            triple = Triple(name, _real(left), _real(right), reference, own)
+            self._triples.append((case, size, triple, further))
+
+    def earned(self) -> Earned:
+        """Return the largest error of the original over all cases, for each tensor and dtype."""
+        earned: dict[tuple[str, torch.dtype], float] = {}
+        for _, _, triple, _ in self._triples:
+            error = _relative(triple.original, triple.oracle)
+            if error <= _CREDIBLE_ULPS * _eps(triple.original.dtype):
+                key = (triple.what, triple.original.dtype)
+                earned[key] = max(earned.get(key, 0.0), error)
+        return earned
+
+    def decide(self, other: Earned | None = None) -> None:
+        """Judge the values of all cases, with the tolerance that ``other`` cases have earned."""
+        earned = {**self.earned(), **(other or {})}
+        asked: dict[Further, list[Observation]] = {}
+        for case, size, triple, further in self._triples:
+            known = earned.get((triple.what, triple.original.dtype), 0.0)
+            wrong = ~accepted(triple, known)
+            if wrong.any():
+                wrong &= ~(left_over(triple, further) | at_infinity(triple, further))
+            if wrong.any() and further is not None and len(asked) < _MOST_ROUNDED:
+                asked[further] = asked.get(further) or further.rounded()
+                wrong &= ~as_rounded(triple, asked[further])
+            if wrong.any():
+                self.differences.append(_difference(triple, wrong, case, size))
+
+    def take(self, other: Judge) -> None:
+        """Add what another judge has seen and decided."""
+        self.differences += other.differences
+        self.cases += other.cases
+        self.without_oracle |= other.without_oracle
+        self._triples += other._triples
+
+    def measures(self, changed: set[str]) -> tuple[Measure, ...]:
+        """Return the worst errors per tensor and dtype, leaving out what no call touched."""
+        worst: dict[tuple[str, str], _Errors] = {}
+        for _, _, triple, _ in self._triples:
+            name = triple.what.removesuffix(" after the call")
+            if name != triple.what and name not in changed:
+                continue
+            key = (triple.what, str(triple.original.dtype).removeprefix("torch."))
+            reference = triple.original if triple.oracle is None else triple.oracle
+            found = _Errors(
+                _relative(triple.original, reference), _relative(triple.patched, reference)
+            )
+            if key not in worst or found.patched >= worst[key].patched:
+                worst[key] = found
+        return tuple(
+            Measure(what, dtype, errors.original, errors.patched)
+            for (what, dtype), errors in worst.items()
+        )
+
+
+def accepted(triple: Triple, earned: float) -> torch.Tensor:
+    """Return for each element whether the patched value may stand for the original.
+
+    ``earned`` is the largest relative error of the original's tensor over all cases.
+    """
+    original, patched = triple.original, triple.patched
+    same = (original == patched) | (original.isnan() & patched.isnan())
+    if not original.is_floating_point() or bool(same.all()):
+        return same
+    eps = _eps(original.dtype)
+    left, right = original.double(), patched.double()
+    reference = left if triple.oracle is None else triple.oracle.double()
+    rounded = reference.to(original.dtype)
+    finite = left.isfinite() & reference.isfinite() & right.isfinite()
+    # Only elements that differ set the scale: a fill value of -1e9 must not excuse the others.
+    # Gradients are sums: an element where they cancel is as far off as the one next to it.
+    sums = triple.what.startswith("gradient of ")
+    scale = largest(reference, finite if sums else ~same & reference.isfinite() & right.isfinite())
+    comparable = finite & (reference.abs() <= scale)
+    made = largest(left - reference, comparable)
+    if made > max(_CREDIBLE * scale, _CREDIBLE_ULPS * eps * scale):
+        made = 0.0
+    allowed = _FACTOR * max(made, earned * scale)
+    near_oracle = (right - reference).abs() <= (
+        allowed + eps * (_ULPS * reference.abs() + (_SUM_ULPS if sums else _SCALE_ULPS) * scale)
+    )
+    near_original = left.isfinite() & ((right - left).abs() <= eps * _ULPS * left.abs())
+    # Where nearly everything cancels, the original itself is noise.
+    near_oracle |= finite & ((right - reference).abs() <= _FACTOR * (left - reference).abs())
+    if sums and scale <= ZERO * triple.noise:
+        near_oracle |= finite & (right.abs() <= _ZERO_ULPS * eps * triple.noise)
+    # Where the original overflows and float64 does not, the patched value may be either.
+    at_oracle = (rounded == patched) | (rounded.isnan() & patched.isnan())
+    return same | at_oracle | (right.isfinite() & (near_oracle | near_original))
+
+
+def _real(value: torch.Tensor) -> torch.Tensor:
+    """Return complex numbers as pairs, which are compared like other numbers."""
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+
+
+def _of_memory(original: Observation, patched: Observation) -> Iterator[tuple[str, str]]:
+    """Yield what differs in who holds which memory, and whose it is."""
+    for name in original.aliases.keys() | patched.aliases.keys():
+        mine, theirs = original.aliases.get(name), patched.aliases.get(name)
+        left, right = original.tensors.get(name), patched.tensors.get(name)
+        both = left is not None and right is not None and left.shape == right.shape
+        if both and mine != theirs:
+            yield (
+                (
+                    f"{name} shares memory with {_names(mine)} in the original, "
+                    f"with {_names(theirs)} in the patched code"
+                ),
+                name,
+            )
+    for name in sorted(patched.replaced & original.changed - original.replaced):
+        yield f"{name} is written into by the original, the patched code replaces it", name
+
+
+def _apart(before: object, after: object) -> tuple[str, str]:
+    """Spell two values; of two lists of names, what only one of them holds."""
+    if isinstance(before, tuple) and isinstance(after, tuple) and set(before) != set(after):
+        kept = set(before) & set(after)
+        sides = ([name for name in side if name not in kept] for side in (before, after))
+        left, right = (f"..., {', '.join(side)}" if side else "without them" for side in sides)
+        return left, right
+    return repr(before), repr(after)
+
+
+def _own_affair(original: Observation, patched: Observation) -> set[str]:
+    """Return what one version keeps in an attribute that the other does not have."""
+    every = [o.plain.keys() | o.tensors.keys() for o in (original, patched)]
+    idle = original.idle | patched.idle
+    return {n for n in every[0] ^ every[1] if n.removesuffix(" after the call") in idle}
+
+
+def _largest_gradient(oracle: Observation | None) -> float:
+    found = [] if oracle is None else oracle.tensors.items()
+    return max(
+        (
+            largest(value.double(), value.isfinite())
+            for name, value in found
+            if value is not None and name.startswith("gradient of ")
+        ),
+        default=0.0,
+    )
+
+
+def _unlike(name: str, left: torch.Tensor | None, right: torch.Tensor | None) -> str:
+    if left is None and right is None:
+        return ""
+    if left is None or right is None:
+        absent, present = ("original", "patched code")[:: 1 if left is None else -1]
+        return f"{name} is None in the {absent} and a tensor in the {present}"
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return f"{name} is {_kind(left)} in the original, {_kind(right)} in the patched code"
+    return ""
+
+
+def _eps(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+
+
+def _relative(value: torch.Tensor, oracle: torch.Tensor | None) -> float:
+    if oracle is None or not value.is_floating_point() or not value.numel():
+        return 0.0
+    left, right = value.double(), oracle.double()
+    finite = left.isfinite() & right.isfinite()
+    error, magnitude = largest(left - right, finite), largest(right, finite)
+    return error / magnitude if magnitude else error
+
+
+def _kind(value: torch.Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+
+
+def _names(names: frozenset[str] | None) -> str:
+    return " and ".join(sorted(names)) if names else "nothing"
+
+
+def _difference(triple: Triple, wrong: torch.Tensor, case: str, size: int) -> Difference:
+    """Describe the element that is furthest off."""
+    off = (triple.patched.double() - triple.original.double()).abs()
+    off = (off / triple.original.double().abs().clamp(min=1e-30)).nan_to_num(1e300, posinf=1e300)
+    off = torch.where(wrong, off, -1.0)
+    at = tuple((off == off.max()).nonzero()[0].tolist())
+    left, right = triple.original[at].item(), triple.patched[at].item()
+    reference = "" if triple.oracle is None else f" (float64: {triple.oracle[at].item():.6g})"
+    where = f" at {list(at)}" if at else ""
+    count = f"; {int(wrong.sum())} of {wrong.numel()} elements differ" if wrong.numel() > 1 else ""
+    text = (
+        f"{triple.what} {_kind(triple.original)}{where} is {left:.6g} in the original, "
+        f"{right:.6g} in the patched code{reference}{count}"
+    )
+    visible = f"{left:.3g}" != f"{right:.3g}"
+    least = abs(left - right) / 2
+    least = least if math.isfinite(least) else 0.0
+    return Difference(text, case, size, visible, triple.what, least)
+
+
+def bitwise(left: Observation, right: Observation) -> str:
+    """Return what keeps two observations from being the same bit for bit; empty if nothing."""
+    if right.error:
+        return f"it raises {right.error}"
+    if left.plain != right.plain or left.aliases != right.aliases:
+        return "results, attributes or shared memory differ"
+    for name in left.tensors.keys() | right.tensors.keys():
+        before, after = left.tensors.get(name), right.tensors.get(name)
+        text = _unlike(name, before, after)
+        if text:
+            return text
+        if (
+            before is not None
+            and after is not None
+            and not torch.equal(_bits(before), _bits(after))
+        ):
+            return f"{name} differs"
+    return ""
+
+
+def _bits(value: torch.Tensor) -> torch.Tensor:
+    if not value.is_floating_point():
+        return value
+    # NaN is never equal to itself and 0.0 equals -0.0: compare where they stand.
+    nan = value.isnan()
+    number = torch.where(nan, 0.0, value.double())
+    return torch.stack([nan.double(), number.signbit().double(), number])

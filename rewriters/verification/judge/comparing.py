@@ -1,0 +1,292 @@
+"""Run original and patched code in every case, and hand what they did to the judge."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from npufix.rewriters.verification.calls.failures import (
+    GroundLimitError,
+    NotVerifiedError,
+    RefutedError,
+)
+from npufix.rewriters.verification.calls.place import LIMITS
+from npufix.rewriters.verification.calls.values import Tensor, Value, dimensions, kinds
+from npufix.rewriters.verification.inputs.cases import cases, is_mixed
+from npufix.rewriters.verification.inputs.search import is_integral
+from npufix.rewriters.verification.judge.compare import Difference
+from npufix.rewriters.verification.judge.counterexample import Versions, program
+from npufix.rewriters.verification.judge.minimise import Shown
+from npufix.rewriters.verification.judge.randomness import is_random
+from npufix.rewriters.verification.judge.run import Refusal, Run
+from npufix.rewriters.verification.judge.trial import (
+    Compared,
+    comparable,
+    dtypes,
+    further_runs,
+    in_float64,
+    observed,
+    run_original,
+    why_not_on_the_device,
+    without_gradients,
+)
+from npufix.rewriters.verification.kernels.common import ShapeRefusedError
+from npufix.rewriters.verification.reference.called import called
+from npufix.rewriters.verification.verdict import Launches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.calls.observe import Observation
+    from npufix.rewriters.verification.inputs.target import Assignment, Case, Target
+
+    Keeps = Callable[..., bool]
+
+_COMPARE_S = 15.0
+"""For all cases of a job; the first ones are the most telling."""
+_ENOUGH_DIFFERENCES = 12
+_STEPS = 3
+_NO_CPU_KERNEL = r"not implemented for '(Half|BFloat16)'|not supported.*(Half|BFloat16)"
+_REFUSED_BY_WHEEL = r"ERR\d{5} (OPS|PTA)"
+"""How the checks of torch_npu mark what they say."""
+_FUSED_ATTENTION = "scaled_dot_product_attention"
+_NO_REAL_LAYER = r"AttributeError: 'StandIn"
+_WANTS_FLOATS = (
+    r"(?i)expected scalar type|(found|output|support) dtype|not implemented for '(Long|Int)"
+)
+_WANTS_DIMENSIONS = (
+    r"must be (a )?\d-?D\b|[Dd]imension out of range|number of (subscripts|dimensions)"
+    r"|too many indices|(not enough|too many) values to unpack|tuple index out of range"
+    r"|(expected|got) \d-?D\b"
+)
+NO_MEMORY = r"MemoryError|can't allocate memory|OutOfMemory"
+
+
+def compare(
+    run: Run, original: Target, patched: Target, assignments: list[Assignment], keeps: Keeps
+) -> list[Compared]:
+    """Run both in all cases that tell code apart, for as long as there is time.
+
+    Raises:
+        RefutedError: the patched code runs in none of them.
+        NotVerifiedError: there is nothing to compare.
+
+    """
+    deadline = time.process_time() + _COMPARE_S
+    compared: list[Compared] = []
+    flat: list[tuple[Compared, Observation]] = []
+    job_text = "".join(lines_patched(run.job))
+    every = cases(assignments, mixed=is_mixed(run.job.recorded))
+    for case in _with_training(every, run, original, compared):
+        if time.process_time() > deadline or len(run.judge.differences) > _ENOUGH_DIFFERENCES:
+            break
+        for dtype in dtypes(case, original):
+            if _FUSED_ATTENTION in job_text and _is_left_to_the_kernel(case, original):
+                continue
+            one = run_original(original, case, dtype, inference=run.job.inference)
+            if one is None:
+                _note_absent(run, original, case, dtype)
+            if one is None or not keeps(case, dtype):
+                continue
+            called.clear()
+            after = observed(patched, one)
+            run.kernels |= called
+            _note_launches(run, one, after)
+            if _tells_nothing(run, one, after, compared, assignments, flat):
+                continue
+            reference = in_float64(original, case, dtype, one.gradients)
+            run.changed |= one.original.changed | after.changed
+            fused = bool(run.kernels)
+            before, then = (comparable(case, s, reference=fused) for s in (one.original, after))
+            if _is_broadcast(one, compared):  # of one element, the gradient may be mere rounding
+                before, then = without_gradients(before), without_gradients(then)
+            # What draws the same numbers and makes something else of them is something else.
+            same = one.original.drawn == after.drawn and not (fused or original.on_npu)
+            judge = run.drawn if not same and draws(run, original, one) else run.judge
+            further = further_runs(original, patched, one)
+            judge.add(one.label, case.size, before, then, reference, further=further)
+            compared.append(one)
+    _sort_out(run, flat, compared)
+    _require_some(run, original, patched, compared)
+    return compared
+
+
+def _sort_out(run: Run, flat: list[tuple[Compared, Observation]], compared: list[Compared]) -> None:
+    """Tell what is refused for the number of its dimensions from what the changed code must take.
+
+    ``(hidden * mask[..., None]).sum(1)`` is meant for a batch of sequences, and takes less.
+    """
+    known = [_ranks(c) for c in compared]
+    for one, after in flat:
+        ranks = _ranks(one)
+        other = [] if ranks in known else [r for r in known if r.keys() == ranks.keys()]
+        if run.job.recorded or not other:
+            run.judge.add(one.label, one.case.size, one.original, after, None)
+            compared.append(one)
+        elif any(all(n <= more[name] for name, n in ranks.items()) for more in other):
+            run.refused.append(Refusal(one, after.error))
+        else:
+            run.not_taken = run.not_taken or Refusal(one, after.error)
+
+
+def _ranks(one: Compared) -> dict[str, int]:
+    specs = one.case.assignment.specs.items()
+    return {name: len(s.shape) for name, s in specs if isinstance(s, Tensor)}
+
+
+def _with_training(
+    every: Iterable[Case], run: Run, original: Target, compared: list[Compared]
+) -> Iterator[Case]:
+    """Yield the cases and, once one has given gradients to parameters, that with steps after it."""
+    trained = False
+    for case in every:
+        yield case
+        for one in () if trained else compared:
+            plain = one.case.training and one.case.flavour == "ordinary" and one.gradients == "leaf"
+            if plain and one.original.trains and not draws(run, original, one):
+                trained = True
+                yield replace(one.case, steps=_STEPS)
+                break
+
+
+def _tells_nothing(  # noqa: PLR0913, PLR0917 - all that is known of a call
+    run: Run,
+    one: Compared,
+    after: Observation,
+    compared: list[Compared],
+    assignments: list[Assignment],
+    flat: list[tuple[Compared, Observation]],
+) -> bool:
+    """Say whether a failure of the patched code is none, or cannot be judged before the end."""
+    if _cannot_run(run, one, after) or (
+        after.error and _is_unmeant(one, after, compared, assignments)
+    ):
+        return True
+    if run.job.by_hand and re.search(_WANTS_DIMENSIONS, after.error):
+        flat.append((one, after))
+        return True
+    return False
+
+
+def _is_unmeant(
+    one: Compared, after: Observation, compared: list[Compared], assignments: list[Assignment]
+) -> bool:
+    """Say whether a call only happens to work: that other code refuses it aloud is no mistake.
+
+    Numbers of a type that nothing asks for, or a width of one that weights broadcast.
+    """
+    specs = one.case.assignment.specs
+    if is_integral(specs):
+        return any(not is_integral(a.specs) for a in assignments)
+    if "int" in kinds(specs.values()) and re.search(_WANTS_FLOATS, after.error):
+        return any("int" not in kinds(a.specs.values()) for a in assignments)
+    return _is_broadcast(one, compared)
+
+
+def _is_broadcast(one: Compared, compared: list[Compared]) -> bool:
+    """Say whether a size has become one that weights broadcast to what it was."""
+    known = [c for c in compared if c.case.was is None]
+    sizes = dimensions(one.case.assignment.specs)
+    shapes, was = _result_shapes(one), one.case.was
+    return (
+        was is not None
+        and was not in sizes
+        and any(was in shape for shape in shapes)
+        and any(_result_shapes(c) == shapes for c in known)
+    )
+
+
+def _result_shapes(one: Compared) -> list[tuple[int, ...]]:
+    named = one.original.tensors.items()
+    return [tuple(t.shape) for n, t in named if n.startswith("result") and t is not None]
+
+
+def _require_some(run: Run, original: Target, patched: Target, compared: list[Compared]) -> None:
+    if compared and not any(one.original.tells_something for one in compared):
+        raise NotVerifiedError("the call returns nothing and changes nothing to compare")
+    first = _wholly_refused(run, compared)
+    if first is not None:
+        text = f"the original runs, the patched code raises {first.error}, for {first.one.case}"
+        shown = Shown(first.one, Difference(text, first.one.label, first.one.case.size))
+        script = program(Versions(run.job, original, run.job.patched, patched.loaded), shown, text)
+        raise RefutedError(text, script)
+    if not compared:
+        if run.absent:
+            raise GroundLimitError(f"the device does not run the original: {run.absent}")
+        raise NotVerifiedError(run.skipped or "the original raises in every dtype")
+
+
+def _wholly_refused(run: Run, compared: list[Compared]) -> Refusal | None:
+    """Return a refusal that is no matter of shapes: of every case, or of every case in a dtype."""
+    if not compared:
+        return next(iter(run.refused), None)
+    ran = {one.dtype for one in compared}
+    by_wheel = (r for r in run.refused if re.search(_REFUSED_BY_WHEEL, r.error))
+    other = (r for r in by_wheel if r.one.dtype not in ran and not run.job.vouched)
+    return next(other, None)
+
+
+def _is_left_to_the_kernel(case: Case, original: Target) -> bool:
+    """Say whether attention on these inputs is decided by the device, or ends the process there."""
+    # torch_npu divides by the size.
+    empty = original.on_npu and 0 in dimensions(case.assignment.specs)
+    return case.flavour == "NaN and Inf" or empty
+
+
+def _note_absent(run: Run, original: Target, case: Case, dtype: torch.dtype) -> None:
+    """Remember the first case that runs on the host and not on the device."""
+    if run.absent or not original.on_npu:
+        return
+    seen = why_not_on_the_device(original, case, dtype)
+    if seen is not None and seen.error:
+        run.absent = f"{case} in {str(dtype).removeprefix('torch.')}, {seen.error}"
+
+
+def _note_launches(run: Run, one: Compared, after: Observation) -> None:
+    """Keep the launches of the most telling call: in training, where casts cost something."""
+    before = one.original.launched
+    if after.error or not before.forward:
+        return
+    first, low = run.launches is None, one.dtype == torch.bfloat16
+    if first or (low and not run.launches_in_low):
+        run.launches_in_low = low
+        then = after.launched
+        run.launches = Launches(before.forward, then.forward, before.backward, then.backward)
+
+
+def draws(run: Run, original: Target, one: Compared) -> bool:
+    """Say whether the original draws random numbers in this case: in training, with dropout."""
+    plain = tuple(str(s) for s in one.case.assignment.specs.values() if isinstance(s, Value))
+    key = (one.case.assignment.recipe, one.case.training, plain)
+    if key not in run.drawing:
+        seed = one.case.seed
+        run.drawing[key] = is_random(one.original, lambda s: observed(original, one, s), seed)
+    return run.drawing[key]
+
+
+def _cannot_run(run: Run, one: Compared, after: Observation) -> bool:
+    """Say whether the failure of the patched run tells nothing against the patch."""
+    if after.kind in LIMITS:
+        raise GroundLimitError(after.error.partition(": ")[2])
+    if after.error and re.search(f"{_NO_CPU_KERNEL}|{NO_MEMORY}|{_NO_REAL_LAYER}", after.error):
+        run.skipped = f"the patched code cannot run here: {after.error}"
+        return True
+    refused = after.kind == ShapeRefusedError.__name__ or re.search(_REFUSED_BY_WHEEL, after.error)
+    vouched = run.job.vouched and not run.job.by_hand
+    if refused or (after.error and vouched):
+        # Eager code takes shapes that nobody meant, like an x of width one by broadcasting; that
+        # the operator refuses them aloud is no wrong result, unless it refuses all of them.
+        run.refused.append(Refusal(one, after.error))
+        return True
+    return False
+
+
+def lines_patched(job: Job) -> list[str]:
+    """Return the lines of the new code."""
+    lines = job.patched.splitlines()
+    return [lines[n - 1] for n in job.lines_patched if n <= len(lines)]

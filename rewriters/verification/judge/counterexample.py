@@ -1,0 +1,324 @@
+"""Write a call that tells two versions apart as a Python program of its own.
+
+The program holds both texts and the inputs in numbers; it needs torch alone, unless the code
+calls torch_npu or could only be loaded with stand-ins: then it takes those of npufix.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from npufix.rewriters.graph.modules.packages import package_of
+from npufix.rewriters.verification.calls.observe import CALL_S
+from npufix.rewriters.verification.calls.place import is_virtual
+from npufix.rewriters.verification.calls.values import Made, Spec
+from npufix.rewriters.verification.inputs.arguments import DESCENT
+from npufix.rewriters.verification.inputs.needed import needed_statements
+from npufix.rewriters.verification.inputs.overlay import program_part
+from npufix.rewriters.verification.judge import replaying
+from npufix.rewriters.verification.judge.spelled import CannotSpellError, spelled
+from npufix.rewriters.verification.sandbox.attempt import attempt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.inputs.load import Loaded
+    from npufix.rewriters.verification.inputs.stand_ins import Recipe
+    from npufix.rewriters.verification.inputs.target import Target
+    from npufix.rewriters.verification.judge.minimise import Shown
+    from npufix.rewriters.verification.judge.trial import Compared
+
+_RUN_S = 10.0
+_NPU = ("torch_npu", "mindspeed")
+_HEAD = '''"""A counterexample by npufix: two versions of {qualname} that differ.
+
+{words}
+
+Run it with a Python that has {needs}. It prints what differs and exits
+with status 1; with 0, if the two agree where it runs.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.update(PYTORCH_JIT="0", TORCHDYNAMO_DISABLE="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+
+import random
+import sys
+import types
+import zlib
+from math import inf, nan
+from typing import Any
+
+import torch
+'''
+_INSTALL = """
+from npufix.rewriters.verification import npu_operators
+
+npu_operators.install({version!r})  # operators of torch_npu as reference kernels on the CPU
+"""
+_LOAD = """
+
+def load(text, name):
+    module = types.ModuleType(name)
+    module.__package__ = {package!r}
+    sys.modules[name] = module
+    exec(compile(text, name, "exec", dont_inherit=True), module.__dict__)
+    return module
+"""
+_LOAD_PARTLY = """
+from npufix.rewriters.verification.inputs.load import load as load_as_far_as_possible
+
+
+def load(text, name):
+    module = types.ModuleType(name)
+    loaded = load_as_far_as_possible(text, {path!r}, {root!r}, {qualname!r}, name)
+    module.__dict__.update(loaded.namespace)
+    return module
+"""
+_PREPARED = '''
+
+def having(made, **attributes):
+    vars(made).update(attributes)
+    return made
+
+
+def prepared(module):
+    """Return the call, the object that it is made on, and the arguments."""
+    torch.manual_seed(0)
+    made = {made}{mode}
+    arguments = {{
+{arguments}    }}
+{bound}
+    def call(passed):
+        return {function}({given})
+
+    return call, made, arguments
+'''
+_BOUND = """    modules = (v for v in arguments.values() if isinstance(v, torch.nn.Module))
+    arguments[{!r}].param_groups[0]["params"] = [p for m in modules for p in m.parameters()]
+"""
+_MAIN = """
+
+def run(text, name):
+    try:
+        call, made, arguments = prepared(load(text, name))
+    except Exception as error:
+        return {{"the call raises": f"{{type(error).__name__}}: {{error}}"}}
+    how = {how!r}
+    return observe(call, made, arguments, how, seed={seed!r}{steps})
+
+
+if __name__ == "__main__":
+    sys.exit(show(run(ORIGINAL, "original"), run(CHANGED, "changed"), {what!r}, {least!r}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The original and what it became."""
+
+    job: Job
+    original: Target
+    changed: str
+    loaded: Loaded | None
+    """What the changed text became; None if it does not load."""
+
+
+def program(versions: Versions, shown: Shown, words: str) -> str:
+    """Return a program that shows a difference, empty if none can be written that does.
+
+    It has been run: in this process, where it must end with status 1.
+    """
+    try:
+        call = _call_of(versions.original.on_host(), shown.one)
+    except CannotSpellError:
+        return ""
+    ways = {loaded.way for loaded in (versions.original.loaded, versions.loaded) if loaded}
+    for partly in (False, True):
+        if partly or "partly" not in ways:
+            whole = partly or ways != {"exactly"}
+            if is_virtual() and _needs_npufix(versions, call, whole=whole, partly=partly):
+                return ""  # where torch_npu is the real one, its stand-in cannot be tried
+            text = _text(versions, call, shown, words, partly=partly, whole=whole)
+            if attempt(lambda: _run(text), _RUN_S).error == "SystemExit: 1":  # noqa: B023 - at once
+                return text
+    return ""
+
+
+def _run(text: str) -> None:
+    code = compile(text, "counterexample", "exec", dont_inherit=True)
+    exec(code, {"__name__": "__main__"})  # noqa: S102 — the text was put together here
+
+
+def _text(  # noqa: PLR0913 - what the program consists of
+    versions: Versions, call: _Call, shown: Shown, words: str, *, partly: bool, whole: bool
+) -> str:
+    job, one = versions.job, shown.one
+    texts = [_needed(t, job.qualname, whole=whole) for t in (job.original, versions.changed)]
+    npufix = _needs_npufix(versions, call, whole=whole, partly=partly)
+    head = _HEAD.format(
+        qualname=job.qualname,
+        words=_wrapped(words),
+        needs="torch and npufix" if npufix else "torch",
+    )
+    if npufix:
+        head += _INSTALL.format(version=job.torch_npu_version)
+    main = _MAIN.format(
+        how=(one.gradients, *call.constants),
+        seed=one.case.seed,
+        steps=f", steps={one.case.steps}" if one.case.steps else "",
+        what=shown.difference.what,
+        least=shown.difference.least,
+    )
+    quoted = f"\nORIGINAL = {_quoted(texts[0])}\n\nCHANGED = {_quoted(texts[1])}\n"
+    prepared = _prepared(versions.original, one, call)
+    loading = _loading(job, partly=partly)
+    if job.others:
+        loading += _others(job)
+        main = main.replace("show(run(", "show(in_its_world(").replace(", run(", ", in_its_world(")
+    return f"{head}{quoted}{loading}{prepared}\n\n{_runtime()}{main}"
+
+
+def _others(job: Job) -> str:
+    """Return what gives each version its own version of the other files of the change."""
+    texts = {o.path: (o.original, o.patched) for o in job.others if o.path != job.path}
+    return program_part(texts, (job.root, str(package_of(Path(job.path))[1])))
+
+
+def _needs_npufix(versions: Versions, call: _Call, *, whole: bool, partly: bool) -> bool:
+    """Say whether a program cannot do with torch alone."""
+    job = versions.job
+    texts = [_needed(t, job.qualname, whole=whole) for t in (job.original, versions.changed)]
+    return partly or "npufix" in call.made or any(w in t for w in _NPU for t in texts)
+
+
+def _loading(job: Job, *, partly: bool) -> str:
+    if partly:
+        return _LOAD_PARTLY.format(path=job.path, root=job.root, qualname=job.qualname)
+    package, folder = package_of(Path(job.path))
+    folders = "".join(f"sys.path.append({str(f)!r})\n" for f in dict.fromkeys((folder, job.root)))
+    return _LOAD.format(package=package) + "\n\n" + folders
+
+
+def _needed(text: str, qualname: str, *, whole: bool) -> str:
+    """Return the statements of a module that a function needs, as they are written."""
+    tree = None if whole else attempt(lambda: ast.parse(text), CALL_S).value
+    if not isinstance(tree, ast.Module):
+        return text
+    lines = text.splitlines(keepends=True)
+    parts = []
+    for statement in needed_statements(tree, qualname.partition(".")[0]):
+        decorators: Sequence[ast.expr] = getattr(statement, "decorator_list", [])
+        first = min([statement.lineno, *(d.lineno for d in decorators)])
+        parts.append("".join(lines[first - 1 : statement.end_lineno]).rstrip() + "\n")
+    lazy = "from __future__ import annotations"
+    if lazy in text and not any(lazy in part for part in parts):
+        parts.insert(0, lazy + "\n")
+    return "".join(parts)
+
+
+def _quoted(text: str) -> str:
+    if "'''" in text or text.rstrip("\n").endswith(("\\", "'")):
+        return repr(text)
+    return f"r'''\n{text}'''"
+
+
+def _wrapped(words: str) -> str:
+    plain = words.replace("\\", "/").replace('"', "'")
+    return textwrap.fill(plain, 76, break_long_words=False, break_on_hyphens=False)
+
+
+def _runtime() -> str:
+    """Return the text of what every program does with its call."""
+    source = inspect.getsource(replaying)
+    return re.sub(r"  # noqa.*", "", source[source.index("def generator") :])
+
+
+def _prepared(target: Target, one: Compared, call: _Call) -> str:
+    """Return the function of the program that makes the object and the arguments."""
+    keywords = target.keywords(call.arguments)
+    given = [f"{n}=passed[{n!r}]" if n in keywords else f"passed[{n!r}]" for n in call.arguments]
+    function = f"module.{target.qualname.partition('.<locals>')[0]}"
+    function += ".fget" if target.is_property else ""
+    if target.applied is not None:
+        function = f"module.{target.applied.__qualname__}.apply"
+    is_module = target.owner is not None and issubclass(target.owner, torch.nn.Module)
+    return _PREPARED.format(
+        made=call.made,
+        mode=f"\n    made.train({one.case.training})" if is_module else "",
+        arguments="".join(f"        {n!r}: {text},\n" for n, text in call.arguments.items()),
+        bound="".join(_BOUND.format(n) for n, text in call.arguments.items() if text == DESCENT),
+        function=function,
+        given=", ".join([*(["made"] if call.made != "None" else []), *given]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The texts of a call."""
+
+    arguments: Mapping[str, str]
+    made: str
+    """The object that it is made on; ``None`` for a function."""
+    constants: tuple[str, ...]
+    """The arguments that take no gradient."""
+
+
+def _call_of(target: Target, one: Compared) -> _Call:
+    case, namespace = one.case, target.loaded.namespace
+    recipe = case.assignment.recipe
+    used = target.prepare(case, one.dtype)
+    made = "None"
+    if target.owner is not None and recipe is not None:
+        given = recipe.given(target.loaded.find)
+        owner = target.owner
+        if recipe.attributes is None:
+            # What a stand-in configuration is asked for is known once it has been asked.
+            attempt(lambda: target.invoke((owner(**given),), used.arguments), CALL_S)
+        made = _made(target, recipe, given)
+    else:
+        attempt(lambda: used.call(used.arguments), CALL_S)
+    fresh = target.prepare(case, one.dtype).arguments
+    arguments = {}
+    for name, value in fresh.items():
+        spec = case.assignment.specs[name]
+        asked = used.arguments[name] if isinstance(spec, Made) else value
+        arguments[name] = _argument(spec, asked, namespace)
+    dtype = torch.float32 if case.float32_weights else one.dtype
+    if made != "None":
+        made = f"with_weights({made}, {dtype})"
+    return _Call(arguments, made, tuple(sorted(used.constants)))
+
+
+def _made(target: Target, recipe: Recipe, given: Mapping[str, object]) -> str:
+    owner = f"module.{target.qualname.rpartition('.')[0]}"
+    if recipe.attributes is not None:
+        package = recipe.__module__.rpartition(".")[0]
+        way = f"__import__('{package}.stand_ins', fromlist=['']).Recipe"
+        return f"{way}(attributes={recipe.attributes!r}).build({owner})"
+    specs = dict(recipe.arguments)
+    namespace = target.loaded.namespace
+    texts = (f"{n}={_argument(specs[n], value, namespace)}" for n, value in given.items())
+    made = f"{owner}({', '.join(texts)})"
+    chosen = [(p.split("."), v) for p, v in recipe.chosen if p.startswith("self.")]
+    direct = ", ".join(f"{p[1]}={v!r}" for p, v in chosen if len(p) == 2)  # noqa: PLR2004
+    return f"having({made}, {direct})" if direct else made
+
+
+def _argument(spec: Spec, value: object, namespace: Mapping[str, object]) -> str:
+    if not isinstance(spec, Made) or not spec.code:
+        return spelled(value, namespace)
+    weights = value.parameters() if isinstance(value, torch.nn.Module) else ()
+    low = {p.dtype for p in weights} - {torch.float32}
+    return f"{spec.code}.to({low.pop()})" if low else spec.code

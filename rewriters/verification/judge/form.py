@@ -1,0 +1,264 @@
+"""Verify a rule: its pattern against its replacement, over the inputs that the rule offers."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import math
+import random
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from npufix.rewriters.match.matching import pattern_of, unmentioned
+from npufix.rewriters.verification.calls.observe import (
+    Gradients,
+    Observation,
+    Prepared,
+    leaves,
+    observe,
+    seed_everything,
+)
+from npufix.rewriters.verification.calls.values import ROUNDINGS, rounded
+from npufix.rewriters.verification.inputs.target import cast, state_of
+from npufix.rewriters.verification.judge.compare import Judge
+from npufix.rewriters.verification.judge.excuses import Further
+from npufix.rewriters.verification.reference import npu_operators
+from npufix.rewriters.verification.reference.called import called
+from npufix.rewriters.verification.verdict import Status, Verdict
+from npufix.rules.substitution import Spelling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from npufix.rules.substitution import Form
+
+T = TypeVar("T")
+
+_ROUNDS = 24
+_RULE_S = 60.0
+"""A rule is no stranger's code, and its first call may import half of torch."""
+
+
+class SeededDraw:
+    """A ``Draw`` that takes its choices from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        """Start the sequence of choices."""
+        self._choices = random.Random(seed)  # noqa: S311 — test data, not a secret
+        self._source = torch.Generator().manual_seed(seed)
+
+    def integer(self, low: int, high: int) -> int:
+        """Return an int in [low, high]."""
+        return self._choices.randint(low, high)
+
+    def choice(self, options: Sequence[T]) -> T:
+        """Return one of ``options``."""
+        return self._choices.choice(options)
+
+    def floats(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor of ordinary values, now and then with zeros or tiny rows."""
+        drawn = torch.randn(shape, generator=self._source, dtype=torch.float64)
+        style = self._choices.randrange(4)
+        if style == 0:
+            drawn = drawn * 1e-4
+        elif style == 1:
+            drawn = drawn * self.booleans(*shape)
+        return drawn.to(dtype)
+
+    def wild(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor that also holds NaN, infinities and signed zeros."""
+        drawn = torch.randn(shape, generator=self._source, dtype=torch.float64)
+        which = torch.randint(0, 12, shape, generator=self._source)
+        for at, special in enumerate((math.nan, math.inf, -math.inf, -0.0)):
+            drawn = torch.where(which == at, special, drawn)
+        return drawn.to(dtype)
+
+    def integers(self, *shape: int, low: int, high: int) -> torch.Tensor:
+        """Return an int64 tensor with entries in [low, high], duplicates included."""
+        return torch.randint(low, high + 1, shape, generator=self._source)
+
+    def booleans(self, *shape: int) -> torch.Tensor:
+        """Return a bool tensor."""
+        return torch.randint(0, 2, shape, generator=self._source).bool()
+
+
+def bind_torch(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a rule's function the modules that its file imports for type checkers only."""
+    scope = function.__globals__
+    scope.setdefault("torch", torch)
+    scope.setdefault("F", importlib.import_module("torch.nn.functional"))
+    scope.setdefault("nn", torch.nn)
+    # Always anew: the schemas of the version in question.
+    scope["torch_npu"] = npu_operators.install()
+    scope["mindspeed"] = sys.modules["mindspeed"]
+    return function
+
+
+def verify_form(form: Form, seed: int = 0, rounds: int = _ROUNDS) -> Verdict:
+    """Run both functions of ``form`` on ``rounds`` drawn inputs and compare all they do.
+
+    Where the pattern offers several spellings, each round takes the next one.
+    """
+    pattern, replacement = bind_torch(form.pattern), bind_torch(form.replacement)
+    inputs = bind_torch(form.inputs)
+    inference = any(condition.excludes_gradients for condition in form.conditions)
+    modes: tuple[Gradients, ...] = ("none",) if inference else ("leaf", "copy", "none")
+    judge, kernels, changed, raised = Judge(), set[str](), set[str](), ""
+    for number in range(seed, seed + rounds):
+        with _spelling(number - seed):
+            original, mode = _observed(pattern, inputs, modes, number)
+        if original.error:
+            raised = original.error
+            continue
+        first, oracle = (
+            _drawn(inputs, number),
+            _Oracle(pattern, inputs, mode, number, number - seed),
+        )
+        called.clear()
+        has_defaults = bool(pattern.__defaults__)
+        defaults = unmentioned(pattern_of(pattern), number - seed) if has_defaults else {}
+        after = observe(
+            _ready(_with(replacement, defaults), _drawn(inputs, number)),
+            mode,
+            number,
+            seconds=_RULE_S,
+        )
+        kernels |= called
+        changed |= original.changed
+        words, size = _words(first), _size(first)
+        judge.add(words, size, original, after, oracle.run(), further=Further(oracle.rounded))
+    judge.decide()
+    ground = f"torch {torch.__version__.partition('+')[0]}, CPU"
+    if kernels:
+        ground += f" + reference kernels: {', '.join(sorted(kernels))}"
+    if inference:
+        ground += "; without gradients"
+    scope = f"{form.pattern.__module__}.{form.pattern.__qualname__}"
+    count = judge.cases
+    if not count:
+        return Verdict(Status.NOT_VERIFIED, ground, scope, f"the pattern raises {raised}")
+    measures = judge.measures(changed)
+    if judge.differences:
+        smallest = min(judge.differences, key=lambda d: d.rank)
+        text = f"{smallest.text}, for {smallest.case}"
+        return Verdict(Status.REFUTED, ground, scope, text, count, measures, text)
+    return Verdict(Status.EQUIVALENT, ground, scope, cases=count, measures=measures)
+
+
+@dataclass(frozen=True, slots=True)
+class _Oracle:
+    """The pattern in float64."""
+
+    pattern: Callable[..., Any]
+    inputs: Callable[..., Mapping[str, Any]]
+    mode: Gradients
+    number: int
+    spelling: int
+
+    def run(self, rounding: int | None = None) -> Observation:
+        drawn = _drawn(self.inputs, self.number)
+        low = _lowest(drawn)
+        wide = {name: _doubled(value) for name, value in drawn.items()}
+        if rounding is not None:
+            wide = {name: rounded(value, low, rounding) for name, value in wide.items()}
+        ready = _ready(self.pattern, wide)
+        with _spelling(self.spelling):
+            return observe(ready, self.mode, self.number, oracle_of=low, seconds=_RULE_S)
+
+    def rounded(self) -> list[Observation]:
+        return [self.run(rounding) for rounding in ROUNDINGS]
+
+
+@contextmanager
+def _spelling(chosen: int) -> Iterator[None]:
+    Spelling.chosen = chosen
+    try:
+        yield
+    finally:
+        Spelling.chosen = 0
+
+
+def _observed(
+    pattern: Callable[..., Any],
+    inputs: Callable[..., Mapping[str, Any]],
+    modes: Sequence[Gradients],
+    number: int,
+) -> tuple[Observation, Gradients]:
+    for mode in modes:
+        # Drawn anew for each run, so that none sees what another one wrote.
+        seen = observe(_ready(pattern, _drawn(inputs, number)), mode, number, seconds=_RULE_S)
+        if not seen.error:
+            break
+    return seen, mode
+
+
+def _drawn(inputs: Callable[..., Mapping[str, Any]], number: int) -> dict[str, Any]:
+    seed_everything(number)  # the modules among the arguments take their weights from there
+    drawn = inputs(SeededDraw(number))
+    return {n: copy.deepcopy(v) if _is_module(v) else v for n, v in drawn.items()}
+
+
+def _is_module(value: object) -> bool:
+    return isinstance(value, torch.nn.Module)
+
+
+def _with(function: Callable[..., Any], defaults: Mapping[str, object]) -> Callable[..., Any]:
+    """Return ``function`` with the defaults of what one spelling of the pattern does without."""
+    return lambda **passed: function(**{**passed, **defaults})
+
+
+def _ready(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Prepared:
+    def state() -> dict[str, object]:
+        return {
+            inner: value
+            for name, argument in arguments.items()
+            if _is_module(argument)
+            for inner, value in state_of(argument, name).items()
+        }
+
+    return Prepared(lambda passed: function(**passed), arguments, state)
+
+
+def _tensors(arguments: Mapping[str, object]) -> list[torch.Tensor]:
+    found = (v for name, a in arguments.items() for _, v in leaves(a, name))
+    return [value for value in found if isinstance(value, torch.Tensor)]
+
+
+def _lowest(arguments: Mapping[str, object]) -> torch.dtype:
+    floats = [t.dtype for t in _tensors(arguments) if t.is_floating_point()]
+    return min(floats, key=lambda d: torch.finfo(d).bits, default=torch.float32)
+
+
+def _size(arguments: Mapping[str, object]) -> int:
+    return sum(tensor.numel() for tensor in _tensors(arguments))
+
+
+def _words(arguments: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={_word(value)}" for name, value in arguments.items())
+
+
+def _word(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_word, value))}]"
+    if isinstance(value, torch.optim.Optimizer):
+        return type(value).__name__
+    return str(getattr(value, "__name__", "")) or repr(value)
+
+
+def _doubled(value: object) -> object:
+    if isinstance(value, torch.nn.Module):
+        cast(value, torch.float64)
+        return value
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.detach().double().requires_grad_(value.requires_grad)
+    if isinstance(value, list):
+        return [_doubled(item) for item in value]
+    if type(value) is tuple:
+        return tuple(_doubled(item) for item in value)
+    return value

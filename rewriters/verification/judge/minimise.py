@@ -1,0 +1,136 @@
+"""From a call that tells two versions apart to a smaller one that still does."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from npufix.rewriters.verification.calls.place import LIMITS
+from npufix.rewriters.verification.calls.values import Value, dimensions, resized
+from npufix.rewriters.verification.judge.compare import Difference, Judge
+from npufix.rewriters.verification.judge.trial import (
+    Compared,
+    comparable,
+    further_runs,
+    in_float64,
+    observed,
+    run_original,
+)
+from npufix.rewriters.verification.kernels.common import ShapeRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from npufix.rewriters.verification.inputs.target import Assignment, Case, Target
+    from npufix.rewriters.verification.judge.compare import Earned
+
+_SECONDS = 2.0
+_MANY_DIGITS = 16
+_REFUSALS = LIMITS | {ShapeRefusedError.__name__}
+_CANNOT = r"not implemented for|MemoryError|can't allocate memory|AttributeError: 'StandIn"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A call, and what it shows."""
+
+    one: Compared
+    difference: Difference
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """Smallest is the easiest to read."""
+        case = self.one.case
+        return (
+            *self.difference.rank,
+            case.flavour != "ordinary",
+            self.one.dtype != torch.float32,
+            case.digits or _MANY_DIGITS,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Minimiser:
+    """The two versions, and which calls count."""
+
+    original: Target
+    patched: Target
+    keeps: Callable[[Case, torch.dtype], bool]
+    inference: bool
+    reference: bool
+    """Whether reference kernels run."""
+    earned: Earned
+    """The tolerance of all calls: what is small shall not be judged more strictly."""
+
+    def smallest(self, first: Shown) -> Shown:
+        """Take whatever makes the call smaller, until nothing does or the time is up."""
+        deadline = time.process_time() + _SECONDS
+        best, better = first, True
+        while better:
+            better = False
+            for case, dtype in _smaller(best.one):
+                if time.process_time() > deadline:
+                    return best
+                found = self.shown(case, dtype)
+                if found is not None and found.rank < best.rank:
+                    best, better = found, True
+                    break
+        return best
+
+    def shown(self, case: Case, dtype: torch.dtype) -> Shown | None:
+        """Run one call of both; None if they agree or one of them cannot run."""
+        one = run_original(self.original, case, dtype, inference=self.inference)
+        if one is None or not self.keeps(case, dtype):
+            return None
+        after = observed(self.patched, one)
+        if after.kind in _REFUSALS or re.search(_CANNOT, after.error):
+            return None
+        before, then = (
+            comparable(case, seen, reference=self.reference) for seen in (one.original, after)
+        )
+        judge = Judge()
+        oracle = in_float64(self.original, case, dtype, one.gradients)
+        further = further_runs(self.original, self.patched, one)
+        judge.add(one.label, case.size, before, then, oracle, further=further)
+        judge.decide(self.earned)
+        found = min(judge.differences, key=lambda d: d.rank, default=None)
+        return None if found is None else Shown(one, found)
+
+
+def _smaller(one: Compared) -> Iterator[tuple[Case, torch.dtype]]:
+    """Yield simpler calls, those that simplify most first."""
+    case, dtype = one.case, one.dtype
+    if case.flavour != "ordinary":
+        yield replace(case, flavour="ordinary"), dtype
+    if dtype != torch.float32:
+        yield case, torch.float32
+    for assignment in _shrunk(case.assignment):
+        yield replace(case, assignment=assignment), dtype
+    for digits in (1, 2, 3):
+        if case.digits is None or digits < case.digits:
+            yield replace(case, digits=digits), dtype
+
+
+def _shrunk(assignment: Assignment) -> Iterator[Assignment]:
+    for old in sorted(dimensions(assignment.specs), reverse=True):
+        for new in (1, 2, 3):
+            if new < old:
+                specs = resized(assignment.specs, old, new)
+                yield replace(assignment, specs=specs)
+                yield replace(_with_smaller_object(assignment, old, new), specs=specs)
+
+
+def _with_smaller_object(assignment: Assignment, old: int, new: int) -> Assignment:
+    """Make the object for the smaller size as well, if that is one of its arguments."""
+    recipe = assignment.recipe
+    if recipe is None:
+        return assignment
+    arguments = tuple(
+        (name, Value(new) if isinstance(spec, Value) and spec.value == old else spec)
+        for name, spec in recipe.arguments
+    )
+    return replace(assignment, recipe=replace(recipe, arguments=arguments))

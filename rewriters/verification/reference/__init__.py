@@ -1,0 +1,1 @@
+"""Stand-ins for torch_npu and MindSpeed: real schemas in front of reference kernels on CPU."""

@@ -1,0 +1,1 @@
+"""What the operators of the device compute, forward and backward, on the host."""

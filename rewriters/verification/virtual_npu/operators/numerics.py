@@ -1,0 +1,137 @@
+"""Compute on the host what torch_npu launches on the device.
+
+Below autograd every operator comes by here. The wheel's own C++ runs first: it checks the
+arguments, allocates the results, launches. If it launched nothing, its results are complete:
+they were copied or allocated by functions that do work. Otherwise a reference computes them,
+from the same memory into the same memory.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from npufix.rewriters.verification.kernels.common import NoReferenceKernelError
+from npufix.rewriters.verification.virtual_npu.errors import UncoveredLaunchError
+from npufix.rewriters.verification.virtual_npu.host_memory import (
+    flat,
+    host_arguments,
+    host_view,
+    on_device,
+    widened,
+)
+from npufix.rewriters.verification.virtual_npu.operators.references import reference, refuse_crash
+from npufix.rewriters.verification.virtual_npu.operators.results import moved, spoil, stored
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import torch
+
+    from npufix.rewriters.verification.virtual_npu.recorder import Recorder
+
+NOT_RETURNED = object()
+"""The result of an operator that gave up because nothing was computed."""
+_TOO_NARROW = "not implemented for '"
+
+
+class Numerics(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotations
+    """While it is active, operators on the device compute."""
+
+    def __init__(self, recorder: Recorder, *, strict: bool) -> None:
+        """With ``strict`` off, what no reference computes becomes NaN instead of an error."""
+        super().__init__()  # type: ignore[no-untyped-call] # as above
+        self._recorder = recorder
+        self._strict = strict
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 — torch has no annotation for an operator
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        """Run the operator of the wheel, then compute what it launched."""
+        if func.namespace == "npu":
+            refuse_crash(func, args)
+        call = _Call(func, args, kwargs or {})
+        before = [(tensor, host_view(tensor).clone()) for tensor in call.written()]
+        launched: list[str] = []
+        try:
+            with self._recorder.running(func.name(), launched):
+                result = func(*args, **call.keywords)
+        except RuntimeError:
+            # A check of its own, unless it read what its launches would have computed: then
+            # the host, which checks the same, decides.
+            if not launched or func.namespace != "aten":
+                raise
+            result = NOT_RETURNED
+        if not launched:
+            return result
+        for tensor, content in before:
+            if tensor.shape == content.shape:  # else it was resized, and holds nothing
+                host_view(tensor).copy_(content)
+        try:
+            computed = call.on_host(result)
+        except (NoReferenceKernelError, NotImplementedError) as reason:
+            self._not_computed(call, launched, str(reason))
+            spoil([result, *call.written()])
+            return result
+        if result is NOT_RETURNED:
+            return moved(computed, call.written())
+        return stored(func, result, computed)
+
+    def _not_computed(self, call: _Call, launched: Sequence[str], reason: str) -> None:
+        if self._strict:
+            kernels = ", ".join(dict.fromkeys(launched))
+            line = reason.partition("\n")[0]
+            raise UncoveredLaunchError(
+                f"{call.operator.name()} launches {kernels}, which no reference kernel computes: "
+                f"{line}"
+            ) from None
+
+
+@cache
+def _written(operator: Any) -> tuple[tuple[int, str], ...]:  # noqa: ANN401 — as above
+    """Return place and name of each argument that an operator writes to."""
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(operator._schema.arguments)  # noqa: SLF001 — the public way
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+class _Call(NamedTuple):
+    """An operator and what it is called with."""
+
+    operator: Any
+    positional: Sequence[object]
+    keywords: Mapping[str, object]
+
+    def written(self) -> list[torch.Tensor]:
+        """Return the device tensors that it writes to, as its schema says."""
+        found: list[torch.Tensor] = []
+        for place, name in _written(self.operator):
+            given = place < len(self.positional)
+            value = self.positional[place] if given else self.keywords.get(name)
+            found += flat(value, on_device)
+        return found
+
+    def on_host(self, result: object) -> object:
+        """Run its reference, on the memory of the device."""
+        compute = reference(self.operator, result)
+        positional = host_arguments(list(self.positional))
+        keywords = host_arguments(dict(self.keywords))
+        try:
+            return compute(*positional, **keywords)
+        except RuntimeError as error:
+            if _TOO_NARROW not in str(error):
+                raise
+        # The host has no kernel for this low precision: compute in float32, round the results.
+        clones: list[tuple[torch.Tensor, torch.Tensor]] = []
+        computed = compute(*widened(positional, clones), **widened(keywords, clones))
+        for own, wide in clones:
+            own.copy_(wide)
+        return computed

@@ -1,0 +1,116 @@
+"""The child's side: read jobs, write verdicts. The user's code runs here and only here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from npufix.rewriters.verification.sandbox.guard import guard_side_effects
+from npufix.rewriters.verification.sandbox.limits import (
+    limit_resources,
+    separate_streams,
+)
+from npufix.rewriters.verification.sandbox.messages import Greeting, Question, Reply, Start
+from npufix.rewriters.verification.sandbox.written import remove
+from npufix.rewriters.verification.virtual_npu import VirtualNpuError, virtual_npu
+from npufix.rewriters.verification.virtual_npu.chips import family
+from npufix.rewriters.verification.workers.grounds import Ground
+
+if TYPE_CHECKING:
+    from npufix.rewriters.verification.sandbox.messages import Answer
+
+
+def main(text: str) -> None:
+    """Serve one answer per line until the parent closes the pipe."""
+    start = msgspec.json.decode(text, type=Start)
+    reading, writing = separate_streams()
+    home = Path.cwd()
+    with suppress(BrokenPipeError):  # the parent was ended: nobody else tidies up
+        _answer(start, reading, writing)
+    remove(home)
+
+
+def _answer(start: Start, reading: int, writing: int) -> None:
+    try:
+        begin(start)
+        import torch
+    except (ImportError, NotImplementedError, OSError, RuntimeError, VirtualNpuError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        _send(writing, Greeting(error=f"it cannot be set up: {reason}"))
+        return
+    torch.set_num_threads(1)
+    import npufix.rewriters.verification.judge.site  # noqa: F401 — needs torch, and time
+
+    _send(writing, Greeting(torch=str(torch.__version__)))
+    if start.forks:
+        from npufix.rewriters.verification.sandbox.forking import Forking
+
+        Forking(reading, writing, start, lambda question: _in_own_process(start, question)).serve()
+    else:
+        _serve_here(start, reading, writing)
+
+
+def begin(start: Start) -> None:
+    """Set up what the code runs on, before anything of the user is imported."""
+    if start.ground == Ground.VIRTUAL_NPU.value:
+        with virtual_npu(start.chip, stubs=Path(start.stubs), forks=start.forks) as device:
+            from npufix.rewriters.verification.calls.place import become
+
+            become(device)
+    elif start.ground == Ground.NPU.value:
+        from npufix.rewriters.verification.calls.device import take_device
+
+        take_device()
+    elif start.ground == Ground.REFERENCE.value:
+        from npufix.rewriters.verification.kernels.common import on_chip
+        from npufix.rewriters.verification.reference import npu_operators
+
+        on_chip(family(start.chip))
+        # Each job installs the operators of its own version: mostly, they are these.
+        npu_operators.install()
+    else:
+        raise NotImplementedError(f"no child for the ground {start.ground}")
+
+
+def _in_own_process(start: Start, question: Question) -> Answer:
+    """Verify a job in a process that ends with it."""
+    from npufix.rewriters.verification.judge.site import verify_site
+
+    if start.ground == Ground.VIRTUAL_NPU.value:
+        from npufix.rewriters.verification.virtual_npu import started
+
+        started().after_fork()
+    return verify_site(question.job, start.ground)
+
+
+def _serve_here(start: Start, reading: int, writing: int) -> None:
+    """Verify one job after the other in this process."""
+    from npufix.rewriters.verification.calls.place import is_broken, is_device
+    from npufix.rewriters.verification.judge.site import verify_site
+
+    if not is_device():  # the driver of a device maps all of its memory
+        limit_resources(start.memory_bytes)
+    guard_side_effects(str(Path.cwd()), processes=is_device())
+    with os.fdopen(reading, "rb") as questions:
+        for line in questions:
+            question = msgspec.json.decode(line, type=Question)
+            answer = verify_site(question.job, start.ground)
+            spent = is_broken()
+            _send(writing, Reply(question.number, answer, spent=spent))
+            if spent:
+                return
+
+
+def _send(writing: int, message: Greeting | Reply) -> None:
+    data = msgspec.json.encode(message) + b"\n"
+    while data:
+        data = data[os.write(writing, data) :]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

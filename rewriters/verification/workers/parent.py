@@ -1,0 +1,178 @@
+"""The parent's side: spread jobs over child processes, and remember what they found."""
+
+from __future__ import annotations
+
+import importlib.util
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.verification.sandbox.messages import Reply
+from npufix.rewriters.verification.verdict import Status, Verdict
+from npufix.rewriters.verification.virtual_npu import VirtualNpuError, installed, prepare
+from npufix.rewriters.verification.workers.grounds import Ground
+from npufix.rewriters.verification.workers.machine import survey
+from npufix.rewriters.verification.workers.pool import Limits, Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.workers.cache import VerdictCache
+
+_NO_TORCH = "torch is not installed; pip install npufix[verify]"
+_MEMORY = 4 << 30
+_LONGEST = 8192
+"""Of a text in a verdict, in characters."""
+_MOST_MEASURES = 1000
+_TIMEOUT_S, _ON_DEVICE_S = 60.0, 300.0
+
+
+def _say_nothing(_done: int, _total: int) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How jobs are verified."""
+
+    ground: Ground = Ground.REFERENCE
+    chip: str = "A2"
+    """What a virtual NPU pretends to be, and whose limits the reference kernels keep."""
+    stubs: str = ""
+    """The folder of its libraries; empty: they are made ready when they are needed."""
+    fallback: Ground | None = None
+    """Where to verify what ``ground`` cannot run, for reasons of its own."""
+    cache: VerdictCache | None = None
+    progress: Callable[[int, int], None] = _say_nothing
+    """Called with the number of finished jobs and that of all."""
+    children: int = 0
+    """At most so many at a time; 0: as many as there are processors."""
+
+    @property
+    def kind(self) -> str:
+        """The chip that is pretended; on a real one, the version of CANN."""
+        if self.ground is Ground.NPU:
+            return f"CANN {survey().cann_version}"
+        return self.chip if self.ground in {Ground.VIRTUAL_NPU, Ground.REFERENCE} else ""
+
+
+def verify(
+    jobs: Sequence[Job],
+    settings: Settings | None = None,
+    *,
+    timeout_s: float | None = None,
+    memory_bytes: int = _MEMORY,
+) -> list[Verdict]:
+    """Return the verdicts on ``jobs`` in their order, each found within ``timeout_s``.
+
+    Without one it is a minute, on a real device five: it loads every kernel at its first use.
+    A crash, a hang or a lack of memory in one of them is its verdict; the others go on.
+    """
+    settings = settings or Settings()
+    if not jobs:
+        return []
+    if importlib.util.find_spec("torch") is None:
+        return [_unverified(job, _NO_TORCH) for job in jobs]
+    limits = Limits(timeout_s or _TIMEOUT_S, memory_bytes)
+    device = limits._replace(timeout_s=timeout_s or _ON_DEVICE_S)
+    real = settings.ground is Ground.NPU
+    found = _verified(jobs, settings, device if real else limits)
+    if settings.ground is not Ground.REFERENCE:
+        _ask_elsewhere(jobs, found, settings, limits)
+    return found
+
+
+def _verified(jobs: Sequence[Job], settings: Settings, limits: Limits) -> list[Verdict]:
+    """Return the verdicts of one ground."""
+    found: dict[int, Verdict] = {}
+    if settings.cache is not None:
+        where = (settings.ground, settings.kind)
+        known = ((i, settings.cache.get(job, *where)) for i, job in enumerate(jobs))
+        found = {i: verdict for i, verdict in known if verdict is not None}
+    settings.progress(len(found), len(jobs))
+    left = [i for i in range(len(jobs)) if i not in found]
+    for reply in _replies(jobs, left, settings, limits):
+        found[reply.number] = _verdict(jobs[reply.number], reply, settings)
+        settings.progress(len(found), len(jobs))
+    return [found[i] for i in range(len(jobs))]
+
+
+def _replies(
+    jobs: Sequence[Job], left: Sequence[int], settings: Settings, limits: Limits
+) -> Iterator[Reply]:
+    """Yield what became of each job that is left."""
+    stubs = settings.stubs
+    if left and settings.ground is Ground.VIRTUAL_NPU and not stubs:
+        try:
+            stubs = str(prepare(installed()))
+        except VirtualNpuError as error:
+            yield from (Reply(number, lost=str(error)) for number in left)
+            return
+    if left:
+        pool = Pool(settings.ground.value, settings.kind, stubs, limits, settings.children)
+        with closing(pool):
+            yield from pool.verify(jobs, left)
+
+
+def _verdict(job: Job, reply: Reply, settings: Settings) -> Verdict:
+    if reply.answer is None:
+        # What ends a process on a device may be the device's doing, or its slowness.
+        return _unverified(job, reply.lost, limit=settings.ground is not Ground.REFERENCE)
+    answer = replace(reply.answer, verdict=_bounded(reply.answer.verdict))
+    if settings.cache is not None:
+        settings.cache.put(job, settings.ground, answer, settings.kind)
+    return answer.verdict
+
+
+def _bounded(verdict: Verdict) -> Verdict:
+    """Return a verdict that can be shown, whatever the code that runs beside the verifier says."""
+    return replace(
+        verdict,
+        ground=_cut(verdict.ground),
+        scope=_cut(verdict.scope),
+        reason=_cut(verdict.reason),
+        counterexample=_cut(verdict.counterexample),
+        on=_cut(verdict.on),
+        measures=verdict.measures[:_MOST_MEASURES],
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+
+
+def _ask_elsewhere(
+    jobs: Sequence[Job], found: list[Verdict], settings: Settings, limits: Limits
+) -> None:
+    """Have the reference kernels say what the device could not.
+
+    It cannot run what has a limit there; and a program that shows a refutation must run where
+    there is no torch_npu, so it is tried there.
+    """
+    left = [
+        place
+        for place, verdict in enumerate(found)
+        if (verdict.limit and settings.fallback is not None)
+        or (verdict.status is Status.REFUTED and not verdict.script)
+    ]
+    other = replace(settings, ground=settings.fallback or Ground.REFERENCE, progress=_say_nothing)
+    verdicts = _verified([jobs[place] for place in left], other, limits) if left else []
+    for place, verdict in zip(left, verdicts, strict=True):
+        first = found[place]
+        if first.limit:
+            ground = f"{verdict.ground}; not on {settings.ground.value}: {first.reason}"
+            found[place] = replace(verdict, ground=ground)
+        elif verdict.status is Status.REFUTED:
+            found[place] = replace(first, script=verdict.script)
+
+
+def _unverified(job: Job, reason: str, *, limit: bool = False) -> Verdict:
+    return Verdict(
+        Status.NOT_VERIFIED,
+        ground="nothing ran",
+        scope=job.qualname,
+        reason=reason,
+        on=Ground.NONE.value,
+        limit=limit,
+    )

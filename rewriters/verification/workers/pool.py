@@ -1,0 +1,147 @@
+"""The child processes of a verification: as many as are useful, replaced when they are lost."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import sys
+import time
+from collections import Counter, deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from npufix.rewriters.verification.sandbox.messages import Reply, Start
+from npufix.rewriters.verification.workers.grounds import Ground
+from npufix.rewriters.verification.workers.process import Child, ChildLostError, NoChildError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.rewriters.edit.job import Job
+
+_MOST_JOBS = 8
+"""At a time; each may hold gigabytes."""
+_TRIES = 2
+"""For a job whose child is lost though the job has a process of its own."""
+_FORKING = frozenset({Ground.REFERENCE.value, Ground.VIRTUAL_NPU.value})
+"""A driver does not survive the fork of a process that uses its device."""
+
+
+class Limits(NamedTuple):
+    """What one job may take."""
+
+    timeout_s: float
+    memory_bytes: int
+
+
+class Pool:
+    """Children of one ground."""
+
+    def __init__(self, ground: str, chip: str, stubs: str, limits: Limits, most: int = 0) -> None:
+        """``most`` is the number of jobs at a time; 0: as many as there are processors."""
+        self._forks = sys.platform == "linux" and ground in _FORKING
+        device = ground == Ground.NPU.value
+        self._at_once = 1 if device else (most or min(processors(), _MOST_JOBS))
+        self._start = Start(
+            ground=ground,
+            chip=chip,
+            stubs=stubs,
+            memory_bytes=limits.memory_bytes,
+            at_once=self._at_once if self._forks else 1,
+            forks=self._forks,
+        )
+        self._limits = limits
+        self._children: dict[int, Child] = {}
+        self._selector = selectors.DefaultSelector()
+        self._lost: Counter[int] = Counter()
+        self._waiting: deque[int] = deque()
+        self._broken = ""
+
+    def close(self) -> None:
+        """End all processes."""
+        for child in list(self._children.values()):
+            self._close(child)
+        self._selector.close()
+
+    def verify(self, jobs: Sequence[Job], wanted: Sequence[int]) -> Iterator[Reply]:
+        """Yield what became of each of the ``wanted`` jobs, as soon as it is known."""
+        self._waiting.extend(wanted)
+        left = len(wanted)
+        while left:
+            if not self._broken:
+                self._hire()
+                self._assign(jobs)
+            for reply in self._broken_replies() if self._broken else self._replies():
+                left -= 1
+                yield reply
+
+    def _hire(self) -> None:
+        """Start as many children as there is work for."""
+        unready = sum(child.start.at_once for child in self._children.values() if not child.ready)
+        room = unready + sum(child.room for child in self._children.values())
+        most = 1 if self._forks else self._at_once
+        while len(self._waiting) > room and len(self._children) < most:
+            child = Child(self._start)
+            self._children[child.replies] = child
+            self._selector.register(child.replies, selectors.EVENT_READ, child)
+            room += self._start.at_once
+
+    def _assign(self, jobs: Sequence[Job]) -> None:
+        for child in self._children.values():
+            while child.room and self._waiting:
+                number = self._waiting.popleft()
+                child.ask(number, jobs[number], self._limits.timeout_s, len(self._waiting))
+
+    def _replies(self) -> Iterator[Reply]:
+        """Wait until something happens; yield what that means for jobs."""
+        for child in self._children.values():
+            child.send()
+        unsent = any(child.unsent for child in self._children.values())
+        soonest = min((child.deadline for child in self._children.values()), default=0.0)
+        wait = max(0.0, soonest - time.monotonic())
+        for key, _ in self._selector.select(min(wait, 0.05) if unsent else wait):
+            child = key.data
+            try:
+                for reply in child.hear():
+                    if reply.spent:
+                        self._close(child)
+                    yield reply
+            except ChildLostError as lost:
+                yield from self._take_back(child, str(lost))
+            except NoChildError as error:
+                self._broken = str(error)
+                yield from self._take_back(child, self._broken)
+        for child in list(self._children.values()):
+            if time.monotonic() > child.deadline:
+                late = child.late()
+                if not child.ready:
+                    self._broken = f"the verifier does not start: {late}"
+                yield from self._take_back(child, self._lateness() if child.ready else late)
+
+    def _lateness(self) -> str:
+        return f"no verdict within {self._limits.timeout_s:g} s"
+
+    def _take_back(self, child: Child, why: str) -> Iterator[Reply]:
+        """End a child; what it was at is tried again if it is not to blame."""
+        running = list(child.running)
+        self._close(child)
+        for number in running:
+            self._lost[number] += 1
+            if self._forks and self._lost[number] < _TRIES and not self._broken:
+                self._waiting.appendleft(number)
+            else:
+                yield Reply(number, lost=why)
+
+    def _broken_replies(self) -> Iterator[Reply]:
+        while self._waiting:
+            yield Reply(self._waiting.popleft(), lost=self._broken)
+
+    def _close(self, child: Child) -> None:
+        if self._children.pop(child.replies, None) is not None:
+            self._selector.unregister(child.replies)
+        child.close()
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

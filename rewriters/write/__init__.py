@@ -1,0 +1,1 @@
+"""Files on disk: all of a change or none of it, and taking it back."""

@@ -1,1 +1,0 @@
-"""The affinity table: a slow operator and its NPU-friendly equivalent."""

@@ -1,0 +1,179 @@
+"""An operator runs on the AI CPU of the device instead of an AI core.
+
+What: kernels whose core is AI_CPU and that take more than 20 us.
+
+Why it is slow on the NPU: the AI CPU is a few scalar cores beside the AI cores, one to two orders
+of magnitude slower on tensors. An operator ends there when no AI core kernel accepts its dtypes,
+its shapes or its arguments: int64 and double most of all.
+
+Evidence: Accelerator Core and duration of each kernel; the recorded dtypes against the lists of
+dtypes that CANN has AI core kernels for (of 2026-08: an older CANN accepts less), so the reason
+that is named is a reason to look at, not a proof.
+
+Use instead: cast to a dtype on the list (``x.float()`` for double, ``x.int()`` for int64 where the
+values allow it), or write it with another operator: ``x.float().sort()`` for whole numbers below
+2**24, ``x.int().cumsum(dim, dtype=torch.int32)``, a mask instead of ``unique``,
+``torch.view_as_real(z).pow(2).sum(-1).sqrt()`` for the absolute value of complex numbers.
+
+Safety: advice; a narrower dtype overflows or rounds where a wider one does not.
+
+References: aicpu_rules.yaml of msprof-analyze (threshold 20 us); solution_to_top2.md and
+solution_to_top5.md of the troubleshooting guide; aclnn_index_put_impl.cpp of ops-nn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.recording.core_time import on_ai_core
+from npufix.rules.shared.recording.observing import milliseconds, per_step, percent, places, share
+from npufix.rules.shared.recording.tensor_traffic import dtype_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pandas as pd
+
+    from npufix.rules.diagnostic import Recording
+
+AICPU_20 = 20_000
+"""Nanoseconds of one kernel."""
+_REMEDIES = (
+    (r"(Arg)?Sort\w*", "x.float().sort() for whole numbers below 2**24, or topk on floats"),
+    (r"Cumsum\w*", "x.int().cumsum(dim, dtype=torch.int32) where the sums fit 31 bits"),
+    (
+        r"Unique\w*",
+        (
+            "no unique in the loop: work it out once, or use a mask; its result has a length for "
+            "which the host must wait as well"
+        ),
+    ),
+    (
+        r"IndexPut\w*",
+        (
+            "masked_fill_ or torch.where for a mask, index_copy_ or scatter_ for unique indices; "
+            "values in float32, float16, bfloat16 or int32"
+        ),
+    ),
+    (r"ComplexAbs", "torch.view_as_real(z).pow(2).sum(-1).sqrt()"),
+)
+_INDEXES = frozenset({"INT32", "INT64"})
+_MOST_DTYPES = 3
+_INDEX_PUT = "IndexPut"
+_INDEX_PUT_DTYPES = {
+    "DOUBLE": "DOUBLE has no AI core kernel",
+    "INT16": "INT16 has no AI core kernel",
+    "INT64": "INT64 goes there with more than 100 indices or more than 128 elements behind each",
+    "UINT8": "UINT8 goes there with more than 100 indices or more than 128 elements behind each",
+}
+_INDEX_PUT_OTHER = (
+    "indices of different shapes, indexed axes that are not adjacent, an index that is not INT32 "
+    "or INT64, 8 dimensions or more, or more than 60 million indices"
+)
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation per Type, the most expensive first."""
+    kernels = recording.kernels
+    own = (kernels["core"] == "AI_CPU") & (kernels["duration_ns"] > AICPU_20)
+    slow = kernels[own & ~kernels["communication"].to_numpy(bool)]
+    totals = slow.groupby("type", observed=True)["duration_ns"].sum()
+    for name in totals.sort_values(ascending=False, kind="stable").index:
+        yield _observation(str(name), slow[slow["type"] == name], recording)
+
+
+def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observation:
+    cost = per_step(rows["duration_ns"].sum(), recording)
+    calls = len(rows) / max(1, recording.step_count)
+    saving, basis = _saving(rows, recording)
+    reasons = tuple(_dtypes(name, rows, recording.environment.chip or ""))
+    return Observation(
+        what=(
+            f"{name} runs on the AI CPU {calls:.3g} times per step and takes {milliseconds(cost)} "
+            f"({percent(share(cost, recording))} of the step); {': '.join(reasons[0])}"
+        ),
+        evidence=(("longest", milliseconds(rows["duration_ns"].max())), *reasons),
+        cost_ns=cost,
+        saving_ns=saving,
+        basis=basis,
+        places=places(rows, rows["duration_ns"].to_numpy(), recording),
+        kernels=frozenset(int(label) for label in rows.index),
+        advice=remedy(name),
+    )
+
+
+def _saving(rows: pd.DataFrame, recording: Recording) -> tuple[tuple[int, int] | None, str]:
+    expected = on_ai_core(rows, recording.kernels)
+    if expected is None:
+        return None, "the dump has no shapes or too few kernels to tell what an AI core would take"
+    now = float(rows["duration_ns"].sum())
+    low, high = max(0.0, now - expected.high_ns), max(0.0, now - expected.low_ns)
+    return (per_step(low, recording), per_step(high, recording)), expected.basis
+
+
+def _dtypes(name: str, rows: pd.DataFrame, chip: str) -> Iterator[tuple[str, str]]:
+    """Yield the reason for each of the most expensive combinations of dtypes."""
+    cells = rows.groupby("input_dtypes", observed=True)["duration_ns"].sum()
+    for cell in cells.sort_values(ascending=False, kind="stable").index[:_MOST_DTYPES]:
+        dtypes = str(cell)
+        yield (f"inputs {dtypes}" if dtypes else "inputs", reason(name, dtypes, chip))
+
+
+def reason(name: str, dtypes: str, chip: str = "") -> str:
+    """Return why a Type with these input dtypes (``"INT64;FLOAT"``) is not on an AI core."""
+    given = [dtype_name(part) for part in dtypes.split(";") if part.strip()]
+    if not given:
+        return "dtypes were not recorded"
+    if name.startswith(_INDEX_PUT):
+        return _INDEX_PUT_DTYPES.get(given[0], _INDEX_PUT_OTHER)
+    accepted = _accepted(name, chip)
+    if accepted is None:
+        return "the dtypes that AI core kernels of this Type accept are not known"
+    # Inputs behind the first may be indices, of which the lists say nothing.
+    refused = [d for i, d in enumerate(given) if d not in accepted and (not i or d not in _INDEXES)]
+    if refused:
+        return f"{refused[0]} has no AI core kernel; {', '.join(accepted)} have"
+    return "these dtypes have an AI core kernel: the shape, an argument or an older CANN decides"
+
+
+def remedy(name: str) -> str:
+    """Return what to write instead, "" where nothing special is known for a Type."""
+    found = (text for pattern, text in _REMEDIES if re.fullmatch(pattern, name))
+    return next(found, "")
+
+
+def _accepted(name: str, chip: str) -> tuple[str, ...] | None:
+    families = _table().get(name)
+    if families is None:
+        return None
+    return tuple(families.get(_family(chip), families.get("910B", ())))
+
+
+def _family(chip: str) -> str:
+    """Return the column of the table: Ascend910B3 and Ascend910_9391 have that of 910B."""
+    model = chip.removeprefix("Ascend")
+    return "910" if model in {"910", "910A", "910ProA", "910ProB"} else "910B"
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, list[str]]]:
+    text = files("npufix.rules.diagnostics").joinpath("aicore_dtypes.json").read_text("utf-8")
+    types: Mapping[str, Mapping[str, list[str]]] = json.loads(text)["types"]
+    return types
+
+
+RULE = Diagnostic(
+    id="NPU301",
+    name="ai-cpu-operator",
+    summary="an operator runs on the slow AI CPU of the device",
+    advice=(
+        "cast its inputs to a dtype that has an AI core kernel (x.float() for double, x.int() for "
+        "int64 where the values allow it), or write it with another operator"
+    ),
+    check=check,
+)

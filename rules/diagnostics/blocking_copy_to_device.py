@@ -1,0 +1,85 @@
+"""The device waits for a copy from the host.
+
+What: copies to the device (``x.to("npu")``) during which the device is idle.
+
+Why it is slow on the NPU: memory that is not pinned cannot be copied in the background, so the host
+waits for the copy and launches nothing meanwhile, ``non_blocking=True`` or not. Many small copies
+cut the queue of launches just as one large copy does.
+
+Evidence: the operators ``aten::copy_`` with ``acl_memcpy_host_to_device`` inside, and the idle
+time of the device while they last.
+
+Use instead: ``DataLoader(..., pin_memory=True)`` with ``x.to("npu", non_blocking=True)``; copy the
+next batch while this one is computed; create constants on the device
+(``torch.arange(n, device=x.device)``).
+
+Safety: results stay the same, as long as the memory of the host is not changed before the copy is
+done.
+
+References: positioning_process of the troubleshooting guide (HOST-H2D: frequent copies from host to
+device); data_loading_optimization.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.recording.observing import (
+    copies_to_device,
+    idle_time,
+    milliseconds,
+    per_step,
+    percent,
+    places,
+    share,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rules.diagnostic import Recording
+
+LEAST_SHARE = 0.01
+"""Share of the step from which it is told, as for fusible windows (FUSIBLE)."""
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation for all copies together."""
+    copies = copies_to_device(recording)
+    if copies.empty or recording.kernels.empty:
+        return
+    start = copies["start_ns"].to_numpy()
+    duration = copies["duration_ns"].to_numpy()
+    waited = idle_time(recording, before_first=True).covered(start, start + duration)
+    cost = per_step(waited.sum(), recording)
+    if share(cost, recording) < LEAST_SHARE:
+        return
+    steps = max(1, recording.step_count)
+    yield Observation(
+        what=(
+            f"{len(copies) / steps:.3g} copies from the host per step; the device is idle for "
+            f"{milliseconds(cost)} of them ({percent(share(cost, recording))} of the step)"
+        ),
+        evidence=(
+            ("host held", f"{milliseconds(duration.sum() / steps)} per step"),
+            ("longest copy", milliseconds(duration.max())),
+        ),
+        cost_ns=cost,
+        saving_ns=(0, cost),
+        basis="at most the idle time, if the copies are made while the device computes",
+        places=places(copies, waited, recording),
+        is_idle=True,
+    )
+
+
+RULE = Diagnostic(
+    id="NPU407",
+    name="blocking-copy-to-device",
+    summary="the device is idle while data is copied to it",
+    advice=(
+        'DataLoader(..., pin_memory=True) and x.to("npu", non_blocking=True); copy the next batch '
+        "while this one is computed; create constants on the device"
+    ),
+    check=check,
+)

@@ -1,0 +1,114 @@
+"""Operators are prepared for compilation while the steps run.
+
+What: at least 20 calls of aclopCompileAndExecute, or calls that take 5 % of the step.
+
+Why it is slow on the NPU: an operator that takes the old way through aclop is looked up, and
+compiled if its shape is new, at each call; that is hundreds of microseconds to seconds of the host,
+against some ten for an operator of aclnn.
+
+Evidence: api_statistic.csv; the lines are those of kernels that are named as aclop names them (Type
+and a number: ``Conv2D1``).
+
+Use instead: ``torch_npu.npu.set_compile_mode(jit_compile=False)`` (the default on Atlas A2 and A3)
+and ``torch.npu.config.allow_internal_format = False`` before the model is built, so that
+convolutions and matrix products go through aclnn as well.
+
+Safety: kernels change, so results differ by rounding. Models with many convolutions on Atlas
+training series devices may profit from the internal formats: measure both.
+
+References: solution_to_top2.md of the troubleshooting guide; op_dispatch of msprof-analyze
+(threshold 20).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.recording.observing import (
+    free_ns,
+    host_calls,
+    milliseconds,
+    named,
+    percent,
+    places,
+    recorded_steps,
+    share,
+)
+from npufix.rules.shared.recording.versions import chip_families
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rules.diagnostic import Place, Recording
+
+DISPATCH_20 = 20
+"""Calls in the recording."""
+PRIORITY = 0.05
+"""Share of the step from which it matters however few calls there are."""
+_PRECOMPILED = {"A2", "A3", "A5"}
+"""Chips on which nothing is compiled while the program runs, unless it asks for it."""
+_SETTINGS = (
+    "torch_npu.npu.set_compile_mode(jit_compile=False); "
+    "torch.npu.config.allow_internal_format = False (before the model is built)"
+)
+_COMPILE = r"aclopCompileAndExecute\w*"
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation where the host spends its time on aclop."""
+    calls = host_calls(recording, _COMPILE)
+    if not calls.count:
+        return
+    steps = recorded_steps(recording)
+    spent = calls.total_ns / steps
+    if calls.count < DISPATCH_20 and share(spent, recording) < PRIORITY:
+        return
+    cost = min(round(spent), free_ns(recording))
+    yield Observation(
+        what=(
+            f"aclopCompileAndExecute was called {calls.count} times and took "
+            f"{milliseconds(spent)} of the host per step ({percent(share(spent, recording))})"
+        ),
+        evidence=(
+            ("average call", milliseconds(calls.total_ns / calls.count)),
+            ("longest call", milliseconds(calls.longest_ns)),
+            ("steps recorded", str(steps)),
+        ),
+        cost_ns=cost,
+        saving_ns=(0, cost),
+        basis="at most the free time of the step: the rest hides behind kernels",
+        places=_places(recording, calls.total_ns // calls.count),
+        is_idle=True,
+        advice=_advice(recording),
+    )
+
+
+def _advice(recording: Recording) -> str:
+    """Return what to set: on chips where that is the default, what to remove."""
+    families = chip_families(recording.environment, recording.kernels["core"].cat.categories)
+    if families and set(families) <= _PRECOMPILED:
+        return (
+            "remove jit_compile=True and allow_internal_format = True from the program (on this "
+            "chip the defaults are the other way round); what is compiled without them needs a "
+            "newer CANN"
+        )
+    return _SETTINGS
+
+
+def _places(recording: Recording, average_ns: int) -> tuple[Place, ...]:
+    """Return the lines whose kernels are named by aclop; each call is taken for an average one."""
+    rows = named(recording.kernels, r"[A-Z][A-Za-z0-9]*?[A-Za-z]\d+")
+    rows = rows[~rows["communication"].to_numpy(bool)]
+    return places(rows, np.full(len(rows), average_ns), recording)
+
+
+RULE = Diagnostic(
+    id="NPU403",
+    name="compile-in-loop",
+    summary="the host compiles or looks up operators through aclop in every step",
+    advice=_SETTINGS,
+    check=check,
+)

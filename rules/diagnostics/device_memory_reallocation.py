@@ -1,0 +1,116 @@
+"""Device memory is taken from and given back to the driver while the steps run.
+
+What: the calls that allocate or free device memory take more than 10 ms.
+
+Why it is slow on the NPU: the allocator of PyTorch keeps what it has and hands it out again for
+next to nothing. When no free block is large enough it asks the driver, and when that has nothing
+left it gives unused blocks back first, which waits for the device.
+
+Evidence: aclrtMalloc, aclrtFree and their relatives in api_statistic.csv; reserved against
+allocated memory in memory_record.csv.
+
+Use instead: ``PYTORCH_NPU_ALLOC_CONF=expandable_segments:True``. Where the run had that already and
+still asks the driver, the memory is full: a smaller batch; remove ``torch.npu.empty_cache()`` from
+the loop. Where segments cannot be expandable, ``garbage_collection_threshold:0.95,
+max_split_size_mb:50`` keeps blocks from being split up. ``MULTI_STREAM_MEMORY_REUSE=0`` keeps
+streams from sharing blocks: unset it.
+
+Safety: results stay the same. expandable_segments cannot be combined with
+garbage_collection_threshold or max_split_size_mb.
+
+References: memory.yaml of msprof-analyze (threshold 10 ms); optimization_recommendations.md of the
+FrameworkPTAdapter guide.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.recording.observing import (
+    free_ns,
+    host_calls,
+    milliseconds,
+    recorded_steps,
+)
+from npufix.rules.shared.recording.run_settings import advice, recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rules.diagnostic import Recording
+
+MEM_10_MS = 10_000_000
+"""Nanoseconds in the whole recording."""
+# Not aclrtMallocHost and aclrtFreeHost: that is memory of the host.
+_MEMORY = (
+    r"aclMallocMemInner|aclrtMalloc(Align32|Cached|Physical|WithCfg)?|aclrtFree(Physical)?"
+    r"|aclrt(ReserveMemAddress|ReleaseMemAddress|MapMem|UnmapMem)|Dev(Malloc|Free)\w*"
+)
+_GIB = 1 << 30
+_ALLOC_CONF = "PYTORCH_NPU_ALLOC_CONF"
+_EXPANDABLE = f"export {_ALLOC_CONF}=expandable_segments:True"
+_SPLIT = f"export {_ALLOC_CONF}=garbage_collection_threshold:0.95,max_split_size_mb:50"
+_EXCLUDED = ("garbage_collection_threshold", "max_split_size_mb")
+"""Options that expandable segments cannot be combined with."""
+_EMPTY_CACHE = "remove torch.npu.empty_cache() from the loop"
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation where the driver is asked for memory for long."""
+    calls = host_calls(recording, _MEMORY)
+    if calls.total_ns <= MEM_10_MS:
+        return
+    cost = min(round(calls.total_ns / recorded_steps(recording)), free_ns(recording))
+    yield Observation(
+        what=(
+            f"{calls.count} calls that allocate or free device memory took "
+            f"{milliseconds(calls.total_ns)}, the longest {milliseconds(calls.longest_ns)}"
+        ),
+        evidence=(*_memory(recording), ("PYTORCH_NPU_ALLOC_CONF", _setting(recording))),
+        cost_ns=cost,
+        saving_ns=(0, cost),
+        basis="at most the free time of the step: the rest hides behind kernels",
+        is_idle=True,
+        advice=_advice(recording),
+    )
+
+
+def _advice(recording: Recording) -> str:
+    """Return what to set; options that exclude each other are named."""
+    options = (recorded(recording, _ALLOC_CONF) or "").replace(" ", "")
+    others = [name for name in _EXCLUDED if name in options]
+    if "expandable_segments:True" in options:
+        first = "segments are expandable already: a smaller batch, or less memory held"
+        if others:
+            first = f"remove {' and '.join(others)}: not together with expandable_segments"
+    elif others:
+        first = f"{_EXPANDABLE} instead of {' and '.join(others)} (not together)"
+    else:
+        first = f"{_EXPANDABLE}; or, where that fails, {_SPLIT} (not together)"
+    shared = "unset MULTI_STREAM_MEMORY_REUSE"
+    reuse = shared if recorded(recording, "MULTI_STREAM_MEMORY_REUSE") == "0" else ""
+    return advice(first, reuse, _EMPTY_CACHE)
+
+
+def _setting(recording: Recording) -> str:
+    return recorded(recording, _ALLOC_CONF) or "not recorded or unset"
+
+
+def _memory(recording: Recording) -> tuple[tuple[str, str], ...]:
+    rows = recording.signals.memory
+    rows = rows[(rows["allocated_bytes"] >= 0) & (rows["reserved_bytes"] >= 0)]
+    if rows.empty:
+        return ()
+    top = rows.iloc[int(rows["reserved_bytes"].to_numpy().argmax())]
+    allocated, reserved = top["allocated_bytes"] / _GIB, top["reserved_bytes"] / _GIB
+    return (("most reserved", f"{reserved:.1f} GiB, {allocated:.1f} GiB of it in use"),)
+
+
+RULE = Diagnostic(
+    id="NPU404",
+    name="device-memory-reallocation",
+    summary="the allocator asks the driver for device memory while the steps run",
+    advice=f"{_EXPANDABLE} (not together with {' or '.join(_EXCLUDED)}); {_EMPTY_CACHE}",
+    check=check,
+)

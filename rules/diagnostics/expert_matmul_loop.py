@@ -1,0 +1,93 @@
+"""One matrix product per expert, in a Python loop.
+
+What: ``for e in experts: y[e] = x[e] @ w[e]``, or an expert module called for the tokens of each.
+
+Why it is slow on the NPU: one launch after the other, each for few rows: the cube cores are hardly
+filled and the host is hardly fast enough. A grouped product takes all experts in one kernel.
+
+Evidence: four or more products in a row, with small kernels at most in between, whose weights have
+one shape while the numbers of rows differ, as the numbers of tokens do.
+
+Use instead: in training ``npu_gmm(x, weight, group_list=..., group_type=0)`` of
+``mindspeed.ops.gmm`` (``--moe-grouped-gemm`` of MindSpeed), in inference
+``torch_npu.npu_grouped_matmul([x], [weight], group_list=..., split_item=3, group_type=0)``, with the
+tokens sorted by expert and the weights stacked as (experts, k, n): transposed to those of nn.Linear.
+
+Safety: advice. ``torch_npu.npu_grouped_matmul`` has no gradient and does not say so; that of
+MindSpeed has one, without a bias. Few large experts can be slower: MindSpeed measured from +44 %
+(16 experts) to -2 % (8 experts). At most 128 tensors in a list, axes below 65536.
+
+References: gmm.md and megatron-moe-gmm.md of MindSpeed; torch_npu.npu_grouped_matmul in the API
+reference of Ascend Extension for PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.shared.recording.fusable import MATMUL, Fusable, fusable
+from npufix.rules.shared.recording.recorded_shapes import shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rules.diagnostic import Observation, Recording
+    from npufix.rules.shared.recording.sequences import Mask, Occurrences
+
+_IN_A_ROW = 4
+_AXES = 2
+_SMALL = (
+    "Add", "Cast", "ConcatD", "Equal", "GatherElements", "GatherV2", "GatherV3", "Gelu", "GeluV2",
+    "Index", "IndexPutV2", "InplaceIndexAdd", "MaskedSelect", "Mul", "Muls", "NonZero", "Relu",
+    "ScatterAddWithSorted", "ScatterElementsV2", "Silu", "Slice", "StridedSlice", "StridedSliceD",
+    "SwiGlu", "Swish", "TensorMove", "Transpose", "ViewCopy",
+)  # fmt: skip
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation for products of different numbers of rows with alike weights."""
+    yield from fusable(
+        recording,
+        Fusable(
+            parts=(MATMUL,) * _IN_A_ROW,
+            saved=tuple(range(1, _IN_A_ROW)),
+            operator="a grouped product",
+            basis="at most three of four products in a row; few large experts gain nothing",
+            between=_SMALL,
+            links=_are_experts,
+        ),
+    )
+
+
+def _are_experts(found: Occurrences) -> Mask:
+    """Tell where the weights of a sequence are alike and the numbers of rows are not."""
+    cells = np.column_stack(
+        [found.part(n)["input_shapes"].astype(str).to_numpy() for n in range(_IN_A_ROW)]
+    )
+    return np.array([_alike_but_for_rows([shapes(c)[:2] for c in row]) for row in cells], np.bool_)
+
+
+def _alike_but_for_rows(read: list[tuple[tuple[int, ...], ...]]) -> bool:
+    if not all(len(pair) == _AXES and all(len(s) == _AXES for s in pair) for pair in read):
+        return False
+    weights = {tuple(sorted(weight)) for _, weight in read}
+    rows = {x[0] for x, _ in read}
+    # The depth is that of the weights: products of a backward pass have the rows there.
+    return len(weights) == 1 and len(rows) > 1 and all(x[1] in weight for x, weight in read)
+
+
+RULE = Diagnostic(
+    id="NPU126",
+    name="expert-matmul-loop",
+    summary="the products of the experts run one by one",
+    advice=(
+        "training: npu_gmm of mindspeed.ops.gmm (--moe-grouped-gemm); inference: "
+        "torch_npu.npu_grouped_matmul([x], [weight], group_list=..., split_item=3, group_type=0)"
+    ),
+    check=check,
+    table="fusion",
+    requires="torch_npu>=2.1; chip A2 A3",
+)

@@ -1,0 +1,115 @@
+"""Communication that no computation hides.
+
+What: collectives take more than 10 % of the step while no compute kernel runs.
+
+Why it is slow on the NPU: the AI cores have nothing to do while a collective runs alone. Gradients
+can be reduced while the backward pass goes on, and weights gathered ahead of their layer.
+
+Evidence: Communication(Not Overlapped) of step_trace_time; where communication.json is there, how
+much of it moves data and how much waits for other ranks.
+
+Use instead: find out first whether it waits (waiting-for-other-ranks) or moves data. For data:
+overlap (``--overlap-grad-reduce --overlap-param-gather`` of Megatron, ``bucket_cap_mb`` of DDP),
+gradient accumulation, MC2 operators that reduce inside of the matrix product
+(``torch_npu.npu_mm_all_reduce_base``).
+
+Safety: overlap keeps the results; accumulation changes the batch.
+
+References: positioning_process of the troubleshooting guide; FSDP2 page of MindSpeed-LLM (up to
+10 % is fine, more than 20 % is of concern).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.recording.collectives import labels, of_steady_steps
+from npufix.rules.shared.recording.observing import milliseconds, percent, places, share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from npufix.rules.diagnostic import Recording
+
+FREE_LLM = 0.10
+"""Share of the step."""
+_CONCERN = 0.20
+_EXPLAINED = 0.5
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation where exposed communication is more than it should be."""
+    if recording.steps.empty:
+        return
+    exposed = round(float(recording.steps["communication_exposed_ns"].mean()))
+    exposed = min(exposed, recording.step_ns)
+    if share(exposed, recording) <= FREE_LLM:
+        return
+    whole = max(1.0, float(recording.steps["communication_ns"].mean()))
+    rows = recording.kernels[recording.kernels["communication"].to_numpy(bool)]
+    moving = _moving_ns(recording)
+    level = "of concern" if share(exposed, recording) > _CONCERN else "more than 10 %"
+    basis = "the dump does not tell moving data from waiting"
+    if moving is not None:
+        basis = "at most the time in which data moves; waiting cannot be hidden"
+    yield Observation(
+        what=(
+            f"communication that nothing hides takes {milliseconds(exposed)} "
+            f"({percent(share(exposed, recording))} of the step: {level}){_parts(recording)}"
+        ),
+        evidence=_evidence(rows, exposed / whole, whole, moving, recording),
+        cost_ns=exposed,
+        saving_ns=None if moving is None else (0, min(exposed, moving)),
+        basis=basis,
+        places=places(rows, rows["duration_ns"].to_numpy() * min(1.0, exposed / whole), recording),
+        kernels=labels(rows),
+    )
+
+
+def _parts(recording: Recording) -> str:
+    """Return what all collectives spend their time on, as HCCL says it."""
+    rows, steps = of_steady_steps(recording.signals.collectives, recording)
+    names = {"transit_ns": "moving data", "wait_ns": "waiting", "idle_ns": "idle"}
+    parts = [
+        f"{milliseconds(int(rows[column].clip(lower=0).sum()) / steps)} {name}"
+        for column, name in names.items()
+    ]
+    return f"; inside the collectives: {', '.join(parts)}" if len(rows) else ""
+
+
+def _evidence(
+    rows: pd.DataFrame, part: float, whole: float, moving: int | None, recording: Recording
+) -> tuple[tuple[str, str], ...]:
+    facts = [
+        ("all communication", f"{milliseconds(whole)} per step"),
+        ("hidden by computation", percent(max(0.0, 1 - part))),
+        ("collectives", f"{len(rows) / max(1, recording.step_count):.3g} per step"),
+    ]
+    if moving is not None:
+        facts.append(("moves data", f"{milliseconds(moving)} per step"))
+    return tuple(facts)
+
+
+def _moving_ns(recording: Recording) -> int | None:
+    """Return how long collectives move data per step, ``None`` if the dump does not say."""
+    rows, steps = of_steady_steps(recording.signals.collectives, recording)
+    moving, waiting = (int(rows[name].clip(lower=0).sum()) for name in ("transit_ns", "wait_ns"))
+    # HCCL calls much of some collectives neither: then the sums say little about the whole.
+    if moving + waiting < _EXPLAINED * int(rows["elapse_ns"].sum()):
+        return None
+    return moving // steps or None
+
+
+RULE = Diagnostic(
+    id="NPU501",
+    name="exposed-communication",
+    summary="collectives run while no compute kernel does",
+    advice=(
+        "Megatron: --overlap-grad-reduce --overlap-param-gather; DDP: bucket_cap_mb; gradient "
+        "accumulation; torch_npu.npu_mm_all_reduce_base for a reduction behind a matrix product"
+    ),
+    check=check,
+)

@@ -1,0 +1,100 @@
+"""The AI cores run slower than they can.
+
+What: while kernels run, the clock of the AI cores is 5 % or more below the highest of the
+recording.
+
+Why it is slow on the NPU: the device lowers its clock when it gets too hot or draws too much power;
+kernels that compute then take longer in the same proportion. In a job of many ranks all wait for
+the slowest device.
+
+Evidence: AI Core Freq of the recording, weighed by the time of the kernels that ran at each clock.
+A clock that is low only while the device idles is not told. The highest clock of the recording
+stands for what the device can do: a device that is slow all the time looks healthy here.
+
+Use instead: check temperature and power (``npu-smi info -t temp -i 0``, ``npu-smi info -t power
+-i 0``), fans, the power limit and the neighbours in the rack.
+
+Safety: nothing changes in the program.
+
+References: ai_core_freq of msprof-analyze (threshold 5 %).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.recording.observing import milliseconds, per_step, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from npufix.rules.diagnostic import Recording
+
+FREQ = 0.05
+"""How far below the highest clock."""
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation per device whose kernels ran at a lower clock."""
+    clock = recording.signals.frequency
+    if clock.empty:
+        return
+    kernels = recording.kernels[~recording.kernels["communication"].to_numpy(bool)]
+    devices = sorted(clock["device"].unique())
+    for device in devices:
+        own = kernels[kernels["device"].isin([device, -1])] if len(devices) > 1 else kernels
+        readings = clock[(clock["device"] == device) & (clock["mhz"] > 0)]
+        yield from _of_device(int(device), readings, own, recording)
+
+
+def _of_device(
+    device: int, readings: pd.DataFrame, kernels: pd.DataFrame, recording: Recording
+) -> Iterator[Observation]:
+    if readings.empty or kernels.empty:
+        return
+    mhz = _clock_of(kernels, readings)
+    highest = float(readings["mhz"].max())
+    slow = mhz <= (1 - FREQ) * highest
+    duration = kernels["duration_ns"].to_numpy()
+    affected = float(duration[slow].sum())
+    if not affected:
+        return
+    lost = float((duration[slow] * (1 - mhz[slow] / highest)).sum())
+    mean = float(np.average(mhz[slow], weights=np.maximum(duration[slow], 1)))
+    yield Observation(
+        what=(
+            f"device {device} ran {percent(affected / duration.sum())} of its compute time at "
+            f"{mean:.0f} instead of {highest:.0f} MHz"
+        ),
+        evidence=(
+            ("lowest clock while computing", f"{mhz[slow].min():.0f} MHz"),
+            ("compute time at a low clock", f"{milliseconds(affected)} in all"),
+        ),
+        cost_ns=per_step(affected, recording),
+        saving_ns=(0, per_step(lost, recording)),
+        basis="at most the time in proportion to the clock: kernels bound by memory gain less",
+        kernels=frozenset(int(label) for label in kernels.index[slow]),
+    )
+
+
+def _clock_of(kernels: pd.DataFrame, readings: pd.DataFrame) -> NDArray[np.float64]:
+    """Return the clock when each kernel started; before the first reading, that of the first."""
+    readings = readings.sort_values("start_ns", kind="stable")
+    at = np.searchsorted(readings["start_ns"], kernels["start_ns"], side="right") - 1
+    clock: NDArray[np.float64] = readings["mhz"].to_numpy(np.float64)[at.clip(min=0)]
+    return clock
+
+
+RULE = Diagnostic(
+    id="NPU306",
+    name="frequency-drop",
+    summary="the AI cores run below their highest clock while they compute",
+    advice="npu-smi info -t temp -i 0; npu-smi info -t power -i 0: check cooling and power limit",
+    check=check,
+)

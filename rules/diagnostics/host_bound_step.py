@@ -1,0 +1,179 @@
+"""The device waits because the host launches its kernels too late.
+
+What: more than 10 % of the step is free, and most of that time lies in gaps whose next kernel was
+launched only after the device had run dry.
+
+Why it is slow on the NPU: kernels run one after the other in a queue that the host fills. Where
+Python, the dispatcher and CANN take longer to launch a kernel than the kernel before takes to run,
+the queue is empty and the device waits. Shorter kernels make it worse.
+
+Evidence: Free of step_trace_time; for each gap between kernels, how much of it had passed when the
+host launched the next kernel. On the time line the lines HostToDevice of such launches are nearly
+vertical. Late launches must explain more than half of all gaps. Nothing is said where launches are
+not recorded, or where ASCEND_LAUNCH_BLOCKING is set: that is blocking-launches.
+
+Use instead: those of these that the run had not. ``TASK_QUEUE_ENABLE=2`` moves work off the thread
+that launches (it needs more device memory, and has no effect under ASCEND_LAUNCH_BLOCKING=1 or with
+just-in-time compilation).
+``CPU_AFFINITY_CONF=2`` keeps the launching threads on their cores; it is ignored where threads are
+pinned already, and threads of your own may get slower. Where collectives have streams of their own,
+``PER_STREAM_QUEUE=1`` gives each stream a queue, but not together with fine core binding. Then
+fewer launches: fused operators and fused optimizers, a larger batch. Beside the program:
+tcmalloc, the frequency governor, huge pages (not with a base page of 64 KiB), and builds of Python,
+torch and torch_npu with LTO and PGO (torch and torch_npu by the same compiler).
+
+Safety: settings only, the results stay the same. A profile with call stacks or Level2 lengthens
+the host's part: compare with a run that is profiled without them before acting.
+
+References: deep_troubleshooting.md and pipeline_opt.md of the FrameworkPTAdapter guide;
+TASK_QUEUE_ENABLE and CPU_AFFINITY_CONF in the environment variable reference of torch_npu.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.recording.observing import (
+    free_ns,
+    idle_time,
+    milliseconds,
+    per_step,
+    percent,
+    places,
+    share,
+)
+from npufix.rules.shared.recording.run_settings import Setting, advice, lines_to_set, recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rules.diagnostic import Recording
+    from npufix.rules.shared.recording.observing import Idle, Integers
+
+FREE_10 = 0.10
+"""Share of the step that may be free."""
+MOSTLY = 0.5
+"""Share of the gaps that late launches must explain."""
+_QUEUE = Setting("TASK_QUEUE_ENABLE", "2")
+_FINE_BINDING = Setting("CPU_AFFINITY_CONF", "2", lambda value: value.startswith("2"))
+_COARSE_BINDING = Setting("CPU_AFFINITY_CONF", "1", lambda value: value[:1] in {"1", "2"})
+_QUEUES = Setting("PER_STREAM_QUEUE", "1")
+_BESIDE = (
+    "cpupower frequency-set -g performance; "
+    "echo always > /sys/kernel/mm/transparent_hugepage/enabled; "
+    "Python, torch and torch_npu built with LTO and PGO"
+)
+_FEWER = "launch fewer kernels: fused operators, a fused optimizer, a larger batch"
+_EARLIEST = 0.01
+"""Not the very first of all delays: one wrong link must not move all launches."""
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation where late launches explain most of the free time."""
+    free = free_ns(recording)
+    if share(free, recording) <= FREE_10 or _is_blocking(recording):
+        return
+    idle = idle_time(recording)
+    late = _late_ns(recording, idle)
+    if late.sum() <= MOSTLY * idle.total_ns:
+        return
+    waited = min(free, per_step(int(late.sum()), recording))
+    rows = recording.kernels.iloc[idle.next_kernel]
+    yield Observation(
+        what=(
+            f"free is {percent(share(free, recording))} of the step ({milliseconds(free)} of "
+            f"{milliseconds(recording.step_ns)}); in {milliseconds(waited)} of it the next kernel "
+            "was not launched yet"
+        ),
+        evidence=_evidence(recording, idle, late),
+        cost_ns=free,
+        saving_ns=(0, waited),
+        basis="at most the time in which the device had nothing to do",
+        places=places(rows[late > 0], late[late > 0], recording),
+        is_idle=True,
+        advice=_advice(recording),
+    )
+
+
+def _advice(recording: Recording) -> str:
+    """Return the lines that set what the run had not, the cheapest first."""
+    binding, queues = _FINE_BINDING, ""
+    if _QUEUES.is_set(recording):
+        # Fine binding and a queue for each stream exclude each other.
+        binding = _COARSE_BINDING
+    elif recording.kernels["communication"].any() and not _FINE_BINDING.is_set(recording):
+        queues = f"or {_QUEUES.line} instead of fine core binding (not together)"
+    preloaded = recorded(recording, "LD_PRELOAD") or ""
+    allocator = "" if "tcmalloc" in preloaded else "LD_PRELOAD=libtcmalloc.so"
+    slow = [name for name, on in _overhead(recording).items() if on]
+    again = f"profile without {' and '.join(slow)} to see the real step" if slow else ""
+    settings = lines_to_set(recording, _QUEUE, binding)
+    return advice(again, settings, queues, _FEWER, allocator, _BESIDE)
+
+
+def _is_blocking(recording: Recording) -> bool:
+    return recording.environment.variables.get("ASCEND_LAUNCH_BLOCKING") == "1"
+
+
+def _late_ns(recording: Recording, idle: Idle) -> Integers:
+    """Return how much of each gap had passed when its next kernel was launched."""
+    launched = _launches(recording)[idle.next_kernel]
+    late = np.clip(launched - idle.start_ns, 0, idle.end_ns - idle.start_ns)
+    return np.where(launched >= 0, late, 0)
+
+
+def _launches(recording: Recording) -> Integers:
+    """Return when each kernel was launched, -1 if unknown, by the clock of the device.
+
+    The clocks of host and device differ by up to 100 us (HOST-LINES). No kernel starts before its
+    launch: where that is what the clocks say, all launches are moved ahead by the difference.
+    """
+    launched = recording.kernels["launch_ns"].to_numpy()
+    known = launched >= 0
+    if not known.any():
+        return launched
+    delays = (recording.kernels["start_ns"].to_numpy() - launched)[known]
+    ahead = min(0, round(float(np.quantile(delays, _EARLIEST))))
+    return np.where(known, launched + ahead, launched)
+
+
+def _evidence(recording: Recording, idle: Idle, late: Integers) -> tuple[tuple[str, str], ...]:
+    gaps = idle.end_ns - idle.start_ns
+    launched = _launches(recording)[idle.next_kernel]
+    delays = (idle.end_ns - launched)[late > 0]
+    kernels = len(recording.kernels) / max(1, recording.step_count)
+    slow = [name for name, on in _overhead(recording).items() if on]
+    facts = [
+        ("launched late", f"{percent(late.sum() / gaps.sum())} of the time in gaps"),
+        ("gaps before kernels", f"{len(gaps) / max(1, recording.step_count):.0f} per step"),
+        ("median gap", milliseconds(float(np.median(gaps)))),
+        ("longest gap", milliseconds(gaps.max())),
+        ("launch to start after a late launch", f"median {milliseconds(float(np.median(delays)))}"),
+        ("kernels", f"{kernels:.0f} per step"),
+    ]
+    if slow:
+        facts.append(("lengthened by the profiler itself", ", ".join(slow)))
+    return tuple(facts)
+
+
+def _overhead(recording: Recording) -> dict[str, bool]:
+    return {
+        "with_stack": recording.environment.with_stack is True,
+        "Level2": recording.environment.profiler_level == "Level2",
+    }
+
+
+RULE = Diagnostic(
+    id="NPU401",
+    name="host-bound-step",
+    summary="the device waits because kernels are launched too late",
+    advice=(
+        "export TASK_QUEUE_ENABLE=2 (no effect with ASCEND_LAUNCH_BLOCKING=1); "
+        "export CPU_AFFINITY_CONF=2 (unless threads are pinned already); "
+        "then launch fewer kernels: fused operators, a fused optimizer, a larger batch"
+    ),
+    check=check,
+)

@@ -1,0 +1,137 @@
+"""An optimizer step that runs as many small kernels.
+
+What: ``optimizer.step()`` of torch.optim, of timm, apex or a file of your own launches several
+kernels for each parameter, or one for each of many lists of them.
+
+Why it is slow on the NPU: each kernel reads and writes parameters, gradients and moments once more,
+and the host launches thousands of them. A fused optimizer reads and writes them once.
+
+Evidence: the ``Optimizer.step#...`` calls of the host and the kernels of the operators in them, without
+a step that runs in ApplyAdamWV2 or another kernel of an optimizer already.
+
+Use instead: for AdamW ``torch.optim.AdamW(..., fused=True)``, one ApplyAdamWV2 per parameter; not
+with a GradScaler, whose scale and found_inf that kernel ignores. Else the class of torch_npu that
+combines parameters, gradients and moments into one tensor each: ``torch_npu.optim.NpuFusedSGD``,
+``NpuFusedAdam``, ``NpuFusedAdamW``, ``NpuFusedAdadelta``, ``NpuFusedRMSprop``,
+``NpuFusedRMSpropTF``, ``NpuFusedLamb``, ``NpuFusedAdamP``, ``NpuFusedBertAdam``. In an optimizer of
+your own ``npu_apply_fused_adamw_v2`` of MindSpeed.
+
+Safety: advice. The classes of torch_npu take float32 and float16 parameters that keep their memory
+and their gradients: no bfloat16, no ``zero_grad(set_to_none=True)``, no FSDP, DeepSpeed or ZeRO, no
+``.cpu()`` in between; they need memory for the combined copies. The rule fused-optimizer finds the
+lines and checks this.
+
+References: fusion optimizer page of the migration guide; torch_npu.optim in the API reference of
+Ascend Extension for PyTorch; npu_apply_fused_adamw_v2.md of MindSpeed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.recording.collectives import LEAST_SHARE, labels
+from npufix.rules.shared.recording.observing import (
+    counted,
+    milliseconds,
+    named,
+    per_step,
+    percent,
+    places,
+    share,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from npufix.rules.diagnostic import Recording
+
+_STEP = r"Optimizer\.step#(\w+)\.step"
+_FUSED = re.compile(r"Apply\w+|Fused(Sgd|Adam)\w*")
+_BY_CLASS = {
+    "AdamW": "torch.optim.AdamW(..., fused=True) or torch_npu.optim.NpuFusedAdamW",
+    "SGD": "torch_npu.optim.NpuFusedSGD",
+    "Adam": "torch_npu.optim.NpuFusedAdam",
+    "Adadelta": "torch_npu.optim.NpuFusedAdadelta",
+    "RMSprop": "torch_npu.optim.NpuFusedRMSprop",
+    "RMSpropTF": "torch_npu.optim.NpuFusedRMSpropTF",
+    "Lamb": "torch_npu.optim.NpuFusedLamb",
+    "AdamP": "torch_npu.optim.NpuFusedAdamP",
+    "BertAdam": "torch_npu.optim.NpuFusedBertAdam",
+}
+_FEW = 10
+"""The classes of torch_npu launch about as many kernels per group and dtype."""
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation for each class of optimizers that has a fused counterpart."""
+    steps = named(recording.host_ops, _STEP)
+    for name in sorted({str(step) for step in steps["name"].unique()}):
+        found = re.fullmatch(_STEP, name)
+        if found is not None and found[1] in _BY_CLASS:
+            own = _below(recording, steps[steps["name"] == name])
+            yield from _observation(recording, own, found[1])
+
+
+def _below(recording: Recording, calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the kernels of the operators that run during calls, which do not overlap.
+
+    When the operator ran counts, not when the kernel was launched: a queue may lie in between.
+    """
+    start = np.sort(calls["start_ns"].to_numpy())
+    end = np.sort((calls["start_ns"] + calls["duration_ns"]).to_numpy())
+    kernels = recording.kernels
+    known = (kernels["host_op"] >= 0).to_numpy() & ~kernels["communication"].to_numpy(bool)
+    rows: pd.DataFrame = kernels[known]
+    asked = recording.host_ops["start_ns"].reindex(rows["host_op"]).to_numpy(np.float64)
+    inside = np.searchsorted(start, asked, side="right") > np.searchsorted(end, asked, side="right")
+    found: pd.DataFrame = rows[inside & ~np.isnan(asked)]
+    return found
+
+
+def _observation(recording: Recording, rows: pd.DataFrame, name: str) -> Iterator[Observation]:
+    spent = rows["duration_ns"].to_numpy()
+    cost, steps = per_step(int(spent.sum()), recording), max(1, recording.step_count)
+    types = rows["type"].astype(str)
+    if share(cost, recording) < LEAST_SHARE or len(rows) / steps < _FEW:
+        return
+    if types.map(lambda kind: _FUSED.fullmatch(kind) is not None).any():
+        return
+    totals = rows.groupby(types)["duration_ns"].agg(["sum", "size"])
+    totals = totals.sort_values("sum", ascending=False, kind="stable").head(4)
+    yield Observation(
+        what=(
+            f"{name} takes {milliseconds(cost)} per step ({percent(share(cost, recording))} of the "
+            f"step) in {counted(len(rows) / steps, 'kernel')}"
+        ),
+        evidence=(
+            *(
+                (str(kind), f"{n} kernels, {milliseconds(ns)}")
+                for kind, ns, n in totals.itertuples()
+            ),
+            ("fused counterpart", _BY_CLASS[name]),
+        ),
+        cost_ns=cost,
+        basis="what a fused step takes depends on the sizes of the parameters: measure it",
+        places=places(rows, spent, recording),
+        kernels=labels(rows),
+    )
+
+
+RULE = Diagnostic(
+    id="NPU128",
+    name="optimizer-in-small-kernels",
+    summary="the optimizer step runs as many small kernels",
+    advice=(
+        "torch.optim.AdamW(..., fused=True), without a GradScaler; torch_npu.optim.NpuFusedSGD, "
+        "NpuFusedAdam, ... for parameters in float32 and float16 that keep their memory"
+    ),
+    check=check,
+    table="fusion",
+    requires="torch_npu>=2.1",
+)

@@ -1,0 +1,71 @@
+"""Cosine and sine of the same positions are computed in every layer.
+
+What: Cos and Sin kernels with the same shapes more than four times per step at one line.
+
+Why it is slow on the NPU: the tables of a rotary embedding depend on positions and frequencies, not
+on the layer. Cos and Sin have no unit of their own: they are long series on the vector core, and the
+casts, products and concatenations around them are repeated as well.
+
+Evidence: number and time of Cos and Sin per step and shape. More than one micro-batch, and layers
+that are recomputed in the backward pass, make more of them too: the first of each shape in a step
+is not counted.
+
+Use instead: compute the tables once per step, outside of the layers, and hand them down; or keep
+them as buffers for the longest sequence (``register_buffer(..., persistent=False)``).
+
+Safety: advice; positions that change from step to step need new tables in every step.
+
+References: observation in the recording of a language model (56 launches, 1.8 ms).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.observing import computing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rules.diagnostic import Observation, Recording
+
+LAYERS = 4
+"""Times per step of one shape at one line."""
+LEAST_SHARE = 0.001
+_ONE = ["step", "type", "input_shapes", "path", "line"]
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation for all repetitions together."""
+    rows = computing(recording, "Cos|Sin")
+    rows = rows[(rows["input_shapes"] != "").to_numpy(bool)]
+    if rows.empty:
+        return
+    same = rows.groupby(_ONE, observed=True, dropna=False)["duration_ns"]
+    number, size = same.cumcount().to_numpy(), same.transform("size").to_numpy()
+    if recording.kernels["step"].isna().all():
+        size = size / max(1, recording.step_count)
+    again = rows[(size > LAYERS) & (number > 0)]
+    yield from told_together(
+        "cosine or sine of tensors of a shape that was computed in this step already",
+        again,
+        recording,
+        basis="at most all but the first of each shape in a step",
+        saved_ns=float(again["duration_ns"].sum()),
+        least=LEAST_SHARE,
+    )
+
+
+RULE = Diagnostic(
+    id="NPU235",
+    name="recomputed-cos-sin",
+    summary="cosine and sine of the same positions are computed in every layer",
+    advice=(
+        "compute the tables of the rotary embedding once per step and hand them to the layers, or "
+        "register_buffer(..., persistent=False) for the longest sequence"
+    ),
+    check=check,
+    table="affinity",
+)

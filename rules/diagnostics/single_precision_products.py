@@ -1,0 +1,69 @@
+"""Matrix products and convolutions run in float32.
+
+What: MatMul and convolutions with float32 operands take 5 % of the compute time or more.
+
+Why it is slow on the NPU: the cube is made for half precision; float32 takes several times as long
+and moves twice the bytes. HF32 keeps the exponent of float32 and rounds its mantissa inside of the
+product only.
+
+Evidence: recorded dtypes and time of these kernels.
+
+Use instead: ``torch.npu.matmul.allow_hf32 = True`` (off by default;
+``torch.npu.conv.allow_hf32`` is on), or mixed precision: ``torch.autocast("npu",
+dtype=torch.bfloat16)``.
+
+Safety: advice; HF32 keeps 10 of 23 bits of the mantissa, bfloat16 7. Check the accuracy. A dump
+does not say whether HF32 is on already.
+
+References: HF32 in the API reference of torch_npu; HF32 Eligible of kernel_details.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.shared.recording.conversions import takes_too_much
+from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.observing import compute_ns, computing, percent
+from npufix.rules.shared.recording.recorded_cells import dtypes, per_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rules.diagnostic import Observation, Recording
+
+_PRODUCTS = r"(Batch)?MatMul(V\d|Common)?|GroupedMatmul\w*|Conv[23]D\w*|Conv3DV2"
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation for all such kernels together."""
+    rows = computing(recording, _PRODUCTS)
+    rows = rows[per_row(rows, ["input_dtypes"], _is_float32) > 0]
+    if not takes_too_much(rows, recording):
+        return
+    part = int(rows["duration_ns"].sum()) / compute_ns(recording)
+    yield from told_together(
+        "matrix products and convolutions run in float32",
+        rows,
+        recording,
+        basis="what lower precision takes is not in the dump",
+        evidence=(("of the compute time", percent(part)),),
+    )
+
+
+def _is_float32(inputs: str) -> float:
+    return dtypes(inputs)[:2] == ["FLOAT", "FLOAT"]
+
+
+RULE = Diagnostic(
+    id="NPU308",
+    name="single-precision-products",
+    summary="matrix products and convolutions run in float32",
+    advice=(
+        "torch.npu.matmul.allow_hf32 = True (unless it is set: a dump does not say); or "
+        'torch.autocast("npu", dtype=torch.bfloat16)'
+    ),
+    check=check,
+    requires="chip A2 A3 A5",
+)

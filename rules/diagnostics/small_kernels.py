@@ -1,0 +1,128 @@
+"""Kernels are shorter than it takes to launch the next one.
+
+What: at least 20 % of the step is free, and more than 20 % of the kernels are shorter than a launch
+and wait for theirs longer than a fifth of their own time.
+
+Why it is slow on the NPU: a launch costs the host the same whatever the kernel does. Kernels that
+are shorter than a launch can never fill the queue, however fast the host is: the device waits after
+each of them.
+
+Evidence: the time between two launches of this recording (its median; else the average call of
+node@launch), the duration of each kernel and the gap before it.
+
+Use instead: fused operators and the fused optimizers of ``torch_npu.optim``; ``foreach`` variants;
+a larger batch; ``TORCH_NPU_LAZY_FUSION=True`` (new, Atlas A2 and A3) or a graph mode.
+
+Safety: fused operators round differently; a larger batch changes training.
+
+References: op_schedule of msprof-analyze (Free 20 %, gap 0.2, count 20 %);
+TORCH_NPU_LAZY_FUSION.md of torch_npu.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.recording.observing import (
+    free_ns,
+    host_calls,
+    idle_time,
+    milliseconds,
+    per_step,
+    percent,
+    places,
+    share,
+)
+from npufix.rules.shared.recording.run_settings import Setting, advice, lines_to_set
+from npufix.rules.shared.recording.versions import unmet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rules.diagnostic import Recording
+    from npufix.rules.shared.recording.observing import Integers
+
+SCHED_FREE = 0.20
+"""Share of the step that is free."""
+SCHED_GAP = 0.2
+"""Gap before a kernel, as a share of its duration."""
+SCHED_COUNT = 0.20
+"""Share of the kernels."""
+
+_FUSED = "fused operators, a fused optimizer of torch_npu.optim, foreach variants, a larger batch"
+_LAZY = Setting("TORCH_NPU_LAZY_FUSION", "True", lambda value: value.lower() in {"true", "1"})
+_LAZY_CHIPS = "chip A2 A3"
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation where short kernels keep the device waiting."""
+    free = share(free_ns(recording), recording)
+    launch = _launch_ns(recording)
+    if free < SCHED_FREE or not launch:
+        return
+    compute = ~recording.kernels["communication"].to_numpy(bool)
+    duration, gap = recording.kernels["duration_ns"].to_numpy(), _gaps(recording)
+    small = compute & (duration < launch) & (gap > SCHED_GAP * duration)
+    ratio = small.sum() / max(1, compute.sum())
+    if ratio <= SCHED_COUNT:
+        return
+    cost = min(per_step(gap[small].sum(), recording), free_ns(recording))
+    steps = max(1, recording.step_count)
+    yield Observation(
+        what=(
+            f"{small.sum() / steps:.0f} of {compute.sum() / steps:.0f} kernels per step "
+            f"({percent(ratio)}) are shorter than a launch ({milliseconds(launch)}); the device "
+            f"waits {milliseconds(cost)} before them"
+        ),
+        evidence=(
+            ("free", percent(free)),
+            ("their own time", f"{milliseconds(duration[small].sum() / steps)} per step"),
+            ("median duration", milliseconds(float(np.median(duration[small])))),
+        ),
+        cost_ns=cost,
+        saving_ns=(0, cost),
+        basis="at most the gaps before them, if they become part of longer kernels",
+        places=places(recording.kernels[small], gap[small], recording),
+        is_idle=True,
+        advice=_advice(recording),
+    )
+
+
+def _advice(recording: Recording) -> str:
+    cores = recording.kernels["core"].cat.categories
+    if unmet(_LAZY_CHIPS, recording.environment, cores):
+        return _FUSED
+    lazy = lines_to_set(recording, _LAZY)
+    return advice(_FUSED, f"{lazy} (new: check the results)" if lazy else "")
+
+
+def _gaps(recording: Recording) -> Integers:
+    """Return the idle time before each kernel."""
+    idle = idle_time(recording)
+    gaps = np.zeros(len(recording.kernels), np.int64)
+    gaps[idle.next_kernel] = idle.end_ns - idle.start_ns
+    return gaps
+
+
+def _launch_ns(recording: Recording) -> float:
+    """Return what a launch costs the host, 0 if the recording does not say."""
+    launched = np.sort(recording.kernels["launch_ns"].to_numpy())
+    apart = np.diff(launched[launched >= 0])
+    # One launch may start several kernels at the same moment.
+    apart = apart[apart > 0]
+    if len(apart):
+        return float(np.median(apart))
+    calls = host_calls(recording, "launch")
+    return calls.total_ns / calls.count if calls.count else 0.0
+
+
+RULE = Diagnostic(
+    id="NPU305",
+    name="small-kernels",
+    summary="kernels are shorter than it takes to launch the next one",
+    advice=f"{_FUSED}; {_LAZY.line} (Atlas A2 and A3: check the results)",
+    check=check,
+)

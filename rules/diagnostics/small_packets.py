@@ -1,0 +1,121 @@
+"""Collectives too small to use the links.
+
+What: more than 20 % of the collectives move less than 16 MB over SDMA, or less than 1 MB over RDMA,
+at less than 80 % of what the links reach.
+
+Why it is slow on the NPU: each transfer costs the same to set up, synchronise and acknowledge.
+Small ones spend their time on that, not on data.
+
+Evidence: size, time and bandwidth of each collective per kind of link in communication.json.
+
+Use instead: larger buckets (``bucket_cap_mb`` of DDP, ``reduce_bucket_size`` of DeepSpeed),
+gradient accumulation, ZeRO-1 or ZeRO-2 instead of ZeRO-3 where the memory allows it; for small
+messages ``HCCL_OP_EXPANSION_MODE=AIV``.
+
+Safety: buckets keep the results; accumulation changes the batch; ZeRO-2 takes more memory.
+
+References: packet.yaml of msprof-analyze (16 MB, 1 MB, 20 %); solution_to_top1.md of the
+troubleshooting guide (ZeRO-3 to ZeRO-2: 2.7 % faster).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.recording.collectives import (
+    CONTENTION_GB_PER_S,
+    CONTENTION_SHARE,
+    LEAST_SHARE,
+    PACKET_BYTES,
+    kernels_of,
+    labels,
+    moving_ns,
+    of_steady_steps,
+)
+from npufix.rules.shared.recording.observing import milliseconds, percent, places, share
+from npufix.rules.shared.recording.run_settings import Setting, advice, lines_to_set
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from npufix.rules.diagnostic import Recording
+
+PACKET_SHARE = 0.2
+"""Share of the collectives of a kind of link."""
+
+_BUCKETS = (
+    "larger buckets (DDP bucket_cap_mb, DeepSpeed reduce_bucket_size), gradient accumulation, "
+    "ZeRO-2 instead of ZeRO-3"
+)
+_EXPANSION = Setting("HCCL_OP_EXPANSION_MODE", "AIV")
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation per kind of link."""
+    rows, steps = of_steady_steps(recording.signals.transports, recording)
+    for transport, limit in PACKET_BYTES.items():
+        own = rows[(rows["transport"] == transport) & (rows["size_bytes"] > 0)]
+        small = own[(own["size_bytes"] < limit).to_numpy() & (own["transit_ns"] > 0).to_numpy()]
+        if len(small) <= PACKET_SHARE * len(own):
+            continue
+        good = _reached(own, limit, transport)
+        if good is not None and _bandwidth(small) >= CONTENTION_SHARE * good:
+            continue
+        cost = int(moving_ns(small, recording).sum()) // steps
+        if share(cost, recording) >= LEAST_SHARE:
+            yield _observation(own, small, good, steps, recording)
+
+
+def _reached(rows: pd.DataFrame, limit: int, transport: str) -> float | None:
+    """Return the GB/s that large collectives reach here, else the known rate of the link."""
+    large = rows[(rows["size_bytes"] >= limit) & (rows["transit_ns"] > 0)]
+    if len(large):
+        return _bandwidth(large)
+    return CONTENTION_GB_PER_S if transport == "SDMA" else None
+
+
+def _bandwidth(rows: pd.DataFrame) -> float:
+    return float(rows["size_bytes"].sum() / max(1, rows["transit_ns"].sum()))
+
+
+def _observation(
+    rows: pd.DataFrame, small: pd.DataFrame, good: float | None, steps: int, recording: Recording
+) -> Observation:
+    transport = str(rows["transport"].iloc[0])
+    cost = min(int(moving_ns(small, recording).sum()) // steps, recording.step_ns)
+    own = kernels_of(small["name"], recording)
+    saving, basis = None, "no large collective of this dump shows what the link reaches"
+    if good is not None:
+        saved = round(cost * (1 - _bandwidth(small) / good))
+        saving, basis = (0, saved), f"at most what is lost against {good:.1f} GB/s"
+    return Observation(
+        what=(
+            f"{len(small)} of {len(rows)} collectives over {transport} move less than "
+            f"{PACKET_BYTES[transport] / 1e6:.0f} MB and take {milliseconds(cost)} per step "
+            f"({percent(share(cost, recording))})"
+        ),
+        evidence=(
+            ("their bandwidth", f"{_bandwidth(small):.2f} GB/s"),
+            ("median size", f"{np.median(small['size_bytes']) / 1e6:.3g} MB"),
+        ),
+        cost_ns=cost,
+        saving_ns=saving,
+        basis=basis,
+        places=places(own, own["duration_ns"].to_numpy(), recording),
+        kernels=labels(own),
+        advice=advice(_BUCKETS, lines_to_set(recording, _EXPANSION)),
+    )
+
+
+RULE = Diagnostic(
+    id="NPU503",
+    name="small-packets",
+    summary="collectives are too small to use the links",
+    advice=f"{_BUCKETS}; {_EXPANSION.line} for small messages",
+    check=check,
+)

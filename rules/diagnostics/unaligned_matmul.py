@@ -1,0 +1,125 @@
+"""Matrix products whose rows do not begin at multiples of 512 bytes.
+
+What: MatMul of more than 50 us with a last dimension of more than 1000 elements that is not a
+multiple of 512 bytes: a vocabulary of 151,936 in bfloat16 has rows of 303,872 bytes.
+
+Why it is slow on the NPU: the cube reads tiles from memory in lines of 512 bytes. Where rows begin
+in the middle of a line, each tile costs more reads, and CANN adds vector cores that re-arrange the
+operands (Accelerator Core is then MIX_AIC).
+
+Evidence: recorded shapes and dtypes; the operations per second of these products against those of
+the aligned ones of this recording.
+
+Use instead: pad that dimension once, when the layer is made: a vocabulary to a multiple of 256 for
+half precision, 128 for float32 (``--make-vocab-size-divisible-by 256`` in Megatron,
+``model.resize_token_embeddings(n, pad_to_multiple_of=256)`` in transformers).
+
+Safety: advice; more rows of a vocabulary change the shape of checkpoints, and the new logits must
+be masked or never be targets.
+
+References: MIXAIC of the msprof guide (1000 elements, 50 us, 512 bytes); cube checks of
+msprof-analyze (inner axes % 256).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.observing import computing, percent
+from npufix.rules.shared.recording.recorded_cells import dtypes, per_row, width
+from npufix.rules.shared.recording.recorded_shapes import elements, shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from npufix.rules.diagnostic import Observation, Recording
+    from npufix.rules.shared.recording.recorded_cells import Floats
+
+MIXAIC_NS = 50_000
+MIXAIC_AXIS = 1000
+LINE_BYTES = 512
+"""ALIGN512"""
+_MATMUL = r"(Batch)?MatMul(V\d|Common)?"
+_MATRIX = 2
+_OPERANDS = 2
+_FEW = 3
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation for all such products together."""
+    long = computing(recording, _MATMUL)
+    long = long[long["duration_ns"] > MIXAIC_NS]
+    unaligned = per_row(long, ["input_shapes", "input_dtypes"], _worst_axis)
+    rows = long[unaligned > 0]
+    if rows.empty:
+        return
+    axes = np.unique(unaligned[unaligned > 0]).astype(np.int64)
+    saved, basis = _saved(rows, long[unaligned == 0])
+    yield from told_together(
+        "matrix products with rows that are no multiple of 512 bytes",
+        rows,
+        recording,
+        basis=basis,
+        saved_ns=saved,
+        evidence=(
+            ("elements in a row", ", ".join(map(str, axes[:_FEW]))),
+            ("run as MIX_AIC", percent(float((rows["core"] == "MIX_AIC").mean()))),
+        ),
+    )
+
+
+def _worst_axis(inputs: str, kinds: str) -> float:
+    """Return the length of a row that is not aligned, 0 if all of them are or nothing tells."""
+    pairs = zip(shapes(inputs)[:_OPERANDS], dtypes(kinds)[:_OPERANDS], strict=False)
+    rows = [(shape[-1], shape[-1] * width(kind)) for shape, kind in pairs if len(shape) >= _MATRIX]
+    return max((n for n, size in rows if n > MIXAIC_AXIS and size % LINE_BYTES), default=0)
+
+
+def _saved(rows: pd.DataFrame, aligned: pd.DataFrame) -> tuple[float | None, str]:
+    """Return what is lost against the rate of aligned products, and why."""
+    good, done = _operations(aligned), _operations(rows)
+    known = good > 0
+    if known.sum() < _FEW or not (done > 0).all():
+        return None, "the dump has too few aligned products, or no shapes, to compare with"
+    rates = good[known] / aligned["duration_ns"].to_numpy()[known]
+    rate = float(np.median(rates))
+    lost = rows["duration_ns"].to_numpy() - done / rate
+    basis = f"at most what is lost against the {rate / 1000:.0f} TFLOP/s of aligned products here"
+    return float(lost.clip(min=0).sum()), basis
+
+
+def _operations(rows: pd.DataFrame) -> Floats:
+    """Return the floating-point operations of each product of two matrices, 0 if unknown."""
+    return per_row(rows, ["input_shapes", "output_shapes"], _operations_of)
+
+
+def _operations_of(inputs: str, outputs: str) -> float:
+    left, right = (*shapes(inputs)[:_OPERANDS], (), ())[:_OPERANDS]
+    (out, *_) = shapes(outputs)
+    if not len(left) == len(right) == len(out) == _MATRIX or not elements(out):
+        return 0
+    # Whichever operand is transposed: (M K) (K N) / (M N) is K squared.
+    inner = math.sqrt(elements(left) * elements(right) / elements(out))
+    return 2 * elements(out) * inner
+
+
+RULE = Diagnostic(
+    id="NPU232",
+    name="unaligned-matmul",
+    summary="rows of a large matrix product are no multiple of 512 bytes",
+    advice=(
+        "pad the dimension when the layer is made, to a multiple of 256 (half precision) or 128 "
+        "(float32): Megatron --make-vocab-size-divisible-by 256; transformers "
+        "resize_token_embeddings(n, pad_to_multiple_of=256)"
+    ),
+    check=check,
+    table="affinity",
+    requires="chip A2 A3 A5",
+)

@@ -1,0 +1,102 @@
+"""Collectives that wait for another rank instead of moving data.
+
+What: collectives of which more than 20 % is waiting; above 95 % they do nothing else.
+
+Why it is slow on the NPU: a collective begins when its last rank arrives. Its time on a fast rank
+is the lead over the slowest one, and no faster network makes it shorter. In a pipeline it is the
+bubble: the stage before has not sent yet.
+
+Evidence: Wait Time and Transit Time of each collective in communication.json.
+
+Use instead: compare the ranks: the one that waits least is the slow one, and what it does meanwhile
+(free time, more work, a lower clock) is the thing to change. For pipelines, more micro-batches.
+
+Safety: advice.
+
+References: communication_performance_metrics.md of the FrameworkPTAdapter guide (0.2); rules of a
+published anomaly skill (0.95).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.recording.collectives import (
+    LEAST_SHARE,
+    kernels_of,
+    labels,
+    of_steady_steps,
+    waiting_ratio,
+)
+from npufix.rules.shared.recording.observing import counted, milliseconds, percent, places, share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from npufix.rules.diagnostic import Recording
+
+FAST_SLOW = 0.2
+"""Share of waiting in a collective."""
+WAIT_FALSE = 0.95
+"""Share of waiting from which a collective is no work at all."""
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation for collectives that only wait, one for those that wait as well."""
+    rows, steps = of_steady_steps(recording.signals.collectives, recording)
+    rows = rows[rows["wait_ns"] > 0]
+    ratio = waiting_ratio(rows)
+    only = ratio > WAIT_FALSE
+    yield from _observation(rows[only], steps, recording, "did nothing else")
+    yield from _observation(rows[(ratio > FAST_SLOW) & ~only], steps, recording, "also moved data")
+
+
+def _observation(
+    rows: pd.DataFrame, steps: int, recording: Recording, they: str
+) -> Iterator[Observation]:
+    waited = int(rows["wait_ns"].sum()) // steps
+    cost = min(waited, _exposed(recording))
+    if share(cost, recording) < LEAST_SHARE:
+        return
+    moved = rows["transit_ns"].clip(lower=0).sum() / steps
+    own = kernels_of(rows["name"], recording)
+    longest = rows.iloc[int(rows["wait_ns"].to_numpy().argmax())]
+    spent = own["duration_ns"].to_numpy()
+    part = min(1.0, cost * max(1, recording.step_count) / max(1, int(spent.sum())))
+    yield Observation(
+        what=(
+            f"{milliseconds(waited)} per step ({percent(share(cost, recording))} of the step) are "
+            f"waiting for other ranks, in {counted(len(rows) / steps, 'collective')} that {they}"
+        ),
+        evidence=(
+            ("longest wait", f"{milliseconds(longest['wait_ns'])} in {longest['name']}"),
+            ("moved data", f"{milliseconds(moved)} per step"),
+            ("kind", ", ".join(sorted({str(kind) for kind in rows["kind"] if kind}))),
+        ),
+        cost_ns=cost,
+        basis="what the slowest rank would gain is in its dump, not in this one",
+        places=places(own, spent * part, recording),
+        kernels=labels(own),
+    )
+
+
+def _exposed(recording: Recording) -> int:
+    """Return how much communication is not hidden: waiting behind computation costs nothing."""
+    if recording.steps.empty:
+        return recording.step_ns
+    return min(round(float(recording.steps["communication_exposed_ns"].mean())), recording.step_ns)
+
+
+RULE = Diagnostic(
+    id="NPU502",
+    name="waiting-for-other-ranks",
+    summary="collectives wait for another rank instead of moving data",
+    advice=(
+        "compare the ranks: diagnose the one that waits least; more micro-batches where a pipeline "
+        "waits"
+    ),
+    check=check,
+)

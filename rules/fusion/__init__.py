@@ -1,1 +1,0 @@
-"""The fusion table: a sequence of small operators and the fused kernel."""

@@ -1,1 +1,0 @@
-"""Settings table: what to change beside the code, one file per rule."""

@@ -1,0 +1,1 @@
+"""Operands to try, and conditions on them, that several substitutions share."""

@@ -1,0 +1,139 @@
+"""What the rules about optimizers ask of a site, and the settings that they are tried with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import Condition
+
+if TYPE_CHECKING:
+    from npufix.rules.substitution import Draw, Site
+
+
+def _params(draw: Draw) -> dict[str, Any]:
+    import torch
+
+    several: list[list[tuple[int, ...]]] = [[(4, 3), (3,)], [(2, 5)], [(3,), (2, 2, 2), (6, 1)]]
+    shapes = draw.choice(several)
+    return {
+        "params": [draw.floats(*shape, dtype=torch.float32) for shape in shapes],
+        # Steps as large as the parameters cancel out, and then rounding is all that is left.
+        "lr": draw.choice([1e-3, 0.02]),
+        "weight_decay": draw.choice([0, 1e-2, 0.3]),
+        "literal_foreach": draw.choice([None, False, True]),
+    }
+
+
+def adam_inputs(draw: Draw) -> dict[str, Any]:
+    """Return parameters, and settings so large that a forgotten one shows."""
+    return {
+        **_params(draw),
+        "betas": draw.choice([(0.9, 0.999), (0.5, 0.8)]),
+        "eps": draw.choice([1e-8, 0.1]),
+        "amsgrad": draw.choice([False, True]),
+    }
+
+
+def adamw_inputs(draw: Draw) -> dict[str, Any]:
+    """Return those of Adam; AdamW may also be fused where it goes uphill."""
+    return {**adam_inputs(draw), "literal_maximize": draw.choice([False, True])}
+
+
+def sgd_inputs(draw: Draw) -> dict[str, Any]:
+    """Return parameters and every combination that SGD takes."""
+    momentum = draw.choice([0, 0.9])
+    nesterov = momentum > 0 and draw.choice([False, True])
+    dampening = 0 if nesterov else draw.choice([0, 0.3])
+    settings = {"momentum": momentum, "nesterov": nesterov, "dampening": dampening}
+    return {**_params(draw), **settings}
+
+
+def adadelta_inputs(draw: Draw) -> dict[str, Any]:
+    """Return parameters and settings of Adadelta."""
+    settings = {"rho": draw.choice([0.9, 0.5]), "eps": draw.choice([1e-6, 0.1])}
+    return {**_params(draw), **settings}
+
+
+def rmsprop_inputs(draw: Draw) -> dict[str, Any]:
+    """Return parameters and settings of RMSprop."""
+    return {
+        **_params(draw),
+        "alpha": draw.choice([0.99, 0.5]),
+        "eps": draw.choice([1e-8, 0.1]),
+        "momentum": draw.choice([0, 0.9]),
+        "centered": draw.choice([False, True]),
+    }
+
+
+_SCALERS = ("GradScaler", "grad_scaler", "scaler", "loss_scaler")
+_SHARDED = (
+    "DeepSpeed", "FSDP", "FullyShardedDataParallel", "ZeroRedundancyOptimizer", "deepspeed",
+    "fsdp", "fully_shard",
+)  # fmt: skip
+
+
+def _steps_unscaled(site: Site) -> bool | None:
+    """Tell whether no GradScaler steps; only the module that calls ``backward`` can tell."""
+    if site.mentions(*_SCALERS):
+        return False
+    return True if site.arguments("backward") and site.arguments("step") else None
+
+
+def _keeps_gradients(site: Site) -> bool | None:
+    """Tell whether gradients are set to zero, by the optimizer, everywhere in the module."""
+    calls = site.arguments("zero_grad")
+    kept = [call for call in calls if "optim" in call[""] or call[""] in {"opt", "self.opt"}]
+    plain = all(set(call) == {""} or call.get("set_to_none") == "False" for call in kept)
+    return True if calls and len(kept) == len(calls) and plain else None
+
+
+NUMBER_LR = Condition(
+    "number-learning-rate",
+    "the learning rate is a Python number, not a tensor",
+    # It is a tensor only where somebody makes it one, and then the step raises at once.
+    lambda site: not site.is_tensor("lr"),
+)
+NO_SCALER = Condition(
+    "no-grad-scaler",
+    "no GradScaler steps this optimizer: torch_npu's fused AdamW ignores scale and found_inf",
+    _steps_unscaled,
+)
+ON_NPU = Condition(
+    "parameters-on-npu",
+    "the parameters are on the NPU when the optimizer is made",
+    lambda _: None,
+)
+HALF_OR_SINGLE = Condition(
+    "float32-or-float16-parameters",
+    "all parameters are float32 or float16: bfloat16 raises a TypeError",
+    lambda _: None,
+)
+KEPT_GRADIENTS = Condition(
+    "kept-gradients",
+    "gradients are set to zero, never to None: no zero_grad(set_to_none=True), which raises a "
+    "ValueError, no zero_grad() of the model, no p.grad = None",
+    _keeps_gradients,
+)
+KEPT_PARAMETERS = Condition(
+    "kept-parameters",
+    "parameters keep their memory: no .cpu() or .to() of the model and no p.data = from here on",
+    lambda _: None,
+)
+ALL_GRADIENTS = Condition(
+    "gradients-for-all-parameters",
+    "every parameter gets a gradient that is not sparse, in every step",
+    lambda _: None,
+)
+UNSHARDED = Condition(
+    "unsharded-parameters",
+    "no FSDP, DeepSpeed or ZeRO shards parameters or states",
+    lambda site: False if site.mentions(*_SHARDED) else None,
+)
+COMBINED = (
+    NUMBER_LR,
+    HALF_OR_SINGLE,
+    KEPT_GRADIENTS,
+    KEPT_PARAMETERS,
+    ALL_GRADIENTS,
+    UNSHARDED,
+)

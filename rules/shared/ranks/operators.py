@@ -1,0 +1,104 @@
+"""Why a rank computes longer than its peers: the operators, and the lines that ask for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npufix.rules.diagnostic import Place
+from npufix.rules.shared.recording.observing import milliseconds, number
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+
+    import pandas as pd
+
+    from npufix.rules.cluster_diagnostic import Cluster
+
+_SAME = 0.02
+"""Share by which a number of calls may differ and still be the same program."""
+_MOST = 0.8
+"""Share of the gap that one explanation must cover."""
+_EVENLY = 0.3
+"""How far the slow-down of an operator may be from that of all of them, as share of that."""
+_OPERATORS, _LINES = 3, 10
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a rank computes longer."""
+
+    kind: str
+    """``clock``, ``work``, ``inputs``, or "" where the dump does not say."""
+    evidence: tuple[tuple[str, str], ...]
+
+
+def compare(cluster: Cluster, rank: int, others: Sequence[int]) -> Cause:
+    """Compare the operators of a rank with what its peers spend on the same."""
+    rows = _table(cluster, rank, others)
+    gap = rows["gap"].clip(lower=0)
+    whole = float(gap.sum())
+    if rows.empty or whole <= 0:
+        return Cause("", ())
+    more = (rows["count"] - rows["usual_count"]) > _SAME * rows["usual_count"]
+    slow = rows["time"].sum() / max(1.0, float(rows["usual"].sum())) - 1
+    ratio = rows["time"] / rows["usual"].where(rows["usual"] > 0, np.nan) - 1
+    # By the time that they take: a clock that is slower by 10 % makes nearly all of it 10 % longer.
+    evenly = (ratio - slow).abs() <= _EVENLY * abs(slow)
+    kind = "inputs"
+    if gap[more].sum() >= (1 - _MOST) * whole:
+        kind = "work"
+    elif rows["usual"][evenly].sum() >= _MOST * rows["usual"].sum():
+        kind = "clock"
+    worst = rows.assign(gap=gap).sort_values("gap", ascending=False, kind="stable")
+    shown = worst[worst["gap"] > 0].head(_OPERATORS)
+    return Cause(kind, tuple(_fact(row) for row in shown.to_dict("records")))
+
+
+def _table(cluster: Cluster, rank: int, others: Sequence[int]) -> pd.DataFrame:
+    """Return ``count`` and ``time`` of each Type and core, and the ``usual`` ones of the peers."""
+    rows = cluster.operators.astype({"type": str, "core": str})
+    keys = ["type", "core"]
+    counts, times = (
+        rows.pivot_table(column, keys, "rank", aggfunc="sum", fill_value=0)
+        for column in ("count", "total_ns")
+    )
+    beside = [other for other in others if other in counts.columns]
+    if counts.empty or rank not in counts.columns or not beside:
+        return counts.iloc[:0].reindex(columns=["count", "time", "usual", "usual_count", "gap"])
+    table = counts[[rank]].rename(columns={rank: "count"})
+    table["time"] = times[rank]
+    table["usual"] = times[beside].median(axis=1)
+    table["usual_count"] = counts[beside].median(axis=1)
+    table["gap"] = table["time"] - table["usual"]
+    return table.reset_index()
+
+
+def _fact(row: Mapping[Hashable, Any]) -> tuple[str, str]:
+    mean = milliseconds(row["time"] / max(1.0, row["count"]))
+    usual = milliseconds(row["usual"] / max(1.0, row["usual_count"]))
+    told = (
+        f"{milliseconds(row['gap'])} longer over the recording: {number(row['count'])} calls of "
+        f"{mean} against {number(row['usual_count'])} of {usual}"
+    )
+    return str(row["type"]), told
+
+
+def lines(cluster: Cluster, rank: int, others: Sequence[int]) -> tuple[Place, ...]:
+    """Return the lines that take longer on this rank than on a peer that was read as a whole."""
+    beside = [other for other in others if other in cluster.details]
+    if rank not in cluster.details or not beside:
+        return ()
+    keys = ["path", "line", "function"]
+    own = cluster.details[rank].lines.groupby(keys, as_index=False)[["calls", "total_ns"]].sum()
+    usual = cluster.details[beside[0]].lines.groupby(keys, as_index=False)["total_ns"].sum()
+    both = own.merge(usual, on=keys, how="left", suffixes=("", "_usual"))
+    both["gap"] = both["total_ns"] - both["total_ns_usual"].fillna(0)
+    both = both[both["gap"] > 0].sort_values("gap", ascending=False, kind="stable").head(_LINES)
+    columns = [both[name].tolist() for name in (*keys, "gap", "calls")]
+    return tuple(
+        Place(str(path), int(line), str(function), round(cost), round(calls))
+        for path, line, function, cost, calls in zip(*columns, strict=True)
+    )

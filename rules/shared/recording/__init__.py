@@ -1,0 +1,1 @@
+"""What several diagnostics measure alike in a recording."""

@@ -1,0 +1,77 @@
+"""What a kernel of the AI CPU would take on an AI core, by what this recording shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.rules.shared.recording.tensor_traffic import (
+    CELLS,
+    ELEMENT_WISE,
+    LARGE_BYTES,
+    moved_bytes,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+_FEW = 5
+_PASSES = (1, 10)
+"""How often a kernel reads and writes its tensors: fewest, and most for a sort or a scatter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Time of all calls together on an AI core, and where that comes from."""
+
+    low_ns: float
+    high_ns: float
+    basis: str
+
+
+def on_ai_core(slow: pd.DataFrame, kernels: pd.DataFrame) -> Expected | None:
+    """Return what ``slow``, kernels of one Type, would take; ``None`` where nothing tells."""
+    sizes = moved_bytes(slow)
+    if not (sizes > 0).any():
+        return None
+    name = str(slow["type"].iloc[0])
+    wanted = kernels["type"].isin([name, *ELEMENT_WISE]) & (kernels["core"] != "AI_CPU")
+    others = kernels.loc[wanted, ["type", "duration_ns", *CELLS]]
+    return _as_same_type(sizes, others[others["type"] == name]) or _as_element_wise(sizes, others)
+
+
+def _as_same_type(sizes: Floats, same: pd.DataFrame) -> Expected | None:
+    """Take the time of the same Type, more for larger tensors but never less for smaller ones."""
+    own = moved_bytes(same)
+    same, own = same[own > 0], own[own > 0]
+    if same.empty:
+        return None
+    largest = float(own.max())
+    growth = float(np.maximum(1.0, sizes / largest).sum())
+    low, high = np.quantile(same["duration_ns"], (0.5, 1.0))
+    basis = f"{len(same)} kernels of the same Type on an AI core in this dump"
+    return Expected(float(low) * growth, float(high) * growth, basis)
+
+
+def _as_element_wise(sizes: Floats, others: pd.DataFrame) -> Expected | None:
+    """Take one to ten passes at the bandwidth of large element-wise kernels."""
+    known = others[others["type"].isin(ELEMENT_WISE) & (others["duration_ns"] > 0)]
+    moved = moved_bytes(known)
+    duration = known["duration_ns"].to_numpy(np.float64)
+    large, small = moved >= LARGE_BYTES, (moved > 0) & (moved < LARGE_BYTES)
+    if large.sum() < _FEW or small.sum() < _FEW:
+        return None
+    slow, fast = np.quantile(moved[large] / duration[large], (0.25, 0.75))
+    least, most = np.quantile(duration[small], (0.1, 0.9))
+    low = len(sizes) * least + _PASSES[0] * sizes.sum() / fast
+    high = len(sizes) * most + _PASSES[1] * sizes.sum() / slow
+    basis = (
+        f"one to ten passes at the {slow / 1000:.2f} to {fast / 1000:.2f} TB/s of the element-wise "
+        "kernels of this dump"
+    )
+    return Expected(float(low), float(high), basis)

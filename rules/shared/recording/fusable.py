@@ -1,0 +1,125 @@
+"""Kernels that one fused operator does at once: what the pieces of advice about them share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.rules.diagnostic import Observation
+from npufix.rules.shared.recording.collectives import LEAST_SHARE
+from npufix.rules.shared.recording.observing import (
+    counted,
+    milliseconds,
+    named,
+    per_step,
+    percent,
+    share,
+)
+from npufix.rules.shared.recording.recorded_shapes import reads, same_elements
+from npufix.rules.shared.recording.sequences import find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from npufix.rules.diagnostic import Recording
+    from npufix.rules.shared.recording.sequences import Mask, Occurrences
+
+    Linked = Callable[[Occurrences], Mask]
+
+MATMUL = "MatMul|MatMulV2|MatMulV3|MatMulCommon|GemmV3"
+"""Types of a product of two matrices."""
+BATCH_MATMUL = "BatchMatMul|BatchMatMulV2|BatchMatMulV3"
+GROUPED_MATMUL = "GroupedMatmul|GroupedMatmulV[2-5]"
+_BACKWARD = r"\w+Grad(V\d)?|ApplyAdam\w*|EmbeddingDenseGrad\w*"
+_BACKWARD_CALLS = r"autograd::engine::evaluate_function.*|Optimizer\.step#.*"
+_MOST_SHAPES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Fusable:
+    """A sequence of kernels, and the part of it that a fused operator does not need."""
+
+    parts: tuple[str, ...]
+    """One regular expression over Types per kernel, in start order."""
+    saved: tuple[int, ...]
+    """Which of them cost nothing once they are part of the operator."""
+    operator: str
+    basis: str
+    """Why the saving is at most what it is."""
+    between: Collection[str] = ()
+    within: str = ""
+    links: Linked | None = None
+    """Which occurrences hand a tensor from kernel to kernel, by their shapes."""
+
+
+def trains(recording: Recording) -> bool:
+    """Tell whether the recording holds backward passes or steps of an optimizer."""
+    backward = named(recording.kernels, _BACKWARD, "type")
+    return not backward.empty or not named(recording.host_ops, _BACKWARD_CALLS).empty
+
+
+def fusable(recording: Recording, wanted: Fusable) -> Iterator[Observation]:
+    """Yield one observation where a sequence takes a share of the step worth telling."""
+    found = find(recording, wanted.parts, between=wanted.between, within=wanted.within)
+    if found.count and wanted.links is not None:
+        found = found.where(wanted.links(found))
+    yield from told(found, wanted)
+
+
+def told(found: Occurrences, wanted: Fusable) -> Iterator[Observation]:
+    """Yield one observation about occurrences that are known to be fusable."""
+    recording = found.recording
+    if not found.count or share(found.cost_ns, recording) < LEAST_SHARE:
+        return
+    saved = per_step(int(found.durations[:, list(wanted.saved)].sum()), recording)
+    yield Observation(
+        what=(
+            f"{counted(found.per_step, chain(found))} per step take "
+            f"{milliseconds(found.cost_ns)}, {percent(share(found.cost_ns, recording))} of the "
+            f"step; {wanted.operator} does them at once"
+        ),
+        evidence=(*parts_of(found), *shapes_of(found)),
+        cost_ns=found.cost_ns,
+        saving_ns=(0, saved),
+        basis=wanted.basis,
+        places=found.places(wanted.saved[0]),
+        kernels=found.labels,
+    )
+
+
+def chain(found: Occurrences) -> str:
+    """Return the most common Types of a sequence: ``Add > RmsNorm sequence``."""
+    columns = [found.part(number)["type"].astype(str) for number in range(found.rows.shape[1])]
+    common = [str(column.mode().iloc[0]) for column in columns]
+    return f"{' > '.join(common)} sequence"
+
+
+def parts_of(found: Occurrences) -> Iterator[tuple[str, str]]:
+    """Yield what each part of a sequence takes per step, by its Types."""
+    for number in range(found.rows.shape[1]):
+        types = sorted({str(name) for name in found.part(number)["type"]})
+        yield f"time of {', '.join(types)}", f"{milliseconds(found.part_cost_ns(number))} per step"
+
+
+def shapes_of(found: Occurrences, number: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield the most expensive input shapes of one part, if shapes were recorded."""
+    rows = found.part(number).assign(spent=found.durations.sum(axis=1))
+    cells = rows[rows["input_shapes"] != ""].groupby("input_shapes", observed=True)["spent"]
+    totals = cells.agg(["sum", "size"]).sort_values("sum", ascending=False, kind="stable")
+    for cell, spent, count in totals.head(_MOST_SHAPES).itertuples():
+        yield f"shapes {cell}", f"{count} times, {milliseconds(spent)}"
+
+
+def passes_on(*pairs: tuple[int, int]) -> Linked:
+    """Return the test that, by their shapes, the second of each pair reads what the first wrote."""
+    return partial(_passes_on, pairs)
+
+
+def _passes_on(pairs: tuple[tuple[int, int], ...], found: Occurrences) -> Mask:
+    linked = np.ones(found.count, np.bool_)
+    for writer, reader in pairs:
+        linked &= reads(found.part(writer), found.part(reader), same_elements)
+    return linked

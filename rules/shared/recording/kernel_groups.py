@@ -1,0 +1,82 @@
+"""Kernels that one diagnostic tells of together, and the observation about them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.rules.diagnostic import Observation
+from npufix.rules.shared.recording.observing import (
+    counted,
+    milliseconds,
+    named,
+    per_step,
+    percent,
+    places,
+    share,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from npufix.rules.diagnostic import Recording
+
+LEAST_SHARE = 0.01
+"""Share of the step from which kernels are told, as for fusible windows (FUSIBLE)."""
+
+
+def told_together(  # noqa: PLR0913 - the parts of an observation
+    what: str,
+    rows: pd.DataFrame,
+    recording: Recording,
+    *,
+    basis: str,
+    saved_ns: float | None = None,
+    evidence: tuple[tuple[str, str], ...] = (),
+    least: float = LEAST_SHARE,
+    advice: str = "",
+) -> Iterator[Observation]:
+    """Yield one observation about kernels that take at least this share of the step.
+
+    ``what`` names them and is followed by numbers; ``saved_ns``, over all steady steps, is the most
+    that can be saved, ``None`` if nothing tells.
+    """
+    spent = int(rows["duration_ns"].sum())
+    cost = per_step(spent, recording)
+    if not cost or share(cost, recording) < least:
+        return
+    calls = len(rows) / max(1, recording.step_count)
+    saving = None if saved_ns is None else (0, per_step(max(0.0, saved_ns), recording))
+    yield Observation(
+        what=(
+            f"{what}: {counted(calls, 'kernel')} per step, {milliseconds(cost)} "
+            f"({percent(share(cost, recording))} of the step)"
+        ),
+        evidence=evidence,
+        cost_ns=cost,
+        saving_ns=saving,
+        basis=basis,
+        places=places(rows, rows["duration_ns"].to_numpy(), recording),
+        kernels=frozenset(rows.index.tolist()),
+        advice=advice,
+    )
+
+
+def asked_by(recording: Recording, pattern: str) -> pd.DataFrame:
+    """Return the kernels that host operators with these names asked for."""
+    kernels = recording.kernels
+    operators = named(recording.host_ops, pattern).index.to_numpy()
+    if not len(operators):
+        return kernels[:0]
+    found: pd.DataFrame = kernels[np.isin(kernels["host_op"].to_numpy(), operators)]
+    return found
+
+
+def in_functions(recording: Recording, pattern: str, types: str = ".*") -> pd.DataFrame:
+    """Return the kernels of these Types that functions of the user with these names asked for."""
+    rows = named(recording.kernels, pattern, "function")
+    rows = rows[~rows["communication"].to_numpy(bool)]
+    return named(rows, types, "type")

@@ -1,0 +1,208 @@
+"""Finds kernels that run one after the other: ``Add`` then ``LayerNorm``, device by device.
+
+    found = find(recording, ("Add", "LayerNorm|LayerNormV3"), between=("Cast",), within="line")
+    if found.count: yield Observation(..., cost_ns=found.cost_ns, places=found.places(),
+                                      kernels=found.labels)
+
+Everything is done on whole columns; no occurrence and no kernel is looked at in Python.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npufix.rules.shared.recording.observing import per_step, places
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from npufix.rules.diagnostic import Place, Recording
+
+    Integers = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+_WITHIN = {
+    "": (),
+    "line": ("path", "line"),
+    "function": ("path", "function"),
+    "module": ("module",),
+    "operator": ("host_op",),
+}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Occurrences:
+    """Where a sequence of kernels was found; no kernel takes part in two occurrences."""
+
+    recording: Recording
+    rows: Integers
+    """One line per occurrence, one column per part: positions in ``recording.kernels``."""
+
+    @property
+    def count(self) -> int:
+        """Return the number of occurrences over the steady steps."""
+        return len(self.rows)
+
+    @property
+    def per_step(self) -> float:
+        """Return the number of occurrences per step."""
+        return self.count / max(1, self.recording.step_count)
+
+    @property
+    def kernels(self) -> pd.DataFrame:
+        """Return the kernels that take part, in start order within each occurrence."""
+        return self.recording.kernels.iloc[self.rows.ravel()]
+
+    @property
+    def labels(self) -> frozenset[int]:
+        """Return their index labels, as ``Observation.kernels`` wants them."""
+        return frozenset(self.recording.kernels.index[self.rows.ravel()].tolist())
+
+    @property
+    def durations(self) -> Integers:
+        """Return the time of each kernel, shaped as ``rows``."""
+        spent: Integers = self.recording.kernels["duration_ns"].to_numpy()[self.rows]
+        return spent
+
+    @property
+    def cost_ns(self) -> int:
+        """Return the time of all kernels that take part, per step."""
+        return per_step(int(self.durations.sum()), self.recording)
+
+    def part(self, number: int) -> pd.DataFrame:
+        """Return the kernels of one part, one row per occurrence."""
+        return self.recording.kernels.iloc[self.rows[:, number]]
+
+    def part_cost_ns(self, number: int) -> int:
+        """Return the time per step of one part: what a fused kernel does not save, for one."""
+        return per_step(int(self.durations[:, number].sum()), self.recording)
+
+    def places(self, at: int = 0) -> tuple[Place, ...]:
+        """Return the lines that asked for part ``at``, each with the time of whole occurrences."""
+        return places(self.part(at), self.durations.sum(axis=1), self.recording)
+
+    def where(self, chosen: Mask) -> Occurrences:
+        """Return the chosen occurrences."""
+        return replace(self, rows=self.rows[chosen])
+
+    def without(self, labels: Collection[int]) -> Occurrences:
+        """Return the occurrences none of whose kernels is in ``labels``, told already."""
+        own = self.recording.kernels.index.to_numpy()[self.rows]
+        told = np.isin(own, np.fromiter(labels, np.int64))
+        return self.where(np.logical_not(np.any(told, axis=1)))
+
+
+def find(
+    recording: Recording,
+    parts: Sequence[str],
+    *,
+    between: Collection[str] = (),
+    within: str = "",
+) -> Occurrences:
+    """Return every place where kernels of these Types follow each other on one device.
+
+    Args:
+        recording: The steady steps of a run.
+        parts: One per kernel: a regular expression that its whole Type matches.
+        between: Types that may lie between; collectives always may, they have streams of their
+            own. A Type that a part matches is a part.
+        within: What all parts must share: ``line`` or ``function`` of the user, ``module``
+            (the innermost), ``operator`` of the host; "" for nothing. Unknown is not shared.
+
+    """
+    kernels = recording.kernels
+    known = kernels["type"].cat.categories
+    wanted = [_matching(known, part) for part in parts]
+    nothing = Occurrences(recording, np.zeros((0, len(parts)), np.int64))
+    if not parts or not all(mask.any() for mask in wanted):
+        return nothing
+    codes = kernels["type"].cat.codes.to_numpy()
+    rows = _ordered(kernels)
+    skipped = _skipped(kernels, np.logical_or.reduce(wanted), between)
+    if skipped is not None:
+        rows = rows[~skipped[rows]]
+    if len(rows) < len(parts):
+        return nothing
+    starts = _starts(codes[rows], wanted)
+    found = rows[starts[:, None] + np.arange(len(parts))]
+    together = _shared(kernels, found, ("device", "step", *_WITHIN[within]))
+    starts, found = starts[together], found[together]
+    return Occurrences(recording, found[_apart(starts, len(parts))])
+
+
+def _matching(names: pd.Index[str], pattern: str) -> Mask:
+    """Tell which categories match, with a False for rows that have none (code -1)."""
+    compiled = re.compile(pattern)
+    matches = [compiled.fullmatch(str(name)) is not None for name in names]
+    return np.array([*matches, False], np.bool_)
+
+
+def _ordered(kernels: pd.DataFrame) -> Integers:
+    """Return the positions of the rows device by device in start order."""
+    device, start = kernels["device"].to_numpy(), kernels["start_ns"].to_numpy()
+    in_order = (start[1:] >= start[:-1]).all() and (device[1:] >= device[:-1]).all()
+    return np.arange(len(start)) if in_order else np.lexsort((start, device))
+
+
+def _skipped(kernels: pd.DataFrame, parts: Mask, between: Collection[str]) -> Mask | None:
+    """Tell which rows a sequence runs over, ``None`` if no row is one."""
+    names = kernels["type"].cat.categories
+    may = np.array([*(str(name) in between for name in names), False], np.bool_) & ~parts
+    collective = kernels["communication"].to_numpy(bool)
+    if not may.any() and not collective.any():
+        return None
+    codes = kernels["type"].cat.codes.to_numpy()
+    skipped: Mask = may[codes] | (collective & ~parts[codes])
+    return skipped
+
+
+def _starts(codes: NDArray[np.integer[Any]], wanted: Sequence[Mask]) -> Integers:
+    """Return where in a line of Types one matches after the other."""
+    starts = np.flatnonzero(wanted[0][codes[: len(codes) - len(wanted) + 1]])
+    for offset, mask in enumerate(wanted[1:], start=1):
+        starts = starts[mask[codes[starts + offset]]]
+    return starts
+
+
+def _shared(kernels: pd.DataFrame, found: Integers, columns: Sequence[str]) -> Mask:
+    """Tell which occurrences have one known value in each column; no step is a step, too."""
+    together = np.ones(len(found), np.bool_)
+    for name in columns:
+        column = kernels[name]
+        if name == "step":
+            values = column.to_numpy(np.int64, na_value=-1)
+        else:
+            values = (
+                column.cat.codes.to_numpy() if column.dtype == "category" else column.to_numpy()
+            )
+        own = values[found]
+        together &= (own == own[:, :1]).all(axis=1)
+        if name in {"path", "function"}:
+            unknown = np.array([*(str(text) == "" for text in column.cat.categories), True])
+            together &= ~unknown[own[:, 0]]
+        elif name in {"module", "host_op"}:
+            together &= own[:, 0] >= 0
+    return together
+
+
+def _apart(starts: Integers, length: int) -> Integers:
+    """Return the numbers of starts, first come first served, that leave ``length`` between them."""
+    numbers = np.arange(len(starts))
+    if not len(starts) or (np.diff(starts) >= length).all():
+        return numbers
+    # Each leads to the next that it leaves room for; what the first one leads to is taken. In each
+    # round the leaps double.
+    leap = np.append(np.searchsorted(starts, starts + length), len(starts))
+    taken = np.zeros(len(starts) + 1, np.bool_)
+    taken[0] = True
+    while leap[0] < len(starts):
+        taken[leap[taken]] = True
+        leap = leap[leap]
+    return numbers[taken[:-1]]

@@ -1,0 +1,1 @@
+"""Rules that rewrite code: two PyTorch functions that compute the same."""

@@ -1,0 +1,285 @@
+"""RMSNorm written out in eager operators.
+
+What: a module computes ``x * rsqrt(mean(x^2) + eps) * weight`` operator by operator, or calls
+``F.rms_norm``, which torch_npu takes apart into the same operators.
+
+Why it is slow on the NPU: six to eight kernels, each of which reads and writes the whole
+activation (Cast, Pow, ReduceMean, Add, Rsqrt, Mul, Cast, Mul), and about twice as many in the
+backward pass. ``npu_rms_norm`` reads the activation once and writes it once.
+
+Safety: the fused kernel computes in float32, multiplies by the weight and rounds once; code that
+rounds before it multiplies by the weight differs by at most one unit in the last place in half
+precision. It returns the dtype of ``x``: where a float32 weight would have promoted half
+precision activations to float32, the result is no longer float32 (condition ``same-dtype``). The
+weight must be one-dimensional, or the kernel normalises over more than the last dimension. A gain
+of one plus the weight (Gemma) stays an addition in front of the kernel, which keeps its gradient.
+``F.rms_norm`` without eps takes one that depends on the version of torch: left alone.
+The kernel has a backward formula but no double backward.
+
+References: torch_npu.npu_rms_norm in the API reference of Ascend Extension for PyTorch; RMSNorm
+(Zhang and Sennrich, 2019).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.shared.operands.norms import (
+    KERNEL_DTYPES,
+    ONE_DIMENSIONAL,
+    PLAIN_EPS,
+    SAME_DTYPE,
+    half_with_float_weight,
+    inputs,
+    offset_inputs,
+    with_shape,
+)
+from npufix.rules.substitution import Condition, Draw, Form, Site, Substitution, either
+from npufix.rules.substitutions.eager_rms_norm_examples import REWRITTEN
+from npufix.rules.substitutions.eager_rms_norm_look_alikes import VALID
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    import torch_npu
+    from torch import Tensor
+
+
+def cast_then_weight(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Normalise in float32, cast back, multiply by the weight (Llama, Qwen2, CPM-Ant)."""
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    return weight * (x32 * inverse).to(x.dtype)
+
+
+def weight_32_then_cast(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """As ``weight_then_cast``, with the weight cast explicitly (Helium, Moshi)."""
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    return (weight.to(torch.float32) * (x32 * inverse)).to(x.dtype)
+
+
+def weight_then_cast(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Multiply by the weight in float32 and round once (OLMo, ChatGLM): what the kernel does."""
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    return either(weight * (x32 * inverse), weight * x32 * inverse).to(x.dtype)
+
+
+def weight_if_given(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """As ``weight_then_cast``, in a class whose weight may be ``None`` (Mochi)."""
+    x32 = either(x.to(torch.float32), x)
+    normed = x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        normed = normed * weight
+    return normed.to(x.dtype)
+
+
+def cast_to_weight(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Cast to the dtype of a half-precision weight (T5 and its relatives)."""
+    x32 = either(x.to(torch.float32), x)
+    normed = either(x, x32) * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    if weight.dtype in either([torch.float16, torch.bfloat16], (torch.float16, torch.bfloat16)):
+        normed = normed.to(weight.dtype)
+    return weight * normed
+
+
+def without_cast(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Compute in the dtype of the activation throughout."""
+    inverse = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+    return either(weight * (x * inverse), weight * x * inverse, x * (weight * inverse))
+
+
+def along_dim(x: Tensor, weight: Tensor, eps: float, dim: int) -> Tensor:
+    """As ``weight_then_cast``, over a dimension that is a setting (LitGPT)."""
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(dim, keepdim=True) + eps)
+    return (weight * (x32 * inverse)).to(x.dtype)
+
+
+def along_dim_cast_first(x: Tensor, weight: Tensor, eps: float, dim: int) -> Tensor:
+    """As ``cast_then_weight``, over a dimension that is a setting (TinyLlama)."""
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(dim, keepdim=True) + eps)
+    return weight * (x32 * inverse).to(x.dtype)
+
+
+def one_plus_weight(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Multiply by one plus the weight and round once (Gemma, Qwen3-Next)."""
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    return ((x32 * inverse) * (1.0 + either(weight.to(torch.float32), weight))).to(x.dtype)
+
+
+def one_plus_weight_last(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Round, then multiply by one plus the weight."""
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    return (x32 * inverse).to(x.dtype) * (1.0 + weight)
+
+
+def unit_offset(
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    dim: int,
+    offset: bool,
+) -> Tensor:
+    """Add one to the weight where a flag says so (LitGPT)."""
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(dim, keepdim=True) + eps)
+    gain = 1 + weight if offset else weight
+    return (x32 * inverse * gain.to(torch.float32)).to(x.dtype)
+
+
+def torch_rms_norm(x: Tensor, weight: Tensor, eps: float, shape: tuple[int, ...]) -> Tensor:
+    """Call the function of torch."""
+    return F.rms_norm(x, shape, weight, eps)
+
+
+def torch_rms_norm_in_32(x: Tensor, weight: Tensor, eps: float, shape: tuple[int, ...]) -> Tensor:
+    """Call the function of torch between two casts (torchtune)."""
+    return F.rms_norm(x.to(torch.float32), shape, weight, eps).to(x.dtype)
+
+
+def fused(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Return the normalised activation; the second result is kept for the backward pass."""
+    return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]
+
+
+def fused_along_dim(x: Tensor, weight: Tensor, eps: float, dim: int) -> Tensor:
+    """Return the activation normalised over its last dimension."""
+    return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]
+
+
+def fused_in_shape(  # noqa: D103
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    shape: tuple[int, ...],
+) -> Tensor:
+    return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]
+
+
+def fused_one_plus_32(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Add one in float32, where it loses nothing."""
+    return torch_npu.npu_rms_norm(x, 1.0 + weight.float(), epsilon=eps)[0]
+
+
+def fused_one_plus(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Add one in the dtype of the weight, as the code did."""
+    return torch_npu.npu_rms_norm(x, 1.0 + weight, epsilon=eps)[0]
+
+
+def fused_unit_offset(
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    dim: int,
+    offset: bool,
+) -> Tensor:
+    """Let the gain follow the flag."""
+    return torch_npu.npu_rms_norm(
+        x, 1.0 + weight.float() if offset else weight.float(), epsilon=eps
+    )[0]
+
+
+def along_last(draw: Draw) -> dict[str, Any]:
+    """Return ``inputs`` and the last dimension, from either end."""
+    drawn = inputs(draw)
+    return {**drawn, "dim": draw.choice([-1, drawn["x"].dim() - 1])}
+
+
+def offset_or_not(draw: Draw) -> dict[str, Any]:
+    """Return ``along_last`` and a flag."""
+    return {**along_last(draw), "offset": draw.choice([False, True])}
+
+
+def _is_last(site: Site) -> bool | None:
+    dim, ndim = site.literal("dim"), site.ndim("x")
+    if not isinstance(dim, int):
+        return None
+    return dim == -1 or (ndim is not None and dim == ndim - 1)
+
+
+LAST_DIM = Condition("last-dimension", "the dimension normalised over is the last one", _is_last)
+ALONE = Condition(
+    "no-wider-fusion",
+    "the activation is no sum without gradients, which add-rms-norm normalises",
+    lambda site: not (site.operator("x") == "add" and site.is_without_gradients()),
+)
+WITH_GRADIENTS = Condition(
+    "with-gradients",
+    "gradients may be needed, or gemma-rms-norm would do",
+    lambda site: not site.is_without_gradients(),
+)
+WEIGHT_GIVEN = Condition(
+    "weight-given", "the weight is never None", lambda site: True if site.ndim("weight") else None
+)
+EPS_GIVEN = Condition(
+    "number-eps",
+    "eps is given: a Python number, not None",
+    lambda site: site.is_number("eps"),
+)
+WEIGHT_OF_SHAPE = Condition(
+    "weight-given",
+    "the weight is given (its shape is the one normalised over)",
+    lambda site: site.is_tensor("weight"),
+)
+
+_ALWAYS = (ONE_DIMENSIONAL, PLAIN_EPS)
+_GIVEN = (WEIGHT_OF_SHAPE, EPS_GIVEN)
+
+RULE = Substitution(
+    id="NPU101",
+    name="eager-rms-norm",
+    summary="RMSNorm written out in eager operators",
+    table="fusion",
+    forms=(
+        Form(weight_32_then_cast, fused, half_with_float_weight, (*_ALWAYS, ALONE, KERNEL_DTYPES)),
+        Form(weight_then_cast, fused, half_with_float_weight, (*_ALWAYS, ALONE, KERNEL_DTYPES)),
+        Form(one_plus_weight, fused_one_plus_32, inputs, (*_ALWAYS, WITH_GRADIENTS)),
+        Form(cast_then_weight, fused, inputs, (*_ALWAYS, ALONE, SAME_DTYPE)),
+        Form(cast_to_weight, fused, inputs, (*_ALWAYS, SAME_DTYPE)),
+        Form(without_cast, fused, inputs, (*_ALWAYS, ALONE, SAME_DTYPE)),
+        Form(one_plus_weight_last, fused_one_plus, offset_inputs, (*_ALWAYS, SAME_DTYPE)),
+        Form(
+            weight_if_given,
+            fused,
+            half_with_float_weight,
+            (WEIGHT_GIVEN, *_ALWAYS, KERNEL_DTYPES),
+        ),
+        Form(unit_offset, fused_unit_offset, offset_or_not, (LAST_DIM, *_ALWAYS)),
+        Form(along_dim, fused_along_dim, along_last, (LAST_DIM, *_ALWAYS, ALONE, KERNEL_DTYPES)),
+        Form(
+            along_dim_cast_first,
+            fused_along_dim,
+            along_last,
+            (LAST_DIM, *_ALWAYS, ALONE, SAME_DTYPE),
+        ),
+        Form(torch_rms_norm_in_32, fused_in_shape, with_shape, (*_GIVEN, KERNEL_DTYPES)),
+        Form(torch_rms_norm, fused_in_shape, with_shape, (*_GIVEN, SAME_DTYPE)),
+    ),
+    replaces=(
+        "Add",
+        "Adds",
+        "BroadcastTo",
+        "Cast",
+        "Div",
+        "Mul",
+        "Muls",
+        "Pow",
+        "Pows",
+        "RealDiv",
+        "ReduceMean",
+        "ReduceSum",
+        "Rsqrt",
+        "RsqrtGrad",
+        "Square",
+    ),
+    becomes=("RmsNorm", "RmsNormGrad"),
+    passes=(2, 3),
+    requires="torch_npu>=2.1",
+    valid=VALID,
+    rewritten=REWRITTEN,
+)

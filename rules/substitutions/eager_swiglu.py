@@ -1,0 +1,384 @@
+"""SwiGLU written out in eager operators.
+
+What: ``silu(gate) * up``, where ``gate`` and ``up`` are the two halves of one projection, or two
+projections of their own.
+
+Why it is slow on the NPU: two slices (or a split), Swish and Mul write the gate, the activated
+gate and the product to memory, and keep two of them for the backward pass; ``npu_swiglu`` reads
+the projection once and writes the product.
+
+Safety: the operator activates the first half. Computed in float32 and rounded once, where eager
+code rounds the activated gate: at most one unit in the last place in half precision. A dimension
+of odd length raises an error, as the product of its two parts does (unless their lengths are one
+and two). Where gate and up are tensors of their own, they are joined first: that is a copy of
+both, so the change moves seven tensors forward instead of five, and between five and nine
+backward instead of nine (condition ``joining-pays``). One layer in place of the two projections,
+with their weights joined when they are loaded, needs no copy at all.
+
+References: torch_npu.npu_swiglu in the API reference of Ascend Extension for PyTorch; GLU Variants
+Improve Transformer (Shazeer, 2020).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import (
+    Activation,
+    Condition,
+    Draw,
+    Form,
+    Rewritten,
+    Site,
+    Substitution,
+    either,
+    is_activation,
+)
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    import torch_npu
+    from torch import Tensor
+
+
+def halves(x: Tensor, literal_dim: int) -> Tensor:
+    """Activate the first half of a projection."""
+    gate, up = x.chunk(2, dim=literal_dim)
+    return either(F.silu(gate) * up, gate * (torch.sigmoid(gate) * up))
+
+
+def selected_halves(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
+    """Activate the first half with a function that the configuration selects."""
+    gate, up = x.chunk(2, dim=literal_dim)
+    return act(gate) * up
+
+
+def projections(gate: Tensor, up: Tensor) -> Tensor:
+    """Activate one of two projections (Mixtral, litgpt)."""
+    return F.silu(gate) * up
+
+
+def selected_projections(gate: Tensor, up: Tensor, act: Activation) -> Tensor:
+    """Activate one of two projections with a function that the configuration selects (Llama)."""
+    return act(gate) * up
+
+
+def fused(x: Tensor, literal_dim: int) -> Tensor:
+    """Activate and multiply with one kernel."""
+    return torch_npu.npu_swiglu(x, dim=literal_dim)
+
+
+def fused_selected(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
+    """Activate and multiply with one kernel."""
+    return torch_npu.npu_swiglu(x, dim=literal_dim)
+
+
+def joined(gate: Tensor, up: Tensor) -> Tensor:
+    """Join the projections, then activate and multiply with one kernel."""
+    return torch_npu.npu_swiglu(torch.cat((gate, up), dim=-1), dim=-1)
+
+
+def joined_selected(gate: Tensor, up: Tensor, act: Activation) -> Tensor:
+    """Join the projections, then activate and multiply with one kernel."""
+    return torch_npu.npu_swiglu(torch.cat((gate, up), dim=-1), dim=-1)
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return projections of one to four dimensions, halved along any of them."""
+    import torch
+
+    shape = draw.choice([(8,), (3, 6), (2, 3, 8), (2, 4, 2, 6)])
+    dims = [dim for dim in range(-len(shape), len(shape)) if shape[dim] % 2 == 0]
+    dtype = draw.choice([torch.float32, torch.bfloat16, torch.float16])
+    return {
+        "x": draw.floats(*shape, dtype=dtype) * draw.choice([1.0, 8.0]),
+        "literal_dim": draw.choice(dims),
+    }
+
+
+def selected_inputs(draw: Draw) -> dict[str, Any]:
+    """Return projections and the activation."""
+    import torch
+
+    return {**inputs(draw), "act": torch.nn.functional.silu}
+
+
+def projection_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two projections of one shape."""
+    import torch
+
+    shape = draw.choice([(4,), (3, 5), (2, 3, 4)])
+    dtype = draw.choice([torch.float32, torch.bfloat16, torch.float16])
+    return {
+        "gate": draw.floats(*shape, dtype=dtype) * draw.choice([1.0, 8.0]),
+        "up": draw.floats(*shape, dtype=dtype),
+    }
+
+
+def selected_projection_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two projections and the activation."""
+    import torch
+
+    return {**projection_inputs(draw), "act": torch.nn.functional.silu}
+
+
+def _is_silu(site: Site) -> bool | None:
+    return is_activation(site, "act", "silu")
+
+
+def _same_shape(site: Site) -> bool | None:
+    if False in {site.is_tensor("gate"), site.is_tensor("up")}:
+        return False
+    if site.dtype("gate") == "float32":  # a gate computed in float32 is no half of a projection
+        return False
+    return site.same_projection("gate", "up")
+
+
+IS_SILU = Condition(
+    "activation-is-silu", "the activation that the configuration selects is SiLU", _is_silu
+)
+SAME_SHAPE = Condition(
+    "same-shape",
+    "gate and up have the same shape and dtype: neither is broadcast or promoted",
+    _same_shape,
+)
+JOINING_PAYS = Condition(
+    "joining-pays",
+    "copying gate and up into one tensor costs less than the fused kernel saves (rarely so without"
+    " a backward pass)",
+    lambda site: None,  # noqa: ARG005 - no source tells how long something takes
+    time_alone=True,
+)
+
+SMALL_KERNELS = (
+    "ConcatD", "Mul", "Sigmoid", "SigmoidGrad", "Silu", "SiluGrad", "Slice", "SliceD", "SplitD",
+    "SplitV", "StridedSlice", "Swish", "SwishGrad",
+)  # fmt: skip
+
+RULE = Substitution(
+    id="NPU103",
+    name="eager-swiglu",
+    summary="SwiGLU written out in eager operators",
+    table="fusion",
+    forms=(
+        Form(halves, fused, inputs),
+        Form(selected_halves, fused_selected, selected_inputs, (IS_SILU,)),
+        Form(projections, joined, projection_inputs, (SAME_SHAPE, JOINING_PAYS)),
+        Form(
+            selected_projections,
+            joined_selected,
+            selected_projection_inputs,
+            (IS_SILU, SAME_SHAPE, JOINING_PAYS),
+        ),
+    ),
+    replaces=SMALL_KERNELS,
+    becomes=("SwiGlu", "SwiGluGrad"),
+    passes=(1.5, 2.5),
+    requires="torch_npu>=2.1; chip A2 A3",
+    valid=(
+        # the second half is activated
+        """
+def f(x: torch.Tensor):
+    up, gate = x.chunk(2, dim=-1)
+    return F.silu(gate) * up
+""",
+        # ReGLU
+        """
+def f(x: torch.Tensor):
+    gate, up = x.chunk(2, dim=-1)
+    return F.relu(gate) * up
+""",
+        # ReGLU, out of a table
+        """
+class MLP(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.act_fn = ACT2FN["relu"]
+        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size)
+
+    def forward(self, x):
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.act_fn(gate) * up
+""",
+        # GPT-OSS: clamped, with a factor and an offset
+        """
+def f(x: torch.Tensor, alpha: float, limit: float):
+    gate, up = x.chunk(2, dim=-1)
+    gate = gate.clamp(max=limit)
+    up = up.clamp(-limit, limit)
+    return (up + 1) * (gate * torch.sigmoid(gate * alpha))
+""",
+        # one tensor: SiLU
+        """
+def f(x: torch.Tensor):
+    return F.silu(x)
+""",
+        # halves of two tensors
+        """
+def f(x: torch.Tensor, y: torch.Tensor):
+    return F.silu(x.chunk(2, dim=-1)[0]) * y.chunk(2, dim=-1)[1]
+""",
+        # the same half twice
+        """
+def f(x: torch.Tensor):
+    gate, up = x.chunk(2, dim=-1)
+    return F.silu(gate) * gate
+""",
+        # three parts
+        """
+def f(x: torch.Tensor):
+    gate, up, rest = x.chunk(3, dim=-1)
+    return F.silu(gate) * up, rest
+""",
+        # the activated gate is used again
+        """
+def f(x: torch.Tensor):
+    gate, up = x.chunk(2, dim=-1)
+    gate = F.silu(gate)
+    return gate * up, gate
+""",
+        # one probability for a whole expert
+        """
+def f(x: torch.Tensor, scores: torch.Tensor):
+    return F.silu(x) * scores.unsqueeze(-1)
+""",
+        # a gate in float32 over a normalised tensor
+        """
+def f(x: torch.Tensor, gate: torch.Tensor):
+    return x * F.silu(gate.to(torch.float32))
+""",
+        # a factor
+        """
+def f(x: torch.Tensor, factor: float):
+    return F.silu(x) * factor
+""",
+        # by hand, backward
+        """
+class SwiGLUFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        gate, up = x.chunk(2, dim=-1)
+        return F.silu(gate) * up
+""",
+    ),
+    rewritten=(
+        # Phi-3
+        Rewritten(
+            """
+class Phi3MLP(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.activation_fn = ACT2FN["silu"]
+
+    def forward(self, hidden_states):
+        up_states = self.gate_up_proj(hidden_states)
+        gate, up_states = up_states.chunk(2, dim=-1)
+        up_states = up_states * self.activation_fn(gate)
+        return self.down_proj(up_states)
+""",
+            """
+class Phi3MLP(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.activation_fn = ACT2FN["silu"]
+
+    def forward(self, hidden_states):
+        up_states = self.gate_up_proj(hidden_states)
+        up_states = torch_npu.npu_swiglu(up_states, dim=-1)
+        return self.down_proj(up_states)
+""",
+        ),
+        # sliced
+        Rewritten(
+            """
+def f(x: torch.Tensor):
+    half = x.shape[-1] // 2
+    return F.silu(x[..., :half]) * x[..., half:]
+""",
+            """
+def f(x: torch.Tensor):
+    return torch_npu.npu_swiglu(x, dim=-1)
+""",
+        ),
+        # the sigmoid written out
+        Rewritten(
+            """
+def f(x: torch.Tensor):
+    gate, up = torch.split(x, x.size(-1) // 2, dim=-1)
+    return gate * (torch.sigmoid(gate) * up)
+""",
+            """
+def f(x: torch.Tensor):
+    return torch_npu.npu_swiglu(x, dim=-1)
+""",
+        ),
+        # litgpt: two projections
+        Rewritten(
+            """
+class LLaMAMLP(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.fc_1 = nn.Linear(config.n_embd, config.intermediate_size, bias=config.bias)
+        self.fc_2 = nn.Linear(config.n_embd, config.intermediate_size, bias=config.bias)
+        self.proj = nn.Linear(config.intermediate_size, config.n_embd, bias=config.bias)
+
+    def forward(self, x):
+        x_fc_1 = self.fc_1(x)
+        x_fc_2 = self.fc_2(x)
+        x = F.silu(x_fc_1) * x_fc_2
+        return self.proj(x)
+""",
+            """
+class LLaMAMLP(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.fc_1 = nn.Linear(config.n_embd, config.intermediate_size, bias=config.bias)
+        self.fc_2 = nn.Linear(config.n_embd, config.intermediate_size, bias=config.bias)
+        self.proj = nn.Linear(config.intermediate_size, config.n_embd, bias=config.bias)
+
+    def forward(self, x):
+        x_fc_1 = self.fc_1(x)
+        x_fc_2 = self.fc_2(x)
+        x = torch_npu.npu_swiglu(torch.cat((x_fc_1, x_fc_2), dim=-1), dim=-1)
+        return self.proj(x)
+""",
+        ),
+        # Llama
+        Rewritten(
+            """
+class LlamaMLP(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.act_fn = ACT2FN[config.hidden_act]
+
+    def forward(self, x):
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+""",
+            """
+class LlamaMLP(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.act_fn = ACT2FN[config.hidden_act]
+
+    def forward(self, x):
+        return self.down_proj(
+            torch_npu.npu_swiglu(
+                torch.cat((self.gate_proj(x), self.up_proj(x)), dim=-1), dim=-1
+            )
+        )
+""",
+        ),
+    ),
+)

@@ -1,0 +1,254 @@
+"""Elements of a tensor that are exchanged or changed through a boolean mask.
+
+What: ``x[mask] = y[mask]`` with one mask (or the positions that ``nonzero`` finds for it) on both
+sides, and ``x[mask] += 1``, ``x[mask] -= 1``, ``x[mask] *= 0.5`` with a number.
+
+Why it is slow on the NPU: both sides look for the positions first. NonZero runs twice, each time
+the host waits for the device, Index packs the elements and IndexPutV2 unpacks them one by one, for
+some dtypes and sizes on the AI CPU. ``where`` chooses element by element, without a wait, and one
+copy writes the result to where the old one was.
+
+Safety: the result is copied into the same tensor, so views, aliases and autograd see what they saw
+before; elements that are not chosen are copied and not multiplied by zero, so they may be NaN or
+infinite. All tensors must have the shape of the mask (``same-rank-mask``; for positions,
+``vector-mask``), the mask must be boolean (``boolean-mask``) and on the device of the tensor
+(``same-device``). Values that were computed for the chosen elements only (``x[mask] = rows``,
+``x[mask] = 1 / y[mask]``) are left alone: computed for all, they may divide by zero.
+
+References: "IndexPut operator" in the performance tuning guide of Ascend Extension for PyTorch;
+torch.where; torch.Tensor.copy_.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.shared.operands.masks import (
+    BOOLEAN_MASK,
+    SAME_DEVICE,
+    SAME_RANK_MASK,
+    WRITTEN_TENSOR,
+)
+from npufix.rules.substitution import (
+    Condition,
+    Draw,
+    Form,
+    Rewritten,
+    Site,
+    Substitution,
+    either,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def spelled(mask: Tensor) -> Any:  # noqa: ANN401 - a tensor or a tuple of them
+    """Return a mask, or its positions along all dimensions."""
+    return either(torch.where(mask), mask.nonzero(as_tuple=True), mask)
+
+
+def positions(mask: Tensor) -> Tensor:
+    """Return the positions of a mask over a vector."""
+    return either(
+        mask.nonzero().squeeze(1),
+        mask.nonzero().squeeze(-1),
+        mask.nonzero().view(-1),
+        mask.nonzero().reshape(-1),
+        mask.nonzero().flatten(),
+        mask.nonzero()[:, 0],
+        torch.where(mask)[0],
+        mask.nonzero(as_tuple=True)[0],
+    )
+
+
+def taken(x: Tensor, mask: Tensor, y: Tensor) -> None:
+    """Take elements from another tensor where the mask is true."""
+    x[spelled(mask)] = y[spelled(mask)]
+
+
+def taken_by_position(x: Tensor, mask: Tensor, y: Tensor) -> None:
+    """Take the elements of another vector at the positions where the mask is true."""
+    x[positions(mask)] = y[either(positions(mask), mask)]
+
+
+def choose(x: Tensor, mask: Tensor, y: Tensor) -> None:
+    """Choose element by element, and write the result to the same place."""
+    x.copy_(torch.where(mask, y, x))
+
+
+def added(x: Tensor, mask: Tensor, value: float) -> None:
+    """Add a number where the mask is true."""
+    x[mask] += value
+
+
+def choose_sum(x: Tensor, mask: Tensor, value: float) -> None:
+    """Choose between the sum and the old value."""
+    x.copy_(torch.where(mask, x + value, x))
+
+
+def subtracted(x: Tensor, mask: Tensor, value: float) -> None:
+    """Subtract a number where the mask is true."""
+    x[mask] -= value
+
+
+def choose_difference(x: Tensor, mask: Tensor, value: float) -> None:
+    """Choose between the difference and the old value."""
+    x.copy_(torch.where(mask, x - value, x))
+
+
+def scaled(x: Tensor, mask: Tensor, value: float) -> None:
+    """Multiply by a number where the mask is true."""
+    x[mask] *= value
+
+
+def choose_product(x: Tensor, mask: Tensor, value: float) -> None:
+    """Choose between the product and the old value."""
+    x.copy_(torch.where(mask, x * value, x))
+
+
+_SHAPES = ((5,), (1,), (3, 4), (3, 3), (2, 3, 4), (0, 3))
+
+
+def taken_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two tensors and a mask of one shape."""
+    return _taken(draw, draw.choice(_SHAPES))
+
+
+def vector_taken_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two vectors and a mask of one length."""
+    return _taken(draw, (draw.integer(0, 5),))
+
+
+def scaled_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor, a mask and a number."""
+    shape = draw.choice(_SHAPES)
+    given = _taken(draw, shape)
+    value = draw.choice([0, 2, -0.5])
+    return {"x": given["x"], "mask": given["mask"], "value": value}
+
+
+def _taken(draw: Draw, shape: tuple[int, ...]) -> dict[str, Any]:
+    import torch
+
+    dtype = draw.choice([torch.float32, torch.bfloat16])
+    x, y = draw.wild(*shape, dtype=dtype), draw.wild(*shape, dtype=dtype)
+    return {"x": x, "mask": draw.booleans(*shape), "y": y}
+
+
+def _vectors(site: Site) -> bool | None:
+    ranks = [site.ndim(name) for name in ("x", "mask", "y")]
+    if any(rank not in {None, 1} for rank in ranks):
+        return False
+    # The positions of a matrix are twice as many as the elements that they are to take.
+    return True if ranks[0] == 1 else None
+
+
+def _one_shape(site: Site) -> bool | None:
+    ranks = [site.same_ndim("x", "mask"), site.same_ndim("y", "mask")]
+    return False if False in ranks else (True if all(ranks) else None)
+
+
+def _is_number(site: Site) -> bool | None:
+    if site.literal("value") is not None:
+        return isinstance(site.literal("value"), (int, float))
+    return False if site.is_tensor("value") else site.is_number("value")
+
+
+ONE_SHAPE = Condition(
+    "same-rank-mask", "the mask and both tensors have the same dimensions", _one_shape
+)
+ONE_VECTOR = Condition("vector-mask", "the mask and both tensors have one dimension", _vectors)
+IS_NUMBER = Condition("is-number", "the value is a number, not one for each element", _is_number)
+TAKEN = (BOOLEAN_MASK, WRITTEN_TENSOR, SAME_DEVICE)
+CHANGED = (*TAKEN, SAME_RANK_MASK, IS_NUMBER)
+
+RULE = Substitution(
+    id="NPU211",
+    name="masked-copy",
+    summary="elements exchanged or changed through a boolean mask",
+    table="affinity",
+    forms=(
+        Form(taken, choose, taken_inputs, (*TAKEN, ONE_SHAPE)),
+        Form(taken_by_position, choose, vector_taken_inputs, (*TAKEN, ONE_VECTOR)),
+        Form(added, choose_sum, scaled_inputs, CHANGED),
+        Form(subtracted, choose_difference, scaled_inputs, CHANGED),
+        Form(scaled, choose_product, scaled_inputs, CHANGED),
+    ),
+    replaces=(
+        "Index",
+        "IndexPut",
+        "IndexPutV2",
+        "IndexPutV3",
+        "IndexPutWithSort",
+        "IndexPutWithSortV2",
+        "LinearIndex",
+        "LinearIndexV2",
+        "NonZero",
+        "NonZeroV2",
+    ),
+    becomes=("SelectV2", "TensorMove", "ViewCopy"),
+    passes=(5, 4),
+    requires="torch_npu>=2.1",
+    valid=(
+        # the values were picked with another mask
+        """
+def f(x: torch.Tensor, y: torch.Tensor):
+    y = y.view_as(x)
+    x[x > 0] = y[x > 1]
+""",
+        # a quotient of the chosen elements only
+        """
+def f(x: torch.Tensor, y: torch.Tensor):
+    mask = y != 0
+    x[mask] = 1 / y[mask]
+""",
+        # an index may name an element twice
+        """
+def f(x: torch.Tensor, y: torch.Tensor, index: torch.Tensor):
+    x[index] = y[index]
+    x[index.long()] += 1
+""",
+        # the factor is a tensor
+        """
+def f(x: torch.Tensor, scale: torch.Tensor):
+    x[x > 0] *= scale
+""",
+        # rows
+        """
+def f(x: torch.Tensor, y: torch.Tensor):
+    rows = x.sum(-1) > 0
+    x[rows] = y[rows]
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            """
+def f(labels: torch.Tensor, scores: torch.Tensor, best: torch.Tensor):
+    labels, best = labels.view(-1), best.view(-1)
+    scores = scores.view(-1)
+    chosen = torch.nonzero(scores > 0.5).reshape(-1)
+    labels[chosen] = best[scores > 0.5]
+    return labels
+""",
+            """
+def f(labels: torch.Tensor, scores: torch.Tensor, best: torch.Tensor):
+    labels, best = labels.view(-1), best.view(-1)
+    scores = scores.view(-1)
+    labels.copy_(torch.where(scores > 0.5, best, labels))
+    return labels
+""",
+        ),
+        Rewritten(
+            """
+def f(x: torch.Tensor):
+    x[x < 0] *= 0.5
+""",
+            """
+def f(x: torch.Tensor):
+    x.copy_(torch.where(x < 0, x * 0.5, x))
+""",
+        ),
+    ),
+)

@@ -1,0 +1,272 @@
+"""Positions that are looked for only to count them or to add up what stands there.
+
+What: ``m.nonzero().numel() > 0``, ``len(m.nonzero())``, ``m.nonzero().size(0)``, and sums over the
+elements that a mask picks: ``a[m].sum()``, ``a[m.nonzero().squeeze(1)].sum()``.
+
+Why it is slow on the NPU: how many positions there are decides the shape of the result, so the
+host waits for NonZero and all launches behind it are late; int64 masks go to the AI CPU.
+``any``, ``count_nonzero`` and a sum over ``where(m, a, 0)`` have a fixed shape: nothing waits
+before the value itself is read.
+
+Safety: counting is exact. The sum is over the same values in another grouping; what the mask
+leaves out may be NaN or infinite, for it is replaced and not multiplied by zero (as the official
+recipe does). Only ``sum`` has such a form: ``mean`` divides by the number of elements that are
+left, ``min`` and ``max`` would see the zeros. The mask must be boolean (``boolean-mask``), and
+must have the shape of the tensor (``same-rank-mask``); an index made with ``nonzero`` must be that
+of a vector (``vector-mask``). The positions of a tensor without dimensions have no coordinates, so
+``numel()`` is 0 whatever it holds (``has-dimensions``).
+
+References: "NonZero operator" in the performance tuning guide of Ascend Extension for PyTorch;
+torch.count_nonzero; torch.where.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.shared.operands.masks import BOOLEAN_MASK, SAME_RANK_MASK, VECTOR_MASK
+from npufix.rules.substitution import (
+    Condition,
+    Draw,
+    Form,
+    Rewritten,
+    Substitution,
+    either,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def found(mask: Tensor) -> bool:
+    """Ask whether there are positions by counting them."""
+    return either(
+        mask.nonzero().size(0) > 0,
+        len(mask.nonzero()) > 0,
+        mask.nonzero().size(0) != 0,
+        len(mask.nonzero()) != 0,
+        mask.nonzero().size(0) >= 1,
+        len(mask.nonzero()) >= 1,
+    )
+
+
+def any_set(mask: Tensor) -> bool:
+    """Ask for it directly; only the answer is waited for."""
+    return mask.any().item()  # type: ignore[return-value]  # of a mask: a bool
+
+
+def not_found(mask: Tensor) -> bool:
+    """Ask whether there are no positions by counting them."""
+    return either(
+        mask.nonzero().size(0) == 0,
+        len(mask.nonzero()) == 0,
+    )
+
+
+def none_set(mask: Tensor) -> bool:
+    """Ask for it directly; only the answer is waited for."""
+    return not mask.any().item()
+
+
+def elements(mask: Tensor) -> bool:
+    """Ask whether there are positions by the size of the table of them."""
+    return either(mask.nonzero().numel() > 0, mask.nonzero().numel() != 0)
+
+
+def no_elements(mask: Tensor) -> bool:
+    """Ask whether there are no positions by the size of the table of them."""
+    return mask.nonzero().numel() == 0
+
+
+def counted(mask: Tensor) -> int:
+    """Find the positions and count them."""
+    return either(
+        mask.nonzero().size(0),
+        len(mask.nonzero()),
+        len(torch.where(mask)[0]),
+        torch.where(mask)[0].numel(),
+        torch.where(mask)[0].size(0),
+        len(mask.nonzero(as_tuple=True)[0]),
+        mask.nonzero(as_tuple=True)[0].numel(),
+        mask.nonzero(as_tuple=True)[0].size(0),
+    )
+
+
+def count(mask: Tensor) -> int:
+    """Count without finding positions."""
+    return torch.count_nonzero(mask).item()  # type: ignore[return-value]  # int64: an int
+
+
+def positions(mask: Tensor) -> Tensor:
+    """Return the positions of a mask over a vector."""
+    return either(
+        mask.nonzero().squeeze(1),
+        mask.nonzero().squeeze(-1),
+        mask.nonzero().view(-1),
+        mask.nonzero().reshape(-1),
+        mask.nonzero().flatten(),
+        mask.nonzero()[:, 0],
+        torch.where(mask)[0],
+        mask.nonzero(as_tuple=True)[0],
+    )
+
+
+def picked(x: Tensor, mask: Tensor) -> Tensor:
+    """Pick elements, then add them up."""
+    return either(
+        x[torch.where(mask)].sum(),
+        x[mask.nonzero(as_tuple=True)].sum(),
+        x[mask].sum(),
+        x.masked_select(mask).sum(),
+    )
+
+
+def picked_by_index(x: Tensor, mask: Tensor) -> Tensor:
+    """Find positions in a vector, pick the elements, then add them up."""
+    return x[either(mask.nonzero(), mask.nonzero().squeeze(), positions(mask))].sum()
+
+
+def masked(x: Tensor, mask: Tensor) -> Tensor:
+    """Add up everything, with zeros in place of what is not picked."""
+    return torch.where(mask, x, 0).sum()
+
+
+def mask_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a mask, often without any true element."""
+    shape = draw.choice([(4,), (1,), (2, 3), (0, 3)])
+    return {"mask": draw.booleans(*shape) & bool(draw.integer(0, 2))}
+
+
+def picked_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor that is NaN or infinite outside of a mask, and the mask."""
+    return _masked(draw, draw.choice([(5,), (1,), (3, 4), (0, 3)]))
+
+
+def vector_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a vector that is NaN or infinite outside of a mask, and the mask."""
+    return _masked(draw, (draw.integer(0, 6),))
+
+
+def _masked(draw: Draw, shape: tuple[int, ...]) -> dict[str, Any]:
+    import torch
+
+    mask = draw.booleans(*shape)
+    if draw.choice([False, False, True]):
+        return {"x": draw.integers(*shape, low=-3, high=3), "mask": mask}
+    dtype = draw.choice([torch.float32, torch.bfloat16])
+    kept, other = draw.floats(*shape, dtype=dtype), draw.wild(*shape, dtype=dtype)
+    return {"x": torch.where(mask, kept, other), "mask": mask}
+
+
+IS_TENSOR = Condition(
+    "is-tensor",
+    "the object is a torch tensor, not a NumPy array",
+    lambda site: site.is_tensor("x"),
+)
+MASK_IS_TENSOR = Condition(
+    "is-tensor",
+    "the object is a torch tensor, not a NumPy array",
+    lambda site: site.is_tensor("mask"),
+)
+
+HAS_DIMENSIONS = Condition(
+    "has-dimensions",
+    "the tensor has at least one dimension",
+    lambda site: None if (n := site.ndim("mask")) is None else n > 0,
+)
+
+RULE = Substitution(
+    id="NPU209",
+    name="nonzero-then-reduce",
+    summary="positions found only to count or add up elements",
+    table="affinity",
+    forms=(
+        Form(found, any_set, mask_inputs, (MASK_IS_TENSOR,)),
+        Form(not_found, none_set, mask_inputs, (MASK_IS_TENSOR,)),
+        Form(elements, any_set, mask_inputs, (MASK_IS_TENSOR, HAS_DIMENSIONS)),
+        Form(no_elements, none_set, mask_inputs, (MASK_IS_TENSOR, HAS_DIMENSIONS)),
+        Form(counted, count, mask_inputs, (MASK_IS_TENSOR,)),
+        Form(picked, masked, picked_inputs, (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK)),
+        Form(picked_by_index, masked, vector_inputs, (BOOLEAN_MASK, IS_TENSOR, VECTOR_MASK)),
+    ),
+    replaces=("NonZero", "NonZeroV2", "Index", "IndexByTensor", "GatherV2", "MaskedSelect"),
+    becomes=("ReduceAny", "ReduceSum", "SelectV2"),
+    passes=(3, 2),
+    requires="torch_npu>=2.1",
+    needs_whole=True,
+    valid=(
+        # the positions themselves are needed
+        """
+def f(x: torch.Tensor):
+    i = (x > 0).nonzero().squeeze(1)
+    return x[i].sum(), i
+""",
+        # the mean is over what is left
+        """
+def f(x: torch.Tensor):
+    return x[x > 0].mean()
+""",
+        # the zeros would be seen
+        """
+def f(x: torch.Tensor):
+    return x[x > 0].max()
+""",
+        # rows are picked, not elements
+        """
+def f(x: torch.Tensor, mask: torch.BoolTensor):
+    n, d = x.shape
+    (n,) = mask.shape
+    return x[mask].sum()
+""",
+        # an index, not a mask
+        """
+def f(x: torch.Tensor, index: torch.Tensor):
+    return x[index].sum()
+""",
+        # one sum per column
+        """
+def f(x: torch.Tensor):
+    return x[x > 0].sum(0)
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            """
+def f(grad: torch.Tensor):
+    if len(torch.nonzero(torch.isnan(grad))) > 0:
+        return None
+    return grad
+""",
+            """
+def f(grad: torch.Tensor):
+    if torch.isnan(grad).any().item():
+        return None
+    return grad
+""",
+        ),
+        Rewritten(
+            """
+def f(losses: torch.Tensor):
+    losses = losses.view(-1)
+    i = torch.nonzero(losses > 0).squeeze(1)
+    return losses[i].sum()
+""",
+            """
+def f(losses: torch.Tensor):
+    losses = losses.view(-1)
+    return torch.where(losses > 0, losses, 0).sum()
+""",
+        ),
+        Rewritten(
+            """
+def f(x: torch.Tensor):
+    return len(torch.where(x > 0)[0])
+""",
+            """
+def f(x: torch.Tensor):
+    return torch.count_nonzero(x > 0).item()
+""",
+        ),
+    ),
+)

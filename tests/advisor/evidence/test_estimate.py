@@ -1,0 +1,62 @@
+"""The estimate: calibrated on the dump, an interval, never less than nothing."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from npufix.advisor.evidence.estimate import Calibration, Replacement, calibrate, saving
+from npufix.rules.shared.recording.tensor_traffic import tensor_bytes
+
+MIB = 1 << 20
+
+
+def kernels(rows: list[tuple[str, str, str, str, int]]) -> pd.DataFrame:
+    columns = ["type", "input_shapes", "input_dtypes", "output_shapes", "duration_ns"]
+    texts = dict.fromkeys(columns[:-1], "category")
+    return pd.DataFrame(rows, columns=columns).astype(texts)
+
+
+def test_bytes_of_shapes_and_dtypes() -> None:
+    assert tensor_bytes("4,8;8", "FLOAT;DT_BF16") == [128, 16]
+    assert tensor_bytes("", "") == [0]
+    assert tensor_bytes("N/A", "N/A") == [0]
+
+
+def test_bandwidth_is_that_of_the_large_element_wise_kernels() -> None:
+    rows = [
+        ("Mul", f"{n},1024", "FLOAT", f"{n},1024", n * 8 * 1024 // 800) for n in range(256, 266)
+    ]
+    rows += [("MatMulV3", "8,8", "FLOAT", "8,8", 1)] * 9
+    measured = calibrate(kernels(rows))
+    assert measured.bytes_per_ns == pytest.approx((800, 800), rel=0.01)
+    assert "0.80 to 0.80 TB/s" in measured.basis
+
+
+def test_too_few_kernels_are_said_to_be_an_assumption() -> None:
+    assert calibrate(kernels([("Mul", "8", "FLOAT", "8", 100)])).basis.startswith("assumed")
+
+
+def test_two_passes_over_a_mebibyte() -> None:
+    calibration = Calibration((1000.0, 2000.0), (0.0, 0.0), "test")
+    new = Replacement(forward_calls=3, backward_calls=0, largest_tensor=MIB, passes=(2, 2))
+    found = saving(3 * 10_000, new, calibration, steps=3)
+    assert found.low_ns == round(10_000 - 2 * MIB / 1000)
+    assert found.high_ns == round(10_000 - 2 * MIB / 2000)
+
+
+@given(
+    st.integers(0, 10**9),
+    st.integers(0, 100),
+    st.integers(0, 100),
+    st.integers(0, 10**9),
+    st.integers(1, 50),
+)
+def test_a_saving_is_never_negative_nor_more_than_what_is_spent(
+    now: int, forward: int, backward: int, size: int, steps: int
+) -> None:
+    calibration = Calibration((400.0, 1600.0), (2000.0, 10000.0), "test")
+    found = saving(now, Replacement(forward, backward, size, (2, 3)), calibration, steps)
+    assert 0 <= found.low_ns <= found.high_ns <= now / steps + 1

@@ -1,0 +1,52 @@
+"""What a run proves about a line, and what its averages are made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from npufix.advisor.evidence.lines import gather_evidence
+from npufix.profiling_parsers.profile import CallSite, Environment, Profile
+
+STEP_NS = 1_000
+
+
+def operator(name: str, start: int, duration: int, dims: str = "") -> dict[str, object]:
+    where = {"stack": -1, "basis": ""} if name.startswith("ProfilerStep") else {
+        "stack": 0, "basis": "call-stack"}  # fmt: skip
+    return {"name": name, "start_ns": start, "duration_ns": duration, "input_dims": dims,
+            "input_types": "float", **where}  # fmt: skip
+
+
+def run_of(lengths: list[int], dims: list[str]) -> Profile:
+    """Return a run with one call per step on the shapes ``dims``, and one before all steps."""
+    texts = ["name", "input_dims", "input_types", "basis"]
+    ops = [operator("aten::gather", 0, 1, "9,9")]
+    start = STEP_NS
+    for number, (length, shape) in enumerate(zip(lengths, dims, strict=True)):
+        ops.append(operator(f"ProfilerStep#{number}", start, length))
+        ops.append(operator("aten::gather", start + 1, 1, shape))
+        start += length
+    step = pd.array(range(len(lengths)), dtype="Int64")
+    kernels = pd.DataFrame({"step": step, "stack": 0, "basis": "", "communication": False})
+    steps = pd.DataFrame(
+        {"step": step, "computing_ns": lengths, "communication_exposed_ns": 0, "free_ns": 0}
+    )
+    host_ops = pd.DataFrame(ops).astype(dict.fromkeys(texts, "category"))
+    stacks = ((CallSite("/w/model.py", 7, "forward"),),)
+    return Profile(Path(), Environment(), kernels, host_ops, steps, pd.DataFrame(), stacks)
+
+
+def test_a_call_of_a_left_out_step_still_counts_as_proof() -> None:
+    evidence = gather_evidence(run_of([9_000, 900, 900, 900], ["1,2", "4,4", "4,4", "4,4"]), {})
+    assert [step.step for step in evidence.left_out] == [0]
+    recorded = evidence.recorded("/w/model.py")[7]
+    assert {call.dims[0] for call in recorded} == {(1, 2), (4, 4), (9, 9)}
+
+
+def test_only_steady_steps_are_counted() -> None:
+    evidence = gather_evidence(run_of([9_000, 900, 900, 900], ["4,4"] * 4), {})
+    lines = frozenset({7})
+    assert evidence.steps == 3
+    assert evidence.executions("/w/model.py", 7, lines, {"aten::gather"}) == 3

@@ -1,0 +1,141 @@
+"""Launches and times before and after a change as evidence: what saves nothing is not offered."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from npufix.advisor.patch.verdicts import shown
+from npufix.advisor.patch.worth import Prices, Worth, kernel_types, worth
+from npufix.reports.wording.report import launches as in_words
+from npufix.reports.wording.report import times as times_in_words
+from npufix.rewriters.verification.verdict import Launches, Status, Times, Timing, Verdict
+from npufix.rules.registry import all_rules
+
+EAGER = ("aclnnPowTensorScalar", "aclnnMean", "aclnnMul")
+TRADE = Launches(("aclnnGather",), ("aclnnArange", "aclnnIndex"))
+TABLE = "launches 1 -> 2: Gather for Arange, Index; Gather is slow by the table of the rules"
+
+
+def verdict(launches: Launches | None, status: Status = Status.EQUIVALENT) -> Verdict:
+    return Verdict(status, "torch", "f", on="virtual-npu", launches=launches)
+
+
+def weighed(
+    given: Verdict,
+    replaces: tuple[str, ...],
+    becomes: tuple[str, ...],
+    prices: Prices | None = None,
+) -> Worth:
+    rule = dataclasses.replace(all_rules()[0], replaces=replaces, becomes=becomes)
+    return worth(given, rule, lambda: prices)
+
+
+@pytest.mark.parametrize(
+    ("launches", "replaces", "becomes"),
+    [
+        (Launches(EAGER, ("aclnnRmsNorm",)), ("Pow", "Mul"), ("RmsNorm",)),
+        # Forward launches as much, backward less.
+        (Launches(EAGER, EAGER, EAGER, ()), ("Pow",), ("RmsNorm",)),
+        # Copies from the host are in no list of launches.
+        (Launches(("aclnnMul",), ("aclnnInplaceOne", "aclnnMul")), ("MemcpyAsync",), ("Fill",)),
+        # The same kernel, in a dtype that it is fast for.
+        (Launches(("aclnnCumsum",), ("aclnnCast", "aclnnCumsum")), ("Cumsum",), ("Cumsum",)),
+        (None, ("Pow",), ("RmsNorm",)),
+    ],
+)
+def test_what_is_saved_or_cannot_be_seen_is_offered(
+    launches: Launches | None, replaces: tuple[str, ...], becomes: tuple[str, ...]
+) -> None:
+    assert weighed(verdict(launches), replaces, becomes) == Worth()
+
+
+@pytest.mark.parametrize("after", [EAGER, (*EAGER, "aclnnAdd")])
+def test_a_change_that_launches_all_that_it_replaces_says_so(after: tuple[str, ...]) -> None:
+    found = weighed(verdict(Launches(EAGER, after)), ("Pow",), ("RmsNorm",))
+    assert found == Worth(pays=False, why=f"launches 3 -> {len(after)}, and no slow kernel goes")
+
+
+def test_a_slow_kernel_is_traded_by_the_table_where_there_is_no_dump() -> None:
+    assert weighed(verdict(TRADE), ("Gather",), ("Index",)) == Worth(pays=True, why=TABLE)
+
+
+@pytest.mark.parametrize(
+    ("here", "anywhere", "expected"),
+    [
+        # At the place itself, Gather is slower than it is on average.
+        (
+            {"GatherV2": 90_000.0},
+            {"GatherV2": 5_000.0, "Range": 4_000.0, "Index": 20_000.0},
+            Worth(pays=True, why="90 us -> 24 us"),
+        ),
+        (
+            {},
+            {"GatherV2": 9_000.0, "Range": 4_000.0, "Index": 20_000.0},
+            Worth(pays=False, why="9 us -> 24 us"),
+        ),
+        # Of several Types, the dearest for what comes, the cheapest for what goes.
+        (
+            {"GatherV2": 9_000.0, "GatherElements": 500_000.0},
+            {"Range": 4_000.0, "Index": 5_000.0, "IndexAiCore": 50_000.0},
+            Worth(pays=False, why="9 us -> 54 us"),
+        ),
+    ],
+)
+def test_the_times_of_a_dump_decide_on_a_trade(
+    here: dict[str, float], anywhere: dict[str, float], expected: Worth
+) -> None:
+    found = weighed(verdict(TRADE), ("Gather",), ("Index",), Prices(here, anywhere))
+    assert found.pays is expected.pays
+    trade = "launches 1 -> 2: Gather for Arange, Index"
+    assert found.why == f"{trade}, {expected.why} by the times of the dump"
+
+
+def test_a_dump_without_one_of_the_kernels_leaves_it_to_the_table() -> None:
+    known = Prices({}, {"Index": 1.0})
+    assert weighed(verdict(TRADE), ("Gather",), ("Index",), known) == Worth(pays=True, why=TABLE)
+
+
+@pytest.mark.parametrize(
+    ("patched", "expected"),
+    [
+        (Timing(4.5, 4.4, 4.6), Worth()),
+        (Timing(12.5, 12.2, 12.8), Worth()),
+        (Timing(15.0, 14.0, 16.0), Worth(pays=False, why="slower: 12.3 us -> 15 us")),
+    ],
+)
+def test_times_on_a_device_decide_before_launches(patched: Timing, expected: Worth) -> None:
+    measured = Times(Timing(12.3, 12.0, 13.0), patched, 20, "x=float[2, 3]")
+    given = dataclasses.replace(verdict(Launches(EAGER, EAGER)), times=measured)
+    assert weighed(given, ("Pow",), ("RmsNorm",)) == expected
+
+
+def test_a_refutation_is_not_weighed() -> None:
+    refuted = verdict(Launches(EAGER, EAGER), Status.REFUTED)
+    assert weighed(refuted, ("Pow",), ("RmsNorm",)) == Worth()
+
+
+def test_a_launch_has_the_types_that_a_profile_may_give_it() -> None:
+    assert kernel_types("aclnnMean") == ("ReduceMean",)
+    assert "Add" in kernel_types("aclnnInplaceAdds")
+    assert kernel_types("ScaledMaskedSoftmax") == ("ScaledMaskedSoftmax",)
+
+
+def test_launches_are_one_short_line() -> None:
+    found = shown(verdict(Launches(EAGER, ("aclnnRmsNorm",), EAGER, ("aclnnRmsNormGrad",))))
+    assert found.launches is not None
+    assert in_words(found.launches) == "launches 3 -> 1: aclnnRmsNorm; backward 3 -> 1"
+    assert found.launches.saved == 4
+
+
+def test_times_are_one_line() -> None:
+    measured = Times(
+        Timing(12.3, 12, 13), Timing(4.5, 4.4, 4.6), 20, "x=float[2]", with_backward=True
+    )
+    found = shown(dataclasses.replace(verdict(None), times=measured))
+    assert found.times is not None
+    assert times_in_words(found.times) == (
+        "12.3 us -> 4.5 us, median of 20 (forward and backward; half of them 12 us to 13 us ->"
+        " 4.4 us to 4.6 us), for x=float[2]"
+    )

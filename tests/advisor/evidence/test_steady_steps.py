@@ -1,0 +1,66 @@
+"""Warm-up and outliers are left out of averages, and only they."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from npufix.advisor.evidence.steady_steps import split_steps
+
+MS = 1_000_000
+
+
+def steps_of(*totals_ms: float) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "step": pd.array(range(len(totals_ms)), dtype="Int64"),
+            "device": 0,
+            "computing_ns": [round(total * MS * 0.7) for total in totals_ms],
+            "communication_exposed_ns": [round(total * MS * 0.1) for total in totals_ms],
+            "free_ns": [round(total * MS * 0.2) for total in totals_ms],
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("totals", "left_out"),
+    [
+        ((100, 101, 99, 100), {}),
+        ((100, 125, 90, 100), {}),
+        ((300, 100, 101), {0: "warm-up"}),
+        ((300, 250, 100, 101, 99, 100), {0: "warm-up", 1: "warm-up"}),
+        ((100, 101, 400, 99, 100), {2: "outlier"}),
+        ((250, 100, 101, 30, 99, 100), {0: "warm-up", 3: "outlier"}),
+        ((160, 100, 170, 101), {0: "warm-up", 2: "outlier"}),
+        ((160, 100, 101, 170), {0: "warm-up", 3: "outlier"}),
+        ((100, 300), {}),
+        ((300,), {}),
+        ((), {}),
+    ],
+)
+def test_what_is_left_out(totals: tuple[float, ...], left_out: dict[int, str]) -> None:
+    kept, odd = split_steps(steps_of(*totals))
+    assert {step.step: step.reason for step in odd} == left_out
+    assert set(kept["step"]) == set(range(len(totals))) - set(left_out)
+
+
+def test_a_left_out_step_says_how_far_it_is_off() -> None:
+    _, (odd,) = split_steps(steps_of(300, 100, 100, 100))
+    assert odd.total_ns == 300 * MS
+    assert odd.ratio == pytest.approx(3.0)
+
+
+def test_devices_of_one_step_are_one_step() -> None:
+    both = pd.concat([steps_of(300, 100, 100), steps_of(300, 100, 100).assign(device=1)])
+    kept, odd = split_steps(both)
+    assert len(odd) == 1
+    assert len(kept) == 4
+
+
+@given(st.lists(st.floats(1, 1e6), max_size=12))
+def test_some_steps_always_remain_and_each_is_in_one_part(totals: list[float]) -> None:
+    kept, odd = split_steps(steps_of(*totals))
+    assert len(kept) + len(odd) == len(totals)
+    assert 4 * len(kept) >= len(totals)

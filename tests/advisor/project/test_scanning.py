@@ -1,0 +1,69 @@
+"""Searching many files: several processes find what one finds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.advisor.project import scanning
+from npufix.advisor.project.configuration import EVERYTHING
+from npufix.advisor.project.scanning import Found, Search
+from npufix.advisor.project.source_tree import read_source_tree
+from npufix.rules.registry import all_rules
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+FUNCTION = """
+
+def f{n}(x: torch.Tensor, n):
+    return x.repeat_interleave({n}, dim=0), x.repeat_interleave(n, dim=0){comment}
+"""
+
+
+def facts(found: Found) -> object:
+    def described(site: object) -> object:
+        return {name: str(getattr(site, name)) for name in ("line", "code", "lines", "problem")}
+
+    return (
+        [
+            (described(s), s.rule.id, s.rewrite, [(p.condition.name, p.basis) for p in s.proofs])
+            for s in found.sites
+        ],
+        [(described(s), c) for s, c in found.hidden],
+        found.problem,
+        found.warnings,
+    )
+
+
+def test_processes_find_what_one_process_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(6):
+        comment = "  # npufix: ignore[NPU999]" if n == 3 else ""
+        mark = "# @generated\n" if n == 4 else ""
+        code = "import torch\n" + FUNCTION.format(n=n + 2, comment=comment)
+        (tmp_path / f"m{n}.py").write_text(mark + code, encoding="utf-8")
+    (tmp_path / "broken.py").write_text("import torch\nx[m] = = 0\n", encoding="utf-8")
+    files = list(read_source_tree(tmp_path).files.values())
+    search = Search(all_rules(), EVERYTHING, lambda _: None, frozenset({"npu203"}))
+    alone = [(file, facts(found)) for file, found in search.files(files)]
+    monkeypatch.setattr(scanning, "_WORTH_A_POOL", 1)
+    monkeypatch.setattr(scanning, "_cores", lambda: 2)
+    together = list(search.files(files))
+    assert [(file, facts(found)) for file, found in together] == alone
+    rules = {id(rule) for rule in all_rules()}
+    sites = [site for _, found in together for site in found.sites]
+    assert len(sites) == 12
+    assert all(id(site.rule) in rules and site.form in site.rule.forms for site in sites)
+
+
+def test_a_report_needs_no_text_of_changed_modules(tmp_path: Path) -> None:
+    code = "import torch\n" + FUNCTION.format(n=2, comment="")
+    (tmp_path / "m.py").write_text(code, encoding="utf-8")
+    (file,) = read_source_tree(tmp_path).files.values()
+    search = Search(all_rules(), EVERYTHING, lambda _: None, frozenset(), with_text=False)
+    first = search.file(file).sites[0]
+    assert first.rewrite is not None
+    assert (first.rewrite.direct, bool(first.rewrite.text)) == ("", True)

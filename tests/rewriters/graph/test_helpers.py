@@ -1,0 +1,224 @@
+"""Helpers are read where they are called: inner ones, lambdas, those of neighbouring modules."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+from rewriting_snippets import HEADER, RULES, sites, written
+
+from npufix.advisor.project.source_tree import SourceFile
+from npufix.rewriters.find import Site, find_sites
+from npufix.rewriters.graph.modules.neighbours import seen_from
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NORM = "    return w * (x * torch.rsqrt({} + eps))\n"
+LIBRARY = """
+import torch
+from .squares import squared
+EPS = 1e-6
+
+def mean_square(x):
+    return squared(x).mean(-1, keepdim=True)
+
+def inverse(x):
+    return torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS)
+
+def noisy(x):
+    print(x)
+    return x.pow(2).mean(-1, keepdim=True)
+
+def twice(x):
+    return x.pow(2).mean(-1, keepdim=True)
+
+def twice(x):
+    return x.abs().mean(-1, keepdim=True)
+"""
+FALLBACK = """
+try:
+    from fast import mean_square
+except ImportError:
+    from ..one.library import mean_square
+"""
+SQUARES = "def squared(x):\n    return x.pow(2)\n"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """Return a package with two folders, the first of which holds helpers."""
+    root = tmp_path / "package"
+    for folder in (root, root / "one", root / "two"):
+        folder.mkdir()
+        (folder / "__init__.py").touch()
+    (root / "one" / "library.py").write_text(LIBRARY)
+    (root / "one" / "squares.py").write_text(SQUARES)
+    (tmp_path / "outside.py").write_text(SQUARES)
+    return root
+
+
+def file_of(package: Path, text: str, name: str = "two/user.py") -> SourceFile:
+    path = package / name
+    path.write_text(text)
+    return SourceFile(path, name, text.encode(), text, "utf-8")
+
+
+def found_in(package: Path, imports: str, body: str) -> list[Site]:
+    file = file_of(package, f"{HEADER}{imports}\n\n{textwrap.dedent(body)}")
+    return list(find_sites(file.text, [RULES["NPU101"]], neighbour=file.neighbour))
+
+
+@pytest.mark.parametrize(
+    "imports",
+    ["from ..one.library import mean_square", "from package.one.library import mean_square",
+     "from ..one.library import other, mean_square"],
+)  # fmt: skip
+def test_a_helper_of_a_neighbouring_module_is_read(package: Path, imports: str) -> None:
+    body = "def f(x, w, eps):\n" + NORM.format("mean_square(x)")
+    (site,) = written(found_in(package, imports, body))
+    assert site.rewrite is not None
+    assert "npu_rms_norm(x, w, epsilon=eps)" in site.rewrite.text
+    assert site.lines == {site.line}, "the lines of the helper are those of another file"
+
+
+@pytest.mark.parametrize(
+    ("imports", "before"),
+    {
+        "a function of its own": ("from ..one.library import mean_square",
+                                  "def mean_square(x):\n    return x\n"),
+        "assigned later": ("from ..one.library import mean_square", "mean_square = abs\n"),
+        "imported on a condition": (FALLBACK, ""),
+        "has an effect": ("from ..one.library import noisy as mean_square", ""),
+        "is defined twice": ("from ..one.library import twice as mean_square", ""),
+        "not in the package": ("from ...outside import squared as mean_square", ""),
+        "another package": ("from outside import squared as mean_square", ""),
+        "not there": ("from ..one.missing import mean_square", ""),
+        "a module": ("from . import mean_square", ""),
+    }.values(),
+)  # fmt: skip
+def test_what_may_be_another_function_is_a_call(package: Path, imports: str, before: str) -> None:
+    body = before + "def f(x, w, eps):\n" + NORM.format("mean_square(x)")
+    assert written(found_in(package, imports, body)) == []
+
+
+def test_the_names_of_a_helper_are_those_of_its_own_module(package: Path) -> None:
+    body = "EPS = 3\ndef f(x, w):\n    print(EPS)\n    return w * (x * inverse(x))\n"
+    assert written(found_in(package, "from ..one.library import inverse", body)) == []
+
+
+@pytest.mark.parametrize(
+    "module", ["...outside", "..one.../outside", "outside", "", ".", "..", "....etc.passwd"]
+)
+def test_nothing_outside_the_package_is_read(package: Path, module: str) -> None:
+    assert file_of(package, "").neighbour(module) is None
+
+
+def test_a_link_and_a_huge_file_are_not_read(package: Path) -> None:
+    (package / "two" / "link.py").symlink_to(package.parent / "outside.py")
+    (package / "two" / "huge.py").write_text("# " + "x" * 2_000_000)
+    file = file_of(package, "")
+    assert file.neighbour(".link") is file.neighbour(".huge") is None
+    assert file.neighbour("..one.squares") == SQUARES
+
+
+@pytest.mark.parametrize(
+    ("module", "other", "full"),
+    [
+        (".a", ".b", ".b"),
+        ("..llama.modeling", ".config", "..llama.config"),
+        ("..llama.modeling", "..mistral.layers", "..mistral.layers"),
+        ("..llama.modeling", "...utils", "...utils"),
+        (".a", "...utils", "...utils"),
+        ("package.one.a", "..two.b", "package.two.b"),
+        ("..llama.modeling", "package.b", "package.b"),
+    ],
+)
+def test_a_module_is_named_from_the_file_that_is_read(module: str, other: str, full: str) -> None:
+    assert seen_from(module, other) == full
+
+
+BASE = """
+from torch import nn
+class Base(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(dim))
+
+    def swap(self, value):
+        self.state = value
+"""
+
+
+@pytest.mark.parametrize(("attribute", "count"), [("scale", 1), ("state", 0)])
+def test_a_base_in_another_module_says_what_attributes_are(
+    package: Path, attribute: str, count: int
+) -> None:
+    (package / "one" / "base.py").write_text("import torch\n" + BASE)
+    body = f"""
+    class Norm(Base):
+        def __init__(self, dim):
+            super().__init__(dim)
+            self.{attribute} = nn.Parameter(torch.ones(dim))
+
+        def forward(self, x, eps, other):
+            y = self.{attribute}
+            other(x)
+            return x * (self.{attribute} * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps))
+    """
+    found = written(found_in(package, "from ..one.base import Base", body))
+    assert len(found) == count
+
+
+INNER = {
+    "inner function": "def mean(t):\n    return t.pow(2).mean(-1, keepdim=True)",
+    "lambda": "mean = lambda t: t.pow(2).mean(-1, keepdim=True)",
+    "inner function of inner functions": """def square(t):
+    return t.pow(2)
+def mean(t):
+    return square(t).mean(-1, keepdim=True)""",
+}  # fmt: skip
+NOT_INNER = {
+    "decorated": "@other\ndef mean(t):\n    return t.pow(2).mean(-1, keepdim=True)",
+    "generator": "def mean(t):\n    yield t\n    return t.pow(2).mean(-1, keepdim=True)",
+    "rebound": INNER["lambda"] + "\nif other:\n    mean = other",
+    "reads what is rebound": "y = x\nmean = lambda t: y.pow(2).mean(-1, keepdim=True)\ny = other",
+    "many arguments": "mean = lambda *t: t[0].pow(2).mean(-1, keepdim=True)",
+    "shadows": "def square(t):\n    return x.pow(2)\n"
+               "def mean(x):\n    return square(x).mean(-1, keepdim=True)\nz = x\nx = other",
+}  # fmt: skip
+
+
+def inner(text: str) -> str:
+    body = textwrap.indent(text, "    ")
+    subject = "z" if "z = x" in text else "x"
+    return f"def f(x, w, eps, other):\n{body}\n" + NORM.format(f"mean({subject})").replace(
+        "(x *", f"({subject} *"
+    )
+
+
+@pytest.mark.parametrize("text", INNER.values(), ids=INNER.keys())
+def test_an_inner_function_is_read_where_it_is_called(text: str) -> None:
+    assert len(written(sites(inner(text), "NPU101"))) == 1
+
+
+@pytest.mark.parametrize("text", NOT_INNER.values(), ids=NOT_INNER.keys())
+def test_other_inner_functions_are_calls(text: str) -> None:
+    assert written(sites(inner(text), "NPU101")) == []
+
+
+def test_a_rank_known_in_one_branch_of_a_helper_is_not_known_outside() -> None:
+    helper = """
+    def split(x, flag):
+        if flag:
+            n, d = x.shape
+            return n
+        return 0
+
+    def f(x, w, flag):
+        n = split(x, flag)
+        return F.linear(x, w, torch.zeros(4)) + n
+    """
+    plain = helper.replace("n, d = x.shape", "n = x.shape[0]")
+    assert [s.safety for s in sites(helper, "NPU205")] == [s.safety for s in sites(plain, "NPU205")]

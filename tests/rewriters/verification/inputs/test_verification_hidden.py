@@ -1,0 +1,133 @@
+"""Mistakes that show only where a first call does not look."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from npufix.rewriters.verification import Job
+from npufix.rewriters.verification.verdict import Status
+
+torch = pytest.importorskip("torch")
+
+from npufix.rewriters.verification.calls.observe import Observation  # noqa: E402 - same
+from npufix.rewriters.verification.judge.compare import Judge  # noqa: E402 - needs torch
+from npufix.rewriters.verification.judge.excuses import Further  # noqa: E402 - same
+from npufix.rewriters.verification.judge.site import verify_site  # noqa: E402 - same
+
+if TYPE_CHECKING:
+    from npufix.rewriters.verification.verdict import Verdict
+
+HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n"
+SCALED = """
+def scaled(x, exponent=1):
+    return x * 2 ** exponent
+"""
+MODES = """
+class Norm(nn.Module):
+    def __init__(self, hidden_size: int):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(hidden_size))
+
+    def forward(self, x):
+        if self.training:
+            self.seen.add_(0.5)
+            return x * 2
+        else:
+            return x - self.seen
+"""
+MEAN = """
+def masked_mean(hidden, attention_mask):
+    m = attention_mask.unsqueeze(-1).to(hidden.dtype)
+    return (hidden * m).sum(1) / m.sum(1).clamp(min=1e-9)
+"""
+ROTATED = """
+def rotated(xq, freqs_cis):
+    pairs = torch.view_as_complex(xq.float().reshape(*xq.shape[:-1], -1, 2))
+    assert freqs_cis.shape == (pairs.shape[1], pairs.shape[-1])
+    turned = pairs * freqs_cis[None, :, None]
+    return torch.view_as_real(turned).flatten(3).type_as(xq)
+"""
+
+
+def verdict(text: str, name: str, old: str, new: str) -> Verdict:
+    original = HEAD + text
+    assert original.count(old) == 1
+    line = original[: original.index(old)].count("\n") + 1
+    patched = original.replace(old, new)
+    job = Job("/user/a.py", "/user", original, patched, name, (line,), (line,), by_hand=True)
+    return verify_site(job).verdict
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "old", "new"),
+    [
+        (SCALED, "scaled", "2 ** exponent", "2"),
+        (MODES, "Norm.forward", "x - self.seen", "x"),
+        (MODES, "Norm.forward", "self.seen.add_(0.5)", "self.seen = self.seen + 0.5"),
+        (ROTATED, "rotated", "freqs_cis[None", "freqs_cis.conj()[None"),
+    ],
+)
+def test_a_mistake_is_found(text: str, name: str, old: str, new: str) -> None:
+    found = verdict(text, name, old, new)
+    assert found.status is Status.REFUTED, found
+
+
+def test_what_wants_a_batch_is_not_refuted_for_less_and_says_so() -> None:
+    einsum = "torch.einsum('bsd,bsk->bd', hidden, m)"
+    found = verdict(MEAN, "masked_mean", "(hidden * m).sum(1)", einsum)
+    assert found.status is not Status.REFUTED, found
+    assert "changed code" in found.ground + found.reason
+
+
+def test_complex_numbers_are_compared_like_others() -> None:
+    found = verdict(ROTATED, "rotated", "pairs * freqs_cis[None, :, None]",
+                    "torch.einsum('bshd,sd->bshd', pairs, freqs_cis)")  # fmt: skip
+    assert found.status is Status.EQUIVALENT, found
+
+
+def judged(original: float, patched: float, oracle: float, further: Further) -> list[Any]:
+    def seen(value: float, dtype: Any) -> Observation:
+        other = torch.ones(3, dtype=dtype)
+        gradients = {"gradient of x": torch.full((3,), value, dtype=dtype)}
+        return Observation({**gradients, "gradient of weight": other})
+
+    judge = Judge()
+    before, after = seen(original, torch.float32), seen(patched, torch.float32)
+    judge.add("case", 3, before, after, seen(oracle, torch.float64), further=further)
+    judge.decide()
+    return judge.differences
+
+
+def a_gradient(value: float) -> Observation:
+    return Observation({"gradient of x": torch.full((3,), value, dtype=torch.float64)})
+
+
+@pytest.mark.parametrize(("exact", "refuted"), [(0.0, False), (1e-17, False), (4e-4, True)])
+def test_as_small_as_what_is_left_of_zero_but_not_zero(exact: float, refuted: bool) -> None:  # noqa: FBT001
+    """Of an original with much noise, that of a patch with a gradient of its own hides nothing."""
+    further = Further(list, exact=lambda: a_gradient(exact))
+    assert bool(judged(1e-4, 4e-4, 1e-18, further)) is refuted
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("original", "patched", "limit", "refuted"),
+    [
+        (NAN, 0.25, 0.25, False),  # what ``torch.where`` loses at an Inf
+        (NAN, 0.0, 0.25, True),  # what hides a NaN
+        (NAN, 0.0, NAN, True),
+        (0.25, NAN, 0.25, True),
+    ],
+)
+def test_a_gradient_at_infinity(
+    original: float,
+    patched: float,
+    limit: float,
+    refuted: bool,  # noqa: FBT001
+) -> None:
+    further = Further(list, large=lambda: a_gradient(limit))
+    assert bool(judged(original, patched, original, further)) is refuted

@@ -1,0 +1,56 @@
+"""What a user vouches for decides which invented calls count."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from npufix.rewriters.verification.inputs import vouched  # noqa: E402 - it needs torch
+from npufix.rewriters.verification.inputs.vouched import meets  # noqa: E402 - same
+from npufix.rules.registry import all_rules  # noqa: E402 - same
+
+
+@pytest.mark.parametrize(
+    ("values", "fits"),
+    [([1, 2, 3], True), ([2**30, 2**30], False), ([-(2**31)], False), ([], True)],
+)
+def test_sums_that_fit_32_bits(values: list[int], *, fits: bool) -> None:
+    assert meets(["sums-fit-int32"], {"x": torch.tensor(values), "dim": -1}) is fits
+
+
+def test_a_condition_on_the_program_alone_leaves_out_no_call() -> None:
+    assert meets(["mindspeed-installed"], {"x": torch.tensor([2**62, 2**62])})
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "key", "kept"),
+    [
+        ("same-heads", (2, 4, 3, 8), (2, 4, 5, 8), True),
+        ("same-heads", (2, 4, 3, 8), (2, 2, 3, 8), False),
+        ("same-heads", (2, 3, 4, 8), (2, 5, 4, 8), False),
+        ("same-heads-third", (2, 3, 4, 8), (2, 5, 4, 8), True),
+        ("same-heads-third", (2, 3, 4, 8), (2, 3, 2, 8), False),
+        ("same-heads-third", (2, 3, 4, 8), (1, 3, 4, 8), False),
+    ],
+)
+def test_heads_are_counted_where_the_layout_has_them(
+    name: str, query: tuple[int, ...], key: tuple[int, ...], *, kept: bool
+) -> None:
+    operands = {"q": torch.zeros(query), "k": torch.zeros(key), "v": torch.zeros(key)}
+    assert meets([name], operands) is kept
+
+
+def test_every_condition_with_several_meanings_is_checked() -> None:
+    conditions = (c for rule in all_rules() for form in rule.forms for c in form.conditions)
+    meanings = {condition.meaning for condition in conditions if condition.meaning}
+    assert meanings
+    assert meanings <= vouched.checked()
+
+
+def test_a_number_is_no_mask_of_the_same_rank() -> None:
+    x = torch.zeros(2, 3)
+    assert meets(["same-rank-mask"], {"x": x, "mask": x > 0})
+    assert not meets(["same-rank-mask"], {"x": x, "mask": False})
+    assert not meets(["same-rank-mask"], {"x": x, "mask": torch.zeros(2).bool()})
+    assert meets(["same-rank-mask"], {"hidden": x})

@@ -1,0 +1,124 @@
+"""Code that draws random numbers: the same ones, others, as often or not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from textwrap import dedent
+
+import pytest
+from verification_snippets import Snippet
+
+from npufix.rewriters.verification import verify
+from npufix.rewriters.verification.verdict import Status, Verdict
+
+pytest.importorskip("torch")
+
+DROPOUT = Snippet(
+    "Scaled.forward",
+    """
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Scaled(nn.Module):
+        def __init__(self, p=0.3):
+            super().__init__()
+            self.p = p
+
+        def forward(self, x):
+            EAGER
+    """,
+    "return F.dropout(torch.tanh(x), self.p, self.training)",
+)
+OTHERS = """
+p = self.p * self.training
+return torch.tanh(x) * (torch.rand_like(x.float()) >= p).to(x.dtype) / (1 - p)
+"""
+RARER = OTHERS.replace("self.p *", "self.p / 4 *")
+NEVER = "return torch.tanh(x)"
+ALWAYS = "return F.dropout(torch.tanh(x), self.p)"
+UNSCALED = OTHERS.replace(" / (1 - p)", "")
+SAME = "return F.dropout(x.tanh(), p=self.p, training=self.training)"
+
+
+def test_random_numbers_are_compared_as_far_as_they_can_be() -> None:
+    texts = (SAME, OTHERS, RARER, NEVER, ALWAYS, UNSCALED)
+    same, others, *wrong = verify([DROPOUT.job(dedent(text).strip()) for text in texts])
+    assert same.status is Status.EQUIVALENT, same
+    assert "random" not in same.ground
+    assert others.status is Status.EQUIVALENT, others
+    assert others.ground.endswith(
+        "; it draws other random numbers: what they do is compared without them, "
+        "how often by mean and variance"
+    )
+    for verdict in wrong:
+        assert verdict.status is Status.REFUTED, verdict
+
+
+ATTENTION = Snippet(
+    "Attention.forward",
+    """
+    import math
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Attention(nn.Module):
+        def __init__(self, dropout=0.3):
+            super().__init__()
+            self.dropout = dropout
+
+        def forward(self, query, key, value):
+            EAGER
+    """,
+    """
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.size(-1))
+    probabilities = F.dropout(F.softmax(scores, -1), self.dropout, self.training)
+    return probabilities @ value
+    """,
+)
+SDPA = (
+    "return F.scaled_dot_product_attention("
+    "query, key, value, dropout_p=self.dropout if self.training else 0.0)"
+)
+
+
+def attention(text: str, *, inference: bool = False) -> Verdict:
+    (verdict,) = verify([replace(ATTENTION.job(text), inference=inference)])
+    return verdict
+
+
+def test_dropout_inside_attention() -> None:
+    right = attention(SDPA)
+    assert right.status is Status.EQUIVALENT, right
+    always = attention(SDPA.replace(" if self.training else 0.0", ""))
+    assert always.status is Status.REFUTED
+    assert "eval mode" in always.counterexample
+    assert attention(SDPA.replace("dropout_p=self", "dropout_p=1 - self")).status is Status.REFUTED
+
+
+SWISH = Snippet(
+    "Gate.forward",
+    """
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Gate(nn.Module):
+        def forward(self, x):
+            EAGER
+    """,
+    """
+    a, b = x.chunk(2, -1)
+    return F.gelu(a) * b
+    """,
+)
+
+
+def test_operators_for_inference_need_the_users_word() -> None:
+    job = SWISH.job("return torch_npu.npu_gelu_mul(x)")
+    training, inference = verify([job, replace(job, inference=True)])
+    assert training.status is Status.REFUTED
+    assert "gradient of x is None in the patched code" in training.reason
+    assert inference.status is Status.EQUIVALENT, inference
+    assert inference.ground.endswith("; without gradients")

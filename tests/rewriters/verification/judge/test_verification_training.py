@@ -1,0 +1,73 @@
+"""What a module keeps from one call to the next, which one call does not show."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from npufix.rewriters.verification import Job, verify
+from npufix.rewriters.verification.verdict import Status
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("torch")
+
+MODULE = """
+import torch
+from torch import nn
+
+class Scale(nn.Module):
+    def __init__(self, hidden_size: int, eps: float = 1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+        self.register_buffer("seen", torch.zeros(()))
+        self.eps = eps
+
+    def forward(self, x):
+        {}
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * scale
+"""
+DOUBLE = "scale = self.weight * 2"
+# Right in the first call; later it takes the weights of then.
+STALE = """if getattr(self, "_kept", None) is None:
+            self._kept = (self.weight * 2).detach()
+        scale = self._kept + (self.weight * 2 - (self.weight * 2).detach())"""
+SUM = "scale = self.weight + self.weight"
+
+
+def job(new: str) -> Job:
+    first, last = 14, 13 + len(new.splitlines())
+    original, patched = MODULE.format(DOUBLE), MODULE.format(new)
+    lines = tuple(range(first, last + 1))
+    return Job("/user/scale.py", "/user", original, patched, "Scale.forward", (first,), lines)
+
+
+def test_what_is_kept_from_the_first_call_is_seen_in_the_second(tmp_path: Path) -> None:
+    stale, right = verify([job(STALE), job(SUM)])
+    assert right.status is Status.EQUIVALENT, right
+    assert any(measure.what == "self.weight after 3 steps" for measure in right.measures)
+    assert stale.status is Status.REFUTED, stale
+    assert "result in step 2" in stale.reason
+    assert "3 optimiser steps" in stale.counterexample
+    program = tmp_path / "wrong.py"
+    program.write_text(stale.script, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "result in step 2" in done.stdout
+
+
+@pytest.mark.parametrize(("what", "said"), [("result", "result"), ("later", "result")])
+def test_a_program_shows_what_differs_where_it_runs(
+    capsys: pytest.CaptureFixture[str], what: str, said: str
+) -> None:
+    from npufix.rewriters.verification.judge.replaying import show
+
+    assert show({"result": 1, "other": 2}, {"result": 3, "other": 2}, what, 0.0) == 1
+    assert capsys.readouterr().out.startswith(f"{said}\n")
+    assert show({"result": 1}, {"result": 1}, what, 0.0) == 0

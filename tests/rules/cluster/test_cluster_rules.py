@@ -1,0 +1,251 @@
+"""Rules about the ranks of a job: silent where nothing is wrong, right about what is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pytest
+from benchmarks.generator.ranks import Layout, fault
+from benchmarks.generator.ranks_power import RULES, SHAPES, seen_in
+from benchmarks.generator.ranks_tables import simulate_job
+
+from npufix.advisor.cluster.observing import observe_cluster
+from npufix.advisor.diagnose.savings import total_saving
+from npufix.reports.report import StepSplit
+from npufix.rules import cluster as folder
+from npufix.rules.cluster_diagnostic import (
+    Cluster,
+    ClusterDiagnostic,
+    ClusterObservation,
+    RankDetail,
+)
+from npufix.rules.registry import all_cluster_diagnostics, documentation, every_rule
+from npufix.rules.shared.ranks.comparing import late_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ALL = {rule.id: rule for rule in all_cluster_diagnostics()}
+each_rule = pytest.mark.parametrize("rule", ALL.values(), ids=list(ALL))
+MS = 1_000_000
+
+
+def cluster(text: str = "", ranks: int = 16, tp: int = 2, pp: int = 2, seed: int = 1) -> Cluster:
+    faults = tuple(fault(each) for each in text.split())
+    return simulate_job(Layout(ranks, tp, pp, faults=faults), seed=seed)
+
+
+def found(rule: str, looked_at: Cluster) -> list[ClusterObservation]:
+    return list(ALL[rule].check(looked_at))
+
+
+@each_rule
+def test_a_rule_is_documented_and_found_without_a_list(rule: ClusterDiagnostic) -> None:
+    text = documentation(rule)
+    for heading in ("What", "Why it is slow on the NPU", "Evidence", "Use instead", "Safety",
+                    "References"):  # fmt: skip
+        assert f"\n{heading}: " in text, heading
+    assert re.fullmatch(r"NPU6\d\d", rule.id)
+    assert rule.check.__module__.rsplit(".", 2)[1:] == ["cluster", rule.name.replace("-", "_")]
+    files = {path.stem for path in Path(str(folder.__file__)).parent.glob("*.py")}
+    assert len(files) - 1 == len(ALL)
+    assert len({other.name for other in every_rule()}) == len(every_rule())
+
+
+@each_rule
+def test_tables_without_rows_say_nothing(rule: ClusterDiagnostic) -> None:
+    full = cluster()
+    tables = ("steps", "operators", "collectives", "transports", "links", "groups")
+    bare = replace(full, all_steps=None, **{name: getattr(full, name)[:0] for name in tables})
+    assert list(rule.check(bare)) == []
+    for name in tables:
+        list(rule.check(replace(full, **{name: getattr(full, name)[:0]})))
+
+
+def test_jobs_in_which_nothing_is_wrong_are_left_alone() -> None:
+    alarms = [
+        (shape, seen_in(Layout(*shape), seed))
+        for shape in SHAPES
+        for seed in ((1, 2) if shape[0] < 64 else (1,))
+    ]
+    assert [each for each in alarms if each[1]] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("slow-compute:5", {5}), ("slow-host:2", {2}), ("straggler:9@4", {9}),
+        ("slow-link:0-1", {0, 1}), ("tp-imbalance", {1, 3, 5, 7, 9, 11, 13, 15}),
+        ("expert-imbalance:6", {6}), ("stage-imbalance", set(range(8, 16))),
+        ("bubbles", set(range(16))), ("small-packets", set(range(16))),
+        ("retransmission:0@3", {0, 2, 4, 6}),
+    ],
+)  # fmt: skip
+def test_a_fault_is_found_at_its_ranks(text: str, at: set[int]) -> None:
+    looked_at = cluster(text)
+    if text.startswith("retransmission"):
+        looked_at = simulate_job(Layout(16, 2, 2, per_host=4, faults=(fault(text),)), seed=3)
+    (seen,) = found(RULES[text.split(":", maxsplit=1)[0]], looked_at)
+    assert set(seen.ranks) == at
+    assert seen.cost_ns > 0
+    if seen.saving_ns is not None:
+        assert 0 <= seen.saving_ns[0] <= seen.saving_ns[1]
+
+
+@pytest.mark.parametrize(("stated", "told"), [(100 * MS, 100 * MS), (0, 0), (-1, 0)])
+def test_the_bubble_that_the_steps_state_counts_without_collectives(stated: int, told: int) -> None:
+    base = cluster("bubbles")
+    bare = {name: getattr(base, name)[:0] for name in ("collectives", "transports")}
+    exposed = base.steps["communication_exposed_ns"] + 50 * MS
+    steps = base.steps.assign(bubble_ns=stated, communication_exposed_ns=exposed)
+    seen = found("NPU608", replace(base, steps=steps, **bare))
+    assert [each.cost_ns for each in seen] == ([told] if told else [])
+    # Where both are known, sends and receives may be batched: the longer one is the bubble.
+    (both,) = found("NPU608", replace(base, steps=steps))
+    assert both.cost_ns >= max(told, 50 * MS)
+
+
+def steps(own: Sequence[tuple[float, float, float]]) -> pd.DataFrame:
+    """Return three steps of each rank from computing, exposed communication and idle time."""
+    rows = [
+        {"rank": rank, "step": step, "device": -1, "computing_ns": round(computing * MS),
+         "communication_exposed_ns": round(exposed * MS), "overlapped_ns": 0,
+         "communication_ns": round(exposed * MS), "free_ns": round(free * MS), "bubble_ns": -1}
+        for rank, (computing, exposed, free) in enumerate(own) for step in range(3)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def alone(own: Sequence[tuple[float, float, float]]) -> Cluster:
+    """Return ranks of which only the steps are known."""
+    full = cluster(ranks=len(own), tp=1, pp=1)
+    tables = ("operators", "collectives", "transports", "links", "groups")
+    empty = {name: getattr(full, name)[:0] for name in tables}
+    return replace(full, steps=steps(own), all_steps=None, **empty)
+
+
+@pytest.mark.parametrize(
+    ("own", "late"),
+    [
+        ([(100, 20, 5), (101, 19, 5), (99, 21, 5), (118, 2, 5)], [3]),
+        ([(100, 20, 5), (101, 19, 5), (99, 21, 5), (104, 16, 5)], []),  # within 5 %
+        ([(100, 20, 25), (101, 19, 25), (99, 21, 25), (118, 20, 7)], []),  # computes, idles less
+        ([(100, 20, 5), (112, 8, 5)], [1]),
+        ([(100, 20, 5), (108, 12, 5)], []),  # of two, 10 %
+        ([(90, 30, 5), (110, 10, 5), (100, 20, 5), (120, 0, 5)], []),  # all differ
+        ([(0.1, 0, 0), (0.1, 0, 0), (0.15, 0, 0)], []),  # too short
+    ],
+)
+def test_a_rank_is_late_beyond_what_ranks_differ_by(
+    own: list[tuple[float, float, float]], late: list[int]
+) -> None:
+    ranks = [rank for each in late_ranks(alone(own), "computing_ns") for rank in each.ranks]
+    assert ranks == late
+
+
+def test_the_step_gains_the_lead_over_all_others_at_least() -> None:
+    own = [(100.0, 25.0, 0.0), (101.0, 24.0, 0.0), (99.0, 26.0, 0.0), (125.0, 0.0, 0.0)]
+    (seen,) = found("NPU601", alone([*own, (100.0, 25.0, 0.0), (104.0, 21.0, 0.0)]))
+    assert seen.ranks == (3,)
+    assert seen.cost_ns == 25 * MS
+    assert seen.saving_ns == (21 * MS, 25 * MS)
+
+
+def test_half_of_the_ranks_are_found_where_they_are_one_host() -> None:
+    own = [(100.0 + rank % 3, 30.0, 2.0) for rank in range(8)]
+    slow = [(120.0 + rank % 3, 10.0, 2.0) for rank in range(8)]
+    (seen,) = found("NPU601", alone([*own, *slow]))
+    assert set(seen.ranks) == set(range(8, 16))
+    assert "(all of host h1)" in seen.what
+
+
+@pytest.mark.parametrize(
+    ("count", "times", "why"),
+    [(1.0, 1.2, "clock"), (1.5, 1.5, "more work"), (1.0, None, "longer inputs")],
+)
+def test_the_operators_tell_why(count: float, times: float | None, why: str) -> None:
+    base = alone([(100.0, 20.0, 2.0)] * 5 + [(120.0, 0.0, 2.0)])
+    rows = []
+    for rank in range(6):
+        for name, total in (("MatMulV2", 60.0), ("Add", 30.0), ("Softmax", 10.0)):
+            factor = 1.0
+            if rank == 5:
+                factor = times if times is not None else (1.6 if name == "Softmax" else 1.01)
+            calls = round(100 * (count if rank == 5 else 1))
+            rows.append((rank, name, "AI_CORE", calls, round(total * factor * MS)))
+    operators = pd.DataFrame(rows, columns=["rank", "type", "core", "count", "total_ns"])
+    (seen,) = found("NPU601", replace(base, operators=operators))
+    assert why in dict(seen.evidence)["why"]
+
+
+def test_the_lines_of_a_late_rank_are_those_that_differ() -> None:
+    base = alone([(100.0, 20.0, 2.0)] * 5 + [(120.0, 0.0, 2.0)])
+
+    def detail(slow: int) -> RankDetail:
+        rows = [("a.py", 1, "f", 4, 10 * MS), ("a.py", 2, "f", 4, (20 + slow) * MS)]
+        names = ["path", "line", "function", "calls", "total_ns"]
+        return RankDetail(pd.DataFrame(), pd.DataFrame(rows, columns=names))
+
+    (seen,) = found("NPU601", replace(base, details={5: detail(20), 0: detail(0)}))
+    assert [(place.line, place.cost_ns) for place in seen.places] == [(2, 20 * MS)]
+
+
+def test_who_is_late_in_another_step_each_time_gets_other_advice() -> None:
+    (one,) = found("NPU603", cluster("straggler:9@4 straggler:9@6"))
+    (many,) = found("NPU603", cluster("straggler:9@4 straggler:3@6 straggler:12@7"))
+    assert "gc.freeze()" not in one.advice
+    assert "gc.freeze()" in many.advice
+    assert set(many.ranks) == {3, 9, 12}
+
+
+def test_all_links_of_a_rank_or_host_are_told_as_such() -> None:
+    base = cluster(ranks=32, tp=8, pp=1)
+    for chosen, where in (({5}, "rank 5"), (set(range(8, 16)), "host h1")):
+        links = base.links.copy()
+        at = links["source"].isin(chosen) | links["destination"].isin(chosen)
+        links.loc[at, "transit_ns"] *= 3
+        seen = found("NPU604", replace(base, links=links))
+        assert any(f"all at {where}" in each.what for each in seen), [s.what for s in seen]
+
+
+def test_a_detour_between_ranks_of_a_host_is_told() -> None:
+    base = cluster(ranks=8, tp=8, pp=1)
+    links = base.links.copy()
+    around = (links["source"] == 2) & (links["destination"] == 3)
+    links.loc[around, "transport"] = "PCIE"
+    links.loc[around, "transit_ns"] *= 4
+    (seen,) = found("NPU604", replace(base, links=links))
+    assert "use PCIE while the others use HCCS" in seen.what
+
+
+def test_a_rule_that_fails_is_a_problem_not_the_end() -> None:
+    def check(_: Cluster) -> list[ClusterObservation]:
+        raise ZeroDivisionError("no ranks")
+
+    broken = ClusterDiagnostic("NPU699", "broken-rule", "", "", check)
+    rules = [broken, *all_cluster_diagnostics()]
+    seen, (problem,) = observe_cluster(cluster("slow-compute:5"), rules, 300 * MS)
+    assert "NPU699: ZeroDivisionError" in problem.what
+    first = next(item for item in seen if item.finding.rule == "NPU601")
+    assert first.of_job
+    assert first.finding.ranks == [5]
+    assert first.finding.kind == "run"
+
+
+def test_what_the_ranks_gain_together_is_the_largest_of_its_sides() -> None:
+    seen, _ = observe_cluster(
+        cluster("slow-compute:5 slow-link:0-1"), all_cluster_diagnostics(), 400 * MS
+    )
+    highs = [item.finding.saving.high_ns for item in seen if item.finding.saving]
+    assert total_saving(seen, None).high_ns == max(highs)
+    assert len(highs) > 1
+    own = replace(seen[0], of_job=False, kernels=frozenset({1}))
+    both = total_saving([own, *seen], None)
+    low, high = (own.finding.saving.low_ns, max(highs)) if own.finding.saving else (0, 0)
+    assert (both.low_ns, both.high_ns) == (low, 2 * high)
+    split = StepSplit(1, 100 * MS, 80 * MS, 15 * MS, 5 * MS)
+    assert total_saving([own, *seen], split).high_ns <= 100 * MS

@@ -1,0 +1,181 @@
+"""Diagnostics of communication, on both sides of each threshold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from recordings import MS, recording
+
+from npufix.rules.diagnostic import Observation, Recording
+from npufix.rules.diagnostics import (
+    exposed_communication,
+    low_bandwidth,
+    rdma_retransmission,
+    small_packets,
+    waiting_for_other_ranks,
+)
+
+MB = 1_000_000
+STEP = {"communication_exposed_ns": 50 * MS, "communication_ns": 80 * MS}
+
+
+def only(rule: Any, looked_at: Recording) -> Observation:
+    (found,) = rule.RULE.check(looked_at)
+    assert isinstance(found, Observation)
+    return found
+
+
+def kernel(name: str, duration: int = 10 * MS) -> dict[str, Any]:
+    return {"name": name, "type": "hcom_allReduce_", "core": "COMMUNICATION", "communication": True,
+            "duration_ns": duration, "path": "d.py", "line": 5, "function": "f"}  # fmt: skip
+
+
+def collective(name: str, wait: int, transit: int, **columns: Any) -> dict[str, Any]:
+    return {"step": "step1", "kind": "collective", "name": name, "group": "1", "start_ns": 0,
+            "elapse_ns": wait + transit, "transit_ns": transit, "wait_ns": wait,
+            "synchronization_ns": wait, "idle_ns": 0, **columns}  # fmt: skip
+
+
+def transport(name: str, size: int, gb_per_s: float, **columns: Any) -> dict[str, Any]:
+    return {"step": "step1", "kind": "collective", "name": name, "group": "1", "transport": "SDMA",
+            "size_bytes": size, "transit_ns": round(size / gb_per_s), "gb_per_s": gb_per_s,
+            "large_packet_ratio": 0.0, **columns}  # fmt: skip
+
+
+@pytest.mark.parametrize(("exposed", "expected"), [(10 * MS, 0), (10 * MS + 1, 1)])
+def test_a_tenth_of_exposed_communication_is_fine(exposed: int, expected: int) -> None:
+    step = {"communication_exposed_ns": exposed, "communication_ns": 2 * exposed}
+    looked_at = recording([kernel("a", 20 * MS)], step=step)
+    found = list(exposed_communication.check(looked_at))
+    assert [o.cost_ns for o in found] == [exposed] * expected
+    for seen in found:
+        assert seen.kernels == {0}
+        assert seen.saving_ns is None
+        assert seen.places[0].cost_ns == pytest.approx(exposed, abs=2)
+
+
+def test_only_moving_data_can_be_hidden() -> None:
+    rows = [collective("a", 40 * MS, 6 * MS), collective("Total Op Info", 40 * MS, 6 * MS)]
+    looked_at = recording([kernel("a")], step=STEP, collectives=rows)
+    assert only(exposed_communication, looked_at).saving_ns == (0, 6 * MS)
+
+
+@pytest.mark.parametrize(("elapse", "known"), [(92 * MS, True), (92 * MS + 1, False)])
+def test_collectives_that_are_mostly_unexplained_tell_nothing(elapse: int, *, known: bool) -> None:
+    rows = [collective("a", 40 * MS, 6 * MS, elapse_ns=elapse)]
+    looked_at = recording([kernel("a")], step=STEP, collectives=rows)
+    assert (only(exposed_communication, looked_at).saving_ns is not None) == known
+
+
+def test_a_transit_of_zero_is_unknown() -> None:
+    looked_at = recording([kernel("a")], step=STEP, collectives=[collective("a", 40 * MS, 0)])
+    assert only(exposed_communication, looked_at).saving_ns is None
+
+
+@pytest.mark.parametrize(
+    ("wait", "expected"),
+    [(2_000_000, ""), (2_100_000, "also moved"), (152_000_000, "also moved"),
+     (152_100_000, "nothing else")],
+)  # fmt: skip
+def test_waiting_is_told_from_a_fifth_on(wait: int, expected: str) -> None:
+    rows = [collective("a", wait, 8 * MS)]
+    looked_at = recording([kernel("a")], step=STEP, step_ns=200 * MS, collectives=rows)
+    found = list(waiting_for_other_ranks.check(looked_at))
+    assert [expected in o.what for o in found] == [True] * bool(expected)
+    assert all(o.saving_ns is None and o.cost_ns == min(wait, 50 * MS) for o in found)
+
+
+def test_waiting_of_less_than_one_percent_is_not_told() -> None:
+    rows = [collective("a", MS - 1, 0)]
+    assert not list(waiting_for_other_ranks.check(recording(step=STEP, collectives=rows)))
+    rows = [collective("a", MS, 0)]
+    assert only(waiting_for_other_ranks, recording(step=STEP, collectives=rows)).cost_ns == MS
+
+
+def test_collectives_of_steps_that_are_left_out_do_not_count() -> None:
+    rows = [
+        collective("a", 4 * MS, 0),
+        collective("b", 40 * MS, 0, step="step2"),
+        collective("a", 4 * MS, 0, step="1"),
+    ]
+    found = only(waiting_for_other_ranks, recording(step=STEP, collectives=rows[:2]))
+    assert found.cost_ns == 4 * MS
+    # Without steps of the recording all count, shared between the steps of the file.
+    assert only(waiting_for_other_ranks, recording(collectives=rows[:2])).cost_ns == 22 * MS
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"), [([15 * MB, *[32 * MB] * 4], 0), ([15 * MB, *[32 * MB] * 3], 1)]
+)
+def test_a_fifth_of_small_packets_is_fine(sizes: list[int], expected: int) -> None:
+    rows = [
+        transport(f"c{i}", size, 4.0 if size < 16 * MB else 18.0) for i, size in enumerate(sizes)
+    ]
+    found = list(small_packets.check(recording([kernel("c0")], transports=rows)))
+    assert len(found) == expected
+    for seen in found:
+        assert seen.cost_ns == 3_750_000
+        # At the 18 GB/s of the large ones it would take 0.83 ms.
+        assert seen.saving_ns == (0, round(3_750_000 * (1 - 4 / 18)))
+        assert seen.kernels == {0}
+
+
+@pytest.mark.parametrize(("size", "expected"), [(16 * MB, 0), (16 * MB - 1, 1)])
+def test_16_mb_are_not_small(size: int, expected: int) -> None:
+    assert len(list(small_packets.check(recording(transports=[transport("a", size, 4.0)])))) == (
+        expected
+    )
+
+
+def test_rdma_has_its_own_size() -> None:
+    rows = [transport("a", MB - 1, 0.1, transport="RDMA")]
+    found = only(small_packets, recording(transports=rows))
+    assert found.saving_ns is None
+    rows = [transport("a", MB, 0.1, transport="RDMA")]
+    assert not list(small_packets.check(recording(transports=rows)))
+
+
+@pytest.mark.parametrize(("gb_per_s", "expected"), [(14.5, 0), (14.3, 1)])
+def test_small_packets_that_use_the_link_do_no_harm(gb_per_s: float, expected: int) -> None:
+    rows = [transport(f"c{i}", 15 * MB, gb_per_s) for i in range(3)]
+    assert len(list(small_packets.check(recording(transports=rows)))) == expected
+
+
+@pytest.mark.parametrize(("gb_per_s", "expected"), [(14.5, 0), (14.3, 1)])
+def test_large_collectives_should_reach_most_of_the_link(gb_per_s: float, expected: int) -> None:
+    rows = [transport("a", 36 * MB, gb_per_s), transport("HCCS", 36 * MB, 1.0, transport="HCCS")]
+    found = list(low_bandwidth.check(recording([kernel("a")], transports=rows)))
+    assert len(found) == expected
+    for seen in found:
+        assert seen.cost_ns == round(36 * MB / gb_per_s)
+        assert seen.saving_ns is not None
+        assert seen.saving_ns[1] == pytest.approx(36 * MB / gb_per_s - 2 * MS, rel=1e-6)
+
+
+def test_links_side_by_side_take_the_time_of_the_collective() -> None:
+    rows = [transport("a", 36 * MB, 9.0)]
+    whole = [collective("a", 0, 2 * MS)]
+    found = only(low_bandwidth, recording(transports=rows, collectives=whole))
+    assert (found.cost_ns, found.saving_ns) == (2 * MS, (0, MS))
+
+
+@pytest.mark.parametrize(("elapse", "expected"), [(4000 * MS, 0), (4000 * MS + 1, 1)])
+def test_a_collective_over_rdma_may_take_4_s(elapse: int, expected: int) -> None:
+    rows = [collective("a", 0, elapse)]
+    rdma = [transport("a", 64 * MB, 1.0, transport="RDMA")]
+    looked_at = recording(
+        [kernel("a")], step_ns=9000 * MS, collectives=rows, transports=rdma,
+        variables={"HCCL_RDMA_TC": "132"},
+    )  # fmt: skip
+    found = list(rdma_retransmission.check(looked_at))
+    assert [o.cost_ns for o in found] == [elapse] * expected
+    assert all(("HCCL_RDMA_TC", "132") in o.evidence for o in found)
+
+
+def test_long_collectives_that_wait_or_use_no_rdma_are_no_retransmission() -> None:
+    rdma = [transport("a", 64 * MB, 1.0, transport="RDMA")]
+    waits = [collective("a", 5000 * MS, MS)]
+    assert not list(rdma_retransmission.check(recording(collectives=waits, transports=rdma)))
+    slow = [collective("b", 0, 5000 * MS)]
+    assert not list(rdma_retransmission.check(recording(collectives=slow, transports=rdma)))

@@ -1,0 +1,322 @@
+"""Diagnostics of the host, on both sides of each threshold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from recordings import MS, START, US, in_a_row, recording
+
+from npufix.profiling_parsers.profile import Environment
+from npufix.rules.diagnostic import Observation, Place, Recording
+from npufix.rules.diagnostics import (
+    blocking_copy_to_device,
+    blocking_launches,
+    compile_in_loop,
+    device_memory_reallocation,
+    host_bound_step,
+    python_garbage_collection,
+    slow_data_loading,
+    synchronising_operator,
+    verbose_logging,
+)
+
+
+def only(rule: Any, looked_at: Recording) -> Observation:
+    (found,) = rule.RULE.check(looked_at)
+    assert isinstance(found, Observation)
+    return found
+
+
+def nothing(rule: Any, looked_at: Recording) -> bool:
+    return list(rule.RULE.check(looked_at)) == []
+
+
+def late(count: int, gap: int, *, launched_after: int) -> list[dict[str, Any]]:
+    """Return kernels of 100 us, each launched some time after the one before has ended."""
+    rows = in_a_row([100 * US] * count, gap, path="train.py", line=7, function="step")
+    return [
+        {**row, "launch_ns": row["start_ns"] - gap + launched_after} if i else row
+        for i, row in enumerate(rows)
+    ]
+
+
+# Ten gaps of 1 ms, 11 kernels of 0.1 ms.
+def host_bound(launched_after: int, free_ns: int = 10 * MS, **more: Any) -> Recording:
+    rows = late(11, MS, launched_after=launched_after)
+    return recording(rows, step={"free_ns": free_ns}, step_ns=12 * MS, **more)
+
+
+def test_late_launches_make_a_step_host_bound() -> None:
+    found = only(host_bound_step, host_bound(950 * US))
+    assert found.cost_ns == 10 * MS
+    assert found.saving_ns == (0, 9_500_000)
+    assert found.is_idle
+    assert found.places == (Place("train.py", 7, "step", 9_500_000, 10),)
+    assert "83.3 % of the step (10 ms of 12 ms); in 9.5 ms" in found.what
+
+
+@pytest.mark.parametrize(("free_ns", "expected"), [(1_200_000, 0), (1_200_001, 1)])
+def test_free_time_up_to_a_tenth_is_fine(free_ns: int, expected: int) -> None:
+    found = list(host_bound_step.check(host_bound(950 * US, free_ns)))
+    assert len(found) == expected
+    assert all(o.saving_ns == (0, free_ns) for o in found)
+
+
+@pytest.mark.parametrize(("launched_after", "expected"), [(500 * US, 0), (501 * US, 1)])
+def test_late_launches_must_explain_most_gaps(launched_after: int, expected: int) -> None:
+    assert len(list(host_bound_step.check(host_bound(launched_after)))) == expected
+
+
+def test_kernels_launched_long_ago_wait_for_something_else() -> None:
+    assert nothing(host_bound_step, host_bound(-50 * MS))
+
+
+def test_without_launch_times_nothing_is_said_about_the_host() -> None:
+    rows = in_a_row([100 * US] * 11, MS)
+    assert nothing(host_bound_step, recording(rows, step={"free_ns": 10 * MS}, step_ns=12 * MS))
+
+
+def test_blocking_launches_are_not_called_host_bound() -> None:
+    blocking = {"ASCEND_LAUNCH_BLOCKING": "1"}
+    assert nothing(host_bound_step, host_bound(950 * US, variables=blocking))
+
+
+def test_a_host_clock_that_is_ahead_does_not_make_launches_late() -> None:
+    # Every launch is stated 80 us after its kernel started: they all come before their gap.
+    rows = in_a_row([100 * US] * 11, 90 * US)
+    rows = [{**row, "launch_ns": row["start_ns"] + 80 * US} for row in rows]
+    found = list(host_bound_step.check(recording(rows, step={"free_ns": 900 * US}, step_ns=2 * MS)))
+    (seen,) = found
+    # The clocks are corrected so that no kernel starts before its launch.
+    assert seen.saving_ns == (0, 900 * US)
+    rows = [{**row, "launch_ns": row["start_ns"] - 60 * US} for row in rows]
+    rows[5]["launch_ns"] = rows[5]["start_ns"] + 80 * US
+    rows += in_a_row([US] * 300, 0, launch_ns=0)
+    assert nothing(host_bound_step, recording(rows, step={"free_ns": 900 * US}, step_ns=2 * MS))
+
+
+def test_the_profiler_is_named_as_a_cause() -> None:
+    environment = Environment(with_stack=True, profiler_level="Level2")
+    found = only(host_bound_step, host_bound(950 * US, environment=environment))
+    assert ("lengthened by the profiler itself", "with_stack, Level2") in found.evidence
+
+
+def api(name: str, count: int, total_ns: int, level: str = "acl") -> dict[str, Any]:
+    return {"level": level, "name": name, "count": count, "total_ns": total_ns, "max_ns": total_ns}
+
+
+@pytest.mark.parametrize(("waits", "expected"), [(50, 0), (51, 1)])
+def test_a_wait_for_every_second_launch_blocks(waits: int, expected: int) -> None:
+    apis = [
+        api("aclrtSynchronizeStreamWithTimeout", waits, 4 * MS),
+        api("launch", 100, MS, "node"),
+    ]
+    found = list(blocking_launches.check(recording(step={"free_ns": 30 * MS}, apis=apis)))
+    assert [o.cost_ns for o in found] == [4 * MS] * expected
+
+
+def test_the_setting_alone_tells_that_launches_block() -> None:
+    looked_at = recording(step={"free_ns": 30 * MS}, variables={"ASCEND_LAUNCH_BLOCKING": "1"})
+    assert only(blocking_launches, looked_at).cost_ns == 30 * MS
+    assert nothing(blocking_launches, recording(variables={"ASCEND_LAUNCH_BLOCKING": "0"}))
+    assert nothing(blocking_launches, recording(variables={"ASCEND_LAUNCH_BLOCKING": ""}))
+
+
+@pytest.mark.parametrize(
+    ("calls", "total_ns", "expected"),
+    [(19, 4_999_999, 0), (20, 4_999_999, 1), (19, 5 * MS, 1), (0, 0, 0)],
+)
+def test_compiling_matters_from_20_calls_or_5_percent(
+    calls: int, total_ns: int, expected: int
+) -> None:
+    apis = [api("aclopCompileAndExecute", calls, total_ns)]
+    found = list(compile_in_loop.check(recording(step={"free_ns": 2 * MS}, apis=apis)))
+    assert [o.cost_ns for o in found] == [2 * MS] * expected
+
+
+def test_calls_of_several_steps_are_shared_between_them() -> None:
+    apis = [api("aclopCompileAndExecute", 40, 40 * MS)]
+    free = {"free_ns": 80 * MS}
+    looked_at = recording(step=free, step_count=2, recorded_steps=4, apis=apis)
+    assert only(compile_in_loop, looked_at).cost_ns == 10 * MS
+
+
+def test_lines_of_compiled_operators_are_those_of_aclop_names() -> None:
+    rows = [
+        {"name": "Conv2D1", "type": "Conv2D", "path": "m.py", "line": 3, "function": "f"},
+        {"name": "aclnnAdd_AddAiCore_Add", "path": "m.py", "line": 4, "function": "f"},
+    ]
+    apis = [api("aclopCompileAndExecute", 20, 20 * MS)]
+    (place,) = only(compile_in_loop, recording(rows, step={"free_ns": 50 * MS}, apis=apis)).places
+    assert (place.line, place.cost_ns, place.calls) == (3, MS, 1)
+
+
+@pytest.mark.parametrize(("total_ns", "expected"), [(10 * MS, 0), (10 * MS + 1, 1)])
+def test_memory_of_the_device_may_be_managed_for_10_ms(total_ns: int, expected: int) -> None:
+    apis = [
+        api("aclrtMalloc", 3, total_ns - MS),
+        api("aclrtFree", 3, MS),
+        # The same calls one level below, and memory of the host.
+        api("DevMalloc", 3, total_ns - 2 * MS, "runtime"),
+        api("aclrtMallocHost", 3, 90 * MS),
+    ]
+    memory = [{"component": "PTA", "allocated_bytes": 1 << 30, "reserved_bytes": 3 << 30}]
+    looked_at = recording(step={"free_ns": 40 * MS}, apis=apis, memory=memory)
+    found = list(device_memory_reallocation.check(looked_at))
+    assert len(found) == expected
+    for seen in found:
+        assert seen.cost_ns == total_ns
+        assert ("most reserved", "3.0 GiB, 1.0 GiB of it in use") in seen.evidence
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"ASCEND_GLOBAL_LOG_LEVEL": "1"}, ["ASCEND_GLOBAL_LOG_LEVEL=1"]),
+        ({"ASCEND_GLOBAL_LOG_LEVEL": "3"}, []),
+        ({"ASCEND_GLOBAL_LOG_LEVEL": ""}, []),
+        ({"ASCEND_SLOG_PRINT_TO_STDOUT": "1"}, ["ASCEND_SLOG_PRINT_TO_STDOUT=1"]),
+        ({}, []),
+    ],
+)
+def test_logs_below_error_level_are_named(variables: dict[str, str], expected: list[str]) -> None:
+    found = list(verbose_logging.check(recording(variables=variables)))
+    assert [seen.what.rsplit(" ", 1)[-1] for seen in found] == expected
+    assert all(seen.saving_ns is None for seen in found)
+
+
+# A kernel of 1 ms, 2 ms of idle time, then kernels with gaps of 10 us.
+AROUND_A_WAIT = [
+    {"start_ns": 0, "duration_ns": MS},
+    *({**row, "start_ns": row["start_ns"] + 3 * MS} for row in in_a_row([MS] * 5, 10 * US)),
+]
+
+
+def call(name: str, start: int, end: int) -> dict[str, Any]:
+    where = {"path": "train.py", "line": 3, "function": "step"}
+    return {"name": name, "start_ns": start, "duration_ns": end - start, **where}
+
+
+def test_a_call_that_lets_the_device_run_dry_is_priced_by_the_wait_behind_it() -> None:
+    waited = call("aten::_local_scalar_dense", MS // 2, MS + 100 * US)
+    found = only(synchronising_operator, recording(AROUND_A_WAIT, [waited]))
+    # 2 ms less the median gap; the host lost 0.6 ms in the call.
+    assert found.saving_ns == (600 * US, 2 * MS - 10 * US)
+    assert found.cost_ns == 2 * MS - 10 * US
+    assert [(p.path, p.line, p.calls) for p in found.places] == [("train.py", 3, 1)]
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        # The device was idle before the call began.
+        call("aten::_local_scalar_dense", MS + 200 * US, MS + 900 * US),
+        # The device still worked when the call returned.
+        call("aten::_local_scalar_dense", 100 * US, 900 * US),
+        # The next kernel ran already.
+        call("aten::_local_scalar_dense", MS // 2, 3 * MS + 1),
+        # Too short for a copy from the device.
+        call("aten::_local_scalar_dense", MS - 7 * US, MS + 7 * US),
+        call("aten::add", MS // 2, MS + 100 * US),
+    ],
+)
+def test_calls_that_did_not_wait_are_not_told(quiet: dict[str, Any]) -> None:
+    assert nothing(synchronising_operator, recording(AROUND_A_WAIT, [quiet]))
+
+
+def test_waits_below_one_percent_are_not_told() -> None:
+    waited = call("aten::nonzero", MS // 2, MS + 100 * US)
+    assert nothing(synchronising_operator, recording(AROUND_A_WAIT, [waited], step_ns=200 * MS))
+    assert only(synchronising_operator, recording(AROUND_A_WAIT, [waited], step_ns=198 * MS))
+
+
+def test_no_more_calls_waited_than_cann_says() -> None:
+    cheap = call("aten::_local_scalar_dense", MS - 50 * US, MS + 10 * US)
+    longer = call("aten::_local_scalar_dense", 4 * MS, 4 * MS + 500 * US)
+    apis = [api("aclrtSynchronizeStream", 1, MS)]
+    assert only(synchronising_operator, recording(AROUND_A_WAIT, [cheap]))
+    assert nothing(synchronising_operator, recording(AROUND_A_WAIT, [cheap, longer], apis=apis))
+
+
+def test_the_innermost_of_calls_around_each_other_waited() -> None:
+    rows = [
+        call("aten::nonzero", MS // 4, MS + 300 * US),
+        call("aten::_local_scalar_dense", MS // 2, MS + 100 * US),
+    ]
+    assert only(synchronising_operator, recording(AROUND_A_WAIT, rows)).what.startswith(
+        "aten::_local_scalar_dense"
+    )
+
+
+def test_only_copies_that_go_to_the_host_synchronise() -> None:
+    copy = call("aten::copy_", MS // 2, MS + 100 * US)
+    inner = call("acl_memcpy_host_to_device", MS // 2 + US, MS)
+    assert only(synchronising_operator, recording(AROUND_A_WAIT, [copy]))
+    assert nothing(synchronising_operator, recording(AROUND_A_WAIT, [copy, inner]))
+    launched = [*AROUND_A_WAIT[:-1], {**AROUND_A_WAIT[-1], "host_op": 0}]
+    assert nothing(synchronising_operator, recording(launched, [copy]))
+
+
+def test_without_host_operators_the_wait_behind_nonzero_shows() -> None:
+    rows = [{**AROUND_A_WAIT[0], "type": "NonZero"}, *AROUND_A_WAIT[1:]]
+    found = only(synchronising_operator, recording(rows))
+    assert found.saving_ns == (0, 2 * MS - 10 * US)
+    assert found.what.startswith("NonZero makes the device run dry 1 times")
+    assert nothing(synchronising_operator, recording(AROUND_A_WAIT))
+
+
+def test_copies_to_the_device_cost_what_it_idles_meanwhile() -> None:
+    copy = call("aten::copy_", MS // 2, 2 * MS)
+    inner = call("acl_memcpy_host_to_device", MS, MS + US)
+    found = only(blocking_copy_to_device, recording(AROUND_A_WAIT, [copy, inner]))
+    assert found.saving_ns == (0, MS)
+    assert nothing(blocking_copy_to_device, recording(AROUND_A_WAIT, [copy]))
+    assert nothing(
+        blocking_copy_to_device, recording(AROUND_A_WAIT, [copy, inner], step_ns=101 * MS)
+    )
+
+
+def test_a_copy_before_the_first_kernel_of_a_step_counts() -> None:
+    rows = [{**row, "start_ns": row["start_ns"] + 20 * MS} for row in AROUND_A_WAIT]
+    ops = [
+        {"name": "ProfilerStep#1", "start_ns": 5 * MS, "duration_ns": 90 * MS},
+        call("aten::copy_", 4 * MS, 15 * MS),
+        call("acl_memcpy_host_to_device", 6 * MS, 7 * MS),
+    ]
+    assert only(blocking_copy_to_device, recording(rows, ops)).cost_ns == 10 * MS
+    assert nothing(blocking_copy_to_device, recording(rows, ops[1:]))
+
+
+NEXT = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+@pytest.mark.parametrize(("duration", "expected"), [(10 * MS, 0), (10 * MS + 1, 1)])
+def test_a_batch_may_take_10_ms(duration: int, expected: int) -> None:
+    rows = [{"start_ns": 0, "duration_ns": MS}, {"start_ns": 50 * MS, "duration_ns": MS}]
+    ops = [call(NEXT, 0, duration), call(NEXT, 60 * MS, 61 * MS)]
+    found = list(slow_data_loading.check(recording(rows, ops)))
+    # The first millisecond is hidden behind a kernel.
+    assert [o.cost_ns for o in found] == [duration - MS] * expected
+    assert all(o.what.startswith("1 of 2 calls") for o in found)
+
+
+def test_a_slow_batch_behind_which_the_device_works_costs_nothing() -> None:
+    assert nothing(
+        slow_data_loading,
+        recording([{"start_ns": 0, "duration_ns": 40 * MS}], [call(NEXT, 0, 20 * MS)]),
+    )
+
+
+@pytest.mark.parametrize(("duration", "expected"), [(MS, 0), (MS + 1, 1)])
+def test_a_collection_may_take_1_ms(duration: int, expected: int) -> None:
+    rows = [{"start_ns": 0, "duration_ns": MS}, {"start_ns": 50 * MS, "duration_ns": MS}]
+    runs = [{"start_ns": START + 2 * MS, "duration_ns": duration}]
+    found = list(python_garbage_collection.check(recording(rows, gc=runs)))
+    assert [o.cost_ns for o in found] == [duration] * expected
+
+
+def test_a_collection_while_the_device_works_costs_nothing() -> None:
+    runs = [{"start_ns": START, "duration_ns": 5 * MS}]
+    busy = [{"start_ns": 0, "duration_ns": 40 * MS}]
+    assert nothing(python_garbage_collection, recording(busy, gc=runs))

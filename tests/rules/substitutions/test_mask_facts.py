@@ -1,0 +1,188 @@
+"""What the source proves about masks, repeats and tensors, and what it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from npufix.rewriters.find import Site, find_sites
+from npufix.rules.substitution import Safety
+from npufix.rules.substitutions import masked_assignment, nonzero_reduction, repeat_interleave
+
+HEADER = "import numpy as np\nimport torch\nfrom torch import nn\n\n\n"
+RULES = (masked_assignment.RULE, nonzero_reduction.RULE, repeat_interleave.RULE)
+
+
+def sites(text: str) -> list[Site]:
+    return list(find_sites(HEADER + text, RULES))
+
+
+def function(parameters: str, *lines: str) -> str:
+    return f"def f({parameters}):\n" + "".join(f"    {line}\n" for line in lines)
+
+
+SAFE = {
+    "a comparison of the tensor with a setting": function(
+        "x: torch.Tensor, limit", "x[x > limit] = 0"
+    ),
+    "a comparison of what is computed from the tensor": function(
+        "x: torch.Tensor, y", "x[x.abs() - 1 < y] = 0"
+    ),
+    "a test that only torch makes": function("x", "x[torch.isnan(x) | x.isinf()] = 0"),
+    "two comparisons": function("x: torch.Tensor, n", "x[(x > 0) & ~(x == n)] = 0"),
+    "any mask of a vector": function(
+        "x: torch.Tensor, y: torch.Tensor", "x = x.flatten()", "x[y > 0] = 0"
+    ),
+    "any mask of a new vector": function(
+        "x: torch.Tensor, y: torch.Tensor, n", "new = x.new_full((n,), 2.0)", "new[y > 0] = 0"
+    ),
+    "any mask of the columns of a matrix": function(
+        "x: torch.Tensor, y: torch.Tensor", "rows, columns = x.shape", "x[:, y > 0] = 0"
+    ),
+    "a tensor by its methods": function("x", "n = x.size(0)", "x[x < 0] = 0"),
+    "a sum over a vector": function(
+        "x: torch.Tensor, y: torch.Tensor", "return x.flatten()[y > 0].sum()"
+    ),
+    "a number of repeats by its name": function(
+        "x: torch.Tensor, num_images_per_prompt",
+        "return x.repeat_interleave(num_images_per_prompt, dim=0)",
+    ),
+    "a mask that one branch makes": function(
+        "x: torch.Tensor, y",
+        "if y:",
+        "    wrong = x < 0",
+        "z = 1",
+        "if y:",
+        "    x[wrong] = 0",
+    ),
+    "a product of two masks": function("x: torch.Tensor", "x[(x > 0) * (x < 1)] = 0"),
+    "a mask that is narrowed": function(
+        "x: torch.Tensor", "m = x > 0", "m &= x < 1", "x = x.flatten()", "x[m.flatten()] = 0"
+    ),
+    "rows of a matrix": function(
+        "x: torch.Tensor, y: torch.Tensor", "n, d = x.shape", "x[y.sum(-1) > 0, :] = 0"
+    ),
+    "a count of the rounds": function(
+        "x: torch.Tensor", "x = x.long()", "for i in range(3):", "    x[x < i] = i + 1"
+    ),
+    "the second of two equal tensors": function(
+        "x: torch.Tensor", "a = torch.zeros_like(x)", "b = torch.zeros_like(x)", "b[b < 1] = 1"
+    ),
+    "a number of repeats that is compared": function(
+        "x: torch.Tensor, n", "if n > 1:", "    x = x + 1", "return x.repeat_interleave(n, 0)"
+    ),
+    "a number of repeats that another method declares": """
+class Pipeline:
+    def encode(self, x: torch.Tensor, count):
+        return x.repeat_interleave(count, 0)
+
+    def __call__(self, x: torch.Tensor, count: int | None = 1):
+        return self.encode(x, count)
+""",
+    "a number of repeats in a configuration": """
+class Upsample(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.repeats = config.repeats
+
+    def forward(self, x: torch.Tensor):
+        return x.repeat_interleave(self.repeats, 1)
+""",
+}
+
+
+@pytest.mark.parametrize("code", SAFE.values(), ids=SAFE.keys())
+def test_proven(code: str) -> None:
+    (site,) = sites(code)
+    assert site.safety is Safety.SAFE, [c.name for c in site.open_conditions]
+
+
+OPEN = {
+    "an array or a tensor": (function("x", "x[x < 0] = 0"), {"is-tensor"}),
+    "a comparison of something else": (
+        function("x: torch.Tensor, y", "x[y < 0] = 0"),
+        {"boolean-mask", "same-rank-mask"},
+    ),
+    "a mask over the rows, maybe": (
+        function("x: torch.Tensor", "x[(x > 0).any(-1)] = 0"),
+        {"same-rank-mask"},
+    ),
+    "the first number of each of several": (
+        function("x: torch.Tensor, labels", "for v in labels:", "    x[x < 0] = v[0]"),
+        {"value-fits-dtype"},
+    ),
+    "rows, maybe": (
+        function("x: torch.Tensor, mask: torch.BoolTensor", "x[mask, :] = 0"),
+        {"row-mask"},
+    ),
+    "the opposite of something": (
+        function("x: torch.Tensor, chosen", "x[~chosen] = 0"),
+        {"boolean-mask", "same-rank-mask"},
+    ),
+    "a setting and the number of the round": (
+        function("x: torch.Tensor, limits", "for i in range(3):", "    x[x < 0] = limits[0] + i"),
+        {"value-fits-dtype"},
+    ),
+    "an array or a tensor with a new axis": (
+        function("x, y", "z = x[:, None]", "x[x < 0] = 0"),
+        {"is-tensor"},
+    ),
+    "a dictionary of numbers": (
+        function("x: torch.Tensor, tokens", "x[x == 0] = tokens.pad()"),
+        {"value-fits-dtype"},
+    ),
+    "repeats that may be a tensor as well": (
+        function(
+            "x: torch.Tensor, n",
+            "if isinstance(n, int):",
+            "    return x.repeat(n, 1)",
+            "return x.repeat_interleave(n, 0)",
+        ),
+        {"int-repeats"},
+    ),
+    "repeats that are declared as both": (
+        function("x: torch.Tensor, n: int | torch.Tensor = 1", "return x.repeat_interleave(n, 0)"),
+        {"int-repeats"},
+    ),
+    "repeats that have a length": (
+        function("x: torch.Tensor, n", "print(len(n))", "return x.repeat_interleave(n, 0)"),
+        {"int-repeats"},
+    ),
+    "a mask that was moved": (
+        function("x: torch.Tensor", "x[(x.cpu() > 0)] = 0"),
+        {"same-device"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "names"), OPEN.values(), ids=OPEN.keys())
+def test_not_proven(code: str, names: set[str]) -> None:
+    (site,) = sites(code)
+    assert {c.name for c in site.open_conditions} == names
+
+
+NOTHING = {
+    "an array of NumPy": function("n", "a = np.zeros((3, 4))", "a[a == 0] = n"),
+    "an array that a tensor became": function(
+        "x: torch.Tensor", "a = x.cpu().numpy() * 2", "a[a > 0] = 1"
+    ),
+    "the opposite of an array": function("x, y", "x[~np.isin(x, y)] = 0"),
+    "an array cast": function("x", "a = x.astype(np.float32)", "a[a > 0] = 1"),
+    "the number of a token": function("x: torch.Tensor, pad", "x[:, pad] = 0"),
+    "a table of positions": function("x: torch.Tensor, pos_inds", "x[pos_inds] = 1.0"),
+    "positions made like a mask": function(
+        "x: torch.Tensor, m: torch.Tensor",
+        "k = torch.zeros_like(m > 0, dtype=torch.long)",
+        "x[k] = 1",
+    ),
+    "elements of a tensor in turn": function(
+        "x: torch.Tensor, y: torch.Tensor", "for v in y:", "    x[x < 0] = v + y[0]"
+    ),
+    "class weights, not a mask": function(
+        "class_weight: torch.Tensor, labels: torch.Tensor", "return class_weight[labels].sum()"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", NOTHING.values(), ids=NOTHING.keys())
+def test_not_concerned(code: str) -> None:
+    assert sites(code) == []
