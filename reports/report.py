@@ -8,19 +8,13 @@ from __future__ import annotations
 
 import msgspec
 
+from npufix.profiling_parsers.profile import Problem
 from npufix.reports.encoding import indented
+from npufix.rules.diagnostic import Place
+
+__all__ = ["Place", "Problem"]
 
 SCHEMA_VERSION = 2
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """Something that makes the diagnosis partial."""
-
-    where: str
-    what: str
-    remedy: str
-    damaged: bool = False
-    """An input is broken, so the exit status says so; otherwise it was just not collected."""
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -258,16 +252,6 @@ class Fact(msgspec.Struct, frozen=True):
 
     name: str
     value: str
-
-
-class Place(msgspec.Struct, frozen=True):
-    """A line of the user's code that takes part in a finding about the run; per step."""
-
-    path: str
-    line: int
-    function: str
-    cost_ns: int
-    calls: int
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -199,7 +199,7 @@ def _show(  # noqa: PLR0913 - what to show and where
 
 
 def _summary(report: Report, patched: Patched) -> str:
-    from npufix.reports.wording.report import counted
+    from npufix.rules.shared.quantities import counted
 
     if not report.findings:
         return "No known slow pattern in this source; nothing to patch."

@@ -108,7 +108,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
 
 
 def _left_out(changes: Changes, wanted: Changes) -> list[str]:
-    from npufix.reports.wording.report import counted
+    from npufix.rules.shared.quantities import counted
 
     count = len(changes.files) - len(wanted.files)
     text = f"the configuration excludes {counted(count, 'changed file')}; name them to verify them"

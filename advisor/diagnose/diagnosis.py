@@ -93,7 +93,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
         source=str(tree.root) if tree else "",
         findings=[item.finding for item in everything],
         problems=[
-            *(report.Problem(p.where, p.what, p.remedy, p.damaged) for p in profile.problems),
+            *profile.problems,
             *(rank_problems(ranks) if ranks else ()),
             *unclear,
             *faults,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
-from npufix.reports.explanation import Explanation, Matching, Parted, Stated
+from npufix.reports.explanation import Explanation, Matching, Parted
+from npufix.reports.report import Condition
 from npufix.rewriters.explain import near_misses, refusals
 from npufix.rewriters.find import Basis, off_limits
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
@@ -146,9 +147,9 @@ def _matching(site: Site, hidden: str) -> Matching:
     )
 
 
-def _stated(proof: Proof) -> Stated:
+def _stated(proof: Proof) -> Condition:
     basis = Basis.OPEN if proof.basis is Basis.OPEN else Basis.SOURCE
-    return Stated(proof.condition.name, proof.condition.text, basis.value)
+    return Condition(proof.condition.name, proof.condition.text, basis.value)
 
 
 def _refused(refusal: Refusal, remark: str) -> Parted:

@@ -117,7 +117,7 @@ def finding(
         what=seen.what,
         advice=seen.advice or diagnostic.advice,
         evidence=[report.Fact(name, value) for name, value in seen.evidence],
-        places=[report.Place(p.path, p.line, p.function, p.cost_ns, p.calls) for p in seen.places],
+        places=list(seen.places),
     )
 
 

@@ -9,8 +9,8 @@ from npufix.advisor.gate.known_findings import Compared, Searched, compare
 from npufix.reports import report
 from npufix.reports.data.sources import Sources
 from npufix.reports.gate_report import GateReport
-from npufix.reports.wording.report import counted
 from npufix.rules.registry import all_rules
+from npufix.rules.shared.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.reports.gate_report import GateReport
-from npufix.reports.wording.report import interval, milliseconds, plain
+from npufix.reports.wording.report import interval, plain
+from npufix.rules.shared.quantities import milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +109,9 @@ def message(finding: Finding) -> str:
     said = finding.what if finding.kind == "run" and finding.what else finding.summary
     lines = [f"{plain(said).rstrip('.')}."]
     if finding.device_ns:
-        lines.append(f"It takes {milliseconds(finding.device_ns)} ({finding.share:.1%}) of a step.")
+        lines.append(
+            f"It takes {milliseconds(finding.device_ns)} ({percent(finding.share)}) of a step."
+        )
     if finding.saving is not None:
         lines.append(f"Changing it saves {interval(finding.saving)} per step.")
     if finding.replacement and not finding.problem:

@@ -19,6 +19,7 @@ from npufix.reports.encoding import encoded
 from npufix.reports.html import tables
 from npufix.reports.wording import comparison as comparison_wording
 from npufix.reports.wording import report as wording
+from npufix.rules.shared.quantities import milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,14 +62,14 @@ def _environment() -> Environment:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     made.filters |= {
-        "ms": wording.milliseconds,
+        "ms": milliseconds,
         "interval": wording.interval,
         "plain": wording.plain,
         "short": _short,
         "plain_lines": lambda text: "\n".join(map(wording.plain, text.splitlines())),
         "launches": wording.launches,
         "signed": wording.signed,
-        "percent": lambda share: f"{share:.1%}",
+        "percent": percent,
         "figure": tables.figure,
     }
     made.globals |= {

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from npufix.reports import language
 from npufix.reports.wording import comparison as words
-from npufix.reports.wording.report import environment_text, few_tensors, milliseconds, plain
+from npufix.reports.wording.report import environment_text, few_tensors, plain
+from npufix.rules.shared.quantities import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -20,7 +20,8 @@ from npufix.reports.wording.gate import (
     unchanged,
     verdict_line,
 )
-from npufix.reports.wording.report import counted, environment_text, milliseconds
+from npufix.reports.wording.report import environment_text
+from npufix.rules.shared.quantities import counted, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,17 +10,16 @@ from npufix.reports import language
 from npufix.reports.language import tr
 from npufix.reports.wording.ranks import rank_name, rank_rows
 from npufix.reports.wording.report import (
-    counted,
     coverage_text,
     environment_text,
     few_tensors,
     interval,
     launches,
-    milliseconds,
     plain,
     times,
     totals_text,
 )
+from npufix.rules.shared.quantities import counted, milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -121,7 +120,7 @@ def _split(report: Report) -> Iterator[str]:
         ("exposed communication", split.exposed_communication_ns),
         ("free", split.free_ns),
     ):
-        yield f"| {name} | {milliseconds(ns)} | {ns / total:.1%} |"
+        yield f"| {name} | {milliseconds(ns)} | {percent(ns / total)} |"
     for odd in split.left_out:
         name = "a step" if odd.step is None else f"step {odd.step}"
         yield ""
@@ -150,8 +149,8 @@ def _hot_operators(report: Report) -> Iterator[str]:
             milliseconds(op.p50_ns),
             milliseconds(op.p95_ns),
             milliseconds(op.max_ns),
-            f"{op.share:.1%}",
-            f"{op.share_of_step:.1%}" if op.share_of_step else "",
+            percent(op.share),
+            percent(op.share_of_step) if op.share_of_step else "",
             word(op.bound),
             code(op.where) if op.where else "",
             text(few_tensors(op.shapes)),
@@ -168,7 +167,7 @@ def _hot_shapes(shapes: Sequence[HotShape]) -> Iterator[str]:
     for hot in shapes:
         what = f"{code(hot.type)} | {text(few_tensors(hot.shapes))} | {hot.calls:,}"
         spent = f"{milliseconds(hot.total_ns)} | {milliseconds(hot.mean_ns)}"
-        yield f"| {what} | {spent} | {hot.share:.1%} |"
+        yield f"| {what} | {spent} | {percent(hot.share)} |"
 
 
 def _hot_lines(lines: Sequence[HotLine]) -> Iterator[str]:
@@ -180,7 +179,7 @@ def _hot_lines(lines: Sequence[HotLine]) -> Iterator[str]:
     for hot in lines:
         via = code(hot.via) if hot.via else ""
         place = f"{code(f'{hot.path}:{hot.line}')} | {code(hot.function)} | {hot.level} | {via}"
-        spent = f"{hot.calls:,} | {milliseconds(hot.total_ns)} | {hot.share:.1%}"
+        spent = f"{hot.calls:,} | {milliseconds(hot.total_ns)} | {percent(hot.share)}"
         yield f"| {place} | {spent} | {', '.join(map(code, hot.types))} |"
 
 
@@ -190,7 +189,7 @@ def _hot_modules(modules: Sequence[HotModule]) -> Iterator[str]:
     yield from ("", "## Hot modules", "", "| nn.Module | calls | total | share | Types |")
     yield "|---|---:|---:|---:|---|"
     for hot in modules:
-        spent = f"{hot.calls:,} | {milliseconds(hot.total_ns)} | {hot.share:.1%}"
+        spent = f"{hot.calls:,} | {milliseconds(hot.total_ns)} | {percent(hot.share)}"
         yield f"| {code(hot.module)} | {spent} | {', '.join(map(code, hot.types))} |"
 
 
@@ -216,7 +215,7 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
         kernels = ", ".join(map(code, finding.kernels))
         yield ""
         yield (
-            f"- {milliseconds(finding.device_ns)} per step ({finding.share:.1%}), "
+            f"- {milliseconds(finding.device_ns)} per step ({percent(finding.share)}), "
             f"{finding.calls} launches of {kernels}"
         )
     if finding.saving is not None:

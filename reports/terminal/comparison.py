@@ -9,7 +9,8 @@ from rich.text import Text
 from npufix.reports.terminal.rows import Columns
 from npufix.reports.terminal.text import indented, paragraph
 from npufix.reports.wording import comparison as words
-from npufix.reports.wording.report import few_tensors, milliseconds, plain
+from npufix.reports.wording.report import few_tensors, plain
+from npufix.rules.shared.quantities import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,7 +13,8 @@ from npufix.reports.wording.report import plain, signed
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from npufix.reports.explanation import Explanation, Matching, Parted, Stated
+    from npufix.reports.explanation import Explanation, Matching, Parted
+    from npufix.reports.report import Condition
 
 _NEAR_SHOWN = 5
 
@@ -74,7 +75,7 @@ def _show_match(match: Matching, console: Console) -> None:
         indented(Verbatim("\n".join(map(plain, signed(match.replacement, "+"))), "green"), console)
 
 
-def _condition(condition: Stated) -> str:
+def _condition(condition: Condition) -> str:
     if condition.basis == "open":
         return f"{condition.name}: open, only if {condition.text}; --allow {condition.name}"
     return f"{condition.name}: proven by the {condition.basis}"

@@ -8,15 +8,8 @@ from rich.text import Text
 
 from npufix.reports.language.terminal import Verbatim
 from npufix.reports.terminal.text import indented
-from npufix.reports.wording.report import (
-    counted,
-    interval,
-    launches,
-    milliseconds,
-    plain,
-    signed,
-    times,
-)
+from npufix.reports.wording.report import interval, launches, plain, signed, times
+from npufix.rules.shared.quantities import counted, milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +83,7 @@ def _show_run_finding(finding: Finding, console: Console, *, details: bool) -> N
 def _costs(finding: Finding) -> list[str]:
     if not finding.device_ns:
         return []
-    spent = f"{milliseconds(finding.device_ns)} per step ({finding.share:.1%})"
+    spent = f"{milliseconds(finding.device_ns)} per step ({percent(finding.share)})"
     launches = counted(finding.calls, "launch", "launches")
     return [f"{spent}, {launches} of {', '.join(finding.kernels)}", *_savings(finding)]
 

@@ -19,7 +19,8 @@ from npufix.reports.wording.gate import (
     unchanged,
     verdict_line,
 )
-from npufix.reports.wording.report import counted, environment_text, plain
+from npufix.reports.wording.report import environment_text, plain
+from npufix.rules.shared.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

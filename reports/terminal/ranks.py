@@ -10,7 +10,8 @@ from npufix.reports.language import tr
 from npufix.reports.terminal.rows import Columns
 from npufix.reports.terminal.text import indented
 from npufix.reports.wording.ranks import rank_name, rank_rows
-from npufix.reports.wording.report import counted, milliseconds, plain
+from npufix.reports.wording.report import plain
+from npufix.rules.shared.quantities import counted, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,8 @@ from rich.text import Text
 
 from npufix.reports.terminal.rows import Columns
 from npufix.reports.terminal.text import indented, paragraph
-from npufix.reports.wording.report import counted, few_tensors, figures_text, milliseconds, plain
+from npufix.reports.wording.report import few_tensors, figures_text, plain
+from npufix.rules.shared.quantities import counted, milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,7 @@ def show_split(split: StepSplit | None, console: Console) -> None:
     ]
     mean = f" (mean of {split.steps} steps)" if split.steps > 1 else ""
     line = f"{split.unit.capitalize()} {milliseconds(split.total_ns)}{mean}: "
-    line += ", ".join(f"{name} {milliseconds(ns)} {ns / total:.1%}" for name, ns in parts)
+    line += ", ".join(f"{name} {milliseconds(ns)} {percent(ns / total)}" for name, ns in parts)
     paragraph(line, console)
     if split.overlapped_ns:
         hidden = milliseconds(split.overlapped_ns)
@@ -61,7 +62,7 @@ def show_hot_operators(
     for op in operators:
         name, core = plain(op.type), plain(op.core)
         spent = milliseconds(op.total_ns), milliseconds(op.mean_ns)
-        _KERNELS.show((name, core, f"{op.calls:,}", *spent, f"{op.share:.1%}"), console)
+        _KERNELS.show((name, core, f"{op.calls:,}", *spent, percent(op.share)), console)
         if op.where:
             more = f" and {counted(op.lines - 1, 'other line')}" if op.lines > 1 else ""
             indented(Text(f"{plain(op.where)} {plain(op.function)}{more}", "dim"), console)
@@ -78,7 +79,7 @@ def show_hot_lines(lines: Sequence[HotLine], console: Console) -> None:
     _PLACES.show((f"Hot {level}", "Calls", "Total", "Share"), console, "bold")
     for hot in lines:
         place = plain(f"{hot.path}:{hot.line} {hot.function}")
-        cells = (place, f"{hot.calls:,}", milliseconds(hot.total_ns), f"{hot.share:.1%}")
+        cells = (place, f"{hot.calls:,}", milliseconds(hot.total_ns), percent(hot.share))
         _PLACES.show(cells, console)
         via = f"through {hot.via}: " if hot.via else ""
         indented(Text(plain(f"{via}{', '.join(hot.types)}"), "dim"), console)
@@ -89,7 +90,7 @@ def show_hot_modules(modules: Sequence[HotModule], console: Console) -> None:
     _PLACES.show(("Hot module", "Calls", "Total", "Share"), console, "bold")
     for hot in modules:
         name = plain(hot.module)
-        cells = (name, f"{hot.calls:,}", milliseconds(hot.total_ns), f"{hot.share:.1%}")
+        cells = (name, f"{hot.calls:,}", milliseconds(hot.total_ns), percent(hot.share))
         _PLACES.show(cells, console)
         indented(Text(plain(", ".join(hot.types)), "dim"), console)
 
@@ -101,6 +102,6 @@ def show_hot_shapes(shapes: Sequence[HotShape], console: Console) -> None:
     for hot in shapes:
         spent = milliseconds(hot.total_ns), milliseconds(hot.mean_ns)
         name = plain(hot.type)
-        cells = (name, plain(hot.core), f"{hot.calls:,}", *spent, f"{hot.share:.1%}")
+        cells = (name, plain(hot.core), f"{hot.calls:,}", *spent, percent(hot.share))
         _KERNELS.show(cells, console)
         indented(Text(plain(few_tensors(hot.shapes)), "dim"), console)

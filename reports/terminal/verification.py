@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from npufix.reports.terminal.findings import show_verdict
-from npufix.reports.wording.report import counted, plain
+from npufix.reports.wording.report import plain
+from npufix.rules.shared.quantities import counted
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.reports.language import tr
-from npufix.reports.wording.report import counted, milliseconds
+from npufix.rules.shared.quantities import counted, milliseconds, number, percent
 
 if TYPE_CHECKING:
     from npufix.reports.comparison import (
@@ -63,13 +63,8 @@ def relative(before: float | None, after: float | None) -> str:
 
 def calls(before: float | None, after: float | None) -> str:
     """Return ``96 -> 12``, ``96`` where nothing has changed."""
-    one, other = (UNKNOWN if n is None else count(n) for n in (before, after))
+    one, other = (UNKNOWN if n is None else number(n) for n in (before, after))
     return one if one == other else f"{one} -> {other}"
-
-
-def count(number: float) -> str:
-    """Return a number of calls per step."""
-    return f"{number:,.0f}" if abs(number - round(number)) < _FEW else f"{number:,.1f}"
 
 
 def metric_values(metric: MetricChange) -> tuple[str, str, str]:
@@ -81,7 +76,7 @@ def metric_values(metric: MetricChange) -> tuple[str, str, str]:
         text = [UNKNOWN if value is None else f"{value / _MIB:,.0f} MiB" for value in (one, other)]
         gap = UNKNOWN if one is None or other is None else f"{(other - one) / _MIB:+,.0f} MiB"
         return text[0], text[1], gap
-    text = [UNKNOWN if value is None else count(value) for value in (one, other)]
+    text = [UNKNOWN if value is None else number(value) for value in (one, other)]
     if one is None or other is None:
         return text[0], text[1], UNKNOWN
     return text[0], text[1], "0" if one == other else f"{other - one:+,.0f}"
@@ -92,7 +87,7 @@ def spread_text(metric: MetricChange) -> str:
     if metric.before_spread is None and metric.after_spread is None:
         return ""
     spreads = (metric.before_spread, metric.after_spread)
-    return " ".join(UNKNOWN if s is None else f"±{s:.1%}" for s in spreads)
+    return " ".join(UNKNOWN if s is None else f"±{percent(s)}" for s in spreads)
 
 
 def verdict_text(metric: MetricChange) -> str:

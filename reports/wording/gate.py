@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npufix.reports.wording.report import counted, interval, milliseconds
+from npufix.reports.wording.report import interval
+from npufix.rules.shared.quantities import counted, percent, quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from npufix.reports.gate_report import GatedMetric, GateReport
     from npufix.reports.report import Finding
@@ -16,32 +17,15 @@ VERDICTS = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
 HEADER = ("metric", "base", "now", "change", "noise", "verdict")
 _ALWAYS = "step-time"
 _FAILING = frozenset({"regression", "over budget"})
-_PREFIXES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
-def quantity(value: float | None, unit: str) -> str:
-    """Return a number with its unit, "" if it is unknown."""
-    if value is None:
-        return "-"
-    if unit == "ns":
-        return milliseconds(value)
-    if unit == "bytes":
-        size, name = next(((s, n) for s, n in _PREFIXES if abs(value) >= s), (1, "B"))
-        return f"{value / size:.3g} {name}"
-    return f"{value:,.4g}" if value != round(value) else f"{value:,.0f}"
-
-
-def percent(value: float | None, sign: str = "+") -> str:
-    """Return a relative change with its sign, "" if it is unknown."""
-    if value is None:
-        return "-"
-    # No change has no sign.
-    return f"{value:{sign}.1%}" if round(value, 3) else "0.0%"
+def _known(value: float | None, shown: Callable[[float], str]) -> str:
+    return "-" if value is None else shown(value)
 
 
 def row(metric: GatedMetric) -> tuple[str, ...]:
     """Return the cells of a metric; ``~`` marks a change that is no more than noise."""
-    changed = percent(metric.change)
+    changed = _known(metric.change, lambda change: percent(change, signed=True))
     if metric.change is not None and metric.verdict == "ok":
         changed = f"~ {changed}"
     verdict = metric.verdict
@@ -49,10 +33,10 @@ def row(metric: GatedMetric) -> tuple[str, ...]:
         verdict += " (warning)"
     return (
         metric.name,
-        quantity(metric.before, metric.unit),
-        quantity(metric.after, metric.unit),
+        _known(metric.before, lambda value: quantity(value, metric.unit)),
+        _known(metric.after, lambda value: quantity(value, metric.unit)),
         changed,
-        "-" if metric.noise is None else f"±{metric.noise:.1%}",
+        "-" if metric.noise is None else f"±{percent(metric.noise)}",
         verdict,
     )
 
@@ -95,7 +79,7 @@ def sensitivity(metrics: Sequence[GatedMetric]) -> str:
     step = next((m for m in metrics if m.name == _ALWAYS and m.detectable), None)
     if step is None or step.detectable is None:
         return ""
-    return f"A change of the step time of {step.detectable:.1%} or more would have been seen."
+    return f"A change of the step time of {percent(step.detectable)} or more would have been seen."
 
 
 def acceptance(gated: GateReport) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
+from npufix.rules.shared.quantities import counted, milliseconds, percent
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,14 +22,6 @@ if TYPE_CHECKING:
     )
 
 _FEW_TENSORS = 6
-
-
-def milliseconds(ns: float) -> str:
-    """Return a time in ms with three significant digits, in us below 0.1 ms."""
-    if abs(ns) < 100_000:  # noqa: PLR2004 - 0.1 ms
-        return f"{ns / 1e3:.3g} us" if abs(ns) < 99_950 else "0.1 ms"  # noqa: PLR2004 - rounding
-    ms = ns / 1e6
-    return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"  # noqa: PLR2004 - three digits
 
 
 def headline(
@@ -77,13 +71,13 @@ def coverage_text(report: Report) -> str:
     if report.attributed_by_operators:
         return (
             "No kernel is led to a line; the lines are those of the operators in operator_details,"
-            f" {report.attributed_by_operators:.1%} of the compute time."
+            f" {percent(report.attributed_by_operators)} of the compute time."
         )
-    shares = [f"{report.attributed:.1%} of the compute time is led to a line of code"]
+    shares = [f"{percent(report.attributed)} of the compute time is led to a line of code"]
     if report.attributed_to_functions:
-        shares.append(f"{report.attributed_to_functions:.1%} to a function")
+        shares.append(f"{percent(report.attributed_to_functions)} to a function")
     unknown = max(0.0, 1 - report.attributed - report.attributed_to_functions)
-    return f"{', '.join(shares)}, {unknown:.1%} to nothing."
+    return f"{', '.join(shares)}, {percent(unknown)} to nothing."
 
 
 def totals_text(split: StepSplit | None) -> str:
@@ -103,7 +97,7 @@ def figures_text(hot: HotOperator, *, details: bool) -> str:
         spread = (("p50", hot.p50_ns), ("p95", hot.p95_ns), ("max", hot.max_ns))
         parts.append(", ".join(f"{name} {milliseconds(ns)}" for name, ns in spread))
         if hot.share_of_step:
-            parts.append(f"{hot.share_of_step:.1%} of the step")
+            parts.append(f"{percent(hot.share_of_step)} of the step")
     if hot.bound:
         busy = "" if hot.bound_ratio is None else f" ({hot.bound_ratio:.0%} busy)"
         parts.append(f"{hot.bound}-bound{busy}")
@@ -123,7 +117,7 @@ def _bottleneck(split: StepSplit | None, hot: Sequence[HotOperator]) -> str:
     if hot:
         op = hot[0]
         where = f", asked for at {op.where}" if op.where else ""
-        first = f"{op.type} takes {op.share:.1%} of the compute time{where}"
+        first = f"{op.type} takes {percent(op.share)} of the compute time{where}"
     if split is None or not split.total_ns:
         return f"{first}." if first else "The dump holds no kernels."
     shares = {
@@ -132,7 +126,7 @@ def _bottleneck(split: StepSplit | None, hot: Sequence[HotOperator]) -> str:
         "idle": split.free_ns / split.total_ns,
     }
     main, share = max(shares.items(), key=lambda item: item[1])
-    text = f"The {split.unit} of {milliseconds(split.total_ns)} is {share:.1%} {main}"
+    text = f"The {split.unit} of {milliseconds(split.total_ns)} is {percent(share)} {main}"
     return f"{text}; {first}." if first else f"{text}."
 
 
@@ -159,11 +153,6 @@ def times(found: Times) -> str:
         f" half of them {us(one.low_us)} to {us(one.high_us)} -> {us(other.low_us)} to"
         f" {us(other.high_us)}), for {found.case}"
     )
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return ``1 file``, ``2 files``."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def plain(text: str) -> str:

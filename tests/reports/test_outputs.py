@@ -94,7 +94,7 @@ def test_what_is_replaced_is_as_readable_as_it_was_and_links_stay(here: Path) ->
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (["pdf=x.pdf"], "there is no format 'pdf'; there are csv, github, gitlab"),
+        (["pdf=x.pdf"], "there is no format 'pdf'; there are csv, "),
         (["csv=-"], "csv does not go to the standard output"),
         (["csv=a.py"], "a.py is a file; csv writes several, name a folder"),
         (["x.txt"], "is not FORMAT=FILE"),

@@ -15,7 +15,8 @@ from npufix.reports import report as model
 from npufix.reports.markdown.report import to_markdown
 from npufix.reports.terminal.report import show
 from npufix.reports.terminal.text import paragraph
-from npufix.reports.wording.report import milliseconds, plain
+from npufix.reports.wording.report import plain
+from npufix.rules.shared.quantities import milliseconds
 
 
 def report_with(text: str) -> model.Report:

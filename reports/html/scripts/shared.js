@@ -30,7 +30,7 @@ const page = (() => {
     heat: time,
     share: percent,
     count: many,
-    calls: (x) => (Math.abs(x - Math.round(x)) < 0.05 ? many(even(x)) : x.toLocaleString("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 })),
+    calls: (x) => (Math.abs(x) >= 999.5 || Math.abs(x - Math.round(x)) < 1e-6 ? many(even(x)) : three(x)),
     number: String,
     signed: (ns) => `${Math.round(ns) > 0 ? "+" : Math.round(ns) < 0 ? "-" : ""}${time(Math.abs(ns))}`,
     relative: (x) => `${x < 0 ? "" : "+"}${percent(x)}`,
