@@ -37,7 +37,7 @@ class Parted:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class LineExplanation:
     """All that there is to say about a line."""
 
     path: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from npufix.profiling_parsers.profile import Problem
-from npufix.reports.encoding import indented
+from npufix.reports.encoding import encode_indented
 from npufix.rules.diagnostic import Place
 
 __all__ = ["Place", "Problem"]
@@ -359,7 +359,7 @@ def tool() -> str:
 
 def to_json(report: Report) -> str:
     """Return a report as JSON, indented, keys in the order of the fields."""
-    return indented(report)
+    return encode_indented(report)
 
 
 def from_json(text: str | bytes) -> Report:

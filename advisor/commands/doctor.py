@@ -11,7 +11,7 @@ from npufix.advisor.console.loudness import is_quiet, is_verbose
 from npufix.advisor.console.speaking import say
 
 if TYPE_CHECKING:
-    from npufix.reports.terminal.doctor import Diagnosis
+    from npufix.reports.terminal.doctor import MachineReport
     from npufix.rewriters.verification.workers.machine import Machine
 
 _WHAT = {
@@ -63,9 +63,9 @@ def _installed(package: str) -> str:
         return "not installed"
 
 
-def _diagnosis(machine: Machine) -> Diagnosis:
+def _diagnosis(machine: Machine) -> MachineReport:
     from npufix.reports.report import tool
-    from npufix.reports.terminal.doctor import Diagnosis, GroundLine, Part
+    from npufix.reports.terminal.doctor import GroundLine, MachineReport, Part
     from npufix.rewriters.verification.workers.cache import user_folder
     from npufix.rewriters.verification.workers.grounds import choose, standings
 
@@ -86,7 +86,7 @@ def _diagnosis(machine: Machine) -> Diagnosis:
         GroundLine(s.ground.value, s.usable, _WHAT[s.ground.value], s.missing, s.remedy)
         for s in standings(machine)
     ]
-    return Diagnosis(tool(), parts, grounds, choose(machine).value, _warnings(machine))
+    return MachineReport(tool(), parts, grounds, choose(machine).value, _warnings(machine))
 
 
 def _walls() -> str:

@@ -157,11 +157,13 @@ def _changes(
 
 
 def _verification(changes: Changes, checked: list[Checked]) -> Verification:
-    from npufix.advisor.patch.verdicts import shown
+    from npufix.advisor.patch.verdicts import report_verdict
     from npufix.reports.report import tool
     from npufix.reports.verification import ChangedFunction, Verification
 
-    functions = [ChangedFunction(c.name, c.line, c.function, shown(c.verdict)) for c in checked]
+    functions = [
+        ChangedFunction(c.name, c.line, c.function, report_verdict(c.verdict)) for c in checked
+    ]
     found = {function.verdict.status for function in functions}
     status = next((s for s in ("refuted", "not verified") if s in found), "equivalent")
     return Verification(

@@ -12,9 +12,10 @@ from npufix.advisor.cluster.observing import observe_cluster
 from npufix.advisor.cluster.reporting import rank_problems, rank_rows, rank_steps
 from npufix.advisor.diagnose.ranks import ALONE, Ways, read_dump
 from npufix.advisor.diagnose.result import Diagnosis
-from npufix.advisor.diagnose.savings import ranked, total_saving
+from npufix.advisor.diagnose.savings import total_saving
 from npufix.advisor.evidence.estimate import calibrate
 from npufix.advisor.evidence.hygiene import missing_parts, snippet
+from npufix.advisor.evidence.item import rank_items
 from npufix.advisor.evidence.lines import Evidence, gather_evidence
 from npufix.advisor.evidence.operator_lines import operator_lines
 from npufix.advisor.evidence.ranking import Ranking, Step, step_split
@@ -79,7 +80,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
         seen, faults = [*seen, *compared], [*faults, *failed]
     located = _find(run, tree, rules, options) if tree else None
     found = located.found if located else []
-    everything = ranked([*found, *seen])
+    everything = rank_items([*found, *seen])
     measured = _measured(run, options)
     made = msgspec.structs.replace(
         measured,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.advisor.evidence.ranking import shape_text
-from npufix.reports.html.details import Cell, Details, SourceFile, SourceLine, Timeline
+from npufix.reports.html.details import Cell, Details, ShownFile, ShownLine, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,7 +154,7 @@ def _sources(
     costs: dict[str, dict[int, tuple[int, int]]],
     findings: Sequence[Finding],
     tree: SourceTree | None,
-) -> list[SourceFile]:
+) -> list[ShownFile]:
     found: dict[str, dict[int, list[int]]] = {}
     for number, finding in enumerate(findings):
         places = [(p.path, p.line) for p in finding.places] or [(finding.path, finding.line)]
@@ -164,7 +164,7 @@ def _sources(
     totals = {path: sum(ns for _, ns in lines.values()) for path, lines in costs.items()}
     paths = sorted({*costs, *found}, key=lambda path: (-totals.get(path, 0), path))
     return [
-        SourceFile(path, totals.get(path, 0), lines)
+        ShownFile(path, totals.get(path, 0), lines)
         for path in paths[:_FILES]
         if (lines := _lines(costs.get(path, {}), found.get(path, {}), _text(path, tree)))
     ]
@@ -177,7 +177,7 @@ def _text(path: str, tree: SourceTree | None) -> Sequence[str]:
 
 def _lines(
     costs: dict[int, tuple[int, int]], findings: dict[int, list[int]], text: Sequence[str]
-) -> list[SourceLine]:
+) -> list[ShownLine]:
     wanted = {*costs, *findings}
     around = {
         line
@@ -187,7 +187,7 @@ def _lines(
     }
     shown = sorted(wanted | around)[:_MOST_LINES]
     return [
-        SourceLine(
+        ShownLine(
             line,
             text[line - 1][:_LONGEST_LINE] if 0 < line <= len(text) else "",
             costs.get(line, (0, 0))[1],

@@ -17,7 +17,7 @@ _NO_NEWLINE = "\\ No newline at end of file"
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
+class ReplacedText:
     """Lines of one file that give way to others; all positions are those of the old file."""
 
     path: str
@@ -29,12 +29,12 @@ class Replacement:
     text: str
 
 
-def replacements(diff: str) -> list[Replacement]:
+def replacements(diff: str) -> list[ReplacedText]:
     """Return the changes of a diff, in the order of the lines."""
     return list(_read(diff.split("\n")))
 
 
-def _read(lines: list[str]) -> Iterator[Replacement]:
+def _read(lines: list[str]) -> Iterator[ReplacedText]:
     path, at = "", 0
     old: list[str] = []
     new: list[str] = []
@@ -64,12 +64,12 @@ def _read(lines: list[str]) -> Iterator[Replacement]:
     yield from _flush(path, at, old, new)
 
 
-def _flush(path: str, at: int, old: list[str], new: list[str]) -> Iterator[Replacement]:
+def _flush(path: str, at: int, old: list[str], new: list[str]) -> Iterator[ReplacedText]:
     """Yield what was gathered, if anything, and begin anew."""
     if old or new:
         last = old[-1] if old else "\n"
         to_next = last.endswith("\n")
-        yield Replacement(
+        yield ReplacedText(
             path=path,
             start_line=at,
             start_column=1,

@@ -29,7 +29,7 @@ Rendered = str | Mapping[str, str] | Callable[[IO[bytes]], None]
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Run(Protocol):
+class RunDetails(Protocol):
     """What is known of a run beyond its report; made only when a format asks for it."""
 
     @property
@@ -59,7 +59,7 @@ class Result(Generic[T_co]):
     """The user has asked for more: ``-v``."""
     top: int = 10
     """How many rows of a table are shown where a format does not hold more."""
-    run: Run | None = None
+    run: RunDetails | None = None
     path: Path = Path("-")
     """Where it goes."""
     room: int | None = None

@@ -6,7 +6,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from npufix.reports.data.notices import ERROR, NOTE, Notice, notices
-from npufix.reports.encoding import indented
+from npufix.reports.encoding import encode_indented
 from npufix.reports.formats import Format
 from npufix.reports.gate_report import GateReport
 from npufix.reports.report import Report
@@ -21,7 +21,7 @@ def _render(result: Result[Report | GateReport]) -> str:
     """Return a report as GitLab reads it; what has no line of the repository is left out."""
     seen: set[str] = set()
     found = notices(result.report, result.sources)
-    return indented([_row(notice, seen) for notice in found if notice.path]) + "\n"
+    return encode_indented([_row(notice, seen) for notice in found if notice.path]) + "\n"
 
 
 def _row(notice: Notice, seen: set[str]) -> dict[str, object]:

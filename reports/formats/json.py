@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from npufix.reports.comparison import Comparison
-from npufix.reports.encoding import indented
+from npufix.reports.encoding import encode_indented
 from npufix.reports.formats import Format, Result
 from npufix.reports.gate_report import GateReport
 from npufix.reports.report import Report
@@ -13,11 +13,11 @@ from npufix.reports.verification import Verification
 
 
 def _render_report(result: Result[Report]) -> str:
-    return indented(result.report.cut(result.top)) + "\n"
+    return encode_indented(result.report.cut(result.top)) + "\n"
 
 
 def _render(result: Result[Any]) -> str:
-    return indented(result.report) + "\n"
+    return encode_indented(result.report) + "\n"
 
 
 FORMAT = Format(

@@ -11,12 +11,12 @@ from npufix.reports.report import Report
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from npufix.reports.formats import Result, Run
+    from npufix.reports.formats import Result
 
 
 def render_tracks(result: Result[Report], *, whole: bool) -> Callable[[IO[bytes]], None]:
     """Return what writes the findings over the trace or, without ``whole``, alone."""
-    run = cast("Run", result.run)  # a format that needs a recording is asked for no other result
+    run = cast("RunDetails", result.run)  # a format that needs a recording is asked for no other result
     packed = result.path.suffix == ".gz"
     return partial(run.write_tracks, result.report.findings, packed=packed, whole=whole)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from npufix.reports.data.fixes import replacements
 from npufix.reports.data.notices import ERROR, Notice, notices
 from npufix.reports.data.sources import utf16
-from npufix.reports.encoding import indented
+from npufix.reports.encoding import encode_indented
 from npufix.reports.formats import Format
 from npufix.reports.gate_report import GateReport
 from npufix.reports.report import Report
@@ -52,7 +52,7 @@ def _render(result: Result[Report | GateReport]) -> str:
     if said := _notifications(made, left_out, len(placed) - len(results)):
         run["invocations"] = [{"executionSuccessful": True, "toolExecutionNotifications": said}]
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
-    return indented(log) + "\n"
+    return encode_indented(log) + "\n"
 
 
 def _rules(ids: Sequence[str], found: Iterable[Notice]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npufix.reports.html.rendering import rendered
+from npufix.reports.html.rendering import render_page
 from npufix.reports.html.tables import (
     CALLS,
     NS,
@@ -51,7 +51,7 @@ def to_html(comparison: Comparison) -> str:
     """Return a comparison as a page."""
     tables = [table for table in _tables(comparison) if table.rows]
     sides = (comparison.before, comparison.after)
-    return rendered(
+    return render_page(
         "comparison.html",
         ("comparison.js",),
         tables,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from npufix.reports.html.details import Details
 from npufix.reports.html.rank_map import rank_map
-from npufix.reports.html.rendering import rendered
+from npufix.reports.html.rendering import render_page
 from npufix.reports.html.tables import rank_table, report_tables
 from npufix.reports.wording import report as wording
 from npufix.rules.shared.quantities import milliseconds, percent
@@ -24,7 +24,7 @@ def to_html(report: Report, details: Details | None = None) -> str:
     details = details or Details()
     tables = report_tables(report)
     shown = rank_map(report)
-    return rendered(
+    return render_page(
         "page.html",
         ("keyboard.js", "page.js", "treemap.js", "timeline.js", *(("ranks.js",) if shown else ())),
         [*tables, rank_table(report)] if report.ranks else tables,

@@ -15,7 +15,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from npufix.reports import language
-from npufix.reports.encoding import encoded
+from npufix.reports.encoding import encode
 from npufix.reports.html import tables
 from npufix.reports.wording import comparison as comparison_wording
 from npufix.reports.wording import report as wording
@@ -31,7 +31,7 @@ _ROWS_WITHOUT_SCRIPTS = 100
 """Rows of each table that the page holds as text; scripts show the others."""
 
 
-def rendered(
+def render_page(
     template: str,
     scripts: Sequence[str],
     made: Sequence[tables.DataTable],
@@ -135,7 +135,7 @@ def _words(scripts: Sequence[str], made: Sequence[tables.DataTable]) -> dict[str
 
 def _json(data: object) -> Markup:
     """Return JSON that cannot end the script element around it, whatever texts are in it."""
-    text = encoded(data).decode()
+    text = encode(data).decode()
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return Markup(text)  # noqa: S704 - escaped right above

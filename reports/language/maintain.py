@@ -23,14 +23,14 @@ def main() -> int:
     for domain, found in extract.messages().items():
         known = translations(domain)
         with _po(domain).open("wb") as file:
-            write_po(file, renewed(domain, found, known), width=0, sort_output=False)
+            write_po(file, renew(domain, found, known), width=0, sort_output=False)
         for message in found:
             if message not in known:
                 print(f"{_po(domain).name}: {message}")  # noqa: T201 - what this is for
     return 0
 
 
-def renewed(domain: str, found: dict[str, str], known: dict[str, str]) -> Catalog:
+def renew(domain: str, found: dict[str, str], known: dict[str, str]) -> Catalog:
     """Return a catalogue with exactly these messages, translated where they are ``known``."""
     catalogue = Catalog(
         locale="zh", domain=domain, project="npufix", charset="utf-8", fuzzy=False,

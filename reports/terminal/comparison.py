@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from rich.text import Text
 
 from npufix.reports.terminal.rows import Columns
-from npufix.reports.terminal.text import indented, paragraph
+from npufix.reports.terminal.text import paragraph, print_indented
 from npufix.reports.wording import comparison as words
 from npufix.reports.wording.report import few_tensors, plain
 from npufix.rules.shared.quantities import milliseconds
@@ -116,7 +116,7 @@ def _show_metrics(comparison: Comparison, console: Console) -> None:
 def _show_noise(metric: MetricChange, console: Console) -> None:
     if metric.before_spread is None or metric.after_spread is None:
         return
-    indented(Text(f"the difference is {words.verdict_text(metric)}", "dim"), console)
+    print_indented(Text(f"the difference is {words.verdict_text(metric)}", "dim"), console)
 
 
 def _show_ranks(comparison: Comparison, console: Console) -> None:
@@ -146,9 +146,9 @@ def _show_prediction(prediction: Prediction, console: Console) -> None:
         f"measured {words.signed_time(prediction.measured_ns).lstrip('+')} ({spent}): ",
         (prediction.verdict, _STYLES[prediction.verdict]),
     )
-    indented(line, console)
+    print_indented(line, console)
     if prediction.decided:
-        indented(Text(plain(prediction.decided), "dim"), console)
+        print_indented(Text(plain(prediction.decided), "dim"), console)
 
 
 def _show_hosts(rows: Sequence[HostOperatorChange], console: Console, top: int) -> None:
@@ -164,7 +164,7 @@ def _show_hosts(rows: Sequence[HostOperatorChange], console: Console, top: int) 
         names = [*op.before_names, *op.after_names]
         own = " / ".join(dict.fromkeys(names))
         said += [f"as {own}"] if any(name != op.name for name in names) else []
-        indented(Text(plain("; ".join(filter(None, said))), "dim"), console)
+        print_indented(Text(plain("; ".join(filter(None, said))), "dim"), console)
 
 
 def _show_operators(title: str, rows: Sequence[OperatorChange], console: Console, top: int) -> None:
@@ -177,7 +177,7 @@ def _show_operators(title: str, rows: Sequence[OperatorChange], console: Console
         counted = words.calls(op.before_calls, op.after_calls)
         _ROWS.show((plain(name), *cells, counted), console)
         if op.shapes:
-            indented(Text(plain(few_tensors(op.shapes)), "dim"), console)
+            print_indented(Text(plain(few_tensors(op.shapes)), "dim"), console)
 
 
 def _show_lines(rows: Sequence[LineChange], console: Console, top: int) -> None:
@@ -189,7 +189,7 @@ def _show_lines(rows: Sequence[LineChange], console: Console, top: int) -> None:
         counted = words.calls(line.before_calls, line.after_calls)
         _ROWS.show((plain(words.place(line)), *cells, counted), console)
         state = f"{line.state}: " if line.state in {"changed", "moved"} else ""
-        indented(Text(plain(f"{state}{words.types_text(line)}"), "dim"), console)
+        print_indented(Text(plain(f"{state}{words.types_text(line)}"), "dim"), console)
 
 
 def _to_show(rows: Sequence[_Row], top: int) -> list[_Row]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from rich.text import Text
 
-from npufix.reports.language.terminal import Verbatim, lines, translated
+from npufix.reports.language.terminal import Verbatim, lines, translate
 from npufix.reports.wording.report import plain
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class GroundLine(msgspec.Struct, frozen=True):
     remedy: str
 
 
-class Diagnosis(msgspec.Struct, frozen=True):
+class MachineReport(msgspec.Struct, frozen=True):
     """A machine, and what can be verified on it."""
 
     tool: str
@@ -46,12 +46,12 @@ class Diagnosis(msgspec.Struct, frozen=True):
     schema: int = SCHEMA_VERSION
 
 
-def to_json(diagnosis: Diagnosis) -> str:
+def to_json(diagnosis: MachineReport) -> str:
     """Return it as JSON, indented."""
     return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2).decode()
 
 
-def show(diagnosis: Diagnosis, console: Console) -> None:
+def show(diagnosis: MachineReport, console: Console) -> None:
     """Print it on a terminal."""
     console.print(Text(headline(diagnosis), "bold"))
     console.print()
@@ -72,7 +72,7 @@ def show(diagnosis: Diagnosis, console: Console) -> None:
         _hanging("", plain(warning), console, "yellow")
 
 
-def headline(diagnosis: Diagnosis) -> str:
+def headline(diagnosis: MachineReport) -> str:
     """Return what ``--on auto`` takes here, in a sentence."""
     if diagnosis.chosen == "none":
         return "Nothing can be verified here; see below for what to install."
@@ -81,7 +81,7 @@ def headline(diagnosis: Diagnosis) -> str:
 
 def _hanging(head: str, text: str, console: Console, style: str = "") -> None:
     """Print a text whose further lines start below its first word."""
-    said = translated(Text(text, style))
+    said = translate(Text(text, style))
     for number, line in enumerate(lines(said, console, max(console.width - len(head), 20))):
         before = head if number == 0 else " " * len(head)
         console.print(Verbatim(before).append_text(line))

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from npufix.reports.language.terminal import Verbatim
-from npufix.reports.terminal.text import indented
+from npufix.reports.terminal.text import print_indented
 from npufix.reports.wording.report import plain, signed
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from npufix.reports.explanation import Explanation, Matching, Parted
+    from npufix.reports.explanation import LineExplanation, Matching, Parted
     from npufix.reports.report import Condition
 
 _NEAR_SHOWN = 5
 
 
-def outline(explanation: Explanation) -> list[str]:
+def outline(explanation: LineExplanation) -> list[str]:
     """Return one line for each rule that matches or nearly does."""
     nearly = [f"{n.rule} {n.name} nearly matches at line {n.line}" for n in explanation.near]
     left = [f"{r.rule} {r.name} matches, but is left alone" for r in explanation.refused]
@@ -27,7 +27,7 @@ def outline(explanation: Explanation) -> list[str]:
     return [*found, *left, *nearly] or ["No rule looks like this code."]
 
 
-def show(explanation: Explanation, console: Console, *, details: bool = False) -> None:
+def show(explanation: LineExplanation, console: Console, *, details: bool = False) -> None:
     """Print which rules match at a line, which nearly do, and why the others do not.
 
     ``details`` adds those that are further away.
@@ -41,12 +41,12 @@ def show(explanation: Explanation, console: Console, *, details: bool = False) -
     for parted in explanation.refused:
         _title(parted, "matches, but the code is left alone", console)
         for reason in parted.reasons:
-            indented(plain(reason), console)
+            print_indented(plain(reason), console)
     for parted in explanation.near if details else explanation.near[:_NEAR_SHOWN]:
         share = f"{parted.agreeing} of {parted.operations} operations agree"
         _title(parted, f"nearly matches: {share}", console)
         for reason in parted.reasons:
-            indented(plain(reason), console)
+            print_indented(plain(reason), console)
     if not (explanation.matches or explanation.refused or explanation.near):
         console.print("\nNo rule looks like this code.")
 
@@ -66,13 +66,15 @@ def _show_match(match: Matching, console: Console) -> None:
         )
     )
     for line in map(_condition, match.conditions):
-        indented(plain(line), console)
+        print_indented(plain(line), console)
     if match.not_written:
-        indented(plain(f"not written: {match.not_written}"), console)
+        print_indented(plain(f"not written: {match.not_written}"), console)
     sign = "-" if match.replacement else " "
-    indented(Verbatim("\n".join(map(plain, signed(match.code, sign))), "red"), console)
+    print_indented(Verbatim("\n".join(map(plain, signed(match.code, sign))), "red"), console)
     if match.replacement:
-        indented(Verbatim("\n".join(map(plain, signed(match.replacement, "+"))), "green"), console)
+        print_indented(
+            Verbatim("\n".join(map(plain, signed(match.replacement, "+"))), "green"), console
+        )
 
 
 def _condition(condition: Condition) -> str:

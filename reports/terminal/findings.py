@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from npufix.reports.language.terminal import Verbatim
-from npufix.reports.terminal.text import indented
+from npufix.reports.terminal.text import print_indented
 from npufix.reports.wording.report import interval, launches, plain, signed, times
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 
@@ -40,18 +40,20 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
         if finding.kind == "run":
             _show_run_finding(finding, console, details=details)
             continue
-        indented(f"{finding.place} in {finding.function}", console)
+        print_indented(f"{finding.place} in {finding.function}", console)
         for line in (*_costs(finding), *_conditions(finding.conditions, details=details)):
-            indented(line, console)
+            print_indented(line, console)
         if finding.problem:
-            indented(f"not written: {finding.problem}", console)
+            print_indented(f"not written: {finding.problem}", console)
         if finding.replacement:
-            indented(Verbatim("\n".join(map(plain, signed(finding.code, "-"))), "red"), console)
-            indented(
+            print_indented(
+                Verbatim("\n".join(map(plain, signed(finding.code, "-"))), "red"), console
+            )
+            print_indented(
                 Verbatim("\n".join(map(plain, signed(finding.replacement, "+"))), "green"), console
             )
         else:
-            indented(Verbatim("\n".join(map(plain, signed(finding.code, " ")))), console)
+            print_indented(Verbatim("\n".join(map(plain, signed(finding.code, " ")))), console)
         if finding.verdict is not None:
             show_verdict(finding.verdict, console, details=details)
     code = (f for f in findings if f.kind == "code")
@@ -61,23 +63,23 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
 
 def _show_run_finding(finding: Finding, console: Console, *, details: bool) -> None:
     """Print a finding about the run: the fact, what it costs, who takes part, what to do."""
-    indented(finding.what, console)
+    print_indented(finding.what, console)
     for line in _savings(finding):
         basis = f" ({finding.saving.basis})" if finding.saving is not None else ""
-        indented(f"{line}{basis}", console)
+        print_indented(f"{line}{basis}", console)
     if details:
         for fact in finding.evidence:
-            indented(Text(plain(f"{fact.name}: {fact.value}"), "dim"), console)
+            print_indented(Text(plain(f"{fact.name}: {fact.value}"), "dim"), console)
     shown = finding.places if details else finding.places[:_PLACES_SHOWN]
     for place in shown:
         calls = counted(place.calls, "call")
         text = f"{place.path}:{place.line} {place.function}: {milliseconds(place.cost_ns)}, {calls}"
-        indented(Text(plain(text), "dim"), console)
+        print_indented(Text(plain(text), "dim"), console)
     if len(shown) < len(finding.places):
         more = counted(len(finding.places) - len(shown), "other line")
-        indented(Text(f"and {more}", "dim"), console)
+        print_indented(Text(f"and {more}", "dim"), console)
     for line in finding.advice.splitlines():
-        indented(Text(plain(line), "cyan"), console)
+        print_indented(Text(plain(line), "cyan"), console)
 
 
 def _costs(finding: Finding) -> list[str]:
@@ -111,16 +113,16 @@ def show_verdict(verdict: Verdict, console: Console, *, details: bool) -> None:
     for part in dict.fromkeys((verdict.reason, verdict.counterexample, ground)):
         if part:
             text.append(f"; {plain(part)}")
-    indented(text, console)
+    print_indented(text, console)
     if verdict.launches is not None:
-        indented(plain(launches(verdict.launches)), console)
+        print_indented(plain(launches(verdict.launches)), console)
     if verdict.times is not None:
-        indented(plain(times(verdict.times)), console)
+        print_indented(plain(times(verdict.times)), console)
     if verdict.worth:
-        indented(plain(verdict.worth), console)
+        print_indented(plain(verdict.worth), console)
     if details:
         for m in verdict.measures:
-            indented(
+            print_indented(
                 f"  {plain(m.what)} {m.dtype}: error {m.error_patched:.2g},"
                 f" original {m.error_original:.2g}",
                 console,

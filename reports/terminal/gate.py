@@ -8,7 +8,7 @@ from rich.text import Text
 
 from npufix.reports.terminal.findings import show_findings
 from npufix.reports.terminal.rows import Columns
-from npufix.reports.terminal.text import indented, paragraph
+from npufix.reports.terminal.text import paragraph, print_indented
 from npufix.reports.wording.gate import (
     HEADER,
     acceptance,
@@ -42,7 +42,7 @@ def show_gate(gated: GateReport, console: Console, *, details: bool = False) -> 
         paragraph(said, console, "dim")
     for reason in gated.reasons:
         if reason != gated.headline:
-            indented(f"- {plain(reason)}", console)
+            print_indented(f"- {plain(reason)}", console)
     _show_metrics(gated, console, details=details)
     _section("Why", gated.explanation, console)
     _show_findings("New", gated.new_findings, console, details=details)
@@ -84,7 +84,7 @@ def _section(title: str, lines: Sequence[str], console: Console) -> None:
     console.print()
     console.print(Text(f"{title}:", "bold"))
     for line in lines:
-        indented(plain(line), console)
+        print_indented(plain(line), console)
 
 
 def _show_findings(

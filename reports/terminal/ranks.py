@@ -8,7 +8,7 @@ from rich.text import Text
 
 from npufix.reports.language import tr
 from npufix.reports.terminal.rows import Columns
-from npufix.reports.terminal.text import indented
+from npufix.reports.terminal.text import print_indented
 from npufix.reports.wording.ranks import rank_name, rank_rows
 from npufix.reports.wording.report import plain
 from npufix.rules.shared.quantities import counted, milliseconds
@@ -37,13 +37,13 @@ def show_ranks(ranks: Sequence[Rank], console: Console) -> None:
         cells += ["", ", ".join(filter(None, (note, host)))]
         _RANKS.show((rank_name(row), *cells), console, "" if row.diagnosed else "dim")
         if row.rank is None or names.count(row.rank) > 1:
-            indented(Text(plain(row.dump), "dim"), console)
+            print_indented(Text(plain(row.dump), "dim"), console)
     if shown.more:
-        indented(Text(f"and {counted(shown.more, 'more rank')}", "dim"), console)
+        print_indented(Text(f"and {counted(shown.more, 'more rank')}", "dim"), console)
     for row in shown.broken:
         text = f"rank {rank_name(row)}: {tr(plain(row.problem))}"
-        indented(Text(text, "yellow"), console)
+        print_indented(Text(text, "yellow"), console)
         if row.dump not in row.problem:
-            indented(Text(plain(row.dump), "dim"), console)
+            print_indented(Text(plain(row.dump), "dim"), console)
     if shown.more_broken:
-        indented(Text(f"also broken: rank {shown.more_broken}", "yellow"), console)
+        print_indented(Text(f"also broken: rank {shown.more_broken}", "yellow"), console)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from npufix.reports.language.layout import pad, width
-from npufix.reports.terminal.text import indented
+from npufix.reports.terminal.text import print_indented
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Columns:
             console.print(Text(name, style), soft_wrap=True)
             said = "  ".join(filter(None, rest))
             if said:
-                indented(Text(said, style), console)
+                print_indented(Text(said, style), console)
             return
         first = self.name + min(spare, self.growth)
         if width(name) > first - self.gap:

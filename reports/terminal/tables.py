@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from npufix.reports.terminal.rows import Columns
-from npufix.reports.terminal.text import indented, paragraph
+from npufix.reports.terminal.text import paragraph, print_indented
 from npufix.reports.wording.report import few_tensors, figures_text, plain
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 
@@ -44,13 +44,15 @@ def show_split(split: StepSplit | None, console: Console) -> None:
     paragraph(line, console)
     if split.overlapped_ns:
         hidden = milliseconds(split.overlapped_ns)
-        indented(Text(f"{hidden} of communication is hidden behind computing", "dim"), console)
+        print_indented(
+            Text(f"{hidden} of communication is hidden behind computing", "dim"), console
+        )
     for odd in split.left_out:
         name = "a step" if odd.step is None else f"step {odd.step}"
         text = (
             f"left out: {name}, {odd.reason}: {milliseconds(odd.total_ns)}, {odd.ratio:.1f} times"
         )
-        indented(Text(f"{text} a typical step", "yellow"), console)
+        print_indented(Text(f"{text} a typical step", "yellow"), console)
 
 
 def show_hot_operators(
@@ -65,12 +67,12 @@ def show_hot_operators(
         _KERNELS.show((name, core, f"{op.calls:,}", *spent, percent(op.share)), console)
         if op.where:
             more = f" and {counted(op.lines - 1, 'other line')}" if op.lines > 1 else ""
-            indented(Text(f"{plain(op.where)} {plain(op.function)}{more}", "dim"), console)
+            print_indented(Text(f"{plain(op.where)} {plain(op.function)}{more}", "dim"), console)
         figures = figures_text(op, details=details)
         if op.shapes or figures:
             more = f" and {counted(op.other_shapes, 'other shape')}" if op.other_shapes else ""
             parts = [f"{plain(few_tensors(op.shapes))}{more}" if op.shapes else "", figures]
-            indented(Text("; ".join(filter(None, parts)), "dim"), console)
+            print_indented(Text("; ".join(filter(None, parts)), "dim"), console)
 
 
 def show_hot_lines(lines: Sequence[HotLine], console: Console) -> None:
@@ -82,7 +84,7 @@ def show_hot_lines(lines: Sequence[HotLine], console: Console) -> None:
         cells = (place, f"{hot.calls:,}", milliseconds(hot.total_ns), percent(hot.share))
         _PLACES.show(cells, console)
         via = f"through {hot.via}: " if hot.via else ""
-        indented(Text(plain(f"{via}{', '.join(hot.types)}"), "dim"), console)
+        print_indented(Text(plain(f"{via}{', '.join(hot.types)}"), "dim"), console)
 
 
 def show_hot_modules(modules: Sequence[HotModule], console: Console) -> None:
@@ -92,7 +94,7 @@ def show_hot_modules(modules: Sequence[HotModule], console: Console) -> None:
         name = plain(hot.module)
         cells = (name, f"{hot.calls:,}", milliseconds(hot.total_ns), percent(hot.share))
         _PLACES.show(cells, console)
-        indented(Text(plain(", ".join(hot.types)), "dim"), console)
+        print_indented(Text(plain(", ".join(hot.types)), "dim"), console)
 
 
 def show_hot_shapes(shapes: Sequence[HotShape], console: Console) -> None:
@@ -104,4 +106,4 @@ def show_hot_shapes(shapes: Sequence[HotShape], console: Console) -> None:
         name = plain(hot.type)
         cells = (name, plain(hot.core), f"{hot.calls:,}", *spent, percent(hot.share))
         _KERNELS.show(cells, console)
-        indented(Text(plain(few_tensors(hot.shapes)), "dim"), console)
+        print_indented(Text(plain(few_tensors(hot.shapes)), "dim"), console)

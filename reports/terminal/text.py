@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from npufix.reports.language import tr
-from npufix.reports.language.terminal import Verbatim, lines, translated
+from npufix.reports.language.terminal import Verbatim, lines, translate
 from npufix.reports.wording.report import plain
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def paragraph(text: str, console: Console, style: str = "", margin: str = "") ->
         console.print(Verbatim(margin).append_text(part))
 
 
-def indented(line: str | Text, console: Console) -> None:
+def print_indented(line: str | Text, console: Console) -> None:
     """Print a line that belongs to the one above it."""
-    text = translated(Text(plain(line)) if isinstance(line, str) else line)
+    text = translate(Text(plain(line)) if isinstance(line, str) else line)
     for part in lines(text, console, console.width - len(_MARGIN)):
         console.print(Verbatim(_MARGIN).append_text(part))

@@ -87,7 +87,7 @@ def test_a_comparison_is_drawn_and_accessible(
 
 
 def test_the_numbers_are_those_of_the_json(browser: Browser, tmp_path: Path) -> None:
-    made = json.loads(encoding.indented(comparison()))
+    made = json.loads(encoding.encode_indented(comparison()))
     with Opened(browser, written(tmp_path, to_html(comparison()))) as page:
         assert page.inner_text("h1") == made["headline"]
         assert shown_rows(page, "operators") == [
