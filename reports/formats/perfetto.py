@@ -11,12 +11,13 @@ from npufix.reports.report import Report
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from npufix.reports.formats import Result
+    from npufix.reports.formats import Result, RunDetails
 
 
 def render_tracks(result: Result[Report], *, whole: bool) -> Callable[[IO[bytes]], None]:
     """Return what writes the findings over the trace or, without ``whole``, alone."""
-    run = cast("RunDetails", result.run)  # a format that needs a recording is asked for no other result
+    # A format that needs a recording is asked for no other result.
+    run = cast("RunDetails", result.run)
     packed = result.path.suffix == ".gz"
     return partial(run.write_tracks, result.report.findings, packed=packed, whole=whole)
 

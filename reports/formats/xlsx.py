@@ -39,7 +39,12 @@ class MissingLibraryError(Exception):
 
 
 def check_workbook() -> None:
-    """Raise ``MissingLibraryError`` if no workbook can be written here."""
+    """Refuse where no workbook can be written.
+
+    Raises:
+        MissingLibraryError: XlsxWriter is not installed.
+
+    """
     try:
         import xlsxwriter  # noqa: F401 - optional, and only for this format
     except ImportError as error:

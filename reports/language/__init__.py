@@ -36,7 +36,12 @@ class _Chosen:
 
 
 def use(language: str) -> None:
-    """Put everything out in a language from now on."""
+    """Put everything out in a language from now on.
+
+    Raises:
+        ValueError: it is none of ``LANGUAGES``.
+
+    """
     if language not in LANGUAGES:
         raise ValueError(language)
     _Chosen.language = language

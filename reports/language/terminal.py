@@ -50,7 +50,12 @@ class Console(EnglishConsole):
             yield Segment(text if control else strip_steering(text), style, control)
 
     def on_broken_pipe(self) -> None:
-        """Leave it to the program what to do when its reader has gone: rich ends it with 1."""
+        """Leave it to the program what to do when its reader has gone: rich ends it with 1.
+
+        Raises:
+            BrokenPipeError: always.
+
+        """
         raise BrokenPipeError
 
     def _broken(self, text: Text) -> Text:
