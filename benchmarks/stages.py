@@ -28,6 +28,7 @@ from npufix.advisor.project.configuration import EVERYTHING
 from npufix.advisor.project.source_tree import read_source_tree
 from npufix.profiling_parsers.discover import find_dumps
 from npufix.profiling_parsers.reader import read_profile
+from npufix.reports.html.page import to_html
 from npufix.reports.report import to_json
 from npufix.rules.registry import all_diagnostics, all_rules
 
@@ -107,7 +108,7 @@ def stages(dump: Path, source: Path) -> Iterator[Stage]:
     clock.lap()
     to_json(result.report)
     yield Stage("report as JSON", clock.lap(), *reading)
-    page_details.page_of(result, result.report, tree)
+    to_html(result.report, page_details.page_details(result, result.report, tree))
     yield Stage("report as HTML", clock.lap(), *reading)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.reports.encoding import encoded
+from npufix.reports.encoding import encode
 from npufix.reports.report import ReportError, tool
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class _Versioned(msgspec.Struct):
     """Only reports have one."""
 
 
-def rounded(value: float) -> float:
+def round_measure(value: float) -> float:
     """Return a number with four significant digits; a whole one where it has no fraction."""
     if not value:
         return 0
@@ -134,7 +134,7 @@ def _text(value: object) -> str:
         return "[" + ", ".join(_text(item) for item in value) + "]"
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return encoded(value).decode()
+    return encode(value).decode()
 
 
 def from_json(text: str | bytes) -> Baseline:

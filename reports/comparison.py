@@ -9,7 +9,6 @@ from __future__ import annotations
 import msgspec
 
 from npufix.reports import gate_report, report  # noqa: TC001 - msgspec reads the annotations
-from npufix.reports.encoding import indented
 
 SCHEMA_VERSION = 1
 
@@ -206,8 +205,3 @@ class Comparison(msgspec.Struct, frozen=True):
     across_devices: bool = False
     """A GPU against an NPU: kernels have other names, so host operators are compared."""
     schema: int = SCHEMA_VERSION
-
-
-def to_json(comparison: Comparison) -> str:
-    """Return a comparison as JSON, indented, keys in the order of the fields."""
-    return indented(comparison)

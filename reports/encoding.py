@@ -12,12 +12,12 @@ _STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\u
 """What steers a terminal, or turns the order of what is shown around."""
 
 
-def indented(made: object) -> str:
+def encode_indented(made: object) -> str:
     """Return JSON, indented by two; a byte that is no text is written out."""
-    return msgspec.json.format(encoded(made), indent=2).decode()
+    return msgspec.json.format(encode(made), indent=2).decode()
 
 
-def encoded(made: object) -> bytes:
+def encode(made: object) -> bytes:
     """Return JSON in one line; what would steer a terminal that shows it is written as a number."""
     try:
         data = msgspec.json.encode(made)

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """A condition and what is known about it."""
-
-    name: str
-    text: str
-    basis: str
-    """``source``, or ``open``: then ``--allow NAME`` is the user's word for it."""
+if TYPE_CHECKING:
+    from npufix.reports.report import Condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +19,7 @@ class Matching:
     code: str
     replacement: str
     safety: str
-    conditions: list[Stated]
+    conditions: list[Condition]
     not_written: str
     """Why no patch holds it; empty if one does, its open conditions allowed."""
 
@@ -43,7 +37,7 @@ class Parted:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class LineExplanation:
     """All that there is to say about a line."""
 
     path: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from npufix.reports import report  # noqa: TC001 - msgspec reads the annotations
-from npufix.reports.encoding import indented
 
 SCHEMA_VERSION = 1
 
@@ -92,8 +91,3 @@ class GateReport(msgspec.Struct, frozen=True):
     next_steps: list[str] = []
     """Commands: how to take what was found into the baseline, how to see more."""
     schema: int = SCHEMA_VERSION
-
-
-def to_json(gated: GateReport) -> str:
-    """Return a report as JSON, indented, keys in the order of the fields."""
-    return indented(gated)

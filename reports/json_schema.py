@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+from dataclasses import is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
@@ -60,7 +61,7 @@ def _remarks(model: type) -> dict[str, dict[str, str]]:
         (body,) = ast.parse(inspect.getsource(current)).body
         found[current.__name__] = dict(_documented(body))
         for hint in get_type_hints(current).values():
-            left += [part for part in _parts(hint) if issubclass(part, msgspec.Struct)]
+            left += [p for p in _parts(hint) if issubclass(p, msgspec.Struct) or is_dataclass(p)]
     return found
 
 

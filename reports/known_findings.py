@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.reports.encoding import indented
+from npufix.reports.encoding import encode_indented
 from npufix.reports.report import ReportError, tool
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def to_json(entries: Iterable[Known]) -> str:
     """Return a baseline as JSON, one line a finding, sorted."""
     made = msgspec.to_builtins(KnownFindings(tool(), sorted(map(str, entries))))
     head = {"schema": made.pop("schema"), **made}
-    return indented(head) + "\n"
+    return encode_indented(head) + "\n"
 
 
 def from_json(text: str | bytes) -> list[Known]:

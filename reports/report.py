@@ -6,23 +6,15 @@ without a schedule counts as one step.
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 import msgspec
 
-from npufix.reports.encoding import indented
+from npufix.profiling_parsers.profile import Problem
+from npufix.reports.encoding import encode_indented
+from npufix.rules.diagnostic import Place
+
+__all__ = ["Place", "Problem"]
 
 SCHEMA_VERSION = 2
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """Something that makes the diagnosis partial."""
-
-    where: str
-    what: str
-    remedy: str
-    damaged: bool = False
-    """An input is broken, so the exit status says so; otherwise it was just not collected."""
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -262,16 +254,6 @@ class Fact(msgspec.Struct, frozen=True):
     value: str
 
 
-class Place(msgspec.Struct, frozen=True):
-    """A line of the user's code that takes part in a finding about the run; per step."""
-
-    path: str
-    line: int
-    function: str
-    cost_ns: int
-    calls: int
-
-
 class Finding(msgspec.Struct, frozen=True):
     """A slow pattern at a line of the user's code, or (``kind``) one of the run as a whole."""
 
@@ -353,6 +335,16 @@ class Report(msgspec.Struct, frozen=True):
     """The code that would collect what is missing, "" if nothing is."""
     schema: int = SCHEMA_VERSION
 
+    def cut(self, rows: int) -> Report:
+        """Return the report with only so many hot operators, shapes, lines and modules."""
+        return msgspec.structs.replace(
+            self,
+            hot_operators=self.hot_operators[:rows],
+            hot_shapes=self.hot_shapes[:rows],
+            hot_lines=self.hot_lines[:rows],
+            hot_modules=self.hot_modules[:rows],
+        )
+
 
 class ReportError(Exception):
     """A file that is no report of this version; the message says why."""
@@ -360,12 +352,14 @@ class ReportError(Exception):
 
 def tool() -> str:
     """Return the name and version of this program."""
+    from importlib.metadata import version
+
     return f"npufix {version('npufix')}"
 
 
 def to_json(report: Report) -> str:
     """Return a report as JSON, indented, keys in the order of the fields."""
-    return indented(report)
+    return encode_indented(report)
 
 
 def from_json(text: str | bytes) -> Report:

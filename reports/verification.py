@@ -35,8 +35,3 @@ class Verification(msgspec.Struct, frozen=True):
     def count(self, status: str) -> int:
         """Return how many functions have this verdict."""
         return sum(f.verdict.status == status for f in self.functions)
-
-
-def to_json(verification: Verification) -> str:
-    """Return the verdicts as JSON, indented."""
-    return msgspec.json.format(msgspec.json.encode(verification), indent=2).decode()

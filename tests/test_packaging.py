@@ -31,11 +31,10 @@ VENDORED = ROOT / "reports/html/vendor"
 LOCK = (ROOT / ".ci/lock.txt").read_text(encoding="utf-8")
 DATA = (
     "advisor/py.typed",
-    "reports/html/*.html",
-    "reports/html/*.css",
-    "reports/html/*.js",
+    "reports/html/templates/*.html",
+    "reports/html/scripts/*",
     "reports/html/vendor/*.min.js",
-    "reports/locale/*/LC_MESSAGES/*.mo",
+    "reports/locale/*/LC_MESSAGES/*.po",
     "rewriters/verification/reference/*.json",
     "rules/diagnostics/*.json",
 )

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.advisor.evidence.run_findings import Observed, finding, fingerprint
+from npufix.advisor.evidence.item import Item
+from npufix.advisor.evidence.run_findings import finding, fingerprint
 from npufix.reports import report
 
 if TYPE_CHECKING:
@@ -19,12 +20,12 @@ _FEW = 2
 
 def observe_cluster(
     cluster: Cluster, diagnostics: Sequence[ClusterDiagnostic], step_ns: int
-) -> tuple[list[Observed], list[report.Problem]]:
+) -> tuple[list[Item], list[report.Problem]]:
     """Return what the diagnostics found, and those that failed; one rank alone shows nothing.
 
     ``step_ns`` is the step of the report that the findings go into.
     """
-    found: list[Observed] = []
+    found: list[Item] = []
     problems: list[report.Problem] = []
     if len(cluster.ranks) < _FEW:
         return found, problems
@@ -43,15 +44,14 @@ def observe_cluster(
 
 def _observed(
     diagnostic: ClusterDiagnostic, seen: ClusterObservation, step_ns: int, number: int
-) -> Observed:
-    return Observed(
+) -> Item:
+    return Item(
         finding=msgspec.structs.replace(
             finding(diagnostic, seen, step_ns),
             # Survives other ranks and lines: the rule, and which of its findings.
             fingerprint=fingerprint(diagnostic, "", number),
             ranks=list(seen.ranks),
         ),
-        kernels=frozenset(),
         is_idle=seen.is_idle,
         of_job=True,
         is_communication=seen.is_communication,

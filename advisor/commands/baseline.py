@@ -130,7 +130,7 @@ def _check(
 
 
 def _summary(made: Baseline) -> str:
-    from npufix.reports.wording import counted
+    from npufix.rules.shared.quantities import counted
 
     parts = [counted(made.run_count, "run"), counted(len(made.metrics), "metric"),
              counted(len(made.hot_ops), "hot operator"),

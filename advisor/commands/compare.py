@@ -11,20 +11,13 @@ import click
 from npufix.advisor.commands import common
 from npufix.advisor.commands import outputs as output_files
 from npufix.advisor.commands.cli import INPUT_ERROR
-from npufix.advisor.console.loudness import is_quiet
 from npufix.advisor.console.progress_line import progress
-from npufix.advisor.console.speaking import say
-from npufix.advisor.console.streams import print_text
+from npufix.reports.comparison import Comparison
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from npufix.advisor.compare.side import Run
     from npufix.advisor.project.configuration import Configuration
     from npufix.advisor.project.source_tree import SourceTree
-    from npufix.reports.comparison import Comparison
-
-FORMATS = ("markdown", "json", "html")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +55,7 @@ Examples:
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True,
               help="How many rows of each table.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-@output_files.output_option(FORMATS)
+@output_files.output_option(Comparison)
 @click.option("--html", "html", type=common.PATH, metavar="FILE",
               help="Write the comparison as one HTML page; the same as -o html=FILE.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Show more rows, and all host operators.")
@@ -102,10 +95,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     runs = _read((before, after), sources, (steps_before, steps_after), wanted)
     result = compare(*runs)
     common.warn(dict.fromkeys(text for run in runs for text in run.warnings))
-    # First, as whoever reads the other output may leave: head, less.
-    texts = [(kind, path, _text(kind, result)) for kind, path in outputs]
-    output_files.write_files([(path, text) for _, path, text in texts])
-    _show(result, texts, top, verbose=verbose)
+    output_files.write(outputs, output_files.Result(result, details=verbose, top=top))
     broken = any(side.partial for side in (result.before, result.after))
     return INPUT_ERROR if broken else 0
 
@@ -139,34 +129,3 @@ def _tree(source: Path, configuration: Configuration, trees: dict[Path, SourceTr
     if source not in trees:
         trees[source] = read_source_tree(source, configuration)
     return trees[source]
-
-
-def _text(kind: str, result: Comparison) -> str:
-    from npufix.reports.comparison import to_json
-
-    if kind == "html":
-        from npufix.reports.html.comparison_page import to_html
-
-        return to_html(result)
-    if kind == "markdown":
-        from npufix.reports.markdown_comparison import to_markdown
-
-        return to_markdown(result)
-    return to_json(result) + "\n"
-
-
-def _show(
-    result: Comparison, texts: Sequence[tuple[str, Path, str]], top: int, *, verbose: bool
-) -> None:
-    from npufix.advisor.console.screen import make_console
-
-    to_stdout = [text for _, path, text in texts if path == output_files.STDOUT]
-    if to_stdout:
-        print_text("".join(to_stdout))
-        return
-    if is_quiet():
-        say(result.headline, err=False)
-        return
-    from npufix.reports.terminal_comparison import show
-
-    show(result, make_console(), top=top, details=verbose)

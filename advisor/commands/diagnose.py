@@ -9,6 +9,8 @@ import click
 from npufix.advisor.commands import common
 from npufix.advisor.commands import outputs as output_files
 from npufix.advisor.console.progress_line import progress
+from npufix.reports.data.sources import Sources
+from npufix.reports.report import Report
 
 
 @click.command(
@@ -33,7 +35,7 @@ Examples:
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True,
               help="How many hot operators to show.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@output_files.output_option()
+@output_files.output_option(Report)
 @click.option("--html", "html", type=common.PATH, metavar="FILE",
               help="Write the report as one HTML page; the same as -o html=FILE.")  # fmt: skip
 @click.option("--executor", default="local", show_default=True, metavar="WHERE",
@@ -68,8 +70,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if html is not None:
         outputs = output_files.with_page(outputs, html)
     from npufix.advisor.cluster.looking import Ways
-    from npufix.advisor.commands.run_outputs import of_run
-    from npufix.advisor.diagnose.diagnosis import Options, cut, diagnose
+    from npufix.advisor.commands.run_outputs import DiagnosedRun
+    from npufix.advisor.diagnose.diagnosis import Options, diagnose
     from npufix.advisor.project.source_tree import read_source_tree
 
     configuration = common.read_configuration(source or Path(), rules)
@@ -84,7 +86,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         from npufix.advisor.patch.suggestions import with_report_changes
 
         report = with_report_changes(result, tree)
-    root = tree.root if tree else None
-    more = of_run(result, report, tree)
-    output_files.write(outputs, cut(report, top), root, details=verbose, of_run=more)
+    run = DiagnosedRun(result, tree)
+    sources = Sources(tree.root if tree else None)
+    made = output_files.Result(report, sources, verbose, top, run)
+    output_files.write(outputs, made)
     return common.exit_status(report)

@@ -11,7 +11,7 @@ from npufix.advisor.console.loudness import is_quiet, is_verbose
 from npufix.advisor.console.speaking import say
 
 if TYPE_CHECKING:
-    from npufix.reports.doctor import Diagnosis
+    from npufix.reports.terminal.doctor import MachineReport
     from npufix.rewriters.verification.workers.machine import Machine
 
 _WHAT = {
@@ -41,7 +41,7 @@ def command(*, as_json: bool) -> None:
     looked at, and the libraries for a virtual NPU are written if torch_npu is there.
     """
     from npufix.advisor.console.screen import make_console
-    from npufix.reports.doctor import headline, show, to_json
+    from npufix.reports.terminal.doctor import headline, show, to_json
     from npufix.rewriters.verification.workers.grounds import tried
     from npufix.rewriters.verification.workers.machine import survey
 
@@ -63,9 +63,9 @@ def _installed(package: str) -> str:
         return "not installed"
 
 
-def _diagnosis(machine: Machine) -> Diagnosis:
-    from npufix.reports.doctor import Diagnosis, GroundLine, Part
+def _diagnosis(machine: Machine) -> MachineReport:
     from npufix.reports.report import tool
+    from npufix.reports.terminal.doctor import GroundLine, MachineReport, Part
     from npufix.rewriters.verification.workers.cache import user_folder
     from npufix.rewriters.verification.workers.grounds import choose, standings
 
@@ -86,7 +86,7 @@ def _diagnosis(machine: Machine) -> Diagnosis:
         GroundLine(s.ground.value, s.usable, _WHAT[s.ground.value], s.missing, s.remedy)
         for s in standings(machine)
     ]
-    return Diagnosis(tool(), parts, grounds, choose(machine).value, _warnings(machine))
+    return MachineReport(tool(), parts, grounds, choose(machine).value, _warnings(machine))
 
 
 def _walls() -> str:

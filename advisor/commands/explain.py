@@ -57,7 +57,7 @@ def command(place: tuple[Path, int], rules: tuple[str, ...], *, as_json: bool) -
 
         common.print_json(msgspec.json.format(msgspec.json.encode(found)).decode())
         return
-    from npufix.reports.terminal_explanation import outline, show
+    from npufix.reports.terminal.explanation import outline, show
 
     if is_quiet():
         for text in outline(found):

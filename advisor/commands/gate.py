@@ -11,6 +11,8 @@ import click
 from npufix.advisor.commands import common
 from npufix.advisor.commands import outputs as output_files
 from npufix.advisor.console.progress_line import progress
+from npufix.reports.data.sources import Sources
+from npufix.reports.gate_report import GateReport
 
 if TYPE_CHECKING:
     from npufix.advisor.project.gate_settings import GateSettings
@@ -49,7 +51,7 @@ dump."""
 @click.option("--on-different-environment", "different", type=click.Choice(["fail", "warn"]),
               help="Chip, number of ranks, versions. Default: fail.")  # fmt: skip
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 whatever the verdict is.")
-@output_files.output_option(output_files.FORMATS)
+@output_files.output_option(GateReport)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("-v", "--verbose", is_flag=True, help="Show metrics that did not change, too.")
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
@@ -100,7 +102,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         measured = read_runs(dumps, tree, options, say)
     common.warn(measured[0].warnings)
     made = gate(measured, Asked(settings, path, known, dt.datetime.now().astimezone().date()))
-    output_files.write(outputs, made, tree.root if tree else None, details=verbose)
+    sources = Sources(tree.root if tree else None)
+    output_files.write(outputs, output_files.Result(made, sources, verbose))
     return 0 if exit_zero else made.exit_status
 
 

@@ -1,9 +1,9 @@
-"""Where a report goes: ``--output FORMAT=FILE``, several at once, all of them or none."""
+"""Where a result goes: ``--output FORMAT=FILE``, several at once, all of them or none."""
 
 from __future__ import annotations
 
-import io
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,41 +21,33 @@ from npufix.advisor.console.written import (
     replace_all,
     say_written,
 )
+from npufix.reports.formats import Result, formats
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from typing import Any
 
-    from rich.console import Console
-
     from npufix.advisor.console.written import Content
-    from npufix.reports.gate_report import GateReport
-    from npufix.reports.report import Report
+    from npufix.reports.formats import Format
 
-    OfRun = Mapping[str, Callable[[Path], Sequence[tuple[Path, Content]]]]
-    """What makes the files of a format from all that is known of a run, by format."""
+    Outputs = Sequence[tuple[str, Path]]
+    """Names of formats, each with the file that it goes to."""
 
-__all__ = ["STDOUT", "OutputError"]
+__all__ = ["STDOUT", "OutputError", "Result"]
 
-FORMATS = ("terminal", "markdown", "github", "gitlab", "junit", "sarif", "json")
-"""Formats of any report."""
-TABLES = ("html", "csv", "xlsx")
-"""Formats of a report of findings, with or without a run."""
-TRACKS = ("perfetto", "perfetto-findings")
-"""Formats that need a run."""
-EVERY = (*FORMATS, *TABLES, *TRACKS)
-_FOLDERS = frozenset({"csv"})
-_NOT_TEXT = frozenset({"csv", "xlsx", *TRACKS})
-_ENDINGS = {".html": "html", ".md": "markdown", ".json": "json", ".sarif": "sarif",
-            ".xlsx": "xlsx"}  # fmt: skip
 _SUMMARY = "GITHUB_STEP_SUMMARY"
-_WITH_CHANGES = frozenset({"html", "sarif"})
-PAGE_TOP = 1000
-"""How many operators, shapes, lines and modules an HTML page holds."""
-_ALL = 10**9
 
 
-def parser_of(formats: Sequence[str]) -> Callable[..., tuple[tuple[str, Path], ...]]:
+def formats_of(kind: type, *, recorded: bool = True) -> list[str]:
+    """Return the formats of a type of result; not ``recorded``: without those of a run."""
+    return [
+        name
+        for name, format_ in formats().items()
+        if kind in format_.renders and (recorded or not format_.needs_recording)
+    ]
+
+
+def parser_of(names: Collection[str]) -> Callable[..., tuple[tuple[str, Path], ...]]:
     """Return a callback of click that reads ``FORMAT=FILE`` with one of some formats."""
 
     def parse(
@@ -65,61 +57,57 @@ def parser_of(formats: Sequence[str]) -> Callable[..., tuple[tuple[str, Path], .
     ) -> tuple[tuple[str, Path], ...]:
         outputs: list[tuple[str, Path]] = []
         for value in values:
-            kind, path = _parsed(value, formats)
-            _check(path, [other for _, other in outputs], kind)
-            outputs.append((kind, path))
+            name, path = _parse(value, names)
+            _check(path, [other for _, other in outputs], formats()[name])
+            outputs.append((name, path))
         return tuple(outputs)
 
     return parse
 
 
-parse = parser_of(EVERY)
-
-
-def _parsed(value: str, formats: Sequence[str]) -> tuple[str, Path]:
+def _parse(value: str, names: Collection[str]) -> tuple[str, Path]:
     """Split ``FORMAT=FILE``; the format may be left out where the ending of the file says it."""
-    kind, sign, name = value.partition("=")
+    name, sign, file = value.partition("=")
     if not sign:
-        kind, name = _ENDINGS.get(Path(value).suffix, ""), value
-        if kind not in formats:
-            known = " or ".join(ending for ending, kind in _ENDINGS.items() if kind in formats)
+        endings = {f.ending: f.name for f in formats().values() if f.ending and f.name in names}
+        name, file = endings.get(Path(value).suffix, ""), value
+        if not name:
             raise click.BadParameter(
-                f"{value!r} is not FORMAT=FILE, and its ending is not {known};"
-                f" formats are {', '.join(formats)}"
+                f"{value!r} is not FORMAT=FILE, and its ending is not {' or '.join(endings)};"
+                f" formats are {', '.join(names)}"
             )
-    if kind not in formats:
-        there = f"there are {', '.join(formats)}"
-        if kind in EVERY:
-            raise click.BadParameter(f"{value!r}: {kind} is no format of this command; {there}")
-        raise click.BadParameter(f"{value!r}: there is no format {kind!r}; {there}")
-    if not name:
+    if name not in names:
+        there = f"there are {', '.join(names)}"
+        if name in formats():
+            raise click.BadParameter(f"{value!r}: {name} is no format of this command; {there}")
+        raise click.BadParameter(f"{value!r}: there is no format {name!r}; {there}")
+    if not file:
         raise click.BadParameter(f"{value!r} names no file; - is the standard output")
-    return kind, Path(name)
+    return name, Path(file)
 
 
-def _check(path: Path, others: Sequence[Path], kind: str = "") -> None:
+def _check(path: Path, others: Sequence[Path], made: Format | None = None) -> None:
     """Refuse what would only fail once the work is done."""
     if path == STDOUT:
-        if kind in _NOT_TEXT:
-            raise click.BadParameter(f"{kind} does not go to the standard output; name a file")
+        if made and (made.is_binary or made.is_folder):
+            raise click.BadParameter(f"{made.name} does not go to the standard output; name a file")
         if STDOUT in others:
             raise click.BadParameter("only one output can go to the standard output (-)")
         return
     if path.resolve() in {other.resolve() for other in others if other != STDOUT}:
         raise click.BadParameter(f"two outputs go to {path}; give each its own file")
-    if kind in _FOLDERS and path.exists() and not path.is_dir():
-        raise click.BadParameter(f"{path} is a file; {kind} writes several, name a folder")
-    if kind not in _FOLDERS and path.is_dir():
+    if made and made.is_folder:
+        if path.exists() and not path.is_dir():
+            raise click.BadParameter(f"{path} is a file; {made.name} writes several, name a folder")
+    elif path.is_dir():
         raise click.BadParameter(f"{path} is a folder; name a file in it")
     if not path.parent.is_dir():
         raise click.BadParameter(f"there is no folder {path.parent}; create it first")
-    if kind == "xlsx":
-        from npufix.reports.spreadsheet import check_workbook
-
-        check_workbook()
+    if made and made.check:
+        made.check()
 
 
-def _complete(formats: Sequence[str]) -> Callable[..., list[Any]]:
+def _complete(names: Collection[str]) -> Callable[..., list[Any]]:
     """Return what completes ``FORMAT=FILE`` in a shell."""
 
     def complete(context: object, parameter: object, incomplete: str) -> list[Any]:  # noqa: ARG001 - click's interface
@@ -127,18 +115,20 @@ def _complete(formats: Sequence[str]) -> Callable[..., list[Any]]:
 
         if "=" in incomplete:
             return [CompletionItem(incomplete, type="file")]
-        return [CompletionItem(f"{kind}=") for kind in formats if kind.startswith(incomplete)]
+        return [CompletionItem(f"{name}=") for name in names if name.startswith(incomplete)]
 
     return complete
 
 
-def output_option(formats: Sequence[str] = EVERY) -> Callable[..., Any]:
-    """Return the option ``-o FORMAT=FILE`` with some formats."""
+def output_option(kind: type, *, recorded: bool = True) -> Callable[..., Any]:
+    """Return the option ``-o FORMAT=FILE`` of a command whose result is of a type."""
+    names = formats_of(kind, recorded=recorded)
+    folders = " or ".join(name for name in names if formats()[name].is_folder)
     return click.option(
         "-o", "--output", "outputs", multiple=True, metavar="FORMAT=FILE",
-        callback=parser_of(formats), shell_complete=_complete(formats),
-        help=f"Write the report too; may be repeated. FORMAT: {', '.join(formats)}."
-             f" FILE may be -{', and is a folder for csv' if 'csv' in formats else ''}.",
+        callback=parser_of(names), shell_complete=_complete(names),
+        help=f"Write the report too; may be repeated. FORMAT: {', '.join(names)}."
+             f" FILE may be -{f', and is a folder for {folders}' if folders else ''}.",
     )  # fmt: skip
 
 
@@ -163,62 +153,45 @@ def with_page(outputs: tuple[tuple[str, Path], ...], html: Path) -> tuple[tuple[
         click.BadParameter: it cannot be written.
 
     """
-    _check(html, [other for _, other in outputs], "html")
+    _check(html, [other for _, other in outputs], formats()["html"])
     return (*outputs, ("html", html))
 
 
-def rows_wanted(outputs: Sequence[tuple[str, Path]], top: int) -> int:
+def rows_wanted(outputs: Outputs, top: int) -> int:
     """Return how many hot operators (and so on) the outputs hold together; ``top`` are shown."""
-    kinds = {kind for kind, _ in outputs}
-    if kinds & {"csv", "xlsx"}:
-        return _ALL
-    return max(top, PAGE_TOP) if "html" in kinds else top
+    return max([top, *(formats()[name].rows for name, _ in outputs)])
 
 
-def want_changes(outputs: Sequence[tuple[str, Path]]) -> bool:
+def want_changes(outputs: Outputs) -> bool:
     """Tell whether an output shows the change of each finding (see ``suggestions``)."""
-    return any(kind in _WITH_CHANGES for kind, _ in outputs)
+    return any(formats()[name].shows_changes for name, _ in outputs)
 
 
-def write(
-    outputs: Sequence[tuple[str, Path]],
-    made: GateReport | Report,
-    root: Path | None = None,
-    *,
-    details: bool = False,
-    of_run: OfRun | None = None,
-) -> None:
-    """Print a report and write it in every format asked for.
+def write(outputs: Outputs, result: Result[Any]) -> None:
+    """Print a result and write it in every format asked for.
 
-    The terminal gets it as text unless an output goes there (``-``). ``root`` is the folder that
-    the paths of findings are relative to; ``of_run`` makes the formats that need more than the
-    report.
+    The terminal gets it as text unless an output goes there (``-``).
 
     Raises:
         OutputError: a file cannot be written; then none was.
 
     """
-    from npufix.advisor.console.screen import make_console
-
-    texts = _saved(outputs, made, root, details=details, of_run=of_run)
-    to_stdout = [kind for kind, path in outputs if path == STDOUT]
-    if not to_stdout or to_stdout == ["terminal"]:
-        if is_quiet():
-            say(_headline(made), err=False)
-        else:
-            _show(made, make_console(), details=details)
+    contents = _save(outputs, result)
+    to_stdout = [name for name, path in outputs if path == STDOUT]
+    if to_stdout and to_stdout != ["terminal"]:
+        print_text("".join(str(text) for path, text in contents if path == STDOUT))
         return
-    print_text("".join(str(text) for path, text in texts if path == STDOUT))
+    from npufix.advisor.console.screen import make_console
+    from npufix.reports.formats.terminal import headline, show
+
+    if is_quiet():
+        say(headline(result), err=False)
+    else:
+        show(result, make_console())
 
 
-def save(
-    outputs: Sequence[tuple[str, Path]],
-    made: Report,
-    root: Path | None,
-    *,
-    of_run: OfRun | None = None,
-) -> None:
-    """Write a report in every format asked for; the standard output is for something else.
+def save(outputs: Outputs, result: Result[Any]) -> None:
+    """Write a result in every format asked for; the standard output is for something else.
 
     Raises:
         OutputError: a file cannot be written; then none was.
@@ -226,132 +199,62 @@ def save(
     """
     if any(path == STDOUT for _, path in outputs):
         raise OutputError("a report cannot go to - here", "name a file")
-    _saved(outputs, made, root, details=False, of_run=of_run)
+    _save(outputs, result)
 
 
-def _saved(
-    outputs: Sequence[tuple[str, Path]],
-    made: GateReport | Report,
-    root: Path | None,
-    *,
-    details: bool,
-    of_run: OfRun | None,
-) -> list[tuple[Path, Content]]:
+def _save(outputs: Outputs, result: Result[Any]) -> list[tuple[Path, Content]]:
     """Write the files, and return the contents of all outputs."""
     # All are made before any is written, but for those that are written piece by piece.
     contents: list[tuple[Path, Content]] = []
     with progress("Writing the report"):
-        for kind, path in outputs:
-            if of_run is not None and kind in of_run:
-                contents += of_run[kind](path)
-            elif kind in FORMATS:
-                contents.append((path, _render(kind, path, made, root, details=details)))
-            else:
-                raise OutputError(f"there is no {kind} of this", f"leave {kind}=... out")
-        if summary := _summary(outputs, made):
-            contents.append(summary)
+        for name, path in outputs:
+            contents += _render(name, path, result)
+        summary = _summary(outputs)
+        if summary:
+            contents += _render("markdown", summary, result)
         replace_all([(path, content) for path, content in contents if path != STDOUT])
-    for path in [path for _, path in outputs if path != STDOUT] + ([summary[0]] if summary else []):
+    for path in [path for _, path in outputs if path != STDOUT] + ([summary] if summary else []):
         say_written(path)
     return contents
 
 
-def write_files(contents: Sequence[tuple[Path, Content]]) -> None:
-    """Write all of these that do not go to the standard output, or none, and say so."""
-    files = [(path, content) for path, content in contents if path != STDOUT]
-    replace_all(files)
-    for path, _ in files:
-        say_written(path)
+def _render(name: str, path: Path, result: Result[Any]) -> list[tuple[Path, Content]]:
+    """Return what one output holds: one file, or those of a folder."""
+    made = formats()[name]
+    if not made.takes(result):
+        raise OutputError(f"there is no {name} of this", f"leave {name}=... out")
+    content = made.render(replace(result, path=path, room=_room(path)))
+    if isinstance(content, str) or callable(content):
+        return [(path, content)]
+    return [(path / file, text) for file, text in content.items()]
+
+
+def _room(path: Path) -> int | None:
+    """Return how much still fits into a summary: GitHub throws one that is too long away."""
+    from npufix.reports.formats.github import LARGEST_SUMMARY
+
+    if not is_summary(path):
+        return None
+    return LARGEST_SUMMARY - 1 - (path.stat().st_size if path.exists() else 0)
+
+
+def _summary(outputs: Outputs) -> Path | None:
+    """Return the summary of the step that GitHub shows beside annotations, where there is one."""
+    name = os.environ.get(_SUMMARY)
+    if not name or not any(kind == "github" for kind, _ in outputs):
+        return None
+    return None if any(is_summary(path) for _, path in outputs) else Path(name)
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write one file as a whole, its folder too if need be, or raise ``OutputError``."""
+    """Write one file as a whole, its folder too if need be.
+
+    Raises:
+        OutputError: it cannot be written.
+
+    """
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     _check(path, [])
     replace_all([(path, text)])
     say_written(path)
-
-
-def _headline(made: GateReport | Report) -> str:
-    """Return the line of a report that matters, for those who want no more."""
-    from npufix.reports.gate_report import GateReport
-    from npufix.reports.gate_wording import verdict_line
-    from npufix.reports.wording import plain
-
-    return plain(verdict_line(made) if isinstance(made, GateReport) else made.headline)
-
-
-def _render(
-    kind: str, path: Path, made: GateReport | Report, root: Path | None, *, details: bool
-) -> str:
-    from npufix.reports.sources import Sources
-
-    if kind == "terminal":
-        return "" if path == STDOUT else _as_text(made, details=details)
-    if kind == "json":
-        return _json(made)
-    if kind == "markdown":
-        return _markdown(made, path)
-    return _of_server(kind)(made, Sources(root)).rstrip("\n") + "\n"
-
-
-def _of_server(kind: str) -> Callable[..., str]:
-    import importlib
-
-    module: Any = importlib.import_module(f"npufix.reports.{kind}")
-    render: Callable[..., str] = getattr(module, f"to_{kind}")
-    return render
-
-
-def _is_gate(made: GateReport | Report) -> bool:
-    return hasattr(made, "verdict")
-
-
-def _json(made: Any) -> str:  # noqa: ANN401 - either report
-    from npufix.reports import gate_report, report
-
-    text: str = (gate_report if _is_gate(made) else report).to_json(made)
-    return text + "\n"
-
-
-def _show(made: Any, console: Console, *, details: bool) -> None:  # noqa: ANN401 - either report
-    from npufix.reports.terminal import show
-    from npufix.reports.terminal_gate import show_gate
-
-    (show_gate if _is_gate(made) else show)(made, console, details=details)
-
-
-def _as_text(made: GateReport | Report, *, details: bool) -> str:
-    from npufix.reports.language.terminal import Console
-
-    out = io.StringIO()
-    _show(made, Console(file=out, width=80, highlight=False, color_system=None), details=details)
-    return out.getvalue()
-
-
-def _markdown(made: Any, path: Path) -> str:  # noqa: ANN401 - either report
-    from npufix.reports.github import LARGEST_SUMMARY
-    from npufix.reports.markdown import to_markdown
-    from npufix.reports.markdown_gate import fitting, to_comment
-
-    if not is_summary(path):
-        return to_comment(made) if _is_gate(made) else to_markdown(made)
-    # GitHub throws a summary that is too long away as a whole.
-    room = LARGEST_SUMMARY - 1 - (path.stat().st_size if path.exists() else 0)
-    if _is_gate(made):
-        return to_comment(made, room)
-    first, *rest = to_markdown(made).split("\n## ")
-    return fitting([first, *(f"## {part}" for part in rest)], room, "diagnose")
-
-
-def _summary(
-    outputs: Sequence[tuple[str, Path]], made: GateReport | Report
-) -> tuple[Path, str] | None:
-    """Return what goes into the summary of the step beside annotations, where there is one."""
-    name = os.environ.get(_SUMMARY)
-    if not name or not any(kind == "github" for kind, _ in outputs):
-        return None
-    if any(is_summary(path) for _, path in outputs):
-        return None
-    return Path(name), _markdown(made, Path(name))

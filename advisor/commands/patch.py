@@ -14,10 +14,11 @@ from npufix.advisor.commands import outputs as output_files
 from npufix.advisor.console.loudness import colour_is_asked_for, coloured, is_quiet
 from npufix.advisor.console.progress_line import progress
 from npufix.advisor.console.speaking import say
+from npufix.reports.data.sources import Sources
+from npufix.reports.report import Report
 
 if TYPE_CHECKING:
     from npufix.advisor.patch.patching import Patched
-    from npufix.reports.report import Report
 
 _TOP = 10
 """How many hot operators the reports show, the page apart."""
@@ -38,7 +39,7 @@ Examples:
 @click.option("-o", "--output", type=common.PATH, help="Write the patch to a file.")
 @click.option("--write", is_flag=True, help="Change the source files.")
 @click.option("--report", "reports", multiple=True, metavar="[FORMAT=]FILE",
-              callback=output_files.parse,
+              callback=output_files.parser_of(output_files.formats_of(Report)),
               help="Write a report with verdicts: .html, .md, ...; may be repeated.")  # fmt: skip
 @common.rule_option
 @common.allow_option
@@ -78,8 +79,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     The diff goes to stdout unless -o, --write or --json is given; everything else goes to stderr.
     Without DUMP the source alone decides. Verification runs the functions of SOURCE.
     """
-    from npufix.advisor.commands.run_outputs import of_run
-    from npufix.advisor.diagnose.diagnosis import Options, cut, diagnose
+    from npufix.advisor.commands.run_outputs import DiagnosedRun
+    from npufix.advisor.diagnose.diagnosis import Options, diagnose
     from npufix.advisor.diagnose.source_scan import scan
     from npufix.advisor.patch.patching import PatchOptions, patch
     from npufix.advisor.project.source_tree import read_source_tree
@@ -105,8 +106,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if output is not None:
         common.write_text(output, patched.diff)
     if reports:
-        more = of_run(result, finished, tree)
-        output_files.save(reports, cut(finished, _TOP), tree.root, of_run=more)
+        run = DiagnosedRun(result, tree)
+        made = output_files.Result(finished, Sources(tree.root), top=_TOP, run=run)
+        output_files.save(reports, made)
     if counterexample is not None:
         verdicts = (f.verdict for f in patched.findings)
         common.write_scripts([v.script for v in verdicts if v and v.script], counterexample)
@@ -143,8 +145,6 @@ def apply_words(source: Path) -> str:
     Below the top of a repository git takes them as paths from the top on, finds that none of them
     is in the folder, and silently does nothing.
     """
-    from npufix.reports.sources import Sources
-
     folder = source if source.is_dir() else source.parent
     top, whole = Sources(folder).repository, folder.resolve()
     if whole == top or not (top / ".git").exists():
@@ -171,8 +171,8 @@ def _show(  # noqa: PLR0913 - what to show and where
 
         common.print_json(to_json(report))
         return
-    from npufix.reports.terminal import show_problems
-    from npufix.reports.terminal_findings import show_findings
+    from npufix.reports.terminal.findings import show_findings
+    from npufix.reports.terminal.report import show_problems
 
     if is_quiet():
         if output is None and not write:
@@ -199,7 +199,7 @@ def _show(  # noqa: PLR0913 - what to show and where
 
 
 def _summary(report: Report, patched: Patched) -> str:
-    from npufix.reports.wording import counted
+    from npufix.rules.shared.quantities import counted
 
     if not report.findings:
         return "No known slow pattern in this source; nothing to patch."

@@ -32,7 +32,7 @@ def command(path: Path, output: Path) -> int:
     shapes and operators stay: the copy is diagnosed with the same numbers.
     """
     from npufix.advisor.redact.dump import redact_path
-    from npufix.reports.wording import counted
+    from npufix.rules.shared.quantities import counted
 
     done = redact_path(path, output)
     if is_quiet():

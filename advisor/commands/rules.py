@@ -42,7 +42,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
         for rule in every_rule():
             click.echo(f"{rule.id} {rule.name}")
         return
-    from npufix.reports.rule_table import show_rules
+    from npufix.reports.terminal.rule_table import show_rules
 
     show_rules(every_rule(), make_console(), details=is_verbose())
 
@@ -75,7 +75,7 @@ Examples:
 def show(rule_id: str) -> None:
     """Explain the rule RULE_ID (NPU101, or its name), with its example before and after."""
     from npufix.advisor.console.screen import make_console
-    from npufix.reports.explain import explain
+    from npufix.reports.terminal.rule import explain
     from npufix.rules.registry import every_rule
 
     wanted = rule_id.lower()

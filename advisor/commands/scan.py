@@ -9,6 +9,8 @@ import click
 from npufix.advisor.commands import common
 from npufix.advisor.commands import outputs as output_files
 from npufix.advisor.console.progress_line import progress
+from npufix.reports.data.sources import Sources
+from npufix.reports.report import Report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +45,7 @@ not, 2 if a part of the source could not be read."""
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 even if something new was found.")
 @click.option("--force-exclude", is_flag=True,
               help="Leave out what the configuration excludes even where it is named.")  # fmt: skip
-@output_files.output_option((*output_files.FORMATS, *output_files.TABLES))
+@output_files.output_option(Report, recorded=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("-v", "--verbose", is_flag=True, help="Show all conditions and their proofs.")
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
@@ -69,7 +71,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         raise click.UsageError("--baseline compares and --write-baseline writes; give one of them")
     outputs = output_files.with_json(outputs, as_json=as_json)
     wanted = _fail_on(failing)
-    from npufix.advisor.commands.run_outputs import of_run
+    from npufix.advisor.commands.run_outputs import DiagnosedRun
     from npufix.advisor.diagnose.source_scan import scan
     from npufix.advisor.project.source_tree import read_source_trees, shared_folder
 
@@ -85,8 +87,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         _write_baseline(result, tree, new_baseline)
     elif baseline is not None or failing:
         return _gate(result, tree, baseline, wanted, outputs, exit_zero=exit_zero, verbose=verbose)
-    more = of_run(result, result.report, tree)
-    output_files.write(outputs, result.report, tree.root, details=verbose, of_run=more)
+    run = DiagnosedRun(result, tree)
+    made = output_files.Result(result.report, Sources(tree.root), verbose, run=run)
+    output_files.write(outputs, made)
     return common.exit_status(result.report)
 
 
@@ -138,5 +141,5 @@ def _gate(  # noqa: PLR0913 - what was found, what was known, what was asked for
 
     before = known_findings.read(baseline) if baseline else []
     gated = source_gate.gate(result, tree, before, wanted, baseline)
-    output_files.write(outputs, gated, tree.root, details=verbose)
+    output_files.write(outputs, output_files.Result(gated, Sources(tree.root), verbose))
     return 0 if exit_zero else gated.exit_status

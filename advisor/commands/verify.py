@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from npufix.advisor.commands import common
-from npufix.advisor.console.loudness import is_quiet
+from npufix.advisor.commands import outputs as output_files
 from npufix.advisor.console.progress_line import progress
-from npufix.advisor.console.speaking import say
 
 if TYPE_CHECKING:
     from npufix.advisor.project.configuration import Configuration
@@ -103,12 +102,13 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if counterexample is not None:
         scripts = [f.verdict.script for f in found.functions if f.verdict.script]
         common.write_scripts(scripts, counterexample)
-    _show(found, as_json=as_json, verbose=verbose)
+    outputs = output_files.with_json((), as_json=as_json)
+    output_files.write(outputs, output_files.Result(found, details=verbose))
     return _EXIT[found.status]
 
 
 def _left_out(changes: Changes, wanted: Changes) -> list[str]:
-    from npufix.reports.wording import counted
+    from npufix.rules.shared.quantities import counted
 
     count = len(changes.files) - len(wanted.files)
     text = f"the configuration excludes {counted(count, 'changed file')}; name them to verify them"
@@ -157,29 +157,15 @@ def _changes(
 
 
 def _verification(changes: Changes, checked: list[Checked]) -> Verification:
-    from npufix.advisor.patch.verdicts import shown
+    from npufix.advisor.patch.verdicts import report_verdict
     from npufix.reports.report import tool
     from npufix.reports.verification import ChangedFunction, Verification
 
-    functions = [ChangedFunction(c.name, c.line, c.function, shown(c.verdict)) for c in checked]
+    functions = [
+        ChangedFunction(c.name, c.line, c.function, report_verdict(c.verdict)) for c in checked
+    ]
     found = {function.verdict.status for function in functions}
     status = next((s for s in ("refuted", "not verified") if s in found), "equivalent")
     return Verification(
         tool(), changes.against, status, functions, [file.name for file in changes.new]
     )
-
-
-def _show(found: Verification, *, as_json: bool, verbose: bool) -> None:
-    from npufix.advisor.console.screen import make_console
-
-    if as_json:
-        from npufix.reports.verification import to_json
-
-        common.print_json(to_json(found))
-        return
-    from npufix.reports.terminal_verification import show, summary
-
-    if is_quiet():
-        say(summary(found), err=False)
-        return
-    show(found, make_console(), details=verbose)

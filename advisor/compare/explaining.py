@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.reports.comparison import Explanation
-from npufix.reports.comparison_wording import count, signed_time
 from npufix.reports.gate_report import Change
-from npufix.reports.wording import few_tensors, milliseconds
+from npufix.reports.wording.comparison import signed_time
+from npufix.reports.wording.report import few_tensors
+from npufix.rules.shared.quantities import milliseconds, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -176,5 +177,5 @@ def in_words(part: Change) -> str:
     text = f"{signed_time(_change(part))}  {part.what}: {milliseconds(part.before_ns)}"
     text += f" -> {milliseconds(part.after_ns)}"
     if round(part.calls_before, 1) != round(part.calls_after, 1):
-        text += f", {count(part.calls_before)} -> {count(part.calls_after)} kernels"
+        text += f", {number(part.calls_before)} -> {number(part.calls_after)} kernels"
     return text

@@ -16,8 +16,8 @@ import numpy as np
 
 from npufix.advisor.compare.places import same_source
 from npufix.reports.comparison import FindingChange, Prediction
-from npufix.reports.comparison_wording import count
 from npufix.rules.registry import every_rule
+from npufix.rules.shared.quantities import number
 from npufix.rules.substitution import Substitution
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _applied(item: Found, rule: Substitution, after: Run, places: _Places) -> _A
     else:
         return None
     gone = sorted(name for name in going if place.calls("before", {name}) > 0)
-    said = f"{_named(gone)}: {count(had)} -> {count(has)} kernels per step"
+    said = f"{_named(gone)}: {number(had)} -> {number(has)} kernels per step"
     instead = f"; {_named(sorted(arriving))} launched there instead" if arriving else ""
     return _Applied(item, place, how, f"{said}{instead}")
 

@@ -12,9 +12,10 @@ from npufix.advisor.cluster.observing import observe_cluster
 from npufix.advisor.cluster.reporting import rank_problems, rank_rows, rank_steps
 from npufix.advisor.diagnose.ranks import ALONE, Ways, read_dump
 from npufix.advisor.diagnose.result import Diagnosis
-from npufix.advisor.diagnose.savings import ranked, total_saving
+from npufix.advisor.diagnose.savings import total_saving
 from npufix.advisor.evidence.estimate import calibrate
 from npufix.advisor.evidence.hygiene import missing_parts, snippet
+from npufix.advisor.evidence.item import rank_items
 from npufix.advisor.evidence.lines import Evidence, gather_evidence
 from npufix.advisor.evidence.operator_lines import operator_lines
 from npufix.advisor.evidence.ranking import Ranking, Step, step_split
@@ -22,7 +23,7 @@ from npufix.advisor.evidence.recorded_paths import SourceState, map_recorded_pat
 from npufix.advisor.evidence.run_findings import observe
 from npufix.advisor.project.configuration import EVERYTHING, Configuration
 from npufix.reports import report
-from npufix.reports.wording import headline
+from npufix.reports.wording.report import headline
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.registry import every_rule
@@ -79,7 +80,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
         seen, faults = [*seen, *compared], [*faults, *failed]
     located = _find(run, tree, rules, options) if tree else None
     found = located.found if located else []
-    everything = ranked([*found, *seen])
+    everything = rank_items([*found, *seen])
     measured = _measured(run, options)
     made = msgspec.structs.replace(
         measured,
@@ -93,7 +94,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
         source=str(tree.root) if tree else "",
         findings=[item.finding for item in everything],
         problems=[
-            *(report.Problem(p.where, p.what, p.remedy, p.damaged) for p in profile.problems),
+            *profile.problems,
             *(rank_problems(ranks) if ranks else ()),
             *unclear,
             *faults,
@@ -110,17 +111,6 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
         made, tuple(found), run.evidence, version_of_run, warnings, profile.signals,
         tuple(seen), profile.steps,
     )  # fmt: skip
-
-
-def cut(made: report.Report, top: int) -> report.Report:
-    """Return a report with only the ``top`` hot operators, shapes, lines and modules."""
-    return msgspec.structs.replace(
-        made,
-        hot_operators=made.hot_operators[:top],
-        hot_shapes=made.hot_shapes[:top],
-        hot_lines=made.hot_lines[:top],
-        hot_modules=made.hot_modules[:top],
-    )
 
 
 @dataclass(frozen=True)

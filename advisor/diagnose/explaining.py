@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
-from npufix.reports.explanation import Explanation, Matching, Parted, Stated
+from npufix.reports.explanation import LineExplanation, Matching, Parted
+from npufix.reports.report import Condition
 from npufix.rewriters.explain import near_misses, refusals
 from npufix.rewriters.find import Basis, off_limits
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
@@ -35,7 +36,7 @@ class LineError(UserError):
 
 def explain(
     file: SourceFile, line: int, rules: Sequence[Substitution], configuration: Configuration
-) -> Explanation:
+) -> LineExplanation:
     """Say which rules match at a line of a file, which nearly do, and what keeps them from it.
 
     Raises:
@@ -75,7 +76,7 @@ def explain(
             others = [r for r in left if r.id not in {x.rule.id for x in found_here}]
             near += near_misses(file.text, flow, others, lines)
     near.sort(key=lambda n: n.agreeing - n.operations)
-    return Explanation(
+    return LineExplanation(
         path=str(file.path),
         line=line,
         function=", ".join(s.qualname for s in inside if s.function.name != MODULE),
@@ -146,9 +147,9 @@ def _matching(site: Site, hidden: str) -> Matching:
     )
 
 
-def _stated(proof: Proof) -> Stated:
+def _stated(proof: Proof) -> Condition:
     basis = Basis.OPEN if proof.basis is Basis.OPEN else Basis.SOURCE
-    return Stated(proof.condition.name, proof.condition.text, basis.value)
+    return Condition(proof.condition.name, proof.condition.text, basis.value)
 
 
 def _refused(refusal: Refusal, remark: str) -> Parted:

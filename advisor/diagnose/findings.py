@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.advisor.evidence.estimate import Calibration, Replacement, saving
+from npufix.advisor.evidence.item import Item, make_finding, rank_items
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
 from npufix.reports import report
@@ -24,14 +25,12 @@ if TYPE_CHECKING:
     from npufix.rules.substitution import Substitution
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Located:
-    """A site with its file and its finding; ``kernels`` are index labels of the profile's."""
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Located(Item):
+    """A site with its file and its finding."""
 
     file: SourceFile
     site: Site
-    finding: report.Finding
-    kernels: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ def locate(
         found += _with_evidence(file, result.sites, measured)
         problems += [result.problem] if result.problem else []
         warnings += result.warnings
-    return Findings(sorted(found, key=_rank), problems, warnings)
+    return Findings(rank_items(found), problems, warnings)
 
 
 def _with_evidence(
@@ -91,7 +90,7 @@ def _with_evidence(
     for site in sites:
         if measured is None:
             if not site.rule.launches_together:
-                yield Located(file, site, _finding(file, site, seen), frozenset())
+                yield Located(file=file, site=site, finding=_finding(file, site, seen))
             continue
         kernels = measured.evidence.at(file.relative, site.lines, site.function)
         types = set(kernels["type"].astype(str))
@@ -99,13 +98,8 @@ def _with_evidence(
             continue
         own = kernels[kernels["type"].isin(site.rule.replaces)]
         finding = _finding(file, site, seen, own, measured)
-        yield Located(file, site, finding, frozenset(int(i) for i in own.index))
-
-
-def _rank(item: Located) -> tuple[float, float, str, int]:
-    finding = item.finding
-    expected = (finding.saving.low_ns + finding.saving.high_ns) / 2 if finding.saving else 0
-    return -expected, -finding.device_ns, finding.path, finding.line
+        labels = frozenset(int(i) for i in own.index)
+        yield Located(file=file, site=site, finding=finding, kernels=labels)
 
 
 def _finding(
@@ -122,13 +116,13 @@ def _finding(
         device_ns = round(int(kernels["duration_ns"].sum()) / steps)
         calls = round(len(kernels) / steps)
         expected = _saving(file, site, kernels, measured)
-    return report.Finding(
-        rule=site.rule.id,
-        name=site.rule.name,
-        summary=site.rule.summary,
-        path=file.relative,
-        line=site.line,
-        function=site.function,
+    return make_finding(
+        site.rule,
+        (file.relative, site.line, site.function),
+        device_ns=device_ns,
+        step_ns=measured.step_ns if measured else 0,
+        saving=expected,
+        fingerprint=_fingerprint(file, site, seen),
         code=site.code,
         replacement=site.rewrite.text if site.rewrite else "",
         safety=site.safety.value,
@@ -136,12 +130,8 @@ def _finding(
             report.Condition(p.condition.name, p.condition.text, p.basis.value) for p in site.proofs
         ],
         problem=site.problem,
-        fingerprint=_fingerprint(file, site, seen),
-        kernels=sorted({str(t) for t in kernels["type"]}) if kernels is not None else [],
+        kernels={str(name) for name in kernels["type"]} if kernels is not None else (),
         calls=calls,
-        device_ns=device_ns,
-        share=device_ns / measured.step_ns if measured and measured.step_ns else 0.0,
-        saving=expected,
     )
 
 

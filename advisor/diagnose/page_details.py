@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.advisor.evidence.ranking import shape_text
-from npufix.reports.html.details import Cell, Details, SourceFile, SourceLine, Timeline
-from npufix.reports.html.page import to_html
+from npufix.reports.html.details import Cell, Details, ShownFile, ShownLine, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,11 +29,6 @@ _FILES = 30
 _LINES_AROUND = 3
 _MOST_LINES = 600
 _LONGEST_LINE = 400
-
-
-def page_of(diagnosis: Diagnosis, report: Report, tree: SourceTree | None) -> str:
-    """Return a diagnosis as HTML; ``report`` may hold other findings: those of a patch."""
-    return to_html(report, page_details(diagnosis, report, tree))
 
 
 def page_details(diagnosis: Diagnosis, report: Report, tree: SourceTree | None) -> Details:
@@ -160,7 +154,7 @@ def _sources(
     costs: dict[str, dict[int, tuple[int, int]]],
     findings: Sequence[Finding],
     tree: SourceTree | None,
-) -> list[SourceFile]:
+) -> list[ShownFile]:
     found: dict[str, dict[int, list[int]]] = {}
     for number, finding in enumerate(findings):
         places = [(p.path, p.line) for p in finding.places] or [(finding.path, finding.line)]
@@ -170,7 +164,7 @@ def _sources(
     totals = {path: sum(ns for _, ns in lines.values()) for path, lines in costs.items()}
     paths = sorted({*costs, *found}, key=lambda path: (-totals.get(path, 0), path))
     return [
-        SourceFile(path, totals.get(path, 0), lines)
+        ShownFile(path, totals.get(path, 0), lines)
         for path in paths[:_FILES]
         if (lines := _lines(costs.get(path, {}), found.get(path, {}), _text(path, tree)))
     ]
@@ -183,7 +177,7 @@ def _text(path: str, tree: SourceTree | None) -> Sequence[str]:
 
 def _lines(
     costs: dict[int, tuple[int, int]], findings: dict[int, list[int]], text: Sequence[str]
-) -> list[SourceLine]:
+) -> list[ShownLine]:
     wanted = {*costs, *findings}
     around = {
         line
@@ -193,7 +187,7 @@ def _lines(
     }
     shown = sorted(wanted | around)[:_MOST_LINES]
     return [
-        SourceLine(
+        ShownLine(
             line,
             text[line - 1][:_LONGEST_LINE] if 0 < line <= len(text) else "",
             costs.get(line, (0, 0))[1],

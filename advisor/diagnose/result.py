@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from npufix.advisor.diagnose.findings import Located
+    from npufix.advisor.evidence.item import Item
     from npufix.advisor.evidence.lines import Evidence
-    from npufix.advisor.evidence.run_findings import Observed
     from npufix.profiling_parsers.signals import Signals
     from npufix.reports import report
 
@@ -27,7 +27,7 @@ class Diagnosis:
     """What the user should know beside the report: comments that hide nothing."""
     signals: Signals | None = None
     """What the dump says beside its kernels."""
-    seen: tuple[Observed, ...] = ()
+    seen: tuple[Item, ...] = ()
     """The findings about the run, with their kernels."""
     steps: pd.DataFrame | None = None
     """All recorded steps, as ``Profile.steps``."""

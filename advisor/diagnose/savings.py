@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.reports.report import Finding, Saving
+from npufix.advisor.evidence.item import expected_ns
+from npufix.reports.report import Saving
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from npufix.advisor.diagnose.findings import Located
-    from npufix.advisor.evidence.run_findings import Observed
+    from npufix.advisor.evidence.item import Item
     from npufix.reports.report import StepSplit
-
-    Found = Located | Observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +23,7 @@ class _Budget:
     idle_ns: int | None
 
 
-def ranked(found: Iterable[Found]) -> list[Found]:
-    """Return the findings, the most rewarding first."""
-    return sorted(found, key=_rank)
-
-
-def _rank(item: Found) -> tuple[float, float, str, int, str]:
-    finding = item.finding
-    return (-_expected(finding), -finding.device_ns, finding.path, finding.line, finding.rule)
-
-
-def _expected(finding: Finding) -> float:
-    return (finding.saving.low_ns + finding.saving.high_ns) / 2 if finding.saving else 0.0
-
-
-def total_saving(found: Sequence[Found], split: StepSplit | None) -> Saving:
+def total_saving(found: Sequence[Item], split: StepSplit | None) -> Saving:
     """Return what all changes save together, most rewarding first.
 
     Kernels that two findings share count once, and so does the time in which the device waits.
@@ -47,10 +31,10 @@ def total_saving(found: Sequence[Found], split: StepSplit | None) -> Saving:
     budget = _Budget(None, None)
     if split is not None:
         budget = _Budget(split.computing_ns + split.exposed_communication_ns, split.free_ns)
-    of_job = [item for item in found if _is(item, "of_job")]
-    found = [item for item in found if not _is(item, "of_job")]
+    of_job = [item for item in found if item.of_job]
+    found = [item for item in found if not item.of_job]
     busy = _capped([_fresh(item, share) for item, share in _shares(found)], budget.busy_ns)
-    waiting = [item.finding.saving for item in found if _is_idle(item)]
+    waiting = [item.finding.saving for item in found if item.is_idle]
     # Waiting has many causes at once; what one of them removes another cannot remove again.
     longest = max((saving for saving in waiting if saving), key=lambda s: s.high_ns, default=None)
     idle = _capped([(longest.low_ns, longest.high_ns)] if longest else [], budget.idle_ns)
@@ -60,7 +44,7 @@ def total_saving(found: Sequence[Found], split: StepSplit | None) -> Saving:
     return Saving(min(low, high), high, "sum of the findings, shared time counted once")
 
 
-def _with_job(own: tuple[int, int], of_job: Sequence[Found]) -> tuple[int, int]:
+def _with_job(own: tuple[int, int], of_job: Sequence[Item]) -> tuple[int, int]:
     """Add what the ranks together can gain to what the one that was looked into can.
 
     Several of these findings may be sides of one cause (a late rank, and who waits for it), so
@@ -68,29 +52,26 @@ def _with_job(own: tuple[int, int], of_job: Sequence[Found]) -> tuple[int, int]:
     larger of both, at most their sum; and never the sum where both are idle time or communication,
     which the findings of the rank count already.
     """
-    largest = max((item for item in of_job if item.finding.saving), key=_expected_of, default=None)
+    gaining = (item for item in of_job if item.finding.saving)
+    largest = max(gaining, key=lambda item: expected_ns(item.finding), default=None)
     if largest is None or largest.finding.saving is None:
         return own
     saving = largest.finding.saving
-    shared = _is_idle(largest) or _is(largest, "is_communication")
+    shared = largest.is_idle or largest.is_communication
     high = max(own[1], saving.high_ns) if shared else own[1] + saving.high_ns
     return max(own[0], saving.low_ns), high
 
 
-def _expected_of(item: Found) -> float:
-    return _expected(item.finding)
-
-
-def _shares(found: Sequence[Found]) -> Iterable[tuple[Found, float]]:
+def _shares(found: Sequence[Item]) -> Iterable[tuple[Item, float]]:
     """Yield each finding that frees kernels with the share of them that no other freed before."""
     claimed: set[int] = set()
     for item in found:
-        if not _is_idle(item) and item.kernels:
+        if not item.is_idle and item.kernels:
             yield item, len(item.kernels - claimed) / len(item.kernels)
             claimed |= item.kernels
 
 
-def _fresh(item: Found, share: float) -> tuple[float, float]:
+def _fresh(item: Item, share: float) -> tuple[float, float]:
     saving = item.finding.saving
     return (saving.low_ns * share, saving.high_ns * share) if saving else (0.0, 0.0)
 
@@ -98,11 +79,3 @@ def _fresh(item: Found, share: float) -> tuple[float, float]:
 def _capped(savings: Sequence[tuple[float, float]], most: int | None) -> tuple[int, int]:
     low, high = round(sum(s[0] for s in savings)), round(sum(s[1] for s in savings))
     return (low, high) if most is None else (min(low, most), min(high, most))
-
-
-def _is_idle(item: Found) -> bool:
-    return _is(item, "is_idle")
-
-
-def _is(item: Found, what: str) -> bool:
-    return getattr(item, what, False)

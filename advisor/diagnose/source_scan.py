@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from npufix.advisor.diagnose.findings import locate
 from npufix.advisor.diagnose.result import Diagnosis
 from npufix.reports import report
-from npufix.reports.wording import headline
+from npufix.reports.wording.report import headline
 from npufix.rules.registry import all_rules
 
 if TYPE_CHECKING:

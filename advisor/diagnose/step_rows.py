@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.reports.comparison import StepTime
-from npufix.reports.tables import StepRow
+from npufix.reports.data.tables import StepRow
 
 if TYPE_CHECKING:
     from npufix.advisor.diagnose.result import Diagnosis

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 from npufix.profiling_parsers.dump_folder import analysed_folder, trace_file
 from npufix.profiling_parsers.trace.copied import copy_trace
-from npufix.reports.perfetto import Clock, Slice, finding_events, kernel_events
+from npufix.reports.data.trace_events import Clock, Slice, finding_events, kernel_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

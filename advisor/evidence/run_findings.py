@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.advisor.evidence.item import Item, make_finding
 from npufix.advisor.evidence.lines import rows_of
 from npufix.reports import report
 from npufix.rules.diagnostic import Recording
@@ -22,21 +23,9 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Diagnostic, Observation
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Observed:
-    """An observation as a finding; ``kernels`` are index labels of the profile's."""
-
-    finding: report.Finding
-    kernels: frozenset[int]
-    is_idle: bool
-    of_job: bool = False
-    """Whether it compares the ranks of a job."""
-    is_communication: bool = False
-
-
 def observe(
     profile: Profile, evidence: Evidence, step: Step, diagnostics: Sequence[Diagnostic]
-) -> tuple[list[Observed], list[report.Problem]]:
+) -> tuple[list[Item], list[report.Problem]]:
     """Return what the diagnostics found, and those that failed."""
     recording = Recording(
         kernels=rows_of(evidence.kernels, evidence.steady),
@@ -48,7 +37,7 @@ def observe(
         environment=profile.environment,
         recorded_steps=int(profile.kernels["step"].nunique()),
     )
-    found: list[Observed] = []
+    found: list[Item] = []
     problems: list[report.Problem] = []
     for diagnostic in diagnostics:
         try:
@@ -60,11 +49,15 @@ def observe(
     return found, problems
 
 
-def _findings(diagnostic: Diagnostic, recording: Recording) -> Iterator[Observed]:
+def _findings(diagnostic: Diagnostic, recording: Recording) -> Iterator[Item]:
     has_steps = bool(recording.kernels["step"].notna().any())
     for number, found in enumerate(diagnostic.check(recording)):
         seen = found if has_steps else replace(found, what=_of_recording(found.what))
-        yield Observed(_finding(diagnostic, seen, recording, number), seen.kernels, seen.is_idle)
+        yield Item(
+            finding=_finding(diagnostic, seen, recording, number),
+            kernels=seen.kernels,
+            is_idle=seen.is_idle,
+        )
 
 
 def _of_recording(text: str) -> str:
@@ -95,29 +88,17 @@ def finding(
     if seen.saving_ns is not None:
         low, high = (min(max(0, value), step_ns) for value in seen.saving_ns)
         saving = report.Saving(low, high, seen.basis)
-    return report.Finding(
-        rule=diagnostic.id,
-        name=diagnostic.name,
-        summary=diagnostic.summary,
-        path=first.path if first else "",
-        line=first.line if first else 0,
-        function=first.function if first else "",
-        code="",
-        replacement="",
-        safety="advice",
-        conditions=[],
-        problem="",
-        fingerprint="",
-        kernels=[],
-        calls=0,
+    return make_finding(
+        diagnostic,
+        (first.path, first.line, first.function) if first else ("", 0, ""),
         device_ns=seen.cost_ns,
-        share=seen.cost_ns / step_ns if step_ns else 0.0,
+        step_ns=step_ns,
         saving=saving,
         kind="run",
         what=seen.what,
         advice=seen.advice or diagnostic.advice,
         evidence=[report.Fact(name, value) for name, value in seen.evidence],
-        places=[report.Place(p.path, p.line, p.function, p.cost_ns, p.calls) for p in seen.places],
+        places=seen.places,
     )
 
 

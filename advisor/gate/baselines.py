@@ -18,7 +18,7 @@ from npufix.reports.baseline import (
     BaselineEnvironment,
     BaselineMetric,
     BaselineOperator,
-    rounded,
+    round_measure,
 )
 from npufix.reports.measurement import (
     MeasuredFinding,
@@ -141,8 +141,8 @@ def _metrics(
             spreads = [s for s in (known.mad_within, metric.spread) if s is not None]
             made[name] = BaselineMetric(
                 unit,
-                sorted([*known.runs, rounded(metric.value / UNITS[unit])]),
-                rounded(max(spreads)) if spreads else None,
+                sorted([*known.runs, round_measure(metric.value / UNITS[unit])]),
+                round_measure(max(spreads)) if spreads else None,
             )
     return dict(sorted(made.items()))
 
@@ -154,11 +154,11 @@ def _hot_operators(
     calls = {name: [operator.calls] * len(operator.runs) for name, operator in earlier.items()}
     for run in runs:
         for name, (total, count) in by_key(run).items():
-            spent.setdefault(name, []).append(rounded(total / UNITS["us"]))
-            calls.setdefault(name, []).append(rounded(count))
+            spent.setdefault(name, []).append(round_measure(total / UNITS["us"]))
+            calls.setdefault(name, []).append(round_measure(count))
     hottest = sorted(spent, key=lambda name: (-statistics.median(spent[name]), name))
     return {
-        name: BaselineOperator(sorted(spent[name]), rounded(statistics.median(calls[name])))
+        name: BaselineOperator(sorted(spent[name]), round_measure(statistics.median(calls[name])))
         for name in sorted(hottest[:_HOT_OPERATORS])
     }
 
@@ -244,7 +244,7 @@ def holds(baseline: Baseline, run: Measurement) -> bool:
     times = {name: metric for name, metric in run.metrics.items() if metric.unit == "ns"}
     return bool(times) and all(
         (known := baseline.metrics.get(name)) is not None
-        and rounded(metric.value / UNITS["us"]) in known.runs
+        and round_measure(metric.value / UNITS["us"]) in known.runs
         for name, metric in times.items()
     )
 

@@ -11,9 +11,9 @@ import msgspec
 from npufix.advisor.gate import baselines
 from npufix.advisor.gate.significance import FEWEST_RUNS, compare, detectable, holm
 from npufix.advisor.project.gate_settings import METRICS
-from npufix.advisor.project.units import percent, shown
 from npufix.reports.baseline import UNITS
 from npufix.reports.gate_report import GatedMetric
+from npufix.rules.shared.quantities import percent, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -168,7 +168,7 @@ def _judge(
         limit = percent(case.tolerance)
         why = "within the tolerance of " + limit
         if seen.effect > case.tolerance:
-            why = f"less than the floor of {shown(case.floor, case.unit)}"
+            why = f"less than the floor of {quantity(case.floor, case.unit)}"
         return msgspec.structs.replace(_gated(case, "ok", f"{change}; {why}"), p_value=p_value)
     if p_value is not None and p_value < settings.alpha:
         verdict, why = "regression", f"p = {p_value:.2g}"
@@ -222,7 +222,8 @@ def _within_budget(case: Case, made: GatedMetric) -> GatedMetric:
     now = statistics.median(case.current)
     if case.budget is None or now <= case.budget:
         return made
-    over = f"{shown(now, case.unit)} are more than the budget of {shown(case.budget, case.unit)}"
+    spent, budget = quantity(now, case.unit), quantity(case.budget, case.unit)
+    over = f"{spent} are more than the budget of {budget}"
     reason = f"{over}; {made.reason}" if case.baseline else over
     return msgspec.structs.replace(made, verdict="over budget", reason=reason)
 
@@ -239,7 +240,7 @@ def _with_figures(made: GatedMetric, seen: Comparison, smallest: float | None) -
 
 
 def _change(case: Case, seen: Comparison) -> str:
-    sides = f"{shown(seen.before, case.unit)} -> {shown(seen.after, case.unit)}"
+    sides = f"{quantity(seen.before, case.unit)} -> {quantity(seen.after, case.unit)}"
     if seen.change is None:
         return sides
     return f"{percent(seen.change, signed=True)} ({sides})"

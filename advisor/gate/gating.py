@@ -13,10 +13,9 @@ from npufix.advisor.gate.deciding import cases, decide
 from npufix.advisor.gate.new_findings import Sorted, sort_findings
 from npufix.advisor.gate.significance import FEWEST_RUNS
 from npufix.advisor.project.gate_settings import FAILURES
-from npufix.advisor.project.units import percent
 from npufix.reports.gate_report import Change, GatedMetric, GateReport
 from npufix.reports.report import Problem, tool
-from npufix.reports.wording import counted
+from npufix.rules.shared.quantities import counted, percent
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from npufix.reports.data.sources import Sources
     from npufix.reports.report import Finding
-    from npufix.reports.sources import Sources
 
 
 @dataclass(frozen=True, slots=True)

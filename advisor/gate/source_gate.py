@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.gate.known_findings import Compared, Searched, compare
 from npufix.reports import report
+from npufix.reports.data.sources import Sources
 from npufix.reports.gate_report import GateReport
-from npufix.reports.sources import Sources
-from npufix.reports.wording import counted
 from npufix.rules.registry import all_rules
+from npufix.rules.shared.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

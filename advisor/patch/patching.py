@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.advisor.patch.verdicts import shown
+from npufix.advisor.patch.verdicts import report_verdict
 from npufix.advisor.patch.worth import Worth, prices, worth
 from npufix.rewriters.edit.imports import imports_torch_npu
 from npufix.rewriters.edit.job import spelled
@@ -222,7 +222,7 @@ def _judged(item: Located, verdict: Verdict | None, weighed: Worth, problem: str
         after = item.file.encode(site.rewrite.direct)
         change = FileChange(item.file.path, item.file.relative, item.file.data, after)
         diff = unified_diff([change])
-    judged = None if verdict is None else shown(verdict, weighed.why)
+    judged = None if verdict is None else report_verdict(verdict, weighed.why)
     return msgspec.structs.replace(
         finding, diff=diff, verdict=judged, problem=problem or finding.problem
     )

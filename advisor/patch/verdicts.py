@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.verdict import Times, Verdict
 
 
-def shown(verdict: Verdict, worth: str = "") -> report.Verdict:
+def report_verdict(verdict: Verdict, worth: str = "") -> report.Verdict:
     """Return a verdict as it stands in a report; ``worth``: what decided whether it pays."""
     return report.Verdict(
         status=verdict.status.value,

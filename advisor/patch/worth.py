@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from npufix.reports.wording import milliseconds
 from npufix.rewriters.verification.verdict import Status
+from npufix.rules.shared.quantities import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

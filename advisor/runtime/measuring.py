@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from npufix.advisor.runtime.at_run_time import Switched
 from npufix.advisor.runtime.reporting import translated
-from npufix.reports.wording import counted
+from npufix.rules.shared.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

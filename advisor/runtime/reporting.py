@@ -16,7 +16,7 @@ from npufix.advisor.runtime.questions import NEW_EACH_TIME, NOT_READ_HERE, WITHI
 from npufix.advisor.runtime.rewriting import Place, place_key
 from npufix.advisor.runtime.selection import WITHOUT_ATTENTION
 from npufix.reports.language import tr
-from npufix.reports.wording import counted
+from npufix.rules.shared.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

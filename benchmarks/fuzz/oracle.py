@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from npufix.advisor.commands.cli import _expected, cli
-from npufix.advisor.commands.outputs import _render
-from npufix.advisor.commands.run_outputs import of_run
+from npufix.advisor.commands.run_outputs import DiagnosedRun
 from npufix.profiling_parsers.cluster.summary import SummaryError
 from npufix.profiling_parsers.signals import SCHEMAS
+from npufix.reports.formats import Result, formats
 from npufix.reports.report import from_json, to_json
 
 if TYPE_CHECKING:
@@ -188,10 +188,8 @@ def check_diagnosis(result: Diagnosis, *, whole: bool) -> None:
     json.loads(text, parse_constant=refuse)
     if from_json(text) != made:
         raise Broken("the report reads back as another one")
-    kinds = ("terminal", "markdown", "github", "gitlab", "junit", "sarif")
-    for kind in kinds if whole else kinds[:1]:
-        shown = _render(kind, Path("x"), made, None, details=True)
-        check_text(shown.replace("\r", "") if kind == "github" else shown, kind)
-    if whole:
-        for path, content in of_run(result, made, None)["html"](Path("page.html")):
-            check_text(str(content), path.name)
+    asked = Result(made, details=True, run=DiagnosedRun(result, None))
+    for name, one in formats().items() if whole else [("terminal", formats()["terminal"])]:
+        shown = one.render(asked) if one.takes(asked) else None
+        if isinstance(shown, str):
+            check_text(shown.replace("\r", "") if name == "github" else shown, name)

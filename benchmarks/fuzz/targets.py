@@ -16,7 +16,6 @@ import pandas as pd
 from benchmarks.fuzz import corpus, mutations, oracle
 from benchmarks.generator.dump import OUTPUT
 
-from npufix.advisor.commands.outputs import _render
 from npufix.advisor.diagnose.diagnosis import diagnose
 from npufix.advisor.diagnose.source_scan import scan
 from npufix.advisor.gate import baselines
@@ -33,6 +32,7 @@ from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.reader import read_profile
 from npufix.profiling_parsers.trace.view import read_trace
 from npufix.reports import baseline as files
+from npufix.reports.formats import Result, formats
 from npufix.reports.report import from_json, to_json
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def _report(path: Path) -> None:
     if from_json(to_json(made)) != made:
         raise oracle.Broken("a report reads back as another one")
     for kind in ("terminal", "markdown"):
-        oracle.check_text(_render(kind, Path("x"), made, None, details=True), kind)
+        oracle.check_text(str(formats()[kind].render(Result(made, details=True))), kind)
 
 
 def _use_report(folder: Path, _thorough: bool) -> None:  # noqa: FBT001 - as every target

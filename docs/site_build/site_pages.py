@@ -19,12 +19,13 @@ import site_commands
 from site_markup import cell, escaped, fenced
 from site_session import excerpt
 
-from npufix.advisor.commands.outputs import EVERY
-from npufix.advisor.project import configuration, units
+from npufix.advisor.project import configuration
 from npufix.advisor.project import gate_settings as settings
 from npufix.reports import language
-from npufix.reports.rule_table import safety
+from npufix.reports.formats import formats
+from npufix.reports.terminal.rule_table import safety
 from npufix.rules.registry import documentation, every_rule
+from npufix.rules.shared.quantities import percent, quantity
 from npufix.rules.substitution import Substitution
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _environment() -> jinja2.Environment:
         metrics=settings.METRICS,
         defaults=settings.GateSettings(),
         failures=settings.FAILURES,
-        formats=EVERY,
+        formats=formats(),
         writers=site_commands.writers(),
         excerpt_of=_excerpt_of,
         schemas=_schemas,
@@ -87,13 +88,13 @@ def _environment() -> jinja2.Environment:
         rule_source=_rule_source,
     )
     environment.filters.update(
-        amount=lambda value, unit: units.shown(value, unit).replace(".0 ", " "),
+        amount=lambda value, unit: quantity(value, unit).replace(".0 ", " "),
         cell=cell,
         chinese=lambda text: language.both(text)[1],
         dedent=textwrap.dedent,
         escaped=escaped,
         fenced=fenced,
-        percent=lambda part: units.percent(part).replace(".0%", "%"),
+        percent=lambda part: percent(part).replace(".0%", "%"),
     )
     return environment
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npufix.reports import comparison_wording as words
-from npufix.reports.html.rendering import rendered
+from npufix.reports.html.rendering import render_page
 from npufix.reports.html.tables import (
     CALLS,
     NS,
@@ -15,7 +14,8 @@ from npufix.reports.html.tables import (
     TEXT,
     DataTable,
 )
-from npufix.reports.wording import few_tensors
+from npufix.reports.wording import comparison as words
+from npufix.reports.wording.report import few_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ def to_html(comparison: Comparison) -> str:
     """Return a comparison as a page."""
     tables = [table for table in _tables(comparison) if table.rows]
     sides = (comparison.before, comparison.after)
-    return rendered(
+    return render_page(
         "comparison.html",
         ("comparison.js",),
         tables,

@@ -32,7 +32,7 @@ class Timeline(msgspec.Struct, frozen=True):
     """Lane, start from that of the step, duration, label, finding (-1: none), kernels."""
 
 
-class SourceLine(msgspec.Struct, frozen=True):
+class ShownLine(msgspec.Struct, frozen=True):
     """A line of a file; text as it is in the source now."""
 
     number: int
@@ -43,12 +43,12 @@ class SourceLine(msgspec.Struct, frozen=True):
     """Positions in the report's findings."""
 
 
-class SourceFile(msgspec.Struct, frozen=True):
+class ShownFile(msgspec.Struct, frozen=True):
     """A file of the user with the lines that cost time, and those around them."""
 
     path: str
     total_ns: int
-    lines: list[SourceLine]
+    lines: list[ShownLine]
     """In order; where numbers are missing, lines are left out."""
 
 
@@ -57,4 +57,4 @@ class Details(msgspec.Struct, frozen=True):
 
     cells: list[Cell] = []
     timeline: Timeline | None = None
-    sources: list[SourceFile] = []
+    sources: list[ShownFile] = []

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from npufix.reports import wording
 from npufix.reports.html.details import Details
 from npufix.reports.html.rank_map import rank_map
-from npufix.reports.html.rendering import rendered
+from npufix.reports.html.rendering import render_page
 from npufix.reports.html.tables import rank_table, report_tables
+from npufix.reports.wording import report as wording
+from npufix.rules.shared.quantities import milliseconds, percent
 
 if TYPE_CHECKING:
     from npufix.reports.report import Finding, Report
@@ -23,7 +24,7 @@ def to_html(report: Report, details: Details | None = None) -> str:
     details = details or Details()
     tables = report_tables(report)
     shown = rank_map(report)
-    return rendered(
+    return render_page(
         "page.html",
         ("keyboard.js", "page.js", "treemap.js", "timeline.js", *(("ranks.js",) if shown else ())),
         [*tables, rank_table(report)] if report.ranks else tables,
@@ -44,16 +45,16 @@ def _numbers(report: Report) -> list[tuple[str, str, str]]:
     split, found = report.split, []
     if split is not None and split.total_ns:
         steps = f"average of {split.steps} steps" if split.steps > 1 else f"one {split.unit}"
-        found.append((wording.milliseconds(split.total_ns), split.unit, steps))
+        found.append((milliseconds(split.total_ns), split.unit, steps))
         for ns, name, note in (
             (split.computing_ns, "computing", ""),
             (split.exposed_communication_ns, "exposed communication", ""),
             (split.free_ns, "free", "the device waits for the host"),
         ):
-            share = f"{ns / split.total_ns:.1%}"
-            found.append((share, name, f"{wording.milliseconds(ns)}{', ' if note else ''}{note}"))
+            share = percent(ns / split.total_ns)
+            found.append((share, name, f"{milliseconds(ns)}{', ' if note else ''}{note}"))
     led = report.attributed + report.attributed_to_functions
-    found.append((f"{led:.1%}", "led to your code", "of the compute time, to a line or a function"))
+    found.append((percent(led), "led to your code", "of the compute time, to a line or a function"))
     return found
 
 

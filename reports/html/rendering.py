@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from npufix.reports import comparison_wording, language, wording
-from npufix.reports.encoding import encoded
+from npufix.reports import language
+from npufix.reports.encoding import encode
 from npufix.reports.html import tables
+from npufix.reports.wording import comparison as comparison_wording
+from npufix.reports.wording import report as wording
+from npufix.rules.shared.quantities import milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +31,7 @@ _ROWS_WITHOUT_SCRIPTS = 100
 """Rows of each table that the page holds as text; scripts show the others."""
 
 
-def rendered(
+def render_page(
     template: str,
     scripts: Sequence[str],
     made: Sequence[tables.DataTable],
@@ -59,14 +62,14 @@ def _environment() -> Environment:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     made.filters |= {
-        "ms": wording.milliseconds,
+        "ms": milliseconds,
         "interval": wording.interval,
         "plain": wording.plain,
         "short": _short,
         "plain_lines": lambda text: "\n".join(map(wording.plain, text.splitlines())),
         "launches": wording.launches,
         "signed": wording.signed,
-        "percent": lambda share: f"{share:.1%}",
+        "percent": percent,
         "figure": tables.figure,
     }
     made.globals |= {
@@ -87,7 +90,8 @@ def _short(text: str) -> str:
 
 
 def _text(name: str) -> str:
-    return files(__package__).joinpath(name).read_text("utf-8")
+    folder = "templates" if name.endswith(".html") else "scripts"
+    return files(__package__).joinpath(folder, name).read_text("utf-8")
 
 
 def _asset(name: str) -> Markup:
@@ -131,7 +135,7 @@ def _words(scripts: Sequence[str], made: Sequence[tables.DataTable]) -> dict[str
 
 def _json(data: object) -> Markup:
     """Return JSON that cannot end the script element around it, whatever texts are in it."""
-    text = encoded(data).decode()
+    text = encode(data).decode()
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return Markup(text)  # noqa: S704 - escaped right above

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.reports import comparison_wording as changes
-from npufix.reports import wording
+from npufix.reports.wording import comparison as changes
+from npufix.reports.wording import report as wording
+from npufix.rules.shared.quantities import milliseconds, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,11 +44,11 @@ class DataTable:
     def heats(self) -> Mapping[int, tuple[int, int]]:
         """Return the smallest and largest value of each column that is coloured by it."""
         found = {}
-        for number, kind in enumerate(self.kinds):
-            values = [row[number] for row in self.rows] if kind == HEAT else []
+        for column, kind in enumerate(self.kinds):
+            values = [row[column] for row in self.rows] if kind == HEAT else []
             known = [value for value in values if isinstance(value, int)]
             if known:
-                found[number] = min(known), max(known)
+                found[column] = min(known), max(known)
         return found
 
 
@@ -73,11 +74,11 @@ def figure(value: object, kind: str) -> str:
 
 
 _FIGURES: Mapping[str, Callable[..., str]] = {
-    NS: wording.milliseconds,
-    HEAT: wording.milliseconds,
-    SHARE: "{:.1%}".format,
+    NS: milliseconds,
+    HEAT: milliseconds,
+    SHARE: percent,
     COUNT: "{:,}".format,
-    CALLS: changes.count,
+    CALLS: number,
     NUMBER: str,
     SIGNED: changes.signed_time,
     RELATIVE: "{:+.1%}".format,
@@ -142,9 +143,9 @@ def rank_table(report: Report) -> DataTable:
 def findings_of_ranks(findings: Sequence[Finding]) -> dict[int | None, list[int]]:
     """Return the positions of the findings that are about each rank."""
     found: dict[int | None, list[int]] = {}
-    for number, finding in enumerate(findings):
+    for position, finding in enumerate(findings):
         for rank in finding.ranks:
-            found.setdefault(rank, []).append(number)
+            found.setdefault(rank, []).append(position)
     return found
 
 

@@ -36,7 +36,12 @@ class _Chosen:
 
 
 def use(language: str) -> None:
-    """Put everything out in a language from now on."""
+    """Put everything out in a language from now on.
+
+    Raises:
+        ValueError: it is none of ``LANGUAGES``.
+
+    """
     if language not in LANGUAGES:
         raise ValueError(language)
     _Chosen.language = language
@@ -66,7 +71,7 @@ def both(text: str) -> tuple[str, str]:
 def markdown(lines: Iterable[str]) -> Iterator[str]:
     """Yield the lines of a Markdown text in the current language; code blocks as they are."""
     fence = ""
-    for line in map(unsteered, lines):
+    for line in map(strip_steering, lines):
         mark = line[: len(line) - len(line.lstrip("`"))]
         if fence:
             fence = "" if mark == fence and line == mark else fence
@@ -78,7 +83,7 @@ def markdown(lines: Iterable[str]) -> Iterator[str]:
             yield line if _Chosen.language == "en" else _markdown_line(line)
 
 
-def unsteered(text: str) -> str:
+def strip_steering(text: str) -> str:
     """Return a text whose letters steer no terminal, whoever forgot to ask for that before."""
     return text if text.isprintable() else _STEERING.sub("?", text)
 

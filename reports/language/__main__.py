@@ -1,4 +1,4 @@
-"""``python -m npufix.reports.language extract|compile``: keeps the catalogues (needs Babel)."""
+"""``python -m npufix.reports.language``: puts the messages of the code into the ``.po`` files."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import sys
 from npufix.reports.language import maintain
 
 if __name__ == "__main__":
-    sys.exit(maintain.main(sys.argv[1:]))
+    sys.exit(maintain.main())

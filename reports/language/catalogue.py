@@ -6,11 +6,10 @@ text: its fixed parts are looked for from left to right, and nothing is tried tw
 
 from __future__ import annotations
 
-import gettext
 import re
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.resources import as_file, files
+from importlib.resources import files
 from string import Formatter
 from typing import TYPE_CHECKING
 
@@ -38,6 +37,8 @@ _MARKS = {
 }  # fmt: skip
 _BETWEEN_WIDE = re.compile("(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
 _SENTENCE = re.compile(r"[A-Za-z]{2,}.* ")
+_ENTRY = re.compile(r'^msgid ((?:".*"\n)+)msgstr ((?:".*"\n?)+)', re.MULTILINE)
+_ESCAPE, _ESCAPES = re.compile(r"\\(.)"), {"n": "\n", "t": "\t", "r": "\r"}
 _SPOKEN = frozenset(
     [
         "unit",
@@ -284,13 +285,28 @@ class Catalogue:
         return "".join(out) if known else None
 
 
+def read_messages(text: str) -> dict[str, str]:
+    """Return the messages of a ``.po`` file that have a translation.
+
+    What writes these files (``maintain``) needs Babel, reading them does not: there are no plurals,
+    no contexts, nothing fuzzy in them.
+    """
+    found = ((_unquoted(one), _unquoted(other)) for one, other in _ENTRY.findall(text))
+    return {one: other for one, other in found if one and other}
+
+
+def _unquoted(lines: str) -> str:
+    text = lines.strip()[1:-1].replace('"\n"', "")
+    if "\\" not in text:
+        return text
+    return _ESCAPE.sub(lambda found: _ESCAPES.get(found[1], found[1]), text)
+
+
 @cache
 def read_catalogue(language: str) -> Catalogue:
     """Return the catalogue of a language."""
+    folder = files("npufix.reports").joinpath("locale", language, "LC_MESSAGES")
     messages: dict[str, str] = {}
-    with as_file(files("npufix.reports") / "locale") as folder:
-        for domain in DOMAINS:
-            found = gettext.translation(domain, folder, [language])
-            own: Mapping[str, str] = found._catalog  # type: ignore[attr-defined]  # noqa: SLF001 - templates need all of it
-            messages |= {one: other for one, other in own.items() if one and other}
+    for domain in DOMAINS:
+        messages |= read_messages(folder.joinpath(f"{domain}.po").read_text("utf-8"))
     return Catalogue(messages)

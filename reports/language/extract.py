@@ -24,11 +24,12 @@ ROOT = Path(__file__).parents[2]
 _PACKAGES = ("advisor", "reports", "profiling_parsers", "rewriters", "rules")
 # Texts of code that is written or run, names of fields, and what only developers see.
 _NO_MESSAGES = re.compile(
-    r"(_examples|_look_alikes|/overlay|/canonical|/torch_names|/elf_\w+|/json_schema|profiling_parsers/schema|/language/\w+"
-    r"|/sarif\w*|virtual_npu/__main__|virtual_npu/compiled_\w+|/stub_sources)\.py$"
+    r"(_examples|_look_alikes|/overlay|/canonical|/torch_names|/elf_\w+|/json_schema"
+    r"|profiling_parsers/schema|/language/\w+|/sarif\w*|virtual_npu/__main__)\.py$"
 )
 _CODE = frozenset(
     [
+        "about",
         "valid",
         "rewritten",
         "metavar",
@@ -47,7 +48,7 @@ _CODE = frozenset(
 _RULES = ("rules/substitutions", "rules/diagnostics", "rules/cluster")
 _RAISED_BY_MISTAKES = frozenset({"AssertionError", "NotImplementedError", "TypeError"})
 _CALLS_OF_CODE = frozenset({"compile", "getenv", "execute", "sub", "read_sql", "either"})
-_SINGLE_WORDS = re.compile(r"reports/(terminal|markdown|comparison_wording|gate_wording|wording)")
+_SINGLE_WORDS = re.compile(r"reports/(terminal|markdown|wording)/")
 _WORDS = re.compile(r"[A-Za-z]{2,}[^A-Za-z{}]* +[^A-Za-z]*[A-Za-z]{2,}|[A-Za-z]{4,}")
 _CODE_TEXT = re.compile(
     r"^(SELECT|CAST|ifnull|NOT INDEXED|bold |if True|diff --git|INSERT|CREATE|WITH|FROM|WHERE"
@@ -82,7 +83,7 @@ def _in_page() -> dict[str, str]:
     """Return what the HTML pages say: ``t("...")`` in their templates and scripts."""
     return {
         first or second: path.relative_to(ROOT).as_posix()
-        for path in sorted((ROOT / "reports" / "html").glob("*.*"))
+        for path in sorted((ROOT / "reports" / "html").glob("[st]*/*.*"))
         if path.suffix in {".html", ".js"}
         for first, second in _IN_PAGE.findall(path.read_text(encoding="utf-8"))
     }

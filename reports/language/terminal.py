@@ -10,7 +10,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Span, Text
 
-from npufix.reports.language import current, layout, tr, unsteered
+from npufix.reports.language import current, layout, strip_steering, tr
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ class Console(EnglishConsole):
         if current() == "en":
             super().print(*objects, **options)
             return
-        said = [translated(one) for one in objects]
+        said = [translate(one) for one in objects]
         if not (options.get("soft_wrap") or options.get("overflow")):
             said = [self._broken(one) if isinstance(one, Text) else one for one in said]
         super().print(*said, **options)
@@ -47,10 +47,15 @@ class Console(EnglishConsole):
     ) -> Iterable[Segment]:
         """Render as rich does: what it puts in itself steers the terminal, no text does."""
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else unsteered(text), style, control)
+            yield Segment(text if control else strip_steering(text), style, control)
 
     def on_broken_pipe(self) -> None:
-        """Leave it to the program what to do when its reader has gone: rich ends it with 1."""
+        """Leave it to the program what to do when its reader has gone: rich ends it with 1.
+
+        Raises:
+            BrokenPipeError: always.
+
+        """
         raise BrokenPipeError
 
     def _broken(self, text: Text) -> Text:
@@ -60,7 +65,7 @@ class Console(EnglishConsole):
         return Text("\n", end=text.end).join(lines(text, self, self.width))
 
 
-def translated(one: Any) -> Any:  # noqa: ANN401 - whatever rich prints
+def translate(one: Any) -> Any:  # noqa: ANN401 - whatever rich prints
     """Return what is printed in the current language; the styles stay where they are."""
     if isinstance(one, Verbatim) or current() == "en":
         return one
@@ -70,8 +75,8 @@ def translated(one: Any) -> Any:  # noqa: ANN401 - whatever rich prints
         return _text(one)
     if isinstance(one, Table):
         for column in one.columns:
-            column.header = translated(column.header)
-            column._cells[:] = [translated(cell) for cell in column._cells]  # noqa: SLF001 - rich offers no other way
+            column.header = translate(column.header)
+            column._cells[:] = [translate(cell) for cell in column._cells]  # noqa: SLF001 - rich offers no other way
     return one
 
 

@@ -26,9 +26,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.ranks.communication import exposed_share, members_of, named, per_step
 from npufix.rules.shared.ranks.comparing import FLOOR_NS, step_ns
-from npufix.rules.shared.recording.observing import milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,10 +25,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.ranks.communication import per_step
 from npufix.rules.shared.ranks.comparing import FLOOR_NS, typical
 from npufix.rules.shared.ranks.groups import parts, stages
-from npufix.rules.shared.recording.observing import milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,9 +24,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.shared.quantities import counted, milliseconds
 from npufix.rules.shared.ranks.communication import members_of, named, roles
 from npufix.rules.shared.ranks.comparing import step_ns, steps_of
-from npufix.rules.shared.recording.observing import counted, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping

@@ -26,10 +26,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.shared.quantities import milliseconds
 from npufix.rules.shared.ranks.comparing import late_ranks
 from npufix.rules.shared.ranks.groups import is_place
 from npufix.rules.shared.ranks.operators import compare, lines
-from npufix.rules.shared.recording.observing import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.ranks.communication import role_of
 from npufix.rules.shared.ranks.comparing import (
     FLOOR_NS,
@@ -40,7 +41,6 @@ from npufix.rules.shared.ranks.comparing import (
     steps_of,
 )
 from npufix.rules.shared.recording.collectives import CONTENTION_SHARE, LEAST_SHARE
-from npufix.rules.shared.recording.observing import milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence

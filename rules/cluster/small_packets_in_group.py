@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.shared.quantities import milliseconds, number, percent
 from npufix.rules.shared.ranks.communication import exposed_share, named, per_step, role_of
 from npufix.rules.shared.ranks.comparing import FLOOR_NS, step_ns, steps_of
 from npufix.rules.shared.recording.collectives import (
@@ -34,7 +35,6 @@ from npufix.rules.shared.recording.collectives import (
     LEAST_SHARE,
     PACKET_BYTES,
 )
-from npufix.rules.shared.recording.observing import milliseconds, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.ranks.comparing import FLOOR_NS, NOISE, numbered, spread
 from npufix.rules.shared.ranks.groups import peers
-from npufix.rules.shared.recording.observing import counted, milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,9 +24,9 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.ranks.communication import named, role_of
 from npufix.rules.shared.ranks.comparing import FLOOR_NS, numbered, step_ns, steps_of
-from npufix.rules.shared.recording.observing import milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.ranks.comparing import (
     FLOOR_NS,
     GAP,
@@ -39,7 +40,6 @@ from npufix.rules.shared.ranks.comparing import (
     typical,
 )
 from npufix.rules.shared.ranks.groups import OFTEN, is_place, parts, same_work
-from npufix.rules.shared.recording.observing import milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -30,8 +30,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.core_time import on_ai_core
-from npufix.rules.shared.recording.observing import milliseconds, per_step, percent, places, share
+from npufix.rules.shared.recording.observing import per_step, places, share
 from npufix.rules.shared.recording.tensor_traffic import dtype_name
 
 if TYPE_CHECKING:

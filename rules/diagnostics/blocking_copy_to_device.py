@@ -25,12 +25,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.observing import (
     copies_to_device,
     idle_time,
-    milliseconds,
     per_step,
-    percent,
     places,
     share,
 )

@@ -23,13 +23,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.recording.observing import (
-    SYNCHRONISE,
-    free_ns,
-    host_calls,
-    milliseconds,
-    recorded_steps,
-)
+from npufix.rules.shared.quantities import milliseconds
+from npufix.rules.shared.recording.observing import SYNCHRONISE, free_ns, host_calls, recorded_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,14 +26,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.recording.observing import (
-    free_ns,
-    host_calls,
-    milliseconds,
-    percent,
-    places,
-    recorded_steps,
-)
+from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.recording.observing import free_ns, host_calls, places, recorded_steps
 from npufix.rules.shared.recording.run_settings import Setting, advice, at_least, lines_to_set
 
 if TYPE_CHECKING:

@@ -27,12 +27,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.observing import (
     free_ns,
     host_calls,
-    milliseconds,
     named,
-    percent,
     places,
     recorded_steps,
     share,

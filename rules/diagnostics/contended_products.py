@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.shared.quantities import percent
 from npufix.rules.shared.recording.kernel_groups import told_together
-from npufix.rules.shared.recording.observing import computing, percent
+from npufix.rules.shared.recording.observing import computing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

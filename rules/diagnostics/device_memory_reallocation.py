@@ -27,12 +27,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.recording.observing import (
-    free_ns,
-    host_calls,
-    milliseconds,
-    recorded_steps,
-)
+from npufix.rules.shared.quantities import milliseconds
+from npufix.rules.shared.recording.observing import free_ns, host_calls, recorded_steps
 from npufix.rules.shared.recording.run_settings import advice, recorded
 
 if TYPE_CHECKING:

@@ -29,18 +29,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE, labels
 from npufix.rules.shared.recording.fusable import trains
-from npufix.rules.shared.recording.observing import (
-    computing,
-    counted,
-    milliseconds,
-    named,
-    per_step,
-    percent,
-    places,
-    share,
-)
+from npufix.rules.shared.recording.observing import computing, named, per_step, places, share
 from npufix.rules.shared.recording.recorded_shapes import shapes
 
 if TYPE_CHECKING:

@@ -24,8 +24,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.collectives import labels, of_steady_steps
-from npufix.rules.shared.recording.observing import milliseconds, percent, places, share
+from npufix.rules.shared.recording.observing import places, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

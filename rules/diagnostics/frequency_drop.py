@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.recording.observing import milliseconds, per_step, percent
+from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.recording.observing import per_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -36,15 +36,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.recording.observing import (
-    free_ns,
-    idle_time,
-    milliseconds,
-    per_step,
-    percent,
-    places,
-    share,
-)
+from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.recording.observing import free_ns, idle_time, per_step, places, share
 from npufix.rules.shared.recording.run_settings import Setting, advice, lines_to_set, recorded
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.collectives import (
     CONTENTION_GB_PER_S,
     CONTENTION_SHARE,
@@ -31,7 +32,7 @@ from npufix.rules.shared.recording.collectives import (
     moving_ns,
     of_steady_steps,
 )
-from npufix.rules.shared.recording.observing import milliseconds, percent, places, share
+from npufix.rules.shared.recording.observing import places, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

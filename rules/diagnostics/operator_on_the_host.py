@@ -26,16 +26,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.recording.observing import (
-    counted,
-    idle_time,
-    milliseconds,
-    named,
-    per_step,
-    percent,
-    places,
-    share,
-)
+from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.recording.observing import idle_time, named, per_step, places, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,13 +24,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.recording.observing import (
-    idle_time,
-    milliseconds,
-    per_step,
-    percent,
-    share,
-)
+from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.recording.observing import idle_time, per_step, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

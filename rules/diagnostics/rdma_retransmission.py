@@ -22,13 +22,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.quantities import milliseconds
 from npufix.rules.shared.recording.collectives import (
     kernels_of,
     labels,
     of_steady_steps,
     waiting_ratio,
 )
-from npufix.rules.shared.recording.observing import milliseconds, places
+from npufix.rules.shared.recording.observing import places
 from npufix.rules.shared.recording.run_settings import recorded
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.shared.quantities import milliseconds
 from npufix.rules.shared.recording.kernel_groups import told_together
-from npufix.rules.shared.recording.observing import computing, milliseconds, per_step
+from npufix.rules.shared.recording.observing import computing, per_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

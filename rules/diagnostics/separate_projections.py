@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.recording.observing import counted, milliseconds, per_step, percent, share
+from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.recording.observing import per_step, share
 from npufix.rules.shared.recording.recorded_cells import per_row
 from npufix.rules.shared.recording.recorded_shapes import elements, shapes
 from npufix.rules.shared.recording.sequences import find

@@ -23,9 +23,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.shared.quantities import percent
 from npufix.rules.shared.recording.conversions import takes_too_much
 from npufix.rules.shared.recording.kernel_groups import told_together
-from npufix.rules.shared.recording.observing import compute_ns, computing, percent
+from npufix.rules.shared.recording.observing import compute_ns, computing
 from npufix.rules.shared.recording.recorded_cells import dtypes, per_row
 
 if TYPE_CHECKING:

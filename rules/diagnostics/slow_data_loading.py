@@ -24,15 +24,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.recording.observing import (
-    idle_time,
-    milliseconds,
-    named,
-    per_step,
-    percent,
-    places,
-    share,
-)
+from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.recording.observing import idle_time, named, per_step, places, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

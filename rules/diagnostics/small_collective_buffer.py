@@ -23,8 +23,9 @@ import math
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.collectives import of_steady_steps
-from npufix.rules.shared.recording.observing import milliseconds, percent, share
+from npufix.rules.shared.recording.observing import share
 from npufix.rules.shared.recording.run_settings import recorded
 
 if TYPE_CHECKING:

@@ -26,13 +26,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.observing import (
     free_ns,
     host_calls,
     idle_time,
-    milliseconds,
     per_step,
-    percent,
     places,
     share,
 )

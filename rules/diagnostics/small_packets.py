@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.collectives import (
     CONTENTION_GB_PER_S,
     CONTENTION_SHARE,
@@ -35,7 +36,7 @@ from npufix.rules.shared.recording.collectives import (
     moving_ns,
     of_steady_steps,
 )
-from npufix.rules.shared.recording.observing import milliseconds, percent, places, share
+from npufix.rules.shared.recording.observing import places, share
 from npufix.rules.shared.recording.run_settings import Setting, advice, lines_to_set
 
 if TYPE_CHECKING:

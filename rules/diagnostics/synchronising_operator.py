@@ -31,15 +31,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.observing import (
     SYNCHRONISE,
     copies_to_device,
     host_calls,
     idle_time,
-    milliseconds,
     named,
     per_step,
-    percent,
     places,
     recorded_steps,
     share,

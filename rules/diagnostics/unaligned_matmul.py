@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.shared.quantities import percent
 from npufix.rules.shared.recording.kernel_groups import told_together
-from npufix.rules.shared.recording.observing import computing, percent
+from npufix.rules.shared.recording.observing import computing
 from npufix.rules.shared.recording.recorded_cells import dtypes, per_row, width
 from npufix.rules.shared.recording.recorded_shapes import elements, shapes
 

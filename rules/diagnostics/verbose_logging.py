@@ -22,7 +22,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.recording.observing import free_ns, milliseconds, percent, share
+from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.recording.observing import free_ns, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

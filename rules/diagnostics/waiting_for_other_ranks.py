@@ -22,6 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.collectives import (
     LEAST_SHARE,
     kernels_of,
@@ -29,7 +30,7 @@ from npufix.rules.shared.recording.collectives import (
     of_steady_steps,
     waiting_ratio,
 )
-from npufix.rules.shared.recording.observing import counted, milliseconds, percent, places, share
+from npufix.rules.shared.recording.observing import places, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

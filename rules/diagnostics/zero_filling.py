@@ -24,8 +24,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.shared.quantities import milliseconds
 from npufix.rules.shared.recording.kernel_groups import told_together
-from npufix.rules.shared.recording.observing import computing, milliseconds
+from npufix.rules.shared.recording.observing import computing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

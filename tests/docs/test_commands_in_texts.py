@@ -11,8 +11,8 @@ import click
 import pytest
 
 from npufix.advisor.commands.cli import cli
-from npufix.advisor.commands.outputs import EVERY
 from npufix.advisor.project.configuration import read_configuration
+from npufix.reports.formats import formats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ def check(line: str) -> None:
             if isinstance(each, str) and isinstance(parameter.type, click.Choice):
                 parameter.type.convert(each, parameter, context)
             if isinstance(each, str) and parameter.name in {"outputs", "reports"} and "=" in each:
-                assert each.partition("=")[0] in EVERY
+                assert each.partition("=")[0] in formats()
 
 
 def check_mentioned(line: str) -> None:

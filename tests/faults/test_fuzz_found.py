@@ -35,12 +35,12 @@ from npufix.profiling_parsers.text.op_statistic import read_op_statistic
 from npufix.profiling_parsers.text.side_tables import read_memory_record, read_operator_memory
 from npufix.profiling_parsers.text.trace_kernels import kernel_type
 from npufix.profiling_parsers.trace.json_stream import EventStream
+from npufix.reports.data.tables import Column, Table
+from npufix.reports.formats.xlsx import write_workbook
 from npufix.reports.language.terminal import Console
-from npufix.reports.markdown import to_markdown
+from npufix.reports.markdown.report import to_markdown
 from npufix.reports.report import SCHEMA_VERSION, ReportError, from_json
-from npufix.reports.spreadsheet import write_workbook
-from npufix.reports.tables import Column, Table
-from npufix.reports.terminal import show
+from npufix.reports.terminal.report import show
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.reader import read_profile
 from npufix.profiling_parsers.special_files import kind_of
 from npufix.profiling_parsers.trace import unpacked
-from npufix.reports.encoding import encoded
+from npufix.reports.encoding import encode
 
 pytestmark = pytest.mark.fault(kind="hostile dumps of the tests")
 
@@ -53,7 +53,7 @@ def test_a_trace_that_unpacks_without_end_is_cut(
 
 def test_json_steers_no_terminal() -> None:
     text = "a\u202eb\x9bc\x7fd\u2028e\x1bé中"
-    made = encoded({text: text}).decode()
+    made = encode({text: text}).decode()
     assert made.isprintable()
     assert json.loads(made) == {text: text}
 

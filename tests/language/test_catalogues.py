@@ -1,16 +1,16 @@
-"""No message lacks its translation, and what is shipped is what was translated."""
+"""What is translated is right; what is not yet stays English, and is a warning."""
 
 from __future__ import annotations
 
-import gettext
 import re
+import warnings
 
 import pytest
 
 from npufix.reports.language import composed, extract
-from npufix.reports.language.catalogue import DOMAINS, pieces
+from npufix.reports.language.catalogue import Catalogue, pieces, read_messages
 
-_FOLDER = extract.ROOT / "reports" / "locale"
+_FOLDER = extract.ROOT / "reports" / "locale" / "zh" / "LC_MESSAGES"
 
 
 @pytest.fixture(scope="module")
@@ -21,27 +21,36 @@ def extracted() -> dict[str, dict[str, str]]:
 @pytest.fixture(scope="module")
 def shipped() -> dict[str, str]:
     found: dict[str, str] = {}
-    for domain in DOMAINS:
-        catalogue = gettext.translation(domain, _FOLDER, ["zh"])
-        found |= {str(k): v for k, v in catalogue._catalog.items()}  # type: ignore[attr-defined]
-    return {one: other for one, other in found.items() if one}
+    for path in sorted(_FOLDER.glob("*.po")):
+        found |= read_messages(path.read_text(encoding="utf-8"))
+    return found
 
 
-def test_no_message_lacks_its_translation(
-    extracted: dict[str, dict[str, str]], shipped: dict[str, str]
-) -> None:
-    every = [message for found in extracted.values() for message in found]
-    missing = [message for message in every if not shipped.get(message)]
-    remedy = "python -m npufix.reports.language extract, then translate it in reports/locale"
-    assert missing == [], remedy
-    assert len(every) > 2000
-
-
-def test_nothing_is_translated_that_nobody_says(
+def test_what_is_not_translated_is_told(
     extracted: dict[str, dict[str, str]], shipped: dict[str, str]
 ) -> None:
     every = {message for found in extracted.values() for message in found}
-    assert set(shipped) <= every
+    assert len(every) > 2000
+    assert len(every & set(shipped)) > 0.9 * len(every), "the catalogues are those of another code"
+    if missing := every - set(shipped):
+        remedy = "python -m npufix.reports.language puts them into reports/locale, to be translated"
+        warnings.warn(f"{len(missing)} messages have no Chinese text; {remedy}", stacklevel=1)
+
+
+def test_a_text_without_a_translation_stays_english() -> None:
+    text = 'msgid "one {n}"\nmsgstr "\u4e00 {n}"\n\nmsgid "two words"\nmsgstr ""\n'
+    catalogue = Catalogue(read_messages(text))
+    assert catalogue.translate("one 1") == "\u4e00 1"
+    assert catalogue.translate("two words") == "two words"
+
+
+def test_files_are_read_as_babel_reads_them(shipped: dict[str, str]) -> None:
+    pofile = pytest.importorskip("babel.messages.pofile")
+    found: dict[str, str] = {}
+    for path in sorted(_FOLDER.glob("*.po")):
+        with path.open("rb") as file:
+            found |= {m.id: m.string for m in pofile.read_po(file, "zh") if m.id and m.string}
+    assert found == shipped
 
 
 def test_translations_have_the_placeholders_of_their_messages(shipped: dict[str, str]) -> None:
@@ -64,15 +73,6 @@ def test_what_is_no_message_is_still_there(extracted: dict[str, dict[str, str]])
     assert len(composed.NO_MESSAGES) < 100
     every = {message for found in extracted.values() for message in found}
     assert not composed.NO_MESSAGES & every
-
-
-def test_what_is_shipped_is_what_was_translated() -> None:
-    pytest.importorskip("babel")
-    from npufix.reports.language import maintain
-
-    for domain in DOMAINS:
-        path = _FOLDER / "zh" / "LC_MESSAGES" / f"{domain}.mo"
-        assert path.read_bytes() == maintain.compiled(domain)
 
 
 def test_messages_are_read_from_code() -> None:

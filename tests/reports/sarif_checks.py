@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from npufix.reports.sources import utf16
+from npufix.reports.data.sources import utf16
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,9 @@ from gate_samples import finding, gated, metric
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from npufix.reports.markdown_gate import LONGEST_COMMENT, MARKER, to_comment
+from npufix.reports.markdown.gate import LONGEST_COMMENT, MARKER, to_comment
 from npufix.reports.report import Problem
-from npufix.reports.terminal_gate import show_gate
+from npufix.reports.terminal.gate import show_gate
 
 
 def terminal(made: object, *, details: bool = False) -> list[str]:

@@ -13,15 +13,19 @@ from gate_samples import finding, gated
 
 from npufix.advisor.commands import outputs
 from npufix.advisor.console import written
-from npufix.reports.github import LARGEST_SUMMARY
-from npufix.reports.markdown_gate import MARKER
+from npufix.reports.data.sources import Sources
+from npufix.reports.formats.github import LARGEST_SUMMARY
+from npufix.reports.gate_report import GateReport
+from npufix.reports.markdown.gate import MARKER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from click.testing import Result
 
-EVERY = tuple((name, Path(f"out.{name}")) for name in outputs.FORMATS)
+FORMATS = outputs.formats_of(GateReport)
+EVERY = tuple((name, Path(f"out.{name}")) for name in FORMATS)
+parse = outputs.parser_of(list(outputs.formats()))
 SOURCE = "import torch\n\n\ndef f(x, m: torch.Tensor):\n    return torch.repeat_interleave(x, 3)\n"
 
 
@@ -34,7 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_format_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outputs.write(EVERY, gated(), here)
+    outputs.write(EVERY, outputs.Result(gated(), Sources(here)))
     assert {path.name for path in here.iterdir()} == {"a.py", *(str(path) for _, path in EVERY)}
     assert all(path.read_text(encoding="utf-8") for _, path in EVERY)
     said = capsys.readouterr()
@@ -46,9 +50,12 @@ def test_every_format_at_once(here: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_the_standard_output_holds_what_goes_there_and_nothing_else(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outputs.write([("json", outputs.STDOUT), ("markdown", Path("a.md"))], gated(), here)
+    outputs.write(
+        [("json", outputs.STDOUT), ("markdown", Path("a.md"))],
+        outputs.Result(gated(), Sources(here)),
+    )
     assert json.loads(capsys.readouterr().out)["verdict"] == "fail"
-    outputs.write([("terminal", outputs.STDOUT)], gated(), here)
+    outputs.write([("terminal", outputs.STDOUT)], outputs.Result(gated(), Sources(here)))
     assert capsys.readouterr().out.startswith("FAIL")
 
 
@@ -64,7 +71,7 @@ def test_nothing_is_half_written(here: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(written, "_bytes", full)
     with pytest.raises(outputs.OutputError) as caught:
-        outputs.write(asked, gated(), here)
+        outputs.write(asked, outputs.Result(gated(), Sources(here)))
     assert "new.sarif: No space left on device; nothing was written" in caught.value.message
     assert {path.name for path in here.iterdir()} == {"a.py", "old.md"}
     assert (here / "old.md").read_text(encoding="utf-8") == "old"
@@ -87,7 +94,7 @@ def test_what_is_replaced_is_as_readable_as_it_was_and_links_stay(here: Path) ->
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        (["pdf=x.pdf"], "there is no format 'pdf'; there are terminal, markdown, github"),
+        (["pdf=x.pdf"], "there is no format 'pdf'; there are csv, "),
         (["csv=-"], "csv does not go to the standard output"),
         (["csv=a.py"], "a.py is a file; csv writes several, name a folder"),
         (["x.txt"], "is not FORMAT=FILE"),
@@ -101,12 +108,12 @@ def test_what_is_replaced_is_as_readable_as_it_was_and_links_stay(here: Path) ->
 def test_what_cannot_work_is_said_before_the_work(here: Path, values: list[str], said: str) -> None:
     assert here
     with pytest.raises(click.BadParameter) as caught:
-        outputs.parse(None, None, tuple(values))  # type: ignore[arg-type]
+        parse(None, None, tuple(values))  # type: ignore[arg-type]
     assert said in caught.value.message
 
 
 def test_the_ending_names_the_format() -> None:
-    assert outputs.parse(None, None, ("a.md", "b.json", "c.sarif")) == (  # type: ignore[arg-type]
+    assert parse(None, None, ("a.md", "b.json", "c.sarif")) == (  # type: ignore[arg-type]
         ("markdown", Path("a.md")),
         ("json", Path("b.json")),
         ("sarif", Path("c.sarif")),
@@ -120,7 +127,9 @@ def test_a_step_summary_is_added_to_and_stays_below_its_limit(
     summary.write_text("earlier\n" * 1000, encoding="utf-8")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     many = [finding(number=n, code="x" * 400) for n in range(3_000)]
-    outputs.write([("github", outputs.STDOUT)], gated(new_findings=many), here)
+    outputs.write(
+        [("github", outputs.STDOUT)], outputs.Result(gated(new_findings=many), Sources(here))
+    )
     text = summary.read_text(encoding="utf-8")
     assert text.startswith("earlier\n")
     assert text.count(MARKER) == 1
@@ -129,7 +138,9 @@ def test_a_step_summary_is_added_to_and_stays_below_its_limit(
     assert capsys.readouterr().out.count("::error ") == 10
     # Named as an output of its own it is written once.
     summary.unlink()
-    outputs.write([("github", Path("gh")), ("markdown", summary)], gated(), here)
+    outputs.write(
+        [("github", Path("gh")), ("markdown", summary)], outputs.Result(gated(), Sources(here))
+    )
     assert summary.read_text(encoding="utf-8").count(MARKER) == 1
 
 
@@ -140,7 +151,7 @@ def test_a_file_whose_name_is_no_text_is_in_every_format(
         (here / os.fsdecode(b"\xff.py")).write_text(SOURCE, encoding="utf-8")
     except OSError:
         pytest.skip("this file system takes no such name")
-    wanted = [word for name in outputs.FORMATS for word in ("-o", f"{name}=out.{name}")]
+    wanted = [word for name in FORMATS for word in ("-o", f"{name}=out.{name}")]
     done = npufix_in(here, "scan", ".", "--write-baseline", "b.json", *wanted)
     assert done.exception is None
     assert done.return_value == 0

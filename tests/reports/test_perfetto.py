@@ -16,7 +16,7 @@ import pytest
 
 from npufix.advisor.diagnose.diagnosis import diagnose
 from npufix.advisor.diagnose.trace_tracks import write_tracks
-from npufix.reports.perfetto import Clock, Slice, finding_events
+from npufix.reports.data.trace_events import Clock, Slice, finding_events
 
 if TYPE_CHECKING:
     from npufix.advisor.diagnose.result import Diagnosis

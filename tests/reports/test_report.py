@@ -12,10 +12,11 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from npufix.reports import report as model
-from npufix.reports.markdown import to_markdown
-from npufix.reports.terminal import show
-from npufix.reports.terminal_text import paragraph
-from npufix.reports.wording import milliseconds, plain
+from npufix.reports.markdown.report import to_markdown
+from npufix.reports.terminal.report import show
+from npufix.reports.terminal.text import paragraph
+from npufix.reports.wording.report import plain
+from npufix.rules.shared.quantities import milliseconds
 
 
 def report_with(text: str) -> model.Report:

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from sarif_checks import SARIF, apply, region_text
 
 from npufix.advisor.patch import patching
-from npufix.reports import sarif, sarif_fixes
+from npufix.reports import formats
+from npufix.reports.data import fixes as sarif_fixes
+from npufix.reports.data.sources import Sources
+from npufix.reports.formats import sarif
 from npufix.reports.report import Problem
-from npufix.reports.sarif import to_sarif
-from npufix.reports.sources import Sources
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.write.patch import FileChange, unified_diff
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 # Not ours to copy: https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/
 OFFICIAL = Path(os.environ.get("SARIF_SCHEMA", Path(__file__).with_name("sarif-schema-2.1.0.json")))
+
+
+def to_sarif(made: object, sources: Sources) -> str:
+    return str(sarif.FORMAT.render(formats.Result(made, sources)))
 
 
 def checked(text: str) -> dict[str, Any]:

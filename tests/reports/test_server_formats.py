@@ -13,11 +13,8 @@ from gate_samples import finding, gated, metric
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npufix.reports.github import to_github
-from npufix.reports.gitlab import to_gitlab
-from npufix.reports.junit import to_junit
-from npufix.reports.sarif import to_sarif
-from npufix.reports.sources import Sources
+from npufix.reports.data.sources import Sources
+from npufix.reports.formats import Result, formats
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +24,10 @@ if TYPE_CHECKING:
 NASTY = st.text(
     st.sampled_from("a%:,\r\n\0\x1b\x0b<&]>\"'\ud800\ufffe\U0001f600 ::error::"), max_size=20
 )
+
+
+def render(name: str, made: object, sources: Sources) -> str:
+    return str(formats()[name].render(Result(made, sources)))
 
 
 @pytest.fixture
@@ -43,17 +44,17 @@ def test_no_name_breaks_a_format(text: str) -> None:
         new_findings=[broken], accepted_findings=[broken], headline=text, reasons=[text],
         metrics=[metric(text, verdict="regression", reason=text)], exit_status=3,
     )  # fmt: skip
-    suite = ET.fromstring(to_junit(made, Sources()))  # noqa: S314 - our own
+    suite = ET.fromstring(render("junit", made, Sources()))  # noqa: S314 - our own
     assert suite.attrib["tests"] == str(len(suite.findall("*/testcase")))
-    json.loads(to_gitlab(made, Sources()))
-    json.loads(to_sarif(made, Sources()))
-    commands = to_github(made, Sources()).splitlines()
+    json.loads(render("gitlab", made, Sources()))
+    json.loads(render("sarif", made, Sources()))
+    commands = render("github", made, Sources()).splitlines()
     assert commands
     assert all(re.fullmatch(r"::(error|warning|notice) [^\r\n]*?::[^\r\n]*", c) for c in commands)
 
 
 def test_junit_has_a_case_a_metric_and_a_finding(sources: Sources) -> None:
-    (suite,) = ET.fromstring(to_junit(gated(), sources))  # noqa: S314 - our own
+    (suite,) = ET.fromstring(render("junit", gated(), sources))  # noqa: S314 - our own
     cases = {case.attrib["name"]: case for case in suite}
     assert suite.attrib["failures"] == "2"
     assert "86.8 ms" in str(cases["step-time"].find("failure").attrib["message"])  # type: ignore[union-attr]
@@ -66,14 +67,14 @@ def test_junit_has_a_case_a_metric_and_a_finding(sources: Sources) -> None:
 def test_an_undecided_gate_is_no_green_test(sources: Sources) -> None:
     unknown = metric("step-time", verdict="inconclusive")
     made = gated(exit_status=3, verdict="inconclusive", metrics=[unknown], new_findings=[])
-    (suite,) = ET.fromstring(to_junit(made, sources))  # noqa: S314 - our own
+    (suite,) = ET.fromstring(render("junit", made, sources))  # noqa: S314 - our own
     assert (suite.attrib["errors"], suite.attrib["skipped"]) == ("1", "1")
 
 
 def test_gitlab_reads_every_row(sources: Sources) -> None:
     twins = [finding(number=1), finding(number=1)]
     made = gated(new_findings=twins, metrics=[])
-    rows = json.loads(to_gitlab(made, sources))
+    rows = json.loads(render("gitlab", made, sources))
     for row in rows:
         assert set(row) == {"description", "check_name", "fingerprint", "severity", "location"}
         assert row["severity"] in {"info", "minor", "major", "critical", "blocker"}
@@ -81,12 +82,12 @@ def test_gitlab_reads_every_row(sources: Sources) -> None:
         assert not row["location"]["path"].startswith(("/", "./"))
     assert [row["severity"] for row in rows] == ["major", "major", "info"]
     assert len({row["fingerprint"] for row in rows}) == len(rows)
-    assert rows == json.loads(to_gitlab(made, sources))
+    assert rows == json.loads(render("gitlab", made, sources))
 
 
 def test_github_shows_ten_of_a_kind(sources: Sources) -> None:
     made = gated(new_findings=[finding(number=n) for n in range(30)])
-    lines = to_github(made, sources).splitlines()
+    lines = render("github", made, sources).splitlines()
     assert sum(line.startswith("::error ") for line in lines) == 10
     assert sum(line.startswith("::warning ") for line in lines) == 1
     assert lines[0].startswith("::error title=step-time%3A regression::step-time: 80 ms")
@@ -98,13 +99,13 @@ def test_github_shows_ten_of_a_kind(sources: Sources) -> None:
 @given(st.text(max_size=15))
 def test_github_reads_back_what_was_meant(text: str) -> None:
     made = gated(new_findings=[], metrics=[metric(text, verdict="regression", reason="r")])
-    (line,) = to_github(made, Sources()).split("\n")[:-1]
+    (line,) = render("github", made, Sources()).split("\n")[:-1]
     title = line.removeprefix("::error title=").rpartition("::r")[0]
     assert not {":", ","} & set(title)
     assert unquote(title).endswith(": regression")
 
 
 def test_a_scan_without_a_gate_warns(example_report: Report, sources: Sources) -> None:
-    assert "::error" not in to_github(example_report, sources)
-    severities = {row["severity"] for row in json.loads(to_gitlab(example_report, sources))}
+    assert "::error" not in render("github", example_report, sources)
+    severities = {row["severity"] for row in json.loads(render("gitlab", example_report, sources))}
     assert severities <= {"minor", "info"}

@@ -12,9 +12,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from npufix.advisor.commands.run_outputs import of_run
-from npufix.reports import spreadsheet
-from npufix.reports.tables import Column, Table, tables_of
+from npufix.reports.data.tables import Column, Table, tables_of
+from npufix.reports.formats import csv as csv_format
+from npufix.reports.formats import xlsx
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,7 @@ def rows_of(text: str) -> list[list[str]]:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_is_a_formula_in_csv(text: str) -> None:
     table = Table("t", [Column("a"), Column("b", "us")], [[text, -1.5]])
-    _, (cell, number) = rows_of(spreadsheet.to_csv(table))
+    _, (cell, number) = rows_of(csv_format.to_csv(table))
     assert cell[0] == "'"
     assert cell[1:] == text.replace("\r", "\n")
     assert number == "-1.5", "a number stays one"
@@ -47,9 +47,9 @@ def test_no_text_is_a_formula_in_csv(text: str) -> None:
 def test_other_texts_stay_as_they_are() -> None:
     texts = ["", "MatMulV2", "4,128 float; 128", 'say "so"', "a\nb", "\u7b97\u5b50", "a=b"]
     table = Table("t", [Column("a")], [[text] for text in texts])
-    assert [row[0] if row else "" for row in rows_of(spreadsheet.to_csv(table))[1:]] == texts
+    assert [row[0] if row else "" for row in rows_of(csv_format.to_csv(table))[1:]] == texts
     long = Table("t", [Column("a")], [["x\x1b[2J" + "y" * 100_000]])
-    (cell,) = rows_of(spreadsheet.to_csv(long))[1]
+    (cell,) = rows_of(csv_format.to_csv(long))[1]
     assert cell.startswith("x?[2Jyyy")
     assert cell.endswith("... (100,005 characters)")
     assert len(cell) < 32_767
@@ -58,7 +58,7 @@ def test_other_texts_stay_as_they_are() -> None:
 def workbook(tables: list[Table]) -> dict[str, ET.Element]:
     pytest.importorskip("xlsxwriter")
     out = io.BytesIO()
-    spreadsheet.write_workbook(tables, "title", out)
+    xlsx.write_workbook(tables, "title", out)
     with zipfile.ZipFile(out) as packed:
         return {n: ET.fromstring(packed.read(n)) for n in packed.namelist() if n.endswith("xml")}  # noqa: S314 - our own
 
@@ -93,7 +93,7 @@ def test_numbers_are_numbers_with_formats(example_report: Report) -> None:
     assert "#,##0.000" in known
     out = [io.BytesIO(), io.BytesIO()]
     for file in out:
-        spreadsheet.write_workbook(tables_of(example_report), "t", file)
+        xlsx.write_workbook(tables_of(example_report), "t", file)
     assert out[0].getvalue() == out[1].getvalue()
 
 
@@ -102,7 +102,7 @@ def test_a_missing_library_is_said_before_the_work(
 ) -> None:
     monkeypatch.setitem(sys.modules, "xlsxwriter", None)
     error = npufix_in(tmp_path, "diagnose", "gone", "-o", "xlsx=a.xlsx").exception
-    assert isinstance(error, spreadsheet.MissingLibraryError)
+    assert isinstance(error, xlsx.MissingLibraryError)
     assert "npufix[excel]" in error.remedy
 
 
@@ -129,4 +129,3 @@ def test_all_operators_are_written_and_few_are_shown(
     for row in steps:
         parts = ("computing_us", "exposed_communication_us", "free_us")
         assert float(row["total_us"]) == pytest.approx(sum(float(row[p]) for p in parts))
-    assert set(of_run(result, result.report, None)) >= {"csv", "xlsx", "perfetto"}

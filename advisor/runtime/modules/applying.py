@@ -18,7 +18,7 @@ from npufix.advisor.runtime.modules.outcome import Changed, Left, Replaced
 from npufix.advisor.runtime.modules.planning import Planner
 from npufix.advisor.runtime.selection import WITHOUT_ATTENTION
 from npufix.advisor.runtime.tables import TABLES
-from npufix.reports.wording import counted
+from npufix.rules.shared.quantities import counted
 
 if TYPE_CHECKING:
     from npufix.advisor.runtime.modules.planning import Plan

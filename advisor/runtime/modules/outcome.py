@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from npufix.advisor.runtime import at_run_time
 from npufix.advisor.runtime.places import place_key
 from npufix.advisor.runtime.reporting import NOT_MEASURED, old_code
-from npufix.reports.wording import counted
+from npufix.rules.shared.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.ranks.groups import peers
-from npufix.rules.shared.recording.observing import milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npufix.rules.diagnostic import Place
-from npufix.rules.shared.recording.observing import milliseconds, number
+from npufix.rules.shared.quantities import milliseconds, number
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence

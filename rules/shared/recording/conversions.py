@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Observation
-from npufix.rules.shared.recording.observing import (
-    compute_ns,
-    milliseconds,
-    number,
-    per_step,
-    percent,
-    places,
-)
+from npufix.rules.shared.quantities import milliseconds, number, percent
+from npufix.rules.shared.recording.observing import compute_ns, per_step, places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Observation
+from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
-from npufix.rules.shared.recording.observing import (
-    counted,
-    milliseconds,
-    named,
-    per_step,
-    percent,
-    share,
-)
+from npufix.rules.shared.recording.observing import named, per_step, share
 from npufix.rules.shared.recording.recorded_shapes import reads, same_elements
 from npufix.rules.shared.recording.sequences import find
 

@@ -7,15 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Observation
-from npufix.rules.shared.recording.observing import (
-    counted,
-    milliseconds,
-    named,
-    per_step,
-    percent,
-    places,
-    share,
-)
+from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.recording.observing import named, per_step, places, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Observation
+from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.fusable import MATMUL, chain, parts_of, shapes_of, trains
 from npufix.rules.shared.recording.matmul_collectives import (
@@ -24,14 +25,7 @@ from npufix.rules.shared.recording.mm_all_reduce_limits import (
     checked,
     scenario_of,
 )
-from npufix.rules.shared.recording.observing import (
-    counted,
-    milliseconds,
-    per_step,
-    percent,
-    places,
-    share,
-)
+from npufix.rules.shared.recording.observing import per_step, places, share
 from npufix.rules.shared.recording.recorded_shapes import same_elements, shapes
 from npufix.rules.shared.recording.sequences import find
 from npufix.rules.shared.recording.tensor_traffic import dtype_name

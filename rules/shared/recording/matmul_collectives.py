@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Observation
+from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.fusable import chain, parts_of, shapes_of, trains
-from npufix.rules.shared.recording.observing import counted, milliseconds, per_step, percent, share
+from npufix.rules.shared.recording.observing import per_step, share
 from npufix.rules.shared.recording.recorded_shapes import reads
 
 if TYPE_CHECKING:

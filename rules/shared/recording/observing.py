@@ -23,29 +23,6 @@ _MOST_PLACES = 10
 _STEP_MARK = r"ProfilerStep#\d+"
 
 
-def milliseconds(ns: float) -> str:
-    """Return a time as people read it: ``12.3 ms``, ``0.0123 ms`` as ``12.3 us``."""
-    if ns >= 1e9:  # noqa: PLR2004 - 1 s, without exponents
-        return f"{ns / 1e6:.0f} ms"
-    return f"{ns / 1e6:.3g} ms" if ns >= 1e6 else f"{ns / 1e3:.3g} us"  # noqa: PLR2004 - 1 ms
-
-
-def counted(count: float, what: str) -> str:
-    """Return a number of things per step: ``1 collective``, ``2.5 collectives``."""
-    shown = number(count)
-    return f"{shown} {what}" if shown == "1" else f"{shown} {what}s"
-
-
-def number(count: float) -> str:
-    """Return a number of things as people read it: ``2.5``, ``8402``."""
-    return f"{count:.3g}" if count < 1000 else f"{count:.0f}"  # noqa: PLR2004 - no exponents
-
-
-def percent(share: float) -> str:
-    """Return a share as people read it: ``31.4 %``."""
-    return f"{100 * share:.1f} %"
-
-
 def per_step(ns: float, recording: Recording) -> int:
     """Return the part of one step, never more than the step; ``ns`` is over the steady steps."""
     return min(round(ns / max(1, recording.step_count)), recording.step_ns)

@@ -18,8 +18,8 @@ from npufix.advisor.cluster.looking import Looking, Ways
 from npufix.advisor.cluster.reporting import rank_problems, rank_rows, rank_steps
 from npufix.advisor.commands.cli import cli
 from npufix.profiling_parsers.cluster.summary import Summary, Table
-from npufix.reports.rank_rows import rank_rows as shown_rows
 from npufix.reports.report import Rank
+from npufix.reports.wording.ranks import rank_rows as shown_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npufix.advisor.diagnose.savings import ranked, total_saving
-from npufix.advisor.evidence.run_findings import Observed
+from npufix.advisor.diagnose.savings import total_saving
+from npufix.advisor.evidence.item import Item, rank_items
 from npufix.reports.report import Finding, Saving, StepSplit
 
 FINDING = Finding(
@@ -17,11 +17,9 @@ FINDING = Finding(
 )  # fmt: skip
 
 
-def found(
-    low: int, high: int, kernels: set[int] | None = None, *, is_idle: bool = False
-) -> Observed:
+def found(low: int, high: int, kernels: set[int] | None = None, *, is_idle: bool = False) -> Item:
     finding = msgspec.structs.replace(FINDING, saving=Saving(low, high, ""), device_ns=high)
-    return Observed(finding, frozenset(kernels or ()), is_idle)
+    return Item(finding=finding, kernels=frozenset(kernels or ()), is_idle=is_idle)
 
 
 def test_kernels_that_two_findings_free_count_once() -> None:
@@ -38,7 +36,7 @@ def test_waiting_is_removed_once_and_no_more_than_there_is() -> None:
 
 def test_the_most_rewarding_comes_first() -> None:
     small, large = found(1, 2), found(0, 9)
-    assert ranked([small, large]) == [large, small]
+    assert rank_items([small, large]) == [large, small]
 
 
 @given(

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from npufix.advisor.patch.verdicts import shown
+from npufix.advisor.patch.verdicts import report_verdict
 from npufix.advisor.patch.worth import Prices, Worth, kernel_types, worth
-from npufix.reports.wording import launches as in_words
-from npufix.reports.wording import times as times_in_words
+from npufix.reports.wording.report import launches as in_words
+from npufix.reports.wording.report import times as times_in_words
 from npufix.rewriters.verification.verdict import Launches, Status, Times, Timing, Verdict
 from npufix.rules.registry import all_rules
 
@@ -123,7 +123,9 @@ def test_a_launch_has_the_types_that_a_profile_may_give_it() -> None:
 
 
 def test_launches_are_one_short_line() -> None:
-    found = shown(verdict(Launches(EAGER, ("aclnnRmsNorm",), EAGER, ("aclnnRmsNormGrad",))))
+    found = report_verdict(
+        verdict(Launches(EAGER, ("aclnnRmsNorm",), EAGER, ("aclnnRmsNormGrad",)))
+    )
     assert found.launches is not None
     assert in_words(found.launches) == "launches 3 -> 1: aclnnRmsNorm; backward 3 -> 1"
     assert found.launches.saved == 4
@@ -133,7 +135,7 @@ def test_times_are_one_line() -> None:
     measured = Times(
         Timing(12.3, 12, 13), Timing(4.5, 4.4, 4.6), 20, "x=float[2]", with_backward=True
     )
-    found = shown(dataclasses.replace(verdict(None), times=measured))
+    found = report_verdict(dataclasses.replace(verdict(None), times=measured))
     assert found.times is not None
     assert times_in_words(found.times) == (
         "12.3 us -> 4.5 us, median of 20 (forward and backward; half of them 12 us to 13 us ->"

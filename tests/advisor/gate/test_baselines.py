@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npufix.advisor.gate import baselines
-from npufix.reports.baseline import Baseline, from_json, rounded, to_json
+from npufix.reports.baseline import Baseline, from_json, round_measure, to_json
 from npufix.reports.measurement import MeasuredMetric, MeasuredOperator, Measurement
 from npufix.reports.report import ReportError
 
@@ -78,7 +78,11 @@ def test_the_file_is_small_sorted_and_rounded() -> None:
     assert content["findings"] == [f"NPU104:mlp.py:{n:016x}" for n in (1, 2)]
     assert content["hot_ops"]["MatMulV2|4096,5120 bf16"]["calls"] == 64
     assert len(text.splitlines()) < 25
-    assert (rounded(768_123.4), rounded(0.0123456), rounded(0)) == (768_100, 0.01235, 0)
+    assert (round_measure(768_123.4), round_measure(0.0123456), round_measure(0)) == (
+        768_100,
+        0.01235,
+        0,
+    )
 
 
 def test_fields_of_a_later_version_are_left_alone() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from npufix.reports import report as r
-from npufix.reports.html.details import Cell, Details, SourceFile, SourceLine, Timeline
+from npufix.reports.html.details import Cell, Details, ShownFile, ShownLine, Timeline
 
 HOSTILE = (
     "</script><script>window.attacked = 1</script><img src=x onerror='window.attacked = 2'>"
@@ -91,8 +91,8 @@ def _details(name: object, text: str) -> Details:
             [(n % 2, n * 30_000, 20_000, n % 100, n % 5 - 1, 1) for n in range(3000)],
         ),
         [
-            SourceFile(f"src/file{k}.py", 1000 * (30 - k), [
-                SourceLine(n, text, n * 100, 1, [n % 3] if n % 50 == 0 else [])
+            ShownFile(f"src/file{k}.py", 1000 * (30 - k), [
+                ShownLine(n, text, n * 100, 1, [n % 3] if n % 50 == 0 else [])
                 for n in range(1, 99)
             ])
             for k in range(30)

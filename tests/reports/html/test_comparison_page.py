@@ -10,10 +10,11 @@ from page_checks import Opened, draw_all, shown_rows, violations, written
 from page_samples import HOSTILE, LONG
 
 from npufix.reports import comparison as c
-from npufix.reports import comparison_wording as words
+from npufix.reports import encoding
 from npufix.reports.gate_report import Change
 from npufix.reports.html.comparison_page import to_html
 from npufix.reports.report import Environment, Problem, Rank
+from npufix.reports.wording import comparison as words
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +87,7 @@ def test_a_comparison_is_drawn_and_accessible(
 
 
 def test_the_numbers_are_those_of_the_json(browser: Browser, tmp_path: Path) -> None:
-    made = json.loads(c.to_json(comparison()))
+    made = json.loads(encoding.encode_indented(comparison()))
     with Opened(browser, written(tmp_path, to_html(comparison()))) as page:
         assert page.inner_text("h1") == made["headline"]
         assert shown_rows(page, "operators") == [

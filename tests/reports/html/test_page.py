@@ -15,7 +15,8 @@ from npufix.advisor.diagnose.page_details import page_details
 from npufix.advisor.project.source_tree import read_source_tree
 from npufix.reports.html.page import to_html
 from npufix.reports.report import Saving, to_json
-from npufix.reports.wording import interval, milliseconds
+from npufix.reports.wording.report import interval
+from npufix.rules.shared.quantities import milliseconds
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

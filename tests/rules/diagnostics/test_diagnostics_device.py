@@ -207,7 +207,7 @@ def test_a_clock_5_percent_lower_is_told(mhz: float, expected: int) -> None:
     assert [o.kernels for o in found] == [frozenset({1})] * expected
     assert [o.cost_ns for o in found] == [30 * MS] * expected
     assert [o.saving_ns for o in found] == [(0, 1_500_000)] * expected
-    assert all("75.0 % of its compute time at 1710 instead of 1800 MHz" in o.what for o in found)
+    assert all("75.0% of its compute time at 1710 instead of 1800 MHz" in o.what for o in found)
 
 
 def test_a_low_clock_of_an_idle_device_is_fine() -> None:

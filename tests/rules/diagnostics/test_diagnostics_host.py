@@ -53,7 +53,7 @@ def test_late_launches_make_a_step_host_bound() -> None:
     assert found.saving_ns == (0, 9_500_000)
     assert found.is_idle
     assert found.places == (Place("train.py", 7, "step", 9_500_000, 10),)
-    assert "83.3 % of the step (10 ms of 12 ms); in 9.5 ms" in found.what
+    assert "83.3% of the step (10 ms of 12 ms); in 9.5 ms" in found.what
 
 
 @pytest.mark.parametrize(("free_ns", "expected"), [(1_200_000, 0), (1_200_001, 1)])

@@ -1,0 +1,78 @@
+"""A finding with what it is measured by: one way to make one, and one order to show them in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npufix.reports import report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import TypeVar
+
+    from npufix.rules.diagnostic import Place
+    from npufix.rules.registry import Rule
+
+    T = TypeVar("T", bound="Item")
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Item:
+    """A finding; ``kernels`` are index labels of the profile's."""
+
+    finding: report.Finding
+    kernels: frozenset[int] = frozenset()
+    is_idle: bool = False
+    """What it costs is time in which the device waits."""
+    of_job: bool = False
+    """It compares the ranks of a job."""
+    is_communication: bool = False
+
+
+def make_finding(  # noqa: PLR0913 - what a finding may hold
+    rule: Rule,
+    place: tuple[str, int, str],
+    *,
+    device_ns: int,
+    step_ns: int,
+    saving: report.Saving | None,
+    fingerprint: str = "",
+    code: str = "",
+    replacement: str = "",
+    safety: str = "advice",
+    conditions: Sequence[report.Condition] = (),
+    problem: str = "",
+    kernels: Iterable[str] = (),
+    calls: int = 0,
+    kind: str = "code",
+    what: str = "",
+    advice: str = "",
+    evidence: Sequence[report.Fact] = (),
+    places: Sequence[Place] = (),
+) -> report.Finding:
+    """Return what a rule has found at a place: path, line and function; times are per step."""
+    path, line, function = place
+    return report.Finding(
+        rule=rule.id, name=rule.name, summary=rule.summary,
+        path=path, line=line, function=function, code=code, replacement=replacement,
+        safety=safety, conditions=list(conditions), problem=problem, fingerprint=fingerprint,
+        kernels=sorted(kernels), calls=calls, device_ns=device_ns,
+        share=device_ns / step_ns if step_ns else 0.0, saving=saving,
+        kind=kind, what=what, advice=advice, evidence=list(evidence), places=list(places),
+    )  # fmt: skip
+
+
+def rank_items(found: Iterable[T]) -> list[T]:
+    """Return the findings, the most rewarding first."""
+    return sorted(found, key=_rank)
+
+
+def expected_ns(finding: report.Finding) -> float:
+    """Return the middle of what a finding is expected to save."""
+    return (finding.saving.low_ns + finding.saving.high_ns) / 2 if finding.saving else 0.0
+
+
+def _rank(item: Item) -> tuple[float, float, str, int, str]:
+    finding = item.finding
+    return (-expected_ns(finding), -finding.device_ns, finding.path, finding.line, finding.rule)

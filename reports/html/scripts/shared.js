@@ -1,0 +1,63 @@
+"use strict";
+// What the scripts of a page share: its data, its language, figures and colours.
+const page = (() => {
+  const root = document.documentElement;
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const byId = (id) => document.getElementById(id);
+  root.classList.add("scripts");
+
+  // What the page says, in the language that it is in now.
+  const t = (text, values = {}) => {
+    const said = root.lang === "zh" ? data.words[text] || text : text;
+    return said.replace(/\{(\w+)\}/g, (_, name) => values[name]);
+  };
+  // Functions that draw anew: after a change of the language, after one of the language or theme.
+  const redraws = [], repaints = [];
+
+  // The same figures as the program prints: three significant digits, us below 0.1 ms.
+  const three = (x) => String(Number(x.toPrecision(3)));
+  const even = (x) => { const low = Math.floor(x); return x - low === 0.5 ? low + (low % 2) : Math.round(x); };
+  const many = (x) => x.toLocaleString("en-US");
+  const time = (ns) => {
+    const size = Math.abs(ns);
+    if (size < 100000) return size < 99950 ? `${three(ns / 1e3)} us` : "0.1 ms";
+    const ms = ns / 1e6;
+    return ms >= 100 ? `${many(even(ms))} ms` : `${three(ms)} ms`;
+  };
+  const percent = (x) => `${(100 * x).toFixed(1)}%`;
+  const FORMATS = {
+    ns: time,
+    heat: time,
+    share: percent,
+    count: many,
+    calls: (x) => (Math.abs(x) >= 999.5 || Math.abs(x - Math.round(x)) < 1e-6 ? many(even(x)) : three(x)),
+    number: String,
+    signed: (ns) => `${Math.round(ns) > 0 ? "+" : Math.round(ns) < 0 ? "-" : ""}${time(Math.abs(ns))}`,
+    relative: (x) => `${x < 0 ? "" : "+"}${percent(x)}`,
+  };
+  const WORDS = new Set(["text", "said", "findings"]);
+  const printable = (text) => String(text).replace(/[\p{Cc}\p{Cf}]/gu, "?");
+  const figure = (value, kind) => {
+    if (value === null) return kind === "number" ? "?" : "—";
+    if (typeof value === "string") return kind === "text" ? printable(short(value)) : value && t(value);
+    return FORMATS[kind](value);
+  };
+  const MOST = 300;
+  const short = (text) => (text.length > MOST ? `${text.slice(0, MOST)}… (${many(text.length)})` : text);
+  const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+  const html = (text) => { const e = document.createElement("i"); e.textContent = printable(text); return e.innerHTML; };
+  const button = (text, act) => {
+    const made = document.createElement("button");
+    made.type = "button";
+    made.textContent = text;
+    made.addEventListener("click", act);
+    return made;
+  };
+
+  const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+  const dark = () => root.dataset.theme === "dark";
+  const go = (finding) => { location.hash = `finding-${finding}`; };
+  const named = (finding) => { const [rule, name, place] = data.findings[finding]; return `${rule} ${name} ${place}`; };
+
+  return { root, data, byId, t, redraws, repaints, time, many, percent, figure, WORDS, printable, cut, html, button, color, dark, go, named };
+})();

@@ -1,0 +1,129 @@
+"""The findings on a terminal: where, what it costs, what to write or set instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from npufix.reports.language.terminal import Verbatim
+from npufix.reports.terminal.text import print_indented
+from npufix.reports.wording.report import interval, launches, plain, signed, times
+from npufix.rules.shared.quantities import counted, milliseconds, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from npufix.reports.report import Condition, Finding, Verdict
+
+_PLACES_SHOWN = 5
+_STYLES = {
+    "safe": "green",
+    "conditional": "yellow",
+    "advice": "cyan",
+    "equivalent": "green",
+    "refuted": "red",
+    "not verified": "yellow",
+}
+
+
+def show_findings(findings: Sequence[Finding], console: Console, *, details: bool) -> None:
+    """Print each finding: where, what it costs, what to write instead."""
+    for number, finding in enumerate(findings, 1):
+        title = Text.assemble(
+            (f"{number}. {finding.rule} {finding.name}  ", "bold"),
+            (finding.safety, _STYLES[finding.safety]),
+        )
+        console.print(title)
+        if finding.kind == "run":
+            _show_run_finding(finding, console, details=details)
+            continue
+        print_indented(f"{finding.place} in {finding.function}", console)
+        for line in (*_costs(finding), *_conditions(finding.conditions, details=details)):
+            print_indented(line, console)
+        if finding.problem:
+            print_indented(f"not written: {finding.problem}", console)
+        if finding.replacement:
+            print_indented(
+                Verbatim("\n".join(map(plain, signed(finding.code, "-"))), "red"), console
+            )
+            print_indented(
+                Verbatim("\n".join(map(plain, signed(finding.replacement, "+"))), "green"), console
+            )
+        else:
+            print_indented(Verbatim("\n".join(map(plain, signed(finding.code, " ")))), console)
+        if finding.verdict is not None:
+            show_verdict(finding.verdict, console, details=details)
+    code = (f for f in findings if f.kind == "code")
+    for basis in sorted({f.saving.basis for f in code if f.saving is not None}):
+        console.print(Text(f"Estimates: {plain(basis)}.", "dim"))
+
+
+def _show_run_finding(finding: Finding, console: Console, *, details: bool) -> None:
+    """Print a finding about the run: the fact, what it costs, who takes part, what to do."""
+    print_indented(finding.what, console)
+    for line in _savings(finding):
+        basis = f" ({finding.saving.basis})" if finding.saving is not None else ""
+        print_indented(f"{line}{basis}", console)
+    if details:
+        for fact in finding.evidence:
+            print_indented(Text(plain(f"{fact.name}: {fact.value}"), "dim"), console)
+    shown = finding.places if details else finding.places[:_PLACES_SHOWN]
+    for place in shown:
+        calls = counted(place.calls, "call")
+        text = f"{place.path}:{place.line} {place.function}: {milliseconds(place.cost_ns)}, {calls}"
+        print_indented(Text(plain(text), "dim"), console)
+    if len(shown) < len(finding.places):
+        more = counted(len(finding.places) - len(shown), "other line")
+        print_indented(Text(f"and {more}", "dim"), console)
+    for line in finding.advice.splitlines():
+        print_indented(Text(plain(line), "cyan"), console)
+
+
+def _costs(finding: Finding) -> list[str]:
+    if not finding.device_ns:
+        return []
+    spent = f"{milliseconds(finding.device_ns)} per step ({percent(finding.share)})"
+    launches = counted(finding.calls, "launch", "launches")
+    return [f"{spent}, {launches} of {', '.join(finding.kernels)}", *_savings(finding)]
+
+
+def _savings(finding: Finding) -> list[str]:
+    if finding.saving is None:
+        return []
+    return [f"saves {interval(finding.saving)}"]
+
+
+def _conditions(conditions: Sequence[Condition], *, details: bool) -> list[str]:
+    lines = [f"only if {c.text}: --allow {c.name}" for c in conditions if c.basis == "open"]
+    held = [c for c in conditions if c.basis == "profile" or (details and c.basis == "source")]
+    by = {"profile": "in every recorded call", "source": "by the source"}
+    return [*lines, *(f"{c.name}: proven {by[c.basis]}" for c in held)]
+
+
+def show_verdict(verdict: Verdict, console: Console, *, details: bool) -> None:
+    """Print a verdict: its status, why, and on what ground."""
+    text = Text.assemble((verdict.status, _STYLES[verdict.status]))
+    if verdict.cases:
+        text.append(f" in {verdict.cases} runs of {plain(verdict.scope)}")
+    # A counterexample is often the reason itself.
+    ground = f"{verdict.on}: {verdict.ground}" if verdict.on != "none" else verdict.ground
+    for part in dict.fromkeys((verdict.reason, verdict.counterexample, ground)):
+        if part:
+            text.append(f"; {plain(part)}")
+    print_indented(text, console)
+    if verdict.launches is not None:
+        print_indented(plain(launches(verdict.launches)), console)
+    if verdict.times is not None:
+        print_indented(plain(times(verdict.times)), console)
+    if verdict.worth:
+        print_indented(plain(verdict.worth), console)
+    if details:
+        for m in verdict.measures:
+            print_indented(
+                f"  {plain(m.what)} {m.dtype}: error {m.error_patched:.2g},"
+                f" original {m.error_original:.2g}",
+                console,
+            )

@@ -1,0 +1,99 @@
+"""Figures of a gate, in one place so that all outputs say the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.reports.wording.report import interval
+from npufix.rules.shared.quantities import counted, percent, quantity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from npufix.reports.gate_report import GatedMetric, GateReport
+    from npufix.reports.report import Finding
+
+VERDICTS = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
+HEADER = ("metric", "base", "now", "change", "noise", "verdict")
+_ALWAYS = "step-time"
+_FAILING = frozenset({"regression", "over budget"})
+
+
+def _known(value: float | None, shown: Callable[[float], str]) -> str:
+    return "-" if value is None else shown(value)
+
+
+def row(metric: GatedMetric) -> tuple[str, ...]:
+    """Return the cells of a metric; ``~`` marks a change that is no more than noise."""
+    changed = _known(metric.change, lambda change: percent(change, signed=True))
+    if metric.change is not None and metric.verdict == "ok":
+        changed = f"~ {changed}"
+    verdict = metric.verdict
+    if verdict in _FAILING and metric.level != "error":
+        verdict += " (warning)"
+    return (
+        metric.name,
+        _known(metric.before, lambda value: quantity(value, metric.unit)),
+        _known(metric.after, lambda value: quantity(value, metric.unit)),
+        changed,
+        "-" if metric.noise is None else f"±{percent(metric.noise)}",
+        verdict,
+    )
+
+
+def changed(metrics: Sequence[GatedMetric]) -> list[GatedMetric]:
+    """Return what is worth a row: what changed, what failed, and the step time anyway."""
+    return [m for m in metrics if m.verdict != "ok" or m.name == _ALWAYS]
+
+
+def unchanged(metrics: Sequence[GatedMetric]) -> list[GatedMetric]:
+    """Return the others."""
+    shown = {m.name for m in changed(metrics)}
+    return [m for m in metrics if m.name not in shown]
+
+
+def failing(metrics: Sequence[GatedMetric]) -> list[GatedMetric]:
+    """Return the metrics that fail the gate."""
+    return [m for m in metrics if m.verdict in _FAILING and m.level == "error"]
+
+
+def verdict_line(gated: GateReport) -> str:
+    """Return the answer: the first line of every output."""
+    return f"{VERDICTS.get(gated.verdict, gated.verdict.upper())}: {gated.headline}"
+
+
+def against(gated: GateReport) -> str:
+    """Return what was compared with what."""
+    runs = counted(len(gated.runs), "run") if gated.runs else ""
+    what = runs or (f"source {gated.source}" if gated.source else "")
+    return f"{what} against {gated.baseline}" if gated.baseline else what
+
+
+def saved(finding: Finding) -> str:
+    """Return what a finding would save, "" if nobody measured it."""
+    return "" if finding.saving is None else f"saves {interval(finding.saving)}"
+
+
+def sensitivity(metrics: Sequence[GatedMetric]) -> str:
+    """Return the smallest change of the step time that these runs could have shown."""
+    step = next((m for m in metrics if m.name == _ALWAYS and m.detectable), None)
+    if step is None or step.detectable is None:
+        return ""
+    return f"A change of the step time of {percent(step.detectable)} or more would have been seen."
+
+
+def acceptance(gated: GateReport) -> str:
+    """Return the configuration that accepts the regressions for a while, "" without any."""
+    lines = []
+    for metric in failing(gated.metrics):
+        if metric.change is None or metric.verdict != "regression":
+            continue
+        increase = int(metric.change * 100) + 1
+        lines += [
+            "[[tool.npufix.gate.accept]]",
+            f'metric = "{metric.name.partition(":")[0]}"',
+            f'increase = "{increase}%"',
+            "until = YYYY-MM-DD",
+            'reason = "why this is fine for now"',
+        ]
+    return "\n".join(lines)

@@ -1,0 +1,174 @@
+"""Numbers and sentences of a report, in one place so that all outputs say the same."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+from npufix.rules.shared.quantities import counted, milliseconds, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npufix.reports.report import (
+        Environment,
+        Finding,
+        HotOperator,
+        Launches,
+        Report,
+        Saving,
+        StepSplit,
+        Times,
+    )
+
+_FEW_TENSORS = 6
+
+
+def headline(
+    findings: Sequence[Finding],
+    total: Saving | None,
+    split: StepSplit | None,
+    hot: Sequence[HotOperator],
+    *,
+    with_source: bool,
+) -> str:
+    """Return the answer in one sentence."""
+    if total is None:
+        files = len({f.path for f in findings})
+        if not findings:
+            return "No known slow pattern in this source."
+        return f"{counted(len(findings), 'slow pattern')} in {counted(files, 'file')}."
+    worth = [f for f in findings if f.device_ns and f.saving is not None]
+    if not total.high_ns or not worth:
+        return _bottleneck(split, hot)
+    step = f" of a {milliseconds(split.total_ns)} {split.unit}" if split else " per step"
+    if with_source and any(f.kind == "code" for f in worth):
+        return f"{counted(len(worth), 'finding')}: {interval(total)} can be saved{step}."
+    found = counted(len(worth), "finding")
+    first = worth[0]
+    # What one rank costs all others comes before what the diagnosed one is busy with.
+    reason = first.what if first.ranks else _bottleneck(split, hot)[:-1]
+    return f"{reason[:1].upper()}{reason[1:]}; {found} could save {interval(total)}{step}."
+
+
+def environment_text(environment: Environment) -> str:
+    """Return what is known about the profiled machine, "" if nothing is."""
+    devices = ", ".join(map(str, environment.devices))
+    known = (
+        ("", environment.chip),
+        ("torch ", environment.torch),
+        ("torch_npu ", environment.torch_npu),
+        ("CANN ", environment.cann),
+        ("", environment.profiler_level),
+        ("rank ", environment.rank),
+        ("devices ", devices if len(environment.devices) > 1 else None),
+    )
+    return ", ".join(f"{name}{value}" for name, value in known if value not in {None, ""})
+
+
+def coverage_text(report: Report) -> str:
+    """Return how much of the compute time is led to a line, a function, nothing."""
+    if report.attributed_by_operators:
+        return (
+            "No kernel is led to a line; the lines are those of the operators in operator_details,"
+            f" {percent(report.attributed_by_operators)} of the compute time."
+        )
+    shares = [f"{percent(report.attributed)} of the compute time is led to a line of code"]
+    if report.attributed_to_functions:
+        shares.append(f"{percent(report.attributed_to_functions)} to a function")
+    unknown = max(0.0, 1 - report.attributed - report.attributed_to_functions)
+    return f"{', '.join(shares)}, {percent(unknown)} to nothing."
+
+
+def totals_text(split: StepSplit | None) -> str:
+    """Return what totals and means are over, where they differ; "" where they do not."""
+    if split is None or not split.left_out:
+        return ""
+    return (
+        f"Calls and totals are over all {split.recorded_steps} recorded steps, means over the "
+        f"{split.steps} that are not left out."
+    )
+
+
+def figures_text(hot: HotOperator, *, details: bool) -> str:
+    """Return the pipe that limits an operator and, with ``details``, how its times spread."""
+    parts = []
+    if details:
+        spread = (("p50", hot.p50_ns), ("p95", hot.p95_ns), ("max", hot.max_ns))
+        parts.append(", ".join(f"{name} {milliseconds(ns)}" for name, ns in spread))
+        if hot.share_of_step:
+            parts.append(f"{percent(hot.share_of_step)} of the step")
+    if hot.bound:
+        busy = "" if hot.bound_ratio is None else f" ({hot.bound_ratio:.0%} busy)"
+        parts.append(f"{hot.bound}-bound{busy}")
+    return "; ".join(parts)
+
+
+def interval(saving: Saving) -> str:
+    """Return ``about 3 to 5 ms``, ``at most 5 ms`` where nothing is certain."""
+    low, high = milliseconds(saving.low_ns), milliseconds(saving.high_ns)
+    if not saving.low_ns:
+        return f"at most {high}"
+    return f"about {low}" if low == high else f"about {low} to {high}"
+
+
+def _bottleneck(split: StepSplit | None, hot: Sequence[HotOperator]) -> str:
+    first = ""
+    if hot:
+        op = hot[0]
+        where = f", asked for at {op.where}" if op.where else ""
+        first = f"{op.type} takes {percent(op.share)} of the compute time{where}"
+    if split is None or not split.total_ns:
+        return f"{first}." if first else "The dump holds no kernels."
+    shares = {
+        "computing": split.computing_ns / split.total_ns,
+        "exposed communication": split.exposed_communication_ns / split.total_ns,
+        "idle": split.free_ns / split.total_ns,
+    }
+    main, share = max(shares.items(), key=lambda item: item[1])
+    text = f"The {split.unit} of {milliseconds(split.total_ns)} is {percent(share)} {main}"
+    return f"{text}; {first}." if first else f"{text}."
+
+
+def launches(found: Launches) -> str:
+    """Say how many kernels are launched before and after a change, and which are new."""
+    words = f"launches {len(found.original)} -> {len(found.patched)}"
+    new = [k for k in dict.fromkeys(found.patched) if k not in found.original]
+    words += f": {', '.join(new)}" if new else ""
+    if found.original_backward or found.patched_backward:
+        words += f"; backward {len(found.original_backward)} -> {len(found.patched_backward)}"
+    return words
+
+
+def times(found: Times) -> str:
+    """Say how long both versions take: ``12.3 us -> 4.5 us, median of 20``."""
+    one, other = found.original, found.patched
+    passes = "forward and backward" if found.with_backward else "forward"
+
+    def us(value: float) -> str:
+        return milliseconds(value * 1000)
+
+    return (
+        f"{us(one.median_us)} -> {us(other.median_us)}, median of {found.repetitions} ({passes};"
+        f" half of them {us(one.low_us)} to {us(one.high_us)} -> {us(other.low_us)} to"
+        f" {us(other.high_us)}), for {found.case}"
+    )
+
+
+def plain(text: str) -> str:
+    """Return text of a dump or a source without characters that steer a terminal."""
+    return "".join(c if c.isprintable() or c == " " else "?" for c in text)
+
+
+def few_tensors(shapes: str) -> str:
+    """Return a list of shapes that fits a table: a foreach kernel has hundreds of tensors."""
+    tensors = shapes.split("; ")
+    if len(tensors) <= _FEW_TENSORS:
+        return shapes
+    more = counted(len(tensors) - _FEW_TENSORS, "more tensor")
+    return f"{'; '.join(tensors[:_FEW_TENSORS])}; {more}"
+
+
+def signed(text: str, sign: str) -> list[str]:
+    """Return the lines of a code snippet, each behind a sign, indentation reduced."""
+    return [f"{sign} {line}" for line in textwrap.dedent(text).splitlines()]

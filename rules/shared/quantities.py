@@ -1,0 +1,44 @@
+"""Times, shares, counts and sizes as people read them, the same in every text of the product."""
+
+from __future__ import annotations
+
+_SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def milliseconds(ns: float) -> str:
+    """Return a time with three significant digits: ``1,234 ms``, ``0.5 ms``, ``12.3 us``."""
+    if abs(ns) < 100_000:  # noqa: PLR2004 - 0.1 ms
+        return f"{ns / 1e3:.3g} us" if abs(ns) < 99_950 else "0.1 ms"  # noqa: PLR2004 - rounding
+    ms = ns / 1e6
+    return f"{ms:,.0f} ms" if abs(ms) >= 100 else f"{ms:.3g} ms"  # noqa: PLR2004 - three digits
+
+
+def percent(share: float, *, signed: bool = False) -> str:
+    """Return a share, 0..1: ``31.4%``; or, ``signed``, a change: ``+31.4%``, ``0.0%``."""
+    text = f"{share:+.1%}" if signed else f"{share:.1%}"
+    return text if round(share, 3) else "0.0%"
+
+
+def number(count: float) -> str:
+    """Return a number of things, of a step perhaps: ``2.5``, ``8,402``."""
+    whole = abs(count) >= 999.5 or abs(count - round(count)) < 1e-6  # noqa: PLR2004 - three digits
+    return f"{count:,.0f}" if whole else f"{count:.3g}"
+
+
+def counted(count: float, noun: str, plural: str = "") -> str:
+    """Return how many there are of something: ``1 file``, ``2.5 collectives``."""
+    said = number(count)
+    return f"{said} {noun if said == '1' else plural or noun + 's'}"
+
+
+def size(byte_count: float) -> str:
+    """Return an amount of memory with three significant digits: ``1.5 GiB``."""
+    unit, name = next(((s, n) for s, n in _SIZES if abs(byte_count) >= s), (1, "B"))
+    return f"{number(byte_count / unit)} {name}"
+
+
+def quantity(value: float, unit: str) -> str:
+    """Return a number with its unit: ``ns``, ``bytes``, or "" of things that are counted."""
+    if unit == "ns":
+        return milliseconds(value)
+    return size(value) if unit == "bytes" else number(value)
