@@ -63,7 +63,7 @@ from typing import Any
 import torch
 '''
 _INSTALL = """
-from npufix.rewriters.verification import npu_operators
+from npufix.rewriters.verification.reference import npu_operators
 
 npu_operators.install({version!r})  # operators of torch_npu as reference kernels on the CPU
 """
@@ -158,7 +158,7 @@ def program(versions: Versions, shown: Shown, words: str) -> str:
 
 def _run(text: str) -> None:
     code = compile(text, "counterexample", "exec", dont_inherit=True)
-    exec(code, {"__name__": "__main__"})  # noqa: S102 — the text was put together here
+    exec(code, {"__name__": "__main__"})  # noqa: S102 - the text was put together here
 
 
 def _text(  # noqa: PLR0913 - what the program consists of
