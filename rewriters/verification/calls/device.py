@@ -42,7 +42,7 @@ def take_device() -> None:
     become(RealDevice(f"torch_npu {torch_npu.__version__} on {name}, npu:{index}"))
 
 
-def _free_device(npu: Any) -> int:  # noqa: ANN401 — a module without annotations
+def _free_device(npu: Any) -> int:  # noqa: ANN401 - a module without annotations
     """Return the first device that is mostly free, else the one with the most memory left."""
     found: dict[int, float] = {}
     error = "no device is visible (ASCEND_RT_VISIBLE_DEVICES)"

@@ -99,7 +99,7 @@ class Observation:
             )
         self.error, self.kind = outcome.error, outcome.kind
         self.stage = "call" if outcome.error else ""
-        self.tensors |= dict(outcome.value or {})  # type: ignore[call-overload]
+        self.tensors |= dict(outcome.value or {})  # type: ignore[call-overload] # ``train`` returns a dict of tensors
 
     def raised(self) -> Observation:
         """Return it, or raise what the call has raised."""
@@ -201,7 +201,7 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
         seen.changed |= set() if _same(before.get(name), value) else {name}
         (seen.tensors if isinstance(value, torch.Tensor) else seen.plain)[
             f"{name} after the call"
-        ] = value  # type: ignore[assignment]
+        ] = value  # type: ignore[assignment] # by its kind
     registered = prepared.registered()
     seen.plain["parameters and buffers"] = registered
     own = {name.removesuffix(" (saved)") for name in registered}
@@ -305,7 +305,7 @@ def _propagate(
         if outcome.error:
             seen.error, seen.kind, seen.stage = outcome.error, outcome.kind, "backward"
             return
-        found = outcome.value  # type: ignore[assignment]
+        found = outcome.value  # type: ignore[assignment] # of ``autograd.grad``
         if seen.launched.forward:
             seen.launched = seen.launched._replace(backward=launched(before))
     for name, gradient in zip(wanted, found, strict=True):

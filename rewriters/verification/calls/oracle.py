@@ -42,7 +42,7 @@ class _Float64(TorchFunctionMode):
         types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 — whatever the torch function returns
+    ) -> Any:  # noqa: ANN401 - whatever the torch function returns
         name = getattr(func, "__name__", "")
         keywords = kwargs or {}
         if name in _CASTS and len(args) == 1 and isinstance(args[0], torch.Tensor):

@@ -170,11 +170,11 @@ def tensor(
     if spec.kind == "bool":
         if flavour in {"all true", "all false"}:
             return torch.full(spec.shape, flavour == "all true")
-        return torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 — a fair coin
+        return torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 - a fair coin
     if spec.kind == "int":
         return _integers(spec, flavour, source)
     if spec.kind == "additive":
-        hidden = torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 — a fair coin
+        hidden = torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 - a fair coin
         hidden[..., :1] = False  # every query sees a key
         return torch.zeros(spec.shape, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
     if spec.kind in {"unit", "box", "complex"}:
@@ -202,7 +202,7 @@ def _integers(spec: Tensor, flavour: Flavour, source: torch.Generator) -> torch.
     if flavour == "negative":
         # -100 is what losses ignore, and what an index must not wrap around with.
         choice = torch.rand(spec.shape, generator=source)
-        return drawn.masked_fill(choice < 0.25, -100)  # noqa: PLR2004 — a quarter of them
+        return drawn.masked_fill(choice < 0.25, -100)  # noqa: PLR2004 - a quarter of them
     return drawn
 
 
@@ -229,7 +229,7 @@ def rounded(value: object, dtype: torch.dtype, seed: int) -> object:
         return (value.detach() * factor).requires_grad_(value.requires_grad)
     if isinstance(value, torch.nn.Module):
         for number, parameter in enumerate(value.parameters()):
-            parameter.data = rounded(parameter.data, dtype, seed + number)  # type: ignore[assignment]
+            parameter.data = rounded(parameter.data, dtype, seed + number)  # type: ignore[assignment] # a tensor stays one
     if isinstance(value, list):
         return [rounded(item, dtype, seed + 1) for item in value]
     if type(value) is tuple:

@@ -253,7 +253,7 @@ def guessed(name: str) -> object:
 class StandInModule(torch.nn.Module):
     """A module that is an argument, for the sake of ``training`` and of a few numbers."""
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 — whatever the name suggests
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the name suggests
         """Invent what is not there."""
         try:
             return super().__getattr__(name)
@@ -345,7 +345,7 @@ def recorded_base(dims: tuple[int, ...]) -> tuple[int, ...]:
     known: dict[int, int] = {}
     for size in dims[:-1]:
         if size not in known:
-            known[size] = size if size <= 4 else next(small, size)  # noqa: PLR2004 — already small
+            known[size] = size if size <= 4 else next(small, size)  # noqa: PLR2004 - already small
     if dims and dims[-1] not in known:
-        known[dims[-1]] = dims[-1] if dims[-1] <= 4 else WIDTH  # noqa: PLR2004 — already small
+        known[dims[-1]] = dims[-1] if dims[-1] <= 4 else WIDTH  # noqa: PLR2004 - already small
     return tuple(known[size] for size in dims)

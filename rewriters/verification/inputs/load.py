@@ -176,7 +176,7 @@ class _Module:
         code = compile(
             ast.Module(body, []), self._filename, "exec", flags=self._flags, dont_inherit=True
         )
-        exec(code, module.__dict__)  # noqa: S102 — running the user's code is this package's purpose
+        exec(code, module.__dict__)  # noqa: S102 - running the user's code is this package's purpose
 
     def _loaded(
         self, module: types.ModuleType, way: Literal["exactly", "whole", "partly"]
@@ -225,7 +225,7 @@ class _Module:
                 self._import(statement, wanted, module, loading)
                 continue
             self._done.add(id(statement))
-            attempt(lambda s=statement: self._execute([s], module), _IMPORT_S)  # type: ignore[misc]
+            attempt(lambda s=statement: self._execute([s], module), _IMPORT_S)  # type: ignore[misc] # a default binds it
         loading.clear()
         return self._loaded(module, "partly")
 
@@ -287,7 +287,7 @@ class _Module:
         for path in self._files_of(statement):
             other = self._package.files.get(path)
             if other is None:
-                outcome = attempt(lambda p=path: self._read(p), _IMPORT_S)  # type: ignore[misc]
+                outcome = attempt(lambda p=path: self._read(p), _IMPORT_S)  # type: ignore[misc] # a default binds it
                 if not isinstance(outcome.value, _Module):
                     continue
                 other = self._package.files[path] = outcome.value

@@ -45,7 +45,7 @@ def _walk_scope(statement: ast.stmt, visit: Callable[[ast.AST], None]) -> None:
         return
     for child in ast.iter_child_nodes(statement):
         if isinstance(child, ast.stmt | ast.ExceptHandler | ast.expr | ast.withitem):
-            _walk_scope(child, visit)  # type: ignore[arg-type]
+            _walk_scope(child, visit)  # type: ignore[arg-type] # handlers and items too
 
 
 def bound_names(statement: ast.stmt) -> set[str]:

@@ -333,7 +333,7 @@ def _configured(parameter: Parameter, target: Target, tree: ast.Module) -> list[
     asked = attributes(tree, target.qualname, parameter.name)
     if not asked:
         return []
-    unknown = {n: WIDTH for n in asked if attempt(lambda n=n: guessed(n), CALL_S).error}  # type: ignore[misc]
+    unknown = {n: WIDTH for n in asked if attempt(lambda n=n: guessed(n), CALL_S).error}  # type: ignore[misc] # a default binds it
     invented = Made(lambda: StandInConfig(unknown), "a stand-in configuration")
     return [*of_the_file(target.qualname, target.loaded), invented]
 

@@ -148,7 +148,7 @@ def recipes(owner: type, method: str, loaded: Loaded) -> Iterator[Recipe]:
     for arguments in _constructions(owner, loaded):
         recipe = Recipe(tuple(arguments.items()))
         most = _MOST_FURTHER_PARAMETERS if found else _MOST_PARAMETERS
-        made = attempt(lambda r=recipe, m=most: _checked(r, owner, loaded.find, m), _BUILD_S)  # type: ignore[misc]
+        made = attempt(lambda r=recipe, m=most: _checked(r, owner, loaded.find, m), _BUILD_S)  # type: ignore[misc] # a default binds it
         if not made.error:
             found += 1
             yield recipe
@@ -192,7 +192,7 @@ def _is_module(made: object) -> TypeGuard[torch.nn.Module]:
 
 
 def _constructions(owner: type, loaded: Loaded) -> Iterator[dict[str, Spec]]:
-    if owner.__init__ is object.__init__ or owner.__init__ is torch.nn.Module.__init__:  # type: ignore[misc]
+    if owner.__init__ is object.__init__ or owner.__init__ is torch.nn.Module.__init__:  # type: ignore[misc] # of a class
         yield {}
         return
     signature = attempt(lambda: inspect.signature(owner), _BUILD_S).value
@@ -266,7 +266,7 @@ def _invented(owner: type, name: str) -> Made:
     known: dict[str, object] = {}
     for _ in range(_REPAIRS):
         config = StandInConfig(known)
-        outcome = attempt(lambda c=config: owner(**{name: c}), _BUILD_S)  # type: ignore[misc]
+        outcome = attempt(lambda c=config: owner(**{name: c}), _BUILD_S)  # type: ignore[misc] # a default binds it
         asked = outcome.error.removeprefix("AttributeError: ")
         if outcome.kind != "AttributeError" or not asked.isidentifier() or asked in known:
             break
@@ -284,7 +284,7 @@ def _read_attributes(owner: type, method: str) -> dict[str, str]:
         if name in seen or not inspect.isfunction(function):
             continue
         seen.add(name)
-        source = attempt(lambda f=function: inspect.getsource(f), _BUILD_S).value  # type: ignore[misc]
+        source = attempt(lambda f=function: inspect.getsource(f), _BUILD_S).value  # type: ignore[misc] # a default binds it
         if not isinstance(source, str):
             continue
         tree = ast.parse(textwrap.dedent(source))

@@ -113,7 +113,7 @@ class Target:
             scope = self.loaded.namespace.get(part) if scope is None else getattr(scope, part, None)
         if not path:
             static = self.loaded.namespace.get(self.name)
-            self._function = static  # type: ignore[assignment]
+            self._function = static  # type: ignore[assignment] # checked below
         else:
             if not isinstance(scope, type):
                 raise LoadError(f"{'.'.join(path)} is no class")
@@ -122,7 +122,7 @@ class Target:
             self.owner = None if bound else scope
             self.is_property = isinstance(static, property)
             found = static.fget if isinstance(static, property) else getattr(scope, self.name, None)
-            self._function = found  # type: ignore[assignment]
+            self._function = found  # type: ignore[assignment] # checked below
             if bound and issubclass(scope, torch.autograd.Function):
                 # Its methods are called by ``apply``, and by the gradients of what it returns.
                 self._function, self.applied = scope.apply, scope
@@ -188,7 +188,7 @@ class Target:
             if moved:
                 instance = instance_to_device(instance)
             first = (instance,)
-            state = lambda: state_of(instance, "self")  # noqa: E731 — one expression over a local
+            state = lambda: state_of(instance, "self")  # noqa: E731 - one expression over a local
             registered = lambda: registered_in(instance)  # noqa: E731 - same
 
         def call(passed: Mapping[str, object]) -> object:
@@ -237,7 +237,7 @@ class Target:
 
     def instance(self, recipe: Recipe, dtype: torch.dtype) -> object:
         """Return a fresh object, in ``dtype``."""
-        assert self.owner is not None  # noqa: S101 — only methods have recipes
+        assert self.owner is not None  # noqa: S101 - only methods have recipes
         key = (recipe, dtype)
         if key not in self._instances:
             with self.world():
@@ -246,7 +246,7 @@ class Target:
             self._instances[key] = made
         try:
             return copy.deepcopy(self._instances[key])
-        except Exception:  # noqa: BLE001 — __deepcopy__ of the user's class; then build it again
+        except Exception:  # noqa: BLE001 - __deepcopy__ of the user's class; then build it again
             return self._instances.pop(key)
 
 

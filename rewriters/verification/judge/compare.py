@@ -86,7 +86,7 @@ class Judge:
     without_oracle: bool = False
     _triples: list[tuple[str, int, Triple, Further | None]] = field(default_factory=list)
 
-    def add(  # noqa: PLR0913 — one run each
+    def add(  # noqa: PLR0913 - one run each
         self,
         case: str,
         size: int,

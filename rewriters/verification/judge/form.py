@@ -48,7 +48,7 @@ class SeededDraw:
 
     def __init__(self, seed: int) -> None:
         """Start the sequence of choices."""
-        self._choices = random.Random(seed)  # noqa: S311 — test data, not a secret
+        self._choices = random.Random(seed)  # noqa: S311 - test data, not a secret
         self._source = torch.Generator().manual_seed(seed)
 
     def integer(self, low: int, high: int) -> int:

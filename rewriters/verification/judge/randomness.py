@@ -65,5 +65,5 @@ def _alike(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
     slack = _SIGMAS * ((spread + other) / _RUNS).sqrt() + 1e-5 * (1 + first.mean(0).abs())
     low, high = _VARIANCES
     total, total_other = spread.sum().item(), other.sum().item()
-    alike = low * total <= total_other <= high * total or max(total, total_other) < 1e-9  # noqa: PLR2004 — rounding
+    alike = low * total <= total_other <= high * total or max(total, total_other) < 1e-9  # noqa: PLR2004 - rounding
     return bool((off <= slack).all()) and alike

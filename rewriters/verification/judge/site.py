@@ -230,7 +230,7 @@ def _require_reached(
     launched = run.launches is not None and run.launches.patched
     if not (run.kernels or launched or is_real()) and _calls_torch_npu(run.job):
         raise NotVerifiedError("the patched lines call torch_npu, but no call was reached")
-    assert compared  # noqa: S101 — ``_compare`` raises otherwise
+    assert compared  # noqa: S101 - ``_compare`` raises otherwise
 
 
 def _calls_torch_npu(job: Job) -> bool:
@@ -243,7 +243,7 @@ def _check_portable(run: Run, original: Target, compared: list[Compared]) -> Non
         portable = _target(run, run.job.portable, "portable")
     except LoadError as error:
         raise RefutedError(f"the portable text does not load: {error}") from None
-    assert original.name == portable.name  # noqa: S101 — same qualified name
+    assert original.name == portable.name  # noqa: S101 - same qualified name
     for one in compared:
         seen = observed(portable.on_host(), one)
         before = observed(original.on_host(), one) if original.on_npu else one.original

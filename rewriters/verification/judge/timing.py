@@ -42,7 +42,7 @@ def times(
     if not (is_real() and original.on_npu and compared):
         return None
     for one in _candidates(compared, recorded):
-        outcome = attempt(lambda c=one: _measure(original, patched, c), _SECONDS)  # type: ignore[misc]
+        outcome = attempt(lambda c=one: _measure(original, patched, c), _SECONDS)  # type: ignore[misc] # a default binds it
         if isinstance(outcome.value, Times):
             return outcome.value
     return None

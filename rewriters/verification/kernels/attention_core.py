@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 
 from npufix.rewriters.verification.kernels.common import (
     NoReferenceKernelError,
@@ -99,7 +99,7 @@ def with_copies(statistic: Tensor) -> Tensor:
 def _dropped(operator: str, settings: Settings, scores: Tensor) -> Tensor:
     """Return a bool tensor that broadcasts to ``scores``, True where nothing is attended."""
     mask, mode = settings.mask, settings.mode
-    assert mask is not None  # noqa: S101 — without a mask no mode masks anything
+    assert mask is not None  # noqa: S101 - without a mask no mode masks anything
     if mask.dtype not in {torch.bool, torch.uint8}:
         raise RuntimeError(f"{operator}: atten_mask is {mask.dtype}, not bool or uint8")
     queries, keys = scores.shape[-2:]

@@ -42,7 +42,7 @@ class Sequences(NamedTuple):
         return result, with_copies(highest.reshape(shape)), with_copies(total.reshape(shape))
 
 
-def attend_sequences(  # noqa: PLR0913, PLR0917 — parts of the operator's schema
+def attend_sequences(  # noqa: PLR0913, PLR0917 - parts of the operator's schema
     operator: str,
     tensors: tuple[Tensor, Tensor, Tensor],
     heads: int,

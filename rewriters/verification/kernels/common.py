@@ -37,7 +37,7 @@ def wide(x: torch.Tensor) -> torch.Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def accept(operator: str, ok: bool, what: str) -> None:  # noqa: FBT001 — reads like an assertion
+def accept(operator: str, ok: bool, what: str) -> None:  # noqa: FBT001 - reads like an assertion
     """Refuse a shape unless ``ok``."""
     if not ok:
         raise ShapeRefusedError(f"{operator}: {what}")

@@ -93,9 +93,9 @@ def install(version: str = "") -> types.ModuleType:
     schemas = schemas_of(recorded, table())
     if not _installed or _installed[-1].schemas != schemas:
         while _installed:
-            _installed.pop().library._destroy()  # noqa: SLF001 — the only way to change a schema
+            _installed.pop().library._destroy()  # noqa: SLF001 - the only way to change a schema
         # torch.library has no annotations.
-        library: Any = torch.library.Library("npu", "DEF")  # type: ignore[no-untyped-call]
+        library: Any = torch.library.Library("npu", "DEF")  # type: ignore[no-untyped-call] # torch has no annotations
         for name, schema in schemas.items():
             library.define(schema)
             _implement(library, name, recorded)
@@ -113,13 +113,13 @@ def have_is_npu() -> None:
         torch.Tensor.is_npu = property(lambda _: False)  # type: ignore[attr-defined] # as it does
 
 
-def _implement(library: Any, name: str, version: str) -> None:  # noqa: ANN401 — torch.library has no annotations
+def _implement(library: Any, name: str, version: str) -> None:  # noqa: ANN401 - torch.library has no annotations
     # An overload has the kernel of its operator.
     kernel = importlib.import_module(f"{kernels.__name__}.{name.partition('.')[0]}")
 
     def counted(*arguments: object, **keywords: object) -> object:
         called.add(name.partition(".")[0])
-        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — one operator, not its parts
+        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - one operator, not its parts
             return kernel.forward(*arguments, **keywords)
 
     library.impl(name, counted, "CPU")

@@ -81,4 +81,4 @@ class Preloader:
             if name not in self._tried and name not in sys.modules and is_installed(name):
                 self._tried.add(name)
                 with self._guard:
-                    attempt(lambda n=name: importlib.import_module(n), _SECONDS)  # type: ignore[misc]
+                    attempt(lambda n=name: importlib.import_module(n), _SECONDS)  # type: ignore[misc] # a default binds it

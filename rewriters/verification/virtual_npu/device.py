@@ -72,8 +72,8 @@ class VirtualDevice:
     def after_fork(self) -> None:
         """Have a forked process be the device: it is host memory, which a fork copies."""
         npu: Any = sys.modules["torch_npu.npu"]
-        npu._initialized, npu._is_internal_in_bad_fork = True, False  # noqa: SLF001 — see above
-        npu._original_pid = os.getpid()  # noqa: SLF001 — torch_npu compares it
+        npu._initialized, npu._is_internal_in_bad_fork = True, False  # noqa: SLF001 - see above
+        npu._original_pid = os.getpid()  # noqa: SLF001 - torch_npu compares it
         _warm_up(self)
 
     def launches(self) -> list[Launch]:
@@ -140,7 +140,7 @@ def _import_torch_npu(chip: str) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            import torch_npu  # noqa: F401 — registers the device
+            import torch_npu  # noqa: F401 - registers the device
 
             npu: Any = torch.npu  # type: ignore[attr-defined] # torch_npu adds it
             npu.init()

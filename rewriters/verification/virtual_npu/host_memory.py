@@ -40,7 +40,7 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
     return view.set_(data, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def host_arguments(values: Any) -> Any:  # noqa: ANN401 — any nesting of arguments
+def host_arguments(values: Any) -> Any:  # noqa: ANN401 - any nesting of arguments
     """Return arguments of a device operator for the host operator: views, and the host itself."""
     return tree_map(_host_argument, values)
 
@@ -63,7 +63,7 @@ def _generator(device_generator: torch.Generator) -> torch.Generator:
     return generator
 
 
-def widened(values: Any, clones: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:  # noqa: ANN401 — any nesting
+def widened(values: Any, clones: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:  # noqa: ANN401 - any nesting
     """Return arguments with float32 in place of low precision; ``clones`` gets (own, widened)."""
 
     def widen(value: object) -> object:

@@ -18,17 +18,17 @@ _INDENT = len("tensor(")
 @contextmanager
 def printable() -> Iterator[None]:
     """Print what is on the device from the host."""
-    module: Any = torch._tensor_str  # noqa: SLF001 — what every way of printing calls
-    original = module._str  # noqa: SLF001 — as above
+    module: Any = torch._tensor_str  # noqa: SLF001 - what every way of printing calls
+    original = module._str  # noqa: SLF001 - as above
 
     def shown(tensor: torch.Tensor, *, tensor_contents: str | None = None) -> str:
         if on_device(tensor) and tensor_contents is None:
-            tensor_contents = module._tensor_str(host_view(tensor), _INDENT)  # noqa: SLF001 — as above
+            tensor_contents = module._tensor_str(host_view(tensor), _INDENT)  # noqa: SLF001 - as above
         text: str = original(tensor, tensor_contents=tensor_contents)
         return text
 
-    module._str = shown  # noqa: SLF001 — as above
+    module._str = shown  # noqa: SLF001 - as above
     try:
         yield
     finally:
-        module._str = original  # noqa: SLF001 — as above
+        module._str = original  # noqa: SLF001 - as above

@@ -67,7 +67,7 @@ class HostRuntime:
             prepare = preparing(kernel)(partial(self._prepare, kernel))
             self._bind(slots, kernel + WORKSPACE, prepare)
 
-    def _bind(self, slots: Slots, name: str, callback: Any) -> None:  # noqa: ANN401 — a ctypes type
+    def _bind(self, slots: Slots, name: str, callback: Any) -> None:  # noqa: ANN401 - a ctypes type
         if name in slots:
             self._kept.append(callback)  # the library only has the address
             slots[name] = ctypes.cast(callback, c_void_p).value or 0
@@ -214,7 +214,7 @@ class HostRuntime:
         ),
         gives=c_void_p,
     )
-    def _create_tensor(  # noqa: PLR0913, PLR0917 — the function's signature
+    def _create_tensor(  # noqa: PLR0913, PLR0917 - the function's signature
         self,
         sizes: int,
         dimensions: int,

@@ -44,7 +44,7 @@ def _answer(start: Start, reading: int, writing: int) -> None:
         _send(writing, Greeting(error=f"it cannot be set up: {reason}"))
         return
     torch.set_num_threads(1)
-    import npufix.rewriters.verification.judge.site  # noqa: F401 — needs torch, and time
+    import npufix.rewriters.verification.judge.site  # noqa: F401 - needs torch, and time
 
     _send(writing, Greeting(torch=str(torch.__version__)))
     if start.forks:

@@ -56,7 +56,7 @@ class Child:
         told = msgspec.structs.replace(start, in_use=self._in_use)
         self._errors = Path(home, "stderr")
         with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(  # noqa: S603 — our own module, no shell
+            self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
                 [sys.executable, "-m", _CHILD, msgspec.json.encode(told).decode()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -67,7 +67,7 @@ class Child:
                 pass_fds=[self._in_use],
             )
         stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None and stdout is not None  # noqa: S101, PT018 — opened as pipes above
+        assert stdin is not None and stdout is not None  # noqa: S101, PT018 - opened as pipes above
         self.questions, self.replies = stdin.fileno(), stdout.fileno()
         os.set_blocking(self.questions, False)
         self._said = b""

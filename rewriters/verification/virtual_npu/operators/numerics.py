@@ -48,7 +48,7 @@ class Numerics(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
 
     def __torch_dispatch__(
         self,
-        func: Any,  # noqa: ANN401 — torch has no annotation for an operator
+        func: Any,  # noqa: ANN401 - torch has no annotation for an operator
         types: object,
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
@@ -94,11 +94,11 @@ class Numerics(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
 
 
 @cache
-def _written(operator: Any) -> tuple[tuple[int, str], ...]:  # noqa: ANN401 — as above
+def _written(operator: Any) -> tuple[tuple[int, str], ...]:  # noqa: ANN401 - as above
     """Return place and name of each argument that an operator writes to."""
     return tuple(
         (place, argument.name)
-        for place, argument in enumerate(operator._schema.arguments)  # noqa: SLF001 — the public way
+        for place, argument in enumerate(operator._schema.arguments)  # noqa: SLF001 - the public way
         if argument.alias_info is not None and argument.alias_info.is_write
     )
 

@@ -26,7 +26,7 @@ _SAME_KERNEL = {"npu_fusion_attention_v3": "npu_fusion_attention"}
 """Operators that differ from another only in how they hand back random state."""
 
 
-def refuse_crash(operator: Any, positional: Sequence[object]) -> None:  # noqa: ANN401 — torch has no annotation for one
+def refuse_crash(operator: Any, positional: Sequence[object]) -> None:  # noqa: ANN401 - torch has no annotation for one
     """Refuse what ends the process inside some versions of torch_npu, before it launches."""
     if operator.name() == "npu::npu_rotary_mul" and positional:
         x = positional[0]
@@ -34,12 +34,12 @@ def refuse_crash(operator: Any, positional: Sequence[object]) -> None:  # noqa: 
             raise ShapeRefusedError("npu_rotary_mul: the last dimension is 1, which has no halves")
 
 
-def reference(operator: Any, result: object) -> Callable[..., object]:  # noqa: ANN401 — torch has no annotation for one
+def reference(operator: Any, result: object) -> Callable[..., object]:  # noqa: ANN401 - torch has no annotation for one
     """Return what computes an operator from host tensors, called as the operator is.
 
     ``result`` is what the operator itself returned: the random state in it is the right one.
     """
-    name = operator._schema.name.partition("::")[2]  # noqa: SLF001 — the public way
+    name = operator._schema.name.partition("::")[2]  # noqa: SLF001 - the public way
     if name in TORCH_ONLY:
         return TORCH_ONLY[name]
     if operator.namespace == "aten":
@@ -59,7 +59,7 @@ def reference(operator: Any, result: object) -> Callable[..., object]:  # noqa: 
 
 
 def _forward(
-    operator: Any,  # noqa: ANN401 — as above
+    operator: Any,  # noqa: ANN401 - as above
     name: str,
     given: Mapping[str, object],
     result: object,
@@ -67,7 +67,7 @@ def _forward(
     kernel = _kernel(name)
     called.add(name)
     parameters = inspect.signature(kernel.forward).parameters
-    by_name = {a.name for a in operator._schema.arguments if a.kwarg_only}  # noqa: SLF001 — as above
+    by_name = {a.name for a in operator._schema.arguments if a.kwarg_only}  # noqa: SLF001 - as above
     # By position: the modules take the arguments in the order of the schema, some names differ.
     positional = [value for argument, value in given.items() if argument not in by_name]
     values = positional[: len(parameters)]
@@ -78,12 +78,12 @@ def _forward(
 
 
 def _arguments(
-    operator: Any,  # noqa: ANN401 — as above
+    operator: Any,  # noqa: ANN401 - as above
     args: Sequence[object],
     kwargs: Mapping[str, object],
 ) -> dict[str, object]:
     """Return every argument by name, in the order of the schema."""
-    schema = operator._schema.arguments  # noqa: SLF001 — as above
+    schema = operator._schema.arguments  # noqa: SLF001 - as above
     given = {argument.name: value for argument, value in zip(schema, args, strict=False)}
     return {
         argument.name: given.get(argument.name, kwargs.get(argument.name, argument.default_value))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def stored(operator: Any, result: object, computed: object) -> object:  # noqa: ANN401 — torch has no annotation for one
+def stored(operator: Any, result: object, computed: object) -> object:  # noqa: ANN401 - torch has no annotation for one
     """Return the device's own results, filled with what the reference returned."""
     if isinstance(result, torch.Tensor):
         return _stored_tensor(operator, result, computed)
@@ -39,7 +39,7 @@ def spoil(values: object) -> None:
         host_view(tensor).fill_(float("nan") if tensor.is_floating_point() else 0)
 
 
-def _stored_tensor(operator: Any, result: torch.Tensor, computed: object) -> torch.Tensor:  # noqa: ANN401 — as above
+def _stored_tensor(operator: Any, result: torch.Tensor, computed: object) -> torch.Tensor:  # noqa: ANN401 - as above
     if not isinstance(computed, torch.Tensor):
         spoil(result)
         return result
@@ -67,18 +67,18 @@ def _stored_tensor(operator: Any, result: torch.Tensor, computed: object) -> tor
     return result
 
 
-def _stands_for_none(operator: Any, result: torch.Tensor) -> bool:  # noqa: ANN401 — as above
+def _stands_for_none(operator: Any, result: torch.Tensor) -> bool:  # noqa: ANN401 - as above
     """Say whether this is what torch_npu 2.4 returns for a gradient that is not wanted."""
     return _name(operator) == "npu::npu_rotary_mul_backward" and result.shape == (1, 1, 1, 1)
 
 
-def _name(operator: Any) -> str:  # noqa: ANN401 — as above
-    name: str = operator._schema.name  # noqa: SLF001 — the public way
+def _name(operator: Any) -> str:  # noqa: ANN401 - as above
+    name: str = operator._schema.name  # noqa: SLF001 - the public way
     return name
 
 
 def _disagreement(
-    operator: Any,  # noqa: ANN401 — as above
+    operator: Any,  # noqa: ANN401 - as above
     result: torch.Tensor,
     computed: torch.Tensor,
 ) -> ReferenceDisagreesError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 
 from npufix.rewriters.verification.virtual_npu.operators.differentiating import above_autograd
 from npufix.rewriters.verification.virtual_npu.operators.drawing import drawing_from
@@ -71,7 +71,7 @@ def _kl_div_backward(
     return -(target.exp() if log_target else target.clamp(min=0)) * gradient * scale
 
 
-def _bce_with_logits_backward(  # noqa: PLR0913, PLR0917 — the operator's schema
+def _bce_with_logits_backward(  # noqa: PLR0913, PLR0917 - the operator's schema
     gradient: Tensor,
     x: Tensor,
     target: Tensor,
@@ -101,13 +101,13 @@ def _repeat_interleave_backward(
 
 
 def _prelu_backward(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    dx, dweight = torch.ops.aten._prelu_kernel_backward(gradient, x, weight)  # noqa: SLF001 — its name
+    dx, dweight = torch.ops.aten._prelu_kernel_backward(gradient, x, weight)  # noqa: SLF001 - its name
     return dx, dweight.sum_to_size(weight.shape)
 
 
 def _max_pool2d_backward(gradient: Tensor, x: Tensor, *settings: object) -> Tensor:
     *shape, indices = settings
-    assert isinstance(indices, torch.Tensor)  # noqa: S101 — by the operator's schema
+    assert isinstance(indices, torch.Tensor)  # noqa: S101 - by the operator's schema
     if indices.shape != gradient.shape:
         size = gradient.numel() * torch.int64.itemsize
         indices = indices.flatten().view(torch.uint8)[:size].view(torch.int64)
@@ -117,7 +117,7 @@ def _max_pool2d_backward(gradient: Tensor, x: Tensor, *settings: object) -> Tens
     return back
 
 
-def _dropout(x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Tensor]:  # noqa: FBT001, FBT002 — the operator's schema
+def _dropout(x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Tensor]:  # noqa: FBT001, FBT002 - the operator's schema
     """Drop as ``native_dropout`` does; the device keeps its mask as bits, padded to 128."""
     kept = torch.rand(x.numel()) >= (p if train else 0.0)
     scale = 1 / (1 - p) if train and p < 1 else 1.0

@@ -84,7 +84,7 @@ class EntryPoint(NamedTuple):
     method: str
 
 
-def entry(*names: str, takes: tuple[Any, ...] = (), gives: Any = c_int) -> Callable[..., Any]:  # noqa: ANN401 — ctypes types
+def entry(*names: str, takes: tuple[Any, ...] = (), gives: Any = c_int) -> Callable[..., Any]:  # noqa: ANN401 - ctypes types
     """Declare a method as the functions of these names.
 
     ``takes`` may leave out last arguments: in both calling conventions they stay unread.
@@ -104,7 +104,7 @@ def declared(runtime: type) -> Iterator[EntryPoint]:
         yield from getattr(method, _DECLARED, ())
 
 
-def preparing(kernel: str) -> Any:  # noqa: ANN401 — as above
+def preparing(kernel: str) -> Any:  # noqa: ANN401 - as above
     """Return the signature of the function that prepares a kernel of ``DIRECT``, and a status."""
     return ctypes.CFUNCTYPE(c_int, *(_KINDS[kind] for kind in DIRECT[kernel]))
 
@@ -119,7 +119,7 @@ def optional(runtime: type) -> frozenset[str]:
     return frozenset(point.name for point in declared(runtime)) | set(_OPTIONAL)
 
 
-def store(address: int | None, value: float, kind: Any = ctypes.c_int64) -> int:  # noqa: ANN401 — a ctypes type
+def store(address: int | None, value: float, kind: Any = ctypes.c_int64) -> int:  # noqa: ANN401 - a ctypes type
     """Write a result where the caller wants it."""
     if address:
         kind.from_address(address).value = value

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 from torch import nn
 
 from npufix.rewriters.verification.judge.form import verify_form
@@ -19,8 +19,8 @@ from npufix.rules.substitution import Condition, Draw, Form, Spelling, either
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import mindspeed  # type: ignore[import-not-found]  # noqa: TC004 — the verifier supplies it
-    import torch_npu  # noqa: TC004 — the verifier supplies it
+    import mindspeed  # type: ignore[import-not-found]  # noqa: TC004 - the verifier supplies it
+    import torch_npu  # noqa: TC004 - the verifier supplies it
     from torch import Tensor
 
     from npufix.rules.substitution import Activation

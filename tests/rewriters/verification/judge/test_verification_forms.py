@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch_npu  # noqa: TC004 — the verifier supplies it
+    import torch_npu  # noqa: TC004 - the verifier supplies it
 
     from npufix.rules.substitution import Draw
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 
 from npufix.rewriters.verification.reference import npu_operators
 
@@ -77,7 +77,7 @@ VALUES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], Callable[...,
     "npu_add_rms_norm sum": (
         [(3, 8), (3, 8), (8,)],
         lambda npu, a, b, w: npu.npu_add_rms_norm(a, b, w)[2],
-        lambda a, b, w: a + b,  # noqa: ARG005 — the weight is not in the sum
+        lambda a, b, w: a + b,  # noqa: ARG005 - the weight is not in the sum
     ),
     "npu_add_layer_norm": (
         [(3, 8), (3, 8), (8,), (8,)],

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 
 from npufix.rewriters.verification.kernels.common import (
     NoReferenceKernelError,

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 import torch_npu
 from torch import nn
 
@@ -83,7 +83,7 @@ class Block(nn.Module):
         y = self.before_mlp(x)
         return self.head(x + self.down(self.activated(self.gate(y), self.up(y))))
 
-    def attention(self, q, k, v, cos, sin, hidden):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913, PLR0917 — as users write it
+    def attention(self, q, k, v, cos, sin, hidden):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913, PLR0917 - as users write it
         scale = 1 / math.sqrt(PER_HEAD)
         if self.patch.fused:
             q = torch_npu.npu_rotary_mul(q, cos, sin)
@@ -159,7 +159,7 @@ def uncovered() -> str:
 
 if __name__ == "__main__":
     half = torch.bfloat16
-    print(  # noqa: T201 — how the tests learn of it
+    print(  # noqa: T201 - how the tests learn of it
         json.dumps(
             {
                 "original": attempted(Patch(fused=False)),

@@ -58,4 +58,4 @@ def main() -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main()))  # noqa: T201 — for the test that started it
+    print(json.dumps(main()))  # noqa: T201 - for the test that started it

@@ -86,4 +86,4 @@ def main(names: list[str]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1:])))  # noqa: T201 — for the test that started it
+    print(json.dumps(main(sys.argv[1:])))  # noqa: T201 - for the test that started it

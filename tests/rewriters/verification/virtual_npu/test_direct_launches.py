@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from npufix.rewriters.verification.virtual_npu.direct_launches import (  # noqa: E402 — needs torch
+from npufix.rewriters.verification.virtual_npu.direct_launches import (  # noqa: E402 - needs torch
     _DTYPES,
     _KERNELS,
     computed,
