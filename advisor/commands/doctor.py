@@ -42,7 +42,7 @@ def command(*, as_json: bool) -> None:
     """
     from npufix.advisor.console.screen import make_console
     from npufix.reports.doctor import headline, show, to_json
-    from npufix.rewriters.verification.workers.grounds import tried
+    from npufix.rewriters.verification.workers.backends import tried
     from npufix.rewriters.verification.workers.machine import survey
 
     found = _diagnosis(tried(survey()))
@@ -66,8 +66,8 @@ def _installed(package: str) -> str:
 def _diagnosis(machine: Machine) -> Diagnosis:
     from npufix.reports.doctor import Diagnosis, GroundLine, Part
     from npufix.reports.report import tool
+    from npufix.rewriters.verification.workers.backends import choose, standings
     from npufix.rewriters.verification.workers.cache import user_folder
-    from npufix.rewriters.verification.workers.grounds import choose, standings
 
     cann = f"{machine.cann_version or 'unknown version'} in {machine.cann}"
     cann += "" if machine.cann_loaded else ", its environment is not set"

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.console.progress_line import Countdown
 from npufix.rewriters.verification import Settings
+from npufix.rewriters.verification.workers.backends import AUTO, Ground, choose, made_ready
 from npufix.rewriters.verification.workers.cache import VerdictCache, user_folder
-from npufix.rewriters.verification.workers.grounds import AUTO, Ground, choose, made_ready
 from npufix.rewriters.verification.workers.machine import survey
 
 if TYPE_CHECKING:

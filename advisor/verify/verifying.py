@@ -14,7 +14,7 @@ from npufix.advisor.verify.vouching import Promises
 from npufix.rewriters.edit.job import OtherFile, spelled
 from npufix.rewriters.verification import Job, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
-from npufix.rewriters.verification.workers.grounds import Ground
+from npufix.rewriters.verification.workers.backends import Ground
 from npufix.rewriters.verification.workers.machine import installed
 
 if TYPE_CHECKING:

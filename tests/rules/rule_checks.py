@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from npufix.rewriters.verification.judge.form import verify_form
+from npufix.rewriters.verification.judge.verify_rule import verify_form
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rules.substitution import Form
 

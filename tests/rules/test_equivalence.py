@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - the field's name
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npufix.rewriters.verification.judge.form import verify_form
+from npufix.rewriters.verification.judge.verify_rule import verify_form
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rules.registry import all_rules
 from npufix.rules.substitution import Form

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import torch
 import torch.fx.experimental.symbolic_shapes  # gradients want it: once for all forks
 
-from npufix.rewriters.verification.calls.exercise import exercised
-from npufix.rewriters.verification.calls.oracle import float64
-from npufix.rewriters.verification.calls.place import (
+from npufix.rewriters.verification.calls.device import (
     Launched,
     finished,
     forget_launches,
@@ -23,8 +21,9 @@ from npufix.rewriters.verification.calls.place import (
     patience,
     seed_device,
 )
-from npufix.rewriters.verification.calls.training import cotangent, train
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.calls.oracle import float64
+from npufix.rewriters.verification.calls.training import cotangent, exercised, train
+from npufix.rewriters.verification.sandbox.try_call import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

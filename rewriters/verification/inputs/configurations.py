@@ -13,7 +13,7 @@ from npufix.rewriters.verification.inputs.arguments import (
     guessed,
     scalars,
 )
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.sandbox.try_call import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

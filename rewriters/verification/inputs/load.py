@@ -23,16 +23,18 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import torch
+
 from npufix.rewriters.graph.modules.packages import package_of
-from npufix.rewriters.verification.inputs.needed import (
+from npufix.rewriters.verification.inputs.configurations import CONFIG_CLASS, LightConfig
+from npufix.rewriters.verification.inputs.overlay import text_of
+from npufix.rewriters.verification.inputs.slicing import (
     IMPORTS,
     bound_names,
     needed_statements,
     used_names,
 )
-from npufix.rewriters.verification.inputs.overlay import text_of
-from npufix.rewriters.verification.inputs.placeholder import Placeholder
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.sandbox.try_call import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -309,3 +311,40 @@ class _Module:
         places = [base.joinpath(*parts) for base in bases]
         files = [f for p in places for f in (p.with_suffix(".py"), p / "__init__.py")]
         return [file for file in dict.fromkeys(files) if file.is_file()]
+
+
+class Placeholder:
+    """Stands for something that could not be imported.
+
+    Harmless as a decorator or a base class while the definitions are executed; an error as soon
+    as the function to verify uses it, for what it computes would be neither right nor wrong.
+    """
+
+    def __init__(self, name: str, loading: list[bool]) -> None:
+        """Remember what is missing, and the flag that says when loading is over."""
+        self._name = name
+        self._loading = loading
+
+    def _use(self) -> None:
+        if not self._loading:
+            raise ImportError(f"{self._name} could not be imported")
+
+    def __call__(self, *args: object, **keywords: object) -> object:
+        """Return a decorated function as it was; anything else stays a placeholder."""
+        self._use()
+        if len(args) == 1 and not keywords and isinstance(args[0], types.FunctionType | type):
+            return args[0]
+        return Placeholder(f"{self._name}(...)", self._loading)
+
+    def __getattr__(self, name: str) -> Placeholder:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._use()
+        return Placeholder(f"{self._name}.{name}", self._loading)
+
+    def __mro_entries__(self, _bases: tuple[object, ...]) -> tuple[type, ...]:
+        return (LightConfig if re.search(CONFIG_CLASS, self._name) else torch.nn.Module,)
+
+    def __bool__(self) -> bool:
+        self._use()
+        return False

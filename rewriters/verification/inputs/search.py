@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.failures import GroundLimitError
+from npufix.rewriters.verification.calls.coverage import Wanted, traced
+from npufix.rewriters.verification.calls.device import computing, device_failure, finished, patience
 from npufix.rewriters.verification.calls.observe import CALL_S, observe, seed_everything
-from npufix.rewriters.verification.calls.place import computing, device_failure, finished, patience
-from npufix.rewriters.verification.calls.reach import Wanted, traced
 from npufix.rewriters.verification.calls.values import (
     Made,
     Spec,
@@ -33,12 +32,13 @@ from npufix.rewriters.verification.inputs.arguments import (
     is_default,
     tensors,
 )
-from npufix.rewriters.verification.inputs.bases import bases_of, widths_of
+from npufix.rewriters.verification.inputs.base_shapes import bases_of, widths_of
 from npufix.rewriters.verification.inputs.configurations import StandInConfig
-from npufix.rewriters.verification.inputs.goals import attributes, compared, goal
-from npufix.rewriters.verification.inputs.stand_ins import CONFIG, Recipe, of_the_file, recipes
+from npufix.rewriters.verification.inputs.path_conditions import attributes, compared, goal
+from npufix.rewriters.verification.inputs.recipes import CONFIG, Recipe, of_the_file, recipes
 from npufix.rewriters.verification.inputs.target import Assignment, Case, Target
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.sandbox.try_call import attempt
+from npufix.rewriters.verification.verdict import GroundLimitError
 
 if TYPE_CHECKING:
     import ast

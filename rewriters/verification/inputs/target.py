@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from npufix.rewriters.verification.calls.device import instance_to_device, to_device
 from npufix.rewriters.verification.calls.observe import CALL_S, Prepared
-from npufix.rewriters.verification.calls.place import instance_to_device, to_device
 from npufix.rewriters.verification.calls.values import (
     Flavour,
     Several,
@@ -23,13 +23,13 @@ from npufix.rewriters.verification.calls.values import (
 )
 from npufix.rewriters.verification.inputs.arguments import Parameter, parameters
 from npufix.rewriters.verification.inputs.load import Loaded, LoadError
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.sandbox.try_call import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
 
-    from npufix.rewriters.verification.inputs.stand_ins import Recipe
+    from npufix.rewriters.verification.inputs.recipes import Recipe
 
 
 @dataclass(frozen=True, slots=True)

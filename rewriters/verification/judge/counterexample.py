@@ -17,25 +17,25 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.graph.modules.packages import package_of
+from npufix.rewriters.verification.calls.device import is_virtual
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.calls.place import is_virtual
 from npufix.rewriters.verification.calls.values import Made, Spec
 from npufix.rewriters.verification.inputs.arguments import DESCENT
-from npufix.rewriters.verification.inputs.needed import needed_statements
 from npufix.rewriters.verification.inputs.overlay import program_part
-from npufix.rewriters.verification.judge import replaying
-from npufix.rewriters.verification.judge.spelled import CannotSpellError, spelled
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.inputs.slicing import needed_statements
+from npufix.rewriters.verification.judge import replay
+from npufix.rewriters.verification.judge.expressions import CannotSpellError, spelled
+from npufix.rewriters.verification.sandbox.try_call import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.inputs.load import Loaded
-    from npufix.rewriters.verification.inputs.stand_ins import Recipe
+    from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.target import Target
-    from npufix.rewriters.verification.judge.minimise import Shown
-    from npufix.rewriters.verification.judge.trial import Compared
+    from npufix.rewriters.verification.judge.observe_case import Compared
+    from npufix.rewriters.verification.judge.shrink import Shown
 
 _RUN_S = 10.0
 _NPU = ("torch_npu", "mindspeed")
@@ -241,7 +241,7 @@ def _wrapped(words: str) -> str:
 
 def _runtime() -> str:
     """Return the text of what every program does with its call."""
-    source = inspect.getsource(replaying)
+    source = inspect.getsource(replay)
     return re.sub(r"  # noqa.*", "", source[source.index("def generator") :])
 
 
@@ -305,7 +305,7 @@ def _made(target: Target, recipe: Recipe, given: Mapping[str, object]) -> str:
     owner = f"module.{target.qualname.rpartition('.')[0]}"
     if recipe.attributes is not None:
         package = recipe.__module__.rpartition(".")[0]
-        way = f"__import__('{package}.stand_ins', fromlist=['']).Recipe"
+        way = f"__import__('{package}.recipes', fromlist=['']).Recipe"
         return f"{way}(attributes={recipe.attributes!r}).build({owner})"
     specs = dict(recipe.arguments)
     namespace = target.loaded.namespace

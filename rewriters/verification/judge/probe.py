@@ -9,8 +9,8 @@ import torch
 
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.verification.calls.observe import CALL_S, Prepared, seed_everything
-from npufix.rewriters.verification.inputs.vouched import meets
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.inputs.assumptions import meets
+from npufix.rewriters.verification.sandbox.try_call import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

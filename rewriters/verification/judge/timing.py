@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from npufix.rewriters.verification.calls.device import is_real, synchronise
 from npufix.rewriters.verification.calls.observe import copied, leaves
-from npufix.rewriters.verification.calls.place import is_real, synchronise
 from npufix.rewriters.verification.calls.training import cotangent
 from npufix.rewriters.verification.calls.values import Several, Tensor, Value
 from npufix.rewriters.verification.inputs.arguments import recorded_base
 from npufix.rewriters.verification.inputs.target import Assignment
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.sandbox.try_call import attempt
 from npufix.rewriters.verification.verdict import Times, Timing
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.job import RecordedOp
     from npufix.rewriters.verification.calls.values import Spec
     from npufix.rewriters.verification.inputs.target import Target
-    from npufix.rewriters.verification.judge.trial import Compared
+    from npufix.rewriters.verification.judge.observe_case import Compared
 
 _WARM_UP = 5
 _REPETITIONS = 20

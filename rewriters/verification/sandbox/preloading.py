@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.sandbox.attempt import attempt
 from npufix.rewriters.verification.sandbox.guard import Guard
+from npufix.rewriters.verification.sandbox.try_call import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

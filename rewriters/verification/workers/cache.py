@@ -27,7 +27,7 @@ from npufix.rewriters.write.user_folders import cache_folder, drop_the_oldest
 if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.sandbox.messages import Answer
-    from npufix.rewriters.verification.workers.grounds import Ground
+    from npufix.rewriters.verification.workers.backends import Ground
 
 _MOST_ENTRIES = 4096
 _MOST_BYTES = 64 << 20

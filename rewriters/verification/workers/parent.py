@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.verification.sandbox.messages import Reply
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError, installed, prepare
-from npufix.rewriters.verification.workers.grounds import Ground
+from npufix.rewriters.verification.workers.backends import Ground
 from npufix.rewriters.verification.workers.machine import survey
 from npufix.rewriters.verification.workers.pool import Limits, Pool
 

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.verification.sandbox.messages import Reply, Start
-from npufix.rewriters.verification.workers.grounds import Ground
+from npufix.rewriters.verification.workers.backends import Ground
 from npufix.rewriters.verification.workers.process import Child, ChildLostError, NoChildError
 
 if TYPE_CHECKING:

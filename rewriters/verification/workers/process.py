@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.rewriters.verification.sandbox.forking import ended_by_signal
+from npufix.rewriters.verification.sandbox.fork_server import ended_by_signal
+from npufix.rewriters.verification.sandbox.job_folders import in_use, remove, remove_left_behind
 from npufix.rewriters.verification.sandbox.messages import Greeting, Question, Reply, Start
-from npufix.rewriters.verification.sandbox.written import in_use, remove, remove_left_behind
-from npufix.rewriters.verification.workers.grounds import Ground, environment_of
+from npufix.rewriters.verification.workers.backends import Ground, environment_of
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError
-from npufix.rewriters.verification.workers import grounds
-from npufix.rewriters.verification.workers.grounds import Ground, GroundError, choose, standings
+from npufix.rewriters.verification.workers import backends
+from npufix.rewriters.verification.workers.backends import Ground, GroundError, choose, standings
 from npufix.rewriters.verification.workers.machine import Machine, survey
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ DEVICE = replace(LOADED, devices=8)
 
 @pytest.fixture
 def every_ground(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grounds, "_BUILT", frozenset(Ground))
+    monkeypatch.setattr(backends, "_BUILT", frozenset(Ground))
 
 
 @pytest.mark.usefixtures("every_ground")
@@ -72,8 +72,8 @@ def test_what_the_machine_cannot_do_is_refused(
 
 def test_a_ground_without_a_child_is_never_chosen() -> None:
     both = [{s.ground for s in standings(m) if not s.usable} for m in (WHEEL, DEVICE)]
-    assert both[0] & both[1] == set(grounds._IN_ORDER) - grounds._BUILT
-    assert choose(DEVICE) in grounds._BUILT
+    assert both[0] & both[1] == set(backends._IN_ORDER) - backends._BUILT
+    assert choose(DEVICE) in backends._BUILT
 
 
 def test_wheels_that_do_not_fit_are_no_virtual_npu() -> None:
@@ -93,10 +93,10 @@ def test_what_the_libraries_lack_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     def broken() -> None:
         raise VirtualNpuError("it ends too early", "libtorch_npu.so")
 
-    monkeypatch.setattr(grounds.virtual_npu, "installed", broken)
-    assert grounds.tried(TORCH) == TORCH
-    assert grounds.tried(WHEEL).no_virtual_npu == "it ends too early (libtorch_npu.so)"
-    assert grounds.made_ready(Ground.VIRTUAL_NPU, "auto", "A2") == (Ground.VIRTUAL_NPU, "")
+    monkeypatch.setattr(backends.virtual_npu, "installed", broken)
+    assert backends.tried(TORCH) == TORCH
+    assert backends.tried(WHEEL).no_virtual_npu == "it ends too early (libtorch_npu.so)"
+    assert backends.made_ready(Ground.VIRTUAL_NPU, "auto", "A2") == (Ground.VIRTUAL_NPU, "")
 
 
 def test_cann_is_found_where_it_says(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from npufix.rewriters.verification.calls.device_failures import failure
-from npufix.rewriters.verification.workers.grounds import Ground, choose, environment_of
+from npufix.rewriters.verification.workers.backends import Ground, choose, environment_of
 from npufix.rewriters.verification.workers.machine import Machine
 
 CANN = {

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 from rule_checks import each_mistake, refuted
 
-from npufix.rewriters.verification.judge.form import verify_form
+from npufix.rewriters.verification.judge.verify_rule import verify_form
 from npufix.rewriters.verification.verdict import Status
 from npufix.rules.substitution import Form
 from npufix.rules.substitutions import (

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the field's name
 from torch import nn
 
-from npufix.rewriters.verification.judge.form import verify_form
+from npufix.rewriters.verification.judge.verify_rule import verify_form
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rules.substitution import Condition, Draw, Form, Spelling, either
 

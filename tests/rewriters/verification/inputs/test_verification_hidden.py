@@ -12,9 +12,9 @@ from npufix.rewriters.verification.verdict import Status
 torch = pytest.importorskip("torch")
 
 from npufix.rewriters.verification.calls.observe import Observation  # noqa: E402 - same
-from npufix.rewriters.verification.judge.compare import Judge  # noqa: E402 - needs torch
-from npufix.rewriters.verification.judge.excuses import Further  # noqa: E402 - same
-from npufix.rewriters.verification.judge.site import verify_site  # noqa: E402 - same
+from npufix.rewriters.verification.judge.allowances import Further  # noqa: E402 - same
+from npufix.rewriters.verification.judge.judge import Judge  # noqa: E402 - needs torch
+from npufix.rewriters.verification.judge.verify_function import verify_site  # noqa: E402 - same
 
 if TYPE_CHECKING:
     from npufix.rewriters.verification.verdict import Verdict

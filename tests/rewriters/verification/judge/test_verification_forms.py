@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def check(
     pattern: Callable[..., Any], replacement: Callable[..., Any], inputs: Callable[..., Any]
 ) -> Verdict:
-    from npufix.rewriters.verification.judge.form import verify_form
+    from npufix.rewriters.verification.judge.verify_rule import verify_form
 
     return verify_form(Form(pattern, replacement, inputs), seed=1)
 
@@ -92,7 +92,7 @@ def test_a_pattern_that_never_runs_is_not_verified() -> None:
 
 
 def test_the_drawn_values_repeat() -> None:
-    from npufix.rewriters.verification.judge.form import SeededDraw
+    from npufix.rewriters.verification.judge.verify_rule import SeededDraw
 
     def values(seed: int) -> list[Any]:
         draw = SeededDraw(seed)
@@ -182,8 +182,8 @@ def test_an_operator_that_a_version_lacks_is_an_attribute_error() -> None:
 
 
 def accepted(original: Any, patched: Any, oracle: Any, dtype: Any = None) -> list[bool]:
-    from npufix.rewriters.verification.judge.compare import accepted
-    from npufix.rewriters.verification.judge.excuses import Triple
+    from npufix.rewriters.verification.judge.allowances import Triple
+    from npufix.rewriters.verification.judge.judge import accepted
 
     dtype = dtype or torch.float32
     left, right = (torch.tensor(v, dtype=dtype) for v in (original, patched))
@@ -222,7 +222,7 @@ def test_integers_are_exact() -> None:
 def test_only_needed_definitions_are_executed() -> None:
     import ast
 
-    from npufix.rewriters.verification.inputs.needed import needed_statements
+    from npufix.rewriters.verification.inputs.slicing import needed_statements
 
     tree = ast.parse(
         "import torch\nimport heavy\nA = 1\nB = A + 1\n"

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from npufix.rewriters.verification.calls.observe import Observation  # noqa: E402 - same
-from npufix.rewriters.verification.judge.compare import Judge  # noqa: E402 - needs torch
+from npufix.rewriters.verification.judge.judge import Judge  # noqa: E402 - needs torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,7 +12,7 @@ from npufix.rewriters.verification import Job, RecordedOp, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError, installed, prepare
 from npufix.rewriters.verification.workers import process
-from npufix.rewriters.verification.workers.grounds import Ground
+from npufix.rewriters.verification.workers.backends import Ground
 
 RECORDED = RecordedOp("aten::pow", ((2, 33, 64), ()), ("c10::BFloat16", "Scalar"))
 CRASHES = """

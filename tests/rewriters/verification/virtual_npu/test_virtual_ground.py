@@ -10,7 +10,7 @@ from verification_snippets import ALL, LLAMA, REPEAT
 from npufix.rewriters.verification import Job, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError, installed
-from npufix.rewriters.verification.workers.grounds import Ground, GroundError, made_ready
+from npufix.rewriters.verification.workers.backends import Ground, GroundError, made_ready
 from npufix.rewriters.verification.workers.machine import survey
 
 MADE_ON_THE_HOST = ("mask tokens", "moe")

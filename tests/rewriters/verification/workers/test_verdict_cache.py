@@ -13,8 +13,8 @@ from npufix.rewriters.verification import Settings, verify
 from npufix.rewriters.verification.sandbox.messages import Answer
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.verification.workers import cache as module
+from npufix.rewriters.verification.workers.backends import Ground
 from npufix.rewriters.verification.workers.cache import VerdictCache, user_folder
-from npufix.rewriters.verification.workers.grounds import Ground
 
 if TYPE_CHECKING:
     from pathlib import Path

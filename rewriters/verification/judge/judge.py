@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from npufix.rewriters.verification.judge.excuses import (
+from npufix.rewriters.verification.judge.allowances import (
     ZERO,
     Further,
     Triple,

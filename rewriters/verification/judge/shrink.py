@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.place import LIMITS
+from npufix.rewriters.verification.calls.device import LIMITS
 from npufix.rewriters.verification.calls.values import Value, dimensions, resized
-from npufix.rewriters.verification.judge.compare import Difference, Judge
-from npufix.rewriters.verification.judge.trial import (
+from npufix.rewriters.verification.judge.judge import Difference, Judge
+from npufix.rewriters.verification.judge.observe_case import (
     Compared,
     comparable,
     further_runs,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from npufix.rewriters.verification.inputs.target import Assignment, Case, Target
-    from npufix.rewriters.verification.judge.compare import Earned
+    from npufix.rewriters.verification.judge.judge import Earned
 
 _SECONDS = 2.0
 _MANY_DIGITS = 16

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.sandbox.try_call import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

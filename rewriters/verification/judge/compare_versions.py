@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.failures import (
-    GroundLimitError,
-    NotVerifiedError,
-    RefutedError,
-)
-from npufix.rewriters.verification.calls.place import LIMITS
+from npufix.rewriters.verification.calls.device import LIMITS
 from npufix.rewriters.verification.calls.values import Tensor, Value, dimensions, kinds
 from npufix.rewriters.verification.inputs.cases import cases, is_mixed
 from npufix.rewriters.verification.inputs.search import is_integral
-from npufix.rewriters.verification.judge.compare import Difference
 from npufix.rewriters.verification.judge.counterexample import Versions, program
-from npufix.rewriters.verification.judge.minimise import Shown
-from npufix.rewriters.verification.judge.randomness import is_random
-from npufix.rewriters.verification.judge.run import Refusal, Run
-from npufix.rewriters.verification.judge.trial import (
+from npufix.rewriters.verification.judge.evidence import Refusal, Run
+from npufix.rewriters.verification.judge.judge import Difference
+from npufix.rewriters.verification.judge.observe_case import (
     Compared,
     comparable,
     dtypes,
@@ -34,9 +27,16 @@ from npufix.rewriters.verification.judge.trial import (
     why_not_on_the_device,
     without_gradients,
 )
+from npufix.rewriters.verification.judge.randomness import is_random
+from npufix.rewriters.verification.judge.shrink import Shown
 from npufix.rewriters.verification.kernels.common import ShapeRefusedError
 from npufix.rewriters.verification.reference.called import called
-from npufix.rewriters.verification.verdict import Launches
+from npufix.rewriters.verification.verdict import (
+    GroundLimitError,
+    Launches,
+    NotVerifiedError,
+    RefutedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -24,8 +24,8 @@ from npufix.rewriters.verification.calls.observe import (
 )
 from npufix.rewriters.verification.calls.values import ROUNDINGS, rounded
 from npufix.rewriters.verification.inputs.target import cast, state_of
-from npufix.rewriters.verification.judge.compare import Judge
-from npufix.rewriters.verification.judge.excuses import Further
+from npufix.rewriters.verification.judge.allowances import Further
+from npufix.rewriters.verification.judge.judge import Judge
 from npufix.rewriters.verification.reference import npu_operators
 from npufix.rewriters.verification.reference.called import called
 from npufix.rewriters.verification.verdict import Status, Verdict

@@ -14,37 +14,43 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.graph.modules.packages import package_of
-from npufix.rewriters.verification.calls.failures import (
-    GroundLimitError,
-    NotVerifiedError,
-    RefutedError,
-)
-from npufix.rewriters.verification.calls.place import is_device, is_real, is_virtual
-from npufix.rewriters.verification.calls.reach import Wanted, names_in
+from npufix.rewriters.verification.calls.coverage import Wanted, names_in
+from npufix.rewriters.verification.calls.device import is_device, is_real, is_virtual
 from npufix.rewriters.verification.inputs.load import Loaded, LoadError, load, own_files
 from npufix.rewriters.verification.inputs.overlay import World
 from npufix.rewriters.verification.inputs.search import run_traced, search
 from npufix.rewriters.verification.inputs.target import Assignment, Case, Target
-from npufix.rewriters.verification.judge.compare import Difference, bitwise
-from npufix.rewriters.verification.judge.comparing import NO_MEMORY, compare, draws, lines_patched
+from npufix.rewriters.verification.judge.compare_versions import (
+    NO_MEMORY,
+    compare,
+    draws,
+    lines_patched,
+)
 from npufix.rewriters.verification.judge.counterexample import Versions, program
-from npufix.rewriters.verification.judge.minimise import Minimiser, Shown
-from npufix.rewriters.verification.judge.probe import Probe, kept_by_arguments
-from npufix.rewriters.verification.judge.randomness import drop_alike
-from npufix.rewriters.verification.judge.run import Run
-from npufix.rewriters.verification.judge.timing import times
-from npufix.rewriters.verification.judge.trial import (
+from npufix.rewriters.verification.judge.evidence import Run
+from npufix.rewriters.verification.judge.judge import Difference, bitwise
+from npufix.rewriters.verification.judge.observe_case import (
     Compared,
     observed,
     run_original,
 )
+from npufix.rewriters.verification.judge.probe import Probe, kept_by_arguments
+from npufix.rewriters.verification.judge.randomness import drop_alike
+from npufix.rewriters.verification.judge.shrink import Minimiser, Shown
+from npufix.rewriters.verification.judge.timing import times
 from npufix.rewriters.verification.reference import npu_operators
 from npufix.rewriters.verification.sandbox.messages import Answer
-from npufix.rewriters.verification.verdict import Status, Verdict
+from npufix.rewriters.verification.verdict import (
+    GroundLimitError,
+    NotVerifiedError,
+    RefutedError,
+    Status,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job
-    from npufix.rewriters.verification.judge.comparing import Keeps
+    from npufix.rewriters.verification.judge.compare_versions import Keeps
 
 
 _NO_TIME = r"does not return within|no result within"
@@ -230,7 +236,7 @@ def _require_reached(
     launched = run.launches is not None and run.launches.patched
     if not (run.kernels or launched or is_real()) and _calls_torch_npu(run.job):
         raise NotVerifiedError("the patched lines call torch_npu, but no call was reached")
-    assert compared  # noqa: S101 - ``_compare`` raises otherwise
+    assert compared  # noqa: S101 - ``compare`` raises otherwise
 
 
 def _calls_torch_npu(job: Job) -> bool:

@@ -22,6 +22,7 @@ import msgspec
 
 from npufix.rewriters.verification.sandbox import landlock
 from npufix.rewriters.verification.sandbox.guard import guard_side_effects
+from npufix.rewriters.verification.sandbox.job_folders import remove, takes_too_much
 from npufix.rewriters.verification.sandbox.limits import (
     limit_resources,
     source_folders,
@@ -37,7 +38,6 @@ from npufix.rewriters.verification.sandbox.system_calls import (
     give_up_privileges,
     give_up_processes_and_network,
 )
-from npufix.rewriters.verification.sandbox.written import remove, takes_too_much
 from npufix.rewriters.write.child_processes import end_with_parent
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.verification.calls.place import described
-from npufix.rewriters.verification.judge.compare import Judge
+from npufix.rewriters.verification.calls.device import described
+from npufix.rewriters.verification.judge.judge import Judge
 from npufix.rewriters.verification.verdict import Launches, Measure, Status, Times, Verdict
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job
-    from npufix.rewriters.verification.judge.trial import Compared
+    from npufix.rewriters.verification.judge.observe_case import Compared
 
 
 class Refusal(NamedTuple):

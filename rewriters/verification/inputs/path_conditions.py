@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, TypeAlias
 
 from npufix.rewriters.verification.inputs.arguments import WIDTH, guessed
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.sandbox.try_call import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -34,7 +34,7 @@ from npufix.rewriters.verification.inputs.configurations import (
     StandInConfig,
     configurations,
 )
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.sandbox.try_call import attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.failures import GroundLimitError
+from npufix.rewriters.verification.calls.device import computing, device_failure, patience
 from npufix.rewriters.verification.calls.observe import (
     CALL_S,
     Gradients,
@@ -16,10 +16,10 @@ from npufix.rewriters.verification.calls.observe import (
     Prepared,
     observe,
 )
-from npufix.rewriters.verification.calls.place import computing, device_failure, patience
 from npufix.rewriters.verification.calls.values import LARGE, ROUNDINGS, kinds
-from npufix.rewriters.verification.judge.excuses import Further
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.judge.allowances import Further
+from npufix.rewriters.verification.sandbox.try_call import attempt
+from npufix.rewriters.verification.verdict import GroundLimitError
 
 if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.target import Case, Target
