@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="torch is needed to verify changes")
 
 from npufix.rewriters.verification.sandbox import guard, job_folders
 from npufix.rewriters.verification.sandbox.preloading import is_installed
-from npufix.rewriters.verification.sandbox.try_call import attempt
+from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.verification.workers import cache, parent
 
@@ -144,8 +144,8 @@ def test_an_exception_that_has_no_text_is_an_outcome() -> None:
     def fail() -> None:
         raise HostileError
 
-    assert attempt(fail, 9).error == "HostileError"
-    assert attempt(lambda: {}["\udc80"], 9).error.encode()
+    assert try_call(fail, 9).error == "HostileError"
+    assert try_call(lambda: {}["\udc80"], 9).error.encode()
 
 
 def test_only_installed_modules_are_imported_outside_the_walls(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
-from npufix.rewriters.verification.calls.device_failures import failure
+from npufix.rewriters.verification.calls.device_failures import find_failure
 from npufix.rewriters.verification.virtual_npu.host_memory import host_view, on_device
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _LOADING = 10.0
 T = TypeVar("T")
 
 
-class Launched(NamedTuple):
+class LaunchedKernels(NamedTuple):
     """The kernels that one call of the code launched, in order."""
 
     forward: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class _Here:
     broken: bool = False
 
 
-def become(device: VirtualDevice | RealDevice) -> None:
+def use_device(device: VirtualDevice | RealDevice) -> None:
     """Have this process verify on an NPU."""
     if isinstance(device, RealDevice):
         _Here.real = device
@@ -80,20 +80,20 @@ def is_broken() -> bool:
 
 def device_failure(error: str) -> str:
     """Return what an error says about the device and what to do; "" if it is the code's own."""
-    known = failure(error) if error and is_real() else None
+    known = find_failure(error) if error and is_real() else None
     if known is None:
         return ""
     _Here.broken |= known.breaks
     return str(known)
 
 
-def finished(value: T) -> T:
+def wait_for(value: T) -> T:
     """Return what a call has returned, when the device is done with it."""
     synchronise()
     return value
 
 
-def patience(seconds: float) -> float:
+def scale_timeout(seconds: float) -> float:
     """Return how long a call may take: a device loads kernels when they are first used."""
     return seconds * _LOADING if is_real() else seconds
 
@@ -104,7 +104,7 @@ def synchronise() -> None:
         torch.npu.synchronize()  # type: ignore[attr-defined] # torch_npu adds it
 
 
-def described() -> str:
+def describe_place() -> str:
     """Return what computes here, in words."""
     version = f"torch {torch.__version__.partition('+')[0]}"
     if _Here.real is not None:
@@ -117,7 +117,7 @@ def described() -> str:
 
 
 @contextmanager
-def computing(*, on_npu: bool) -> Iterator[None]:
+def compute_on_device(*, on_npu: bool) -> Iterator[None]:
     """Make what is on the device compute, if that is where the code runs."""
     if not on_npu or _Here.device is None:
         yield
@@ -126,7 +126,7 @@ def computing(*, on_npu: bool) -> Iterator[None]:
         yield
 
 
-def launched(since: int = 0) -> tuple[str, ...]:
+def list_launched(since: int = 0) -> tuple[str, ...]:
     """Return the kernels launched so far in this process, but for the first few."""
     if _Here.device is None:
         return ()
@@ -182,7 +182,7 @@ def _tensor_on_device(value: torch.Tensor) -> torch.Tensor:
     return moved.requires_grad_(value.requires_grad)
 
 
-def kept(value: torch.Tensor) -> torch.Tensor:
+def copy_to_host(value: torch.Tensor) -> torch.Tensor:
     """Return a copy of a tensor on the host, free of its history."""
     own = value.detach()
     if not on_device(own):
@@ -225,7 +225,7 @@ def take_device() -> None:
     npu.set_compile_mode(jit_compile=False)
     index = _free_device(npu)
     name = str(npu.get_device_name(index))
-    become(RealDevice(f"torch_npu {torch_npu.__version__} on {name}, npu:{index}"))
+    use_device(RealDevice(f"torch_npu {torch_npu.__version__} on {name}, npu:{index}"))
 
 
 def _free_device(npu: Any) -> int:  # noqa: ANN401 - a module without annotations
@@ -238,7 +238,7 @@ def _free_device(npu: Any) -> int:  # noqa: ANN401 - a module without annotation
             torch.ones(1).to("npu").cpu()
             free, total = npu.mem_get_info(index)
         except (RuntimeError, AssertionError) as reason:
-            known = failure(str(reason))
+            known = find_failure(str(reason))
             error = f"npu:{index}: {known or str(reason).splitlines()[0]}"
             continue
         found[index] = free / max(1, total)

@@ -13,17 +13,17 @@ import torch
 import torch.fx.experimental.symbolic_shapes  # gradients want it: once for all forks
 
 from npufix.rewriters.verification.calls.device import (
-    Launched,
-    finished,
+    LaunchedKernels,
+    copy_to_host,
     forget_launches,
-    kept,
-    launched,
-    patience,
+    list_launched,
+    scale_timeout,
     seed_device,
+    wait_for,
 )
-from npufix.rewriters.verification.calls.oracle import float64
-from npufix.rewriters.verification.calls.training import cotangent, exercised, train
-from npufix.rewriters.verification.sandbox.try_call import attempt
+from npufix.rewriters.verification.calls.oracle import compute_in_float64
+from npufix.rewriters.verification.calls.training import draw_cotangent, train, use_result
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ _DEPTH = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedCall:
     """A call that is ready to run, with tensors that nobody else holds."""
 
     call: Callable[[Mapping[str, object]], object]
@@ -52,7 +52,7 @@ class Prepared:
 
 
 @dataclass(slots=True)
-class Observation:
+class CallRecord:
     """What a call returned, changed and propagated."""
 
     tensors: dict[str, torch.Tensor | None] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Observation:
     error: str = ""
     kind: str = ""
     stage: Literal["", "call", "backward"] = ""
-    launched: Launched = field(default_factory=Launched)
+    launched: LaunchedKernels = field(default_factory=LaunchedKernels)
     """The kernels, where a device has recorded them."""
 
     @property
@@ -85,22 +85,22 @@ class Observation:
 
     def trained(
         self,
-        prepared: Prepared,
+        prepared: PreparedCall,
         passed: Mapping[str, object],
         weights: Mapping[str, torch.Tensor],
         steps: int,
         oracle_of: torch.dtype | None,
     ) -> None:
         """Take optimiser steps, and note what they come to."""
-        with nullcontext() if oracle_of is None else float64(oracle_of):
-            outcome = attempt(
-                lambda: train(prepared.call, passed, weights, steps), patience(CALL_S)
+        with nullcontext() if oracle_of is None else compute_in_float64(oracle_of):
+            outcome = try_call(
+                lambda: train(prepared.call, passed, weights, steps), scale_timeout(CALL_S)
             )
         self.error, self.kind = outcome.error, outcome.kind
         self.stage = "call" if outcome.error else ""
         self.tensors |= dict(outcome.value or {})  # type: ignore[call-overload] # ``train`` returns a dict of tensors
 
-    def raised(self) -> Observation:
+    def raised(self) -> CallRecord:
         """Return it, or raise what the call has raised."""
         if self.error:
             raise RuntimeError(self.error)
@@ -148,14 +148,14 @@ def seed_everything(seed: int) -> None:
 
 
 def observe(  # noqa: PLR0913 - a call, and how to run it
-    prepared: Prepared,
+    prepared: PreparedCall,
     gradients: Gradients,
     seed: int,
     *,
     oracle_of: torch.dtype | None = None,
     seconds: float = CALL_S,
     steps: int = 0,
-) -> Observation:
+) -> CallRecord:
     """Run the call, forward and backward; with ``oracle_of``, in float64 instead of that dtype.
 
     ``steps`` optimiser steps follow, on the same arguments.
@@ -172,7 +172,7 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
                 root.requires_grad_()
     passed: Mapping[str, object] = prepared.arguments
     if gradients == "copy":
-        passed = {key: copied(value) for key, value in passed.items()}
+        passed = {key: copy_argument(value) for key, value in passed.items()}
     inside = dict(prepared.state())
     weights = {
         name: value
@@ -183,11 +183,13 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     held = {name: _memory(value) for name, value in inside.items()}
     seed_everything(seed)
     forget_launches()
-    mode = nullcontext() if oracle_of is None else float64(oracle_of)
+    mode = nullcontext() if oracle_of is None else compute_in_float64(oracle_of)
     with mode, torch.set_grad_enabled(gradients != "none"):
-        outcome = attempt(lambda: finished(exercised(prepared.call(passed))), patience(seconds))
-    seen = Observation(error=outcome.error, kind=outcome.kind, stage="call")
-    seen.launched = Launched(launched() if prepared.on_npu else ())
+        outcome = try_call(
+            lambda: wait_for(use_result(prepared.call(passed))), scale_timeout(seconds)
+        )
+    seen = CallRecord(error=outcome.error, kind=outcome.kind, stage="call")
+    seen.launched = LaunchedKernels(list_launched() if prepared.on_npu else ())
     if outcome.error:
         return seen
     seen.stage = ""
@@ -223,12 +225,12 @@ def _tensors(passed: Mapping[str, object]) -> Iterator[tuple[str, object]]:
         yield from leaves(argument, key)
 
 
-def copied(value: object) -> object:
+def copy_argument(value: object) -> object:
     """Return an argument with copies of its tensors, for code that writes into them."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, tuple):
-        return tuple(copied(item) for item in value)
+        return tuple(copy_argument(item) for item in value)
     return value
 
 
@@ -239,7 +241,7 @@ def _snapshot(passed: Mapping[str, object], inside: Mapping[str, object]) -> dic
         if isinstance(value, torch.Tensor) and value.is_leaf and value.grad is not None:
             found[f"{name}.grad"] = value.grad
     return {
-        name: kept(value) if isinstance(value, torch.Tensor) else value
+        name: copy_to_host(value) if isinstance(value, torch.Tensor) else value
         for name, value in found.items()
     }
 
@@ -254,10 +256,10 @@ def _same(before: object, after: object) -> bool:
     return type(before) is type(after) and before == after
 
 
-def _note_values(seen: Observation, results: Mapping[str, object]) -> None:
+def _note_values(seen: CallRecord, results: Mapping[str, object]) -> None:
     for name, value in results.items():
         if isinstance(value, torch.Tensor):
-            seen.tensors[name] = kept(value)
+            seen.tensors[name] = copy_to_host(value)
             seen.plain[f"requires_grad of {name}"] = value.requires_grad
         else:
             seen.plain[name] = value
@@ -284,28 +286,28 @@ def _aliases(
 
 
 def _propagate(
-    seen: Observation, results: Mapping[str, object], wanted: Mapping[str, torch.Tensor]
+    seen: CallRecord, results: Mapping[str, object], wanted: Mapping[str, torch.Tensor]
 ) -> None:
     outputs = [
-        (value, cotangent(value, name))
+        (value, draw_cotangent(value, name))
         for name, value in results.items()
         if isinstance(value, torch.Tensor) and value.requires_grad and value.is_floating_point()
     ]
     found: tuple[torch.Tensor | None, ...] = (None,) * len(wanted)
     if outputs and wanted:
         values, cotangents = zip(*outputs, strict=True)
-        before = len(launched())
-        outcome = attempt(
-            lambda: finished(
+        before = len(list_launched())
+        outcome = try_call(
+            lambda: wait_for(
                 torch.autograd.grad(values, list(wanted.values()), cotangents, allow_unused=True)
             ),
-            patience(CALL_S),
+            scale_timeout(CALL_S),
         )
         if outcome.error:
             seen.error, seen.kind, seen.stage = outcome.error, outcome.kind, "backward"
             return
         found = outcome.value  # type: ignore[assignment] # of ``autograd.grad``
         if seen.launched.forward:
-            seen.launched = seen.launched._replace(backward=launched(before))
+            seen.launched = seen.launched._replace(backward=list_launched(before))
     for name, gradient in zip(wanted, found, strict=True):
-        seen.tensors[f"gradient of {name}"] = None if gradient is None else kept(gradient)
+        seen.tensors[f"gradient of {name}"] = None if gradient is None else copy_to_host(gradient)

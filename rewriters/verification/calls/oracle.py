@@ -89,7 +89,7 @@ def _unrounded(scale: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def float64(low: torch.dtype) -> Iterator[None]:
+def compute_in_float64(low: torch.dtype) -> Iterator[None]:
     """Run the block in float64 where it would have used ``low`` or float32."""
     previous = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)

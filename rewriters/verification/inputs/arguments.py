@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npufix.rewriters.verification.calls.values import Made, Several, Spec, Tensor, Value
+from npufix.rewriters.verification.calls.values import MadeArgument, Several, Spec, Tensor, Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -296,16 +296,16 @@ def _objects(parameter: Parameter) -> list[Spec]:
     """Return modules and optimisers, for a parameter that is one."""
     own = f"__import__({__name__!r}, fromlist=[''])"
     seed = sum(map(ord, parameter.name))
-    layer = Made(lambda: linear(seed), "a linear layer", f"{own}.linear({seed})")
+    layer = MadeArgument(lambda: linear(seed), "a linear layer", f"{own}.linear({seed})")
     if re.search(_MODULE_ANNOTATION, parameter.annotation):
         code = f"{own}.{StandInModule.__name__}()"
-        stand_in = Made(StandInModule, "a stand-in module", code)
+        stand_in = MadeArgument(StandInModule, "a stand-in module", code)
         called = re.search(_MODEL, parameter.name)
         return [layer, stand_in] if called else [stand_in, layer]
     if parameter.has_default:
         return []
     if re.search(_OPTIMIZER, parameter.name) or "Optimizer" in parameter.annotation:
-        return [Made(descent, "SGD over the parameters of the model", DESCENT)]
+        return [MadeArgument(descent, "SGD over the parameters of the model", DESCENT)]
     return [layer] if re.search(_MODEL, parameter.name) else []
 
 

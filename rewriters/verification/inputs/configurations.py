@@ -6,14 +6,14 @@ import inspect
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.calls.values import Made, Spec, Value
+from npufix.rewriters.verification.calls.values import MadeArgument, Spec, Value
 from npufix.rewriters.verification.inputs.arguments import (
     WIDTH,
     Parameter,
     guessed,
     scalars,
 )
-from npufix.rewriters.verification.sandbox.try_call import attempt
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,14 +60,14 @@ def configurations(kind: type, name: str) -> list[Spec]:
     ``name`` is what the user's module calls it: each version of the module has its own.
     """
     label, sizes = f"{kind.__name__}()", _Sizes()
-    if not attempt(kind, _BUILD_S).error:
-        small = Made(lambda k: sizes.reduce(k()), f"{label} with small sizes", kind=name)
-        return [small, Made(lambda k: k(), label, kind=name)]
+    if not try_call(kind, _BUILD_S).error:
+        small = MadeArgument(lambda k: sizes.reduce(k()), f"{label} with small sizes", kind=name)
+        return [small, MadeArgument(lambda k: k(), label, kind=name)]
     if not _defaults(kind):
         return []
     # It cannot be made here, but what its attributes are by default stands in its signature.
     return [
-        Made(
+        MadeArgument(
             lambda k: sizes.reduce(StandInConfig(_defaults(k))),
             f"the defaults of {label} with small sizes",
             kind=name,
@@ -76,7 +76,7 @@ def configurations(kind: type, name: str) -> list[Spec]:
 
 
 def _defaults(kind: type) -> dict[str, object]:
-    given = attempt(lambda: inspect.signature(kind), _BUILD_S).value
+    given = try_call(lambda: inspect.signature(kind), _BUILD_S).value
     if not isinstance(given, inspect.Signature):
         return {}
     return {n: p.default for n, p in given.parameters.items() if p.default is not p.empty}

@@ -34,7 +34,7 @@ from npufix.rewriters.verification.inputs.slicing import (
     needed_statements,
     used_names,
 )
-from npufix.rewriters.verification.sandbox.try_call import attempt
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -83,7 +83,7 @@ class _Package:
 @cache
 def can_import(package: str, folder: Path) -> bool:
     """Say whether a package imports, and is the one that the user's file belongs to."""
-    failed = attempt(lambda: importlib.import_module(package), _IMPORT_S).error
+    failed = try_call(lambda: importlib.import_module(package), _IMPORT_S).error
     top = package.partition(".")[0]
     found = getattr(sys.modules.get(top), "__path__", None) or [""]
     return not failed and Path(found[0]).resolve() == (folder / top).resolve()
@@ -121,7 +121,7 @@ def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
         module.whole,
         lambda: module.as_far_as_possible([target]),
     ):
-        outcome = attempt(execute, _IMPORT_S)
+        outcome = try_call(execute, _IMPORT_S)
         loaded = outcome.value
         if isinstance(loaded, Loaded) and target in loaded.namespace:
             return loaded
@@ -210,7 +210,7 @@ class _Module:
     def find(self, name: str) -> object:
         """Return one more definition; None if it cannot be had."""
         if self._live is None or name not in self._live.__dict__:
-            attempt(lambda: self.as_far_as_possible([name], again=False), _IMPORT_S)
+            try_call(lambda: self.as_far_as_possible([name], again=False), _IMPORT_S)
         found = self._live.__dict__.get(name) if self._live is not None else None
         return None if isinstance(found, Placeholder) else found
 
@@ -227,7 +227,7 @@ class _Module:
                 self._import(statement, wanted, module, loading)
                 continue
             self._done.add(id(statement))
-            attempt(lambda s=statement: self._execute([s], module), _IMPORT_S)  # type: ignore[misc] # a default binds it
+            try_call(lambda s=statement: self._execute([s], module), _IMPORT_S)  # type: ignore[misc] # a default binds it
         loading.clear()
         return self._loaded(module, "partly")
 
@@ -280,7 +280,7 @@ class _Module:
                 return False
             made = ast.ImportFrom(statement.module, [alias], statement.level)
             alone = ast.copy_location(made, statement)
-        return not attempt(lambda: self._execute([alone], module), _IMPORT_S).error
+        return not try_call(lambda: self._execute([alone], module), _IMPORT_S).error
 
     def _neighbour(self, statement: ast.ImportFrom, name: str) -> object:
         """Return a definition out of another file of the user, without importing its package."""
@@ -289,7 +289,7 @@ class _Module:
         for path in self._files_of(statement):
             other = self._package.files.get(path)
             if other is None:
-                outcome = attempt(lambda p=path: self._read(p), _IMPORT_S)  # type: ignore[misc] # a default binds it
+                outcome = try_call(lambda p=path: self._read(p), _IMPORT_S)  # type: ignore[misc] # a default binds it
                 if not isinstance(outcome.value, _Module):
                     continue
                 other = self._package.files[path] = outcome.value

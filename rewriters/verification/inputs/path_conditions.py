@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, TypeAlias
 
 from npufix.rewriters.verification.inputs.arguments import WIDTH, guessed
-from npufix.rewriters.verification.sandbox.try_call import attempt
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -177,5 +177,5 @@ def _other(value: object) -> object:
 
 
 def _something(name: str) -> object:
-    outcome = attempt(lambda: guessed(name.rpartition(".")[2]), _ASK_S)
+    outcome = try_call(lambda: guessed(name.rpartition(".")[2]), _ASK_S)
     return WIDTH if outcome.error else outcome.value

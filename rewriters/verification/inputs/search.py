@@ -11,15 +11,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.coverage import Wanted, traced
-from npufix.rewriters.verification.calls.device import computing, device_failure, finished, patience
+from npufix.rewriters.verification.calls.coverage import LinesToCover, trace_lines
+from npufix.rewriters.verification.calls.device import (
+    compute_on_device,
+    device_failure,
+    scale_timeout,
+    wait_for,
+)
 from npufix.rewriters.verification.calls.observe import CALL_S, observe, seed_everything
 from npufix.rewriters.verification.calls.values import (
-    Made,
+    MadeArgument,
     Spec,
     Tensor,
     Value,
-    kinds,
+    list_kinds,
 )
 from npufix.rewriters.verification.inputs.arguments import (
     INTEGER_TENSOR,
@@ -37,7 +42,7 @@ from npufix.rewriters.verification.inputs.configurations import StandInConfig
 from npufix.rewriters.verification.inputs.path_conditions import attributes, compared, goal
 from npufix.rewriters.verification.inputs.recipes import CONFIG, Recipe, of_the_file, recipes
 from npufix.rewriters.verification.inputs.target import Assignment, Case, Target
-from npufix.rewriters.verification.sandbox.try_call import attempt
+from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import GroundLimitError
 
 if TYPE_CHECKING:
@@ -91,7 +96,7 @@ class Found:
 
 def search(  # noqa: PLR0913 - what is looked for, and within what
     target: Target,
-    wanted: Wanted,
+    wanted: LinesToCover,
     recorded: Sequence[RecordedOp],
     *,
     floating: bool = False,
@@ -130,10 +135,10 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
 
 
 def _add_floats(
-    target: Target, wanted: Wanted, found: Found, keeps: Callable[[Case], bool]
+    target: Target, wanted: LinesToCover, found: Found, keeps: Callable[[Case], bool]
 ) -> None:
     """Add a call with floating numbers, where integers were given that may be either."""
-    if any("int" not in kinds(a.specs.values()) for a in found.assignments):
+    if any("int" not in list_kinds(a.specs.values()) for a in found.assignments):
         return
     for assignment in found.assignments[:2]:
         specs = {
@@ -149,7 +154,7 @@ def _add_floats(
 
 def _search_further(  # noqa: PLR0913, PLR0917 - the state of the search
     target: Target,
-    wanted: Wanted,
+    wanted: LinesToCover,
     options: Sequence[Recipe | None],
     recorded: Sequence[RecordedOp],
     found: Found,
@@ -179,7 +184,7 @@ def _search_further(  # noqa: PLR0913, PLR0917 - the state of the search
 
 def _search_beside_defaults(  # noqa: PLR0913, PLR0917 - the state of the search
     target: Target,
-    wanted: Wanted,
+    wanted: LinesToCover,
     options: Sequence[Recipe | None],
     recorded: Sequence[RecordedOp],
     found: Found,
@@ -212,7 +217,7 @@ def _chosen(recipe: Recipe | None, values: Mapping[str, object]) -> Recipe | Non
     """Return how to make the object with these values of its attributes or of its arguments'."""
     if recipe is None:
         return None
-    given = {name for name, spec in recipe.arguments if isinstance(spec, Made)}
+    given = {name for name, spec in recipe.arguments if isinstance(spec, MadeArgument)}
     paths: dict[str, object] = {}
     for name, value in values.items():
         first, _, rest = name.partition(".")
@@ -229,7 +234,7 @@ def _chosen(recipe: Recipe | None, values: Mapping[str, object]) -> Recipe | Non
 
 def _search_some(  # noqa: PLR0913, PLR0917 - the state of the search
     target: Target,
-    wanted: Wanted,
+    wanted: LinesToCover,
     tried: Iterator[Assignment],
     found: Found,
     until: float,
@@ -265,16 +270,16 @@ def _search_some(  # noqa: PLR0913, PLR0917 - the state of the search
 
 def run_traced(target: Target, case: Case, found: Found | None = None) -> set[int] | None:
     """Return the lines of the module that this call runs; None if it raises."""
-    with computing(on_npu=target.on_npu), traced(target.loaded.filename) as lines:
+    with compute_on_device(on_npu=target.on_npu), trace_lines(target.loaded.filename) as lines:
 
         def call() -> object:
             prepared = target.prepare(case, torch.float32, again=found is not None)
             seed_everything(case.seed)
             if target.applied is not None:  # its gradient is a part of what it runs
                 return observe(prepared, "leaf", case.seed).raised()
-            return finished(prepared.call(prepared.arguments))
+            return wait_for(prepared.call(prepared.arguments))
 
-        outcome = attempt(call, patience(CALL_S))
+        outcome = try_call(call, scale_timeout(CALL_S))
     failed = device_failure(outcome.error) if target.on_npu else ""
     if failed:
         raise GroundLimitError(failed)
@@ -333,8 +338,8 @@ def _configured(parameter: Parameter, target: Target, tree: ast.Module) -> list[
     asked = attributes(tree, target.qualname, parameter.name)
     if not asked:
         return []
-    unknown = {n: WIDTH for n in asked if attempt(lambda n=n: guessed(n), CALL_S).error}  # type: ignore[misc] # a default binds it
-    invented = Made(lambda: StandInConfig(unknown), "a stand-in configuration")
+    unknown = {n: WIDTH for n in asked if try_call(lambda n=n: guessed(n), CALL_S).error}  # type: ignore[misc] # a default binds it
+    invented = MadeArgument(lambda: StandInConfig(unknown), "a stand-in configuration")
     return [*of_the_file(target.qualname, target.loaded), invented]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npufix.rewriters.verification.calls.device import instance_to_device, to_device
-from npufix.rewriters.verification.calls.observe import CALL_S, Prepared
+from npufix.rewriters.verification.calls.observe import CALL_S, PreparedCall
 from npufix.rewriters.verification.calls.values import (
     Flavour,
     Several,
@@ -19,11 +19,11 @@ from npufix.rewriters.verification.calls.values import (
     Tensor,
     Value,
     materialise,
-    rounded,
+    round_differently,
 )
 from npufix.rewriters.verification.inputs.arguments import Parameter, parameters
 from npufix.rewriters.verification.inputs.load import Loaded, LoadError
-from npufix.rewriters.verification.sandbox.try_call import attempt
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -156,7 +156,7 @@ class Target:
         double: bool = False,
         rounding: int | None = None,
         again: bool = False,
-    ) -> Prepared:
+    ) -> PreparedCall:
         """Make the call of ``case``, every floating tensor in ``dtype``.
 
         With ``double``, in float64 and on the host; with a ``rounding``, as if it had been
@@ -168,7 +168,9 @@ class Target:
         if double:
             arguments = {name: _doubled(value) for name, value in arguments.items()}
         if rounding is not None:
-            arguments = {n: rounded(value, dtype, rounding) for n, value in arguments.items()}
+            arguments = {
+                n: round_differently(value, dtype, rounding) for n, value in arguments.items()
+            }
         moved = self.on_npu and not double
         if moved:
             arguments = {name: to_device(value) for name, value in arguments.items()}
@@ -182,7 +184,7 @@ class Target:
             if double:
                 cast(instance, torch.float64)
             if rounding is not None:
-                rounded(instance, own, rounding)
+                round_differently(instance, own, rounding)
             if isinstance(instance, torch.nn.Module):
                 instance.train(case.training)
             if moved:
@@ -198,7 +200,7 @@ class Target:
         state = lambda: dict(own_state()) | _states(given)  # noqa: E731 - same
         specs = case.assignment.specs.items()
         added = {n for n, s in specs if isinstance(s, Tensor) and s.kind == "additive"}
-        return Prepared(call, arguments, state, registered, frozenset(added), moved)
+        return PreparedCall(call, arguments, state, registered, frozenset(added), moved)
 
     def _instance(self, recipe: Recipe, dtype: torch.dtype, *, again: bool) -> object:
         failed = self._failed if again else None
@@ -320,6 +322,6 @@ def registered_in(instance: object) -> tuple[str, ...]:
     if not isinstance(instance, torch.nn.Module):
         return ()
     trained = sorted(f"self.{n}" for n, _ in instance.named_parameters(remove_duplicate=False))
-    found = attempt(lambda: sorted(instance.state_dict()), CALL_S).value
+    found = try_call(lambda: sorted(instance.state_dict()), CALL_S).value
     saved = found if isinstance(found, list) else []
     return (*trained, *(f"self.{name} (saved)" for name in saved))

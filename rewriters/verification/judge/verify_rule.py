@@ -15,14 +15,14 @@ import torch
 
 from npufix.rewriters.match.matching import pattern_of, unmentioned
 from npufix.rewriters.verification.calls.observe import (
+    CallRecord,
     Gradients,
-    Observation,
-    Prepared,
+    PreparedCall,
     leaves,
     observe,
     seed_everything,
 )
-from npufix.rewriters.verification.calls.values import ROUNDINGS, rounded
+from npufix.rewriters.verification.calls.values import ROUNDINGS, round_differently
 from npufix.rewriters.verification.inputs.target import cast, state_of
 from npufix.rewriters.verification.judge.allowances import Further
 from npufix.rewriters.verification.judge.judge import Judge
@@ -98,7 +98,7 @@ def bind_torch(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def verify_form(form: Form, seed: int = 0, rounds: int = _ROUNDS) -> Verdict:
+def verify_rule(form: Form, seed: int = 0, rounds: int = _ROUNDS) -> Verdict:
     """Run both functions of ``form`` on ``rounds`` drawn inputs and compare all they do.
 
     Where the pattern offers several spellings, each round takes the next one.
@@ -159,17 +159,17 @@ class _Oracle:
     number: int
     spelling: int
 
-    def run(self, rounding: int | None = None) -> Observation:
+    def run(self, rounding: int | None = None) -> CallRecord:
         drawn = _drawn(self.inputs, self.number)
         low = _lowest(drawn)
         wide = {name: _doubled(value) for name, value in drawn.items()}
         if rounding is not None:
-            wide = {name: rounded(value, low, rounding) for name, value in wide.items()}
+            wide = {name: round_differently(value, low, rounding) for name, value in wide.items()}
         ready = _ready(self.pattern, wide)
         with _spelling(self.spelling):
             return observe(ready, self.mode, self.number, oracle_of=low, seconds=_RULE_S)
 
-    def rounded(self) -> list[Observation]:
+    def rounded(self) -> list[CallRecord]:
         return [self.run(rounding) for rounding in ROUNDINGS]
 
 
@@ -187,7 +187,7 @@ def _observed(
     inputs: Callable[..., Mapping[str, Any]],
     modes: Sequence[Gradients],
     number: int,
-) -> tuple[Observation, Gradients]:
+) -> tuple[CallRecord, Gradients]:
     for mode in modes:
         # Drawn anew for each run, so that none sees what another one wrote.
         seen = observe(_ready(pattern, _drawn(inputs, number)), mode, number, seconds=_RULE_S)
@@ -211,7 +211,7 @@ def _with(function: Callable[..., Any], defaults: Mapping[str, object]) -> Calla
     return lambda **passed: function(**{**passed, **defaults})
 
 
-def _ready(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Prepared:
+def _ready(function: Callable[..., Any], arguments: Mapping[str, Any]) -> PreparedCall:
     def state() -> dict[str, object]:
         return {
             inner: value
@@ -220,7 +220,7 @@ def _ready(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Prepar
             for inner, value in state_of(argument, name).items()
         }
 
-    return Prepared(lambda passed: function(**passed), arguments, state)
+    return PreparedCall(lambda passed: function(**passed), arguments, state)
 
 
 def _tensors(arguments: Mapping[str, object]) -> list[torch.Tensor]:

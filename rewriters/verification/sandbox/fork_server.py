@@ -96,7 +96,7 @@ class _Running:
         return ""
 
 
-class Forking:
+class ForkServer:
     """Answers questions, several at once, until the parent closes the pipe."""
 
     def __init__(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.sandbox.guard import Guard
-from npufix.rewriters.verification.sandbox.try_call import attempt
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -81,4 +81,4 @@ class Preloader:
             if name not in self._tried and name not in sys.modules and is_installed(name):
                 self._tried.add(name)
                 with self._guard:
-                    attempt(lambda n=name: importlib.import_module(n), _SECONDS)  # type: ignore[misc] # a default binds it
+                    try_call(lambda n=name: importlib.import_module(n), _SECONDS)  # type: ignore[misc] # a default binds it

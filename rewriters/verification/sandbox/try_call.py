@@ -36,7 +36,7 @@ class Outcome:
         return self.kind == ExpiredError.__name__
 
 
-def attempt(call: Callable[[], object], seconds: float) -> Outcome:
+def try_call(call: Callable[[], object], seconds: float) -> Outcome:
     """Call, and turn an exception into a value."""
     try:
         with warnings.catch_warnings(), alarm(seconds):

@@ -48,9 +48,11 @@ def _answer(start: Start, reading: int, writing: int) -> None:
 
     _send(writing, Greeting(torch=str(torch.__version__)))
     if start.forks:
-        from npufix.rewriters.verification.sandbox.fork_server import Forking
+        from npufix.rewriters.verification.sandbox.fork_server import ForkServer
 
-        Forking(reading, writing, start, lambda question: _in_own_process(start, question)).serve()
+        ForkServer(
+            reading, writing, start, lambda question: _in_own_process(start, question)
+        ).serve()
     else:
         _serve_here(start, reading, writing)
 
@@ -59,9 +61,9 @@ def begin(start: Start) -> None:
     """Set up what the code runs on, before anything of the user is imported."""
     if start.ground == Ground.VIRTUAL_NPU.value:
         with virtual_npu(start.chip, stubs=Path(start.stubs), forks=start.forks) as device:
-            from npufix.rewriters.verification.calls.device import become
+            from npufix.rewriters.verification.calls.device import use_device
 
-            become(device)
+            use_device(device)
     elif start.ground == Ground.NPU.value:
         from npufix.rewriters.verification.calls.device import take_device
 
@@ -79,19 +81,19 @@ def begin(start: Start) -> None:
 
 def _in_own_process(start: Start, question: Question) -> Answer:
     """Verify a job in a process that ends with it."""
-    from npufix.rewriters.verification.judge.verify_function import verify_site
+    from npufix.rewriters.verification.judge.verify_function import verify_function
 
     if start.ground == Ground.VIRTUAL_NPU.value:
         from npufix.rewriters.verification.virtual_npu import started
 
         started().after_fork()
-    return verify_site(question.job, start.ground)
+    return verify_function(question.job, start.ground)
 
 
 def _serve_here(start: Start, reading: int, writing: int) -> None:
     """Verify one job after the other in this process."""
     from npufix.rewriters.verification.calls.device import is_broken, is_device
-    from npufix.rewriters.verification.judge.verify_function import verify_site
+    from npufix.rewriters.verification.judge.verify_function import verify_function
 
     if not is_device():  # the driver of a device maps all of its memory
         limit_resources(start.memory_bytes)
@@ -99,7 +101,7 @@ def _serve_here(start: Start, reading: int, writing: int) -> None:
     with os.fdopen(reading, "rb") as questions:
         for line in questions:
             question = msgspec.json.decode(line, type=Question)
-            answer = verify_site(question.job, start.ground)
+            answer = verify_function(question.job, start.ground)
             spent = is_broken()
             _send(writing, Reply(question.number, answer, spent=spent))
             if spent:

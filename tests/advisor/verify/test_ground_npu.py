@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from npufix.rewriters.verification.calls.device_failures import failure
+from npufix.rewriters.verification.calls.device_failures import find_failure
 from npufix.rewriters.verification.workers.backends import Ground, choose, environment_of
 from npufix.rewriters.verification.workers.machine import Machine
 
@@ -59,7 +59,7 @@ def test_a_machine_with_a_device_verifies_on_it() -> None:
     ],
 )
 def test_a_failure_of_the_device_has_a_remedy(error: str, what: str, breaks: bool) -> None:  # noqa: FBT001
-    found = failure(error)
+    found = find_failure(error)
     assert found is not None
     assert what in found.what
     assert found.breaks is breaks
@@ -75,7 +75,7 @@ def test_a_failure_of_the_device_has_a_remedy(error: str, what: str, breaks: boo
     ],
 )
 def test_what_the_code_does_wrong_is_no_failure_of_the_device(error: str) -> None:
-    assert failure(error) is None
+    assert find_failure(error) is None
 
 
 def test_the_first_device_that_works_is_taken() -> None:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def check(
     pattern: Callable[..., Any], replacement: Callable[..., Any], inputs: Callable[..., Any]
 ) -> Verdict:
-    from npufix.rewriters.verification.judge.verify_rule import verify_form
+    from npufix.rewriters.verification.judge.verify_rule import verify_rule
 
-    return verify_form(Form(pattern, replacement, inputs), seed=1)
+    return verify_rule(Form(pattern, replacement, inputs), seed=1)
 
 
 def norm(x: Any, weight: Any, literal_eps: float) -> Any:
@@ -183,12 +183,12 @@ def test_an_operator_that_a_version_lacks_is_an_attribute_error() -> None:
 
 def accepted(original: Any, patched: Any, oracle: Any, dtype: Any = None) -> list[bool]:
     from npufix.rewriters.verification.judge.allowances import Triple
-    from npufix.rewriters.verification.judge.judge import accepted
+    from npufix.rewriters.verification.judge.judge import find_accepted
 
     dtype = dtype or torch.float32
     left, right = (torch.tensor(v, dtype=dtype) for v in (original, patched))
     reference = None if oracle is None else torch.tensor(oracle, dtype=torch.float64)
-    answer: list[bool] = accepted(Triple("result", left, right, reference), 0.0).tolist()
+    answer: list[bool] = find_accepted(Triple("result", left, right, reference), 0.0).tolist()
     return answer
 
 
