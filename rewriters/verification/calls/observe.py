@@ -83,7 +83,7 @@ class CallRecord:
         results = [n for n, v in values if n.startswith("result") and v is not None]
         return bool(results or self.changed)
 
-    def trained(
+    def note_training(
         self,
         prepared: PreparedCall,
         passed: Mapping[str, object],
@@ -100,7 +100,7 @@ class CallRecord:
         self.stage = "call" if outcome.error else ""
         self.tensors |= dict(outcome.value or {})  # type: ignore[call-overload] # ``train`` returns a dict of tensors
 
-    def raised(self) -> CallRecord:
+    def or_raise(self) -> CallRecord:
         """Return it, or raise what the call has raised."""
         if self.error:
             raise RuntimeError(self.error)
@@ -216,7 +216,7 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
         _propagate(seen, results, wanted)
         seen.trains = any(seen.tensors.get(f"gradient of {name}") is not None for name in weights)
         if steps and not seen.error:
-            seen.trained(prepared, passed, weights, steps, oracle_of)
+            seen.note_training(prepared, passed, weights, steps, oracle_of)
     return seen
 
 

@@ -106,7 +106,7 @@ class Parameter:
         return self.default is not inspect.Parameter.empty
 
 
-def parameters(signature: inspect.Signature) -> list[Parameter]:
+def list_parameters(signature: inspect.Signature) -> list[Parameter]:
     """Return the named parameters; what ``*args`` would collect is left empty."""
     return [
         Parameter(
@@ -130,7 +130,7 @@ def _named(table: Sequence[tuple[str, tuple[object, ...]]], name: str) -> tuple[
     return next((values for pattern, values in table if re.search(pattern, name)), ())
 
 
-def scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec]:
+def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec]:
     """Return guesses that are no tensors: by annotation if there is one, else by name."""
     name, annotation = parameter.name.lower(), parameter.annotation
     found: list[object] = []
@@ -151,7 +151,9 @@ def scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec]:
     return specs
 
 
-def tensors(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()) -> list[Spec]:
+def guess_tensors(
+    parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()
+) -> list[Spec]:
     """Return guesses that are tensors, with shapes that go with ``base``."""
     name, annotation = parameter.name.lower(), parameter.annotation
     if re.search(_ROTATIONS, name) and len(base) > 1:
@@ -238,7 +240,7 @@ def _distinct(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(shapes))
 
 
-def guessed(name: str) -> object:
+def guess_attribute(name: str) -> object:
     """Return what an attribute of this name may be; raise ``AttributeError`` if nobody knows."""
     lower = name.lower()
     if re.search(FLAGS, lower):
@@ -258,7 +260,7 @@ class StandInModule(torch.nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return guessed(name)
+            return guess_attribute(name)
 
 
 DESCENT = "torch.optim.SGD([torch.zeros(1)], lr=0.125)"
@@ -280,14 +282,14 @@ def is_default(spec: Spec | None) -> bool:
     return isinstance(spec, Value) and not spec.given
 
 
-def beside_default(parameter: Parameter) -> list[Spec]:
+def vary_default(parameter: Parameter) -> list[Spec]:
     """Return what may be passed in place of a default that is a number or a flag."""
     default = parameter.default
     if isinstance(default, bool):
         return [Value(not default)]
     if not isinstance(default, int | float):
         return []
-    known = [s for s in scalars(parameter) if isinstance(s, Value) and s.value != default]
+    known = [s for s in guess_scalars(parameter) if isinstance(s, Value) and s.value != default]
     own = [s for s in known if type(s.value) is type(default)]
     return [*own[:3], Value(default * 2 or type(default)(1))]
 
@@ -309,11 +311,13 @@ def _objects(parameter: Parameter) -> list[Spec]:
     return [layer] if re.search(_MODEL, parameter.name) else []
 
 
-def guesses(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()) -> list[Spec]:
+def guess_argument(
+    parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()
+) -> list[Spec]:
     """Return everything worth trying, the likeliest first."""
-    plain = scalars(parameter, widths)
+    plain = guess_scalars(parameter, widths)
     wants_tensor = re.search(_TENSOR_ANNOTATION, parameter.annotation) is not None
-    made = tensors(parameter, base, widths)
+    made = guess_tensors(parameter, base, widths)
     objects = _objects(parameter)
     if objects:
         doubtful = re.search(_MODEL, parameter.name) and not parameter.annotation
@@ -339,7 +343,7 @@ def guesses(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] =
     return plain + made if plain and not re.search(INTEGER_TENSOR, parameter.name) else made + plain
 
 
-def recorded_base(dims: tuple[int, ...]) -> tuple[int, ...]:
+def shrink_recorded_shape(dims: tuple[int, ...]) -> tuple[int, ...]:
     """Shrink a recorded shape, equal sizes staying equal and different ones different."""
     small = iter((5, 7, 6, 9, 10, 12))
     known: dict[int, int] = {}

@@ -12,7 +12,7 @@ from npufix.rewriters.verification.calls.values import (
     list_kinds,
     resize,
 )
-from npufix.rewriters.verification.inputs.target import Assignment, Case
+from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,21 +28,21 @@ def is_mixed(recorded: Sequence[RecordedOp]) -> bool:
     return any({"float"} < set(op.types) & {"float", *_HALF_TYPES} for op in recorded)
 
 
-def cases(assignments: Sequence[Assignment], *, mixed: bool) -> Iterator[Case]:
+def generate_cases(assignments: Sequence[Assignment], *, mixed: bool) -> Iterator[CallCase]:
     """Yield the cases worth comparing: values, modes and sizes that tell code apart."""
     for assignment in assignments:
         for seed in range(2):
-            yield Case(assignment, seed=seed)
+            yield CallCase(assignment, seed=seed)
     for assignment in assignments:
         if assignment.recipe is not None:
-            yield Case(assignment, training=False)
+            yield CallCase(assignment, training=False)
             if mixed:
-                yield Case(assignment, float32_weights=True)
+                yield CallCase(assignment, float32_weights=True)
         for flavour in _flavours(assignment):
-            yield Case(assignment, flavour)
+            yield CallCase(assignment, flavour)
     for assignment in assignments[:3]:
         for old, resized in _resizes(assignment):
-            yield Case(resized, was=old)
+            yield CallCase(resized, was=old)
 
 
 def _flavours(assignment: Assignment) -> Iterator[Flavour]:

@@ -27,11 +27,11 @@ import torch
 
 from npufix.rewriters.graph.modules.packages import package_of
 from npufix.rewriters.verification.inputs.configurations import CONFIG_CLASS, LightConfig
-from npufix.rewriters.verification.inputs.overlay import text_of
+from npufix.rewriters.verification.inputs.overlay import find_text
 from npufix.rewriters.verification.inputs.slicing import (
     IMPORTS,
     bound_names,
-    needed_statements,
+    slice_module,
     used_names,
 )
 from npufix.rewriters.verification.sandbox.try_call import try_call
@@ -39,7 +39,7 @@ from npufix.rewriters.verification.sandbox.try_call import try_call
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-read: set[str] = set()
+files_read: set[str] = set()
 """Files whose definitions were taken without importing them; a verdict stands on them as well."""
 _IMPORT_S = 30.0
 _OURS = "__npufix__"
@@ -112,7 +112,7 @@ def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
     except (SyntaxError, ValueError) as error:
         raise LoadError(f"the text does not compile: {error}") from None
     target = qualname.partition(".")[0]
-    needed = needed_statements(module.tree, target)
+    needed = slice_module(module.tree, target)
     if not any(target in bound_names(statement) for statement in needed):
         raise LoadError(f"{target} is not defined in this file")
     reasons: list[str] = []
@@ -129,13 +129,13 @@ def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
     raise LoadError(f"the definitions cannot be executed: {reasons[0]}")
 
 
-def own_files() -> list[str]:
+def list_own_files() -> list[str]:
     """Return the files of the user that were executed in this process, in whole or in part."""
     installed = (*_INSTALLED, sysconfig.get_path("stdlib"), str(_HERE))
     modules = [m for m in list(sys.modules.values()) if not hasattr(m, _OURS)]
     files = {str(getattr(m, "__file__", None) or "") for m in modules}
     return sorted(
-        {f for f in files if f.endswith(".py") and not any(i in f for i in installed)} | read
+        {f for f in files if f.endswith(".py") and not any(i in f for i in installed)} | files_read
     )
 
 
@@ -218,7 +218,7 @@ class _Module:
         """Execute what ``names`` need, with something else for what cannot be imported."""
         module = self._live if self._live is not None and not again else self._fresh()
         loading = [True]
-        statements = [s for name in names for s in needed_statements(self.tree, name)]
+        statements = [s for name in names for s in slice_module(self.tree, name)]
         wanted = set(names).union(*map(used_names, statements))
         for statement in statements:
             if id(statement) in self._done:
@@ -299,8 +299,8 @@ class _Module:
         return None
 
     def _read(self, path: Path) -> _Module:
-        text = text_of(path) or path.read_text(encoding="utf-8")
-        read.add(str(path))
+        text = find_text(path) or path.read_text(encoding="utf-8")
+        files_read.add(str(path))
         return _Module(text, path, "neighbour", self._package, self._depth + 1)
 
     def _files_of(self, statement: ast.ImportFrom) -> list[Path]:

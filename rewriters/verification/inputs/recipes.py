@@ -26,13 +26,13 @@ from npufix.rewriters.verification.calls.values import (
 from npufix.rewriters.verification.inputs.arguments import (
     WIDTH,
     Parameter,
-    parameters,
-    scalars,
+    guess_scalars,
+    list_parameters,
 )
 from npufix.rewriters.verification.inputs.configurations import (
     CONFIG_CLASS,
     StandInConfig,
-    configurations,
+    offer_configurations,
 )
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -130,7 +130,7 @@ def _attribute(what: str, name: str, *, module: bool) -> object:
     if what == "tensor":
         weight = torch.ones(WIDTH)
         return torch.nn.Parameter(weight) if module else weight
-    plain = scalars(Parameter(name, "", inspect.Parameter.empty))
+    plain = guess_scalars(Parameter(name, "", inspect.Parameter.empty))
     return plain[0].value if plain and isinstance(plain[0], Value) else None
 
 
@@ -142,7 +142,7 @@ def _randomise(module: torch.nn.Module) -> None:
                 parameter.copy_(drawn * 0.5 + 0.25 * drawn.sign())
 
 
-def recipes(owner: type, method: str, loaded: Loaded) -> Iterator[Recipe]:
+def generate_recipes(owner: type, method: str, loaded: Loaded) -> Iterator[Recipe]:
     """Yield recipes that work, the most faithful first."""
     found = 0
     for arguments in _constructions(owner, loaded):
@@ -199,7 +199,7 @@ def _constructions(owner: type, loaded: Loaded) -> Iterator[dict[str, Spec]]:
     if not isinstance(signature, inspect.Signature):
         return
     options: list[list[tuple[str, Spec | None]]] = []
-    for parameter in parameters(signature):
+    for parameter in list_parameters(signature):
         specs = _options(owner, parameter, loaded)
         if parameter.has_default:
             other = [s for s in specs if not _is(s, parameter.default)]
@@ -237,15 +237,15 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     annotated = loaded.find(bare) if bare else None
     specs: list[Spec] = []
     if isinstance(annotated, type) and annotated is not torch.Tensor and not parameter.has_default:
-        specs += configurations(annotated, bare)
+        specs += offer_configurations(annotated, bare)
     if re.search(CONFIG, parameter.name):
         if not specs:
-            specs += of_the_file(owner.__name__, loaded)
+            specs += offer_file_configurations(owner.__name__, loaded)
         specs.append(_invented(owner, parameter.name))
-    return specs + scalars(parameter)
+    return specs + guess_scalars(parameter)
 
 
-def of_the_file(owner: str, loaded: Loaded) -> list[Spec]:
+def offer_file_configurations(owner: str, loaded: Loaded) -> list[Spec]:
     """Offer the configurations that the file knows, those that share the class's name first."""
 
     def unlike(name: str) -> int:
@@ -257,7 +257,7 @@ def of_the_file(owner: str, loaded: Loaded) -> list[Spec]:
     for name in sorted(names, key=unlike)[:_MOST_CONFIGURATIONS]:
         kind = loaded.find(name)
         if isinstance(kind, type):
-            specs += configurations(kind, name)
+            specs += offer_configurations(kind, name)
     return specs
 
 

@@ -31,17 +31,26 @@ from npufix.rewriters.verification.inputs.arguments import (
     MASK,
     WIDTH,
     Parameter,
-    beside_default,
-    guessed,
-    guesses,
+    guess_argument,
+    guess_attribute,
+    guess_tensors,
     is_default,
-    tensors,
+    vary_default,
 )
-from npufix.rewriters.verification.inputs.base_shapes import bases_of, widths_of
+from npufix.rewriters.verification.inputs.base_shapes import collect_base_shapes, find_widths
 from npufix.rewriters.verification.inputs.configurations import StandInConfig
-from npufix.rewriters.verification.inputs.path_conditions import attributes, compared, goal
-from npufix.rewriters.verification.inputs.recipes import CONFIG, Recipe, of_the_file, recipes
-from npufix.rewriters.verification.inputs.target import Assignment, Case, Target
+from npufix.rewriters.verification.inputs.path_conditions import (
+    find_attributes_read,
+    find_compared_constants,
+    solve_path_condition,
+)
+from npufix.rewriters.verification.inputs.recipes import (
+    CONFIG,
+    Recipe,
+    generate_recipes,
+    offer_file_configurations,
+)
+from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import GroundLimitError
 
@@ -68,7 +77,7 @@ _MOST_EXPIRED = 2
 
 
 @dataclass(slots=True)
-class Found:
+class SearchResult:
     """The result of a search."""
 
     assignments: list[Assignment] = field(default_factory=list)
@@ -101,17 +110,17 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     *,
     floating: bool = False,
     read: Collection[str] = (),
-    keeps: Callable[[Case], bool] = lambda _: True,
-) -> Found:
+    keeps: Callable[[CallCase], bool] = lambda _: True,
+) -> SearchResult:
     """Try guesses, the likeliest first, until the lines are reached by several of them.
 
     ``read`` names what the lines read, before or after; ``keeps`` tells whether a call is within
     what the user vouches for.
     """
-    found = Found()
+    found = SearchResult()
     options: list[Recipe | None] = [None]
     if target.owner is not None:
-        made = recipes(target.owner, target.name, target.loaded)
+        made = generate_recipes(target.owner, target.name, target.loaded)
         options = list(itertools.islice(made, _MOST_RECIPES))
         if not options:
             found.errors["no object of the class can be made"] += 1
@@ -119,9 +128,11 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     deadline = time.process_time() + _SEARCH_S
     for left, recipe in zip(range(len(options), 0, -1), options, strict=True):
         until = time.process_time() + (deadline - time.process_time()) / left
-        target.returned()
-        widths = widths_of(target, recipe)
-        bases = bases_of(recorded, widths, target.parameters(), target.made(recipe))
+        target.discard_object()
+        widths = find_widths(target, recipe)
+        bases = collect_base_shapes(
+            recorded, widths, target.parameters(), target.make_object(recipe)
+        )
         tried = _combinations(target, wanted.tree, bases, widths)
         assignments = (
             Assignment(recipe, specs) for specs in tried if not (floating and is_integral(specs))
@@ -135,7 +146,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
 
 
 def _add_floats(
-    target: Target, wanted: LinesToCover, found: Found, keeps: Callable[[Case], bool]
+    target: Target, wanted: LinesToCover, found: SearchResult, keeps: Callable[[CallCase], bool]
 ) -> None:
     """Add a call with floating numbers, where integers were given that may be either."""
     if any("int" not in list_kinds(a.specs.values()) for a in found.assignments):
@@ -145,8 +156,8 @@ def _add_floats(
             n: Tensor(s.shape) if isinstance(s, Tensor) and s.kind == "int" else s
             for n, s in assignment.specs.items()
         }
-        twin = Case(Assignment(assignment.recipe, specs))
-        ran = run_traced(target, twin) or set()
+        twin = CallCase(Assignment(assignment.recipe, specs))
+        ran = trace_call(target, twin) or set()
         if wanted.reached(ran) and keeps(twin):
             found.assignments.append(twin.assignment)
             return
@@ -157,22 +168,24 @@ def _search_further(  # noqa: PLR0913, PLR0917 - the state of the search
     wanted: LinesToCover,
     options: Sequence[Recipe | None],
     recorded: Sequence[RecordedOp],
-    found: Found,
-    keeps: Callable[[Case], bool],
+    found: SearchResult,
+    keeps: Callable[[CallCase], bool],
 ) -> None:
     """Choose values that the tests above the lines ask for which nothing has reached."""
     asked: list[dict[str, object]] = []
     for line in wanted.unreached(found.reached):
-        values = goal(wanted.tree, line)
+        values = solve_path_condition(wanted.tree, line)
         if values and values not in asked and line not in found.reached:
             asked.append(values)
     for values in asked[:_MOST_GOALS]:
         for recipe in options[:2]:
             chosen = _chosen(recipe, values)
             forced = {n: Value(v) for n, v in values.items() if "." not in n}
-            target.returned()
-            widths = widths_of(target, chosen)
-            bases = bases_of(recorded, widths, target.parameters(), target.made(chosen))
+            target.discard_object()
+            widths = find_widths(target, chosen)
+            bases = collect_base_shapes(
+                recorded, widths, target.parameters(), target.make_object(chosen)
+            )
             tried = _combinations(target, wanted.tree, bases, widths, forced)
             assignments = (Assignment(chosen, specs) for specs in tried)
             until = time.process_time() + _FURTHER_S
@@ -187,8 +200,8 @@ def _search_beside_defaults(  # noqa: PLR0913, PLR0917 - the state of the search
     wanted: LinesToCover,
     options: Sequence[Recipe | None],
     recorded: Sequence[RecordedOp],
-    found: Found,
-    keeps: Callable[[Case], bool],
+    found: SearchResult,
+    keeps: Callable[[CallCase], bool],
     read: Collection[str],
 ) -> None:
     """Pass something else than a default that the lines read: a change may have forgotten it."""
@@ -201,10 +214,12 @@ def _search_beside_defaults(  # noqa: PLR0913, PLR0917 - the state of the search
     )
     recipe = next(iter(options), None)
     for parameter in itertools.islice(hidden, _MOST_DEFAULTS):
-        for other in beside_default(parameter):
-            target.returned()
-            widths = widths_of(target, recipe)
-            bases = bases_of(recorded, widths, target.parameters(), target.made(recipe))
+        for other in vary_default(parameter):
+            target.discard_object()
+            widths = find_widths(target, recipe)
+            bases = collect_base_shapes(
+                recorded, widths, target.parameters(), target.make_object(recipe)
+            )
             tried = _combinations(target, wanted.tree, bases, widths, {parameter.name: other})
             assignments = (Assignment(recipe, specs) for specs in tried)
             until, before = time.process_time() + _DEFAULT_S, len(found.assignments)
@@ -236,9 +251,9 @@ def _search_some(  # noqa: PLR0913, PLR0917 - the state of the search
     target: Target,
     wanted: LinesToCover,
     tried: Iterator[Assignment],
-    found: Found,
+    found: SearchResult,
     until: float,
-    keeps: Callable[[Case], bool],
+    keeps: Callable[[CallCase], bool],
 ) -> None:
     start = len(found.assignments)
     enough = start + (_ENOUGH_LATER if start else _ENOUGH)
@@ -249,13 +264,13 @@ def _search_some(  # noqa: PLR0913, PLR0917 - the state of the search
         look = _look(assignment.specs)
         if look in looks or (found.assignments and _far_fetched(assignment.specs)):
             continue
-        ran = run_traced(target, Case(assignment), found)
+        ran = trace_call(target, CallCase(assignment), found)
         if ran is not None and target.has_modes and wanted.unreached(found.reached | ran):
-            ran |= run_traced(target, Case(assignment, training=False)) or set()
+            ran |= trace_call(target, CallCase(assignment, training=False)) or set()
         reached = wanted.reached(ran) if ran is not None else set()
         if ran is None or (wanted.unreached(set()) and not reached):
             continue
-        if not keeps(Case(assignment)):
+        if not keeps(CallCase(assignment)):
             found.outside = True
             continue
         looks.add(look)
@@ -268,7 +283,9 @@ def _search_some(  # noqa: PLR0913, PLR0917 - the state of the search
             return
 
 
-def run_traced(target: Target, case: Case, found: Found | None = None) -> set[int] | None:
+def trace_call(
+    target: Target, case: CallCase, found: SearchResult | None = None
+) -> set[int] | None:
     """Return the lines of the module that this call runs; None if it raises."""
     with compute_on_device(on_npu=target.on_npu), trace_lines(target.loaded.filename) as lines:
 
@@ -276,7 +293,7 @@ def run_traced(target: Target, case: Case, found: Found | None = None) -> set[in
             prepared = target.prepare(case, torch.float32, again=found is not None)
             seed_everything(case.seed)
             if target.applied is not None:  # its gradient is a part of what it runs
-                return observe(prepared, "leaf", case.seed).raised()
+                return observe(prepared, "leaf", case.seed).or_raise()
             return wait_for(prepared.call(prepared.arguments))
 
         outcome = try_call(call, scale_timeout(CALL_S))
@@ -289,7 +306,7 @@ def run_traced(target: Target, case: Case, found: Found | None = None) -> set[in
             found.expired += outcome.expired
         else:
             found.ran = True
-            target.returned()
+            target.discard_object()
     return None if outcome.error else lines
 
 
@@ -302,16 +319,16 @@ def _combinations(
 ) -> Iterator[dict[str, Spec]]:
     """Yield arguments by rising cost: the sum of the ranks of all guesses made."""
     wanted = target.parameters()
-    hints = compared(tree, target.qualname)
+    hints = find_compared_constants(tree, target.qualname)
     known = {p.name: _configured(p, target, tree) for p in wanted}
 
     def tries(p: Parameter, base: tuple[int, ...]) -> list[Spec]:
         if forced and p.name in forced:
             return [
-                *(tensors(p, base, widths) if _is_something(p, forced[p.name]) else ()),
+                *(guess_tensors(p, base, widths) if _is_something(p, forced[p.name]) else ()),
                 forced[p.name],
             ]
-        made = known[p.name] or guesses(p, base, widths)
+        made = known[p.name] or guess_argument(p, base, widths)
         told: list[Spec] = [Value(v) for v in hints.get(p.name, ())]
         at = 1 if p.has_default else 0
         return [*made[:at], *(t for t in told if t not in made), *made[at:]]
@@ -335,12 +352,12 @@ def _configured(parameter: Parameter, target: Target, tree: ast.Module) -> list[
     """Return configurations, for a parameter that is one."""
     if not re.search(CONFIG, parameter.name) or parameter.has_default:
         return []
-    asked = attributes(tree, target.qualname, parameter.name)
+    asked = find_attributes_read(tree, target.qualname, parameter.name)
     if not asked:
         return []
-    unknown = {n: WIDTH for n in asked if try_call(lambda n=n: guessed(n), CALL_S).error}  # type: ignore[misc] # a default binds it
+    unknown = {n: WIDTH for n in asked if try_call(lambda n=n: guess_attribute(n), CALL_S).error}  # type: ignore[misc] # a default binds it
     invented = MadeArgument(lambda: StandInConfig(unknown), "a stand-in configuration")
-    return [*of_the_file(target.qualname, target.loaded), invented]
+    return [*offer_file_configurations(target.qualname, target.loaded), invented]
 
 
 def _split(

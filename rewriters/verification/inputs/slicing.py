@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 IMPORTS = (ast.Import, ast.ImportFrom)
 
 
-def needed_statements(tree: ast.Module, target: str) -> list[ast.stmt]:
+def slice_module(tree: ast.Module, target: str) -> list[ast.stmt]:
     """Return the top-level statements that ``target`` needs, in their order.
 
     A statement that changes a needed definition (``Norm.forward = ...``, ``register(Norm)``)

@@ -21,7 +21,7 @@ from npufix.rewriters.verification.calls.values import (
     materialise,
     round_differently,
 )
-from npufix.rewriters.verification.inputs.arguments import Parameter, parameters
+from npufix.rewriters.verification.inputs.arguments import Parameter, list_parameters
 from npufix.rewriters.verification.inputs.load import Loaded, LoadError
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -45,7 +45,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CallCase:
     """One call, fully determined but for the dtype."""
 
     assignment: Assignment
@@ -135,7 +135,7 @@ class Target:
             takes: Callable[..., Any] = self._function
             if self.applied is not None:
                 takes = self.applied.forward
-            found = parameters(inspect.signature(takes))
+            found = list_parameters(inspect.signature(takes))
         except (TypeError, ValueError) as error:
             raise LoadError(f"{self.qualname} has no signature: {error}") from None
         if self.applied is not None:
@@ -150,7 +150,7 @@ class Target:
 
     def prepare(
         self,
-        case: Case,
+        case: CallCase,
         dtype: torch.dtype,
         *,
         double: bool = False,
@@ -182,7 +182,7 @@ class Target:
             own = torch.float32 if case.float32_weights else dtype
             instance = self._instance(case.assignment.recipe, own, again=again)
             if double:
-                cast(instance, torch.float64)
+                cast_floats(instance, torch.float64)
             if rounding is not None:
                 round_differently(instance, own, rounding)
             if isinstance(instance, torch.nn.Module):
@@ -190,8 +190,8 @@ class Target:
             if moved:
                 instance = instance_to_device(instance)
             first = (instance,)
-            state = lambda: state_of(instance, "self")  # noqa: E731 - one expression over a local
-            registered = lambda: registered_in(instance)  # noqa: E731 - same
+            state = lambda: read_state(instance, "self")  # noqa: E731 - one expression over a local
+            registered = lambda: list_registered(instance)  # noqa: E731 - same
 
         def call(passed: Mapping[str, object]) -> object:
             return self.invoke(first, passed)
@@ -208,13 +208,13 @@ class Target:
         self._failed = instance if again else None
         return instance
 
-    def made(self, recipe: Recipe | None) -> object:
+    def make_object(self, recipe: Recipe | None) -> object:
         """Return an object to look at; None for a function."""
         if recipe is None or self.owner is None:
             return None
         return self.instance(recipe, torch.float32)
 
-    def returned(self) -> None:
+    def discard_object(self) -> None:
         """Make another object for the next call of a search: this one is used."""
         self._failed = None
 
@@ -244,7 +244,7 @@ class Target:
         if key not in self._instances:
             with self.world():
                 made = recipe.build(self.owner, self.loaded.find)
-            cast(made, dtype)
+            cast_floats(made, dtype)
             self._instances[key] = made
         try:
             return copy.deepcopy(self._instances[key])
@@ -258,13 +258,13 @@ def _doubled(value: object) -> object:
     if isinstance(value, torch.Tensor) and value.is_complex():
         return value.to(torch.complex128)
     if isinstance(value, torch.nn.Module):
-        cast(value, torch.float64)
+        cast_floats(value, torch.float64)
     if isinstance(value, tuple):
         return tuple(_doubled(item) for item in value)
     return value
 
 
-def cast(instance: object, dtype: torch.dtype) -> None:
+def cast_floats(instance: object, dtype: torch.dtype) -> None:
     """Bring every floating tensor of an object to ``dtype``."""
     parts = [instance]
     if isinstance(instance, torch.nn.Module):
@@ -276,7 +276,7 @@ def cast(instance: object, dtype: torch.dtype) -> None:
                 part.__dict__[name] = value.to(dtype)
 
 
-def state_of(instance: object, called: str) -> dict[str, object]:
+def read_state(instance: object, called: str) -> dict[str, object]:
     """Return the tensors and plain attributes of an object, by the names that code gives them."""
     parts = {f"{called}.": instance}
     if isinstance(instance, torch.nn.Module):
@@ -297,7 +297,7 @@ def state_of(instance: object, called: str) -> dict[str, object]:
 def _states(arguments: Mapping[str, object]) -> dict[str, object]:
     """Return what the modules among arguments hold."""
     modules = _modules(arguments).items()
-    return {k: v for name, module in modules for k, v in state_of(module, name).items()}
+    return {k: v for name, module in modules for k, v in read_state(module, name).items()}
 
 
 def _modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:
@@ -306,7 +306,7 @@ def _modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:
 
 def _cast_modules(arguments: Mapping[str, object], dtype: torch.dtype) -> None:
     for module in _modules(arguments).values():
-        cast(module, dtype)
+        cast_floats(module, dtype)
 
 
 def _bind_optimizers(arguments: Mapping[str, object]) -> None:
@@ -317,8 +317,8 @@ def _bind_optimizers(arguments: Mapping[str, object]) -> None:
             optimizer.param_groups[0]["params"] = weights
 
 
-def registered_in(instance: object) -> tuple[str, ...]:
-    """Return what a module saves and trains, by the names of ``state_of``."""
+def list_registered(instance: object) -> tuple[str, ...]:
+    """Return what a module saves and trains, by the names of ``read_state``."""
     if not isinstance(instance, torch.nn.Module):
         return ()
     trained = sorted(f"self.{n}" for n, _ in instance.named_parameters(remove_duplicate=False))

@@ -11,7 +11,7 @@ import torch
 
 from npufix.rewriters.verification.calls.device import LIMITS
 from npufix.rewriters.verification.calls.values import Tensor, Value, list_dimensions, list_kinds
-from npufix.rewriters.verification.inputs.cases import cases, is_mixed
+from npufix.rewriters.verification.inputs.cases import generate_cases, is_mixed
 from npufix.rewriters.verification.inputs.search import is_integral
 from npufix.rewriters.verification.judge.counterexample import Versions, write_program
 from npufix.rewriters.verification.judge.evidence import Proof, RefusedCase
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.calls.observe import CallRecord
-    from npufix.rewriters.verification.inputs.target import Assignment, Case, Target
+    from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 
     Keeps = Callable[..., bool]
 
@@ -81,7 +81,7 @@ def compare(
     compared: list[CaseRun] = []
     flat: list[tuple[CaseRun, CallRecord]] = []
     job_text = "".join(find_patched_lines(run.job))
-    every = cases(assignments, mixed=is_mixed(run.job.recorded))
+    every = generate_cases(assignments, mixed=is_mixed(run.job.recorded))
     for case in _with_training(every, run, original, compared):
         if time.process_time() > deadline or len(run.judge.differences) > _ENOUGH_DIFFERENCES:
             break
@@ -142,8 +142,8 @@ def _ranks(one: CaseRun) -> dict[str, int]:
 
 
 def _with_training(
-    every: Iterable[Case], run: Proof, original: Target, compared: list[CaseRun]
-) -> Iterator[Case]:
+    every: Iterable[CallCase], run: Proof, original: Target, compared: list[CaseRun]
+) -> Iterator[CallCase]:
     """Yield the cases and, once one has given gradients to parameters, that with steps after it."""
     trained = False
     for case in every:
@@ -238,14 +238,14 @@ def _wholly_refused(run: Proof, compared: list[CaseRun]) -> RefusedCase | None:
     return next(other, None)
 
 
-def _is_left_to_the_kernel(case: Case, original: Target) -> bool:
+def _is_left_to_the_kernel(case: CallCase, original: Target) -> bool:
     """Say whether attention on these inputs is decided by the device, or ends the process there."""
     # torch_npu divides by the size.
     empty = original.on_npu and 0 in list_dimensions(case.assignment.specs)
     return case.flavour == "NaN and Inf" or empty
 
 
-def _note_absent(run: Proof, original: Target, case: Case, dtype: torch.dtype) -> None:
+def _note_absent(run: Proof, original: Target, case: CallCase, dtype: torch.dtype) -> None:
     """Remember the first case that runs on the host and not on the device."""
     if run.absent or not original.on_npu:
         return

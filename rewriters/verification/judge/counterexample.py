@@ -21,8 +21,8 @@ from npufix.rewriters.verification.calls.device import is_virtual
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import MadeArgument, Spec
 from npufix.rewriters.verification.inputs.arguments import DESCENT
-from npufix.rewriters.verification.inputs.overlay import program_part
-from npufix.rewriters.verification.inputs.slicing import needed_statements
+from npufix.rewriters.verification.inputs.overlay import write_program_part
+from npufix.rewriters.verification.inputs.slicing import slice_module
 from npufix.rewriters.verification.judge import replay
 from npufix.rewriters.verification.judge.expressions import CannotSpellError, write_expression
 from npufix.rewriters.verification.sandbox.try_call import try_call
@@ -199,7 +199,7 @@ def _text(  # noqa: PLR0913 - what the program consists of
 def _others(job: Job) -> str:
     """Return what gives each version its own version of the other files of the change."""
     texts = {o.path: (o.original, o.patched) for o in job.others if o.path != job.path}
-    return program_part(texts, (job.root, str(package_of(Path(job.path))[1])))
+    return write_program_part(texts, (job.root, str(package_of(Path(job.path))[1])))
 
 
 def _needs_npufix(versions: Versions, call: _Call, *, whole: bool, partly: bool) -> bool:
@@ -224,7 +224,7 @@ def _needed(text: str, qualname: str, *, whole: bool) -> str:
         return text
     lines = text.splitlines(keepends=True)
     parts = []
-    for statement in needed_statements(tree, qualname.partition(".")[0]):
+    for statement in slice_module(tree, qualname.partition(".")[0]):
         decorators: Sequence[ast.expr] = getattr(statement, "decorator_list", [])
         first = min([statement.lineno, *(d.lineno for d in decorators)])
         parts.append("".join(lines[first - 1 : statement.end_lineno]).rstrip() + "\n")

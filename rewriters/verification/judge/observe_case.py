@@ -26,7 +26,7 @@ from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import GroundLimitError
 
 if TYPE_CHECKING:
-    from npufix.rewriters.verification.inputs.target import Case, Target
+    from npufix.rewriters.verification.inputs.target import CallCase, Target
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -35,7 +35,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 class CaseRun:
     """A case that the original ran through, and how."""
 
-    case: Case
+    case: CallCase
     dtype: torch.dtype
     gradients: Gradients
     original: CallRecord
@@ -46,7 +46,7 @@ class CaseRun:
         return f"{self.case} in {str(self.dtype).removeprefix('torch.')}"
 
 
-def choose_dtypes(case: Case, target: Target) -> tuple[torch.dtype, ...]:
+def choose_dtypes(case: CallCase, target: Target) -> tuple[torch.dtype, ...]:
     """Return the dtypes worth running a case in."""
     present = list_kinds(case.assignment.specs.values())
     recipe = case.assignment.recipe
@@ -60,7 +60,7 @@ def choose_dtypes(case: Case, target: Target) -> tuple[torch.dtype, ...]:
 
 
 def observe_original(
-    target: Target, case: Case, dtype: torch.dtype, *, inference: bool
+    target: Target, case: CallCase, dtype: torch.dtype, *, inference: bool
 ) -> CaseRun | None:
     """Run with gradients if the code allows it, else with copies of leaves, else without."""
     modes: tuple[Gradients, ...] = ("none",) if inference else ("leaf", "copy", "none")
@@ -80,7 +80,9 @@ def observe_version(target: Target, one: CaseRun, seed: int | None = None) -> Ca
     return _observe(target, one.case, one.dtype, one.gradients, seed)
 
 
-def observe_failure_on_device(target: Target, case: Case, dtype: torch.dtype) -> CallRecord | None:
+def observe_failure_on_device(
+    target: Target, case: CallCase, dtype: torch.dtype
+) -> CallRecord | None:
     """Return how the original fails on the device in a case that runs on the host."""
     if not target.on_npu or observe_original(target.on_host(), case, dtype, inference=True) is None:
         return None
@@ -89,7 +91,7 @@ def observe_failure_on_device(target: Target, case: Case, dtype: torch.dtype) ->
 
 
 def _observe(
-    target: Target, case: Case, dtype: torch.dtype, gradients: Gradients, seed: int
+    target: Target, case: CallCase, dtype: torch.dtype, gradients: Gradients, seed: int
 ) -> CallRecord:
     """Run one call where the target runs."""
     with compute_on_device(on_npu=target.on_npu):
@@ -106,7 +108,7 @@ def _observe(
 
 def observe_in_float64(
     target: Target,
-    case: Case,
+    case: CallCase,
     dtype: torch.dtype,
     gradients: Gradients,
     rounding: int | None = None,
@@ -140,7 +142,7 @@ def offer_further_runs(original: Target, patched: Target, one: CaseRun) -> Furth
     return Further(rounded, exact, lru_cache(large))
 
 
-def drop_incomparable(case: Case, seen: CallRecord, *, reference: bool) -> CallRecord:
+def drop_incomparable(case: CallCase, seen: CallRecord, *, reference: bool) -> CallRecord:
     """Return what a comparison may look at; ``reference``: whether reference kernels ran."""
     # Which NaN a gradient formula makes of an Inf is decided by the device's kernel; a
     # reference kernel is no evidence for it.

@@ -15,7 +15,7 @@ from npufix.rewriters.verification.sandbox.try_call import try_call
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.rewriters.verification.inputs.target import Case, Target
+    from npufix.rewriters.verification.inputs.target import CallCase, Target
 
 
 class OperandsSeenError(Exception):
@@ -30,11 +30,11 @@ class AssumptionProbe:
         self._targets = tuple(targets)
         self._vouched = tuple(vouched)
 
-    def keeps(self, case: Case, dtype: torch.dtype = torch.float32) -> bool:
+    def keeps(self, case: CallCase, dtype: torch.dtype = torch.float32) -> bool:
         """Tell whether a call keeps what the user vouches for, wherever it comes to the places."""
         return all(self._kept(target, case, dtype) for target in self._targets)
 
-    def _kept(self, target: Target, case: Case, dtype: torch.dtype) -> bool:
+    def _kept(self, target: Target, case: CallCase, dtype: torch.dtype) -> bool:
         kept: list[bool] = []
 
         def take(**operands: object) -> None:
@@ -54,7 +54,7 @@ class AssumptionProbe:
 
 
 def arguments_keep(
-    target: Target, vouched: Sequence[str], case: Case, dtype: torch.dtype = torch.float32
+    target: Target, vouched: Sequence[str], case: CallCase, dtype: torch.dtype = torch.float32
 ) -> bool:
     """Tell whether the arguments of a call keep it, and the weights of what it is made on.
 

@@ -25,7 +25,7 @@ from npufix.rewriters.verification.kernels.common import ShapeRefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from npufix.rewriters.verification.inputs.target import Assignment, Case, Target
+    from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
     from npufix.rewriters.verification.judge.judge import Earned
 
 _SECONDS = 2.0
@@ -59,7 +59,7 @@ class Shrinker:
 
     original: Target
     patched: Target
-    keeps: Callable[[Case, torch.dtype], bool]
+    keeps: Callable[[CallCase, torch.dtype], bool]
     inference: bool
     reference: bool
     """Whether reference kernels run."""
@@ -81,7 +81,7 @@ class Shrinker:
                     break
         return best
 
-    def shown(self, case: Case, dtype: torch.dtype) -> Counterexample | None:
+    def shown(self, case: CallCase, dtype: torch.dtype) -> Counterexample | None:
         """Run one call of both; None if they agree or one of them cannot run."""
         one = observe_original(self.original, case, dtype, inference=self.inference)
         if one is None or not self.keeps(case, dtype):
@@ -102,7 +102,7 @@ class Shrinker:
         return None if found is None else Counterexample(one, found)
 
 
-def _smaller(one: CaseRun) -> Iterator[tuple[Case, torch.dtype]]:
+def _smaller(one: CaseRun) -> Iterator[tuple[CallCase, torch.dtype]]:
     """Yield simpler calls, those that simplify most first."""
     case, dtype = one.case, one.dtype
     if case.flavour != "ordinary":

@@ -13,7 +13,7 @@ from npufix.rewriters.verification.calls.device import is_real, synchronise
 from npufix.rewriters.verification.calls.observe import copy_argument, leaves
 from npufix.rewriters.verification.calls.training import draw_cotangent
 from npufix.rewriters.verification.calls.values import Several, Tensor, Value
-from npufix.rewriters.verification.inputs.arguments import recorded_base
+from npufix.rewriters.verification.inputs.arguments import shrink_recorded_shape
 from npufix.rewriters.verification.inputs.target import Assignment
 from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import Times, Timing
@@ -59,9 +59,9 @@ def _candidates(compared: Sequence[CaseRun], recorded: Sequence[RecordedOp]) -> 
     shapes = {d for op in recorded for d in op.dims if d and all(size > 0 for size in d)}
     by_size = sorted(shapes, key=lambda d: -torch.Size(d).numel())
     for shape in by_size[:_MOST_RECORDED]:
-        sizes = dict(zip(recorded_base(shape), shape, strict=True))
+        sizes = dict(zip(shrink_recorded_shape(shape), shape, strict=True))
         for one in plain:
-            if one.dtype == wanted and _has_shape(one, recorded_base(shape)):
+            if one.dtype == wanted and _has_shape(one, shrink_recorded_shape(shape)):
                 yield replace(one, case=replace(one.case, assignment=_enlarged(one, sizes)))
                 break
     yield from sorted(plain, key=lambda c: (-c.case.size, c.dtype != wanted))[:_MOST_RECORDED]

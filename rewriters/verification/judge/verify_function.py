@@ -16,10 +16,10 @@ import torch
 from npufix.rewriters.graph.modules.packages import package_of
 from npufix.rewriters.verification.calls.coverage import LinesToCover, find_names_read
 from npufix.rewriters.verification.calls.device import is_device, is_real, is_virtual
-from npufix.rewriters.verification.inputs.load import Loaded, LoadError, load, own_files
+from npufix.rewriters.verification.inputs.load import Loaded, LoadError, list_own_files, load
 from npufix.rewriters.verification.inputs.overlay import World
-from npufix.rewriters.verification.inputs.search import run_traced, search
-from npufix.rewriters.verification.inputs.target import Assignment, Case, Target
+from npufix.rewriters.verification.inputs.search import search, trace_call
+from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.judge.compare_versions import (
     NO_MEMORY,
     compare,
@@ -62,7 +62,7 @@ def verify_function(job: Job, ground: str = "reference") -> Answer:
     exhausted = re.search(f"{NO_MEMORY}|{_NO_TIME}", verdict.reason) is not None
     lasting = verdict.status is not Status.NOT_VERIFIED or not exhausted
     of_device = is_real() and verdict.limit
-    return Answer(verdict, tuple(own_files()), lasting and not of_device)
+    return Answer(verdict, tuple(list_own_files()), lasting and not of_device)
 
 
 def _verdict(run: Proof) -> Verdict:
@@ -169,7 +169,7 @@ def _folders(job: Job) -> tuple[str, ...]:
     return str(Path(job.root)), str(package_of(Path(job.path))[1])
 
 
-def _anything(_case: Case, _dtype: torch.dtype = torch.float32) -> bool:
+def _anything(_case: CallCase, _dtype: torch.dtype = torch.float32) -> bool:
     return True
 
 
@@ -218,7 +218,7 @@ def _refuted(
 def _of_the_first(run: Proof, original: Target, assignments: list[Assignment], words: str) -> str:
     """Return a program for a patched text that does not even load."""
     one = observe_original(
-        original, Case(assignments[0]), torch.float32, inference=run.job.inference
+        original, CallCase(assignments[0]), torch.float32, inference=run.job.inference
     )
     if one is None:
         return ""
@@ -233,7 +233,7 @@ def _require_reached(
     ran: set[int] = set()
     for assignment in assignments:
         for training in (True, False) if patched.has_modes else (True,):
-            ran |= run_traced(patched, Case(assignment, training=training)) or set()
+            ran |= trace_call(patched, CallCase(assignment, training=training)) or set()
         if not wanted.unreached(ran):
             break
     unreached = wanted.unreached(ran)

@@ -23,7 +23,7 @@ from npufix.rewriters.verification.calls.observe import (
     seed_everything,
 )
 from npufix.rewriters.verification.calls.values import ROUNDINGS, round_differently
-from npufix.rewriters.verification.inputs.target import cast, state_of
+from npufix.rewriters.verification.inputs.target import cast_floats, read_state
 from npufix.rewriters.verification.judge.allowances import Further
 from npufix.rewriters.verification.judge.judge import Judge
 from npufix.rewriters.verification.reference import npu_operators
@@ -217,7 +217,7 @@ def _ready(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Prepar
             inner: value
             for name, argument in arguments.items()
             if _is_module(argument)
-            for inner, value in state_of(argument, name).items()
+            for inner, value in read_state(argument, name).items()
         }
 
     return PreparedCall(lambda passed: function(**passed), arguments, state)
@@ -253,7 +253,7 @@ def _word(value: object) -> str:
 
 def _doubled(value: object) -> object:
     if isinstance(value, torch.nn.Module):
-        cast(value, torch.float64)
+        cast_floats(value, torch.float64)
         return value
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value.detach().double().requires_grad_(value.requires_grad)

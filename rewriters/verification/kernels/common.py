@@ -43,7 +43,7 @@ def accept(operator: str, ok: bool, what: str) -> None:  # noqa: FBT001 - reads 
         raise ShapeRefusedError(f"{operator}: {what}")
 
 
-def on_chip(name: str) -> None:
+def set_chip(name: str) -> None:
     """Have the limits of this chip hold from now on; those of the A2 if it has no name here."""
     _Chip.name = name or "A2"
 

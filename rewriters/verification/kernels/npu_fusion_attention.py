@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.verification.kernels.attention_core import (
+    AttentionSettings,
     Dropping,
-    Settings,
     attend,
     with_copies,
 )
@@ -78,7 +78,7 @@ def forward(  # noqa: PLR0913, PLR0917 - the operator's schema
     if not 0 < keep_prob <= 1:
         raise RuntimeError(f"{_NAME}: keep_prob is {keep_prob}, not in (0, 1]")
     accept_dtypes(_NAME, query, key, value, pse)
-    settings = Settings(scale, atten_mask, sparse_mode, pre_tockens, next_tockens)
+    settings = AttentionSettings(scale, atten_mask, sparse_mode, pre_tockens, next_tockens)
     drop = Dropping(keep_prob, dropout_mask)
     if layout == "TND":
         if pse is not None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _PACKAGE = __package__ or ""
 
 
-class Table(msgspec.Struct, frozen=True):
+class OperatorTable(msgspec.Struct, frozen=True):
     """Which operator has which schema in which version."""
 
     operators: dict[str, dict[str, list[str]]]
@@ -47,9 +47,11 @@ _installed: list[_Installed] = []
 
 
 @cache
-def table() -> Table:
+def read_table() -> OperatorTable:
     """Return the recorded schemas."""
-    return msgspec.json.decode(files(_PACKAGE).joinpath("schemas.json").read_bytes(), type=Table)
+    return msgspec.json.decode(
+        files(_PACKAGE).joinpath("schemas.json").read_bytes(), type=OperatorTable
+    )
 
 
 def _key(version: str) -> tuple[int, int, int, int]:
@@ -77,7 +79,7 @@ def recorded_version(wanted: str, versions: list[str]) -> str:
     return older[-1] if older else ordered[0]
 
 
-def schemas_of(version: str, known: Table) -> dict[str, str]:
+def schemas_of(version: str, known: OperatorTable) -> dict[str, str]:
     """Return the schema of each operator that this recorded version has."""
     return {
         name: schema
@@ -89,8 +91,8 @@ def schemas_of(version: str, known: Table) -> dict[str, str]:
 
 def install(version: str = "") -> types.ModuleType:
     """Put the stand-in for this version of torch_npu into ``sys.modules`` and return it."""
-    recorded = recorded_version(version, table().versions)
-    schemas = schemas_of(recorded, table())
+    recorded = recorded_version(version, read_table().versions)
+    schemas = schemas_of(recorded, read_table())
     if not _installed or _installed[-1].schemas != schemas:
         while _installed:
             _installed.pop().library._destroy()  # noqa: SLF001 - the only way to change a schema
@@ -140,7 +142,7 @@ def _stand_in(version: str, schemas: Mapping[str, str]) -> types.ModuleType:
         if name in schemas:
             operator: Callable[..., Any] = getattr(torch.ops.npu, name)
             return operator
-        if name in table().operators:
+        if name in read_table().operators:
             raise AttributeError(f"torch_npu {version} has no operator {name!r}")
         raise NoReferenceKernelError(f"there is no reference kernel for torch_npu.{name}")
 

@@ -22,7 +22,7 @@ import msgspec
 
 from npufix.rewriters.verification.sandbox import landlock
 from npufix.rewriters.verification.sandbox.guard import guard_side_effects
-from npufix.rewriters.verification.sandbox.job_folders import remove, takes_too_much
+from npufix.rewriters.verification.sandbox.job_folders import find_excess, remove
 from npufix.rewriters.verification.sandbox.limits import (
     limit_resources,
     source_folders,
@@ -151,7 +151,7 @@ class ForkServer:
             return
         self._looked = time.monotonic()
         for one in list(self._running.values()):
-            if excess := takes_too_much(one.process, one.folder):
+            if excess := find_excess(one.process, one.folder):
                 self._end(one)
                 self._reply(one, excess)
 
@@ -231,7 +231,7 @@ class ForkServer:
             return "the code closed the pipe of its verdict"
         self._forget(one)
         if os.WIFSIGNALED(status):
-            return ended_by_signal(os.WTERMSIG(status)) + one.last_words()
+            return describe_signal(os.WTERMSIG(status)) + one.last_words()
         code = os.WEXITSTATUS(status)
         if code in {0, _CLOSED}:
             return f"the code ended its process ({code}), or closed the pipe of its verdict"
@@ -266,7 +266,7 @@ class ForkServer:
         del self._running[one.pipe]
 
 
-def ended_by_signal(number: int) -> str:
+def describe_signal(number: int) -> str:
     """Say that the code was ended by a signal."""
     try:
         name = signal.Signals(number).name

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.sandbox.guard import Guard
+from npufix.rewriters.verification.sandbox.guard import SideEffectGuard
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Preloader:
 
     def __init__(self) -> None:
         self._tried: set[str] = set()
-        self._guard = Guard()
+        self._guard = SideEffectGuard()
 
     def take(self, names: Iterable[str]) -> None:
         """Import modules, within what the code of a job may do, and not for long.

@@ -60,10 +60,10 @@ class VirtualDevice:
         self._slots = Slots(folder)
         self._runtime.bind(self._slots, kernels(folder))
         _import_torch_npu(chip)
-        from npufix.rewriters.verification.kernels.common import on_chip
+        from npufix.rewriters.verification.kernels.common import set_chip
         from npufix.rewriters.verification.virtual_npu.operators.composites import below_autograd
 
-        on_chip(family(chip))
+        set_chip(family(chip))
 
         self._library = below_autograd()
         if not forks:  # autograd starts a thread, which a fork would lose

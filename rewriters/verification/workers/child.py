@@ -69,10 +69,10 @@ def begin(start: Start) -> None:
 
         take_device()
     elif start.ground == Ground.REFERENCE.value:
-        from npufix.rewriters.verification.kernels.common import on_chip
+        from npufix.rewriters.verification.kernels.common import set_chip
         from npufix.rewriters.verification.reference import npu_operators
 
-        on_chip(family(start.chip))
+        set_chip(family(start.chip))
         # Each job installs the operators of its own version: mostly, they are these.
         npu_operators.install()
     else:

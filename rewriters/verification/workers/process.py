@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.rewriters.verification.sandbox.fork_server import ended_by_signal
-from npufix.rewriters.verification.sandbox.job_folders import in_use, remove, remove_left_behind
+from npufix.rewriters.verification.sandbox.fork_server import describe_signal
+from npufix.rewriters.verification.sandbox.job_folders import (
+    mark_in_use,
+    remove,
+    remove_left_behind,
+)
 from npufix.rewriters.verification.sandbox.messages import Greeting, Question, Reply, Start
 from npufix.rewriters.verification.workers.backends import Ground, environment_of
 
@@ -52,7 +56,7 @@ class Child:
         # The child removes it as well, should we be ended first.
         self._home = tempfile.TemporaryDirectory("", _PREFIX, ignore_cleanup_errors=True)
         home = self._home.name
-        self._in_use = in_use(home)
+        self._in_use = mark_in_use(home)
         told = msgspec.structs.replace(start, in_use=self._in_use)
         self._errors = Path(home, "stderr")
         with self._errors.open("wb") as errors:
@@ -148,5 +152,5 @@ class Child:
             said = self._errors.read_text(errors="replace").strip().splitlines()
         last = f": {said[-1][:300]}" if said else ""
         if code < 0:
-            return ended_by_signal(-code) + last
+            return describe_signal(-code) + last
         return f"the code ended its process with exit code {code}{last}"

@@ -222,14 +222,14 @@ def test_integers_are_exact() -> None:
 def test_only_needed_definitions_are_executed() -> None:
     import ast
 
-    from npufix.rewriters.verification.inputs.slicing import needed_statements
+    from npufix.rewriters.verification.inputs.slicing import slice_module
 
     tree = ast.parse(
         "import torch\nimport heavy\nA = 1\nB = A + 1\n"
         "def helper(): return B\ndef target(): return helper()\n"
         "train(target)\nheavy.train()\ntarget.flag = 1\ntarget()\nfor i in range(3): heavy.go()\n"
     )
-    kept = [ast.unparse(s).splitlines()[0] for s in needed_statements(tree, "target")]
+    kept = [ast.unparse(s).splitlines()[0] for s in slice_module(tree, "target")]
     assert kept == [
         "A = 1",
         "B = A + 1",
