@@ -102,7 +102,7 @@ class NotVerifiedError(Exception):
     """There is no verdict; the message says why."""
 
 
-class GroundLimitError(NotVerifiedError):
+class BackendLimitError(NotVerifiedError):
     """The ground cannot run it, whatever the code is; another may."""
 
 

@@ -52,7 +52,7 @@ from npufix.rewriters.verification.inputs.recipes import (
 )
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.sandbox.try_call import try_call
-from npufix.rewriters.verification.verdict import GroundLimitError
+from npufix.rewriters.verification.verdict import BackendLimitError
 
 if TYPE_CHECKING:
     import ast
@@ -299,7 +299,7 @@ def trace_call(
         outcome = try_call(call, scale_timeout(CALL_S))
     failed = device_failure(outcome.error) if target.on_npu else ""
     if failed:
-        raise GroundLimitError(failed)
+        raise BackendLimitError(failed)
     if found is not None:
         if outcome.error:
             found.errors[outcome.error] += 1

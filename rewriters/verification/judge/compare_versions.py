@@ -32,7 +32,7 @@ from npufix.rewriters.verification.judge.shrink import Counterexample
 from npufix.rewriters.verification.kernels.common import ShapeRefusedError
 from npufix.rewriters.verification.reference.called import called
 from npufix.rewriters.verification.verdict import (
-    GroundLimitError,
+    BackendLimitError,
     Launches,
     NotVerifiedError,
     RefutedError,
@@ -224,7 +224,7 @@ def _require_some(run: Proof, original: Target, patched: Target, compared: list[
         raise RefutedError(text, script)
     if not compared:
         if run.absent:
-            raise GroundLimitError(f"the device does not run the original: {run.absent}")
+            raise BackendLimitError(f"the device does not run the original: {run.absent}")
         raise NotVerifiedError(run.skipped or "the original raises in every dtype")
 
 
@@ -281,7 +281,7 @@ def draws_numbers(run: Proof, original: Target, one: CaseRun) -> bool:
 def _cannot_run(run: Proof, one: CaseRun, after: CallRecord) -> bool:
     """Say whether the failure of the patched run tells nothing against the patch."""
     if after.kind in LIMITS:
-        raise GroundLimitError(after.error.partition(": ")[2])
+        raise BackendLimitError(after.error.partition(": ")[2])
     if after.error and re.search(f"{_NO_CPU_KERNEL}|{NO_MEMORY}|{_NO_REAL_LAYER}", after.error):
         run.skipped = f"the patched code cannot run here: {after.error}"
         return True

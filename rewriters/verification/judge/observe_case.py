@@ -23,7 +23,7 @@ from npufix.rewriters.verification.calls.observe import (
 from npufix.rewriters.verification.calls.values import LARGE, ROUNDINGS, list_kinds
 from npufix.rewriters.verification.judge.allowances import Further
 from npufix.rewriters.verification.sandbox.try_call import try_call
-from npufix.rewriters.verification.verdict import GroundLimitError
+from npufix.rewriters.verification.verdict import BackendLimitError
 
 if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.target import CallCase, Target
@@ -102,7 +102,7 @@ def _observe(
             seen = CallRecord(error=prepared.error, kind=prepared.kind)
     failed = device_failure(seen.error) if target.on_npu else ""
     if failed:
-        raise GroundLimitError(failed)
+        raise BackendLimitError(failed)
     return seen
 
 

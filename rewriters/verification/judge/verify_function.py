@@ -41,7 +41,7 @@ from npufix.rewriters.verification.judge.timing import measure_times
 from npufix.rewriters.verification.reference import npu_operators
 from npufix.rewriters.verification.sandbox.messages import Answer
 from npufix.rewriters.verification.verdict import (
-    GroundLimitError,
+    BackendLimitError,
     NotVerifiedError,
     RefutedError,
     Status,
@@ -70,7 +70,7 @@ def _verdict(run: Proof) -> Verdict:
         return _verify(run)
     except (NotVerifiedError, LoadError) as error:
         verdict = run.verdict(Status.NOT_VERIFIED, str(error))
-        return replace(verdict, limit=isinstance(error, GroundLimitError))
+        return replace(verdict, limit=isinstance(error, BackendLimitError))
     except RefutedError as error:
         verdict = run.verdict(Status.REFUTED, str(error), counterexample=str(error))
         return replace(verdict, script=error.script)
@@ -141,7 +141,7 @@ def _prepare(job: Job) -> None:
             # Importing it is what gives tensors this; they are none of its own here.
             npu_operators.have_is_npu()
     elif is_virtual() and "mindspeed" in job.patched:
-        raise GroundLimitError("MindSpeed does not run on the virtual NPU")
+        raise BackendLimitError("MindSpeed does not run on the virtual NPU")
 
 
 def _target(run: Proof, text: str, tag: str) -> Target:

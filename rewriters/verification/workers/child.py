@@ -19,7 +19,7 @@ from npufix.rewriters.verification.sandbox.limits import (
 from npufix.rewriters.verification.sandbox.messages import Greeting, Question, Reply, Start
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError, virtual_npu
 from npufix.rewriters.verification.virtual_npu.chips import family
-from npufix.rewriters.verification.workers.backends import Ground
+from npufix.rewriters.verification.workers.backends import Backend
 
 if TYPE_CHECKING:
     from npufix.rewriters.verification.sandbox.messages import Answer
@@ -59,16 +59,16 @@ def _answer(start: Start, reading: int, writing: int) -> None:
 
 def begin(start: Start) -> None:
     """Set up what the code runs on, before anything of the user is imported."""
-    if start.ground == Ground.VIRTUAL_NPU.value:
+    if start.ground == Backend.VIRTUAL_NPU.value:
         with virtual_npu(start.chip, stubs=Path(start.stubs), forks=start.forks) as device:
             from npufix.rewriters.verification.calls.device import use_device
 
             use_device(device)
-    elif start.ground == Ground.NPU.value:
+    elif start.ground == Backend.NPU.value:
         from npufix.rewriters.verification.calls.device import take_device
 
         take_device()
-    elif start.ground == Ground.REFERENCE.value:
+    elif start.ground == Backend.REFERENCE.value:
         from npufix.rewriters.verification.kernels.common import set_chip
         from npufix.rewriters.verification.reference import npu_operators
 
@@ -83,7 +83,7 @@ def _in_own_process(start: Start, question: Question) -> Answer:
     """Verify a job in a process that ends with it."""
     from npufix.rewriters.verification.judge.verify_function import verify_function
 
-    if start.ground == Ground.VIRTUAL_NPU.value:
+    if start.ground == Backend.VIRTUAL_NPU.value:
         from npufix.rewriters.verification.virtual_npu import started
 
         started().after_fork()

@@ -21,7 +21,7 @@ from npufix.rewriters.verification.sandbox.job_folders import (
     remove_left_behind,
 )
 from npufix.rewriters.verification.sandbox.messages import Greeting, Question, Reply, Start
-from npufix.rewriters.verification.workers.backends import Ground, environment_of
+from npufix.rewriters.verification.workers.backends import Backend, child_environment
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job
@@ -66,7 +66,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd=home,
-                env=environment_of(Ground(start.ground), os.environ, home),
+                env=child_environment(Backend(start.ground), os.environ, home),
                 start_new_session=True,
                 pass_fds=[self._in_use],
             )
