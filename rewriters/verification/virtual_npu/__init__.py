@@ -17,18 +17,18 @@ Only in a child process::
 from npufix.rewriters.verification.virtual_npu.chips import SOC, of_profile, soc_name
 from npufix.rewriters.verification.virtual_npu.device import (
     VirtualDevice,
+    current_device,
     environment,
-    started,
     virtual_npu,
 )
-from npufix.rewriters.verification.virtual_npu.errors import (
+from npufix.rewriters.verification.virtual_npu.recorder import Launch
+from npufix.rewriters.verification.virtual_npu.stubs import prepare
+from npufix.rewriters.verification.virtual_npu.wheel.errors import (
     ReferenceDisagreesError,
     UncoveredLaunchError,
     VirtualNpuError,
 )
-from npufix.rewriters.verification.virtual_npu.recorder import Launch
-from npufix.rewriters.verification.virtual_npu.stubs import prepare
-from npufix.rewriters.verification.virtual_npu.wheel.wheels import Wheels, installed
+from npufix.rewriters.verification.virtual_npu.wheel.wheels import Wheels, find_wheels
 
 __all__ = [
     "SOC",
@@ -38,11 +38,11 @@ __all__ = [
     "VirtualDevice",
     "VirtualNpuError",
     "Wheels",
+    "current_device",
     "environment",
-    "installed",
+    "find_wheels",
     "of_profile",
     "prepare",
     "soc_name",
-    "started",
     "virtual_npu",
 ]

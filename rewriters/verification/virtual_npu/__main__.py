@@ -15,7 +15,7 @@ from pathlib import Path
 
 from npufix.rewriters.verification.virtual_npu.chips import SOC
 from npufix.rewriters.verification.virtual_npu.device import environment, virtual_npu
-from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
+from npufix.rewriters.verification.virtual_npu.wheel.errors import VirtualNpuError
 
 
 def main(arguments: list[str]) -> int:

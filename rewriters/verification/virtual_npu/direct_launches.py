@@ -33,7 +33,7 @@ _DTYPES = {
 """aclDataType."""
 
 
-def computed(kernel: str, arguments: Sequence[object]) -> None:
+def compute_kernel(kernel: str, arguments: Sequence[object]) -> None:
     """Compute a kernel of ``entry_points.DIRECT``; the last argument is its result."""
     *given, result = (
         _host_view(value) if isinstance(value, DeviceTensor) else value for value in arguments

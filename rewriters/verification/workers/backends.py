@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification import virtual_npu
 from npufix.rewriters.verification.sandbox.limits import environment
-from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
+from npufix.rewriters.verification.virtual_npu.wheel.errors import VirtualNpuError
 from npufix.rewriters.write.user_error import UserError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def prepare_backend(ground: Backend, wanted: str, chip: str) -> tuple[Backend, s
         return ground, ""
     try:
         virtual_npu.soc_name(chip)
-        return ground, str(virtual_npu.prepare(virtual_npu.installed()))
+        return ground, str(virtual_npu.prepare(virtual_npu.find_wheels()))
     except VirtualNpuError as error:
         if wanted != AUTO:
             raise BackendError(f"--on {wanted}: {error}", "use --on reference") from None
@@ -110,7 +110,7 @@ def try_virtual_npu(machine: Machine) -> Machine:
     if not _standing(Backend.VIRTUAL_NPU, machine).usable:
         return machine
     try:
-        virtual_npu.prepare(virtual_npu.installed())
+        virtual_npu.prepare(virtual_npu.find_wheels())
     except VirtualNpuError as error:
         return replace(machine, no_virtual_npu=str(error))
     return machine

@@ -84,9 +84,9 @@ def _in_own_process(start: Start, question: Question) -> Answer:
     from npufix.rewriters.verification.judge.verify_function import verify_function
 
     if start.ground == Backend.VIRTUAL_NPU.value:
-        from npufix.rewriters.verification.virtual_npu import started
+        from npufix.rewriters.verification.virtual_npu import current_device
 
-        started().after_fork()
+        current_device().after_fork()
     return verify_function(question.job, start.ground)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.sandbox.messages import Reply
 from npufix.rewriters.verification.verdict import Status, Verdict
-from npufix.rewriters.verification.virtual_npu import VirtualNpuError, installed, prepare
+from npufix.rewriters.verification.virtual_npu import VirtualNpuError, find_wheels, prepare
 from npufix.rewriters.verification.workers.backends import Backend
 from npufix.rewriters.verification.workers.machine import survey
 from npufix.rewriters.verification.workers.pool import Limits, Pool
@@ -105,7 +105,7 @@ def _replies(
     stubs = settings.stubs
     if left and settings.ground is Backend.VIRTUAL_NPU and not stubs:
         try:
-            stubs = str(prepare(installed()))
+            stubs = str(prepare(find_wheels()))
         except VirtualNpuError as error:
             yield from (Reply(number, lost=str(error)) for number in left)
             return

@@ -15,7 +15,7 @@ from npufix.rewriters.verification.kernels import (
     npu_moe_token_unpermute,
 )
 from npufix.rewriters.verification.kernels.common import tail
-from npufix.rewriters.verification.virtual_npu.operators.differentiating import above_autograd
+from npufix.rewriters.verification.virtual_npu.operators.autograd import record_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -137,7 +137,7 @@ def _cross_entropy_loss(  # noqa: PLR0913, PLR0917 - the operator's schema
         return torch.autograd.grad(loss, scores, grad_loss.float().reshape(loss.shape))[0]
 
     # Scores and their logarithms of probability differ by a constant per row: same gradient.
-    return above_autograd(differentiate).to(log_prob.dtype)
+    return record_gradients(differentiate).to(log_prob.dtype)
 
 
 def _confusion_transpose(
@@ -186,7 +186,7 @@ def _moe_token_unpermute_1(
         result = npu_moe_token_unpermute.forward(inputs[0], places, weights)
         return torch.autograd.grad(result, inputs, gradient)
 
-    found = above_autograd(differentiate)
+    found = record_gradients(differentiate)
     return found[0], found[1] if probs is not None else None
 
 

@@ -21,7 +21,7 @@ _LAUNCHING = frozenset({"aten::isfinite", "aten::one_hot", "aten::where"})
 """Their kernels launch in some versions, where no reference reaches; they have no gradient."""
 
 
-def below_autograd() -> object:
+def register_composites() -> object:
     """Register for each of them what to do where autograd would act; keep the result alive."""
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call] # as above
     has = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001 - the only way to ask

@@ -13,9 +13,9 @@ import torch
 from npufix.rewriters.verification import kernels
 from npufix.rewriters.verification.kernels.common import NoReferenceKernelError, ShapeRefusedError
 from npufix.rewriters.verification.reference.called import called
+from npufix.rewriters.verification.virtual_npu.operators.autograd import draw_from
 from npufix.rewriters.verification.virtual_npu.operators.backward_formulas import FORMULAS
 from npufix.rewriters.verification.virtual_npu.operators.derivatives import DERIVATIVES, derive
-from npufix.rewriters.verification.virtual_npu.operators.drawing import drawing_from
 from npufix.rewriters.verification.virtual_npu.operators.torch_only import TORCH_ONLY
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def refuse_crash(operator: Any, positional: Sequence[object]) -> None:  # noqa: 
             raise ShapeRefusedError("npu_rotary_mul: the last dimension is 1, which has no halves")
 
 
-def reference(operator: Any, result: object) -> Callable[..., object]:  # noqa: ANN401 - torch has no annotation for one
+def find_reference(operator: Any, result: object) -> Callable[..., object]:  # noqa: ANN401 - torch has no annotation for one
     """Return what computes an operator from host tensors, called as the operator is.
 
     ``result`` is what the operator itself returned: the random state in it is the right one.
@@ -72,7 +72,7 @@ def _forward(
     positional = [value for argument, value in given.items() if argument not in by_name]
     values = positional[: len(parameters)]
     keywords = {key: value for key, value in given.items() if key in by_name & parameters.keys()}
-    with drawing_from(_random_state(result) if getattr(kernel, "RANDOM", False) else None):
+    with draw_from(_random_state(result) if getattr(kernel, "RANDOM", False) else None):
         computed: object = kernel.forward(*values, **keywords)
     return computed
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F  # noqa: N812 - the field's name
 
-from npufix.rewriters.verification.virtual_npu.operators.differentiating import above_autograd
-from npufix.rewriters.verification.virtual_npu.operators.drawing import drawing_from
+from npufix.rewriters.verification.virtual_npu.operators.autograd import draw_from, record_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +39,7 @@ def _matmul_backward(
     gradient: Tensor, left: Tensor, right: Tensor, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
     inputs = [tensor.detach().requires_grad_() for tensor in (left, right)]
-    found = above_autograd(lambda: torch.autograd.grad(torch.matmul(*inputs), inputs, gradient))
+    found = record_gradients(lambda: torch.autograd.grad(torch.matmul(*inputs), inputs, gradient))
     return tuple(own if want else None for own, want in zip(found, wanted, strict=True))
 
 
@@ -88,14 +87,14 @@ def _bce_with_logits_backward(  # noqa: PLR0913, PLR0917 - the operator's schema
         )
         return torch.autograd.grad(loss, own, gradient)[0]
 
-    return above_autograd(differentiate)
+    return record_gradients(differentiate)
 
 
 def _repeat_interleave_backward(
     gradient: Tensor, x: Tensor, repeats: int | Tensor, dim: int | None = None
 ) -> Tensor:
     own = x.detach().requires_grad_()
-    return above_autograd(
+    return record_gradients(
         lambda: torch.autograd.grad(own.repeat_interleave(repeats, dim), own, gradient)[0]
     )
 
@@ -141,7 +140,7 @@ def _dropout_mask(
 ) -> Tensor:
     """Draw, as bits, what an operator draws that drops from this seed and offset on."""
     count = torch.Size(size).numel()
-    with drawing_from((seed, offset)):
+    with draw_from((seed, offset)):
         kept = F.dropout(torch.ones(count), p) != 0
     return _as_bits(kept)
 

@@ -9,7 +9,7 @@ from verification_snippets import ALL, LLAMA, REPEAT
 
 from npufix.rewriters.verification import Job, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
-from npufix.rewriters.verification.virtual_npu import VirtualNpuError, installed
+from npufix.rewriters.verification.virtual_npu import VirtualNpuError, find_wheels
 from npufix.rewriters.verification.workers.backends import Backend, BackendError, prepare_backend
 from npufix.rewriters.verification.workers.machine import survey
 
@@ -36,7 +36,7 @@ return torch_npu.npu_mrope(at, x, x, torch.randn(10, 16, device=npu), 16)[0] * h
 
 def on_virtual_npu(jobs: list[Job], settings: Settings | None = None) -> list[Verdict]:
     try:
-        installed()
+        find_wheels()
     except VirtualNpuError as reason:
         pytest.skip(str(reason))
     return verify(jobs, settings or Settings(Backend.VIRTUAL_NPU))
