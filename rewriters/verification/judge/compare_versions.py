@@ -29,8 +29,7 @@ from npufix.rewriters.verification.judge.observe_case import (
 )
 from npufix.rewriters.verification.judge.randomness import is_random
 from npufix.rewriters.verification.judge.shrink import Counterexample
-from npufix.rewriters.verification.kernels.common import ShapeRefusedError
-from npufix.rewriters.verification.reference.called import called
+from npufix.rewriters.verification.kernels.common import ShapeRefusedError, collect_kernels
 from npufix.rewriters.verification.verdict import (
     BackendLimitError,
     Launches,
@@ -93,9 +92,9 @@ def compare(
                 _note_absent(run, original, case, dtype)
             if one is None or not keeps(case, dtype):
                 continue
-            called.clear()
-            after = observe_version(patched, one)
-            run.kernels |= called
+            with collect_kernels() as ran:
+                after = observe_version(patched, one)
+            run.kernels |= ran
             _note_launches(run, one, after)
             if _tells_nothing(run, one, after, compared, assignments, flat):
                 continue

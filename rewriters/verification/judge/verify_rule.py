@@ -26,8 +26,8 @@ from npufix.rewriters.verification.calls.values import ROUNDINGS, round_differen
 from npufix.rewriters.verification.inputs.target import cast_floats, read_state
 from npufix.rewriters.verification.judge.allowances import Further
 from npufix.rewriters.verification.judge.judge import Judge
+from npufix.rewriters.verification.kernels.common import collect_kernels
 from npufix.rewriters.verification.reference import npu_operators
-from npufix.rewriters.verification.reference.called import called
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rules.substitution import Spelling
 
@@ -118,16 +118,12 @@ def verify_rule(form: Form, seed: int = 0, rounds: int = _ROUNDS) -> Verdict:
             _drawn(inputs, number),
             _Oracle(pattern, inputs, mode, number, number - seed),
         )
-        called.clear()
         has_defaults = bool(pattern.__defaults__)
         defaults = unmentioned(pattern_of(pattern), number - seed) if has_defaults else {}
-        after = observe(
-            _ready(_with(replacement, defaults), _drawn(inputs, number)),
-            mode,
-            number,
-            seconds=_RULE_S,
-        )
-        kernels |= called
+        with collect_kernels() as ran:
+            ready = _ready(_with(replacement, defaults), _drawn(inputs, number))
+            after = observe(ready, mode, number, seconds=_RULE_S)
+        kernels |= ran
         changed |= original.changed
         words, size = _words(first), _size(first)
         judge.add(words, size, original, after, oracle.run(), further=Further(oracle.rounded))

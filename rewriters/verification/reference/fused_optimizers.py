@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npufix.rewriters.verification.kernels.common import NoReferenceKernelError
-from npufix.rewriters.verification.reference.called import called
+from npufix.rewriters.verification.kernels.common import NoReferenceKernelError, note_kernel
 from npufix.rewriters.verification.reference.fused_updates import (
     adam_p,
     bert_adam,
@@ -39,7 +38,7 @@ class _Fused(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 - what the closure returns
         """Update with the gradients that were combined, whatever ``p.grad`` is by now."""
-        called.add(type(self).__name__)
+        note_kernel(type(self).__name__)
         loss = None if closure is None else closure()
         combined = self._combine()
         now = {p: p.grad for p in self._parameters()}
@@ -66,7 +65,7 @@ class _Fused(torch.optim.Optimizer):
     @torch.no_grad()
     def clip_grad_norm_fused_(self, max_norm: float, norm_type: float = 2) -> Tensor:
         """Scale all gradients together, as ``torch.nn.utils.clip_grad_norm_`` does."""
-        called.add("clip_grad_norm_fused_")
+        note_kernel("clip_grad_norm_fused_")
         gradients = list(self._combine().values())
         if not gradients:
             return torch.tensor(0.0)

@@ -12,9 +12,9 @@ from npufix.rewriters.verification.kernels.common import (
     NoReferenceKernelError,
     accept,
     accept_dtypes,
+    note_kernel,
     wide,
 )
-from npufix.rewriters.verification.reference.called import called
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +63,7 @@ def _added(  # noqa: PLR0913, PLR0917 - what both functions take
     layerscale: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return the sum in wide precision, and which elements were kept."""
-    called.add(name)
+    note_kernel(name)
     accept_dtypes(name, x0, residual, weight, bias, rowscale, layerscale)
     accept(name, x0.dim() == _DIMS, f"x0 has {x0.dim()} dimensions, not 3")
     rows, columns = x0.shape[:-1], x0.shape[-1:]

@@ -20,10 +20,9 @@ import msgspec
 import torch
 
 from npufix.rewriters.verification import kernels
-from npufix.rewriters.verification.kernels.common import NoReferenceKernelError
+from npufix.rewriters.verification.kernels.common import NoReferenceKernelError, note_kernel
 from npufix.rewriters.verification.reference import fused_optimizers, mindspeed_functions
 from npufix.rewriters.verification.reference.autograd import differentiable
-from npufix.rewriters.verification.reference.called import called
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -120,7 +119,7 @@ def _implement(library: Any, name: str, version: str) -> None:  # noqa: ANN401 -
     kernel = importlib.import_module(f"{kernels.__name__}.{name.partition('.')[0]}")
 
     def counted(*arguments: object, **keywords: object) -> object:
-        called.add(name.partition(".")[0])
+        note_kernel(name.partition(".")[0])
         with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - one operator, not its parts
             return kernel.forward(*arguments, **keywords)
 

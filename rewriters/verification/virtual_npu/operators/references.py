@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npufix.rewriters.verification import kernels
-from npufix.rewriters.verification.kernels.common import NoReferenceKernelError, ShapeRefusedError
-from npufix.rewriters.verification.reference.called import called
+from npufix.rewriters.verification.kernels.common import (
+    NoReferenceKernelError,
+    ShapeRefusedError,
+    note_kernel,
+)
 from npufix.rewriters.verification.virtual_npu.operators.autograd import draw_from
 from npufix.rewriters.verification.virtual_npu.operators.backward_formulas import FORMULAS
 from npufix.rewriters.verification.virtual_npu.operators.derivatives import DERIVATIVES, derive
@@ -65,7 +68,7 @@ def _forward(
     result: object,
 ) -> object:
     kernel = _kernel(name)
-    called.add(name)
+    note_kernel(name)
     parameters = inspect.signature(kernel.forward).parameters
     by_name = {a.name for a in operator._schema.arguments if a.kwarg_only}  # noqa: SLF001 - as above
     # By position: the modules take the arguments in the order of the schema, some names differ.
