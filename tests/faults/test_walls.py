@@ -30,12 +30,12 @@ def test_what_fills_the_disk_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "a" / "b").write_bytes(bytes(1 << 20))
     (tmp_path / "a" / "everything").symlink_to("/")
     own = os.getpid()
-    assert not job_folders.takes_too_much(own, tmp_path)
+    assert not job_folders.find_excess(own, tmp_path)
     monkeypatch.setattr(job_folders, "_MOST_WRITTEN", 1 << 19)
-    assert job_folders.takes_too_much(own, tmp_path)
+    assert job_folders.find_excess(own, tmp_path)
     monkeypatch.setattr(job_folders, "_MOST_WRITTEN", 1 << 30)
     monkeypatch.setattr(job_folders, "_MOST_FILES", 2)
-    assert job_folders.takes_too_much(own, tmp_path)
+    assert job_folders.find_excess(own, tmp_path)
 
 
 def test_what_is_hidden_or_has_no_name_is_seen(
@@ -44,15 +44,15 @@ def test_what_is_hidden_or_has_no_name_is_seen(
     monkeypatch.setattr(job_folders, "_MOST_WRITTEN", 1 << 20)
     with (tmp_path / "file").open("wb") as file:
         (tmp_path / "file").unlink()
-        assert not job_folders.takes_too_much(os.getpid(), tmp_path)
+        assert not job_folders.find_excess(os.getpid(), tmp_path)
         file.write(bytes(1 << 21))
         file.flush()
-        assert "files" in job_folders.takes_too_much(os.getpid(), tmp_path)
+        assert "files" in job_folders.find_excess(os.getpid(), tmp_path)
     deep = tmp_path.joinpath(*["d" * 200] * 6)
     deep.mkdir(parents=True)
-    assert "files" in job_folders.takes_too_much(os.getpid(), tmp_path)
+    assert "files" in job_folders.find_excess(os.getpid(), tmp_path)
     monkeypatch.setattr(job_folders, "_MOST_THREADS", 1)
-    assert "threads" in job_folders.takes_too_much(os.getpid(), tmp_path / "none")
+    assert "threads" in job_folders.find_excess(os.getpid(), tmp_path / "none")
 
 
 def test_whatever_was_written_is_removed(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_folders_that_nobody_uses_any_more_are_removed(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for name in ("npufix-a", "npufix-b", "npufix-new", "other"):
         (tmp_path / name).mkdir()
-    used = job_folders.in_use(str(tmp_path / "npufix-a"))
+    used = job_folders.mark_in_use(str(tmp_path / "npufix-a"))
     for name in ("npufix-a", "npufix-b", "other"):
         os.utime(tmp_path / name, (1, 1))
     job_folders.remove_left_behind("npufix-")
