@@ -114,8 +114,16 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
 ) -> SearchResult:
     """Try guesses, the likeliest first, until the lines are reached by several of them.
 
+    For ``def f(x, dim)`` these are, by rising cost: ``x=float[2, 3, 8], dim=8``; then either the
+    next guess at ``dim`` (-1) or at ``x`` (``float[2, 3]``); then both. The first with which the
+    original runs through the lines is the first result; a further one must look different.
+
     ``read`` names what the lines read, before or after; ``keeps`` tells whether a call is within
     what the user vouches for.
+
+    Raises:
+        BackendLimitError: the device itself failed.
+
     """
     found = SearchResult()
     options: list[Recipe | None] = [None]
@@ -124,108 +132,125 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
         options = list(itertools.islice(made, _MOST_RECIPES))
         if not options:
             found.errors["no object of the class can be made"] += 1
+    looking = _Search(target, wanted, recorded, keeps, options, found)
     # Of this process alone: on a busy machine the search must not find less.
     deadline = time.process_time() + _SEARCH_S
     for left, recipe in zip(range(len(options), 0, -1), options, strict=True):
         until = time.process_time() + (deadline - time.process_time()) / left
-        target.discard_object()
-        widths = find_widths(target, recipe)
-        bases = collect_base_shapes(
-            recorded, widths, target.parameters(), target.make_object(recipe)
-        )
-        tried = _combinations(target, wanted.tree, bases, widths)
-        assignments = (
-            Assignment(recipe, specs) for specs in tried if not (floating and is_integral(specs))
-        )
-        _search_some(target, wanted, assignments, found, until, keeps)
-    _search_further(target, wanted, options, recorded, found, keeps)
-    _search_beside_defaults(target, wanted, options, recorded, found, keeps, read)
+        assignments = looking.combine(recipe)
+        if floating:
+            assignments = (a for a in assignments if not is_integral(a.specs))
+        looking.run(assignments, until)
+    looking.run_further()
+    looking.run_beside_defaults(read)
     if not floating:
-        _add_floats(target, wanted, found, keeps)
+        looking.add_floats()
     return found
 
 
-def _add_floats(
-    target: Target, wanted: LinesToCover, found: SearchResult, keeps: Callable[[CallCase], bool]
-) -> None:
-    """Add a call with floating numbers, where integers were given that may be either."""
-    if any("int" not in list_kinds(a.specs.values()) for a in found.assignments):
-        return
-    for assignment in found.assignments[:2]:
-        specs = {
-            n: Tensor(s.shape) if isinstance(s, Tensor) and s.kind == "int" else s
-            for n, s in assignment.specs.items()
-        }
-        twin = CallCase(Assignment(assignment.recipe, specs))
-        ran = trace_call(target, twin) or set()
-        if wanted.reached(ran) and keeps(twin):
-            found.assignments.append(twin.assignment)
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What is looked for, and what was found so far."""
+
+    target: Target
+    wanted: LinesToCover
+    recorded: Sequence[RecordedOp]
+    keeps: Callable[[CallCase], bool]
+    options: Sequence[Recipe | None]
+    found: SearchResult
+
+    def combine(
+        self, recipe: Recipe | None, forced: Mapping[str, Spec] | None = None
+    ) -> Iterator[Assignment]:
+        """Return assignments for one way to make the object, the likeliest first."""
+        target = self.target
+        target.discard_object()
+        widths = find_widths(target, recipe)
+        made = target.make_object(recipe)
+        bases = collect_base_shapes(self.recorded, widths, target.parameters(), made)
+        tried = _combinations(target, self.wanted.tree, bases, widths, forced)
+        return (Assignment(recipe, specs) for specs in tried)
+
+    def add_floats(self) -> None:
+        """Add a call with floating numbers, where integers were given that may be either."""
+        found = self.found
+        if any("int" not in list_kinds(a.specs.values()) for a in found.assignments):
             return
+        for assignment in found.assignments[:2]:
+            specs = {
+                n: Tensor(s.shape) if isinstance(s, Tensor) and s.kind == "int" else s
+                for n, s in assignment.specs.items()
+            }
+            twin = CallCase(Assignment(assignment.recipe, specs))
+            ran = trace_call(self.target, twin) or set()
+            if self.wanted.reached(ran) and self.keeps(twin):
+                found.assignments.append(twin.assignment)
+                return
 
+    def run_further(self) -> None:
+        """Choose values that the tests above the lines ask for which nothing has reached."""
+        found, asked = self.found, list[dict[str, object]]()
+        for line in self.wanted.unreached(found.reached):
+            values = solve_path_condition(self.wanted.tree, line)
+            if values and values not in asked and line not in found.reached:
+                asked.append(values)
+        for values in asked[:_MOST_GOALS]:
+            for recipe in self.options[:2]:
+                forced = {n: Value(v) for n, v in values.items() if "." not in n}
+                assignments = self.combine(_chosen(recipe, values), forced)
+                before = len(found.reached)
+                self.run(assignments, time.process_time() + _FURTHER_S)
+                if len(found.reached) > before:
+                    break
 
-def _search_further(  # noqa: PLR0913, PLR0917 - the state of the search
-    target: Target,
-    wanted: LinesToCover,
-    options: Sequence[Recipe | None],
-    recorded: Sequence[RecordedOp],
-    found: SearchResult,
-    keeps: Callable[[CallCase], bool],
-) -> None:
-    """Choose values that the tests above the lines ask for which nothing has reached."""
-    asked: list[dict[str, object]] = []
-    for line in wanted.unreached(found.reached):
-        values = solve_path_condition(wanted.tree, line)
-        if values and values not in asked and line not in found.reached:
-            asked.append(values)
-    for values in asked[:_MOST_GOALS]:
-        for recipe in options[:2]:
-            chosen = _chosen(recipe, values)
-            forced = {n: Value(v) for n, v in values.items() if "." not in n}
-            target.discard_object()
-            widths = find_widths(target, chosen)
-            bases = collect_base_shapes(
-                recorded, widths, target.parameters(), target.make_object(chosen)
-            )
-            tried = _combinations(target, wanted.tree, bases, widths, forced)
-            assignments = (Assignment(chosen, specs) for specs in tried)
-            until = time.process_time() + _FURTHER_S
-            before = len(found.reached)
-            _search_some(target, wanted, assignments, found, until, keeps)
-            if len(found.reached) > before:
-                break
+    def run_beside_defaults(self, read: Collection[str]) -> None:
+        """Pass something else than a default that is read: a change may have forgotten it."""
+        found = self.found
+        if not found.assignments:
+            return
+        hidden = (
+            p
+            for p in self.target.parameters()
+            if p.name in read and all(is_default(a.specs.get(p.name)) for a in found.assignments)
+        )
+        recipe = next(iter(self.options), None)
+        for parameter in itertools.islice(hidden, _MOST_DEFAULTS):
+            for other in vary_default(parameter):
+                assignments = self.combine(recipe, {parameter.name: other})
+                before = len(found.assignments)
+                self.run(assignments, time.process_time() + _DEFAULT_S)
+                if len(found.assignments) > before:
+                    break
 
-
-def _search_beside_defaults(  # noqa: PLR0913, PLR0917 - the state of the search
-    target: Target,
-    wanted: LinesToCover,
-    options: Sequence[Recipe | None],
-    recorded: Sequence[RecordedOp],
-    found: SearchResult,
-    keeps: Callable[[CallCase], bool],
-    read: Collection[str],
-) -> None:
-    """Pass something else than a default that the lines read: a change may have forgotten it."""
-    if not found.assignments:
-        return
-    hidden = (
-        p
-        for p in target.parameters()
-        if p.name in read and all(is_default(a.specs.get(p.name)) for a in found.assignments)
-    )
-    recipe = next(iter(options), None)
-    for parameter in itertools.islice(hidden, _MOST_DEFAULTS):
-        for other in vary_default(parameter):
-            target.discard_object()
-            widths = find_widths(target, recipe)
-            bases = collect_base_shapes(
-                recorded, widths, target.parameters(), target.make_object(recipe)
-            )
-            tried = _combinations(target, wanted.tree, bases, widths, {parameter.name: other})
-            assignments = (Assignment(recipe, specs) for specs in tried)
-            until, before = time.process_time() + _DEFAULT_S, len(found.assignments)
-            _search_some(target, wanted, assignments, found, until, keeps)
-            if len(found.assignments) > before:
-                break
+    def run(self, tried: Iterator[Assignment], until: float) -> None:
+        """Keep what reaches lines and looks different, for as long as there is time."""
+        target, wanted, found = self.target, self.wanted, self.found
+        start = len(found.assignments)
+        enough = start + (_ENOUGH_LATER if start else _ENOUGH)
+        looks: set[tuple[object, ...]] = set()
+        for assignment in tried:
+            if time.process_time() > until or found.expired >= _MOST_EXPIRED:
+                return
+            look = _look(assignment.specs)
+            if look in looks or (found.assignments and _far_fetched(assignment.specs)):
+                continue
+            ran = trace_call(target, CallCase(assignment), found)
+            if ran is not None and target.has_modes and wanted.unreached(found.reached | ran):
+                ran |= trace_call(target, CallCase(assignment, training=False)) or set()
+            reached = wanted.reached(ran) if ran is not None else set()
+            if ran is None or (wanted.unreached(set()) and not reached):
+                continue
+            if not self.keeps(CallCase(assignment)):
+                found.outside = True
+                continue
+            looks.add(look)
+            if len(found.assignments) == start:
+                until = min(until, time.process_time() + _AFTERWARDS_S)
+            if len(found.assignments) < enough or reached - found.reached:
+                found.assignments.append(assignment)
+            found.reached |= reached
+            if len(found.assignments) >= enough and not wanted.unreached(found.reached):
+                return
 
 
 def _chosen(recipe: Recipe | None, values: Mapping[str, object]) -> Recipe | None:
@@ -245,42 +270,6 @@ def _chosen(recipe: Recipe | None, values: Mapping[str, object]) -> Recipe | Non
         elif first == "self":
             paths |= {f"{argument}.{rest}": value for argument in given}
     return replace(recipe, chosen=tuple(paths.items()))
-
-
-def _search_some(  # noqa: PLR0913, PLR0917 - the state of the search
-    target: Target,
-    wanted: LinesToCover,
-    tried: Iterator[Assignment],
-    found: SearchResult,
-    until: float,
-    keeps: Callable[[CallCase], bool],
-) -> None:
-    start = len(found.assignments)
-    enough = start + (_ENOUGH_LATER if start else _ENOUGH)
-    looks: set[tuple[object, ...]] = set()
-    for assignment in tried:
-        if time.process_time() > until or found.expired >= _MOST_EXPIRED:
-            return
-        look = _look(assignment.specs)
-        if look in looks or (found.assignments and _far_fetched(assignment.specs)):
-            continue
-        ran = trace_call(target, CallCase(assignment), found)
-        if ran is not None and target.has_modes and wanted.unreached(found.reached | ran):
-            ran |= trace_call(target, CallCase(assignment, training=False)) or set()
-        reached = wanted.reached(ran) if ran is not None else set()
-        if ran is None or (wanted.unreached(set()) and not reached):
-            continue
-        if not keeps(CallCase(assignment)):
-            found.outside = True
-            continue
-        looks.add(look)
-        if len(found.assignments) == start:
-            until = min(until, time.process_time() + _AFTERWARDS_S)
-        if len(found.assignments) < enough or reached - found.reached:
-            found.assignments.append(assignment)
-        found.reached |= reached
-        if len(found.assignments) >= enough and not wanted.unreached(found.reached):
-            return
 
 
 def trace_call(

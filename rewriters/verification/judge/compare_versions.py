@@ -66,7 +66,7 @@ _WANTS_DIMENSIONS = (
 NO_MEMORY = r"MemoryError|can't allocate memory|OutOfMemory"
 
 
-def compare(
+def compare_versions(
     run: Proof, original: Target, patched: Target, assignments: list[Assignment], keeps: Keeps
 ) -> list[CaseRun]:
     """Run both in all cases that tell code apart, for as long as there is time.

@@ -22,7 +22,7 @@ from npufix.rewriters.verification.inputs.search import search, trace_call
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.judge.compare_versions import (
     NO_MEMORY,
-    compare,
+    compare_versions,
     draws_numbers,
     find_patched_lines,
 )
@@ -116,7 +116,7 @@ def _verify(run: Proof) -> Verdict:
         words = f"the original loads, the patched text does not: {error}"
         script = _of_the_first(run, original, found.assignments, words)
         raise RefutedError(words, script) from None
-    compared = compare(run, original, patched, found.assignments, keeps)
+    compared = compare_versions(run, original, patched, found.assignments, keeps)
     _decide(run, original, patched, compared)
     if run.judge.differences:
         raise _refuted(run, original, patched, compared, keeps)
@@ -243,7 +243,7 @@ def _require_reached(
     launched = run.launches is not None and run.launches.patched
     if not (run.kernels or launched or is_real()) and _calls_torch_npu(run.job):
         raise NotVerifiedError("the patched lines call torch_npu, but no call was reached")
-    assert compared  # noqa: S101 - ``compare`` raises otherwise
+    assert compared  # noqa: S101 - ``compare_versions`` raises otherwise
 
 
 def _calls_torch_npu(job: Job) -> bool:

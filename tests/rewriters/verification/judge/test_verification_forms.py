@@ -169,7 +169,8 @@ def test_an_operator_that_a_version_lacks_is_an_attribute_error() -> None:
     from npufix.rewriters.verification.kernels.common import NoReferenceKernelError
     from npufix.rewriters.verification.reference import npu_operators
 
-    table = npu_operators.OperatorTable({"npu_new": {"npu_new(Tensor x) -> Tensor": ["2.14.0"]}}, ["2.4.0"])
+    known = {"npu_new": {"npu_new(Tensor x) -> Tensor": ["2.14.0"]}}
+    table = npu_operators.OperatorTable(known, ["2.4.0"])
     assert npu_operators.schemas_of("2.4.0", table) == {}
     module = npu_operators._stand_in("2.4.0", {})
     with pytest.raises(AttributeError, match=r"2\.4\.0 has no operator"):
