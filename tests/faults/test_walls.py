@@ -109,7 +109,7 @@ def test_without_the_walls_python_refuses_what_it_is_asked_for(
         lambda: sqlite3.connect(mine / "new"),
         lambda: open("/dev/tty", "w"),  # noqa: SIM115, PTH123 - it is refused
     ]
-    with guard.Guard(str(home)):
+    with guard.SideEffectGuard(str(home)):
         for attack in attempts:
             with pytest.raises(PermissionError):
                 attack()

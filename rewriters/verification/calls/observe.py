@@ -1,4 +1,8 @@
-"""Run one call and write down everything that it did."""
+"""Run one call and write down everything that it did.
+
+``judge.replay`` says ``observe``, ``leaves`` and ``seed_everything`` again for programs that run
+without npufix: what changes here changes there.
+"""
 
 from __future__ import annotations
 

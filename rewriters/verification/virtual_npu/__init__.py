@@ -5,6 +5,10 @@ that it needs are generated; kernels that it launches are recorded, and computed
 kernels on the host. What this does not show: the numerics of the real kernels, checks that CANN
 makes, time.
 
+Read: ``wheel`` (which libraries there are and which must be made), ``chips``, ``recorder``,
+``loading``, ``host_memory``, ``direct_launches``, ``runtime`` (what the functions of CANN do here),
+``stubs`` (make the libraries), ``operators`` (what they compute), ``device`` (all of it together).
+
 Only in a child process::
 
     subprocess.run([sys.executable, ...], env=environment(os.environ))
