@@ -188,10 +188,9 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     seed_everything(seed)
     forget_launches()
     mode = nullcontext() if oracle_of is None else compute_in_float64(oracle_of)
+    most = scale_timeout(seconds)
     with mode, torch.set_grad_enabled(gradients != "none"):
-        outcome = try_call(
-            lambda: wait_for(use_result(prepared.call(passed))), scale_timeout(seconds)
-        )
+        outcome = try_call(lambda: wait_for(use_result(prepared.call(passed))), most)
     seen = CallRecord(error=outcome.error, kind=outcome.kind, stage="call")
     seen.launched = LaunchedKernels(list_launched() if prepared.on_npu else ())
     if outcome.error:
@@ -202,8 +201,8 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     _note_values(seen, results)
     after_state = dict(prepared.state())
     after = _snapshot(passed, after_state)
+    seen.changed = {name for name, value in after.items() if not _same(before.get(name), value)}
     for name, value in after.items():
-        seen.changed |= set() if _same(before.get(name), value) else {name}
         (seen.tensors if isinstance(value, torch.Tensor) else seen.plain)[
             f"{name} after the call"
         ] = value  # type: ignore[assignment] # by its kind
@@ -211,8 +210,8 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     seen.plain["parameters and buffers"] = registered
     own = {name.removesuffix(" (saved)") for name in registered}
     seen.replaced = {n for n in own if _memory(after_state.get(n)) != held.get(n)}
-    come_and_gone = sorted(after_state.keys() ^ inside.keys())
-    seen.plain["attributes that the call makes or removes"] = tuple(come_and_gone)
+    come_and_gone = tuple(sorted(after_state.keys() ^ inside.keys()))
+    seen.plain["attributes that the call makes or removes"] = come_and_gone
     seen.idle = (inside.keys() & after_state.keys()) - set(registered) - seen.changed
     seen.aliases = _aliases(results, {**dict(_tensors(passed)), **inside})
     if gradients != "none":
