@@ -310,8 +310,7 @@ def _call_of(target: Target, one: CaseRun) -> _Call:
 def _made(target: Target, recipe: Recipe, given: Mapping[str, object]) -> str:
     owner = f"module.{target.qualname.rpartition('.')[0]}"
     if recipe.attributes is not None:
-        package = recipe.__module__.rpartition(".")[0]
-        way = f"__import__('{package}.recipes', fromlist=['']).Recipe"
+        way = f"__import__({recipe.__module__!r}, fromlist=['']).Recipe"
         return f"{way}(attributes={recipe.attributes!r}).build({owner})"
     specs = dict(recipe.arguments)
     namespace = target.loaded.namespace
