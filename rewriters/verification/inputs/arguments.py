@@ -241,7 +241,12 @@ def _distinct(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 def guess_attribute(name: str) -> object:
-    """Return what an attribute of this name may be; raise ``AttributeError`` if nobody knows."""
+    """Return what an attribute of this name may be.
+
+    Raises:
+        AttributeError: nobody knows.
+
+    """
     lower = name.lower()
     if re.search(FLAGS, lower):
         return False

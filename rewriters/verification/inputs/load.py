@@ -101,7 +101,12 @@ def make_importable(*folders: Path) -> None:
 
 
 def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
-    """Execute what ``qualname`` needs of ``text``; raise ``LoadError`` if nothing works."""
+    """Execute what ``qualname`` needs of ``text``.
+
+    Raises:
+        LoadError: nothing works; it says what has failed first.
+
+    """
     if "optim" in text:
         # The first optimiser imports this, which takes longer than a call may.
         importlib.import_module("torch._dynamo")

@@ -23,7 +23,12 @@ class CannotSpellError(Exception):
 
 
 def write_expression(value: object, namespace: Mapping[str, object]) -> str:
-    """Return an expression for ``value``; ``namespace`` is what its module defines."""
+    """Return an expression for ``value``; ``namespace`` is what its module defines.
+
+    Raises:
+        CannotSpellError: there is none, as for a module or a large tensor.
+
+    """
     if isinstance(value, torch.Tensor):
         return _tensor(value)
     if isinstance(value, torch.dtype):

@@ -2,6 +2,10 @@
 
 So the import is paid once, and nothing that the code of one job does - patched modules, threads,
 closed files, a crash - is there for the next one.
+
+A job's process writes its answer between two copies of a random token, and then ends: what its
+code prints into the same pipe is not taken for an answer. One poll waits for questions, answers
+and deadlines at once; a process that is late, or fills the disk, is killed with all it started.
 """
 
 from __future__ import annotations

@@ -56,7 +56,12 @@ def family(chip: str) -> str:
 
 
 def soc_name(chip: str) -> str:
-    """Return CANN's name for a chip; one of its own names stays what it is."""
+    """Return CANN's name for a chip; one of its own names stays what it is.
+
+    Raises:
+        VirtualNpuError: no chip is called that.
+
+    """
     if chip.startswith("Ascend"):
         return chip
     if chip not in SOC:

@@ -114,7 +114,12 @@ def virtual_npu(
 
 
 def current_device() -> VirtualDevice:
-    """Return the virtual device of this process."""
+    """Return the virtual device of this process.
+
+    Raises:
+        VirtualNpuError: it has none.
+
+    """
     if not _started:
         raise VirtualNpuError("this process is no virtual NPU")
     return next(iter(_started.values()))

@@ -53,7 +53,12 @@ class Wheels:
 
 
 def find_wheels() -> Wheels:
-    """Return the wheels of this environment, or say why they make no virtual NPU."""
+    """Return the wheels of this environment.
+
+    Raises:
+        VirtualNpuError: they make no virtual NPU; it says why.
+
+    """
     machine = MACHINES.get(platform.machine())
     if sys.platform != "linux" or machine is None:
         here = f"{sys.platform} on {platform.machine()}"
