@@ -42,10 +42,10 @@ def command(*, as_json: bool) -> None:
     """
     from npufix.advisor.console.screen import make_console
     from npufix.reports.terminal.doctor import headline, show, to_json
-    from npufix.rewriters.verification.workers.grounds import tried
+    from npufix.rewriters.verification.workers.backends import try_virtual_npu
     from npufix.rewriters.verification.workers.machine import survey
 
-    found = _diagnosis(tried(survey()))
+    found = _diagnosis(try_virtual_npu(survey()))
     if as_json:
         common.print_json(to_json(found))
     elif is_quiet():
@@ -66,8 +66,8 @@ def _installed(package: str) -> str:
 def _diagnosis(machine: Machine) -> MachineReport:
     from npufix.reports.report import tool
     from npufix.reports.terminal.doctor import GroundLine, MachineReport, Part
+    from npufix.rewriters.verification.workers.backends import check_backends, choose_backend
     from npufix.rewriters.verification.workers.cache import user_folder
-    from npufix.rewriters.verification.workers.grounds import choose, standings
 
     cann = f"{machine.cann_version or 'unknown version'} in {machine.cann}"
     cann += "" if machine.cann_loaded else ", its environment is not set"
@@ -84,9 +84,9 @@ def _diagnosis(machine: Machine) -> MachineReport:
     ]
     grounds = [
         GroundLine(s.ground.value, s.usable, _WHAT[s.ground.value], s.missing, s.remedy)
-        for s in standings(machine)
+        for s in check_backends(machine)
     ]
-    return MachineReport(tool(), parts, grounds, choose(machine).value, _warnings(machine))
+    return MachineReport(tool(), parts, grounds, choose_backend(machine).value, _warnings(machine))
 
 
 def _walls() -> str:

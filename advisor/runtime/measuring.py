@@ -48,9 +48,9 @@ class LaunchMeter:
     """Counts what a virtual NPU is asked to launch."""
 
     def __init__(self) -> None:
-        from npufix.rewriters.verification.virtual_npu import started
+        from npufix.rewriters.verification.virtual_npu import current_device
 
-        self._device = started()
+        self._device = current_device()
         self._half = ""
         self.counts: dict[str, Counter[str]] = {half: Counter() for half in HALVES}
 

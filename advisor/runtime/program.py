@@ -79,10 +79,10 @@ def _run(wanted: Wanted, applied: Applied) -> int:
 def _become_virtual(chip: str) -> None:
     """Start this very command again, in the environment that a virtual NPU needs."""
     from npufix.rewriters.verification import virtual_npu
-    from npufix.rewriters.verification.workers.grounds import choose, made_ready
+    from npufix.rewriters.verification.workers.backends import choose_backend, prepare_backend
     from npufix.rewriters.verification.workers.machine import survey
 
-    made_ready(choose(survey(), VIRTUAL), VIRTUAL, chip)
+    prepare_backend(choose_backend(survey(), VIRTUAL), VIRTUAL, chip)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(  # noqa: S606 - without a shell, as wanted

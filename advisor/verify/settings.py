@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.console.progress_line import Countdown
 from npufix.rewriters.verification import Settings
+from npufix.rewriters.verification.workers.backends import (
+    AUTO,
+    Backend,
+    choose_backend,
+    prepare_backend,
+)
 from npufix.rewriters.verification.workers.cache import VerdictCache, user_folder
-from npufix.rewriters.verification.workers.grounds import AUTO, Ground, choose, made_ready
 from npufix.rewriters.verification.workers.machine import survey
 
 if TYPE_CHECKING:
@@ -23,12 +28,12 @@ def make_settings(
         GroundError: this machine cannot do what ``on`` asks for.
 
     """
-    ground, stubs = made_ready(choose(survey(), on), on, chip or "A2")
+    ground, stubs = prepare_backend(choose_backend(survey(), on), on, chip or "A2")
     return Settings(
         ground=ground,
         chip=chip or "A2",
         stubs=stubs,
-        fallback=Ground.REFERENCE if on == AUTO and ground is not Ground.REFERENCE else None,
+        fallback=Backend.REFERENCE if on == AUTO and ground is not Backend.REFERENCE else None,
         cache=None if no_cache else VerdictCache(user_folder()),
         progress=Countdown(say),
     )

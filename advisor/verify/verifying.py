@@ -14,7 +14,7 @@ from npufix.advisor.verify.vouching import Promises
 from npufix.rewriters.edit.job import OtherFile, spelled
 from npufix.rewriters.verification import Job, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
-from npufix.rewriters.verification.workers.grounds import Ground
+from npufix.rewriters.verification.workers.backends import Backend
 from npufix.rewriters.verification.workers.machine import installed
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def check(changes: Changes, settings: Settings, given: Given | None = None) -> l
     through = [
         _Question(q.about, q.touched.entered, caller)
         for q, verdict in verdicts.items()
-        if verdict.status is Status.NOT_VERIFIED and verdict.on != Ground.NONE.value
+        if verdict.status is Status.NOT_VERIFIED and verdict.on != Backend.NONE.value
         for caller in callers(q.file.original, q.file.changed, q.touched.qualname)[:_MOST_CALLERS]
     ]
     answers = _verdicts(through, settings)
@@ -251,4 +251,4 @@ def _unread(name: str, why: str) -> Checked:
 
 
 def _not_verified(scope: str, reason: str) -> Verdict:
-    return Verdict(Status.NOT_VERIFIED, "nothing ran", scope, reason, on=Ground.NONE.value)
+    return Verdict(Status.NOT_VERIFIED, "nothing ran", scope, reason, on=Backend.NONE.value)

@@ -247,7 +247,7 @@ NO_MESSAGES: frozenset[str] = frozenset(
         "SystemExit: 1",
         "ORIGINAL = {quoted}\n\nCHANGED = {quoted2}",
         "with_weights({made}, {dtype})",
-        "__import__('{package}.stand_ins', fromlist=['']).Recipe",
+        "__import__({module}, fromlist=['']).Recipe",
         "having({made}, {direct})",
         "A stand-in by npufix: optimisers on CPU.",
         "Mapping[str, object]",

@@ -1,7 +1,30 @@
 """The proof of a rewrite: run the original and the patched code side by side and compare.
 
-``verify`` starts a child process and never imports torch itself. ``form.verify_form`` does the
-same for the two functions of a rule and runs in the process that calls it.
+In comes a ``Job``: a file before and after a change, and the function in it that has changed. Out
+comes a ``Verdict``: equivalent, refuted with a counterexample, or not verified with the reason.
+``verify`` starts a child process and never imports torch itself. ``judge.verify_rule`` does the
+same for the two functions of a rule, in the process that calls it.
+
+Words: a *call* is one execution of the code; to *observe* is to call and record all that it did;
+the *judge* decides. A *backend* is what a call runs on: a device, a virtual one, torch on CPU.
+
+One job, for ``return x * torch.sigmoid(1.702 * x)`` that becomes ``torch_npu.npu_fast_gelu(x)``:
+
+1. ``workers``: ``verify`` looks into the cache, asks a child process, which forks one for the job;
+2. ``sandbox``: that process gives up files, network and memory beyond what it needs;
+3. ``judge.verify_function`` loads both versions (``inputs.load``), each with what it needs of its
+   file, and installs stand-ins for the operators of torch_npu (``reference``);
+4. ``inputs.search`` finds arguments under which the original runs the changed line:
+   ``x=float[2, 3, 8]``; ``inputs.cases`` makes calls of them: with zeros, NaN, in another size;
+5. ``judge.compare_versions`` observes each call three times (``calls.observe``): the original, the
+   patched code, and the original in float64. ``kernels`` compute what the device would;
+6. ``judge.judge`` asks whether the patched values are as close to float64 as the original's;
+7. if not, ``judge.shrink`` makes the call smaller (``x=float[1]``), and ``judge.counterexample``
+   writes it as a program that shows it;
+8. the verdict goes back through the pipe, into the cache, to whoever has asked.
+
+Read in this order, in which no room imports a later one: ``kernels``, ``verdict``, ``sandbox``,
+``reference``, ``virtual_npu``, ``calls``, ``inputs``, ``judge``, ``workers``.
 """
 
 from npufix.rewriters.edit.job import Job, RecordedOp

@@ -96,3 +96,20 @@ class Verdict:
     """The counterexample as a Python program that shows it; empty if there is none."""
     times: Times | None = None
     """Measured on a real device only."""
+
+
+class NotVerifiedError(Exception):
+    """There is no verdict; the message says why."""
+
+
+class BackendLimitError(NotVerifiedError):
+    """The ground cannot run it, whatever the code is; another may."""
+
+
+class RefutedError(Exception):
+    """The two are different; the message says in what."""
+
+    def __init__(self, message: str, script: str = "") -> None:
+        super().__init__(message)
+        self.script = script
+        """A program that shows it."""

@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is needed to verify changes")
 
-from npufix.rewriters.verification.sandbox import guard, written
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.sandbox import guard, job_folders
 from npufix.rewriters.verification.sandbox.preloading import is_installed
+from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.verification.workers import cache, parent
 
@@ -30,29 +30,29 @@ def test_what_fills_the_disk_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "a" / "b").write_bytes(bytes(1 << 20))
     (tmp_path / "a" / "everything").symlink_to("/")
     own = os.getpid()
-    assert not written.takes_too_much(own, tmp_path)
-    monkeypatch.setattr(written, "_MOST_WRITTEN", 1 << 19)
-    assert written.takes_too_much(own, tmp_path)
-    monkeypatch.setattr(written, "_MOST_WRITTEN", 1 << 30)
-    monkeypatch.setattr(written, "_MOST_FILES", 2)
-    assert written.takes_too_much(own, tmp_path)
+    assert not job_folders.find_excess(own, tmp_path)
+    monkeypatch.setattr(job_folders, "_MOST_WRITTEN", 1 << 19)
+    assert job_folders.find_excess(own, tmp_path)
+    monkeypatch.setattr(job_folders, "_MOST_WRITTEN", 1 << 30)
+    monkeypatch.setattr(job_folders, "_MOST_FILES", 2)
+    assert job_folders.find_excess(own, tmp_path)
 
 
 def test_what_is_hidden_or_has_no_name_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(written, "_MOST_WRITTEN", 1 << 20)
+    monkeypatch.setattr(job_folders, "_MOST_WRITTEN", 1 << 20)
     with (tmp_path / "file").open("wb") as file:
         (tmp_path / "file").unlink()
-        assert not written.takes_too_much(os.getpid(), tmp_path)
+        assert not job_folders.find_excess(os.getpid(), tmp_path)
         file.write(bytes(1 << 21))
         file.flush()
-        assert "files" in written.takes_too_much(os.getpid(), tmp_path)
+        assert "files" in job_folders.find_excess(os.getpid(), tmp_path)
     deep = tmp_path.joinpath(*["d" * 200] * 6)
     deep.mkdir(parents=True)
-    assert "files" in written.takes_too_much(os.getpid(), tmp_path)
-    monkeypatch.setattr(written, "_MOST_THREADS", 1)
-    assert "threads" in written.takes_too_much(os.getpid(), tmp_path / "none")
+    assert "files" in job_folders.find_excess(os.getpid(), tmp_path)
+    monkeypatch.setattr(job_folders, "_MOST_THREADS", 1)
+    assert "threads" in job_folders.find_excess(os.getpid(), tmp_path / "none")
 
 
 def test_whatever_was_written_is_removed(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_whatever_was_written_is_removed(tmp_path: Path) -> None:
         os.close(at)
         at = below
     os.close(at)
-    written.remove(top)
+    job_folders.remove(top)
     assert [p.name for p in tmp_path.iterdir()] == ["kept"]
 
 
@@ -77,13 +77,13 @@ def test_folders_that_nobody_uses_any_more_are_removed(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for name in ("npufix-a", "npufix-b", "npufix-new", "other"):
         (tmp_path / name).mkdir()
-    used = written.in_use(str(tmp_path / "npufix-a"))
+    used = job_folders.mark_in_use(str(tmp_path / "npufix-a"))
     for name in ("npufix-a", "npufix-b", "other"):
         os.utime(tmp_path / name, (1, 1))
-    written.remove_left_behind("npufix-")
+    job_folders.remove_left_behind("npufix-")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["npufix-a", "npufix-new", "other"]
     os.close(used)
-    written.remove_left_behind("npufix-")
+    job_folders.remove_left_behind("npufix-")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["npufix-new", "other"]
 
 
@@ -109,7 +109,7 @@ def test_without_the_walls_python_refuses_what_it_is_asked_for(
         lambda: sqlite3.connect(mine / "new"),
         lambda: open("/dev/tty", "w"),  # noqa: SIM115, PTH123 - it is refused
     ]
-    with guard.Guard(str(home)):
+    with guard.SideEffectGuard(str(home)):
         for attack in attempts:
             with pytest.raises(PermissionError):
                 attack()
@@ -144,8 +144,8 @@ def test_an_exception_that_has_no_text_is_an_outcome() -> None:
     def fail() -> None:
         raise HostileError
 
-    assert attempt(fail, 9).error == "HostileError"
-    assert attempt(lambda: {}["\udc80"], 9).error.encode()
+    assert try_call(fail, 9).error == "HostileError"
+    assert try_call(lambda: {}["\udc80"], 9).error.encode()
 
 
 def test_only_installed_modules_are_imported_outside_the_walls(

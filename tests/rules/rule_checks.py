@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from npufix.rewriters.verification.judge.form import verify_form
+from npufix.rewriters.verification.judge.verify_rule import verify_rule
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rules.substitution import Form
 
@@ -34,9 +34,9 @@ def refuted(
 ) -> Verdict:
     """Return the verdict on a wrong replacement: a refutation, for most after a few rounds."""
     form = Form(pattern, mistake, inputs)
-    verdict = verify_form(form, seed, _FEW)
+    verdict = verify_rule(form, seed, _FEW)
     if verdict.status is not Status.REFUTED:
-        verdict = verify_form(form, seed, _ALL)
+        verdict = verify_rule(form, seed, _ALL)
     assert verdict.status is Status.REFUTED, verdict
     assert verdict.counterexample
     return verdict

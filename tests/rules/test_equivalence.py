@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - the field's name
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npufix.rewriters.verification.judge.form import verify_form
+from npufix.rewriters.verification.judge.verify_rule import verify_rule
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rules.registry import all_rules
 from npufix.rules.substitution import Form
@@ -35,7 +35,7 @@ FORMS = [
 
 
 def check(form: Form, seed: int, rounds: int = 24) -> Verdict:
-    return verify_form(form, seed, rounds)
+    return verify_rule(form, seed, rounds)
 
 
 @pytest.mark.parametrize("form", FORMS)

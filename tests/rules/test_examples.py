@@ -190,7 +190,7 @@ def test_both_functions_of_a_form_take_the_same(rule: Substitution, form: Form) 
 @each_form
 def test_inputs_offer_every_parameter(rule: Substitution, form: Form) -> None:
     pytest.importorskip("torch")
-    from npufix.rewriters.verification.judge.form import SeededDraw, bind_torch
+    from npufix.rewriters.verification.judge.verify_rule import SeededDraw, bind_torch
 
     wanted = set(inspect.signature(form.pattern).parameters)
     offered = set(bind_torch(form.inputs)(SeededDraw(0)))

@@ -1,14 +1,200 @@
-"""The real NPU of this process: torch_npu with CANN, as the user has set them up."""
+"""Where the calls of a verification run: on the host, or on the NPU of this process.
+
+Arguments and objects are made on the host and moved, so that both places get the same numbers;
+what a call leaves is copied back before it is compared.
+"""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
-from npufix.rewriters.verification.calls.device_failures import failure
-from npufix.rewriters.verification.calls.place import RealDevice, become
+from npufix.rewriters.verification.calls.device_failures import find_failure
+from npufix.rewriters.verification.virtual_npu.host_memory import host_view, on_device
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.verification.virtual_npu import VirtualDevice
+
+LIMITS = frozenset({"NoReferenceKernelError", "ReferenceDisagreesError", "UncoveredLaunchError"})
+"""Errors that are limits of the virtual NPU, and tell nothing about the code."""
+_DEVICE = "npu"
+_LOADING = 10.0
+
+T = TypeVar("T")
+
+
+class LaunchedKernels(NamedTuple):
+    """The kernels that one call of the code launched, in order."""
+
+    forward: tuple[str, ...] = ()
+    backward: tuple[str, ...] = ()
+
+
+class RealDevice(NamedTuple):
+    """An NPU with its own kernels."""
+
+    name: str
+    """With the version of torch_npu."""
+
+
+class _Here:
+    """What this process is."""
+
+    device: VirtualDevice | None = None
+    real: RealDevice | None = None
+    broken: bool = False
+
+
+def use_device(device: VirtualDevice | RealDevice) -> None:
+    """Have this process verify on an NPU."""
+    if isinstance(device, RealDevice):
+        _Here.real = device
+    else:
+        _Here.device = device
+
+
+def is_virtual() -> bool:
+    """Say whether this process is a virtual NPU."""
+    return _Here.device is not None
+
+
+def is_real() -> bool:
+    """Say whether this process has a real NPU."""
+    return _Here.real is not None
+
+
+def is_device() -> bool:
+    """Say whether this process has an NPU, virtual or not: then torch_npu is the real one."""
+    return is_virtual() or is_real()
+
+
+def is_broken() -> bool:
+    """Say whether the device has failed so that nothing runs on it any more."""
+    return _Here.broken
+
+
+def device_failure(error: str) -> str:
+    """Return what an error says about the device and what to do; "" if it is the code's own."""
+    known = find_failure(error) if error and is_real() else None
+    if known is None:
+        return ""
+    _Here.broken |= known.breaks
+    return str(known)
+
+
+def wait_for(value: T) -> T:
+    """Return what a call has returned, when the device is done with it."""
+    synchronise()
+    return value
+
+
+def scale_timeout(seconds: float) -> float:
+    """Return how long a call may take: a device loads kernels when they are first used."""
+    return seconds * _LOADING if is_real() else seconds
+
+
+def synchronise() -> None:
+    """Wait for the device: what went wrong there is said only then."""
+    if is_real():
+        torch.npu.synchronize()  # type: ignore[attr-defined] # torch_npu adds it
+
+
+def describe_place() -> str:
+    """Return what computes here, in words."""
+    version = f"torch {torch.__version__.partition('+')[0]}"
+    if _Here.real is not None:
+        return f"{version}, {_Here.real.name}; launches are not recorded there"
+    if _Here.device is None:
+        return f"{version}, CPU"
+    import torch_npu
+
+    return f"{version}, torch_npu {torch_npu.__version__} on a virtual {_Here.device.chip}"
+
+
+@contextmanager
+def compute_on_device(*, on_npu: bool) -> Iterator[None]:
+    """Make what is on the device compute, if that is where the code runs."""
+    if not on_npu or _Here.device is None:
+        yield
+        return
+    with _Here.device.computing(strict=True):
+        yield
+
+
+def list_launched(since: int = 0) -> tuple[str, ...]:
+    """Return the kernels launched so far in this process, but for the first few."""
+    if _Here.device is None:
+        return ()
+    return tuple(launch.kernel for launch in _Here.device.launches()[since:])
+
+
+def forget_launches() -> None:
+    """Start a new list of launches."""
+    if _Here.device is not None:
+        _Here.device.clear()
+
+
+def to_device(value: object) -> object:
+    """Return a value with its tensors on the device, strides and all."""
+    if isinstance(value, torch.Tensor):
+        return _tensor_on_device(value)
+    if isinstance(value, torch.nn.Module):
+        return _object_on_device(value)
+    if isinstance(value, list):
+        return [to_device(item) for item in value]
+    if type(value) is tuple:
+        return tuple(to_device(item) for item in value)
+    if type(value) is dict:
+        return {key: to_device(item) for key, item in value.items()}
+    return value
+
+
+def instance_to_device(instance: object) -> object:
+    """Move the tensors of an object; a module keeps its parameters registered."""
+    return _object_on_device(instance)
+
+
+def _object_on_device(instance: object) -> object:
+    parts = [instance]
+    if isinstance(instance, torch.nn.Module):
+        instance.to(_DEVICE)
+        parts = list(instance.modules())
+    for part in parts:
+        for name, value in list(getattr(part, "__dict__", {}).items()):
+            if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+                part.__dict__[name] = _tensor_on_device(value)
+    return instance
+
+
+def _tensor_on_device(value: torch.Tensor) -> torch.Tensor:
+    if on_device(value):
+        return value
+    if value.layout != torch.strided or 0 in value.stride():
+        moved = value.detach().to(_DEVICE)
+    else:
+        moved = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_DEVICE)
+        (moved if is_real() else host_view(moved)).copy_(value.detach())
+    return moved.requires_grad_(value.requires_grad)
+
+
+def copy_to_host(value: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor on the host, free of its history."""
+    own = value.detach()
+    if not on_device(own):
+        return own.clone()
+    return own.cpu() if is_real() else host_view(own).clone()
+
+
+def seed_device(seed: int) -> None:
+    """Seed what draws on the device."""
+    if is_device():
+        torch.npu.manual_seed(seed)  # type: ignore[attr-defined] # torch_npu adds it
+
 
 _FREE = 0.5
 """The share of its memory that must be free, if there is such a device."""
@@ -39,10 +225,10 @@ def take_device() -> None:
     npu.set_compile_mode(jit_compile=False)
     index = _free_device(npu)
     name = str(npu.get_device_name(index))
-    become(RealDevice(f"torch_npu {torch_npu.__version__} on {name}, npu:{index}"))
+    use_device(RealDevice(f"torch_npu {torch_npu.__version__} on {name}, npu:{index}"))
 
 
-def _free_device(npu: Any) -> int:  # noqa: ANN401 — a module without annotations
+def _free_device(npu: Any) -> int:  # noqa: ANN401 - a module without annotations
     """Return the first device that is mostly free, else the one with the most memory left."""
     found: dict[int, float] = {}
     error = "no device is visible (ASCEND_RT_VISIBLE_DEVICES)"
@@ -52,7 +238,7 @@ def _free_device(npu: Any) -> int:  # noqa: ANN401 — a module without annotati
             torch.ones(1).to("npu").cpu()
             free, total = npu.mem_get_info(index)
         except (RuntimeError, AssertionError) as reason:
-            known = failure(str(reason))
+            known = find_failure(str(reason))
             error = f"npu:{index}: {known or str(reason).splitlines()[0]}"
             continue
         found[index] = free / max(1, total)

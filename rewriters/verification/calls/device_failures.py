@@ -54,6 +54,6 @@ _FAILURES = (
 )
 
 
-def failure(error: str) -> Failure | None:
+def find_failure(error: str) -> Failure | None:
     """Return what an error message says about the device, if that is what it is about."""
     return next((known for known in _FAILURES if known.pattern.search(error)), None)

@@ -1,4 +1,8 @@
-"""Run one call and write down everything that it did."""
+"""Run one call and write down everything that it did.
+
+``judge.replay`` says ``observe``, ``leaves`` and ``seed_everything`` again for programs that run
+without npufix: what changes here changes there.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +16,18 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import torch
 import torch.fx.experimental.symbolic_shapes  # gradients want it: once for all forks
 
-from npufix.rewriters.verification.calls.exercise import exercised
-from npufix.rewriters.verification.calls.oracle import float64
-from npufix.rewriters.verification.calls.place import (
-    Launched,
-    finished,
+from npufix.rewriters.verification.calls.device import (
+    LaunchedKernels,
+    copy_to_host,
     forget_launches,
-    kept,
-    launched,
-    patience,
+    list_launched,
+    scale_timeout,
     seed_device,
+    wait_for,
 )
-from npufix.rewriters.verification.calls.training import cotangent, train
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.calls.oracle import compute_in_float64
+from npufix.rewriters.verification.calls.training import draw_cotangent, train, use_result
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +39,7 @@ _DEPTH = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedCall:
     """A call that is ready to run, with tensors that nobody else holds."""
 
     call: Callable[[Mapping[str, object]], object]
@@ -53,7 +56,7 @@ class Prepared:
 
 
 @dataclass(slots=True)
-class Observation:
+class CallRecord:
     """What a call returned, changed and propagated."""
 
     tensors: dict[str, torch.Tensor | None] = field(default_factory=dict)
@@ -74,7 +77,7 @@ class Observation:
     error: str = ""
     kind: str = ""
     stage: Literal["", "call", "backward"] = ""
-    launched: Launched = field(default_factory=Launched)
+    launched: LaunchedKernels = field(default_factory=LaunchedKernels)
     """The kernels, where a device has recorded them."""
 
     @property
@@ -84,24 +87,24 @@ class Observation:
         results = [n for n, v in values if n.startswith("result") and v is not None]
         return bool(results or self.changed)
 
-    def trained(
+    def note_training(
         self,
-        prepared: Prepared,
+        prepared: PreparedCall,
         passed: Mapping[str, object],
         weights: Mapping[str, torch.Tensor],
         steps: int,
         oracle_of: torch.dtype | None,
     ) -> None:
         """Take optimiser steps, and note what they come to."""
-        with nullcontext() if oracle_of is None else float64(oracle_of):
-            outcome = attempt(
-                lambda: train(prepared.call, passed, weights, steps), patience(CALL_S)
+        with nullcontext() if oracle_of is None else compute_in_float64(oracle_of):
+            outcome = try_call(
+                lambda: train(prepared.call, passed, weights, steps), scale_timeout(CALL_S)
             )
         self.error, self.kind = outcome.error, outcome.kind
         self.stage = "call" if outcome.error else ""
-        self.tensors |= dict(outcome.value or {})  # type: ignore[call-overload]
+        self.tensors |= dict(outcome.value or {})  # type: ignore[call-overload] # ``train`` returns a dict of tensors
 
-    def raised(self) -> Observation:
+    def or_raise(self) -> CallRecord:
         """Return it, or raise what the call has raised."""
         if self.error:
             raise RuntimeError(self.error)
@@ -149,14 +152,14 @@ def seed_everything(seed: int) -> None:
 
 
 def observe(  # noqa: PLR0913 - a call, and how to run it
-    prepared: Prepared,
+    prepared: PreparedCall,
     gradients: Gradients,
     seed: int,
     *,
     oracle_of: torch.dtype | None = None,
     seconds: float = CALL_S,
     steps: int = 0,
-) -> Observation:
+) -> CallRecord:
     """Run the call, forward and backward; with ``oracle_of``, in float64 instead of that dtype.
 
     ``steps`` optimiser steps follow, on the same arguments.
@@ -173,7 +176,7 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
                 root.requires_grad_()
     passed: Mapping[str, object] = prepared.arguments
     if gradients == "copy":
-        passed = {key: copied(value) for key, value in passed.items()}
+        passed = {key: copy_argument(value) for key, value in passed.items()}
     inside = dict(prepared.state())
     weights = {
         name: value
@@ -184,11 +187,12 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     held = {name: _memory(value) for name, value in inside.items()}
     seed_everything(seed)
     forget_launches()
-    mode = nullcontext() if oracle_of is None else float64(oracle_of)
+    mode = nullcontext() if oracle_of is None else compute_in_float64(oracle_of)
+    most = scale_timeout(seconds)
     with mode, torch.set_grad_enabled(gradients != "none"):
-        outcome = attempt(lambda: finished(exercised(prepared.call(passed))), patience(seconds))
-    seen = Observation(error=outcome.error, kind=outcome.kind, stage="call")
-    seen.launched = Launched(launched() if prepared.on_npu else ())
+        outcome = try_call(lambda: wait_for(use_result(prepared.call(passed))), most)
+    seen = CallRecord(error=outcome.error, kind=outcome.kind, stage="call")
+    seen.launched = LaunchedKernels(list_launched() if prepared.on_npu else ())
     if outcome.error:
         return seen
     seen.stage = ""
@@ -197,17 +201,17 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     _note_values(seen, results)
     after_state = dict(prepared.state())
     after = _snapshot(passed, after_state)
+    seen.changed = {name for name, value in after.items() if not _same(before.get(name), value)}
     for name, value in after.items():
-        seen.changed |= set() if _same(before.get(name), value) else {name}
         (seen.tensors if isinstance(value, torch.Tensor) else seen.plain)[
             f"{name} after the call"
-        ] = value  # type: ignore[assignment]
+        ] = value  # type: ignore[assignment] # by its kind
     registered = prepared.registered()
     seen.plain["parameters and buffers"] = registered
     own = {name.removesuffix(" (saved)") for name in registered}
     seen.replaced = {n for n in own if _memory(after_state.get(n)) != held.get(n)}
-    come_and_gone = sorted(after_state.keys() ^ inside.keys())
-    seen.plain["attributes that the call makes or removes"] = tuple(come_and_gone)
+    come_and_gone = tuple(sorted(after_state.keys() ^ inside.keys()))
+    seen.plain["attributes that the call makes or removes"] = come_and_gone
     seen.idle = (inside.keys() & after_state.keys()) - set(registered) - seen.changed
     seen.aliases = _aliases(results, {**dict(_tensors(passed)), **inside})
     if gradients != "none":
@@ -215,7 +219,7 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
         _propagate(seen, results, wanted)
         seen.trains = any(seen.tensors.get(f"gradient of {name}") is not None for name in weights)
         if steps and not seen.error:
-            seen.trained(prepared, passed, weights, steps, oracle_of)
+            seen.note_training(prepared, passed, weights, steps, oracle_of)
     return seen
 
 
@@ -224,12 +228,12 @@ def _tensors(passed: Mapping[str, object]) -> Iterator[tuple[str, object]]:
         yield from leaves(argument, key)
 
 
-def copied(value: object) -> object:
+def copy_argument(value: object) -> object:
     """Return an argument with copies of its tensors, for code that writes into them."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, tuple):
-        return tuple(copied(item) for item in value)
+        return tuple(copy_argument(item) for item in value)
     return value
 
 
@@ -240,7 +244,7 @@ def _snapshot(passed: Mapping[str, object], inside: Mapping[str, object]) -> dic
         if isinstance(value, torch.Tensor) and value.is_leaf and value.grad is not None:
             found[f"{name}.grad"] = value.grad
     return {
-        name: kept(value) if isinstance(value, torch.Tensor) else value
+        name: copy_to_host(value) if isinstance(value, torch.Tensor) else value
         for name, value in found.items()
     }
 
@@ -255,10 +259,10 @@ def _same(before: object, after: object) -> bool:
     return type(before) is type(after) and before == after
 
 
-def _note_values(seen: Observation, results: Mapping[str, object]) -> None:
+def _note_values(seen: CallRecord, results: Mapping[str, object]) -> None:
     for name, value in results.items():
         if isinstance(value, torch.Tensor):
-            seen.tensors[name] = kept(value)
+            seen.tensors[name] = copy_to_host(value)
             seen.plain[f"requires_grad of {name}"] = value.requires_grad
         else:
             seen.plain[name] = value
@@ -285,28 +289,28 @@ def _aliases(
 
 
 def _propagate(
-    seen: Observation, results: Mapping[str, object], wanted: Mapping[str, torch.Tensor]
+    seen: CallRecord, results: Mapping[str, object], wanted: Mapping[str, torch.Tensor]
 ) -> None:
     outputs = [
-        (value, cotangent(value, name))
+        (value, draw_cotangent(value, name))
         for name, value in results.items()
         if isinstance(value, torch.Tensor) and value.requires_grad and value.is_floating_point()
     ]
     found: tuple[torch.Tensor | None, ...] = (None,) * len(wanted)
     if outputs and wanted:
         values, cotangents = zip(*outputs, strict=True)
-        before = len(launched())
-        outcome = attempt(
-            lambda: finished(
+        before = len(list_launched())
+        outcome = try_call(
+            lambda: wait_for(
                 torch.autograd.grad(values, list(wanted.values()), cotangents, allow_unused=True)
             ),
-            patience(CALL_S),
+            scale_timeout(CALL_S),
         )
         if outcome.error:
             seen.error, seen.kind, seen.stage = outcome.error, outcome.kind, "backward"
             return
-        found = outcome.value  # type: ignore[assignment]
+        found = outcome.value  # type: ignore[assignment] # of ``autograd.grad``
         if seen.launched.forward:
-            seen.launched = seen.launched._replace(backward=launched(before))
+            seen.launched = seen.launched._replace(backward=list_launched(before))
     for name, gradient in zip(wanted, found, strict=True):
-        seen.tensors[f"gradient of {name}"] = None if gradient is None else kept(gradient)
+        seen.tensors[f"gradient of {name}"] = None if gradient is None else copy_to_host(gradient)

@@ -42,7 +42,7 @@ class _Float64(TorchFunctionMode):
         types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 — whatever the torch function returns
+    ) -> Any:  # noqa: ANN401 - whatever the torch function returns
         name = getattr(func, "__name__", "")
         keywords = kwargs or {}
         if name in _CASTS and len(args) == 1 and isinstance(args[0], torch.Tensor):
@@ -89,7 +89,7 @@ def _unrounded(scale: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def float64(low: torch.dtype) -> Iterator[None]:
+def compute_in_float64(low: torch.dtype) -> Iterator[None]:
     """Run the block in float64 where it would have used ``low`` or float32."""
     previous = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)

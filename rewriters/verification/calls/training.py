@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.exercise import exercised
-from npufix.rewriters.verification.calls.place import finished, kept
-from npufix.rewriters.verification.calls.values import generator
+from npufix.rewriters.verification.calls.device import copy_to_host, wait_for
+from npufix.rewriters.verification.calls.values import seed_generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,13 +31,15 @@ def train(
     seen: dict[str, torch.Tensor] = {}
     for step in range(1, steps + 1):
         with torch.enable_grad():
-            results = tensors_of(finished(exercised(call(passed))), f"result in step {step}")
+            results = find_tensors(wait_for(use_result(call(passed))), f"result in step {step}")
             _descend(results, list(weights.values()))
-        seen |= {name: kept(value) for name, value in results.items()}
-    return seen | {f"{name} after {steps} steps": kept(value) for name, value in weights.items()}
+        seen |= {name: copy_to_host(value) for name, value in results.items()}
+    return seen | {
+        f"{name} after {steps} steps": copy_to_host(value) for name, value in weights.items()
+    }
 
 
-def tensors_of(value: object, name: str) -> dict[str, torch.Tensor]:
+def find_tensors(value: object, name: str) -> dict[str, torch.Tensor]:
     """Return the floating tensors of a result that gradients flow back from."""
     if isinstance(value, torch.Tensor):
         return {name: value} if value.requires_grad and value.is_floating_point() else {}
@@ -49,13 +50,13 @@ def tensors_of(value: object, name: str) -> dict[str, torch.Tensor]:
         items = list(value)
     parts = enumerate(items)
     return {n: t for i, item in parts if isinstance(item, torch.Tensor)
-            for n, t in tensors_of(item, f"{name}[{i}]").items()}  # fmt: skip
+            for n, t in find_tensors(item, f"{name}[{i}]").items()}  # fmt: skip
 
 
 def _descend(results: Mapping[str, torch.Tensor], weights: list[torch.Tensor]) -> None:
     if not results:
         return
-    upstream = [cotangent(value, name) for name, value in results.items()]
+    upstream = [draw_cotangent(value, name) for name, value in results.items()]
     found = torch.autograd.grad(list(results.values()), weights, upstream, allow_unused=True)
     gradients = [g for g in found if g is not None and g.numel()]
     largest = max((float(g.abs().max()) for g in gradients), default=0.0)
@@ -67,8 +68,39 @@ def _descend(results: Mapping[str, torch.Tensor], weights: list[torch.Tensor]) -
                 weight.sub_(gradient * (LARGEST_CHANGE / largest))
 
 
-def cotangent(value: torch.Tensor, name: str) -> torch.Tensor:
+def draw_cotangent(value: torch.Tensor, name: str) -> torch.Tensor:
     """Return the upstream gradient of a result, which depends on its name alone."""
     # Eighths are exact in every floating dtype, so the upstream gradient is the same everywhere.
-    drawn = torch.randint(-8, 9, value.shape, generator=generator(name))
+    drawn = torch.randint(-8, 9, value.shape, generator=seed_generator(name))
     return (drawn / 8).to(value.dtype).to(value.device)
+
+
+_STEPS = 3
+
+
+def use_result(value: object) -> object:
+    """Return a result as it is; an optimiser takes a few steps, and what is left is its rate.
+
+    What the steps have done is seen on the parameters, which are arguments of the call.
+    """
+    if not isinstance(value, torch.optim.Optimizer):
+        return value
+    parameters = [p for group in value.param_groups for p in group["params"]]
+    for step in range(_STEPS):
+        for number, p in enumerate(parameters):
+            # Whole numbers: in float64 others would be drawn, and judged by those.
+            whole = torch.randint(
+                -64, 65, p.shape, generator=seed_generator("gradient", step, number)
+            )
+            drawn = whole / 32
+            gradient = drawn.to(p.dtype).to(p.device)
+            if p.grad is None:
+                p.grad = gradient
+            else:
+                p.grad.add_(gradient)
+        value.step()
+        value.zero_grad()
+    for p in parameters:
+        # None or zeros: both are "no gradient", and which of them depends on the optimiser.
+        p.grad = None
+    return {"lr": [group["lr"] for group in value.param_groups]}

@@ -88,7 +88,7 @@ class Several:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadeArgument:
     """An argument that has to be constructed anew for every run, like a configuration."""
 
     make: Callable[..., object]
@@ -102,7 +102,7 @@ class Made:
         return self.label
 
 
-Spec: TypeAlias = Tensor | Value | Several | Made
+Spec: TypeAlias = Tensor | Value | Several | MadeArgument
 Find: TypeAlias = "Callable[[str], object]"
 
 
@@ -111,7 +111,7 @@ def find_nothing(_name: str) -> object:
     return None
 
 
-def generator(*seeds: object) -> torch.Generator:
+def seed_generator(*seeds: object) -> torch.Generator:
     """Return a generator seeded by names, the same in every process."""
     return torch.Generator().manual_seed(zlib.crc32(repr(seeds).encode()))
 
@@ -131,7 +131,7 @@ def materialise(  # noqa: PLR0913 - what one call consists of
     """
     made = {
         name: spec.make(*([find(spec.kind)] if spec.kind else []))
-        if isinstance(spec, Made)
+        if isinstance(spec, MadeArgument)
         else _make(spec, name, flavour, seed, dtype)
         for name, spec in specs.items()
         if not isinstance(spec, Value) or spec.given
@@ -157,24 +157,24 @@ def _make(
     if isinstance(spec, Several):
         items = enumerate(spec.items)
         return tuple(_make(item, f"{name}{i}", flavour, seed, dtype) for i, item in items)
-    made = tensor(spec, flavour, generator(name, seed), dtype)
+    made = make_tensor(spec, flavour, seed_generator(name, seed), dtype)
     if flavour == "strided" and made.dim() >= _MATRIX:
         made = made.transpose(-1, -2).contiguous().transpose(-1, -2)
     return made
 
 
-def tensor(
+def make_tensor(
     spec: Tensor, flavour: Flavour, source: torch.Generator, dtype: torch.dtype
 ) -> torch.Tensor:
     """Make one contiguous tensor; floating values are drawn in float64 and rounded once."""
     if spec.kind == "bool":
         if flavour in {"all true", "all false"}:
             return torch.full(spec.shape, flavour == "all true")
-        return torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 — a fair coin
+        return torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 - a fair coin
     if spec.kind == "int":
         return _integers(spec, flavour, source)
     if spec.kind == "additive":
-        hidden = torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 — a fair coin
+        hidden = torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 - a fair coin
         hidden[..., :1] = False  # every query sees a key
         return torch.zeros(spec.shape, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
     if spec.kind in {"unit", "box", "complex"}:
@@ -202,7 +202,7 @@ def _integers(spec: Tensor, flavour: Flavour, source: torch.Generator) -> torch.
     if flavour == "negative":
         # -100 is what losses ignore, and what an index must not wrap around with.
         choice = torch.rand(spec.shape, generator=source)
-        return drawn.masked_fill(choice < 0.25, -100)  # noqa: PLR2004 — a quarter of them
+        return drawn.masked_fill(choice < 0.25, -100)  # noqa: PLR2004 - a quarter of them
     return drawn
 
 
@@ -221,23 +221,25 @@ def _floats(shape: tuple[int, ...], flavour: Flavour, source: torch.Generator) -
     return drawn
 
 
-def rounded(value: object, dtype: torch.dtype, seed: int) -> object:
+def round_differently(value: object, dtype: torch.dtype, seed: int) -> object:
     """Return a float64 argument as another rounding to ``dtype`` might have left it."""
     if isinstance(value, torch.Tensor) and value.dtype == torch.float64 and value.numel():
-        drawn = torch.rand(value.shape, generator=generator("rounding", seed), dtype=value.dtype)
+        drawn = torch.rand(
+            value.shape, generator=seed_generator("rounding", seed), dtype=value.dtype
+        )
         factor = 1 + torch.finfo(dtype).eps * (drawn - 0.5)
         return (value.detach() * factor).requires_grad_(value.requires_grad)
     if isinstance(value, torch.nn.Module):
         for number, parameter in enumerate(value.parameters()):
-            parameter.data = rounded(parameter.data, dtype, seed + number)  # type: ignore[assignment]
+            parameter.data = round_differently(parameter.data, dtype, seed + number)  # type: ignore[assignment] # a tensor stays one
     if isinstance(value, list):
-        return [rounded(item, dtype, seed + 1) for item in value]
+        return [round_differently(item, dtype, seed + 1) for item in value]
     if type(value) is tuple:
-        return tuple(rounded(item, dtype, seed + 1) for item in value)
+        return tuple(round_differently(item, dtype, seed + 1) for item in value)
     return value
 
 
-def resized(specs: Mapping[str, Spec], old: int, new: int) -> dict[str, Spec]:
+def resize(specs: Mapping[str, Spec], old: int, new: int) -> dict[str, Spec]:
     """Return the same arguments with every dimension ``old`` made ``new``."""
 
     def one(spec: Spec) -> Spec:
@@ -252,7 +254,7 @@ def resized(specs: Mapping[str, Spec], old: int, new: int) -> dict[str, Spec]:
     return {name: one(spec) for name, spec in specs.items()}
 
 
-def dimensions(specs: Mapping[str, Spec]) -> list[int]:
+def list_dimensions(specs: Mapping[str, Spec]) -> list[int]:
     """Return the distinct dimensions of all tensors, in order of appearance."""
     found: dict[int, None] = {}
     for spec in specs.values():
@@ -263,7 +265,7 @@ def dimensions(specs: Mapping[str, Spec]) -> list[int]:
     return list(found)
 
 
-def kinds(specs: Iterable[Spec]) -> set[Kind]:
+def list_kinds(specs: Iterable[Spec]) -> set[Kind]:
     """Return the kinds of tensors among arguments."""
     found: set[Kind] = set()
     for spec in specs:

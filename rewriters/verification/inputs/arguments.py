@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npufix.rewriters.verification.calls.values import Made, Several, Spec, Tensor, Value
+from npufix.rewriters.verification.calls.values import MadeArgument, Several, Spec, Tensor, Value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +106,7 @@ class Parameter:
         return self.default is not inspect.Parameter.empty
 
 
-def parameters(signature: inspect.Signature) -> list[Parameter]:
+def list_parameters(signature: inspect.Signature) -> list[Parameter]:
     """Return the named parameters; what ``*args`` would collect is left empty."""
     return [
         Parameter(
@@ -130,7 +130,7 @@ def _named(table: Sequence[tuple[str, tuple[object, ...]]], name: str) -> tuple[
     return next((values for pattern, values in table if re.search(pattern, name)), ())
 
 
-def scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec]:
+def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec]:
     """Return guesses that are no tensors: by annotation if there is one, else by name."""
     name, annotation = parameter.name.lower(), parameter.annotation
     found: list[object] = []
@@ -151,7 +151,9 @@ def scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec]:
     return specs
 
 
-def tensors(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()) -> list[Spec]:
+def guess_tensors(
+    parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()
+) -> list[Spec]:
     """Return guesses that are tensors, with shapes that go with ``base``."""
     name, annotation = parameter.name.lower(), parameter.annotation
     if re.search(_ROTATIONS, name) and len(base) > 1:
@@ -238,8 +240,13 @@ def _distinct(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(shapes))
 
 
-def guessed(name: str) -> object:
-    """Return what an attribute of this name may be; raise ``AttributeError`` if nobody knows."""
+def guess_attribute(name: str) -> object:
+    """Return what an attribute of this name may be.
+
+    Raises:
+        AttributeError: nobody knows.
+
+    """
     lower = name.lower()
     if re.search(FLAGS, lower):
         return False
@@ -253,12 +260,12 @@ def guessed(name: str) -> object:
 class StandInModule(torch.nn.Module):
     """A module that is an argument, for the sake of ``training`` and of a few numbers."""
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 — whatever the name suggests
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the name suggests
         """Invent what is not there."""
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return guessed(name)
+            return guess_attribute(name)
 
 
 DESCENT = "torch.optim.SGD([torch.zeros(1)], lr=0.125)"
@@ -280,14 +287,14 @@ def is_default(spec: Spec | None) -> bool:
     return isinstance(spec, Value) and not spec.given
 
 
-def beside_default(parameter: Parameter) -> list[Spec]:
+def vary_default(parameter: Parameter) -> list[Spec]:
     """Return what may be passed in place of a default that is a number or a flag."""
     default = parameter.default
     if isinstance(default, bool):
         return [Value(not default)]
     if not isinstance(default, int | float):
         return []
-    known = [s for s in scalars(parameter) if isinstance(s, Value) and s.value != default]
+    known = [s for s in guess_scalars(parameter) if isinstance(s, Value) and s.value != default]
     own = [s for s in known if type(s.value) is type(default)]
     return [*own[:3], Value(default * 2 or type(default)(1))]
 
@@ -296,24 +303,26 @@ def _objects(parameter: Parameter) -> list[Spec]:
     """Return modules and optimisers, for a parameter that is one."""
     own = f"__import__({__name__!r}, fromlist=[''])"
     seed = sum(map(ord, parameter.name))
-    layer = Made(lambda: linear(seed), "a linear layer", f"{own}.linear({seed})")
+    layer = MadeArgument(lambda: linear(seed), "a linear layer", f"{own}.linear({seed})")
     if re.search(_MODULE_ANNOTATION, parameter.annotation):
         code = f"{own}.{StandInModule.__name__}()"
-        stand_in = Made(StandInModule, "a stand-in module", code)
+        stand_in = MadeArgument(StandInModule, "a stand-in module", code)
         called = re.search(_MODEL, parameter.name)
         return [layer, stand_in] if called else [stand_in, layer]
     if parameter.has_default:
         return []
     if re.search(_OPTIMIZER, parameter.name) or "Optimizer" in parameter.annotation:
-        return [Made(descent, "SGD over the parameters of the model", DESCENT)]
+        return [MadeArgument(descent, "SGD over the parameters of the model", DESCENT)]
     return [layer] if re.search(_MODEL, parameter.name) else []
 
 
-def guesses(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()) -> list[Spec]:
+def guess_argument(
+    parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()
+) -> list[Spec]:
     """Return everything worth trying, the likeliest first."""
-    plain = scalars(parameter, widths)
+    plain = guess_scalars(parameter, widths)
     wants_tensor = re.search(_TENSOR_ANNOTATION, parameter.annotation) is not None
-    made = tensors(parameter, base, widths)
+    made = guess_tensors(parameter, base, widths)
     objects = _objects(parameter)
     if objects:
         doubtful = re.search(_MODEL, parameter.name) and not parameter.annotation
@@ -339,13 +348,13 @@ def guesses(parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] =
     return plain + made if plain and not re.search(INTEGER_TENSOR, parameter.name) else made + plain
 
 
-def recorded_base(dims: tuple[int, ...]) -> tuple[int, ...]:
+def shrink_recorded_shape(dims: tuple[int, ...]) -> tuple[int, ...]:
     """Shrink a recorded shape, equal sizes staying equal and different ones different."""
     small = iter((5, 7, 6, 9, 10, 12))
     known: dict[int, int] = {}
     for size in dims[:-1]:
         if size not in known:
-            known[size] = size if size <= 4 else next(small, size)  # noqa: PLR2004 — already small
+            known[size] = size if size <= 4 else next(small, size)  # noqa: PLR2004 - already small
     if dims and dims[-1] not in known:
-        known[dims[-1]] = dims[-1] if dims[-1] <= 4 else WIDTH  # noqa: PLR2004 — already small
+        known[dims[-1]] = dims[-1] if dims[-1] <= 4 else WIDTH  # noqa: PLR2004 - already small
     return tuple(known[size] for size in dims)

@@ -6,14 +6,14 @@ import inspect
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.calls.values import Made, Spec, Value
+from npufix.rewriters.verification.calls.values import MadeArgument, Spec, Value
 from npufix.rewriters.verification.inputs.arguments import (
     WIDTH,
     Parameter,
-    guessed,
-    scalars,
+    guess_attribute,
+    guess_scalars,
 )
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ class StandInConfig:
         if lower.startswith("_") and "attn_impl" not in lower:
             raise AttributeError(name)
         # Kept, so that a counterexample can tell what was asked for.
-        value = self.__dict__[name] = guessed(name)
+        value = self.__dict__[name] = guess_attribute(name)
         return value
 
 
@@ -54,20 +54,20 @@ class LightConfig(StandInConfig):
         return getattr(self, other) if isinstance(other, str) else super().__getattr__(name)
 
 
-def configurations(kind: type, name: str) -> list[Spec]:
+def offer_configurations(kind: type, name: str) -> list[Spec]:
     """Offer a configuration with small sizes first, then as it is by default.
 
     ``name`` is what the user's module calls it: each version of the module has its own.
     """
     label, sizes = f"{kind.__name__}()", _Sizes()
-    if not attempt(kind, _BUILD_S).error:
-        small = Made(lambda k: sizes.reduce(k()), f"{label} with small sizes", kind=name)
-        return [small, Made(lambda k: k(), label, kind=name)]
+    if not try_call(kind, _BUILD_S).error:
+        small = MadeArgument(lambda k: sizes.reduce(k()), f"{label} with small sizes", kind=name)
+        return [small, MadeArgument(lambda k: k(), label, kind=name)]
     if not _defaults(kind):
         return []
     # It cannot be made here, but what its attributes are by default stands in its signature.
     return [
-        Made(
+        MadeArgument(
             lambda k: sizes.reduce(StandInConfig(_defaults(k))),
             f"the defaults of {label} with small sizes",
             kind=name,
@@ -76,7 +76,7 @@ def configurations(kind: type, name: str) -> list[Spec]:
 
 
 def _defaults(kind: type) -> dict[str, object]:
-    given = attempt(lambda: inspect.signature(kind), _BUILD_S).value
+    given = try_call(lambda: inspect.signature(kind), _BUILD_S).value
     if not isinstance(given, inspect.Signature):
         return {}
     return {n: p.default for n, p in given.parameters.items() if p.default is not p.empty}
@@ -89,7 +89,7 @@ class _Sizes:
         self._first: dict[str, int] = {}
 
     def reduce(self, made: object) -> object:
-        for name, value in small_sizes(vars(made)).items():
+        for name, value in choose_small_sizes(vars(made)).items():
             small = value
             if getattr(made, name) != self._first.setdefault(name, getattr(made, name)):
                 small *= 2
@@ -97,7 +97,7 @@ class _Sizes:
         return made
 
 
-def small_sizes(sizes: Mapping[str, object]) -> dict[str, int]:
+def choose_small_sizes(sizes: Mapping[str, object]) -> dict[str, int]:
     """Return smaller sizes, which go together, for those that are large.
 
     Heads get a width of four: with two, halves and pairs are the same.
@@ -116,7 +116,7 @@ def small_sizes(sizes: Mapping[str, object]) -> dict[str, int]:
         elif re.search(_HEAD_WIDTH, name) and value > WIDTH:
             found[name] = 4
         elif value > 2 * WIDTH:
-            guessed = scalars(Parameter(name, "int", inspect.Parameter.empty))
+            guessed = guess_scalars(Parameter(name, "int", inspect.Parameter.empty))
             likely = guessed[0].value if guessed and isinstance(guessed[0], Value) else None
             if isinstance(likely, int):
                 # The width of all heads.

@@ -23,21 +23,23 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import torch
+
 from npufix.rewriters.graph.modules.packages import package_of
-from npufix.rewriters.verification.inputs.needed import (
+from npufix.rewriters.verification.inputs.configurations import CONFIG_CLASS, LightConfig
+from npufix.rewriters.verification.inputs.overlay import find_text
+from npufix.rewriters.verification.inputs.slicing import (
     IMPORTS,
     bound_names,
-    needed_statements,
+    slice_module,
     used_names,
 )
-from npufix.rewriters.verification.inputs.overlay import text_of
-from npufix.rewriters.verification.inputs.placeholder import Placeholder
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-read: set[str] = set()
+files_read: set[str] = set()
 """Files whose definitions were taken without importing them; a verdict stands on them as well."""
 _IMPORT_S = 30.0
 _OURS = "__npufix__"
@@ -81,7 +83,7 @@ class _Package:
 @cache
 def can_import(package: str, folder: Path) -> bool:
     """Say whether a package imports, and is the one that the user's file belongs to."""
-    failed = attempt(lambda: importlib.import_module(package), _IMPORT_S).error
+    failed = try_call(lambda: importlib.import_module(package), _IMPORT_S).error
     top = package.partition(".")[0]
     found = getattr(sys.modules.get(top), "__path__", None) or [""]
     return not failed and Path(found[0]).resolve() == (folder / top).resolve()
@@ -99,7 +101,12 @@ def make_importable(*folders: Path) -> None:
 
 
 def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
-    """Execute what ``qualname`` needs of ``text``; raise ``LoadError`` if nothing works."""
+    """Execute what ``qualname`` needs of ``text``.
+
+    Raises:
+        LoadError: nothing works; it says what has failed first.
+
+    """
     if "optim" in text:
         # The first optimiser imports this, which takes longer than a call may.
         importlib.import_module("torch._dynamo")
@@ -110,7 +117,7 @@ def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
     except (SyntaxError, ValueError) as error:
         raise LoadError(f"the text does not compile: {error}") from None
     target = qualname.partition(".")[0]
-    needed = needed_statements(module.tree, target)
+    needed = slice_module(module.tree, target)
     if not any(target in bound_names(statement) for statement in needed):
         raise LoadError(f"{target} is not defined in this file")
     reasons: list[str] = []
@@ -119,7 +126,7 @@ def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
         module.whole,
         lambda: module.as_far_as_possible([target]),
     ):
-        outcome = attempt(execute, _IMPORT_S)
+        outcome = try_call(execute, _IMPORT_S)
         loaded = outcome.value
         if isinstance(loaded, Loaded) and target in loaded.namespace:
             return loaded
@@ -127,13 +134,13 @@ def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
     raise LoadError(f"the definitions cannot be executed: {reasons[0]}")
 
 
-def own_files() -> list[str]:
+def list_own_files() -> list[str]:
     """Return the files of the user that were executed in this process, in whole or in part."""
     installed = (*_INSTALLED, sysconfig.get_path("stdlib"), str(_HERE))
     modules = [m for m in list(sys.modules.values()) if not hasattr(m, _OURS)]
     files = {str(getattr(m, "__file__", None) or "") for m in modules}
     return sorted(
-        {f for f in files if f.endswith(".py") and not any(i in f for i in installed)} | read
+        {f for f in files if f.endswith(".py") and not any(i in f for i in installed)} | files_read
     )
 
 
@@ -176,7 +183,7 @@ class _Module:
         code = compile(
             ast.Module(body, []), self._filename, "exec", flags=self._flags, dont_inherit=True
         )
-        exec(code, module.__dict__)  # noqa: S102 — running the user's code is this package's purpose
+        exec(code, module.__dict__)  # noqa: S102 - running the user's code is this package's purpose
 
     def _loaded(
         self, module: types.ModuleType, way: Literal["exactly", "whole", "partly"]
@@ -208,7 +215,7 @@ class _Module:
     def find(self, name: str) -> object:
         """Return one more definition; None if it cannot be had."""
         if self._live is None or name not in self._live.__dict__:
-            attempt(lambda: self.as_far_as_possible([name], again=False), _IMPORT_S)
+            try_call(lambda: self.as_far_as_possible([name], again=False), _IMPORT_S)
         found = self._live.__dict__.get(name) if self._live is not None else None
         return None if isinstance(found, Placeholder) else found
 
@@ -216,7 +223,7 @@ class _Module:
         """Execute what ``names`` need, with something else for what cannot be imported."""
         module = self._live if self._live is not None and not again else self._fresh()
         loading = [True]
-        statements = [s for name in names for s in needed_statements(self.tree, name)]
+        statements = [s for name in names for s in slice_module(self.tree, name)]
         wanted = set(names).union(*map(used_names, statements))
         for statement in statements:
             if id(statement) in self._done:
@@ -225,7 +232,7 @@ class _Module:
                 self._import(statement, wanted, module, loading)
                 continue
             self._done.add(id(statement))
-            attempt(lambda s=statement: self._execute([s], module), _IMPORT_S)  # type: ignore[misc]
+            try_call(lambda s=statement: self._execute([s], module), _IMPORT_S)  # type: ignore[misc] # a default binds it
         loading.clear()
         return self._loaded(module, "partly")
 
@@ -278,7 +285,7 @@ class _Module:
                 return False
             made = ast.ImportFrom(statement.module, [alias], statement.level)
             alone = ast.copy_location(made, statement)
-        return not attempt(lambda: self._execute([alone], module), _IMPORT_S).error
+        return not try_call(lambda: self._execute([alone], module), _IMPORT_S).error
 
     def _neighbour(self, statement: ast.ImportFrom, name: str) -> object:
         """Return a definition out of another file of the user, without importing its package."""
@@ -287,7 +294,7 @@ class _Module:
         for path in self._files_of(statement):
             other = self._package.files.get(path)
             if other is None:
-                outcome = attempt(lambda p=path: self._read(p), _IMPORT_S)  # type: ignore[misc]
+                outcome = try_call(lambda p=path: self._read(p), _IMPORT_S)  # type: ignore[misc] # a default binds it
                 if not isinstance(outcome.value, _Module):
                     continue
                 other = self._package.files[path] = outcome.value
@@ -297,8 +304,8 @@ class _Module:
         return None
 
     def _read(self, path: Path) -> _Module:
-        text = text_of(path) or path.read_text(encoding="utf-8")
-        read.add(str(path))
+        text = find_text(path) or path.read_text(encoding="utf-8")
+        files_read.add(str(path))
         return _Module(text, path, "neighbour", self._package, self._depth + 1)
 
     def _files_of(self, statement: ast.ImportFrom) -> list[Path]:
@@ -309,3 +316,40 @@ class _Module:
         places = [base.joinpath(*parts) for base in bases]
         files = [f for p in places for f in (p.with_suffix(".py"), p / "__init__.py")]
         return [file for file in dict.fromkeys(files) if file.is_file()]
+
+
+class Placeholder:
+    """Stands for something that could not be imported.
+
+    Harmless as a decorator or a base class while the definitions are executed; an error as soon
+    as the function to verify uses it, for what it computes would be neither right nor wrong.
+    """
+
+    def __init__(self, name: str, loading: list[bool]) -> None:
+        """Remember what is missing, and the flag that says when loading is over."""
+        self._name = name
+        self._loading = loading
+
+    def _use(self) -> None:
+        if not self._loading:
+            raise ImportError(f"{self._name} could not be imported")
+
+    def __call__(self, *args: object, **keywords: object) -> object:
+        """Return a decorated function as it was; anything else stays a placeholder."""
+        self._use()
+        if len(args) == 1 and not keywords and isinstance(args[0], types.FunctionType | type):
+            return args[0]
+        return Placeholder(f"{self._name}(...)", self._loading)
+
+    def __getattr__(self, name: str) -> Placeholder:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._use()
+        return Placeholder(f"{self._name}.{name}", self._loading)
+
+    def __mro_entries__(self, _bases: tuple[object, ...]) -> tuple[type, ...]:
+        return (LightConfig if re.search(CONFIG_CLASS, self._name) else torch.nn.Module,)
+
+    def __bool__(self) -> bool:
+        self._use()
+        return False

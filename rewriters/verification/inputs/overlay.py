@@ -104,7 +104,7 @@ class World:
         return found
 
 
-def text_of(path: Path) -> str | None:
+def find_text(path: Path) -> str | None:
     """Return the text that stands for a file now, if one does."""
     finders = (finder for finder in sys.meta_path if isinstance(finder, TextFinder))
     texts = (finder.texts.get(str(path)) for finder in finders)
@@ -133,11 +133,11 @@ def in_its_world(text, name):
 '''
 
 
-def program_part(
+def write_program_part(
     others: Mapping[str, tuple[str | None, str | None]], folders: Sequence[str]
 ) -> str:
     """Return the part of a counterexample that gives each version its own other files."""
     source = inspect.getsource(sys.modules[__name__])
-    classes = source[source.index("class TextLoader") : source.index("def text_of")].rstrip()
+    classes = source[source.index("class TextLoader") : source.index("def find_text")].rstrip()
     lines = "".join(f"    {path!r}: {texts!r},\n" for path, texts in others.items())
     return _PROGRAM.format(classes=classes, others=lines, folders=tuple(folders))

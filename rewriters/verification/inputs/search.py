@@ -11,34 +11,48 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.failures import GroundLimitError
+from npufix.rewriters.verification.calls.coverage import LinesToCover, trace_lines
+from npufix.rewriters.verification.calls.device import (
+    compute_on_device,
+    device_failure,
+    scale_timeout,
+    wait_for,
+)
 from npufix.rewriters.verification.calls.observe import CALL_S, observe, seed_everything
-from npufix.rewriters.verification.calls.place import computing, device_failure, finished, patience
-from npufix.rewriters.verification.calls.reach import Wanted, traced
 from npufix.rewriters.verification.calls.values import (
-    Made,
+    MadeArgument,
     Spec,
     Tensor,
     Value,
-    kinds,
+    list_kinds,
 )
 from npufix.rewriters.verification.inputs.arguments import (
     INTEGER_TENSOR,
     MASK,
     WIDTH,
     Parameter,
-    beside_default,
-    guessed,
-    guesses,
+    guess_argument,
+    guess_attribute,
+    guess_tensors,
     is_default,
-    tensors,
+    vary_default,
 )
-from npufix.rewriters.verification.inputs.bases import bases_of, widths_of
+from npufix.rewriters.verification.inputs.base_shapes import collect_base_shapes, find_widths
 from npufix.rewriters.verification.inputs.configurations import StandInConfig
-from npufix.rewriters.verification.inputs.goals import attributes, compared, goal
-from npufix.rewriters.verification.inputs.stand_ins import CONFIG, Recipe, of_the_file, recipes
-from npufix.rewriters.verification.inputs.target import Assignment, Case, Target
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.inputs.path_conditions import (
+    find_attributes_read,
+    find_compared_constants,
+    solve_path_condition,
+)
+from npufix.rewriters.verification.inputs.recipes import (
+    CONFIG,
+    Recipe,
+    generate_recipes,
+    offer_file_configurations,
+)
+from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
+from npufix.rewriters.verification.sandbox.try_call import try_call
+from npufix.rewriters.verification.verdict import BackendLimitError
 
 if TYPE_CHECKING:
     import ast
@@ -63,7 +77,7 @@ _MOST_EXPIRED = 2
 
 
 @dataclass(slots=True)
-class Found:
+class SearchResult:
     """The result of a search."""
 
     assignments: list[Assignment] = field(default_factory=list)
@@ -91,128 +105,159 @@ class Found:
 
 def search(  # noqa: PLR0913 - what is looked for, and within what
     target: Target,
-    wanted: Wanted,
+    wanted: LinesToCover,
     recorded: Sequence[RecordedOp],
     *,
     floating: bool = False,
     read: Collection[str] = (),
-    keeps: Callable[[Case], bool] = lambda _: True,
-) -> Found:
+    keeps: Callable[[CallCase], bool] = lambda _: True,
+) -> SearchResult:
     """Try guesses, the likeliest first, until the lines are reached by several of them.
+
+    For ``def f(x, dim)`` these are, by rising cost: ``x=float[2, 3, 8], dim=8``; then either the
+    next guess at ``dim`` (-1) or at ``x`` (``float[2, 3]``); then both. The first with which the
+    original runs through the lines is the first result; a further one must look different.
 
     ``read`` names what the lines read, before or after; ``keeps`` tells whether a call is within
     what the user vouches for.
+
+    Raises:
+        BackendLimitError: the device itself failed.
+
     """
-    found = Found()
+    found = SearchResult()
     options: list[Recipe | None] = [None]
     if target.owner is not None:
-        made = recipes(target.owner, target.name, target.loaded)
+        made = generate_recipes(target.owner, target.name, target.loaded)
         options = list(itertools.islice(made, _MOST_RECIPES))
         if not options:
             found.errors["no object of the class can be made"] += 1
+    looking = _Search(target, wanted, recorded, keeps, options, found)
     # Of this process alone: on a busy machine the search must not find less.
     deadline = time.process_time() + _SEARCH_S
     for left, recipe in zip(range(len(options), 0, -1), options, strict=True):
         until = time.process_time() + (deadline - time.process_time()) / left
-        target.returned()
-        widths = widths_of(target, recipe)
-        bases = bases_of(recorded, widths, target.parameters(), target.made(recipe))
-        tried = _combinations(target, wanted.tree, bases, widths)
-        assignments = (
-            Assignment(recipe, specs) for specs in tried if not (floating and is_integral(specs))
-        )
-        _search_some(target, wanted, assignments, found, until, keeps)
-    _search_further(target, wanted, options, recorded, found, keeps)
-    _search_beside_defaults(target, wanted, options, recorded, found, keeps, read)
+        assignments = looking.combine(recipe)
+        if floating:
+            assignments = (a for a in assignments if not is_integral(a.specs))
+        looking.run(assignments, until)
+    looking.run_further()
+    looking.run_beside_defaults(read)
     if not floating:
-        _add_floats(target, wanted, found, keeps)
+        looking.add_floats()
     return found
 
 
-def _add_floats(
-    target: Target, wanted: Wanted, found: Found, keeps: Callable[[Case], bool]
-) -> None:
-    """Add a call with floating numbers, where integers were given that may be either."""
-    if any("int" not in kinds(a.specs.values()) for a in found.assignments):
-        return
-    for assignment in found.assignments[:2]:
-        specs = {
-            n: Tensor(s.shape) if isinstance(s, Tensor) and s.kind == "int" else s
-            for n, s in assignment.specs.items()
-        }
-        twin = Case(Assignment(assignment.recipe, specs))
-        ran = run_traced(target, twin) or set()
-        if wanted.reached(ran) and keeps(twin):
-            found.assignments.append(twin.assignment)
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What is looked for, and what was found so far."""
+
+    target: Target
+    wanted: LinesToCover
+    recorded: Sequence[RecordedOp]
+    keeps: Callable[[CallCase], bool]
+    options: Sequence[Recipe | None]
+    found: SearchResult
+
+    def combine(
+        self, recipe: Recipe | None, forced: Mapping[str, Spec] | None = None
+    ) -> Iterator[Assignment]:
+        """Return assignments for one way to make the object, the likeliest first."""
+        target = self.target
+        target.discard_object()
+        widths = find_widths(target, recipe)
+        made = target.make_object(recipe)
+        bases = collect_base_shapes(self.recorded, widths, target.parameters(), made)
+        tried = _combinations(target, self.wanted.tree, bases, widths, forced)
+        return (Assignment(recipe, specs) for specs in tried)
+
+    def add_floats(self) -> None:
+        """Add a call with floating numbers, where integers were given that may be either."""
+        found = self.found
+        if any("int" not in list_kinds(a.specs.values()) for a in found.assignments):
             return
+        for assignment in found.assignments[:2]:
+            specs = {
+                n: Tensor(s.shape) if isinstance(s, Tensor) and s.kind == "int" else s
+                for n, s in assignment.specs.items()
+            }
+            twin = CallCase(Assignment(assignment.recipe, specs))
+            ran = trace_call(self.target, twin) or set()
+            if self.wanted.reached(ran) and self.keeps(twin):
+                found.assignments.append(twin.assignment)
+                return
 
+    def run_further(self) -> None:
+        """Choose values that the tests above the lines ask for which nothing has reached."""
+        found, asked = self.found, list[dict[str, object]]()
+        for line in self.wanted.unreached(found.reached):
+            values = solve_path_condition(self.wanted.tree, line)
+            if values and values not in asked and line not in found.reached:
+                asked.append(values)
+        for values in asked[:_MOST_GOALS]:
+            for recipe in self.options[:2]:
+                forced = {n: Value(v) for n, v in values.items() if "." not in n}
+                assignments = self.combine(_chosen(recipe, values), forced)
+                before = len(found.reached)
+                self.run(assignments, time.process_time() + _FURTHER_S)
+                if len(found.reached) > before:
+                    break
 
-def _search_further(  # noqa: PLR0913, PLR0917 - the state of the search
-    target: Target,
-    wanted: Wanted,
-    options: Sequence[Recipe | None],
-    recorded: Sequence[RecordedOp],
-    found: Found,
-    keeps: Callable[[Case], bool],
-) -> None:
-    """Choose values that the tests above the lines ask for which nothing has reached."""
-    asked: list[dict[str, object]] = []
-    for line in wanted.unreached(found.reached):
-        values = goal(wanted.tree, line)
-        if values and values not in asked and line not in found.reached:
-            asked.append(values)
-    for values in asked[:_MOST_GOALS]:
-        for recipe in options[:2]:
-            chosen = _chosen(recipe, values)
-            forced = {n: Value(v) for n, v in values.items() if "." not in n}
-            target.returned()
-            widths = widths_of(target, chosen)
-            bases = bases_of(recorded, widths, target.parameters(), target.made(chosen))
-            tried = _combinations(target, wanted.tree, bases, widths, forced)
-            assignments = (Assignment(chosen, specs) for specs in tried)
-            until = time.process_time() + _FURTHER_S
-            before = len(found.reached)
-            _search_some(target, wanted, assignments, found, until, keeps)
-            if len(found.reached) > before:
-                break
+    def run_beside_defaults(self, read: Collection[str]) -> None:
+        """Pass something else than a default that is read: a change may have forgotten it."""
+        found = self.found
+        if not found.assignments:
+            return
+        hidden = (
+            p
+            for p in self.target.parameters()
+            if p.name in read and all(is_default(a.specs.get(p.name)) for a in found.assignments)
+        )
+        recipe = next(iter(self.options), None)
+        for parameter in itertools.islice(hidden, _MOST_DEFAULTS):
+            for other in vary_default(parameter):
+                assignments = self.combine(recipe, {parameter.name: other})
+                before = len(found.assignments)
+                self.run(assignments, time.process_time() + _DEFAULT_S)
+                if len(found.assignments) > before:
+                    break
 
-
-def _search_beside_defaults(  # noqa: PLR0913, PLR0917 - the state of the search
-    target: Target,
-    wanted: Wanted,
-    options: Sequence[Recipe | None],
-    recorded: Sequence[RecordedOp],
-    found: Found,
-    keeps: Callable[[Case], bool],
-    read: Collection[str],
-) -> None:
-    """Pass something else than a default that the lines read: a change may have forgotten it."""
-    if not found.assignments:
-        return
-    hidden = (
-        p
-        for p in target.parameters()
-        if p.name in read and all(is_default(a.specs.get(p.name)) for a in found.assignments)
-    )
-    recipe = next(iter(options), None)
-    for parameter in itertools.islice(hidden, _MOST_DEFAULTS):
-        for other in beside_default(parameter):
-            target.returned()
-            widths = widths_of(target, recipe)
-            bases = bases_of(recorded, widths, target.parameters(), target.made(recipe))
-            tried = _combinations(target, wanted.tree, bases, widths, {parameter.name: other})
-            assignments = (Assignment(recipe, specs) for specs in tried)
-            until, before = time.process_time() + _DEFAULT_S, len(found.assignments)
-            _search_some(target, wanted, assignments, found, until, keeps)
-            if len(found.assignments) > before:
-                break
+    def run(self, tried: Iterator[Assignment], until: float) -> None:
+        """Keep what reaches lines and looks different, for as long as there is time."""
+        target, wanted, found = self.target, self.wanted, self.found
+        start = len(found.assignments)
+        enough = start + (_ENOUGH_LATER if start else _ENOUGH)
+        looks: set[tuple[object, ...]] = set()
+        for assignment in tried:
+            if time.process_time() > until or found.expired >= _MOST_EXPIRED:
+                return
+            look = _look(assignment.specs)
+            if look in looks or (found.assignments and _far_fetched(assignment.specs)):
+                continue
+            ran = trace_call(target, CallCase(assignment), found)
+            if ran is not None and target.has_modes and wanted.unreached(found.reached | ran):
+                ran |= trace_call(target, CallCase(assignment, training=False)) or set()
+            reached = wanted.reached(ran) if ran is not None else set()
+            if ran is None or (wanted.unreached(set()) and not reached):
+                continue
+            if not self.keeps(CallCase(assignment)):
+                found.outside = True
+                continue
+            looks.add(look)
+            if len(found.assignments) == start:
+                until = min(until, time.process_time() + _AFTERWARDS_S)
+            if len(found.assignments) < enough or reached - found.reached:
+                found.assignments.append(assignment)
+            found.reached |= reached
+            if len(found.assignments) >= enough and not wanted.unreached(found.reached):
+                return
 
 
 def _chosen(recipe: Recipe | None, values: Mapping[str, object]) -> Recipe | None:
     """Return how to make the object with these values of its attributes or of its arguments'."""
     if recipe is None:
         return None
-    given = {name for name, spec in recipe.arguments if isinstance(spec, Made)}
+    given = {name for name, spec in recipe.arguments if isinstance(spec, MadeArgument)}
     paths: dict[str, object] = {}
     for name, value in values.items():
         first, _, rest = name.partition(".")
@@ -227,64 +272,30 @@ def _chosen(recipe: Recipe | None, values: Mapping[str, object]) -> Recipe | Non
     return replace(recipe, chosen=tuple(paths.items()))
 
 
-def _search_some(  # noqa: PLR0913, PLR0917 - the state of the search
-    target: Target,
-    wanted: Wanted,
-    tried: Iterator[Assignment],
-    found: Found,
-    until: float,
-    keeps: Callable[[Case], bool],
-) -> None:
-    start = len(found.assignments)
-    enough = start + (_ENOUGH_LATER if start else _ENOUGH)
-    looks: set[tuple[object, ...]] = set()
-    for assignment in tried:
-        if time.process_time() > until or found.expired >= _MOST_EXPIRED:
-            return
-        look = _look(assignment.specs)
-        if look in looks or (found.assignments and _far_fetched(assignment.specs)):
-            continue
-        ran = run_traced(target, Case(assignment), found)
-        if ran is not None and target.has_modes and wanted.unreached(found.reached | ran):
-            ran |= run_traced(target, Case(assignment, training=False)) or set()
-        reached = wanted.reached(ran) if ran is not None else set()
-        if ran is None or (wanted.unreached(set()) and not reached):
-            continue
-        if not keeps(Case(assignment)):
-            found.outside = True
-            continue
-        looks.add(look)
-        if len(found.assignments) == start:
-            until = min(until, time.process_time() + _AFTERWARDS_S)
-        if len(found.assignments) < enough or reached - found.reached:
-            found.assignments.append(assignment)
-        found.reached |= reached
-        if len(found.assignments) >= enough and not wanted.unreached(found.reached):
-            return
-
-
-def run_traced(target: Target, case: Case, found: Found | None = None) -> set[int] | None:
+def trace_call(
+    target: Target, case: CallCase, found: SearchResult | None = None
+) -> set[int] | None:
     """Return the lines of the module that this call runs; None if it raises."""
-    with computing(on_npu=target.on_npu), traced(target.loaded.filename) as lines:
+    with compute_on_device(on_npu=target.on_npu), trace_lines(target.loaded.filename) as lines:
 
         def call() -> object:
             prepared = target.prepare(case, torch.float32, again=found is not None)
             seed_everything(case.seed)
             if target.applied is not None:  # its gradient is a part of what it runs
-                return observe(prepared, "leaf", case.seed).raised()
-            return finished(prepared.call(prepared.arguments))
+                return observe(prepared, "leaf", case.seed).or_raise()
+            return wait_for(prepared.call(prepared.arguments))
 
-        outcome = attempt(call, patience(CALL_S))
+        outcome = try_call(call, scale_timeout(CALL_S))
     failed = device_failure(outcome.error) if target.on_npu else ""
     if failed:
-        raise GroundLimitError(failed)
+        raise BackendLimitError(failed)
     if found is not None:
         if outcome.error:
             found.errors[outcome.error] += 1
             found.expired += outcome.expired
         else:
             found.ran = True
-            target.returned()
+            target.discard_object()
     return None if outcome.error else lines
 
 
@@ -297,16 +308,16 @@ def _combinations(
 ) -> Iterator[dict[str, Spec]]:
     """Yield arguments by rising cost: the sum of the ranks of all guesses made."""
     wanted = target.parameters()
-    hints = compared(tree, target.qualname)
+    hints = find_compared_constants(tree, target.qualname)
     known = {p.name: _configured(p, target, tree) for p in wanted}
 
     def tries(p: Parameter, base: tuple[int, ...]) -> list[Spec]:
         if forced and p.name in forced:
             return [
-                *(tensors(p, base, widths) if _is_something(p, forced[p.name]) else ()),
+                *(guess_tensors(p, base, widths) if _is_something(p, forced[p.name]) else ()),
                 forced[p.name],
             ]
-        made = known[p.name] or guesses(p, base, widths)
+        made = known[p.name] or guess_argument(p, base, widths)
         told: list[Spec] = [Value(v) for v in hints.get(p.name, ())]
         at = 1 if p.has_default else 0
         return [*made[:at], *(t for t in told if t not in made), *made[at:]]
@@ -330,12 +341,12 @@ def _configured(parameter: Parameter, target: Target, tree: ast.Module) -> list[
     """Return configurations, for a parameter that is one."""
     if not re.search(CONFIG, parameter.name) or parameter.has_default:
         return []
-    asked = attributes(tree, target.qualname, parameter.name)
+    asked = find_attributes_read(tree, target.qualname, parameter.name)
     if not asked:
         return []
-    unknown = {n: WIDTH for n in asked if attempt(lambda n=n: guessed(n), CALL_S).error}  # type: ignore[misc]
-    invented = Made(lambda: StandInConfig(unknown), "a stand-in configuration")
-    return [*of_the_file(target.qualname, target.loaded), invented]
+    unknown = {n: WIDTH for n in asked if try_call(lambda n=n: guess_attribute(n), CALL_S).error}  # type: ignore[misc] # a default binds it
+    invented = MadeArgument(lambda: StandInConfig(unknown), "a stand-in configuration")
+    return [*offer_file_configurations(target.qualname, target.loaded), invented]
 
 
 def _split(

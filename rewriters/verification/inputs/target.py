@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npufix.rewriters.verification.calls.observe import CALL_S, Prepared
-from npufix.rewriters.verification.calls.place import instance_to_device, to_device
+from npufix.rewriters.verification.calls.device import instance_to_device, to_device
+from npufix.rewriters.verification.calls.observe import CALL_S, PreparedCall
 from npufix.rewriters.verification.calls.values import (
     Flavour,
     Several,
@@ -19,17 +19,17 @@ from npufix.rewriters.verification.calls.values import (
     Tensor,
     Value,
     materialise,
-    rounded,
+    round_differently,
 )
-from npufix.rewriters.verification.inputs.arguments import Parameter, parameters
+from npufix.rewriters.verification.inputs.arguments import Parameter, list_parameters
 from npufix.rewriters.verification.inputs.load import Loaded, LoadError
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
 
-    from npufix.rewriters.verification.inputs.stand_ins import Recipe
+    from npufix.rewriters.verification.inputs.recipes import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CallCase:
     """One call, fully determined but for the dtype."""
 
     assignment: Assignment
@@ -113,7 +113,7 @@ class Target:
             scope = self.loaded.namespace.get(part) if scope is None else getattr(scope, part, None)
         if not path:
             static = self.loaded.namespace.get(self.name)
-            self._function = static  # type: ignore[assignment]
+            self._function = static  # type: ignore[assignment] # checked below
         else:
             if not isinstance(scope, type):
                 raise LoadError(f"{'.'.join(path)} is no class")
@@ -122,7 +122,7 @@ class Target:
             self.owner = None if bound else scope
             self.is_property = isinstance(static, property)
             found = static.fget if isinstance(static, property) else getattr(scope, self.name, None)
-            self._function = found  # type: ignore[assignment]
+            self._function = found  # type: ignore[assignment] # checked below
             if bound and issubclass(scope, torch.autograd.Function):
                 # Its methods are called by ``apply``, and by the gradients of what it returns.
                 self._function, self.applied = scope.apply, scope
@@ -135,7 +135,7 @@ class Target:
             takes: Callable[..., Any] = self._function
             if self.applied is not None:
                 takes = self.applied.forward
-            found = parameters(inspect.signature(takes))
+            found = list_parameters(inspect.signature(takes))
         except (TypeError, ValueError) as error:
             raise LoadError(f"{self.qualname} has no signature: {error}") from None
         if self.applied is not None:
@@ -150,13 +150,13 @@ class Target:
 
     def prepare(
         self,
-        case: Case,
+        case: CallCase,
         dtype: torch.dtype,
         *,
         double: bool = False,
         rounding: int | None = None,
         again: bool = False,
-    ) -> Prepared:
+    ) -> PreparedCall:
         """Make the call of ``case``, every floating tensor in ``dtype``.
 
         With ``double``, in float64 and on the host; with a ``rounding``, as if it had been
@@ -168,7 +168,9 @@ class Target:
         if double:
             arguments = {name: _doubled(value) for name, value in arguments.items()}
         if rounding is not None:
-            arguments = {n: rounded(value, dtype, rounding) for n, value in arguments.items()}
+            arguments = {
+                n: round_differently(value, dtype, rounding) for n, value in arguments.items()
+            }
         moved = self.on_npu and not double
         if moved:
             arguments = {name: to_device(value) for name, value in arguments.items()}
@@ -180,16 +182,16 @@ class Target:
             own = torch.float32 if case.float32_weights else dtype
             instance = self._instance(case.assignment.recipe, own, again=again)
             if double:
-                cast(instance, torch.float64)
+                cast_floats(instance, torch.float64)
             if rounding is not None:
-                rounded(instance, own, rounding)
+                round_differently(instance, own, rounding)
             if isinstance(instance, torch.nn.Module):
                 instance.train(case.training)
             if moved:
                 instance = instance_to_device(instance)
             first = (instance,)
-            state = lambda: state_of(instance, "self")  # noqa: E731 — one expression over a local
-            registered = lambda: registered_in(instance)  # noqa: E731 - same
+            state = lambda: read_state(instance, "self")  # noqa: E731 - one expression over a local
+            registered = lambda: list_registered(instance)  # noqa: E731 - same
 
         def call(passed: Mapping[str, object]) -> object:
             return self.invoke(first, passed)
@@ -198,7 +200,7 @@ class Target:
         state = lambda: dict(own_state()) | _states(given)  # noqa: E731 - same
         specs = case.assignment.specs.items()
         added = {n for n, s in specs if isinstance(s, Tensor) and s.kind == "additive"}
-        return Prepared(call, arguments, state, registered, frozenset(added), moved)
+        return PreparedCall(call, arguments, state, registered, frozenset(added), moved)
 
     def _instance(self, recipe: Recipe, dtype: torch.dtype, *, again: bool) -> object:
         failed = self._failed if again else None
@@ -206,13 +208,13 @@ class Target:
         self._failed = instance if again else None
         return instance
 
-    def made(self, recipe: Recipe | None) -> object:
+    def make_object(self, recipe: Recipe | None) -> object:
         """Return an object to look at; None for a function."""
         if recipe is None or self.owner is None:
             return None
         return self.instance(recipe, torch.float32)
 
-    def returned(self) -> None:
+    def discard_object(self) -> None:
         """Make another object for the next call of a search: this one is used."""
         self._failed = None
 
@@ -237,16 +239,16 @@ class Target:
 
     def instance(self, recipe: Recipe, dtype: torch.dtype) -> object:
         """Return a fresh object, in ``dtype``."""
-        assert self.owner is not None  # noqa: S101 — only methods have recipes
+        assert self.owner is not None  # noqa: S101 - only methods have recipes
         key = (recipe, dtype)
         if key not in self._instances:
             with self.world():
                 made = recipe.build(self.owner, self.loaded.find)
-            cast(made, dtype)
+            cast_floats(made, dtype)
             self._instances[key] = made
         try:
             return copy.deepcopy(self._instances[key])
-        except Exception:  # noqa: BLE001 — __deepcopy__ of the user's class; then build it again
+        except Exception:  # noqa: BLE001 - __deepcopy__ of the user's class; then build it again
             return self._instances.pop(key)
 
 
@@ -256,13 +258,13 @@ def _doubled(value: object) -> object:
     if isinstance(value, torch.Tensor) and value.is_complex():
         return value.to(torch.complex128)
     if isinstance(value, torch.nn.Module):
-        cast(value, torch.float64)
+        cast_floats(value, torch.float64)
     if isinstance(value, tuple):
         return tuple(_doubled(item) for item in value)
     return value
 
 
-def cast(instance: object, dtype: torch.dtype) -> None:
+def cast_floats(instance: object, dtype: torch.dtype) -> None:
     """Bring every floating tensor of an object to ``dtype``."""
     parts = [instance]
     if isinstance(instance, torch.nn.Module):
@@ -274,7 +276,7 @@ def cast(instance: object, dtype: torch.dtype) -> None:
                 part.__dict__[name] = value.to(dtype)
 
 
-def state_of(instance: object, called: str) -> dict[str, object]:
+def read_state(instance: object, called: str) -> dict[str, object]:
     """Return the tensors and plain attributes of an object, by the names that code gives them."""
     parts = {f"{called}.": instance}
     if isinstance(instance, torch.nn.Module):
@@ -295,7 +297,7 @@ def state_of(instance: object, called: str) -> dict[str, object]:
 def _states(arguments: Mapping[str, object]) -> dict[str, object]:
     """Return what the modules among arguments hold."""
     modules = _modules(arguments).items()
-    return {k: v for name, module in modules for k, v in state_of(module, name).items()}
+    return {k: v for name, module in modules for k, v in read_state(module, name).items()}
 
 
 def _modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:
@@ -304,7 +306,7 @@ def _modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:
 
 def _cast_modules(arguments: Mapping[str, object], dtype: torch.dtype) -> None:
     for module in _modules(arguments).values():
-        cast(module, dtype)
+        cast_floats(module, dtype)
 
 
 def _bind_optimizers(arguments: Mapping[str, object]) -> None:
@@ -315,11 +317,11 @@ def _bind_optimizers(arguments: Mapping[str, object]) -> None:
             optimizer.param_groups[0]["params"] = weights
 
 
-def registered_in(instance: object) -> tuple[str, ...]:
-    """Return what a module saves and trains, by the names of ``state_of``."""
+def list_registered(instance: object) -> tuple[str, ...]:
+    """Return what a module saves and trains, by the names of ``read_state``."""
     if not isinstance(instance, torch.nn.Module):
         return ()
     trained = sorted(f"self.{n}" for n, _ in instance.named_parameters(remove_duplicate=False))
-    found = attempt(lambda: sorted(instance.state_dict()), CALL_S).value
+    found = try_call(lambda: sorted(instance.state_dict()), CALL_S).value
     saved = found if isinstance(found, list) else []
     return (*trained, *(f"self.{name} (saved)" for name in saved))

@@ -17,25 +17,25 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.graph.modules.packages import package_of
+from npufix.rewriters.verification.calls.device import is_virtual
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.calls.place import is_virtual
-from npufix.rewriters.verification.calls.values import Made, Spec
+from npufix.rewriters.verification.calls.values import MadeArgument, Spec
 from npufix.rewriters.verification.inputs.arguments import DESCENT
-from npufix.rewriters.verification.inputs.needed import needed_statements
-from npufix.rewriters.verification.inputs.overlay import program_part
-from npufix.rewriters.verification.judge import replaying
-from npufix.rewriters.verification.judge.spelled import CannotSpellError, spelled
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.inputs.overlay import write_program_part
+from npufix.rewriters.verification.inputs.slicing import slice_module
+from npufix.rewriters.verification.judge import replay
+from npufix.rewriters.verification.judge.expressions import CannotSpellError, write_expression
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.inputs.load import Loaded
-    from npufix.rewriters.verification.inputs.stand_ins import Recipe
+    from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.target import Target
-    from npufix.rewriters.verification.judge.minimise import Shown
-    from npufix.rewriters.verification.judge.trial import Compared
+    from npufix.rewriters.verification.judge.observe_case import CaseRun
+    from npufix.rewriters.verification.judge.shrink import Counterexample
 
 _RUN_S = 10.0
 _NPU = ("torch_npu", "mindspeed")
@@ -63,7 +63,7 @@ from typing import Any
 import torch
 '''
 _INSTALL = """
-from npufix.rewriters.verification import npu_operators
+from npufix.rewriters.verification.reference import npu_operators
 
 npu_operators.install({version!r})  # operators of torch_npu as reference kernels on the CPU
 """
@@ -135,7 +135,7 @@ class Versions:
     """What the changed text became; None if it does not load."""
 
 
-def program(versions: Versions, shown: Shown, words: str) -> str:
+def write_program(versions: Versions, shown: Counterexample, words: str) -> str:
     """Return a program that shows a difference, empty if none can be written that does.
 
     It has been run: in this process, where it must end with status 1.
@@ -151,18 +151,24 @@ def program(versions: Versions, shown: Shown, words: str) -> str:
             if is_virtual() and _needs_npufix(versions, call, whole=whole, partly=partly):
                 return ""  # where torch_npu is the real one, its stand-in cannot be tried
             text = _text(versions, call, shown, words, partly=partly, whole=whole)
-            if attempt(lambda: _run(text), _RUN_S).error == "SystemExit: 1":  # noqa: B023 - at once
+            if try_call(lambda: _run(text), _RUN_S).error == "SystemExit: 1":  # noqa: B023 - at once
                 return text
     return ""
 
 
 def _run(text: str) -> None:
     code = compile(text, "counterexample", "exec", dont_inherit=True)
-    exec(code, {"__name__": "__main__"})  # noqa: S102 — the text was put together here
+    exec(code, {"__name__": "__main__"})  # noqa: S102 - the text was put together here
 
 
 def _text(  # noqa: PLR0913 - what the program consists of
-    versions: Versions, call: _Call, shown: Shown, words: str, *, partly: bool, whole: bool
+    versions: Versions,
+    call: _Call,
+    shown: Counterexample,
+    words: str,
+    *,
+    partly: bool,
+    whole: bool,
 ) -> str:
     job, one = versions.job, shown.one
     texts = [_needed(t, job.qualname, whole=whole) for t in (job.original, versions.changed)]
@@ -193,7 +199,7 @@ def _text(  # noqa: PLR0913 - what the program consists of
 def _others(job: Job) -> str:
     """Return what gives each version its own version of the other files of the change."""
     texts = {o.path: (o.original, o.patched) for o in job.others if o.path != job.path}
-    return program_part(texts, (job.root, str(package_of(Path(job.path))[1])))
+    return write_program_part(texts, (job.root, str(package_of(Path(job.path))[1])))
 
 
 def _needs_npufix(versions: Versions, call: _Call, *, whole: bool, partly: bool) -> bool:
@@ -213,12 +219,12 @@ def _loading(job: Job, *, partly: bool) -> str:
 
 def _needed(text: str, qualname: str, *, whole: bool) -> str:
     """Return the statements of a module that a function needs, as they are written."""
-    tree = None if whole else attempt(lambda: ast.parse(text), CALL_S).value
+    tree = None if whole else try_call(lambda: ast.parse(text), CALL_S).value
     if not isinstance(tree, ast.Module):
         return text
     lines = text.splitlines(keepends=True)
     parts = []
-    for statement in needed_statements(tree, qualname.partition(".")[0]):
+    for statement in slice_module(tree, qualname.partition(".")[0]):
         decorators: Sequence[ast.expr] = getattr(statement, "decorator_list", [])
         first = min([statement.lineno, *(d.lineno for d in decorators)])
         parts.append("".join(lines[first - 1 : statement.end_lineno]).rstrip() + "\n")
@@ -241,11 +247,11 @@ def _wrapped(words: str) -> str:
 
 def _runtime() -> str:
     """Return the text of what every program does with its call."""
-    source = inspect.getsource(replaying)
+    source = inspect.getsource(replay)
     return re.sub(r"  # noqa.*", "", source[source.index("def generator") :])
 
 
-def _prepared(target: Target, one: Compared, call: _Call) -> str:
+def _prepared(target: Target, one: CaseRun, call: _Call) -> str:
     """Return the function of the program that makes the object and the arguments."""
     keywords = target.keywords(call.arguments)
     given = [f"{n}=passed[{n!r}]" if n in keywords else f"passed[{n!r}]" for n in call.arguments]
@@ -275,7 +281,7 @@ class _Call:
     """The arguments that take no gradient."""
 
 
-def _call_of(target: Target, one: Compared) -> _Call:
+def _call_of(target: Target, one: CaseRun) -> _Call:
     case, namespace = one.case, target.loaded.namespace
     recipe = case.assignment.recipe
     used = target.prepare(case, one.dtype)
@@ -285,15 +291,15 @@ def _call_of(target: Target, one: Compared) -> _Call:
         owner = target.owner
         if recipe.attributes is None:
             # What a stand-in configuration is asked for is known once it has been asked.
-            attempt(lambda: target.invoke((owner(**given),), used.arguments), CALL_S)
+            try_call(lambda: target.invoke((owner(**given),), used.arguments), CALL_S)
         made = _made(target, recipe, given)
     else:
-        attempt(lambda: used.call(used.arguments), CALL_S)
+        try_call(lambda: used.call(used.arguments), CALL_S)
     fresh = target.prepare(case, one.dtype).arguments
     arguments = {}
     for name, value in fresh.items():
         spec = case.assignment.specs[name]
-        asked = used.arguments[name] if isinstance(spec, Made) else value
+        asked = used.arguments[name] if isinstance(spec, MadeArgument) else value
         arguments[name] = _argument(spec, asked, namespace)
     dtype = torch.float32 if case.float32_weights else one.dtype
     if made != "None":
@@ -304,8 +310,7 @@ def _call_of(target: Target, one: Compared) -> _Call:
 def _made(target: Target, recipe: Recipe, given: Mapping[str, object]) -> str:
     owner = f"module.{target.qualname.rpartition('.')[0]}"
     if recipe.attributes is not None:
-        package = recipe.__module__.rpartition(".")[0]
-        way = f"__import__('{package}.stand_ins', fromlist=['']).Recipe"
+        way = f"__import__({recipe.__module__!r}, fromlist=['']).Recipe"
         return f"{way}(attributes={recipe.attributes!r}).build({owner})"
     specs = dict(recipe.arguments)
     namespace = target.loaded.namespace
@@ -317,8 +322,8 @@ def _made(target: Target, recipe: Recipe, given: Mapping[str, object]) -> str:
 
 
 def _argument(spec: Spec, value: object, namespace: Mapping[str, object]) -> str:
-    if not isinstance(spec, Made) or not spec.code:
-        return spelled(value, namespace)
+    if not isinstance(spec, MadeArgument) or not spec.code:
+        return write_expression(value, namespace)
     weights = value.parameters() if isinstance(value, torch.nn.Module) else ()
     low = {p.dtype for p in weights} - {torch.float32}
     return f"{spec.code}.to({low.pop()})" if low else spec.code

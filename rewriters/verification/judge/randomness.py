@@ -14,7 +14,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from npufix.rewriters.verification.calls.observe import Observation
+    from npufix.rewriters.verification.calls.observe import CallRecord
 
 _RUNS = 48
 _SIGMAS = 6.0
@@ -23,7 +23,7 @@ _VARIANCES = (0.6, 1.7)
 _OTHER_SEED = 7919
 
 
-def is_random(first: Observation, run: Callable[[int], Observation], seed: int) -> bool:
+def is_random(first: CallRecord, run: Callable[[int], CallRecord], seed: int) -> bool:
     """Say whether another seed gives other results."""
     again = run(seed + _OTHER_SEED)
     return not again.error and any(
@@ -35,9 +35,7 @@ def is_random(first: Observation, run: Callable[[int], Observation], seed: int) 
     )
 
 
-def drop_alike(
-    original: Callable[[int], Observation], patched: Callable[[int], Observation]
-) -> bool:
+def drop_alike(original: Callable[[int], CallRecord], patched: Callable[[int], CallRecord]) -> bool:
     """Say whether results and gradients of many runs have the same mean and variance."""
     runs = [[_numbers(run(seed)) for seed in range(_RUNS)] for run in (original, patched)]
     names = set(runs[0][0])
@@ -46,7 +44,7 @@ def drop_alike(
     return all(_alike(*([n[name] for n in several] for several in runs)) for name in names)
 
 
-def _numbers(seen: Observation) -> Mapping[str, torch.Tensor]:
+def _numbers(seen: CallRecord) -> Mapping[str, torch.Tensor]:
     return {
         name: value.double()
         for name, value in seen.tensors.items()
@@ -65,5 +63,5 @@ def _alike(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
     slack = _SIGMAS * ((spread + other) / _RUNS).sqrt() + 1e-5 * (1 + first.mean(0).abs())
     low, high = _VARIANCES
     total, total_other = spread.sum().item(), other.sum().item()
-    alike = low * total <= total_other <= high * total or max(total, total_other) < 1e-9  # noqa: PLR2004 — rounding
+    alike = low * total <= total_other <= high * total or max(total, total_other) < 1e-9  # noqa: PLR2004 - rounding
     return bool((off <= slack).all()) and alike

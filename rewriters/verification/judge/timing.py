@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from npufix.rewriters.verification.calls.observe import copied, leaves
-from npufix.rewriters.verification.calls.place import is_real, synchronise
-from npufix.rewriters.verification.calls.training import cotangent
+from npufix.rewriters.verification.calls.device import is_real, synchronise
+from npufix.rewriters.verification.calls.observe import copy_argument, leaves
+from npufix.rewriters.verification.calls.training import draw_cotangent
 from npufix.rewriters.verification.calls.values import Several, Tensor, Value
-from npufix.rewriters.verification.inputs.arguments import recorded_base
+from npufix.rewriters.verification.inputs.arguments import shrink_recorded_shape
 from npufix.rewriters.verification.inputs.target import Assignment
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import Times, Timing
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.job import RecordedOp
     from npufix.rewriters.verification.calls.values import Spec
     from npufix.rewriters.verification.inputs.target import Target
-    from npufix.rewriters.verification.judge.trial import Compared
+    from npufix.rewriters.verification.judge.observe_case import CaseRun
 
 _WARM_UP = 5
 _REPETITIONS = 20
@@ -35,20 +35,23 @@ _MOST_RECORDED = 3
 _Run: TypeAlias = Callable[[], object]
 
 
-def times(
-    original: Target, patched: Target, compared: Sequence[Compared], recorded: Sequence[RecordedOp]
+def measure_times(
+    original: Target,
+    patched: Target,
+    compared: Sequence[CaseRun],
+    recorded: Sequence[RecordedOp],
 ) -> Times | None:
     """Return the times of the largest case that both versions run; None without a real device."""
     if not (is_real() and original.on_npu and compared):
         return None
     for one in _candidates(compared, recorded):
-        outcome = attempt(lambda c=one: _measure(original, patched, c), _SECONDS)  # type: ignore[misc]
+        outcome = try_call(lambda c=one: _measure(original, patched, c), _SECONDS)  # type: ignore[misc] # a default binds it
         if isinstance(outcome.value, Times):
             return outcome.value
     return None
 
 
-def _candidates(compared: Sequence[Compared], recorded: Sequence[RecordedOp]) -> Iterator[Compared]:
+def _candidates(compared: Sequence[CaseRun], recorded: Sequence[RecordedOp]) -> Iterator[CaseRun]:
     """Yield the cases of the recorded sizes, then the largest of those that were compared."""
     plain = [c for c in compared if c.case.flavour == "ordinary" and c.case.training] or compared
     low = any(_LOW & set(op.types) for op in recorded)
@@ -56,20 +59,20 @@ def _candidates(compared: Sequence[Compared], recorded: Sequence[RecordedOp]) ->
     shapes = {d for op in recorded for d in op.dims if d and all(size > 0 for size in d)}
     by_size = sorted(shapes, key=lambda d: -torch.Size(d).numel())
     for shape in by_size[:_MOST_RECORDED]:
-        sizes = dict(zip(recorded_base(shape), shape, strict=True))
+        sizes = dict(zip(shrink_recorded_shape(shape), shape, strict=True))
         for one in plain:
-            if one.dtype == wanted and _has_shape(one, recorded_base(shape)):
+            if one.dtype == wanted and _has_shape(one, shrink_recorded_shape(shape)):
                 yield replace(one, case=replace(one.case, assignment=_enlarged(one, sizes)))
                 break
     yield from sorted(plain, key=lambda c: (-c.case.size, c.dtype != wanted))[:_MOST_RECORDED]
 
 
-def _has_shape(one: Compared, shape: tuple[int, ...]) -> bool:
+def _has_shape(one: CaseRun, shape: tuple[int, ...]) -> bool:
     specs = one.case.assignment.specs.values()
     return any(isinstance(spec, Tensor) and spec.shape == shape for spec in specs)
 
 
-def _enlarged(one: Compared, sizes: Mapping[int, int]) -> Assignment:
+def _enlarged(one: CaseRun, sizes: Mapping[int, int]) -> Assignment:
     """Return the arguments, and the object, in the recorded sizes."""
 
     def larger(spec: Spec) -> Spec:
@@ -90,7 +93,7 @@ def _enlarged(one: Compared, sizes: Mapping[int, int]) -> Assignment:
     return Assignment(recipe, {name: larger(spec) for name, spec in given.specs.items()})
 
 
-def _measure(original: Target, patched: Target, one: Compared) -> Times:
+def _measure(original: Target, patched: Target, one: CaseRun) -> Times:
     versions = [_run_of(original, one), _run_of(patched, one)]
     spent: tuple[list[float], list[float]] = ([], [])
     for _ in range(_WARM_UP):
@@ -122,7 +125,7 @@ def _timing(spent: Sequence[float]) -> Timing:
     return Timing(statistics.median(spent), low, high)
 
 
-def _run_of(target: Target, one: Compared) -> _Run:
+def _run_of(target: Target, one: CaseRun) -> _Run:
     """Return the call, with the gradients where the code has some."""
     prepared = target.prepare(one.case, one.dtype)
     roots = [
@@ -143,7 +146,7 @@ def _run_of(target: Target, one: Compared) -> _Run:
     def run() -> None:
         passed = prepared.arguments
         if one.gradients == "copy":
-            passed = {key: copied(value) for key, value in passed.items()}
+            passed = {key: copy_argument(value) for key, value in passed.items()}
         with torch.set_grad_enabled(train):
             result = prepared.call(passed)
         outputs = [
@@ -159,7 +162,7 @@ def _run_of(target: Target, one: Compared) -> _Run:
 
     def upstream_of(value: torch.Tensor, name: str) -> torch.Tensor:
         if name not in cotangents:  # made on the host, which takes longer than the call
-            cotangents[name] = cotangent(value, name)
+            cotangents[name] = draw_cotangent(value, name)
         return cotangents[name]
 
     return run

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 
 from npufix.rewriters.verification.kernels.common import (
     NoReferenceKernelError,
@@ -26,7 +26,7 @@ _COPIES = 8
 _BITS = 8
 
 
-class Settings(NamedTuple):
+class AttentionSettings(NamedTuple):
     """How scores are scaled, and which of them are dropped."""
 
     scale: float
@@ -68,7 +68,7 @@ def attend(
     operator: str,
     heads: tuple[Tensor, Tensor, Tensor],
     pse: Tensor | None,
-    settings: Settings,
+    settings: AttentionSettings,
     factor: Tensor | None,
 ) -> Attended:
     """Attend from queries to keys, all of shape (batch, heads, length, width)."""
@@ -96,10 +96,10 @@ def with_copies(statistic: Tensor) -> Tensor:
     return statistic.expand(*statistic.shape[:-1], _COPIES).contiguous()
 
 
-def _dropped(operator: str, settings: Settings, scores: Tensor) -> Tensor:
+def _dropped(operator: str, settings: AttentionSettings, scores: Tensor) -> Tensor:
     """Return a bool tensor that broadcasts to ``scores``, True where nothing is attended."""
     mask, mode = settings.mask, settings.mode
-    assert mask is not None  # noqa: S101 — without a mask no mode masks anything
+    assert mask is not None  # noqa: S101 - without a mask no mode masks anything
     if mask.dtype not in {torch.bool, torch.uint8}:
         raise RuntimeError(f"{operator}: atten_mask is {mask.dtype}, not bool or uint8")
     queries, keys = scores.shape[-2:]

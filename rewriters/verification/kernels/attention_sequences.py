@@ -9,8 +9,8 @@ import torch
 
 from npufix.rewriters.verification.kernels.attention_core import (
     Attended,
+    AttentionSettings,
     Dropping,
-    Settings,
     attend,
     with_copies,
 )
@@ -42,12 +42,12 @@ class Sequences(NamedTuple):
         return result, with_copies(highest.reshape(shape)), with_copies(total.reshape(shape))
 
 
-def attend_sequences(  # noqa: PLR0913, PLR0917 — parts of the operator's schema
+def attend_sequences(  # noqa: PLR0913, PLR0917 - parts of the operator's schema
     operator: str,
     tensors: tuple[Tensor, Tensor, Tensor],
     heads: int,
     ends: tuple[Sequence[int], Sequence[int]],
-    settings: Settings,
+    settings: AttentionSettings,
     dropping: Dropping,
 ) -> Sequences:
     """Attend within every sequence; ``ends`` says where those of queries and of keys end."""

@@ -1,13 +1,14 @@
-"""What the reference kernels share: the errors, the precision inside, the checks."""
+"""What the reference kernels share: the errors, the precision inside, the checks, who ran."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 HALF = (torch.float16, torch.bfloat16)
 # No operator takes float64 on the device; here it is for checking derivatives numerically.
@@ -18,10 +19,31 @@ _WITHOUT_BFLOAT16 = frozenset({"910A", "310P"})
 """Chips whose kernels take float16 and float32 only."""
 
 
+_collections: list[set[str]] = []
+"""Of the blocks that collect the names of kernels, the innermost last."""
+
+
 class _Chip:
-    """The chip whose limits hold."""
+    """The chip whose limits hold: one for the life of the process, set before any code runs."""
 
     name = "A2"
+
+
+@contextmanager
+def collect_kernels() -> Iterator[set[str]]:
+    """Collect the names of the kernels that run in the block: a verdict claims no others."""
+    names: set[str] = set()
+    _collections.append(names)
+    try:
+        yield names
+    finally:
+        _collections.pop()
+
+
+def note_kernel(name: str) -> None:
+    """Say that a stand-in for an operator, function or optimiser runs."""
+    for names in _collections:
+        names.add(name)
 
 
 class NoReferenceKernelError(Exception):
@@ -37,13 +59,13 @@ def wide(x: torch.Tensor) -> torch.Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def accept(operator: str, ok: bool, what: str) -> None:  # noqa: FBT001 — reads like an assertion
+def accept(operator: str, ok: bool, what: str) -> None:  # noqa: FBT001 - reads like an assertion
     """Refuse a shape unless ``ok``."""
     if not ok:
         raise ShapeRefusedError(f"{operator}: {what}")
 
 
-def on_chip(name: str) -> None:
+def set_chip(name: str) -> None:
     """Have the limits of this chip hold from now on; those of the A2 if it has no name here."""
     _Chip.name = name or "A2"
 

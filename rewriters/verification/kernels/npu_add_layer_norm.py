@@ -18,13 +18,13 @@ NOT_DIFFERENTIABLE = (1, 2)
 _NAME = "npu_add_layer_norm"
 
 
-def forward(  # noqa: PLR0913, PLR0917 — the operator's schema
+def forward(  # noqa: PLR0913, PLR0917 - the operator's schema
     x1: torch.Tensor,
     x2: torch.Tensor,
     gamma: torch.Tensor,
     beta: torch.Tensor,
     epsilon: float = 1e-5,
-    additional_output: bool = False,  # noqa: FBT001, FBT002 — the operator's schema
+    additional_output: bool = False,  # noqa: FBT001, FBT002 - the operator's schema
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the normalised sum, mean, reciprocal deviation, and the sum if asked for."""
     accept_dtypes(_NAME, gamma, beta)

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def forward(
-    input: Tensor,  # noqa: A002 — the name in the operator's schema
+    input: Tensor,  # noqa: A002 - the name in the operator's schema
     perm: Sequence[int],
     shape: Sequence[int],
-    transpose_first: bool,  # noqa: FBT001 — the operator's schema
+    transpose_first: bool,  # noqa: FBT001 - the operator's schema
 ) -> Tensor:
     """Return a new, contiguous tensor."""
     if transpose_first:

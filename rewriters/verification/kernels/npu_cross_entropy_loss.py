@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 
 from npufix.rewriters.verification.kernels.common import (
     accept,
@@ -26,15 +26,15 @@ _MATRIX = 2
 _MOST_ROWS = 200_000
 
 
-def forward(  # noqa: PLR0913, PLR0917 — the operator's schema
-    input: Tensor,  # noqa: A002 — the name in the operator's schema
+def forward(  # noqa: PLR0913, PLR0917 - the operator's schema
+    input: Tensor,  # noqa: A002 - the name in the operator's schema
     target: Tensor,
     weight: Tensor | None = None,
     reduction: str = "mean",
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     lse_square_scale_for_zloss: float = 0.0,
-    return_zloss: bool = False,  # noqa: FBT001, FBT002 — the operator's schema
+    return_zloss: bool = False,  # noqa: FBT001, FBT002 - the operator's schema
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return loss, log-probabilities, and two results for z-loss, which are empty."""
     _check(input, target, weight, reduction, label_smoothing)
@@ -55,9 +55,9 @@ def forward(  # noqa: PLR0913, PLR0917 — the operator's schema
     return loss.reshape(-1).to(input.dtype), log_prob, empty, empty.clone()
 
 
-def check_backward(  # noqa: PLR0913, PLR0917 — the operator's schema
-    input: Tensor,  # noqa: A002, ARG001 — the operator's schema
-    target: Tensor,  # noqa: ARG001 — the operator's schema
+def check_backward(  # noqa: PLR0913, PLR0917 - the operator's schema
+    input: Tensor,  # noqa: A002, ARG001 - the operator's schema
+    target: Tensor,  # noqa: ARG001 - the operator's schema
     weight: Tensor | None = None,
     reduction: str = "mean",
     ignore_index: int = -100,

@@ -20,7 +20,7 @@ SILENT_IN = frozenset(
 """Versions of torch_npu whose wheel has no derivative of it: gradients are lost there."""
 
 
-def forward(input: Tensor) -> Tensor:  # noqa: A002 — the name in the operator's schema
+def forward(input: Tensor) -> Tensor:  # noqa: A002 - the name in the operator's schema
     """Return the activation."""
     accept_dtypes("npu_fast_gelu", input)
     accept_dims("npu_fast_gelu", input, 0, 8)

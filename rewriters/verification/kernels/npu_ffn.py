@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 
 from npufix.rewriters.verification.kernels.common import (
     HALF,
@@ -39,7 +39,7 @@ _GATED: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def forward(  # noqa: PLR0913, PLR0917 — the operator's schema
+def forward(  # noqa: PLR0913, PLR0917 - the operator's schema
     x: Tensor,
     weight1: Tensor,
     weight2: Tensor,
@@ -115,7 +115,7 @@ def _check(x: Tensor, weight1: Tensor, weight2: Tensor, activation: str, *, expe
     accept(_NAME, max(k1, k2) < _LARGEST, f"K1 is {k1} and K2 {k2}, not below {_LARGEST}")
 
 
-def _layers(  # noqa: PLR0913, PLR0917 — what the layers consist of
+def _layers(  # noqa: PLR0913, PLR0917 - what the layers consist of
     x: Tensor,
     weight1: Tensor,
     weight2: Tensor,

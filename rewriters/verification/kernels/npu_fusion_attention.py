@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.verification.kernels.attention_core import (
+    AttentionSettings,
     Dropping,
-    Settings,
     attend,
     with_copies,
 )
@@ -42,7 +42,7 @@ class _Heads(NamedTuple):
     value: Tensor
 
 
-def forward(  # noqa: PLR0913, PLR0917 — the operator's schema
+def forward(  # noqa: PLR0913, PLR0917 - the operator's schema
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -55,18 +55,18 @@ def forward(  # noqa: PLR0913, PLR0917 — the operator's schema
     keep_prob: float = 1.0,
     pre_tockens: int = _EVERYTHING,
     next_tockens: int = _EVERYTHING,
-    inner_precise: int = 0,  # noqa: ARG001 — how the kernel sums
+    inner_precise: int = 0,  # noqa: ARG001 - how the kernel sums
     prefix: Sequence[int] | None = None,
     actual_seq_qlen: Sequence[int] | None = None,
     actual_seq_kvlen: Sequence[int] | None = None,
     sparse_mode: int = 0,
-    gen_mask_parallel: bool = True,  # noqa: FBT001, FBT002, ARG001 — how dropout is scheduled
-    sync: bool = False,  # noqa: FBT001, FBT002, ARG001 — how dropout is scheduled
+    gen_mask_parallel: bool = True,  # noqa: FBT001, FBT002, ARG001 - how dropout is scheduled
+    sync: bool = False,  # noqa: FBT001, FBT002, ARG001 - how dropout is scheduled
     softmax_layout: str = "",
     sink: Tensor | None = None,
     dropout_mask: Tensor | None = None,
-    seed: int = 0,  # noqa: ARG001 — for dropout_mask only
-    offset: int = 0,  # noqa: ARG001 — for dropout_mask only
+    seed: int = 0,  # noqa: ARG001 - for dropout_mask only
+    offset: int = 0,  # noqa: ARG001 - for dropout_mask only
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int, int]:
     """Return attention, softmax statistics, and what the backward pass needs for dropout."""
     accept_chip(_NAME, "A2", "A3", "A5")
@@ -78,7 +78,7 @@ def forward(  # noqa: PLR0913, PLR0917 — the operator's schema
     if not 0 < keep_prob <= 1:
         raise RuntimeError(f"{_NAME}: keep_prob is {keep_prob}, not in (0, 1]")
     accept_dtypes(_NAME, query, key, value, pse)
-    settings = Settings(scale, atten_mask, sparse_mode, pre_tockens, next_tockens)
+    settings = AttentionSettings(scale, atten_mask, sparse_mode, pre_tockens, next_tockens)
     drop = Dropping(keep_prob, dropout_mask)
     if layout == "TND":
         if pse is not None:
@@ -102,7 +102,7 @@ def forward(  # noqa: PLR0913, PLR0917 — the operator's schema
         attended = attend(_NAME, (q, k, v), pse, settings, drop.of((*q.shape[:-1], k.shape[-2])))
         result = _packed(attended.result, layout)
         statistics = [with_copies(s) for s in (attended.highest, attended.total)]
-    return result, *statistics, query.new_empty(0), 0, 0, 0  # type: ignore[return-value]
+    return result, *statistics, query.new_empty(0), 0, 0, 0  # type: ignore[return-value] # the numbers end the tuple
 
 
 def _heads(query: Tensor, key: Tensor, value: Tensor, heads: int, layout: str) -> _Heads:

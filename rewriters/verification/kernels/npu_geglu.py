@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 
 from npufix.rewriters.verification.kernels.common import accept_dtypes, accept_even, wide
 
@@ -15,10 +15,10 @@ NOT_DIFFERENTIABLE = (1,)
 
 
 def forward(
-    input: Tensor,  # noqa: A002 — the name in the operator's schema
+    input: Tensor,  # noqa: A002 - the name in the operator's schema
     dim: int = -1,
     approximate: int = 1,
-    activate_left: bool = False,  # noqa: FBT001, FBT002 — the operator's schema
+    activate_left: bool = False,  # noqa: FBT001, FBT002 - the operator's schema
 ) -> tuple[Tensor, Tensor]:
     """Return the product and the activated half; ``approximate`` is tanh unless it is zero."""
     accept_dtypes("npu_geglu", input)

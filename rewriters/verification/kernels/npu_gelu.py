@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 
 from npufix.rewriters.verification.kernels.common import accept_dims, accept_dtypes, wide
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def forward(input: Tensor, approximate: str = "none") -> Tensor:  # noqa: A002 — the schema
+def forward(input: Tensor, approximate: str = "none") -> Tensor:  # noqa: A002 - the schema
     """Return the activation."""
     accept_dtypes("npu_gelu", input)
     accept_dims("npu_gelu", input, 0, 8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 
 from npufix.rewriters.verification.kernels.common import (
     accept,
@@ -22,7 +22,7 @@ _NAME = "npu_gelu_mul"
 _WIDEST, _MOST_ROWS = 1024, 200_000
 
 
-def forward(input: Tensor, approximate: str = "none") -> Tensor:  # noqa: A002 — the schema
+def forward(input: Tensor, approximate: str = "none") -> Tensor:  # noqa: A002 - the schema
     """Return a tensor with the last dimension halved."""
     accept_dtypes(_NAME, input)
     accept_dims(_NAME, input, 2, 8)

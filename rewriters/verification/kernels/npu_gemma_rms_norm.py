@@ -11,7 +11,7 @@ BACKWARD = "silent"
 
 
 def forward(
-    input: torch.Tensor,  # noqa: A002 — the name in the operator's schema
+    input: torch.Tensor,  # noqa: A002 - the name in the operator's schema
     gamma: torch.Tensor,
     epsilon: float = 1e-6,
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 
 from npufix.rewriters.verification.kernels.common import (
     accept,
@@ -24,7 +24,7 @@ _NAME = "npu_group_norm_silu"
 
 
 def forward(
-    input: Tensor,  # noqa: A002 — the name in the operator's schema
+    input: Tensor,  # noqa: A002 - the name in the operator's schema
     weight: Tensor | None,
     bias: Tensor | None,
     group: int,
@@ -44,7 +44,7 @@ def forward(
     return F.silu(y).to(input.dtype), mean.to(dtype), rstd.to(dtype)
 
 
-def normalise(  # noqa: PLR0913, PLR0917 — the operator's schema
+def normalise(  # noqa: PLR0913, PLR0917 - the operator's schema
     operator: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return GroupNorm in wide precision, mean and reciprocal deviation."""

@@ -17,8 +17,8 @@ _NAME = "npu_group_norm_swish"
 _MOST_CHANNELS_OF_A_GROUP = 4000
 
 
-def forward(  # noqa: PLR0913, PLR0917 — the operator's schema
-    input: Tensor,  # noqa: A002 — the name in the operator's schema
+def forward(  # noqa: PLR0913, PLR0917 - the operator's schema
+    input: Tensor,  # noqa: A002 - the name in the operator's schema
     num_groups: int,
     weight: Tensor,
     bias: Tensor,
@@ -35,7 +35,7 @@ def forward(  # noqa: PLR0913, PLR0917 — the operator's schema
 
 
 def check_backward(
-    input: Tensor,  # noqa: A002 — the name in the operator's schema
+    input: Tensor,  # noqa: A002 - the name in the operator's schema
     num_groups: int,
     *_others: object,
 ) -> None:

@@ -27,7 +27,7 @@ _CUBE = 3
 _ONE_RESULT = (2, 3)
 
 
-def forward(  # noqa: PLR0913, PLR0917 — the operator's schema
+def forward(  # noqa: PLR0913, PLR0917 - the operator's schema
     x: Sequence[Tensor],
     weight: Sequence[Tensor],
     bias: Sequence[Tensor] | None = None,

@@ -24,7 +24,7 @@ def forward(
     tokens: Tensor,
     indices: Tensor,
     num_out_tokens: int | None = None,
-    padded_mode: bool = False,  # noqa: FBT001, FBT002 — the operator's schema
+    padded_mode: bool = False,  # noqa: FBT001, FBT002 - the operator's schema
 ) -> tuple[Tensor, Tensor]:
     """Return the rows, and the *inverse* of the permutation in int32."""
     accept_chip(_NAME, "A2", "A3", "A5")

@@ -24,8 +24,8 @@ def forward(
     permuted_tokens: Tensor,
     sorted_indices: Tensor,
     probs: Tensor | None = None,
-    padded_mode: bool = False,  # noqa: FBT001, FBT002 — the operator's schema
-    restore_shape: Sequence[int] | None = None,  # noqa: ARG001 — for padded mode only
+    padded_mode: bool = False,  # noqa: FBT001, FBT002 - the operator's schema
+    restore_shape: Sequence[int] | None = None,  # noqa: ARG001 - for padded mode only
 ) -> Tensor:
     """Return the tokens; rows that were left out count as zero."""
     accept_chip(_NAME, "A2", "A3", "A5")

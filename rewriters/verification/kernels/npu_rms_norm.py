@@ -21,7 +21,7 @@ _LEAST_BYTES = 32
 
 
 def forward(
-    input: torch.Tensor,  # noqa: A002 — the name in the operator's schema
+    input: torch.Tensor,  # noqa: A002 - the name in the operator's schema
     gamma: torch.Tensor,
     epsilon: float = 1e-6,
 ) -> tuple[torch.Tensor, torch.Tensor]:

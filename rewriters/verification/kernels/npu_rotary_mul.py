@@ -49,7 +49,7 @@ _OLDER = frozenset({"910A", "310P", "310B"})
 
 
 def forward(
-    input: torch.Tensor,  # noqa: A002 — the name in the operator's schema
+    input: torch.Tensor,  # noqa: A002 - the name in the operator's schema
     r1: torch.Tensor,
     r2: torch.Tensor,
     rotary_mode: str = "half",
@@ -73,7 +73,7 @@ def forward(
 
 
 def check_backward(
-    input: torch.Tensor,  # noqa: A002 — the name in the operator's schema
+    input: torch.Tensor,  # noqa: A002 - the name in the operator's schema
     r1: torch.Tensor,
     r2: torch.Tensor,
     rotary_mode: str = "half",

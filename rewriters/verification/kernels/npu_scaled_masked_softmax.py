@@ -22,7 +22,7 @@ def forward(
     x: Tensor,
     mask: Tensor,
     scale: float = 1,
-    fixed_triu_mask: bool = False,  # noqa: FBT001, FBT002 — the operator's schema
+    fixed_triu_mask: bool = False,  # noqa: FBT001, FBT002 - the operator's schema
 ) -> Tensor:
     """Return the softmax over the last dimension; True in ``mask`` drops a score."""
     accept_dtypes(_NAME, x)

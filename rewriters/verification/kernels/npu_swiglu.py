@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 
 from npufix.rewriters.verification.kernels.common import (
     accept_chip,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NAME = "npu_swiglu"
 
 
-def forward(input: Tensor, dim: int = -1) -> Tensor:  # noqa: A002 — the operator's schema
+def forward(input: Tensor, dim: int = -1) -> Tensor:  # noqa: A002 - the operator's schema
     """Return a tensor with ``dim`` halved."""
     accept_chip(_NAME, "A2", "A3", "A5")
     accept_dtypes(_NAME, input)

@@ -27,8 +27,8 @@ _STEP = 16
 _LARGEST = 65_536
 
 
-def forward(  # noqa: PLR0913, PLR0917 — the operator's schema
-    input: Tensor,  # noqa: A002 — the name in the operator's schema
+def forward(  # noqa: PLR0913, PLR0917 - the operator's schema
+    input: Tensor,  # noqa: A002 - the name in the operator's schema
     weight: Tensor,
     bias: Tensor | None = None,
     scale: Tensor | None = None,

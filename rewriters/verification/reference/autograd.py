@@ -21,10 +21,10 @@ def differentiable(name: str, kernel: ModuleType) -> Callable[..., Any]:
 
     class Reference(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *arguments: object) -> object:  # noqa: ANN401 — torch's own
+        def forward(ctx: Any, *arguments: object) -> object:  # noqa: ANN401 - torch's own
             ctx.random = torch.get_rng_state() if random else None
             positional, keywords = _split(operator, arguments)
-            with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — reach the CPU kernel
+            with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - reach the CPU kernel
                 outputs = operator(*positional, **keywords)
             _remember(ctx, arguments)
             results = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -33,13 +33,13 @@ def differentiable(name: str, kernel: ModuleType) -> Callable[..., Any]:
 
         @staticmethod
         @torch.autograd.function.once_differentiable
-        def backward(ctx: Any, *gradients: torch.Tensor | None) -> object:  # noqa: ANN401 — torch's
+        def backward(ctx: Any, *gradients: torch.Tensor | None) -> object:  # noqa: ANN401 - torch's
             if raises:
                 raise RuntimeError(f"derivative for npu::{name} is not implemented")
             return _derive(kernel, ctx, gradients, constant)
 
     def run(*arguments: object, **keywords: object) -> object:
-        schema = operator.default._schema  # noqa: SLF001 — the public way in torch 2.1 to 2.14
+        schema = operator.default._schema  # noqa: SLF001 - the public way in torch 2.1 to 2.14
         rest = schema.arguments[len(arguments) :]
         filled = [keywords.get(a.name, a.default_value) for a in rest]
         apply: Callable[..., Any] = Reference.apply
@@ -49,11 +49,11 @@ def differentiable(name: str, kernel: ModuleType) -> Callable[..., Any]:
 
 
 def _split(
-    operator: Any,  # noqa: ANN401 — torch's operators have no annotations
+    operator: Any,  # noqa: ANN401 - torch's operators have no annotations
     arguments: Sequence[object],
 ) -> tuple[list[object], Mapping[str, object]]:
     """Pass by keyword what the schema takes by keyword only."""
-    schema = operator.default._schema  # noqa: SLF001 — as above
+    schema = operator.default._schema  # noqa: SLF001 - as above
     pairs = list(zip(schema.arguments, arguments, strict=True))
     return (
         [value for argument, value in pairs if not argument.kwarg_only],
@@ -61,7 +61,7 @@ def _split(
     )
 
 
-def _remember(ctx: Any, arguments: Sequence[object]) -> None:  # noqa: ANN401 — torch's own
+def _remember(ctx: Any, arguments: Sequence[object]) -> None:  # noqa: ANN401 - torch's own
     # save_for_backward notices when the user's code writes into an input afterwards.
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
     ctx.save_for_backward(*tensors)
@@ -71,7 +71,7 @@ def _remember(ctx: Any, arguments: Sequence[object]) -> None:  # noqa: ANN401 �
 
 def _derive(
     kernel: ModuleType,
-    ctx: Any,  # noqa: ANN401 — torch's own
+    ctx: Any,  # noqa: ANN401 - torch's own
     gradients: Sequence[torch.Tensor | None],
     constant: Sequence[int],
 ) -> tuple[torch.Tensor | None, ...]:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npufix.rewriters.verification.kernels.common import NoReferenceKernelError
-from npufix.rewriters.verification.reference.called import called
+from npufix.rewriters.verification.kernels.common import NoReferenceKernelError, note_kernel
 from npufix.rewriters.verification.reference.fused_updates import (
     adam_p,
     bert_adam,
@@ -37,9 +36,9 @@ class _Fused(torch.optim.Optimizer):
     is_fused_optimizer = True
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 — what the closure returns
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 - what the closure returns
         """Update with the gradients that were combined, whatever ``p.grad`` is by now."""
-        called.add(type(self).__name__)
+        note_kernel(type(self).__name__)
         loss = None if closure is None else closure()
         combined = self._combine()
         now = {p: p.grad for p in self._parameters()}
@@ -53,7 +52,7 @@ class _Fused(torch.optim.Optimizer):
         return loss
 
     @torch.no_grad()
-    def zero_grad(self, set_to_none: bool = False) -> None:  # noqa: FBT001, FBT002 — its signature
+    def zero_grad(self, set_to_none: bool = False) -> None:  # noqa: FBT001, FBT002 - its signature
         """Fill the combined gradients with zeros; they cannot be None."""
         if set_to_none:
             raise ValueError("set_to_none is not supported in fused optimizers")
@@ -66,7 +65,7 @@ class _Fused(torch.optim.Optimizer):
     @torch.no_grad()
     def clip_grad_norm_fused_(self, max_norm: float, norm_type: float = 2) -> Tensor:
         """Scale all gradients together, as ``torch.nn.utils.clip_grad_norm_`` does."""
-        called.add("clip_grad_norm_fused_")
+        note_kernel("clip_grad_norm_fused_")
         gradients = list(self._combine().values())
         if not gradients:
             return torch.tensor(0.0)
@@ -100,14 +99,14 @@ class _Fused(torch.optim.Optimizer):
 class NpuFusedSGD(_Fused, torch.optim.SGD):
     """SGD with momentum."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 — torch_npu's signature
+    def __init__(  # noqa: PLR0913, PLR0917 - torch_npu's signature
         self,
         params: Iterable[Any],
         lr: float,
         momentum: float = 0.0,
         dampening: float = 0.0,
         weight_decay: float = 0.0,
-        nesterov: bool = False,  # noqa: FBT001, FBT002 — torch_npu's signature
+        nesterov: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
     ) -> None:
         torch.optim.SGD.__init__(
             self, params, lr, momentum, dampening, weight_decay, nesterov, foreach=False
@@ -117,14 +116,14 @@ class NpuFusedSGD(_Fused, torch.optim.SGD):
 class NpuFusedAdam(_Fused, torch.optim.Adam):
     """Adam."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 — torch_npu's signature
+    def __init__(  # noqa: PLR0913, PLR0917 - torch_npu's signature
         self,
         params: Iterable[Any],
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
-        amsgrad: bool = False,  # noqa: FBT001, FBT002 — torch_npu's signature
+        amsgrad: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
     ) -> None:
         torch.optim.Adam.__init__(
             self, params, lr, betas, eps, weight_decay, amsgrad, foreach=False
@@ -134,14 +133,14 @@ class NpuFusedAdam(_Fused, torch.optim.Adam):
 class NpuFusedAdamW(_Fused, torch.optim.AdamW):
     """Adam with decoupled weight decay."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 — torch_npu's signature
+    def __init__(  # noqa: PLR0913, PLR0917 - torch_npu's signature
         self,
         params: Iterable[Any],
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
-        amsgrad: bool = False,  # noqa: FBT001, FBT002 — torch_npu's signature
+        amsgrad: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
     ) -> None:
         torch.optim.AdamW.__init__(
             self, params, lr, betas, eps, weight_decay, amsgrad, foreach=False
@@ -165,7 +164,7 @@ class NpuFusedAdadelta(_Fused, torch.optim.Adadelta):
 class NpuFusedRMSprop(_Fused, torch.optim.RMSprop):
     """RMSprop."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 — torch_npu's signature
+    def __init__(  # noqa: PLR0913, PLR0917 - torch_npu's signature
         self,
         params: Iterable[Any],
         lr: float = 1e-2,
@@ -173,7 +172,7 @@ class NpuFusedRMSprop(_Fused, torch.optim.RMSprop):
         eps: float = 1e-8,
         weight_decay: float = 0,
         momentum: float = 0,
-        centered: bool = False,  # noqa: FBT001, FBT002 — torch_npu's signature
+        centered: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
     ) -> None:
         torch.optim.RMSprop.__init__(
             self, params, lr, alpha, eps, weight_decay, momentum, centered, foreach=False
@@ -197,7 +196,7 @@ class NpuFusedRMSpropTF(_Fused, _Updates):
 
     update = staticmethod(rms_prop_tf)
 
-    def __init__(  # noqa: PLR0913, PLR0917 — torch_npu's signature
+    def __init__(  # noqa: PLR0913, PLR0917 - torch_npu's signature
         self,
         params: Iterable[Any],
         lr: float = 1e-2,
@@ -205,9 +204,9 @@ class NpuFusedRMSpropTF(_Fused, _Updates):
         eps: float = 1e-10,
         weight_decay: float = 0,
         momentum: float = 0.0,
-        centered: bool = False,  # noqa: FBT001, FBT002 — torch_npu's signature
-        decoupled_decay: bool = False,  # noqa: FBT001, FBT002 — torch_npu's signature
-        lr_in_momentum: bool = True,  # noqa: FBT001, FBT002 — torch_npu's signature
+        centered: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
+        decoupled_decay: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
+        lr_in_momentum: bool = True,  # noqa: FBT001, FBT002 - torch_npu's signature
     ) -> None:
         super().__init__(
             params,
@@ -229,15 +228,15 @@ class NpuFusedLamb(_Fused, _Updates):
 
     update = staticmethod(lamb)
 
-    def __init__(  # noqa: PLR0913, PLR0917 — torch_npu's signature
+    def __init__(  # noqa: PLR0913, PLR0917 - torch_npu's signature
         self,
         params: Iterable[Any],
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0,
-        adam: bool = False,  # noqa: FBT001, FBT002 — torch_npu's signature
-        use_global_grad_norm: bool = False,  # noqa: FBT001, FBT002 — torch_npu's signature
+        adam: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
+        use_global_grad_norm: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
     ) -> None:
         if use_global_grad_norm:
             raise NoReferenceKernelError(
@@ -252,7 +251,7 @@ class NpuFusedAdamP(_Fused, _Updates):
 
     update = staticmethod(adam_p)
 
-    def __init__(  # noqa: PLR0913, PLR0917 — torch_npu's signature
+    def __init__(  # noqa: PLR0913, PLR0917 - torch_npu's signature
         self,
         params: Iterable[Any],
         lr: float = 1e-3,
@@ -261,7 +260,7 @@ class NpuFusedAdamP(_Fused, _Updates):
         weight_decay: float = 0,
         delta: float = 0.1,
         wd_ratio: float = 0.1,
-        nesterov: bool = False,  # noqa: FBT001, FBT002 — torch_npu's signature
+        nesterov: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(
@@ -274,7 +273,7 @@ class NpuFusedBertAdam(_Fused, _Updates):
 
     update = staticmethod(bert_adam)
 
-    def __init__(  # noqa: PLR0913, PLR0917 — torch_npu's signature
+    def __init__(  # noqa: PLR0913, PLR0917 - torch_npu's signature
         self,
         params: Iterable[Any],
         lr: float,

@@ -21,7 +21,7 @@ def _averages(state: dict[str, Any], p: Tensor, beta1: float, beta2: float) -> t
         state.update(step=0, exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
     state["step"] += 1
     gradient = p.grad
-    assert gradient is not None  # noqa: S101 — parameters without one are left out before
+    assert gradient is not None  # noqa: S101 - parameters without one are left out before
     first, second = state["exp_avg"], state["exp_avg_sq"]
     first.mul_(beta1).add_(gradient, alpha=1 - beta1)
     second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
@@ -59,7 +59,7 @@ def _projected(p: Tensor, step: Tensor, group: dict[str, Any]) -> tuple[Tensor, 
         lambda t: t.reshape(t.shape[0], -1),
         lambda t: t.reshape(1, -1),
     )
-    assert p.grad is not None  # noqa: S101 — parameters without one are left out before
+    assert p.grad is not None  # noqa: S101 - parameters without one are left out before
     for view in views:
         weight, gradient, eps = view(p), view(p.grad), group["eps"]
         dot = (weight * gradient).sum(1).abs()

@@ -6,15 +6,15 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 
 from npufix.rewriters.verification.kernels.common import (
     NoReferenceKernelError,
     accept,
     accept_dtypes,
+    note_kernel,
     wide,
 )
-from npufix.rewriters.verification.reference.called import called
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ _DIMS = 3
 def _fused(name: str, *, centred: bool) -> Callable[..., Any]:
     """Return the function of a norm: that of a LayerNorm takes the mean off first."""
 
-    def fused(  # noqa: PLR0913, PLR0917 — MindSpeed's signature
+    def fused(  # noqa: PLR0913, PLR0917 - MindSpeed's signature
         x0: Tensor,
         residual: Tensor | None,
         weight: Tensor,
@@ -36,10 +36,10 @@ def _fused(name: str, *, centred: bool) -> Callable[..., Any]:
         epsilon: float,
         rowscale: Tensor | None = None,
         layerscale: Tensor | None = None,
-        prenorm: bool = False,  # noqa: FBT001, FBT002 — MindSpeed's signature
-        residual_in_fp32: bool = False,  # noqa: FBT001, FBT002 — MindSpeed's signature
-        return_dropout_mask: bool = False,  # noqa: FBT001, FBT002 — MindSpeed's signature
-    ) -> Any:  # noqa: ANN401 — a tensor or several
+        prenorm: bool = False,  # noqa: FBT001, FBT002 - MindSpeed's signature
+        residual_in_fp32: bool = False,  # noqa: FBT001, FBT002 - MindSpeed's signature
+        return_dropout_mask: bool = False,  # noqa: FBT001, FBT002 - MindSpeed's signature
+    ) -> Any:  # noqa: ANN401 - a tensor or several
         """Return the norm of the dropped input plus the residual; then what was asked for."""
         scales = (rowscale, layerscale)
         total, mask = _added(name, x0, residual, weight, bias, dropout_p, *scales)
@@ -52,7 +52,7 @@ def _fused(name: str, *, centred: bool) -> Callable[..., Any]:
     return fused
 
 
-def _added(  # noqa: PLR0913, PLR0917 — what both functions take
+def _added(  # noqa: PLR0913, PLR0917 - what both functions take
     name: str,
     x0: Tensor,
     residual: Tensor | None,
@@ -63,7 +63,7 @@ def _added(  # noqa: PLR0913, PLR0917 — what both functions take
     layerscale: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return the sum in wide precision, and which elements were kept."""
-    called.add(name)
+    note_kernel(name)
     accept_dtypes(name, x0, residual, weight, bias, rowscale, layerscale)
     accept(name, x0.dim() == _DIMS, f"x0 has {x0.dim()} dimensions, not 3")
     rows, columns = x0.shape[:-1], x0.shape[-1:]
@@ -103,8 +103,8 @@ def _results(
     normalised: Tensor,
     total: Tensor,
     mask: Tensor,
-    prenorm: bool,  # noqa: FBT001 — passed through
-    return_dropout_mask: bool,  # noqa: FBT001 — passed through
+    prenorm: bool,  # noqa: FBT001 - passed through
+    return_dropout_mask: bool,  # noqa: FBT001 - passed through
 ) -> Tensor | tuple[Tensor, ...]:
     wanted = [normalised]
     if prenorm:

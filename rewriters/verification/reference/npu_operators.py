@@ -20,10 +20,9 @@ import msgspec
 import torch
 
 from npufix.rewriters.verification import kernels
-from npufix.rewriters.verification.kernels.common import NoReferenceKernelError
+from npufix.rewriters.verification.kernels.common import NoReferenceKernelError, note_kernel
 from npufix.rewriters.verification.reference import fused_optimizers, mindspeed_functions
 from npufix.rewriters.verification.reference.autograd import differentiable
-from npufix.rewriters.verification.reference.called import called
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 _PACKAGE = __package__ or ""
 
 
-class Table(msgspec.Struct, frozen=True):
+class OperatorTable(msgspec.Struct, frozen=True):
     """Which operator has which schema in which version."""
 
     operators: dict[str, dict[str, list[str]]]
@@ -47,9 +46,11 @@ _installed: list[_Installed] = []
 
 
 @cache
-def table() -> Table:
+def read_table() -> OperatorTable:
     """Return the recorded schemas."""
-    return msgspec.json.decode(files(_PACKAGE).joinpath("schemas.json").read_bytes(), type=Table)
+    return msgspec.json.decode(
+        files(_PACKAGE).joinpath("schemas.json").read_bytes(), type=OperatorTable
+    )
 
 
 def _key(version: str) -> tuple[int, int, int, int]:
@@ -77,7 +78,7 @@ def recorded_version(wanted: str, versions: list[str]) -> str:
     return older[-1] if older else ordered[0]
 
 
-def schemas_of(version: str, known: Table) -> dict[str, str]:
+def schemas_of(version: str, known: OperatorTable) -> dict[str, str]:
     """Return the schema of each operator that this recorded version has."""
     return {
         name: schema
@@ -89,13 +90,13 @@ def schemas_of(version: str, known: Table) -> dict[str, str]:
 
 def install(version: str = "") -> types.ModuleType:
     """Put the stand-in for this version of torch_npu into ``sys.modules`` and return it."""
-    recorded = recorded_version(version, table().versions)
-    schemas = schemas_of(recorded, table())
+    recorded = recorded_version(version, read_table().versions)
+    schemas = schemas_of(recorded, read_table())
     if not _installed or _installed[-1].schemas != schemas:
         while _installed:
-            _installed.pop().library._destroy()  # noqa: SLF001 — the only way to change a schema
+            _installed.pop().library._destroy()  # noqa: SLF001 - the only way to change a schema
         # torch.library has no annotations.
-        library: Any = torch.library.Library("npu", "DEF")  # type: ignore[no-untyped-call]
+        library: Any = torch.library.Library("npu", "DEF")  # type: ignore[no-untyped-call] # torch has no annotations
         for name, schema in schemas.items():
             library.define(schema)
             _implement(library, name, recorded)
@@ -113,13 +114,13 @@ def have_is_npu() -> None:
         torch.Tensor.is_npu = property(lambda _: False)  # type: ignore[attr-defined] # as it does
 
 
-def _implement(library: Any, name: str, version: str) -> None:  # noqa: ANN401 — torch.library has no annotations
+def _implement(library: Any, name: str, version: str) -> None:  # noqa: ANN401 - torch.library has no annotations
     # An overload has the kernel of its operator.
     kernel = importlib.import_module(f"{kernels.__name__}.{name.partition('.')[0]}")
 
     def counted(*arguments: object, **keywords: object) -> object:
-        called.add(name.partition(".")[0])
-        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — one operator, not its parts
+        note_kernel(name.partition(".")[0])
+        with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - one operator, not its parts
             return kernel.forward(*arguments, **keywords)
 
     library.impl(name, counted, "CPU")
@@ -140,7 +141,7 @@ def _stand_in(version: str, schemas: Mapping[str, str]) -> types.ModuleType:
         if name in schemas:
             operator: Callable[..., Any] = getattr(torch.ops.npu, name)
             return operator
-        if name in table().operators:
+        if name in read_table().operators:
             raise AttributeError(f"torch_npu {version} has no operator {name!r}")
         raise NoReferenceKernelError(f"there is no reference kernel for torch_npu.{name}")
 

@@ -63,7 +63,7 @@ _PATHS = {
 }
 
 
-class Guard:
+class SideEffectGuard:
     """Refuses network, processes, and files written outside a folder, in its block.
 
     The verifier calls functions with arguments it made up; a ``save(path)`` among what they
@@ -140,7 +140,7 @@ def _path_of(folder: int) -> str:
 
 def guard_side_effects(home: str, *, processes: bool = False) -> None:
     """Refuse them to this process from here on."""
-    Guard(home, processes=processes).__enter__()
+    SideEffectGuard(home, processes=processes).__enter__()
 
 
 def _is_process(event: str) -> bool:

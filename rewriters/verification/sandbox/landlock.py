@@ -2,7 +2,7 @@
 
 Linux 5.13 and later let a process give up the rest of the file system for good (Landlock), without
 any rights. What calls the system nevertheless, from whatever language, gets an error. On an older
-system only what Python itself is asked to write is refused (``guard.Guard``).
+system only what Python itself is asked to write is refused (``guard.SideEffectGuard``).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.sandbox.attempt import attempt
-from npufix.rewriters.verification.sandbox.guard import Guard
+from npufix.rewriters.verification.sandbox.guard import SideEffectGuard
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -67,7 +67,7 @@ class Preloader:
 
     def __init__(self) -> None:
         self._tried: set[str] = set()
-        self._guard = Guard()
+        self._guard = SideEffectGuard()
 
     def take(self, names: Iterable[str]) -> None:
         """Import modules, within what the code of a job may do, and not for long.
@@ -81,4 +81,4 @@ class Preloader:
             if name not in self._tried and name not in sys.modules and is_installed(name):
                 self._tried.add(name)
                 with self._guard:
-                    attempt(lambda n=name: importlib.import_module(n), _SECONDS)  # type: ignore[misc]
+                    try_call(lambda n=name: importlib.import_module(n), _SECONDS)  # type: ignore[misc] # a default binds it

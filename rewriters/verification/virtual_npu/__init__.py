@@ -5,6 +5,10 @@ that it needs are generated; kernels that it launches are recorded, and computed
 kernels on the host. What this does not show: the numerics of the real kernels, checks that CANN
 makes, time.
 
+Read: ``wheel`` (which libraries there are and which must be made), ``chips``, ``recorder``,
+``loading``, ``host_memory``, ``direct_launches``, ``runtime`` (what the functions of CANN do here),
+``stubs`` (make the libraries), ``operators`` (what they compute), ``device`` (all of it together).
+
 Only in a child process::
 
     subprocess.run([sys.executable, ...], env=environment(os.environ))
@@ -17,18 +21,18 @@ Only in a child process::
 from npufix.rewriters.verification.virtual_npu.chips import SOC, of_profile, soc_name
 from npufix.rewriters.verification.virtual_npu.device import (
     VirtualDevice,
+    current_device,
     environment,
-    started,
     virtual_npu,
 )
-from npufix.rewriters.verification.virtual_npu.errors import (
+from npufix.rewriters.verification.virtual_npu.recorder import Launch
+from npufix.rewriters.verification.virtual_npu.stubs import prepare
+from npufix.rewriters.verification.virtual_npu.wheel.errors import (
     ReferenceDisagreesError,
     UncoveredLaunchError,
     VirtualNpuError,
 )
-from npufix.rewriters.verification.virtual_npu.recorder import Launch
-from npufix.rewriters.verification.virtual_npu.stubs import prepare
-from npufix.rewriters.verification.virtual_npu.wheel.wheels import Wheels, installed
+from npufix.rewriters.verification.virtual_npu.wheel.wheels import Wheels, find_wheels
 
 __all__ = [
     "SOC",
@@ -38,11 +42,11 @@ __all__ = [
     "VirtualDevice",
     "VirtualNpuError",
     "Wheels",
+    "current_device",
     "environment",
-    "installed",
+    "find_wheels",
     "of_profile",
     "prepare",
     "soc_name",
-    "started",
     "virtual_npu",
 ]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from npufix.rewriters.verification.virtual_npu.chips import SOC
 from npufix.rewriters.verification.virtual_npu.device import environment, virtual_npu
-from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
+from npufix.rewriters.verification.virtual_npu.wheel.errors import VirtualNpuError
 
 
 def main(arguments: list[str]) -> int:
@@ -30,13 +30,13 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if not options.here:
         command = [sys.executable, "-m", __package__ or "", "--here", *arguments]
-        return subprocess.run(command, env=environment(os.environ), check=False).returncode  # noqa: S603 — ourselves
+        return subprocess.run(command, env=environment(os.environ), check=False).returncode  # noqa: S603 - ourselves
     sys.argv = [options.script, *options.arguments]
     try:
         with virtual_npu(options.chip, strict=not options.lenient) as device:
             runpy.run_path(options.script, run_name="__main__")
     except VirtualNpuError as error:
-        print(error, file=sys.stderr)  # noqa: T201 — a command
+        print(error, file=sys.stderr)  # noqa: T201 - a command
         return 2
     if options.launches is not None:
         options.launches.write_text(json.dumps([x._asdict() for x in device.launches()]))

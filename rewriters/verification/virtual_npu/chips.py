@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
+from npufix.rewriters.verification.virtual_npu.wheel.errors import VirtualNpuError
 
 SOC = MappingProxyType(
     {
@@ -56,7 +56,12 @@ def family(chip: str) -> str:
 
 
 def soc_name(chip: str) -> str:
-    """Return CANN's name for a chip; one of its own names stays what it is."""
+    """Return CANN's name for a chip; one of its own names stays what it is.
+
+    Raises:
+        VirtualNpuError: no chip is called that.
+
+    """
     if chip.startswith("Ascend"):
         return chip
     if chip not in SOC:

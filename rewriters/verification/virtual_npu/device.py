@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npufix.rewriters.verification.virtual_npu.chips import family, soc_name
-from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
-from npufix.rewriters.verification.virtual_npu.loading import Slots, kernels
+from npufix.rewriters.verification.virtual_npu.loading import MAIN, Slots, read_kernel_names
 from npufix.rewriters.verification.virtual_npu.recorder import Launch, Recorder
 from npufix.rewriters.verification.virtual_npu.runtime import HostRuntime
-from npufix.rewriters.verification.virtual_npu.stubs import MAIN, prepare
-from npufix.rewriters.verification.virtual_npu.wheel.wheels import installed
+from npufix.rewriters.verification.virtual_npu.stubs import prepare
+from npufix.rewriters.verification.virtual_npu.wheel.errors import VirtualNpuError
+from npufix.rewriters.verification.virtual_npu.wheel.wheels import find_wheels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -54,26 +54,28 @@ class VirtualDevice:
         ``forks``: only processes forked from this one compute, after ``after_fork``.
         """
         self.chip = chip
-        folder = stubs or prepare(installed())
+        folder = stubs or prepare(find_wheels())
         self._recorder = Recorder()
         self._runtime = HostRuntime(soc_name(chip), self._recorder)
         self._slots = Slots(folder)
-        self._runtime.bind(self._slots, kernels(folder))
+        self._runtime.bind(self._slots, read_kernel_names(folder))
         _import_torch_npu(chip)
-        from npufix.rewriters.verification.kernels.common import on_chip
-        from npufix.rewriters.verification.virtual_npu.operators.composites import below_autograd
+        from npufix.rewriters.verification.kernels.common import set_chip
+        from npufix.rewriters.verification.virtual_npu.operators.composites import (
+            register_composites,
+        )
 
-        on_chip(family(chip))
+        set_chip(family(chip))
 
-        self._library = below_autograd()
+        self._library = register_composites()
         if not forks:  # autograd starts a thread, which a fork would lose
             _warm_up(self)
 
     def after_fork(self) -> None:
         """Have a forked process be the device: it is host memory, which a fork copies."""
         npu: Any = sys.modules["torch_npu.npu"]
-        npu._initialized, npu._is_internal_in_bad_fork = True, False  # noqa: SLF001 — see above
-        npu._original_pid = os.getpid()  # noqa: SLF001 — torch_npu compares it
+        npu._initialized, npu._is_internal_in_bad_fork = True, False  # noqa: SLF001 - see above
+        npu._original_pid = os.getpid()  # noqa: SLF001 - torch_npu compares it
         _warm_up(self)
 
     def launches(self) -> list[Launch]:
@@ -87,10 +89,10 @@ class VirtualDevice:
     @contextmanager
     def computing(self, *, strict: bool) -> Iterator[None]:
         """Make operators on the device compute."""
+        from npufix.rewriters.verification.virtual_npu.host_memory import allow_printing
         from npufix.rewriters.verification.virtual_npu.operators.numerics import Numerics
-        from npufix.rewriters.verification.virtual_npu.printing import printable
 
-        with Numerics(self._recorder, strict=strict), printable():
+        with Numerics(self._recorder, strict=strict), allow_printing():
             yield
 
 
@@ -111,8 +113,13 @@ def virtual_npu(
         yield device
 
 
-def started() -> VirtualDevice:
-    """Return the virtual device of this process."""
+def current_device() -> VirtualDevice:
+    """Return the virtual device of this process.
+
+    Raises:
+        VirtualNpuError: it has none.
+
+    """
     if not _started:
         raise VirtualNpuError("this process is no virtual NPU")
     return next(iter(_started.values()))
@@ -140,7 +147,7 @@ def _import_torch_npu(chip: str) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            import torch_npu  # noqa: F401 — registers the device
+            import torch_npu  # noqa: F401 - registers the device
 
             npu: Any = torch.npu  # type: ignore[attr-defined] # torch_npu adds it
             npu.init()

@@ -33,12 +33,12 @@ _DTYPES = {
 """aclDataType."""
 
 
-def computed(kernel: str, arguments: Sequence[object]) -> None:
+def compute_kernel(kernel: str, arguments: Sequence[object]) -> None:
     """Compute a kernel of ``entry_points.DIRECT``; the last argument is its result."""
     *given, result = (
         _host_view(value) if isinstance(value, DeviceTensor) else value for value in arguments
     )
-    assert isinstance(result, torch.Tensor)  # noqa: S101 — by the signatures in ``DIRECT``
+    assert isinstance(result, torch.Tensor)  # noqa: S101 - by the signatures in ``DIRECT``
     with torch.no_grad():
         result.copy_(_KERNELS[kernel](*given))
 
@@ -60,7 +60,7 @@ def _embedding_backward(
     indices: Tensor,
     rows: int,
     padding: int,
-    by_frequency: bool,  # noqa: FBT001 — what the kernel is given
+    by_frequency: bool,  # noqa: FBT001 - what the kernel is given
 ) -> Tensor:
     flat = indices.reshape(-1, 1).long()
     back: Tensor = torch.ops.aten.embedding_dense_backward(

@@ -1,15 +1,19 @@
-"""Device tensors seen as host tensors: the same bytes, because device memory is host memory."""
+"""Device tensors seen as host tensors: the same bytes, because device memory is host memory.
+
+So they can be computed, and printed: torch prints below everything that could compute.
+"""
 
 from __future__ import annotations
 
 import ctypes
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch.utils._pytree import tree_map
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 DEVICE = "npu"
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
@@ -40,7 +44,7 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
     return view.set_(data, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def host_arguments(values: Any) -> Any:  # noqa: ANN401 — any nesting of arguments
+def host_arguments(values: Any) -> Any:  # noqa: ANN401 - any nesting of arguments
     """Return arguments of a device operator for the host operator: views, and the host itself."""
     return tree_map(_host_argument, values)
 
@@ -63,20 +67,42 @@ def _generator(device_generator: torch.Generator) -> torch.Generator:
     return generator
 
 
-def widened(values: Any, clones: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:  # noqa: ANN401 — any nesting
+def widen(values: Any, clones: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:  # noqa: ANN401 - any nesting
     """Return arguments with float32 in place of low precision; ``clones`` gets (own, widened)."""
 
-    def widen(value: object) -> object:
+    def widen_one(value: object) -> object:
         if isinstance(value, torch.Tensor) and value.dtype in _LOW_PRECISION:
             clones.append((value, value.float()))
             return clones[-1][1]
         return torch.float32 if value in _LOW_PRECISION else value
 
-    return tree_map(widen, values)
+    return tree_map(widen_one, values)
 
 
-def flat(values: object, keep: Callable[[object], bool]) -> list[Any]:
+def collect(values: object, keep: Callable[[object], bool]) -> list[Any]:
     """Return the values in nested sequences that ``keep`` accepts."""
     if isinstance(values, tuple | list):
-        return [found for value in values for found in flat(value, keep)]
+        return [found for value in values for found in collect(value, keep)]
     return [values] if keep(values) else []
+
+
+_INDENT = len("tensor(")
+
+
+@contextmanager
+def allow_printing() -> Iterator[None]:
+    """Print what is on the device from the host."""
+    module: Any = torch._tensor_str  # noqa: SLF001 - what every way of printing calls
+    original = module._str  # noqa: SLF001 - as above
+
+    def shown(tensor: torch.Tensor, *, tensor_contents: str | None = None) -> str:
+        if on_device(tensor) and tensor_contents is None:
+            tensor_contents = module._tensor_str(host_view(tensor), _INDENT)  # noqa: SLF001 - as above
+        text: str = original(tensor, tensor_contents=tensor_contents)
+        return text
+
+    module._str = shown  # noqa: SLF001 - as above
+    try:
+        yield
+    finally:
+        module._str = original  # noqa: SLF001 - as above

@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.virtual_npu.stubs import KERNELS, MAIN
 from npufix.rewriters.verification.virtual_npu.wheel import elf_reader
 from npufix.rewriters.verification.virtual_npu.wheel.elf_writer import SLOTS
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+MAIN = "libascendcl.so"
+"""Defines everything; the other libraries are empty and lead here."""
+KERNELS = "kernels.txt"
+"""The kernels among the functions, one per line."""
 
 
 class Slots:
@@ -39,6 +43,6 @@ class Slots:
         self._slots[self._places[name]] = address
 
 
-def kernels(folder: Path) -> list[str]:
+def read_kernel_names(folder: Path) -> list[str]:
     """Return the names of the functions that launch something."""
     return (folder / KERNELS).read_text().split()

@@ -8,7 +8,6 @@ from ctypes import c_char, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32,
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from npufix.rewriters.verification.virtual_npu.missing import WORKSPACE
 from npufix.rewriters.verification.virtual_npu.recorder import OUTSIDE, Launch
 from npufix.rewriters.verification.virtual_npu.wheel.entry_points import (
     DIRECT,
@@ -17,12 +16,13 @@ from npufix.rewriters.verification.virtual_npu.wheel.entry_points import (
     REFUSED,
     SUCCESS,
     DeviceTensor,
-    declared,
+    describe_preparation,
     entry,
-    preparing,
+    list_declared,
     read_string,
     store,
 )
+from npufix.rewriters.verification.virtual_npu.wheel.requirements import WORKSPACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,16 +58,16 @@ class HostRuntime:
 
     def bind(self, slots: Slots, kernels: Iterable[str]) -> None:
         """Lead every slot that has work to do to its method."""
-        for point in declared(type(self)):
+        for point in list_declared(type(self)):
             self._bind(slots, point.name, point.signature(getattr(self, point.method)))
         launch = ctypes.CFUNCTYPE(c_int)
         for kernel in kernels:
             self._bind(slots, kernel, launch(partial(self._launch, kernel)))
         for kernel in DIRECT:
-            prepare = preparing(kernel)(partial(self._prepare, kernel))
+            prepare = describe_preparation(kernel)(partial(self._prepare, kernel))
             self._bind(slots, kernel + WORKSPACE, prepare)
 
-    def _bind(self, slots: Slots, name: str, callback: Any) -> None:  # noqa: ANN401 — a ctypes type
+    def _bind(self, slots: Slots, name: str, callback: Any) -> None:  # noqa: ANN401 - a ctypes type
         if name in slots:
             self._kept.append(callback)  # the library only has the address
             slots[name] = ctypes.cast(callback, c_void_p).value or 0
@@ -214,7 +214,7 @@ class HostRuntime:
         ),
         gives=c_void_p,
     )
-    def _create_tensor(  # noqa: PLR0913, PLR0917 — the function's signature
+    def _create_tensor(  # noqa: PLR0913, PLR0917 - the function's signature
         self,
         sizes: int,
         dimensions: int,
@@ -258,12 +258,12 @@ class HostRuntime:
         given = self._prepared.pop(kernel, None)
         if self._recorder.controlled or given is None:
             return self._recorder.launch(kernel)
-        from npufix.rewriters.verification.virtual_npu.direct_launches import computed
+        from npufix.rewriters.verification.virtual_npu.direct_launches import compute_kernel
 
         kinds = zip(DIRECT[kernel], given, strict=True)
         arguments = [self._tensors[value] if kind == "t" else value for kind, value in kinds]
         try:
-            computed(kernel, arguments)
+            compute_kernel(kernel, arguments)
         except (RuntimeError, KeyError) as error:  # what a callback raises would be ignored
             self._recorder.message = f"{kernel} has no reference kernel for this: {error}"
             return REFUSED

@@ -8,23 +8,26 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
-from npufix.rewriters.verification.virtual_npu.missing import WORKSPACE, missing
+from npufix.rewriters.verification.virtual_npu.loading import KERNELS, MAIN
 from npufix.rewriters.verification.virtual_npu.runtime import HostRuntime
 from npufix.rewriters.verification.virtual_npu.wheel.elf_writer import Function, shared_object
-from npufix.rewriters.verification.virtual_npu.wheel.entry_points import initial_result, optional
+from npufix.rewriters.verification.virtual_npu.wheel.entry_points import (
+    initial_result,
+    list_optional,
+)
+from npufix.rewriters.verification.virtual_npu.wheel.errors import VirtualNpuError
+from npufix.rewriters.verification.virtual_npu.wheel.requirements import (
+    WORKSPACE,
+    read_requirements,
+)
 from npufix.rewriters.write.user_folders import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from npufix.rewriters.verification.virtual_npu.missing import Missing
+    from npufix.rewriters.verification.virtual_npu.wheel.requirements import Requirements
     from npufix.rewriters.verification.virtual_npu.wheel.wheels import Wheels
 
-MAIN = "libascendcl.so"
-"""Defines everything; the other libraries are empty and lead here."""
-KERNELS = "kernels.txt"
-"""The kernels among the functions, one per line."""
 _OPENED = "libopapi.so"
 """Opened by name, so that no table of the wheel mentions it."""
 _FORMAT = "1"
@@ -34,14 +37,14 @@ def prepare(wheels: Wheels, cache: Path | None = None) -> Path:
     """Return the folder with the libraries for these wheels; write it if it is not there yet."""
     folder = (cache or cache_folder("virtual_npu")) / _key(wheels)
     if not (folder / MAIN).is_file():
-        _write(folder, _files(missing(wheels), wheels.machine))
+        _write(folder, _files(read_requirements(wheels), wheels.machine))
     return folder
 
 
 def _key(wheels: Wheels) -> str:
     """Return a name for the content of the libraries, and for what we make of it."""
     digest = hashlib.blake2b(digest_size=16)
-    ours = (_FORMAT, wheels.torch.version, *sorted(optional(HostRuntime)))
+    ours = (_FORMAT, wheels.torch.version, *sorted(list_optional(HostRuntime)))
     digest.update(" ".join(ours).encode())
     for path in wheels.own_libraries():
         digest.update(f"\n{path.name}\n".encode())
@@ -52,8 +55,8 @@ def _key(wheels: Wheels) -> str:
     return f"{wheels.torch_npu.version}-{digest.hexdigest()}"
 
 
-def _files(needed: Missing, machine: int) -> Mapping[str, bytes]:
-    offered = set(needed.looked_up) & optional(HostRuntime)
+def _files(needed: Requirements, machine: int) -> Mapping[str, bytes]:
+    offered = set(needed.looked_up) & list_optional(HostRuntime)
     launching = {name for kernel in needed.kernels for name in (kernel, kernel + WORKSPACE)}
     functions = [Function(name, initial_result(name)) for name in needed.linked]
     functions += [Function(name) for name in sorted((offered | launching) - set(needed.linked))]

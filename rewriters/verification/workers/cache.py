@@ -27,7 +27,7 @@ from npufix.rewriters.write.user_folders import cache_folder, drop_the_oldest
 if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.sandbox.messages import Answer
-    from npufix.rewriters.verification.workers.grounds import Ground
+    from npufix.rewriters.verification.workers.backends import Backend
 
 _MOST_ENTRIES = 4096
 _MOST_BYTES = 64 << 20
@@ -51,7 +51,7 @@ class VerdictCache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def get(self, job: Job, ground: Ground, chip: str = "") -> Verdict | None:
+    def get(self, job: Job, ground: Backend, chip: str = "") -> Verdict | None:
         """Return the verdict of an earlier run, if it still holds."""
         try:
             data = self._path(job, ground, chip).read_bytes()
@@ -61,7 +61,7 @@ class VerdictCache:
         same = all(_digest_of_named(path) == digest for path, digest in entry.files.items())
         return entry.verdict if same else None
 
-    def put(self, job: Job, ground: Ground, answer: Answer, chip: str = "") -> None:
+    def put(self, job: Job, ground: Backend, answer: Answer, chip: str = "") -> None:
         """Keep a verdict for later runs; that it cannot be kept is no error."""
         if not answer.lasting:
             return
@@ -75,7 +75,7 @@ class VerdictCache:
             os.replace(temporary, path)  # noqa: PTH105 - a plain string from tempfile
             drop_the_oldest(self.folder, _MOST_BYTES, _MOST_ENTRIES)
 
-    def _path(self, job: Job, ground: Ground, chip: str) -> Path:
+    def _path(self, job: Job, ground: Backend, chip: str) -> Path:
         where = f"{ground.value} {chip}".strip()
         parts = (msgspec.json.encode(job), where.encode(), _environment())
         return self.folder / f"{hashlib.sha256(b'|'.join(parts)).hexdigest()}.json"

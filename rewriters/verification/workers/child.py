@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from npufix.rewriters.verification.sandbox.guard import guard_side_effects
+from npufix.rewriters.verification.sandbox.job_folders import remove
 from npufix.rewriters.verification.sandbox.limits import (
     limit_resources,
     separate_streams,
 )
 from npufix.rewriters.verification.sandbox.messages import Greeting, Question, Reply, Start
-from npufix.rewriters.verification.sandbox.written import remove
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError, virtual_npu
 from npufix.rewriters.verification.virtual_npu.chips import family
-from npufix.rewriters.verification.workers.grounds import Ground
+from npufix.rewriters.verification.workers.backends import Backend
 
 if TYPE_CHECKING:
     from npufix.rewriters.verification.sandbox.messages import Answer
@@ -44,33 +44,35 @@ def _answer(start: Start, reading: int, writing: int) -> None:
         _send(writing, Greeting(error=f"it cannot be set up: {reason}"))
         return
     torch.set_num_threads(1)
-    import npufix.rewriters.verification.judge.site  # noqa: F401 — needs torch, and time
+    import npufix.rewriters.verification.judge.verify_function  # noqa: F401 - needs torch, and time
 
     _send(writing, Greeting(torch=str(torch.__version__)))
     if start.forks:
-        from npufix.rewriters.verification.sandbox.forking import Forking
+        from npufix.rewriters.verification.sandbox.fork_server import ForkServer
 
-        Forking(reading, writing, start, lambda question: _in_own_process(start, question)).serve()
+        ForkServer(
+            reading, writing, start, lambda question: _in_own_process(start, question)
+        ).serve()
     else:
         _serve_here(start, reading, writing)
 
 
 def begin(start: Start) -> None:
     """Set up what the code runs on, before anything of the user is imported."""
-    if start.ground == Ground.VIRTUAL_NPU.value:
+    if start.ground == Backend.VIRTUAL_NPU.value:
         with virtual_npu(start.chip, stubs=Path(start.stubs), forks=start.forks) as device:
-            from npufix.rewriters.verification.calls.place import become
+            from npufix.rewriters.verification.calls.device import use_device
 
-            become(device)
-    elif start.ground == Ground.NPU.value:
+            use_device(device)
+    elif start.ground == Backend.NPU.value:
         from npufix.rewriters.verification.calls.device import take_device
 
         take_device()
-    elif start.ground == Ground.REFERENCE.value:
-        from npufix.rewriters.verification.kernels.common import on_chip
+    elif start.ground == Backend.REFERENCE.value:
+        from npufix.rewriters.verification.kernels.common import set_chip
         from npufix.rewriters.verification.reference import npu_operators
 
-        on_chip(family(start.chip))
+        set_chip(family(start.chip))
         # Each job installs the operators of its own version: mostly, they are these.
         npu_operators.install()
     else:
@@ -79,19 +81,19 @@ def begin(start: Start) -> None:
 
 def _in_own_process(start: Start, question: Question) -> Answer:
     """Verify a job in a process that ends with it."""
-    from npufix.rewriters.verification.judge.site import verify_site
+    from npufix.rewriters.verification.judge.verify_function import verify_function
 
-    if start.ground == Ground.VIRTUAL_NPU.value:
-        from npufix.rewriters.verification.virtual_npu import started
+    if start.ground == Backend.VIRTUAL_NPU.value:
+        from npufix.rewriters.verification.virtual_npu import current_device
 
-        started().after_fork()
-    return verify_site(question.job, start.ground)
+        current_device().after_fork()
+    return verify_function(question.job, start.ground)
 
 
 def _serve_here(start: Start, reading: int, writing: int) -> None:
     """Verify one job after the other in this process."""
-    from npufix.rewriters.verification.calls.place import is_broken, is_device
-    from npufix.rewriters.verification.judge.site import verify_site
+    from npufix.rewriters.verification.calls.device import is_broken, is_device
+    from npufix.rewriters.verification.judge.verify_function import verify_function
 
     if not is_device():  # the driver of a device maps all of its memory
         limit_resources(start.memory_bytes)
@@ -99,7 +101,7 @@ def _serve_here(start: Start, reading: int, writing: int) -> None:
     with os.fdopen(reading, "rb") as questions:
         for line in questions:
             question = msgspec.json.decode(line, type=Question)
-            answer = verify_site(question.job, start.ground)
+            answer = verify_function(question.job, start.ground)
             spent = is_broken()
             _send(writing, Reply(question.number, answer, spent=spent))
             if spent:

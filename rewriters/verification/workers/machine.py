@@ -88,7 +88,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 def _no_virtual_npu() -> str:
     try:
-        wheels.installed()
+        wheels.find_wheels()
     except VirtualNpuError as error:
         return str(error)
     return ""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.sandbox.messages import Reply
 from npufix.rewriters.verification.verdict import Status, Verdict
-from npufix.rewriters.verification.virtual_npu import VirtualNpuError, installed, prepare
-from npufix.rewriters.verification.workers.grounds import Ground
+from npufix.rewriters.verification.virtual_npu import VirtualNpuError, find_wheels, prepare
+from npufix.rewriters.verification.workers.backends import Backend
 from npufix.rewriters.verification.workers.machine import survey
 from npufix.rewriters.verification.workers.pool import Limits, Pool
 
@@ -36,12 +36,12 @@ def _say_nothing(_done: int, _total: int) -> None:
 class Settings:
     """How jobs are verified."""
 
-    ground: Ground = Ground.REFERENCE
+    ground: Backend = Backend.REFERENCE
     chip: str = "A2"
     """What a virtual NPU pretends to be, and whose limits the reference kernels keep."""
     stubs: str = ""
     """The folder of its libraries; empty: they are made ready when they are needed."""
-    fallback: Ground | None = None
+    fallback: Backend | None = None
     """Where to verify what ``ground`` cannot run, for reasons of its own."""
     cache: VerdictCache | None = None
     progress: Callable[[int, int], None] = _say_nothing
@@ -52,9 +52,9 @@ class Settings:
     @property
     def kind(self) -> str:
         """The chip that is pretended; on a real one, the version of CANN."""
-        if self.ground is Ground.NPU:
+        if self.ground is Backend.NPU:
             return f"CANN {survey().cann_version}"
-        return self.chip if self.ground in {Ground.VIRTUAL_NPU, Ground.REFERENCE} else ""
+        return self.chip if self.ground in {Backend.VIRTUAL_NPU, Backend.REFERENCE} else ""
 
 
 def verify(
@@ -76,9 +76,9 @@ def verify(
         return [_unverified(job, _NO_TORCH) for job in jobs]
     limits = Limits(timeout_s or _TIMEOUT_S, memory_bytes)
     device = limits._replace(timeout_s=timeout_s or _ON_DEVICE_S)
-    real = settings.ground is Ground.NPU
+    real = settings.ground is Backend.NPU
     found = _verified(jobs, settings, device if real else limits)
-    if settings.ground is not Ground.REFERENCE:
+    if settings.ground is not Backend.REFERENCE:
         _ask_elsewhere(jobs, found, settings, limits)
     return found
 
@@ -103,9 +103,9 @@ def _replies(
 ) -> Iterator[Reply]:
     """Yield what became of each job that is left."""
     stubs = settings.stubs
-    if left and settings.ground is Ground.VIRTUAL_NPU and not stubs:
+    if left and settings.ground is Backend.VIRTUAL_NPU and not stubs:
         try:
-            stubs = str(prepare(installed()))
+            stubs = str(prepare(find_wheels()))
         except VirtualNpuError as error:
             yield from (Reply(number, lost=str(error)) for number in left)
             return
@@ -118,7 +118,7 @@ def _replies(
 def _verdict(job: Job, reply: Reply, settings: Settings) -> Verdict:
     if reply.answer is None:
         # What ends a process on a device may be the device's doing, or its slowness.
-        return _unverified(job, reply.lost, limit=settings.ground is not Ground.REFERENCE)
+        return _unverified(job, reply.lost, limit=settings.ground is not Backend.REFERENCE)
     answer = replace(reply.answer, verdict=_bounded(reply.answer.verdict))
     if settings.cache is not None:
         settings.cache.put(job, settings.ground, answer, settings.kind)
@@ -156,7 +156,7 @@ def _ask_elsewhere(
         if (verdict.limit and settings.fallback is not None)
         or (verdict.status is Status.REFUTED and not verdict.script)
     ]
-    other = replace(settings, ground=settings.fallback or Ground.REFERENCE, progress=_say_nothing)
+    other = replace(settings, ground=settings.fallback or Backend.REFERENCE, progress=_say_nothing)
     verdicts = _verified([jobs[place] for place in left], other, limits) if left else []
     for place, verdict in zip(left, verdicts, strict=True):
         first = found[place]
@@ -173,6 +173,6 @@ def _unverified(job: Job, reason: str, *, limit: bool = False) -> Verdict:
         ground="nothing ran",
         scope=job.qualname,
         reason=reason,
-        on=Ground.NONE.value,
+        on=Backend.NONE.value,
         limit=limit,
     )

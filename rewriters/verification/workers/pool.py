@@ -10,7 +10,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.verification.sandbox.messages import Reply, Start
-from npufix.rewriters.verification.workers.grounds import Ground
+from npufix.rewriters.verification.workers.backends import Backend
 from npufix.rewriters.verification.workers.process import Child, ChildLostError, NoChildError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _MOST_JOBS = 8
 """At a time; each may hold gigabytes."""
 _TRIES = 2
 """For a job whose child is lost though the job has a process of its own."""
-_FORKING = frozenset({Ground.REFERENCE.value, Ground.VIRTUAL_NPU.value})
+_FORKING = frozenset({Backend.REFERENCE.value, Backend.VIRTUAL_NPU.value})
 """A driver does not survive the fork of a process that uses its device."""
 
 
@@ -39,7 +39,7 @@ class Pool:
     def __init__(self, ground: str, chip: str, stubs: str, limits: Limits, most: int = 0) -> None:
         """``most`` is the number of jobs at a time; 0: as many as there are processors."""
         self._forks = sys.platform == "linux" and ground in _FORKING
-        device = ground == Ground.NPU.value
+        device = ground == Backend.NPU.value
         self._at_once = 1 if device else (most or min(processors(), _MOST_JOBS))
         self._start = Start(
             ground=ground,

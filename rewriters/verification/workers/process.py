@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.rewriters.verification.sandbox.forking import ended_by_signal
+from npufix.rewriters.verification.sandbox.fork_server import describe_signal
+from npufix.rewriters.verification.sandbox.job_folders import (
+    mark_in_use,
+    remove,
+    remove_left_behind,
+)
 from npufix.rewriters.verification.sandbox.messages import Greeting, Question, Reply, Start
-from npufix.rewriters.verification.sandbox.written import in_use, remove, remove_left_behind
-from npufix.rewriters.verification.workers.grounds import Ground, environment_of
+from npufix.rewriters.verification.workers.backends import Backend, child_environment
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job
@@ -52,22 +56,22 @@ class Child:
         # The child removes it as well, should we be ended first.
         self._home = tempfile.TemporaryDirectory("", _PREFIX, ignore_cleanup_errors=True)
         home = self._home.name
-        self._in_use = in_use(home)
+        self._in_use = mark_in_use(home)
         told = msgspec.structs.replace(start, in_use=self._in_use)
         self._errors = Path(home, "stderr")
         with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(  # noqa: S603 — our own module, no shell
+            self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
                 [sys.executable, "-m", _CHILD, msgspec.json.encode(told).decode()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd=home,
-                env=environment_of(Ground(start.ground), os.environ, home),
+                env=child_environment(Backend(start.ground), os.environ, home),
                 start_new_session=True,
                 pass_fds=[self._in_use],
             )
         stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None and stdout is not None  # noqa: S101, PT018 — opened as pipes above
+        assert stdin is not None and stdout is not None  # noqa: S101, PT018 - opened as pipes above
         self.questions, self.replies = stdin.fileno(), stdout.fileno()
         os.set_blocking(self.questions, False)
         self._said = b""
@@ -148,5 +152,5 @@ class Child:
             said = self._errors.read_text(errors="replace").strip().splitlines()
         last = f": {said[-1][:300]}" if said else ""
         if code < 0:
-            return ended_by_signal(-code) + last
+            return describe_signal(-code) + last
         return f"the code ended its process with exit code {code}{last}"

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError
-from npufix.rewriters.verification.workers import grounds
-from npufix.rewriters.verification.workers.grounds import Ground, GroundError, choose, standings
+from npufix.rewriters.verification.workers import backends
+from npufix.rewriters.verification.workers.backends import (
+    Backend,
+    BackendError,
+    check_backends,
+    choose_backend,
+)
 from npufix.rewriters.verification.workers.machine import Machine, survey
 
 if TYPE_CHECKING:
@@ -30,24 +35,24 @@ DEVICE = replace(LOADED, devices=8)
 
 @pytest.fixture
 def every_ground(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grounds, "_BUILT", frozenset(Ground))
+    monkeypatch.setattr(backends, "_BUILT", frozenset(Backend))
 
 
 @pytest.mark.usefixtures("every_ground")
 @pytest.mark.parametrize(
     ("machine", "chosen"),
     [
-        (BARE, Ground.NONE),
-        (TORCH, Ground.REFERENCE),
-        (WHEEL, Ground.VIRTUAL_NPU),
-        (LOADED, Ground.VIRTUAL_NPU),
-        (DEVICE, Ground.NPU),
-        (replace(WHEEL, system="Darwin arm64"), Ground.REFERENCE),
-        (replace(DEVICE, cann_loaded=False), Ground.VIRTUAL_NPU),
+        (BARE, Backend.NONE),
+        (TORCH, Backend.REFERENCE),
+        (WHEEL, Backend.VIRTUAL_NPU),
+        (LOADED, Backend.VIRTUAL_NPU),
+        (DEVICE, Backend.NPU),
+        (replace(WHEEL, system="Darwin arm64"), Backend.REFERENCE),
+        (replace(DEVICE, cann_loaded=False), Backend.VIRTUAL_NPU),
     ],
 )
-def test_the_ground_that_says_most_is_chosen(machine: Machine, chosen: Ground) -> None:
-    assert choose(machine) is chosen
+def test_the_ground_that_says_most_is_chosen(machine: Machine, chosen: Backend) -> None:
+    assert choose_backend(machine) is chosen
 
 
 @pytest.mark.usefixtures("every_ground")
@@ -64,23 +69,23 @@ def test_the_ground_that_says_most_is_chosen(machine: Machine, chosen: Ground) -
 def test_what_the_machine_cannot_do_is_refused(
     machine: Machine, wanted: str, missing: str, remedy: str
 ) -> None:
-    with pytest.raises(GroundError) as error:
-        choose(machine, wanted)
+    with pytest.raises(BackendError) as error:
+        choose_backend(machine, wanted)
     assert missing in error.value.message
     assert remedy in error.value.remedy
 
 
 def test_a_ground_without_a_child_is_never_chosen() -> None:
-    both = [{s.ground for s in standings(m) if not s.usable} for m in (WHEEL, DEVICE)]
-    assert both[0] & both[1] == set(grounds._IN_ORDER) - grounds._BUILT
-    assert choose(DEVICE) in grounds._BUILT
+    both = [{s.ground for s in check_backends(m) if not s.usable} for m in (WHEEL, DEVICE)]
+    assert both[0] & both[1] == set(backends._IN_ORDER) - backends._BUILT
+    assert choose_backend(DEVICE) in backends._BUILT
 
 
 def test_wheels_that_do_not_fit_are_no_virtual_npu() -> None:
     unfit = replace(WHEEL, no_virtual_npu="torch_npu 2.7.1 is not for torch 2.13.0")
-    assert choose(unfit) is Ground.REFERENCE
-    with pytest.raises(GroundError, match=r"is not for torch 2\.13\.0"):
-        choose(unfit, "virtual-npu")
+    assert choose_backend(unfit) is Backend.REFERENCE
+    with pytest.raises(BackendError, match=r"is not for torch 2\.13\.0"):
+        choose_backend(unfit, "virtual-npu")
 
 
 def test_only_a_torch_that_imports_backends_is_broken_by_one() -> None:
@@ -93,10 +98,10 @@ def test_what_the_libraries_lack_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     def broken() -> None:
         raise VirtualNpuError("it ends too early", "libtorch_npu.so")
 
-    monkeypatch.setattr(grounds.virtual_npu, "installed", broken)
-    assert grounds.tried(TORCH) == TORCH
-    assert grounds.tried(WHEEL).no_virtual_npu == "it ends too early (libtorch_npu.so)"
-    assert grounds.made_ready(Ground.VIRTUAL_NPU, "auto", "A2") == (Ground.VIRTUAL_NPU, "")
+    monkeypatch.setattr(backends.virtual_npu, "find_wheels", broken)
+    assert backends.try_virtual_npu(TORCH) == TORCH
+    assert backends.try_virtual_npu(WHEEL).no_virtual_npu == "it ends too early (libtorch_npu.so)"
+    assert backends.prepare_backend(Backend.VIRTUAL_NPU, "auto", "A2") == (Backend.VIRTUAL_NPU, "")
 
 
 def test_cann_is_found_where_it_says(tmp_path: Path) -> None:

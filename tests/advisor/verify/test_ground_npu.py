@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from npufix.rewriters.verification.calls.device_failures import failure
-from npufix.rewriters.verification.workers.grounds import Ground, choose, environment_of
+from npufix.rewriters.verification.calls.device_failures import find_failure
+from npufix.rewriters.verification.workers.backends import (
+    Backend,
+    child_environment,
+    choose_backend,
+)
 from npufix.rewriters.verification.workers.machine import Machine
 
 CANN = {
@@ -20,11 +24,11 @@ OTHERS = {"HF_TOKEN": "x", "ASCEND_API_TOKEN": "x", "https_proxy": "x", "AWS_SEC
 
 
 def test_the_child_knows_of_cann_and_of_no_secret() -> None:
-    given = environment_of(Ground.NPU, {**CANN, **OTHERS}, HOME)
+    given = child_environment(Backend.NPU, {**CANN, **OTHERS}, HOME)
     assert CANN.items() <= given.items()
     assert not OTHERS.keys() & given.keys()
     assert given["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
-    assert not CANN.keys() & environment_of(Ground.REFERENCE, CANN, HOME).keys() - {
+    assert not CANN.keys() & child_environment(Backend.REFERENCE, CANN, HOME).keys() - {
         "LD_LIBRARY_PATH"
     }
 
@@ -33,7 +37,7 @@ def test_a_machine_with_a_device_verifies_on_it() -> None:
     machine = Machine(
         "3.11", "Linux x86_64", torch="2.7.1", torch_npu="2.7.1", cann="/c", cann_loaded=True
     )
-    assert choose(machine) is not Ground.NPU
+    assert choose_backend(machine) is not Backend.NPU
     with_devices = Machine(
         "3.11",
         "Linux x86_64",
@@ -43,7 +47,7 @@ def test_a_machine_with_a_device_verifies_on_it() -> None:
         cann_loaded=True,
         devices=8,
     )
-    assert choose(with_devices) is Ground.NPU
+    assert choose_backend(with_devices) is Backend.NPU
 
 
 @pytest.mark.parametrize(
@@ -59,7 +63,7 @@ def test_a_machine_with_a_device_verifies_on_it() -> None:
     ],
 )
 def test_a_failure_of_the_device_has_a_remedy(error: str, what: str, breaks: bool) -> None:  # noqa: FBT001
-    found = failure(error)
+    found = find_failure(error)
     assert found is not None
     assert what in found.what
     assert found.breaks is breaks
@@ -75,7 +79,7 @@ def test_a_failure_of_the_device_has_a_remedy(error: str, what: str, breaks: boo
     ],
 )
 def test_what_the_code_does_wrong_is_no_failure_of_the_device(error: str) -> None:
-    assert failure(error) is None
+    assert find_failure(error) is None
 
 
 def test_the_first_device_that_works_is_taken() -> None:

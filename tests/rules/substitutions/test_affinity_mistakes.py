@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 from rule_checks import each_mistake, refuted
 
-from npufix.rewriters.verification.judge.form import verify_form
+from npufix.rewriters.verification.judge.verify_rule import verify_rule
 from npufix.rewriters.verification.verdict import Status
 from npufix.rules.substitution import Form
 from npufix.rules.substitutions import (
@@ -350,4 +350,4 @@ def test_a_mistake_is_refuted(mistake: Mistake) -> None:
 def test_without_duplicates_setting_counts() -> None:
     """``scatter_`` is right where the indices of a row differ: the other form's condition."""
     form = Form(one_hot_sum.counted, duplicates_lost, one_hot_sum.unique_inputs)
-    assert verify_form(form, seed=0).status is Status.EQUIVALENT
+    assert verify_rule(form, seed=0).status is Status.EQUIVALENT

@@ -15,7 +15,7 @@ from npufix.rewriters.verification.kernels import (
     npu_moe_token_unpermute,
 )
 from npufix.rewriters.verification.kernels.common import tail
-from npufix.rewriters.verification.virtual_npu.operators.differentiating import above_autograd
+from npufix.rewriters.verification.virtual_npu.operators.autograd import record_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ def _rms_norm(dy: Tensor, x: Tensor, gamma: Tensor, rstd: Tensor) -> tuple[Tenso
     )
 
 
-def _add_layer_norm(  # noqa: PLR0913, PLR0917 — the operator's schema
+def _add_layer_norm(  # noqa: PLR0913, PLR0917 - the operator's schema
     dy: Tensor | None,
     x1: Tensor,
     x2: Tensor,
@@ -66,7 +66,7 @@ def _scaled_masked_softmax(
     y: Tensor,
     mask: Tensor,
     scale: float,
-    fixed_triu_mask: bool,  # noqa: FBT001, ARG001 — the operator's schema; True was refused
+    fixed_triu_mask: bool,  # noqa: FBT001, ARG001 - the operator's schema; True was refused
 ) -> Tensor:
     probability = y.float()
     weighted = dy.float() * probability
@@ -74,7 +74,7 @@ def _scaled_masked_softmax(
     return dx.masked_fill(mask, 0).to(y.dtype)
 
 
-def _group_norm_swish(  # noqa: PLR0913, PLR0917 — the operator's schema
+def _group_norm_swish(  # noqa: PLR0913, PLR0917 - the operator's schema
     dy: Tensor,
     x: Tensor,
     groups: int,
@@ -82,7 +82,7 @@ def _group_norm_swish(  # noqa: PLR0913, PLR0917 — the operator's schema
     bias: Tensor,
     mean: Tensor,
     rstd: Tensor,
-    wanted: Sequence[bool],  # noqa: ARG001 — all gradients are computed
+    wanted: Sequence[bool],  # noqa: ARG001 - all gradients are computed
     swish_scale: float | None = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     npu_group_norm_swish.check_backward(x, groups)
@@ -109,17 +109,17 @@ def _group_norm_swish(  # noqa: PLR0913, PLR0917 — the operator's schema
     )
 
 
-def _cross_entropy_loss(  # noqa: PLR0913, PLR0917 — the operator's schema
+def _cross_entropy_loss(  # noqa: PLR0913, PLR0917 - the operator's schema
     grad_loss: Tensor,
     log_prob: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    grad_zloss: Tensor | None = None,  # noqa: ARG001 — without z-loss, which has no reference
-    lse_for_zloss: Tensor | None = None,  # noqa: ARG001 — as above
+    grad_zloss: Tensor | None = None,  # noqa: ARG001 - without z-loss, which has no reference
+    lse_for_zloss: Tensor | None = None,  # noqa: ARG001 - as above
     reduction: str = "mean",
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
-    lse_square_scale_for_zloss: float = 0.0,  # noqa: ARG001 — as above
+    lse_square_scale_for_zloss: float = 0.0,  # noqa: ARG001 - as above
 ) -> Tensor:
     settings = (reduction, ignore_index, label_smoothing)
     npu_cross_entropy_loss.check_backward(log_prob, target, weight, *settings)
@@ -137,14 +137,14 @@ def _cross_entropy_loss(  # noqa: PLR0913, PLR0917 — the operator's schema
         return torch.autograd.grad(loss, scores, grad_loss.float().reshape(loss.shape))[0]
 
     # Scores and their logarithms of probability differ by a constant per row: same gradient.
-    return above_autograd(differentiate).to(log_prob.dtype)
+    return record_gradients(differentiate).to(log_prob.dtype)
 
 
 def _confusion_transpose(
     gradient: Tensor,
     perm: Sequence[int],
     shape: Sequence[int],
-    transpose_first: bool,  # noqa: FBT001 — the operator's schema
+    transpose_first: bool,  # noqa: FBT001 - the operator's schema
 ) -> Tensor:
     """Go back to ``shape``, which is that of the input."""
     inverse = sorted(range(len(perm)), key=perm.__getitem__)
@@ -153,13 +153,13 @@ def _confusion_transpose(
     return gradient.reshape([shape[place] for place in perm]).permute(inverse).contiguous()
 
 
-def _moe_token_permute(  # noqa: PLR0913, PLR0917 — the operator's schema
+def _moe_token_permute(  # noqa: PLR0913, PLR0917 - the operator's schema
     gradient: Tensor,
     places: Tensor,
     tokens: int,
     dtype: torch.dtype,
-    each: int,  # noqa: ARG001 — follows from the others
-    padded: bool = False,  # noqa: FBT001, FBT002, ARG001 — the operator's schema; True was refused
+    each: int,  # noqa: ARG001 - follows from the others
+    padded: bool = False,  # noqa: FBT001, FBT002, ARG001 - the operator's schema; True was refused
 ) -> Tensor:
     """Add up the gradients of all copies of a token."""
     kept = places < gradient.shape[0]
@@ -186,18 +186,18 @@ def _moe_token_unpermute_1(
         result = npu_moe_token_unpermute.forward(inputs[0], places, weights)
         return torch.autograd.grad(result, inputs, gradient)
 
-    found = above_autograd(differentiate)
+    found = record_gradients(differentiate)
     return found[0], found[1] if probs is not None else None
 
 
-def _moe_token_unpermute(  # noqa: PLR0913, PLR0917 — the operator's schema
+def _moe_token_unpermute(  # noqa: PLR0913, PLR0917 - the operator's schema
     gradient: Tensor,
     places: Tensor,
     count: int,
     dtype: torch.dtype,
     probs: Tensor | None = None,
-    padded: bool = False,  # noqa: FBT001, FBT002, ARG001 — the operator's schema; True was refused
-    shape: Sequence[int] | None = None,  # noqa: ARG001 — as above
+    padded: bool = False,  # noqa: FBT001, FBT002, ARG001 - the operator's schema; True was refused
+    shape: Sequence[int] | None = None,  # noqa: ARG001 - as above
     permuted: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     if permuted is None or permuted.numel() == 0:  # its values do not matter without probs

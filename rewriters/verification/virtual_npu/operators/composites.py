@@ -21,11 +21,11 @@ _LAUNCHING = frozenset({"aten::isfinite", "aten::one_hot", "aten::where"})
 """Their kernels launch in some versions, where no reference reaches; they have no gradient."""
 
 
-def below_autograd() -> object:
+def register_composites() -> object:
     """Register for each of them what to do where autograd would act; keep the result alive."""
-    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    has = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001 — the only way to ask
-    names = torch._C._dispatch_get_registrations_for_dispatch_key(_DEVICE)  # noqa: SLF001 — as above
+    library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call] # as above
+    has = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001 - the only way to ask
+    names = torch._C._dispatch_get_registrations_for_dispatch_key(_DEVICE)  # noqa: SLF001 - as above
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one_hot is overridden
         for name in sorted(names):
@@ -40,13 +40,13 @@ def below_autograd() -> object:
     return library
 
 
-def _operator(name: str) -> Any:  # noqa: ANN401 — torch has no annotation for one
+def _operator(name: str) -> Any:  # noqa: ANN401 - torch has no annotation for one
     base, _, overload = name.removeprefix("aten::").partition(".")
     return getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
 
 
-def _composite(operator: Any, *, launching: bool) -> Callable[..., object]:  # noqa: ANN401 — as above
-    key = torch._C.DispatchKey.PrivateUse1  # noqa: SLF001 — torch's name for such devices
+def _composite(operator: Any, *, launching: bool) -> Callable[..., object]:  # noqa: ANN401 - as above
+    key = torch._C.DispatchKey.PrivateUse1  # noqa: SLF001 - torch's name for such devices
 
     def run(*args: object, **kwargs: object) -> object:
         values, _ = tree_flatten((args, kwargs))
@@ -57,9 +57,9 @@ def _composite(operator: Any, *, launching: bool) -> Callable[..., object]:  # n
         )
         result: object
         if wanted:
-            result = operator._op_dk(key, *args, **kwargs)  # noqa: SLF001 — the way that torch 2.1 to 2.14 share
+            result = operator._op_dk(key, *args, **kwargs)  # noqa: SLF001 - the way that torch 2.1 to 2.14 share
         else:
-            with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 — to the dispatch mode
+            with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - to the dispatch mode
                 result = operator(*args, **kwargs)
         return result
 

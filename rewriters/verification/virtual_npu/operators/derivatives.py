@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from npufix.rewriters.verification.virtual_npu.operators.differentiating import above_autograd
-from npufix.rewriters.verification.virtual_npu.operators.drawing import drawing_from
+from npufix.rewriters.verification.virtual_npu.operators.autograd import draw_from, record_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -66,12 +65,12 @@ def derive(
     gradient: Any = given[derivative.gradient]
 
     def differentiate() -> tuple[torch.Tensor | None, ...]:
-        with drawing_from(state if derivative.random else None):
+        with draw_from(state if derivative.random else None):
             results: Any = forward(**arguments)
         first = results[0] if isinstance(results, tuple) else results
         return torch.autograd.grad(first, list(inputs.values()), gradient, allow_unused=True)
 
-    found = above_autograd(differentiate)
+    found = record_gradients(differentiate)
     gradients = dict(zip(inputs, found, strict=True))
     wanted = tuple(gradients.get(name) for name in derivative.wrt)
     return wanted if len(wanted) > 1 else wanted[0]

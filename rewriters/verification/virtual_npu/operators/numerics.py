@@ -14,16 +14,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from npufix.rewriters.verification.kernels.common import NoReferenceKernelError
-from npufix.rewriters.verification.virtual_npu.errors import UncoveredLaunchError
 from npufix.rewriters.verification.virtual_npu.host_memory import (
-    flat,
+    collect,
     host_arguments,
     host_view,
     on_device,
-    widened,
+    widen,
 )
-from npufix.rewriters.verification.virtual_npu.operators.references import reference, refuse_crash
-from npufix.rewriters.verification.virtual_npu.operators.results import moved, spoil, stored
+from npufix.rewriters.verification.virtual_npu.operators.references import (
+    find_reference,
+    refuse_crash,
+)
+from npufix.rewriters.verification.virtual_npu.operators.results import (
+    move_to_device,
+    spoil,
+    store_results,
+)
+from npufix.rewriters.verification.virtual_npu.wheel.errors import UncoveredLaunchError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +55,7 @@ class Numerics(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
 
     def __torch_dispatch__(
         self,
-        func: Any,  # noqa: ANN401 — torch has no annotation for an operator
+        func: Any,  # noqa: ANN401 - torch has no annotation for an operator
         types: object,
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
@@ -80,8 +87,8 @@ class Numerics(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
             spoil([result, *call.written()])
             return result
         if result is NOT_RETURNED:
-            return moved(computed, call.written())
-        return stored(func, result, computed)
+            return move_to_device(computed, call.written())
+        return store_results(func, result, computed)
 
     def _not_computed(self, call: _Call, launched: Sequence[str], reason: str) -> None:
         if self._strict:
@@ -94,11 +101,11 @@ class Numerics(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
 
 
 @cache
-def _written(operator: Any) -> tuple[tuple[int, str], ...]:  # noqa: ANN401 — as above
+def _written(operator: Any) -> tuple[tuple[int, str], ...]:  # noqa: ANN401 - as above
     """Return place and name of each argument that an operator writes to."""
     return tuple(
         (place, argument.name)
-        for place, argument in enumerate(operator._schema.arguments)  # noqa: SLF001 — the public way
+        for place, argument in enumerate(operator._schema.arguments)  # noqa: SLF001 - the public way
         if argument.alias_info is not None and argument.alias_info.is_write
     )
 
@@ -116,12 +123,12 @@ class _Call(NamedTuple):
         for place, name in _written(self.operator):
             given = place < len(self.positional)
             value = self.positional[place] if given else self.keywords.get(name)
-            found += flat(value, on_device)
+            found += collect(value, on_device)
         return found
 
     def on_host(self, result: object) -> object:
         """Run its reference, on the memory of the device."""
-        compute = reference(self.operator, result)
+        compute = find_reference(self.operator, result)
         positional = host_arguments(list(self.positional))
         keywords = host_arguments(dict(self.keywords))
         try:
@@ -131,7 +138,7 @@ class _Call(NamedTuple):
                 raise
         # The host has no kernel for this low precision: compute in float32, round the results.
         clones: list[tuple[torch.Tensor, torch.Tensor]] = []
-        computed = compute(*widened(positional, clones), **widened(keywords, clones))
+        computed = compute(*widen(positional, clones), **widen(keywords, clones))
         for own, wide in clones:
             own.copy_(wide)
         return computed

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npufix.rewriters.verification import kernels
-from npufix.rewriters.verification.kernels.common import NoReferenceKernelError, ShapeRefusedError
-from npufix.rewriters.verification.reference.called import called
+from npufix.rewriters.verification.kernels.common import (
+    NoReferenceKernelError,
+    ShapeRefusedError,
+    note_kernel,
+)
+from npufix.rewriters.verification.virtual_npu.operators.autograd import draw_from
 from npufix.rewriters.verification.virtual_npu.operators.backward_formulas import FORMULAS
 from npufix.rewriters.verification.virtual_npu.operators.derivatives import DERIVATIVES, derive
-from npufix.rewriters.verification.virtual_npu.operators.drawing import drawing_from
 from npufix.rewriters.verification.virtual_npu.operators.torch_only import TORCH_ONLY
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ _SAME_KERNEL = {"npu_fusion_attention_v3": "npu_fusion_attention"}
 """Operators that differ from another only in how they hand back random state."""
 
 
-def refuse_crash(operator: Any, positional: Sequence[object]) -> None:  # noqa: ANN401 — torch has no annotation for one
+def refuse_crash(operator: Any, positional: Sequence[object]) -> None:  # noqa: ANN401 - torch has no annotation for one
     """Refuse what ends the process inside some versions of torch_npu, before it launches."""
     if operator.name() == "npu::npu_rotary_mul" and positional:
         x = positional[0]
@@ -34,12 +37,12 @@ def refuse_crash(operator: Any, positional: Sequence[object]) -> None:  # noqa: 
             raise ShapeRefusedError("npu_rotary_mul: the last dimension is 1, which has no halves")
 
 
-def reference(operator: Any, result: object) -> Callable[..., object]:  # noqa: ANN401 — torch has no annotation for one
+def find_reference(operator: Any, result: object) -> Callable[..., object]:  # noqa: ANN401 - torch has no annotation for one
     """Return what computes an operator from host tensors, called as the operator is.
 
     ``result`` is what the operator itself returned: the random state in it is the right one.
     """
-    name = operator._schema.name.partition("::")[2]  # noqa: SLF001 — the public way
+    name = operator._schema.name.partition("::")[2]  # noqa: SLF001 - the public way
     if name in TORCH_ONLY:
         return TORCH_ONLY[name]
     if operator.namespace == "aten":
@@ -59,31 +62,31 @@ def reference(operator: Any, result: object) -> Callable[..., object]:  # noqa: 
 
 
 def _forward(
-    operator: Any,  # noqa: ANN401 — as above
+    operator: Any,  # noqa: ANN401 - as above
     name: str,
     given: Mapping[str, object],
     result: object,
 ) -> object:
     kernel = _kernel(name)
-    called.add(name)
+    note_kernel(name)
     parameters = inspect.signature(kernel.forward).parameters
-    by_name = {a.name for a in operator._schema.arguments if a.kwarg_only}  # noqa: SLF001 — as above
+    by_name = {a.name for a in operator._schema.arguments if a.kwarg_only}  # noqa: SLF001 - as above
     # By position: the modules take the arguments in the order of the schema, some names differ.
     positional = [value for argument, value in given.items() if argument not in by_name]
     values = positional[: len(parameters)]
     keywords = {key: value for key, value in given.items() if key in by_name & parameters.keys()}
-    with drawing_from(_random_state(result) if getattr(kernel, "RANDOM", False) else None):
+    with draw_from(_random_state(result) if getattr(kernel, "RANDOM", False) else None):
         computed: object = kernel.forward(*values, **keywords)
     return computed
 
 
 def _arguments(
-    operator: Any,  # noqa: ANN401 — as above
+    operator: Any,  # noqa: ANN401 - as above
     args: Sequence[object],
     kwargs: Mapping[str, object],
 ) -> dict[str, object]:
     """Return every argument by name, in the order of the schema."""
-    schema = operator._schema.arguments  # noqa: SLF001 — as above
+    schema = operator._schema.arguments  # noqa: SLF001 - as above
     given = {argument.name: value for argument, value in zip(schema, args, strict=False)}
     return {
         argument.name: given.get(argument.name, kwargs.get(argument.name, argument.default_value))

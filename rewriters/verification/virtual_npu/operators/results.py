@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_map
 
-from npufix.rewriters.verification.virtual_npu.errors import ReferenceDisagreesError
-from npufix.rewriters.verification.virtual_npu.host_memory import DEVICE, flat, host_view, on_device
+from npufix.rewriters.verification.virtual_npu.host_memory import (
+    DEVICE,
+    collect,
+    host_view,
+    on_device,
+)
 from npufix.rewriters.verification.virtual_npu.operators.torch_only import OPAQUE
+from npufix.rewriters.verification.virtual_npu.wheel.errors import ReferenceDisagreesError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def stored(operator: Any, result: object, computed: object) -> object:  # noqa: ANN401 — torch has no annotation for one
+def store_results(operator: Any, result: object, computed: object) -> object:  # noqa: ANN401 - torch has no annotation for one
     """Return the device's own results, filled with what the reference returned."""
     if isinstance(result, torch.Tensor):
         return _stored_tensor(operator, result, computed)
@@ -26,7 +31,7 @@ def stored(operator: Any, result: object, computed: object) -> object:  # noqa: 
         # A number among other results is random state: the device's own is right.
         return type(result)(
             [
-                stored(operator, own, other) if isinstance(own, torch.Tensor) else own
+                store_results(operator, own, other) if isinstance(own, torch.Tensor) else own
                 for own, other in pairs
             ]
         )
@@ -35,11 +40,11 @@ def stored(operator: Any, result: object, computed: object) -> object:  # noqa: 
 
 def spoil(values: object) -> None:
     """Make results that nobody computed unmistakable."""
-    for tensor in flat(values, on_device):
+    for tensor in collect(values, on_device):
         host_view(tensor).fill_(float("nan") if tensor.is_floating_point() else 0)
 
 
-def _stored_tensor(operator: Any, result: torch.Tensor, computed: object) -> torch.Tensor:  # noqa: ANN401 — as above
+def _stored_tensor(operator: Any, result: torch.Tensor, computed: object) -> torch.Tensor:  # noqa: ANN401 - as above
     if not isinstance(computed, torch.Tensor):
         spoil(result)
         return result
@@ -67,18 +72,18 @@ def _stored_tensor(operator: Any, result: torch.Tensor, computed: object) -> tor
     return result
 
 
-def _stands_for_none(operator: Any, result: torch.Tensor) -> bool:  # noqa: ANN401 — as above
+def _stands_for_none(operator: Any, result: torch.Tensor) -> bool:  # noqa: ANN401 - as above
     """Say whether this is what torch_npu 2.4 returns for a gradient that is not wanted."""
     return _name(operator) == "npu::npu_rotary_mul_backward" and result.shape == (1, 1, 1, 1)
 
 
-def _name(operator: Any) -> str:  # noqa: ANN401 — as above
-    name: str = operator._schema.name  # noqa: SLF001 — the public way
+def _name(operator: Any) -> str:  # noqa: ANN401 - as above
+    name: str = operator._schema.name  # noqa: SLF001 - the public way
     return name
 
 
 def _disagreement(
-    operator: Any,  # noqa: ANN401 — as above
+    operator: Any,  # noqa: ANN401 - as above
     result: torch.Tensor,
     computed: torch.Tensor,
 ) -> ReferenceDisagreesError:
@@ -88,7 +93,7 @@ def _disagreement(
     )
 
 
-def moved(values: object, written: Sequence[torch.Tensor]) -> object:
+def move_to_device(values: object, written: Sequence[torch.Tensor]) -> object:
     """Return what the host returned as tensors on the device; ``written`` are there already."""
 
     def move(value: object) -> object:

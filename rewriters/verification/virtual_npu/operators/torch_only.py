@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 
-from npufix.rewriters.verification.virtual_npu.operators.differentiating import above_autograd
-from npufix.rewriters.verification.virtual_npu.operators.drawing import drawing_from
+from npufix.rewriters.verification.virtual_npu.operators.autograd import draw_from, record_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +39,7 @@ def _matmul_backward(
     gradient: Tensor, left: Tensor, right: Tensor, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
     inputs = [tensor.detach().requires_grad_() for tensor in (left, right)]
-    found = above_autograd(lambda: torch.autograd.grad(torch.matmul(*inputs), inputs, gradient))
+    found = record_gradients(lambda: torch.autograd.grad(torch.matmul(*inputs), inputs, gradient))
     return tuple(own if want else None for own, want in zip(found, wanted, strict=True))
 
 
@@ -71,7 +70,7 @@ def _kl_div_backward(
     return -(target.exp() if log_target else target.clamp(min=0)) * gradient * scale
 
 
-def _bce_with_logits_backward(  # noqa: PLR0913, PLR0917 — the operator's schema
+def _bce_with_logits_backward(  # noqa: PLR0913, PLR0917 - the operator's schema
     gradient: Tensor,
     x: Tensor,
     target: Tensor,
@@ -88,26 +87,26 @@ def _bce_with_logits_backward(  # noqa: PLR0913, PLR0917 — the operator's sche
         )
         return torch.autograd.grad(loss, own, gradient)[0]
 
-    return above_autograd(differentiate)
+    return record_gradients(differentiate)
 
 
 def _repeat_interleave_backward(
     gradient: Tensor, x: Tensor, repeats: int | Tensor, dim: int | None = None
 ) -> Tensor:
     own = x.detach().requires_grad_()
-    return above_autograd(
+    return record_gradients(
         lambda: torch.autograd.grad(own.repeat_interleave(repeats, dim), own, gradient)[0]
     )
 
 
 def _prelu_backward(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    dx, dweight = torch.ops.aten._prelu_kernel_backward(gradient, x, weight)  # noqa: SLF001 — its name
+    dx, dweight = torch.ops.aten._prelu_kernel_backward(gradient, x, weight)  # noqa: SLF001 - its name
     return dx, dweight.sum_to_size(weight.shape)
 
 
 def _max_pool2d_backward(gradient: Tensor, x: Tensor, *settings: object) -> Tensor:
     *shape, indices = settings
-    assert isinstance(indices, torch.Tensor)  # noqa: S101 — by the operator's schema
+    assert isinstance(indices, torch.Tensor)  # noqa: S101 - by the operator's schema
     if indices.shape != gradient.shape:
         size = gradient.numel() * torch.int64.itemsize
         indices = indices.flatten().view(torch.uint8)[:size].view(torch.int64)
@@ -117,7 +116,7 @@ def _max_pool2d_backward(gradient: Tensor, x: Tensor, *settings: object) -> Tens
     return back
 
 
-def _dropout(x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Tensor]:  # noqa: FBT001, FBT002 — the operator's schema
+def _dropout(x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Tensor]:  # noqa: FBT001, FBT002 - the operator's schema
     """Drop as ``native_dropout`` does; the device keeps its mask as bits, padded to 128."""
     kept = torch.rand(x.numel()) >= (p if train else 0.0)
     scale = 1 / (1 - p) if train and p < 1 else 1.0
@@ -141,7 +140,7 @@ def _dropout_mask(
 ) -> Tensor:
     """Draw, as bits, what an operator draws that drops from this seed and offset on."""
     count = torch.Size(size).numel()
-    with drawing_from((seed, offset)):
+    with draw_from((seed, offset)):
         kept = F.dropout(torch.ones(count), p) != 0
     return _as_bits(kept)
 

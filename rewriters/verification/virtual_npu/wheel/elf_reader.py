@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from struct import Struct, error, unpack_from
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
 from npufix.rewriters.verification.virtual_npu.wheel import elf_format as elf
+from npufix.rewriters.verification.virtual_npu.wheel.errors import VirtualNpuError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

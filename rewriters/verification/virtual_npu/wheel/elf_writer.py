@@ -1,7 +1,13 @@
 """Write a shared object of stubs, without compiler or linker.
 
 Each function jumps through a slot of its own. At first the slot leads to code that returns a
-fixed number; whoever has loaded the library can point it somewhere else.
+fixed number; whoever has loaded the library can point it somewhere else. What
+``shared_object("libascendcl.so", EM_X86_64, [Function("aclInit", 0)])`` lays out, in this order:
+
+- headers, symbols (``aclInit``, ``npufix_slots``), their hash table and their names;
+- relocations: slot i points to the code that returns the number of function i;
+- code, 16 bytes each: ``aclInit: jmp *slot_0``, then ``mov $0, %rax; ret`` for each number;
+- from the next page on, writable: the dynamic section, then the slots.
 """
 
 from __future__ import annotations
@@ -10,10 +16,57 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.verification.virtual_npu.wheel import elf_format as elf
-from npufix.rewriters.verification.virtual_npu.wheel.machine_code import CODE, ENTRY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+ENTRY = 16
+"""Every piece of code takes as many bytes."""
+_PAGE_BITS = 12
+
+
+class Processor(NamedTuple):
+    """A processor: how it jumps and returns, and its relocation to the load address."""
+
+    relative: int
+    """R_*_RELATIVE."""
+    jump: Callable[[int, int], bytes]
+    """Code at an address that jumps to where the slot at another address points."""
+    give: Callable[[int], bytes]
+    """Code that returns a number from 0 to 2**31 - 1."""
+
+
+def _x86_64_jump(here: int, slot: int) -> bytes:
+    jmp = b"\xff\x25"  # jmp *slot(%rip), relative to the end of its six bytes
+    return (jmp + struct.pack("<i", slot - (here + 6))).ljust(ENTRY, b"\xcc")
+
+
+def _x86_64_give(value: int) -> bytes:
+    mov, ret = b"\x48\xc7\xc0", b"\xc3"  # mov $value,%rax; ret
+    return (mov + struct.pack("<i", value) + ret).ljust(ENTRY, b"\xcc")
+
+
+def _aarch64_jump(here: int, slot: int) -> bytes:
+    pages = (slot >> _PAGE_BITS) - (here >> _PAGE_BITS)
+    adrp = 0x90000010 | (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5  # adrp x16, slot
+    ldr = 0xF9400210 | (slot & 0xFFF) >> 3 << 10  # ldr x16, [x16, #:lo12:slot]
+    br, nop = 0xD61F0200, 0xD503201F  # br x16
+    return struct.pack("<IIII", adrp, ldr, br, nop)
+
+
+def _aarch64_give(value: int) -> bytes:
+    movz = 0xD2800000 | (value & 0xFFFF) << 5  # movz x0, #low
+    movk = 0xF2A00000 | (value >> 16 & 0xFFFF) << 5  # movk x0, #high, lsl #16
+    ret, nop = 0xD65F03C0, 0xD503201F
+    return struct.pack("<IIII", movz, movk, ret, nop)
+
+
+CODE: Mapping[int, Processor] = {
+    elf.EM_X86_64: Processor(8, _x86_64_jump, _x86_64_give),
+    elf.EM_AARCH64: Processor(1027, _aarch64_jump, _aarch64_give),
+}
+"""By the machine number in an ELF header."""
+
 
 SLOTS = "npufix_slots"
 """The symbol of the first slot; the others follow in the order of the functions."""

@@ -84,7 +84,7 @@ class EntryPoint(NamedTuple):
     method: str
 
 
-def entry(*names: str, takes: tuple[Any, ...] = (), gives: Any = c_int) -> Callable[..., Any]:  # noqa: ANN401 — ctypes types
+def entry(*names: str, takes: tuple[Any, ...] = (), gives: Any = c_int) -> Callable[..., Any]:  # noqa: ANN401 - ctypes types
     """Declare a method as the functions of these names.
 
     ``takes`` may leave out last arguments: in both calling conventions they stay unread.
@@ -98,13 +98,13 @@ def entry(*names: str, takes: tuple[Any, ...] = (), gives: Any = c_int) -> Calla
     return declare
 
 
-def declared(runtime: type) -> Iterator[EntryPoint]:
+def list_declared(runtime: type) -> Iterator[EntryPoint]:
     """Yield the functions that a class declares."""
     for method in vars(runtime).values():
         yield from getattr(method, _DECLARED, ())
 
 
-def preparing(kernel: str) -> Any:  # noqa: ANN401 — as above
+def describe_preparation(kernel: str) -> Any:  # noqa: ANN401 - as above
     """Return the signature of the function that prepares a kernel of ``DIRECT``, and a status."""
     return ctypes.CFUNCTYPE(c_int, *(_KINDS[kind] for kind in DIRECT[kernel]))
 
@@ -114,12 +114,12 @@ def initial_result(name: str) -> int:
     return SUCCESS if name.startswith(_NOTHING_TO_DO) or name.startswith("_Z") else NOT_SUPPORTED
 
 
-def optional(runtime: type) -> frozenset[str]:
+def list_optional(runtime: type) -> frozenset[str]:
     """Return the names to offer to torch_npu when it looks them up."""
-    return frozenset(point.name for point in declared(runtime)) | set(_OPTIONAL)
+    return frozenset(point.name for point in list_declared(runtime)) | set(_OPTIONAL)
 
 
-def store(address: int | None, value: float, kind: Any = ctypes.c_int64) -> int:  # noqa: ANN401 — a ctypes type
+def store(address: int | None, value: float, kind: Any = ctypes.c_int64) -> int:  # noqa: ANN401 - a ctypes type
     """Write a result where the caller wants it."""
     if address:
         kind.from_address(address).value = value

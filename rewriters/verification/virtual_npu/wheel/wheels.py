@@ -10,8 +10,8 @@ from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
 from npufix.rewriters.verification.virtual_npu.wheel.elf_format import MACHINES
+from npufix.rewriters.verification.virtual_npu.wheel.errors import VirtualNpuError
 
 _OWN_ALLOCATOR_KEY = (2, 14)
 """From here on a CUDA build of torch and torch_npu both register one setting, and abort."""
@@ -52,8 +52,13 @@ class Wheels:
         return sorted(path for path in found if path.is_file() and not path.is_symlink())
 
 
-def installed() -> Wheels:
-    """Return the wheels of this environment, or say why they make no virtual NPU."""
+def find_wheels() -> Wheels:
+    """Return the wheels of this environment.
+
+    Raises:
+        VirtualNpuError: they make no virtual NPU; it says why.
+
+    """
     machine = MACHINES.get(platform.machine())
     if sys.platform != "linux" or machine is None:
         here = f"{sys.platform} on {platform.machine()}"

@@ -9,18 +9,18 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 from torch import nn
 
-from npufix.rewriters.verification.judge.form import verify_form
+from npufix.rewriters.verification.judge.verify_rule import verify_rule
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rules.substitution import Condition, Draw, Form, Spelling, either
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import mindspeed  # type: ignore[import-not-found]  # noqa: TC004 — the verifier supplies it
-    import torch_npu  # noqa: TC004 — the verifier supplies it
+    import mindspeed  # type: ignore[import-not-found]  # noqa: TC004 - the verifier supplies it
+    import torch_npu  # noqa: TC004 - the verifier supplies it
     from torch import Tensor
 
     from npufix.rules.substitution import Activation
@@ -29,7 +29,7 @@ INFERENCE = Condition("inference", "no gradient is wanted", lambda _: None)
 
 
 def verified(pattern: Any, replacement: Any, inputs: Any, *conditions: Condition) -> Verdict:
-    verdict = verify_form(Form(pattern, replacement, inputs, conditions), rounds=12)
+    verdict = verify_rule(Form(pattern, replacement, inputs, conditions), rounds=12)
     assert Spelling.chosen == 0
     return verdict
 

@@ -11,10 +11,10 @@ from npufix.rewriters.verification.verdict import Status
 
 torch = pytest.importorskip("torch")
 
-from npufix.rewriters.verification.calls.observe import Observation  # noqa: E402 - same
-from npufix.rewriters.verification.judge.compare import Judge  # noqa: E402 - needs torch
-from npufix.rewriters.verification.judge.excuses import Further  # noqa: E402 - same
-from npufix.rewriters.verification.judge.site import verify_site  # noqa: E402 - same
+from npufix.rewriters.verification.calls.observe import CallRecord  # noqa: E402 - same
+from npufix.rewriters.verification.judge.allowances import Further  # noqa: E402 - same
+from npufix.rewriters.verification.judge.judge import Judge  # noqa: E402 - needs torch
+from npufix.rewriters.verification.judge.verify_function import verify_function  # noqa: E402 - same
 
 if TYPE_CHECKING:
     from npufix.rewriters.verification.verdict import Verdict
@@ -57,7 +57,7 @@ def verdict(text: str, name: str, old: str, new: str) -> Verdict:
     line = original[: original.index(old)].count("\n") + 1
     patched = original.replace(old, new)
     job = Job("/user/a.py", "/user", original, patched, name, (line,), (line,), by_hand=True)
-    return verify_site(job).verdict
+    return verify_function(job).verdict
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_complex_numbers_are_compared_like_others() -> None:
 
 
 def judged(original: float, patched: float, oracle: float, further: Further) -> list[Any]:
-    def seen(value: float, dtype: Any) -> Observation:
+    def seen(value: float, dtype: Any) -> CallRecord:
         other = torch.ones(3, dtype=dtype)
         gradients = {"gradient of x": torch.full((3,), value, dtype=dtype)}
-        return Observation({**gradients, "gradient of weight": other})
+        return CallRecord({**gradients, "gradient of weight": other})
 
     judge = Judge()
     before, after = seen(original, torch.float32), seen(patched, torch.float32)
@@ -100,8 +100,8 @@ def judged(original: float, patched: float, oracle: float, further: Further) -> 
     return judge.differences
 
 
-def a_gradient(value: float) -> Observation:
-    return Observation({"gradient of x": torch.full((3,), value, dtype=torch.float64)})
+def a_gradient(value: float) -> CallRecord:
+    return CallRecord({"gradient of x": torch.full((3,), value, dtype=torch.float64)})
 
 
 @pytest.mark.parametrize(("exact", "refuted"), [(0.0, False), (1e-17, False), (4e-4, True)])

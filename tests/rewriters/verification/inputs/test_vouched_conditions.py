@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from npufix.rewriters.verification.inputs import vouched  # noqa: E402 - it needs torch
-from npufix.rewriters.verification.inputs.vouched import meets  # noqa: E402 - same
+from npufix.rewriters.verification.inputs import assumptions  # noqa: E402 - it needs torch
+from npufix.rewriters.verification.inputs.assumptions import meets  # noqa: E402 - same
 from npufix.rules.registry import all_rules  # noqa: E402 - same
 
 
@@ -45,7 +45,7 @@ def test_every_condition_with_several_meanings_is_checked() -> None:
     conditions = (c for rule in all_rules() for form in rule.forms for c in form.conditions)
     meanings = {condition.meaning for condition in conditions if condition.meaning}
     assert meanings
-    assert meanings <= vouched.checked()
+    assert meanings <= assumptions.list_checkable()
 
 
 def test_a_number_is_no_mask_of_the_same_rank() -> None:

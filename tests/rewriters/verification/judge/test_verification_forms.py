@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch_npu  # noqa: TC004 — the verifier supplies it
+    import torch_npu  # noqa: TC004 - the verifier supplies it
 
     from npufix.rules.substitution import Draw
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def check(
     pattern: Callable[..., Any], replacement: Callable[..., Any], inputs: Callable[..., Any]
 ) -> Verdict:
-    from npufix.rewriters.verification.judge.form import verify_form
+    from npufix.rewriters.verification.judge.verify_rule import verify_rule
 
-    return verify_form(Form(pattern, replacement, inputs), seed=1)
+    return verify_rule(Form(pattern, replacement, inputs), seed=1)
 
 
 def norm(x: Any, weight: Any, literal_eps: float) -> Any:
@@ -92,7 +92,7 @@ def test_a_pattern_that_never_runs_is_not_verified() -> None:
 
 
 def test_the_drawn_values_repeat() -> None:
-    from npufix.rewriters.verification.judge.form import SeededDraw
+    from npufix.rewriters.verification.judge.verify_rule import SeededDraw
 
     def values(seed: int) -> list[Any]:
         draw = SeededDraw(seed)
@@ -169,7 +169,8 @@ def test_an_operator_that_a_version_lacks_is_an_attribute_error() -> None:
     from npufix.rewriters.verification.kernels.common import NoReferenceKernelError
     from npufix.rewriters.verification.reference import npu_operators
 
-    table = npu_operators.Table({"npu_new": {"npu_new(Tensor x) -> Tensor": ["2.14.0"]}}, ["2.4.0"])
+    known = {"npu_new": {"npu_new(Tensor x) -> Tensor": ["2.14.0"]}}
+    table = npu_operators.OperatorTable(known, ["2.4.0"])
     assert npu_operators.schemas_of("2.4.0", table) == {}
     module = npu_operators._stand_in("2.4.0", {})
     with pytest.raises(AttributeError, match=r"2\.4\.0 has no operator"):
@@ -182,13 +183,13 @@ def test_an_operator_that_a_version_lacks_is_an_attribute_error() -> None:
 
 
 def accepted(original: Any, patched: Any, oracle: Any, dtype: Any = None) -> list[bool]:
-    from npufix.rewriters.verification.judge.compare import accepted
-    from npufix.rewriters.verification.judge.excuses import Triple
+    from npufix.rewriters.verification.judge.allowances import Triple
+    from npufix.rewriters.verification.judge.judge import find_accepted
 
     dtype = dtype or torch.float32
     left, right = (torch.tensor(v, dtype=dtype) for v in (original, patched))
     reference = None if oracle is None else torch.tensor(oracle, dtype=torch.float64)
-    answer: list[bool] = accepted(Triple("result", left, right, reference), 0.0).tolist()
+    answer: list[bool] = find_accepted(Triple("result", left, right, reference), 0.0).tolist()
     return answer
 
 
@@ -222,14 +223,14 @@ def test_integers_are_exact() -> None:
 def test_only_needed_definitions_are_executed() -> None:
     import ast
 
-    from npufix.rewriters.verification.inputs.needed import needed_statements
+    from npufix.rewriters.verification.inputs.slicing import slice_module
 
     tree = ast.parse(
         "import torch\nimport heavy\nA = 1\nB = A + 1\n"
         "def helper(): return B\ndef target(): return helper()\n"
         "train(target)\nheavy.train()\ntarget.flag = 1\ntarget()\nfor i in range(3): heavy.go()\n"
     )
-    kept = [ast.unparse(s).splitlines()[0] for s in needed_statements(tree, "target")]
+    kept = [ast.unparse(s).splitlines()[0] for s in slice_module(tree, "target")]
     assert kept == [
         "A = 1",
         "B = A + 1",

@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from npufix.rewriters.verification.calls.observe import Observation  # noqa: E402 — same
-from npufix.rewriters.verification.judge.compare import Judge  # noqa: E402 — needs torch
+from npufix.rewriters.verification.calls.observe import CallRecord  # noqa: E402 - same
+from npufix.rewriters.verification.judge.judge import Judge  # noqa: E402 - needs torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,12 +18,12 @@ EXACT = "gradient of self.query"
 
 
 def judged(original: float, patched: float, oracle: float, others: float) -> Judge:
-    def seen(value: float, dtype: torch.dtype) -> Observation:
+    def seen(value: float, dtype: torch.dtype) -> CallRecord:
         tensors: dict[str, Tensor | None] = {
             "gradient of self.key.bias": torch.full((3,), value, dtype=dtype),
             EXACT: torch.full((3,), others, dtype=dtype),
         }
-        return Observation(tensors)
+        return CallRecord(tensors)
 
     judge = Judge()
     judge.add(

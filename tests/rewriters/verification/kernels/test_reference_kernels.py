@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 
 from npufix.rewriters.verification.reference import npu_operators
 
@@ -77,7 +77,7 @@ VALUES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], Callable[...,
     "npu_add_rms_norm sum": (
         [(3, 8), (3, 8), (8,)],
         lambda npu, a, b, w: npu.npu_add_rms_norm(a, b, w)[2],
-        lambda a, b, w: a + b,  # noqa: ARG005 — the weight is not in the sum
+        lambda a, b, w: a + b,  # noqa: ARG005 - the weight is not in the sum
     ),
     "npu_add_layer_norm": (
         [(3, 8), (3, 8), (8,), (8,)],
@@ -370,5 +370,5 @@ def test_without_a_derivative_backward_raises(npu: Any, case: str) -> None:
 
 
 def test_every_operator_of_the_table_is_tested(npu: Any) -> None:
-    assert {operator(case) for case in VALUES} == set(npu_operators.table().operators)
-    assert npu.__version__ == npu_operators.table().versions[-1]
+    assert {operator(case) for case in VALUES} == set(npu_operators.read_table().operators)
+    assert npu.__version__ == npu_operators.read_table().versions[-1]

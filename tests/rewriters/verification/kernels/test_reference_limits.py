@@ -13,7 +13,7 @@ import torch
 from npufix.rewriters.verification.kernels.common import (
     NoReferenceKernelError,
     ShapeRefusedError,
-    on_chip,
+    set_chip,
 )
 from npufix.rewriters.verification.reference import npu_operators
 
@@ -163,31 +163,31 @@ BY_CHIP: dict[str, tuple[str, Callable[[Any], Any]]] = {
 def test_a_limit_holds_on_its_chips_only(npu: Any, message: str) -> None:
     chip, call = BY_CHIP[message]
     call(npu)
-    on_chip(chip)
+    set_chip(chip)
     try:
         with pytest.raises(RuntimeError, match=message):
             call(npu)
     finally:
-        on_chip("A2")
+        set_chip("A2")
 
 
 def test_on_the_310p_32_bytes_are_enough(npu: Any) -> None:
-    on_chip("310P")
+    set_chip("310P")
     try:
         assert npu.npu_rms_norm(ROW, ROW[0])[0].shape == ROW.shape
     finally:
-        on_chip("A2")
+        set_chip("A2")
 
 
 def test_a_sum_is_rounded_before_the_norm_except_on_the_a5(npu: Any) -> None:
     x, y = torch.full((2, 8), 1.0).bfloat16(), torch.full((2, 8), 2.0**-9).bfloat16()
     gamma = torch.rand(8).bfloat16()
     on_the_a2 = npu.npu_add_rms_norm(x, y, gamma, 0.0)
-    on_chip("A5")
+    set_chip("A5")
     try:
         on_the_a5 = npu.npu_add_rms_norm(x, y, gamma, 0.0)
     finally:
-        on_chip("A2")
+        set_chip("A2")
     assert torch.equal(on_the_a2[2], on_the_a5[2])
     assert torch.equal(on_the_a2[1], torch.ones(2, 1))
     assert (on_the_a5[1] < 1).all()

@@ -11,11 +11,11 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # noqa: N812 — the field's name
+import torch.nn.functional as F  # noqa: N812 - the field's name
 import torch_npu
 from torch import nn
 
-from npufix.rewriters.verification.virtual_npu import started
+from npufix.rewriters.verification.virtual_npu import current_device
 
 HEADS, WIDTH, LENGTH, BATCH, WORDS = 4, 64, 16, 2, 24
 PER_HEAD = WIDTH // HEADS
@@ -83,7 +83,7 @@ class Block(nn.Module):
         y = self.before_mlp(x)
         return self.head(x + self.down(self.activated(self.gate(y), self.up(y))))
 
-    def attention(self, q, k, v, cos, sin, hidden):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913, PLR0917 — as users write it
+    def attention(self, q, k, v, cos, sin, hidden):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913, PLR0917 - as users write it
         scale = 1 / math.sqrt(PER_HEAD)
         if self.patch.fused:
             q = torch_npu.npu_rotary_mul(q, cos, sin)
@@ -121,7 +121,7 @@ def trained(patch: Patch, dtype: torch.dtype) -> dict[str, object]:
     combined = patch.fused and dtype is torch.float32  # it takes no others
     optimizers = torch_npu.optim.NpuFusedAdamW if combined else torch.optim.AdamW
     optimizer = optimizers(block.parameters(), lr=1e-2, eps=1e-5)
-    started().clear()
+    current_device().clear()
     losses = []
     for _ in range(3):
         optimizer.zero_grad()
@@ -129,7 +129,7 @@ def trained(patch: Patch, dtype: torch.dtype) -> dict[str, object]:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    kernels = [launch.kernel for launch in started().launches()]
+    kernels = [launch.kernel for launch in current_device().launches()]
     lost = [name for name, weight in block.named_parameters() if weight.grad is None]
     return {"losses": losses, "kernels": kernels, "without gradient": lost}
 
@@ -143,9 +143,9 @@ def attempted(patch: Patch, dtype: torch.dtype = torch.float32) -> dict[str, obj
 
 def launched_by_attention() -> list[str]:
     q = torch.ones(1, 2, 16, 16, dtype=torch.float16, device="npu")
-    started().clear()
+    current_device().clear()
     F.scaled_dot_product_attention(q, q, q)
-    return [launch.kernel for launch in started().launches()]
+    return [launch.kernel for launch in current_device().launches()]
 
 
 def uncovered() -> str:
@@ -159,7 +159,7 @@ def uncovered() -> str:
 
 if __name__ == "__main__":
     half = torch.bfloat16
-    print(  # noqa: T201 — how the tests learn of it
+    print(  # noqa: T201 - how the tests learn of it
         json.dumps(
             {
                 "original": attempted(Patch(fused=False)),

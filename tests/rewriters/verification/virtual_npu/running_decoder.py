@@ -6,7 +6,7 @@ import math
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 — the field's name
+from torch.nn import functional as F  # noqa: N812 - the field's name
 
 WORDS, WIDTH, HEADS, LENGTH = 24, 64, 4, 12
 PER_HEAD = WIDTH // HEADS

@@ -10,7 +10,7 @@ import torch
 
 from npufix.advisor import apply_fused_kernels
 from npufix.advisor.runtime.applying import current
-from npufix.rewriters.verification.virtual_npu import started
+from npufix.rewriters.verification.virtual_npu import current_device
 
 SWITCHES = (
     "use_npu_fusion_attention",
@@ -35,7 +35,7 @@ class Training:
         found = {
             "loss": loss.item(),
             "gradients": [p.grad.float().norm().item() for p in self.model.parameters()],
-            "kernels": Counter(launch.kernel for launch in started().launches()),
+            "kernels": Counter(launch.kernel for launch in current_device().launches()),
         }
         self.optimizer.step()
         return found
@@ -47,15 +47,15 @@ def main() -> dict[str, object]:
     applied = current()
     assert applied is not None
     applied.undo()
-    started().clear()
+    current_device().clear()
     found: dict[str, object] = {"old": steps[1], "new": steps[3], "undone": training.step()}
     for switch in SWITCHES:
         applied = apply_fused_kernels(on="virtual-npu", report=False, **{switch: False})
-        started().clear()
+        current_device().clear()
         found[switch] = training.step()
         applied.undo()
     return found
 
 
 if __name__ == "__main__":
-    print(json.dumps(main()))  # noqa: T201 — for the test that started it
+    print(json.dumps(main()))  # noqa: T201 - for the test that started it

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from npufix.advisor import apply_fused_kernels, fused_kernels
 from npufix.advisor.runtime.reporting import to_json
-from npufix.rewriters.verification.virtual_npu import started
+from npufix.rewriters.verification.virtual_npu import current_device
 
 SWITCHES = (
     "use_fused_rms_norm",
@@ -47,13 +47,13 @@ def said(applied: Any) -> object:
 def step(model: torch.nn.Module) -> dict[str, object]:
     words = (torch.arange(24).reshape(2, 12) % 128).to("npu")
     model.zero_grad()
-    started().clear()
+    current_device().clear()
     loss = model(input_ids=words, labels=words).loss
     loss.backward()
     return {
         "loss": loss.item(),
         "gradients": [p.grad.float().norm().item() for p in model.parameters()],
-        "kernels": Counter(launch.kernel for launch in started().launches()),
+        "kernels": Counter(launch.kernel for launch in current_device().launches()),
     }
 
 
@@ -86,4 +86,4 @@ def main(names: list[str]) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1:])))  # noqa: T201 — for the test that started it
+    print(json.dumps(main(sys.argv[1:])))  # noqa: T201 - for the test that started it

@@ -11,7 +11,7 @@ import running_decoder
 import torch
 
 from npufix.advisor import fused_kernels
-from npufix.rewriters.verification.virtual_npu import started
+from npufix.rewriters.verification.virtual_npu import current_device
 
 SWITCHES = (
     "use_npu_fusion_attention",
@@ -25,13 +25,13 @@ ALLOW = ("NPU104:same-heads",)  # every query has its own key and value
 def step(model: torch.nn.Module) -> dict[str, object]:
     words = (torch.arange(2 * running_decoder.LENGTH) * 7 % running_decoder.WORDS).to("npu")
     model.zero_grad()
-    started().clear()
+    current_device().clear()
     loss = model(words.reshape(2, -1))
     loss.backward()
     return {
         "loss": loss.item(),
         "gradients": [p.grad.float().norm().item() for p in model.parameters()],
-        "kernels": Counter(launch.kernel for launch in started().launches()),
+        "kernels": Counter(launch.kernel for launch in current_device().launches()),
     }
 
 

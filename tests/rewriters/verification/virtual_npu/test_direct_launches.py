@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from npufix.rewriters.verification.virtual_npu.direct_launches import (  # noqa: E402 — needs torch
+from npufix.rewriters.verification.virtual_npu.direct_launches import (  # noqa: E402 - needs torch
     _DTYPES,
     _KERNELS,
-    computed,
+    compute_kernel,
 )
 from npufix.rewriters.verification.virtual_npu.recorder import Recorder  # noqa: E402
 from npufix.rewriters.verification.virtual_npu.runtime import HostRuntime  # noqa: E402
@@ -36,13 +36,13 @@ def test_every_kernel_that_may_be_prepared_is_computed() -> None:
 def test_strides_and_offset_are_followed() -> None:
     x = torch.arange(40.0).reshape(5, 8)[1:, ::2].t()
     result = torch.zeros(4, 4)
-    computed("aclnnTriu", [described(x), 1, described(result)])
+    compute_kernel("aclnnTriu", [described(x), 1, described(result)])
     assert torch.equal(result, x.triu(1))
 
 
 def test_a_mask_of_nothing_is_fine() -> None:
     empty = torch.zeros(0, 3, dtype=torch.bool)
-    computed("aclnnLogicalNot", [described(empty), described(empty)])
+    compute_kernel("aclnnLogicalNot", [described(empty), described(empty)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -50,7 +50,7 @@ def test_rows_that_are_looked_up_twice_get_both_gradients(dtype: torch.dtype) ->
     gradient = torch.ones(2, 3, 4, dtype=dtype)
     words = torch.tensor([[1, 1, 2], [0, 2, 1]])
     result = torch.full((5, 4), 9.0, dtype=dtype)
-    computed(
+    compute_kernel(
         "aclnnEmbeddingDenseBackward",
         [described(gradient), described(words), 5, 2, False, described(result)],
     )

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
 from npufix.rewriters.verification.virtual_npu.wheel import elf_format as elf
 from npufix.rewriters.verification.virtual_npu.wheel import elf_reader
 from npufix.rewriters.verification.virtual_npu.wheel.elf_writer import (
@@ -20,6 +19,7 @@ from npufix.rewriters.verification.virtual_npu.wheel.elf_writer import (
     Function,
     shared_object,
 )
+from npufix.rewriters.verification.virtual_npu.wheel.errors import VirtualNpuError
 
 _NATIVE = elf.MACHINES.get(platform.machine())
 _LOADABLE = pytest.mark.skipif(

@@ -10,9 +10,9 @@ from verification_snippets import LLAMA
 
 from npufix.rewriters.verification import Job, RecordedOp, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
-from npufix.rewriters.verification.virtual_npu import VirtualNpuError, installed, prepare
+from npufix.rewriters.verification.virtual_npu import VirtualNpuError, find_wheels, prepare
 from npufix.rewriters.verification.workers import process
-from npufix.rewriters.verification.workers.grounds import Ground
+from npufix.rewriters.verification.workers.backends import Backend
 
 RECORDED = RecordedOp("aten::pow", ((2, 33, 64), ()), ("c10::BFloat16", "Scalar"))
 CRASHES = """
@@ -35,13 +35,13 @@ def verdicts() -> dict[str, Verdict]:
 
 def on_npu(jobs: list[Job]) -> list[Verdict]:
     try:
-        installed()
+        find_wheels()
     except VirtualNpuError as reason:
         pytest.skip(str(reason))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "_CHILD", "npu_stand_in")
         patch.syspath_prepend(Path(__file__).parent)
-        return verify(jobs, Settings(Ground.NPU, stubs=str(prepare(installed()))))
+        return verify(jobs, Settings(Backend.NPU, stubs=str(prepare(find_wheels()))))
 
 
 def test_a_right_change_is_equivalent_and_both_versions_are_timed(

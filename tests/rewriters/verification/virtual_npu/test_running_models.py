@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from npufix.rewriters.verification.virtual_npu import VirtualNpuError, installed
+from npufix.rewriters.verification.virtual_npu import VirtualNpuError, find_wheels
 
 _PROGRAM = Path(__file__).with_name("running_models.py")
 _MODELS = ("llama", "qwen2", "mistral", "gemma", "olmo2", "glm", "phi3")
@@ -29,7 +29,7 @@ _ATTENTION = "aclnnFlashAttentionScore"
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Any:
     try:
-        installed()
+        find_wheels()
     except VirtualNpuError as reason:
         pytest.skip(str(reason))
     lacking = [name for name in _NEEDED if find_spec(name) is None]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from npufix.rewriters.verification.virtual_npu import VirtualNpuError, installed
+from npufix.rewriters.verification.virtual_npu import VirtualNpuError, find_wheels
 
 _PROGRAM = Path(__file__).with_name("running_program.py")
 # What each switch of openMind stands for; in the order of the program.
@@ -27,7 +27,7 @@ _NORMS = 5
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Any:
     try:
-        installed()
+        find_wheels()
     except VirtualNpuError as reason:
         pytest.skip(str(reason))
     done = subprocess.run(

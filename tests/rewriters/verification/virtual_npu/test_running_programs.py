@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from npufix.rewriters.verification.virtual_npu import VirtualNpuError, installed
+from npufix.rewriters.verification.virtual_npu import VirtualNpuError, find_wheels
 
 _PROGRAM = Path(__file__).with_name("running_hooked.py")
 _KERNELS = {
@@ -25,7 +25,7 @@ _KERNELS = {
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Any:
     try:
-        installed()
+        find_wheels()
     except VirtualNpuError as reason:
         pytest.skip(str(reason))
     folder = tmp_path_factory.mktemp("running")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npufix.rewriters.verification.virtual_npu import VirtualNpuError, Wheels, installed, prepare
-from npufix.rewriters.verification.virtual_npu.stubs import KERNELS, MAIN
+from npufix.rewriters.verification.virtual_npu import VirtualNpuError, Wheels, find_wheels, prepare
+from npufix.rewriters.verification.virtual_npu.loading import KERNELS, MAIN
 from npufix.rewriters.verification.virtual_npu.wheel import elf_format, elf_reader, wheels
 from npufix.rewriters.verification.virtual_npu.wheel.elf_writer import Function, shared_object
 from npufix.rewriters.verification.virtual_npu.wheel.wheels import Package
@@ -133,13 +133,13 @@ def test_installations_that_make_no_virtual_npu_say_why(
     monkeypatch.setattr(wheels.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(wheels.sys, "path", [str(tmp_path)])
     with pytest.raises(VirtualNpuError, match=reason):
-        installed()
+        find_wheels()
 
 
 def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wheels.sys, "platform", "darwin")
     with pytest.raises(VirtualNpuError, match="Linux"):
-        installed()
+        find_wheels()
 
 
 def _install(folder: Path, name: str, version: str) -> None:

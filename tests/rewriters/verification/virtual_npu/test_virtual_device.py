@@ -14,7 +14,7 @@ import pytest
 from npufix.rewriters.verification.virtual_npu import (
     VirtualNpuError,
     environment,
-    installed,
+    find_wheels,
     virtual_npu,
 )
 
@@ -23,7 +23,7 @@ _PROGRAM = Path(__file__).with_name("llama_block_program.py")
 
 def _run(script: Path, *options: str) -> subprocess.CompletedProcess[str]:
     try:
-        installed()
+        find_wheels()
     except VirtualNpuError as reason:
         pytest.skip(str(reason))
     command = [sys.executable, "-m", "npufix.rewriters.verification.virtual_npu", *options]

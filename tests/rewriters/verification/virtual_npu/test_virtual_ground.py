@@ -9,8 +9,8 @@ from verification_snippets import ALL, LLAMA, REPEAT
 
 from npufix.rewriters.verification import Job, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
-from npufix.rewriters.verification.virtual_npu import VirtualNpuError, installed
-from npufix.rewriters.verification.workers.grounds import Ground, GroundError, made_ready
+from npufix.rewriters.verification.virtual_npu import VirtualNpuError, find_wheels
+from npufix.rewriters.verification.workers.backends import Backend, BackendError, prepare_backend
 from npufix.rewriters.verification.workers.machine import survey
 
 MADE_ON_THE_HOST = ("mask tokens", "moe")
@@ -36,10 +36,10 @@ return torch_npu.npu_mrope(at, x, x, torch.randn(10, 16, device=npu), 16)[0] * h
 
 def on_virtual_npu(jobs: list[Job], settings: Settings | None = None) -> list[Verdict]:
     try:
-        installed()
+        find_wheels()
     except VirtualNpuError as reason:
         pytest.skip(str(reason))
-    return verify(jobs, settings or Settings(Ground.VIRTUAL_NPU))
+    return verify(jobs, settings or Settings(Backend.VIRTUAL_NPU))
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_the_original_itself_saves_nothing(verdicts: dict[tuple[str, str], Verdi
 
 
 def test_what_has_no_reference_falls_back_and_says_so() -> None:
-    settings = Settings(Ground.VIRTUAL_NPU, fallback=Ground.REFERENCE)
+    settings = Settings(Backend.VIRTUAL_NPU, fallback=Backend.REFERENCE)
     (verdict,) = on_virtual_npu([LLAMA.job(NO_REFERENCE)], settings)
     assert verdict.status is not Status.EQUIVALENT
     assert verdict.on == "reference"
@@ -135,12 +135,12 @@ def test_a_crash_is_a_limit_of_the_ground(verdicts: dict[tuple[str, str], Verdic
 def test_without_the_wheel_it_is_refused_in_one_line() -> None:
     if not survey().no_virtual_npu:
         pytest.skip("torch_npu is installed")
-    assert made_ready(Ground.VIRTUAL_NPU, "auto", "A2") == (Ground.VIRTUAL_NPU, "")
+    assert prepare_backend(Backend.VIRTUAL_NPU, "auto", "A2") == (Backend.VIRTUAL_NPU, "")
     (verdict,) = verify(
-        [REPEAT.job(REPEAT.right[0])], Settings(Ground.VIRTUAL_NPU, fallback=Ground.REFERENCE)
+        [REPEAT.job(REPEAT.right[0])], Settings(Backend.VIRTUAL_NPU, fallback=Backend.REFERENCE)
     )
     assert verdict.on == "reference"
     assert "not on virtual-npu: torch_npu is not installed" in verdict.ground
-    with pytest.raises(GroundError, match="--on virtual-npu: torch_npu is not installed") as error:
-        made_ready(Ground.VIRTUAL_NPU, "virtual-npu", "A2")
+    with pytest.raises(BackendError, match="--on virtual-npu: torch_npu is not installed") as error:
+        prepare_backend(Backend.VIRTUAL_NPU, "virtual-npu", "A2")
     assert "\n" not in error.value.message

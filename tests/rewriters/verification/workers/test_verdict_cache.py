@@ -13,8 +13,8 @@ from npufix.rewriters.verification import Settings, verify
 from npufix.rewriters.verification.sandbox.messages import Answer
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.verification.workers import cache as module
+from npufix.rewriters.verification.workers.backends import Backend
 from npufix.rewriters.verification.workers.cache import VerdictCache, user_folder
-from npufix.rewriters.verification.workers.grounds import Ground
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,12 +26,12 @@ VERDICT = Verdict(Status.REFUTED, "torch", "f", "why", 3, (), "x", script="print
 @pytest.fixture
 def cache(tmp_path: Path) -> VerdictCache:
     made = VerdictCache(tmp_path / "verdicts")
-    made.put(JOB, Ground.REFERENCE, Answer(VERDICT))
+    made.put(JOB, Backend.REFERENCE, Answer(VERDICT))
     return made
 
 
 def test_the_same_job_has_the_same_verdict(cache: VerdictCache) -> None:
-    assert cache.get(JOB, Ground.REFERENCE) == VERDICT
+    assert cache.get(JOB, Backend.REFERENCE) == VERDICT
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def test_the_same_job_has_the_same_verdict(cache: VerdictCache) -> None:
     ],
 )
 def test_another_job_is_another_one(cache: VerdictCache, other: dict[str, str]) -> None:
-    assert cache.get(changed(JOB, **other), Ground.REFERENCE) is None  # type: ignore[arg-type]
-    assert cache.get(JOB, Ground.VIRTUAL_NPU) is None
+    assert cache.get(changed(JOB, **other), Backend.REFERENCE) is None  # type: ignore[arg-type]
+    assert cache.get(JOB, Backend.VIRTUAL_NPU) is None
 
 
 def test_another_environment_is_another_one(
@@ -54,10 +54,10 @@ def test_another_environment_is_another_one(
 ) -> None:
     monkeypatch.setattr(module, "installed", lambda name: f"{name} of tomorrow")
     module._environment.cache_clear()
-    assert cache.get(JOB, Ground.REFERENCE) is None
+    assert cache.get(JOB, Backend.REFERENCE) is None
     monkeypatch.undo()
     module._environment.cache_clear()
-    assert cache.get(JOB, Ground.REFERENCE) == VERDICT
+    assert cache.get(JOB, Backend.REFERENCE) == VERDICT
 
 
 def test_a_verdict_ends_with_the_files_that_it_stands_on(
@@ -65,32 +65,32 @@ def test_a_verdict_ends_with_the_files_that_it_stands_on(
 ) -> None:
     other = tmp_path / "other.py"
     other.write_text("A = 1\n")
-    cache.put(JOB, Ground.REFERENCE, Answer(VERDICT, (str(other),)))
-    assert cache.get(JOB, Ground.REFERENCE) == VERDICT
+    cache.put(JOB, Backend.REFERENCE, Answer(VERDICT, (str(other),)))
+    assert cache.get(JOB, Backend.REFERENCE) == VERDICT
     other.write_text("A = 2\n")
-    assert cache.get(JOB, Ground.REFERENCE) is None
+    assert cache.get(JOB, Backend.REFERENCE) is None
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"verdict": 1}', b"\xff\x00" * 99])
 def test_a_damaged_entry_is_no_entry(cache: VerdictCache, data: bytes) -> None:
     (entry,) = cache.folder.iterdir()
     entry.write_bytes(data)
-    assert cache.get(JOB, Ground.REFERENCE) is None
-    cache.put(JOB, Ground.REFERENCE, Answer(VERDICT))
-    assert cache.get(JOB, Ground.REFERENCE) == VERDICT
+    assert cache.get(JOB, Backend.REFERENCE) is None
+    cache.put(JOB, Backend.REFERENCE, Answer(VERDICT))
+    assert cache.get(JOB, Backend.REFERENCE) == VERDICT
 
 
 def test_what_ran_out_of_time_is_tried_again(tmp_path: Path) -> None:
     cache = VerdictCache(tmp_path)
-    cache.put(JOB, Ground.REFERENCE, Answer(VERDICT, lasting=False))
+    cache.put(JOB, Backend.REFERENCE, Answer(VERDICT, lasting=False))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     cache = VerdictCache(tmp_path / "file" / "verdicts")
-    cache.put(JOB, Ground.REFERENCE, Answer(VERDICT))
-    assert cache.get(JOB, Ground.REFERENCE) is None
+    cache.put(JOB, Backend.REFERENCE, Answer(VERDICT))
+    assert cache.get(JOB, Backend.REFERENCE) is None
 
 
 def test_old_entries_go_and_nothing_half_written_stays(
@@ -99,11 +99,11 @@ def test_old_entries_go_and_nothing_half_written_stays(
     monkeypatch.setattr(module, "_MOST_ENTRIES", 8)
     cache = VerdictCache(tmp_path)
     for number in range(40):
-        cache.put(changed(JOB, original=str(number)), Ground.REFERENCE, Answer(VERDICT))
+        cache.put(changed(JOB, original=str(number)), Backend.REFERENCE, Answer(VERDICT))
     left = list(tmp_path.iterdir())
     assert 4 <= len(left) <= 9
     assert {entry.suffix for entry in left} == {".json"}
-    assert cache.get(changed(JOB, original="39"), Ground.REFERENCE) == VERDICT
+    assert cache.get(changed(JOB, original="39"), Backend.REFERENCE) == VERDICT
 
 
 def test_the_folder_has_a_size_that_it_does_not_outgrow(
@@ -113,9 +113,9 @@ def test_the_folder_has_a_size_that_it_does_not_outgrow(
     cache = VerdictCache(tmp_path)
     large = changed(VERDICT, script="x" * 10_000)
     for number in range(20):
-        cache.put(changed(JOB, original=str(number)), Ground.REFERENCE, Answer(large))
+        cache.put(changed(JOB, original=str(number)), Backend.REFERENCE, Answer(large))
     assert sum(entry.stat().st_size for entry in tmp_path.iterdir()) <= 40_000
-    assert cache.get(changed(JOB, original="19"), Ground.REFERENCE) == large
+    assert cache.get(changed(JOB, original="19"), Backend.REFERENCE) == large
 
 
 def test_the_folder_is_the_one_of_the_system(

@@ -2,6 +2,10 @@
 
 So the import is paid once, and nothing that the code of one job does - patched modules, threads,
 closed files, a crash - is there for the next one.
+
+A job's process writes its answer between two copies of a random token, and then ends: what its
+code prints into the same pipe is not taken for an answer. One poll waits for questions, answers
+and deadlines at once; a process that is late, or fills the disk, is killed with all it started.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import msgspec
 
 from npufix.rewriters.verification.sandbox import landlock
 from npufix.rewriters.verification.sandbox.guard import guard_side_effects
+from npufix.rewriters.verification.sandbox.job_folders import find_excess, remove
 from npufix.rewriters.verification.sandbox.limits import (
     limit_resources,
     source_folders,
@@ -37,7 +42,6 @@ from npufix.rewriters.verification.sandbox.system_calls import (
     give_up_privileges,
     give_up_processes_and_network,
 )
-from npufix.rewriters.verification.sandbox.written import remove, takes_too_much
 from npufix.rewriters.write.child_processes import end_with_parent
 
 if TYPE_CHECKING:
@@ -96,7 +100,7 @@ class _Running:
         return ""
 
 
-class Forking:
+class ForkServer:
     """Answers questions, several at once, until the parent closes the pipe."""
 
     def __init__(
@@ -151,7 +155,7 @@ class Forking:
             return
         self._looked = time.monotonic()
         for one in list(self._running.values()):
-            if excess := takes_too_much(one.process, one.folder):
+            if excess := find_excess(one.process, one.folder):
                 self._end(one)
                 self._reply(one, excess)
 
@@ -231,7 +235,7 @@ class Forking:
             return "the code closed the pipe of its verdict"
         self._forget(one)
         if os.WIFSIGNALED(status):
-            return ended_by_signal(os.WTERMSIG(status)) + one.last_words()
+            return describe_signal(os.WTERMSIG(status)) + one.last_words()
         code = os.WEXITSTATUS(status)
         if code in {0, _CLOSED}:
             return f"the code ended its process ({code}), or closed the pipe of its verdict"
@@ -266,7 +270,7 @@ class Forking:
         del self._running[one.pipe]
 
 
-def ended_by_signal(number: int) -> str:
+def describe_signal(number: int) -> str:
     """Say that the code was ended by a signal."""
     try:
         name = signal.Signals(number).name

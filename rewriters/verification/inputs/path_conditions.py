@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, TypeAlias
 
-from npufix.rewriters.verification.inputs.arguments import WIDTH, guessed
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.inputs.arguments import WIDTH, guess_attribute
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ _ASK_S = 1.0
 _TIMES = 4
 
 
-def goal(tree: ast.Module, line: int) -> dict[str, object]:
+def solve_path_condition(tree: ast.Module, line: int) -> dict[str, object]:
     """Return values under which the tests around a line, and those it must get past, let it run."""
     function = _around(tree, line)
     if function is None:
@@ -31,7 +31,7 @@ def goal(tree: ast.Module, line: int) -> dict[str, object]:
     return wanted
 
 
-def compared(tree: ast.Module, qualname: str) -> dict[str, list[object]]:
+def find_compared_constants(tree: ast.Module, qualname: str) -> dict[str, list[object]]:
     """Return the constants that a function compares a name with."""
     name = qualname.partition(".<locals>")[0].rpartition(".")[2]
     found: dict[str, list[object]] = {}
@@ -45,7 +45,7 @@ def compared(tree: ast.Module, qualname: str) -> dict[str, list[object]]:
     return found
 
 
-def attributes(tree: ast.Module, qualname: str, name: str) -> list[str]:
+def find_attributes_read(tree: ast.Module, qualname: str, name: str) -> list[str]:
     """Return the attributes that a function reads from one of its parameters."""
     own = qualname.partition(".<locals>")[0].rpartition(".")[2]
     functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == own)
@@ -62,12 +62,12 @@ def attributes(tree: ast.Module, qualname: str, name: str) -> list[str]:
 
 def _sides(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        yield dotted(node.left), node.comparators[0]
-        yield dotted(node.comparators[0]), node.left
+        yield spell_dotted_name(node.left), node.comparators[0]
+        yield spell_dotted_name(node.comparators[0]), node.left
     elif isinstance(node, ast.Match):
         for case in node.cases:
             if isinstance(case.pattern, ast.MatchValue):
-                yield dotted(node.subject), case.pattern.value
+                yield spell_dotted_name(node.subject), case.pattern.value
 
 
 def _constants(node: ast.expr) -> list[object]:
@@ -78,12 +78,12 @@ def _constants(node: ast.expr) -> list[object]:
     return []
 
 
-def dotted(node: ast.expr) -> str:
+def spell_dotted_name(node: ast.expr) -> str:
     """Return a name and its attributes, as they are written; empty if it is something else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
-        inner = dotted(node.value)
+        inner = spell_dotted_name(node.value)
         return inner and f"{inner}.{node.attr}"
     return ""
 
@@ -131,10 +131,10 @@ def _satisfying(test: ast.expr, *, outcome: bool) -> list[tuple[str, object]]:
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         if isinstance(test.left, ast.BinOp):
             return _of_remainder(test.left, test.ops[0], test.comparators[0], outcome=outcome)
-        name = dotted(test.left)
+        name = spell_dotted_name(test.left)
         value = _compared(name, test.ops[0], test.comparators[0], outcome=outcome)
         return [(name, value[0])] if name and value else []
-    name = dotted(test)
+    name = spell_dotted_name(test)
     return [(name, outcome)] if name else []
 
 
@@ -161,7 +161,7 @@ def _of_remainder(
     left: ast.BinOp, op: ast.cmpop, other: ast.expr, *, outcome: bool
 ) -> list[tuple[str, object]]:
     """Return a value for ``name % divisor == rest``."""
-    name, divisor, rest = dotted(left.left), _constants(left.right), _constants(other)
+    name, divisor, rest = spell_dotted_name(left.left), _constants(left.right), _constants(other)
     known = isinstance(left.op, ast.Mod) and isinstance(op, ast.Eq | ast.NotEq)
     if not (name and known and divisor and rest):
         return []
@@ -177,5 +177,5 @@ def _other(value: object) -> object:
 
 
 def _something(name: str) -> object:
-    outcome = attempt(lambda: guessed(name.rpartition(".")[2]), _ASK_S)
+    outcome = try_call(lambda: guess_attribute(name.rpartition(".")[2]), _ASK_S)
     return WIDTH if outcome.error else outcome.value

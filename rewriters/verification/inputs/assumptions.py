@@ -30,7 +30,7 @@ def meets(names: Iterable[str], operands: Operands) -> bool:
     return all(_MEANINGS[name](operands) for name in names if name in _MEANINGS)
 
 
-def checked() -> frozenset[str]:
+def list_checkable() -> frozenset[str]:
     """Return the conditions that operands can break."""
     return frozenset(_MEANINGS)
 

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
 from npufix.rewriters.verification.virtual_npu.wheel import elf_reader
+from npufix.rewriters.verification.virtual_npu.wheel.errors import VirtualNpuError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -24,7 +24,7 @@ WORKSPACE = "GetWorkspaceSize"
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class Requirements:
     """What CANN would supply."""
 
     libraries: tuple[str, ...]
@@ -36,7 +36,7 @@ class Missing:
     """``aclnnRmsNorm``: those of them that launch something."""
 
 
-def missing(wheels: Wheels) -> Missing:
+def read_requirements(wheels: Wheels) -> Requirements:
     """Read what the libraries of torch_npu need and neither it nor torch has."""
     own, others = _linked(wheels)
     machines = {library.machine for library in own.values()}
@@ -71,7 +71,7 @@ def missing(wheels: Wheels) -> Missing:
         for name in names
         if name.endswith(WORKSPACE) and name.removesuffix(WORKSPACE) in names
     }
-    return Missing(
+    return Requirements(
         tuple(sorted(libraries)),
         tuple(sorted(linked)),
         tuple(sorted(names - linked)),

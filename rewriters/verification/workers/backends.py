@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification import virtual_npu
 from npufix.rewriters.verification.sandbox.limits import environment
-from npufix.rewriters.verification.virtual_npu.errors import VirtualNpuError
+from npufix.rewriters.verification.virtual_npu.wheel.errors import VirtualNpuError
 from npufix.rewriters.write.user_error import UserError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ AUTO = "auto"
 _NO_TORCH_NPU = "torch_npu is not installed"
 
 
-class Ground(str, Enum):
+class Backend(str, Enum):
     """What ran; ``none`` is the ground of a verdict for which nothing could run."""
 
     NPU = "npu"
@@ -38,20 +38,20 @@ class Ground(str, Enum):
     NONE = "none"
 
 
-_IN_ORDER = (Ground.NPU, Ground.VIRTUAL_NPU, Ground.REFERENCE)
-_BUILT = frozenset({Ground.NPU, Ground.VIRTUAL_NPU, Ground.REFERENCE})
+_IN_ORDER = (Backend.NPU, Backend.VIRTUAL_NPU, Backend.REFERENCE)
+_BUILT = frozenset({Backend.NPU, Backend.VIRTUAL_NPU, Backend.REFERENCE})
 """The grounds that ``child.begin`` can set up."""
 
 
-class GroundError(UserError):
+class BackendError(UserError):
     """The ground that was asked for is not to be had here."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BackendStatus:
     """Whether a ground is to be had on a machine."""
 
-    ground: Ground
+    ground: Backend
     missing: str = ""
     """What keeps it from being used; empty if nothing does."""
     remedy: str = ""
@@ -62,29 +62,29 @@ class Standing:
         return not self.missing
 
 
-def standings(machine: Machine) -> tuple[Standing, ...]:
+def check_backends(machine: Machine) -> tuple[BackendStatus, ...]:
     """Return all grounds, the one that says most first."""
     return tuple(_standing(ground, machine) for ground in _IN_ORDER)
 
 
-def choose(machine: Machine, wanted: str = AUTO) -> Ground:
+def choose_backend(machine: Machine, wanted: str = AUTO) -> Backend:
     """Return the ground to use.
 
     Raises:
         GroundError: the machine does not offer it.
 
     """
-    every = standings(machine)
+    every = check_backends(machine)
     usable = [standing.ground for standing in every if standing.usable]
     if wanted == AUTO:
-        return usable[0] if usable else Ground.NONE
+        return usable[0] if usable else Backend.NONE
     standing = next(s for s in every if s.ground.value == wanted)
     if not standing.usable:
-        raise GroundError(f"--on {wanted}: {standing.missing}", standing.remedy)
+        raise BackendError(f"--on {wanted}: {standing.missing}", standing.remedy)
     return standing.ground
 
 
-def made_ready(ground: Ground, wanted: str, chip: str) -> tuple[Ground, str]:
+def prepare_backend(ground: Backend, wanted: str, chip: str) -> tuple[Backend, str]:
     """Return the ground to use, and the folder of the libraries for a virtual NPU.
 
     Where these cannot be made the folder is empty: every verdict, found on another ground, says
@@ -94,49 +94,49 @@ def made_ready(ground: Ground, wanted: str, chip: str) -> tuple[Ground, str]:
         GroundError: it was asked for and cannot be made.
 
     """
-    if ground is not Ground.VIRTUAL_NPU:
+    if ground is not Backend.VIRTUAL_NPU:
         return ground, ""
     try:
         virtual_npu.soc_name(chip)
-        return ground, str(virtual_npu.prepare(virtual_npu.installed()))
+        return ground, str(virtual_npu.prepare(virtual_npu.find_wheels()))
     except VirtualNpuError as error:
         if wanted != AUTO:
-            raise GroundError(f"--on {wanted}: {error}", "use --on reference") from None
+            raise BackendError(f"--on {wanted}: {error}", "use --on reference") from None
         return ground, ""
 
 
-def tried(machine: Machine) -> Machine:
+def try_virtual_npu(machine: Machine) -> Machine:
     """Return the machine with what it says when the libraries for a virtual NPU are made."""
-    if not _standing(Ground.VIRTUAL_NPU, machine).usable:
+    if not _standing(Backend.VIRTUAL_NPU, machine).usable:
         return machine
     try:
-        virtual_npu.prepare(virtual_npu.installed())
+        virtual_npu.prepare(virtual_npu.find_wheels())
     except VirtualNpuError as error:
         return replace(machine, no_virtual_npu=str(error))
     return machine
 
 
-def environment_of(ground: Ground, parent: Mapping[str, str], home: str) -> dict[str, str]:
+def child_environment(ground: Backend, parent: Mapping[str, str], home: str) -> dict[str, str]:
     """Return the environment of the child process that verifies on ``ground``.
 
     The child gets the name of the ground as an argument and sets it up in ``child.begin``.
     """
     if ground not in _BUILT:
-        raise GroundError(f"no verification on {ground.value}", "use --on reference")
-    own = environment(parent, home, device=ground is Ground.NPU)
-    return virtual_npu.environment(own) if ground is Ground.VIRTUAL_NPU else own
+        raise BackendError(f"no verification on {ground.value}", "use --on reference")
+    own = environment(parent, home, device=ground is Backend.NPU)
+    return virtual_npu.environment(own) if ground is Backend.VIRTUAL_NPU else own
 
 
-def _standing(ground: Ground, machine: Machine) -> Standing:
+def _standing(ground: Backend, machine: Machine) -> BackendStatus:
     needed = {
-        Ground.NPU: _npu,
-        Ground.VIRTUAL_NPU: _virtual_npu,
-        Ground.REFERENCE: _torch,
+        Backend.NPU: _npu,
+        Backend.VIRTUAL_NPU: _virtual_npu,
+        Backend.REFERENCE: _torch,
     }
     lack = _torch(machine) or needed[ground](machine)
     if lack is None and ground not in _BUILT:
         lack = "this version of npufix does not verify on it yet", "use --on reference"
-    return Standing(ground) if lack is None else Standing(ground, *lack)
+    return BackendStatus(ground) if lack is None else BackendStatus(ground, *lack)
 
 
 def _torch(machine: Machine) -> _Lack:

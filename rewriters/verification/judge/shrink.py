@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.place import LIMITS
-from npufix.rewriters.verification.calls.values import Value, dimensions, resized
-from npufix.rewriters.verification.judge.compare import Difference, Judge
-from npufix.rewriters.verification.judge.trial import (
-    Compared,
-    comparable,
-    further_runs,
-    in_float64,
-    observed,
-    run_original,
+from npufix.rewriters.verification.calls.device import LIMITS
+from npufix.rewriters.verification.calls.values import Value, list_dimensions, resize
+from npufix.rewriters.verification.judge.judge import Difference, Judge
+from npufix.rewriters.verification.judge.observe_case import (
+    CaseRun,
+    drop_incomparable,
+    observe_in_float64,
+    observe_original,
+    observe_version,
+    offer_further_runs,
 )
 from npufix.rewriters.verification.kernels.common import ShapeRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from npufix.rewriters.verification.inputs.target import Assignment, Case, Target
-    from npufix.rewriters.verification.judge.compare import Earned
+    from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
+    from npufix.rewriters.verification.judge.judge import Earned
 
 _SECONDS = 2.0
 _MANY_DIGITS = 16
@@ -35,10 +35,10 @@ _CANNOT = r"not implemented for|MemoryError|can't allocate memory|AttributeError
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class Counterexample:
     """A call, and what it shows."""
 
-    one: Compared
+    one: CaseRun
     difference: Difference
 
     @property
@@ -54,19 +54,19 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Minimiser:
+class Shrinker:
     """The two versions, and which calls count."""
 
     original: Target
     patched: Target
-    keeps: Callable[[Case, torch.dtype], bool]
+    keeps: Callable[[CallCase, torch.dtype], bool]
     inference: bool
     reference: bool
     """Whether reference kernels run."""
     earned: Earned
     """The tolerance of all calls: what is small shall not be judged more strictly."""
 
-    def smallest(self, first: Shown) -> Shown:
+    def smallest(self, first: Counterexample) -> Counterexample:
         """Take whatever makes the call smaller, until nothing does or the time is up."""
         deadline = time.process_time() + _SECONDS
         best, better = first, True
@@ -81,27 +81,28 @@ class Minimiser:
                     break
         return best
 
-    def shown(self, case: Case, dtype: torch.dtype) -> Shown | None:
+    def shown(self, case: CallCase, dtype: torch.dtype) -> Counterexample | None:
         """Run one call of both; None if they agree or one of them cannot run."""
-        one = run_original(self.original, case, dtype, inference=self.inference)
+        one = observe_original(self.original, case, dtype, inference=self.inference)
         if one is None or not self.keeps(case, dtype):
             return None
-        after = observed(self.patched, one)
+        after = observe_version(self.patched, one)
         if after.kind in _REFUSALS or re.search(_CANNOT, after.error):
             return None
         before, then = (
-            comparable(case, seen, reference=self.reference) for seen in (one.original, after)
+            drop_incomparable(case, seen, reference=self.reference)
+            for seen in (one.original, after)
         )
         judge = Judge()
-        oracle = in_float64(self.original, case, dtype, one.gradients)
-        further = further_runs(self.original, self.patched, one)
+        oracle = observe_in_float64(self.original, case, dtype, one.gradients)
+        further = offer_further_runs(self.original, self.patched, one)
         judge.add(one.label, case.size, before, then, oracle, further=further)
         judge.decide(self.earned)
         found = min(judge.differences, key=lambda d: d.rank, default=None)
-        return None if found is None else Shown(one, found)
+        return None if found is None else Counterexample(one, found)
 
 
-def _smaller(one: Compared) -> Iterator[tuple[Case, torch.dtype]]:
+def _smaller(one: CaseRun) -> Iterator[tuple[CallCase, torch.dtype]]:
     """Yield simpler calls, those that simplify most first."""
     case, dtype = one.case, one.dtype
     if case.flavour != "ordinary":
@@ -116,10 +117,10 @@ def _smaller(one: Compared) -> Iterator[tuple[Case, torch.dtype]]:
 
 
 def _shrunk(assignment: Assignment) -> Iterator[Assignment]:
-    for old in sorted(dimensions(assignment.specs), reverse=True):
+    for old in sorted(list_dimensions(assignment.specs), reverse=True):
         for new in (1, 2, 3):
             if new < old:
-                specs = resized(assignment.specs, old, new)
+                specs = resize(assignment.specs, old, new)
                 yield replace(assignment, specs=specs)
                 yield replace(_with_smaller_object(assignment, old, new), specs=specs)
 

@@ -16,25 +16,25 @@ from torch.overrides import TorchFunctionMode
 
 from npufix.rewriters.verification.calls.values import (
     Find,
-    Made,
+    MadeArgument,
     Spec,
     Value,
     find_nothing,
-    generator,
     materialise,
+    seed_generator,
 )
 from npufix.rewriters.verification.inputs.arguments import (
     WIDTH,
     Parameter,
-    parameters,
-    scalars,
+    guess_scalars,
+    list_parameters,
 )
 from npufix.rewriters.verification.inputs.configurations import (
     CONFIG_CLASS,
     StandInConfig,
-    configurations,
+    offer_configurations,
 )
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -115,7 +115,7 @@ class StandInLayer(torch.nn.Module):
     def __init__(self, name: str) -> None:
         """Derive the function from the name."""
         super().__init__()
-        self.scale, self.shift = torch.rand(2, generator=generator(name)).tolist()
+        self.scale, self.shift = torch.rand(2, generator=seed_generator(name)).tolist()
 
     def forward(self, x: object, *_others: object, **_keywords: object) -> object:
         """Return the first argument, changed."""
@@ -130,7 +130,7 @@ def _attribute(what: str, name: str, *, module: bool) -> object:
     if what == "tensor":
         weight = torch.ones(WIDTH)
         return torch.nn.Parameter(weight) if module else weight
-    plain = scalars(Parameter(name, "", inspect.Parameter.empty))
+    plain = guess_scalars(Parameter(name, "", inspect.Parameter.empty))
     return plain[0].value if plain and isinstance(plain[0], Value) else None
 
 
@@ -138,30 +138,30 @@ def _randomise(module: torch.nn.Module) -> None:
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             if parameter.is_floating_point():
-                drawn = torch.randn(parameter.shape, generator=generator(name))
+                drawn = torch.randn(parameter.shape, generator=seed_generator(name))
                 parameter.copy_(drawn * 0.5 + 0.25 * drawn.sign())
 
 
-def recipes(owner: type, method: str, loaded: Loaded) -> Iterator[Recipe]:
+def generate_recipes(owner: type, method: str, loaded: Loaded) -> Iterator[Recipe]:
     """Yield recipes that work, the most faithful first."""
     found = 0
     for arguments in _constructions(owner, loaded):
         recipe = Recipe(tuple(arguments.items()))
         most = _MOST_FURTHER_PARAMETERS if found else _MOST_PARAMETERS
-        made = attempt(lambda r=recipe, m=most: _checked(r, owner, loaded.find, m), _BUILD_S)  # type: ignore[misc]
+        made = try_call(lambda r=recipe, m=most: _checked(r, owner, loaded.find, m), _BUILD_S)  # type: ignore[misc] # a default binds it
         if not made.error:
             found += 1
             yield recipe
     if not found:
         recipe = Recipe(attributes=tuple(sorted(_read_attributes(owner, method).items())))
-        if not attempt(lambda: recipe.build(owner, loaded.find), _BUILD_S).error:
+        if not try_call(lambda: recipe.build(owner, loaded.find), _BUILD_S).error:
             yield recipe
 
 
 def _checked(recipe: Recipe, owner: type, find: Find, most: int) -> None:
     """Build the object, first without its values: the sizes of a real model take seconds."""
     with torch.device("meta"), _Undrawn():
-        sketched = attempt(lambda: recipe.build(owner, find), _BUILD_S).value
+        sketched = try_call(lambda: recipe.build(owner, find), _BUILD_S).value
     for made in (sketched, None):
         module = recipe.build(owner, find) if made is None else made
         count = sum(p.numel() for p in module.parameters()) if _is_module(module) else 0
@@ -192,14 +192,14 @@ def _is_module(made: object) -> TypeGuard[torch.nn.Module]:
 
 
 def _constructions(owner: type, loaded: Loaded) -> Iterator[dict[str, Spec]]:
-    if owner.__init__ is object.__init__ or owner.__init__ is torch.nn.Module.__init__:  # type: ignore[misc]
+    if owner.__init__ is object.__init__ or owner.__init__ is torch.nn.Module.__init__:  # type: ignore[misc] # of a class
         yield {}
         return
-    signature = attempt(lambda: inspect.signature(owner), _BUILD_S).value
+    signature = try_call(lambda: inspect.signature(owner), _BUILD_S).value
     if not isinstance(signature, inspect.Signature):
         return
     options: list[list[tuple[str, Spec | None]]] = []
-    for parameter in parameters(signature):
+    for parameter in list_parameters(signature):
         specs = _options(owner, parameter, loaded)
         if parameter.has_default:
             other = [s for s in specs if not _is(s, parameter.default)]
@@ -237,15 +237,15 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     annotated = loaded.find(bare) if bare else None
     specs: list[Spec] = []
     if isinstance(annotated, type) and annotated is not torch.Tensor and not parameter.has_default:
-        specs += configurations(annotated, bare)
+        specs += offer_configurations(annotated, bare)
     if re.search(CONFIG, parameter.name):
         if not specs:
-            specs += of_the_file(owner.__name__, loaded)
+            specs += offer_file_configurations(owner.__name__, loaded)
         specs.append(_invented(owner, parameter.name))
-    return specs + scalars(parameter)
+    return specs + guess_scalars(parameter)
 
 
-def of_the_file(owner: str, loaded: Loaded) -> list[Spec]:
+def offer_file_configurations(owner: str, loaded: Loaded) -> list[Spec]:
     """Offer the configurations that the file knows, those that share the class's name first."""
 
     def unlike(name: str) -> int:
@@ -257,21 +257,21 @@ def of_the_file(owner: str, loaded: Loaded) -> list[Spec]:
     for name in sorted(names, key=unlike)[:_MOST_CONFIGURATIONS]:
         kind = loaded.find(name)
         if isinstance(kind, type):
-            specs += configurations(kind, name)
+            specs += offer_configurations(kind, name)
     return specs
 
 
-def _invented(owner: type, name: str) -> Made:
+def _invented(owner: type, name: str) -> MadeArgument:
     """Find out by trying which attributes ``__init__`` reads that no name tells."""
     known: dict[str, object] = {}
     for _ in range(_REPAIRS):
         config = StandInConfig(known)
-        outcome = attempt(lambda c=config: owner(**{name: c}), _BUILD_S)  # type: ignore[misc]
+        outcome = try_call(lambda c=config: owner(**{name: c}), _BUILD_S)  # type: ignore[misc] # a default binds it
         asked = outcome.error.removeprefix("AttributeError: ")
         if outcome.kind != "AttributeError" or not asked.isidentifier() or asked in known:
             break
         known[asked] = WIDTH
-    return Made(lambda: StandInConfig(copy.copy(known)), "a stand-in configuration")
+    return MadeArgument(lambda: StandInConfig(copy.copy(known)), "a stand-in configuration")
 
 
 def _read_attributes(owner: type, method: str) -> dict[str, str]:
@@ -284,7 +284,7 @@ def _read_attributes(owner: type, method: str) -> dict[str, str]:
         if name in seen or not inspect.isfunction(function):
             continue
         seen.add(name)
-        source = attempt(lambda f=function: inspect.getsource(f), _BUILD_S).value  # type: ignore[misc]
+        source = try_call(lambda f=function: inspect.getsource(f), _BUILD_S).value  # type: ignore[misc] # a default binds it
         if not isinstance(source, str):
             continue
         tree = ast.parse(textwrap.dedent(source))

@@ -14,75 +14,83 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.graph.modules.packages import package_of
-from npufix.rewriters.verification.calls.failures import (
-    GroundLimitError,
-    NotVerifiedError,
-    RefutedError,
-)
-from npufix.rewriters.verification.calls.place import is_device, is_real, is_virtual
-from npufix.rewriters.verification.calls.reach import Wanted, names_in
-from npufix.rewriters.verification.inputs.load import Loaded, LoadError, load, own_files
+from npufix.rewriters.verification.calls.coverage import LinesToCover, find_names_read
+from npufix.rewriters.verification.calls.device import is_device, is_real, is_virtual
+from npufix.rewriters.verification.inputs.load import Loaded, LoadError, list_own_files, load
 from npufix.rewriters.verification.inputs.overlay import World
-from npufix.rewriters.verification.inputs.search import run_traced, search
-from npufix.rewriters.verification.inputs.target import Assignment, Case, Target
-from npufix.rewriters.verification.judge.compare import Difference, bitwise
-from npufix.rewriters.verification.judge.comparing import NO_MEMORY, compare, draws, lines_patched
-from npufix.rewriters.verification.judge.counterexample import Versions, program
-from npufix.rewriters.verification.judge.minimise import Minimiser, Shown
-from npufix.rewriters.verification.judge.probe import Probe, kept_by_arguments
-from npufix.rewriters.verification.judge.randomness import drop_alike
-from npufix.rewriters.verification.judge.run import Run
-from npufix.rewriters.verification.judge.timing import times
-from npufix.rewriters.verification.judge.trial import (
-    Compared,
-    observed,
-    run_original,
+from npufix.rewriters.verification.inputs.search import search, trace_call
+from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
+from npufix.rewriters.verification.judge.compare_versions import (
+    NO_MEMORY,
+    compare_versions,
+    draws_numbers,
+    find_patched_lines,
 )
+from npufix.rewriters.verification.judge.counterexample import Versions, write_program
+from npufix.rewriters.verification.judge.evidence import Proof
+from npufix.rewriters.verification.judge.judge import Difference, compare_bitwise
+from npufix.rewriters.verification.judge.observe_case import (
+    CaseRun,
+    observe_original,
+    observe_version,
+)
+from npufix.rewriters.verification.judge.probe import AssumptionProbe, arguments_keep
+from npufix.rewriters.verification.judge.randomness import drop_alike
+from npufix.rewriters.verification.judge.shrink import Counterexample, Shrinker
+from npufix.rewriters.verification.judge.timing import measure_times
 from npufix.rewriters.verification.reference import npu_operators
 from npufix.rewriters.verification.sandbox.messages import Answer
-from npufix.rewriters.verification.verdict import Status, Verdict
+from npufix.rewriters.verification.verdict import (
+    BackendLimitError,
+    NotVerifiedError,
+    RefutedError,
+    Status,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job
-    from npufix.rewriters.verification.judge.comparing import Keeps
+    from npufix.rewriters.verification.judge.compare_versions import Keeps
 
 
 _NO_TIME = r"does not return within|no result within"
 
 
-def verify_site(job: Job, ground: str = "reference") -> Answer:
+def verify_function(job: Job, ground: str = "reference") -> Answer:
     """Return the verdict on ``job``."""
-    verdict = _verdict(Run(job, ground))
+    verdict = _verdict(Proof(job, ground))
     exhausted = re.search(f"{NO_MEMORY}|{_NO_TIME}", verdict.reason) is not None
     lasting = verdict.status is not Status.NOT_VERIFIED or not exhausted
     of_device = is_real() and verdict.limit
-    return Answer(verdict, tuple(own_files()), lasting and not of_device)
+    return Answer(verdict, tuple(list_own_files()), lasting and not of_device)
 
 
-def _verdict(run: Run) -> Verdict:
+def _verdict(run: Proof) -> Verdict:
     try:
         return _verify(run)
     except (NotVerifiedError, LoadError) as error:
         verdict = run.verdict(Status.NOT_VERIFIED, str(error))
-        return replace(verdict, limit=isinstance(error, GroundLimitError))
+        return replace(verdict, limit=isinstance(error, BackendLimitError))
     except RefutedError as error:
         verdict = run.verdict(Status.REFUTED, str(error), counterexample=str(error))
         return replace(verdict, script=error.script)
 
 
-def _verify(run: Run) -> Verdict:
+def _verify(run: Proof) -> Verdict:
     job = run.job
     _prepare(job)
     original = _target(run, job.original, "original")
-    wanted = Wanted(job.original, original.loaded.filename, job.lines_original)
+    wanted = LinesToCover(job.original, original.loaded.filename, job.lines_original)
     keeps: Keeps = _anything
     if job.vouched and job.probes:
         texts = [_target(run, text, "probe").on_host() for text in job.probes]
-        keeps = Probe(texts, job.vouched).keeps
+        keeps = AssumptionProbe(texts, job.vouched).keeps
     elif job.vouched and job.by_hand:
-        keeps = partial(kept_by_arguments, original.on_host(), job.vouched)
+        keeps = partial(arguments_keep, original.on_host(), job.vouched)
     # The host is faster; code that calls torch_npu runs on the device alone.
-    read = names_in(job.original, job.lines_original) | names_in(job.patched, job.lines_patched)
+    read = find_names_read(job.original, job.lines_original) | find_names_read(
+        job.patched, job.lines_patched
+    )
     look = partial(
         search,
         wanted=wanted,
@@ -108,7 +116,7 @@ def _verify(run: Run) -> Verdict:
         words = f"the original loads, the patched text does not: {error}"
         script = _of_the_first(run, original, found.assignments, words)
         raise RefutedError(words, script) from None
-    compared = compare(run, original, patched, found.assignments, keeps)
+    compared = compare_versions(run, original, patched, found.assignments, keeps)
     _decide(run, original, patched, compared)
     if run.judge.differences:
         raise _refuted(run, original, patched, compared, keeps)
@@ -121,7 +129,7 @@ def _verify(run: Run) -> Verdict:
     _require_reached(run, patched, compared, found.assignments)
     if job.portable:
         _check_portable(run, original, compared)
-    run.times = times(original, patched, compared, job.recorded)
+    run.times = measure_times(original, patched, compared, job.recorded)
     return run.verdict(Status.EQUIVALENT, measures=run.judge.measures(run.changed))
 
 
@@ -133,10 +141,10 @@ def _prepare(job: Job) -> None:
             # Importing it is what gives tensors this; they are none of its own here.
             npu_operators.have_is_npu()
     elif is_virtual() and "mindspeed" in job.patched:
-        raise GroundLimitError("MindSpeed does not run on the virtual NPU")
+        raise BackendLimitError("MindSpeed does not run on the virtual NPU")
 
 
-def _target(run: Run, text: str, tag: str) -> Target:
+def _target(run: Proof, text: str, tag: str) -> Target:
     job = run.job
     world = World(_other_texts(job, changed=tag in {"patched", "portable"}), _folders(job))
     with world.entered():
@@ -161,11 +169,11 @@ def _folders(job: Job) -> tuple[str, ...]:
     return str(Path(job.root)), str(package_of(Path(job.path))[1])
 
 
-def _anything(_case: Case, _dtype: torch.dtype = torch.float32) -> bool:
+def _anything(_case: CallCase, _dtype: torch.dtype = torch.float32) -> bool:
     return True
 
 
-def _decide(run: Run, original: Target, patched: Target, compared: list[Compared]) -> None:
+def _decide(run: Proof, original: Target, patched: Target, compared: list[CaseRun]) -> None:
     """Judge all cases; where only the drawn numbers differ, by their mean and variance."""
     run.judge.decide()
     structural = bool(run.drawn.differences)
@@ -173,9 +181,10 @@ def _decide(run: Run, original: Target, patched: Target, compared: list[Compared
     if run.judge.differences or structural or not run.drawn.differences:
         run.judge.take(run.drawn)
         return
-    one = next(c for c in compared if draws(run, original, c))
+    one = next(c for c in compared if draws_numbers(run, original, c))
     if not drop_alike(
-        lambda seed: observed(original, one, seed), lambda seed: observed(patched, one, seed)
+        lambda seed: observe_version(original, one, seed),
+        lambda seed: observe_version(patched, one, seed),
     ):
         run.judge.take(run.drawn)
         return
@@ -185,12 +194,12 @@ def _decide(run: Run, original: Target, patched: Target, compared: list[Compared
 
 
 def _refuted(
-    run: Run, original: Target, patched: Target, compared: list[Compared], keeps: Keeps
+    run: Proof, original: Target, patched: Target, compared: list[CaseRun], keeps: Keeps
 ) -> RefutedError:
     """Return the smallest counterexample that can be found, in words and as a program."""
     smallest = min(run.judge.differences, key=lambda d: d.rank)
     one = next(c for c in compared if c.label == smallest.case)
-    minimiser = Minimiser(
+    minimiser = Shrinker(
         original,
         patched,
         keeps,
@@ -198,29 +207,33 @@ def _refuted(
         reference=bool(run.kernels),
         earned=run.judge.earned(),
     )
-    shown = minimiser.smallest(Shown(one, smallest))
+    shown = minimiser.smallest(Counterexample(one, smallest))
     words = f"{shown.difference.text}, for {shown.one.label}"
-    script = program(Versions(run.job, original, run.job.patched, patched.loaded), shown, words)
+    script = write_program(
+        Versions(run.job, original, run.job.patched, patched.loaded), shown, words
+    )
     return RefutedError(words, script)
 
 
-def _of_the_first(run: Run, original: Target, assignments: list[Assignment], words: str) -> str:
+def _of_the_first(run: Proof, original: Target, assignments: list[Assignment], words: str) -> str:
     """Return a program for a patched text that does not even load."""
-    one = run_original(original, Case(assignments[0]), torch.float32, inference=run.job.inference)
+    one = observe_original(
+        original, CallCase(assignments[0]), torch.float32, inference=run.job.inference
+    )
     if one is None:
         return ""
-    shown = Shown(one, Difference(words, one.label, one.case.size))
-    return program(Versions(run.job, original, run.job.patched, None), shown, words)
+    shown = Counterexample(one, Difference(words, one.label, one.case.size))
+    return write_program(Versions(run.job, original, run.job.patched, None), shown, words)
 
 
 def _require_reached(
-    run: Run, patched: Target, compared: list[Compared], assignments: list[Assignment]
+    run: Proof, patched: Target, compared: list[CaseRun], assignments: list[Assignment]
 ) -> None:
-    wanted = Wanted(run.job.patched, patched.loaded.filename, run.job.lines_patched)
+    wanted = LinesToCover(run.job.patched, patched.loaded.filename, run.job.lines_patched)
     ran: set[int] = set()
     for assignment in assignments:
         for training in (True, False) if patched.has_modes else (True,):
-            ran |= run_traced(patched, Case(assignment, training=training)) or set()
+            ran |= trace_call(patched, CallCase(assignment, training=training)) or set()
         if not wanted.unreached(ran):
             break
     unreached = wanted.unreached(ran)
@@ -230,28 +243,28 @@ def _require_reached(
     launched = run.launches is not None and run.launches.patched
     if not (run.kernels or launched or is_real()) and _calls_torch_npu(run.job):
         raise NotVerifiedError("the patched lines call torch_npu, but no call was reached")
-    assert compared  # noqa: S101 — ``_compare`` raises otherwise
+    assert compared  # noqa: S101 - ``compare_versions`` raises otherwise
 
 
 def _calls_torch_npu(job: Job) -> bool:
-    return any("torch_npu." in line for line in lines_patched(job))
+    return any("torch_npu." in line for line in find_patched_lines(job))
 
 
-def _check_portable(run: Run, original: Target, compared: list[Compared]) -> None:
+def _check_portable(run: Proof, original: Target, compared: list[CaseRun]) -> None:
     """Require that the guarded text is, on CPU, the original bit for bit."""
     try:
         portable = _target(run, run.job.portable, "portable")
     except LoadError as error:
         raise RefutedError(f"the portable text does not load: {error}") from None
-    assert original.name == portable.name  # noqa: S101 — same qualified name
+    assert original.name == portable.name  # noqa: S101 - same qualified name
     for one in compared:
-        seen = observed(portable.on_host(), one)
-        before = observed(original.on_host(), one) if original.on_npu else one.original
-        text = bitwise(before, seen)
+        seen = observe_version(portable.on_host(), one)
+        before = observe_version(original.on_host(), one) if original.on_npu else one.original
+        text = compare_bitwise(before, seen)
         if text:
             words = f"the portable text is not the original on CPU: {text}, for {one.case}"
-            shown = Shown(one, Difference(text, one.label, one.case.size))
-            script = program(
+            shown = Counterexample(one, Difference(text, one.label, one.case.size))
+            script = write_program(
                 Versions(run.job, original, run.job.portable, portable.loaded), shown, words
             )
             raise RefutedError(words, script)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def traced(filename: str) -> Iterator[set[int]]:
+def trace_lines(filename: str) -> Iterator[set[int]]:
     """Collect the lines that run in code objects of ``filename``."""
     lines: set[int] = set()
 
@@ -35,7 +35,7 @@ def traced(filename: str) -> Iterator[set[int]]:
         sys.settrace(previous)
 
 
-class Wanted:
+class LinesToCover:
     """The lines of a text that must run, each with the lines that prove that it did."""
 
     def __init__(self, text: str, filename: str, lines: Iterable[int]) -> None:
@@ -62,7 +62,7 @@ class Wanted:
         return sorted(self._proofs.keys() - self.reached(ran))
 
 
-def names_in(text: str, lines: Iterable[int]) -> set[str]:
+def find_names_read(text: str, lines: Iterable[int]) -> set[str]:
     """Return the variables that lines of a text read; none if it is no Python."""
     try:
         tree, wanted = ast.parse(text), set(lines)

@@ -12,14 +12,14 @@ from npufix.rewriters.verification.inputs.arguments import (
     HEADS,
     WIDTH,
     Parameter,
-    recorded_base,
+    shrink_recorded_shape,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from npufix.rewriters.edit.job import RecordedOp
-    from npufix.rewriters.verification.inputs.stand_ins import Recipe
+    from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.target import Target
 
 _HEADS_DIMS = 4
@@ -28,11 +28,11 @@ _MATRIX = 2
 _POSITIONS = 3
 
 
-def widths_of(target: Target, recipe: Recipe | None) -> list[int]:
+def find_widths(target: Target, recipe: Recipe | None) -> list[int]:
     """Return the sizes that the object's own tensors have: one of them is the input's width."""
     if recipe is None or target.owner is None:
         return []
-    made = target.made(recipe)
+    made = target.make_object(recipe)
     if not isinstance(made, torch.nn.Module):
         return []
     sizes: dict[int, None] = {}
@@ -41,14 +41,16 @@ def widths_of(target: Target, recipe: Recipe | None) -> list[int]:
     return [size for size in sizes if size > 1][:4]
 
 
-def bases_of(
+def collect_base_shapes(
     recorded: Sequence[RecordedOp],
     widths: Sequence[int],
     wanted: Sequence[Parameter],
     made: object = None,
 ) -> list[tuple[int, ...]]:
     """Return shapes: those that were recorded, what the object's layers take, the usual ones."""
-    bases = [recorded_base(d) for op in recorded for d in op.dims if d and all(s > 0 for s in d)]
+    bases = [
+        shrink_recorded_shape(d) for op in recorded for d in op.dims if d and all(s > 0 for s in d)
+    ]
     bases.sort(key=len, reverse=True)
     for width in widths:
         if width != WIDTH:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.verification.calls.place import described
-from npufix.rewriters.verification.judge.compare import Judge
+from npufix.rewriters.verification.calls.device import describe_place
+from npufix.rewriters.verification.judge.judge import Judge
 from npufix.rewriters.verification.verdict import Launches, Measure, Status, Times, Verdict
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job
-    from npufix.rewriters.verification.judge.trial import Compared
+    from npufix.rewriters.verification.judge.observe_case import CaseRun
 
 
-class Refusal(NamedTuple):
+class RefusedCase(NamedTuple):
     """A case whose shapes an operator refuses, and what it says."""
 
-    one: Compared
+    one: CaseRun
     error: str
 
 
 @dataclass(slots=True)
-class Run:
+class Proof:
     """What has happened so far in the verification of one job."""
 
     job: Job
@@ -38,9 +38,9 @@ class Run:
     changed: set[str] = field(default_factory=set)
     skipped: str = ""
     without_init: bool = False
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[RefusedCase] = field(default_factory=list)
     """Cases of shapes that the original takes and an operator does not."""
-    not_taken: Refusal | None = None
+    not_taken: RefusedCase | None = None
     """A case of more dimensions than others, which the original takes and the changed code not."""
     absent: str = ""
     """What the device has not run, though the host does."""
@@ -57,7 +57,7 @@ class Run:
         measures: tuple[Measure, ...] = (),
     ) -> Verdict:
         """Return the verdict, with the ground that it stands on."""
-        ground = described()
+        ground = describe_place()
         if self.kernels:
             ground += f" + reference kernels: {', '.join(sorted(self.kernels))}"
         if self.judge.without_oracle:

@@ -1,4 +1,9 @@
-"""What a counterexample program does with its call; its text is part of every such program."""
+"""What a counterexample program does with its call; its text is part of every such program.
+
+So it imports torch alone, and says again, shorter, what ``calls.observe`` (``observe``, ``leaves``,
+``seed_everything``), ``calls.training``, ``inputs.recipes`` and ``judge.judge`` do: whoever changes
+what is observed there changes it here, or programs no longer show what was found.
+"""
 
 from __future__ import annotations
 

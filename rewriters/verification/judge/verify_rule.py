@@ -15,19 +15,19 @@ import torch
 
 from npufix.rewriters.match.matching import pattern_of, unmentioned
 from npufix.rewriters.verification.calls.observe import (
+    CallRecord,
     Gradients,
-    Observation,
-    Prepared,
+    PreparedCall,
     leaves,
     observe,
     seed_everything,
 )
-from npufix.rewriters.verification.calls.values import ROUNDINGS, rounded
-from npufix.rewriters.verification.inputs.target import cast, state_of
-from npufix.rewriters.verification.judge.compare import Judge
-from npufix.rewriters.verification.judge.excuses import Further
+from npufix.rewriters.verification.calls.values import ROUNDINGS, round_differently
+from npufix.rewriters.verification.inputs.target import cast_floats, read_state
+from npufix.rewriters.verification.judge.allowances import Further
+from npufix.rewriters.verification.judge.judge import Judge
+from npufix.rewriters.verification.kernels.common import collect_kernels
 from npufix.rewriters.verification.reference import npu_operators
-from npufix.rewriters.verification.reference.called import called
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rules.substitution import Spelling
 
@@ -48,7 +48,7 @@ class SeededDraw:
 
     def __init__(self, seed: int) -> None:
         """Start the sequence of choices."""
-        self._choices = random.Random(seed)  # noqa: S311 — test data, not a secret
+        self._choices = random.Random(seed)  # noqa: S311 - test data, not a secret
         self._source = torch.Generator().manual_seed(seed)
 
     def integer(self, low: int, high: int) -> int:
@@ -98,7 +98,7 @@ def bind_torch(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def verify_form(form: Form, seed: int = 0, rounds: int = _ROUNDS) -> Verdict:
+def verify_rule(form: Form, seed: int = 0, rounds: int = _ROUNDS) -> Verdict:
     """Run both functions of ``form`` on ``rounds`` drawn inputs and compare all they do.
 
     Where the pattern offers several spellings, each round takes the next one.
@@ -118,16 +118,12 @@ def verify_form(form: Form, seed: int = 0, rounds: int = _ROUNDS) -> Verdict:
             _drawn(inputs, number),
             _Oracle(pattern, inputs, mode, number, number - seed),
         )
-        called.clear()
         has_defaults = bool(pattern.__defaults__)
         defaults = unmentioned(pattern_of(pattern), number - seed) if has_defaults else {}
-        after = observe(
-            _ready(_with(replacement, defaults), _drawn(inputs, number)),
-            mode,
-            number,
-            seconds=_RULE_S,
-        )
-        kernels |= called
+        with collect_kernels() as ran:
+            ready = _ready(_with(replacement, defaults), _drawn(inputs, number))
+            after = observe(ready, mode, number, seconds=_RULE_S)
+        kernels |= ran
         changed |= original.changed
         words, size = _words(first), _size(first)
         judge.add(words, size, original, after, oracle.run(), further=Further(oracle.rounded))
@@ -159,17 +155,17 @@ class _Oracle:
     number: int
     spelling: int
 
-    def run(self, rounding: int | None = None) -> Observation:
+    def run(self, rounding: int | None = None) -> CallRecord:
         drawn = _drawn(self.inputs, self.number)
         low = _lowest(drawn)
         wide = {name: _doubled(value) for name, value in drawn.items()}
         if rounding is not None:
-            wide = {name: rounded(value, low, rounding) for name, value in wide.items()}
+            wide = {name: round_differently(value, low, rounding) for name, value in wide.items()}
         ready = _ready(self.pattern, wide)
         with _spelling(self.spelling):
             return observe(ready, self.mode, self.number, oracle_of=low, seconds=_RULE_S)
 
-    def rounded(self) -> list[Observation]:
+    def rounded(self) -> list[CallRecord]:
         return [self.run(rounding) for rounding in ROUNDINGS]
 
 
@@ -187,7 +183,7 @@ def _observed(
     inputs: Callable[..., Mapping[str, Any]],
     modes: Sequence[Gradients],
     number: int,
-) -> tuple[Observation, Gradients]:
+) -> tuple[CallRecord, Gradients]:
     for mode in modes:
         # Drawn anew for each run, so that none sees what another one wrote.
         seen = observe(_ready(pattern, _drawn(inputs, number)), mode, number, seconds=_RULE_S)
@@ -211,16 +207,16 @@ def _with(function: Callable[..., Any], defaults: Mapping[str, object]) -> Calla
     return lambda **passed: function(**{**passed, **defaults})
 
 
-def _ready(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Prepared:
+def _ready(function: Callable[..., Any], arguments: Mapping[str, Any]) -> PreparedCall:
     def state() -> dict[str, object]:
         return {
             inner: value
             for name, argument in arguments.items()
             if _is_module(argument)
-            for inner, value in state_of(argument, name).items()
+            for inner, value in read_state(argument, name).items()
         }
 
-    return Prepared(lambda passed: function(**passed), arguments, state)
+    return PreparedCall(lambda passed: function(**passed), arguments, state)
 
 
 def _tensors(arguments: Mapping[str, object]) -> list[torch.Tensor]:
@@ -253,7 +249,7 @@ def _word(value: object) -> str:
 
 def _doubled(value: object) -> object:
     if isinstance(value, torch.nn.Module):
-        cast(value, torch.float64)
+        cast_floats(value, torch.float64)
         return value
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value.detach().double().requires_grad_(value.requires_grad)

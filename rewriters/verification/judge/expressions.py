@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.sandbox.attempt import attempt
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,14 +22,19 @@ class CannotSpellError(Exception):
     """It cannot be written as text; the message says what."""
 
 
-def spelled(value: object, namespace: Mapping[str, object]) -> str:
-    """Return an expression for ``value``; ``namespace`` is what its module defines."""
+def write_expression(value: object, namespace: Mapping[str, object]) -> str:
+    """Return an expression for ``value``; ``namespace`` is what its module defines.
+
+    Raises:
+        CannotSpellError: there is none, as for a module or a large tensor.
+
+    """
     if isinstance(value, torch.Tensor):
         return _tensor(value)
     if isinstance(value, torch.dtype):
         return str(value)
     if type(value) in {tuple, list} and isinstance(value, tuple | list):
-        items = ", ".join(spelled(item, namespace) for item in value)
+        items = ", ".join(write_expression(item, namespace) for item in value)
         return f"[{items}]" if isinstance(value, list) else f"({items}{',' if value else ''})"
     # inf and nan are names of the program.
     special = isinstance(value, float) and not math.isfinite(value)
@@ -67,7 +72,7 @@ def _object(value: object, namespace: Mapping[str, object]) -> str:
     kind = type(value)
     own = namespace.get(kind.__name__) is kind
     # What is as by default stays so: the other version may have another default.
-    fresh = vars(attempt(kind, _BUILD_S).value or object) if own else {}
+    fresh = vars(try_call(kind, _BUILD_S).value or object) if own else {}
     other = {k: v for k, v in plain.items() if k not in fresh or not _same(fresh[k], v)}
     attributes = ", ".join(f"{name}={v!r}" for name, v in other.items())
     if own:

@@ -36,7 +36,7 @@ class Outcome:
         return self.kind == ExpiredError.__name__
 
 
-def attempt(call: Callable[[], object], seconds: float) -> Outcome:
+def try_call(call: Callable[[], object], seconds: float) -> Outcome:
     """Call, and turn an exception into a value."""
     try:
         with warnings.catch_warnings(), alarm(seconds):
@@ -44,7 +44,7 @@ def attempt(call: Callable[[], object], seconds: float) -> Outcome:
             return Outcome(call())
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # noqa: BLE001 — the user's code may raise anything, SystemExit included
+    except BaseException as error:  # noqa: BLE001 - the user's code may raise anything, SystemExit included
         frames = traceback.extract_tb(error.__traceback__)
         where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
         kind = type(error).__name__

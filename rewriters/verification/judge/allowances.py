@@ -10,7 +10,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from npufix.rewriters.verification.calls.observe import Observation
+    from npufix.rewriters.verification.calls.observe import CallRecord
 
 ZERO = 1e-12
 """What is left in float64 of a gradient that is zero, of the others of the same call."""
@@ -38,15 +38,15 @@ class Triple:
 class Further(NamedTuple):
     """What can be found out about a call whose numbers are off."""
 
-    rounded: Callable[[], list[Observation]]
+    rounded: Callable[[], list[CallRecord]]
     """The original in float64, with other roundings of the arguments."""
-    exact: Callable[[], Observation | None] = lambda: None
+    exact: Callable[[], CallRecord | None] = lambda: None
     """The patched code in float64."""
-    large: Callable[[], Observation | None] = lambda: None
+    large: Callable[[], CallRecord | None] = lambda: None
     """The original in float64, with large numbers where the arguments hold an Inf."""
 
 
-def left_over(triple: Triple, further: Further | None) -> torch.Tensor:
+def find_rounded_zeros(triple: Triple, further: Further | None) -> torch.Tensor:
     """Return where a gradient is what rounding leaves of zero, in the patched code as well."""
     nowhere = torch.zeros_like(triple.original, dtype=torch.bool)
     oracle, zero = triple.oracle, ZERO * triple.noise
@@ -58,7 +58,7 @@ def left_over(triple: Triple, further: Further | None) -> torch.Tensor:
     ):
         return nowhere
     left, right = triple.original.double(), triple.patched.double()
-    most = min(_ZERO_TIMES * largest(left, left.isfinite()), _ZERO_SHARE * triple.noise)
+    most = min(_ZERO_TIMES * max_magnitude(left, left.isfinite()), _ZERO_SHARE * triple.noise)
     small = left.isfinite() & (right.abs() <= most)
     # The gradient of a wrong patch may be as small, but it is not zero in float64.
     seen = further.exact() if further is not None and bool(small.any()) else None
@@ -66,7 +66,7 @@ def left_over(triple: Triple, further: Further | None) -> torch.Tensor:
     return nowhere if exact is not None and not bool((exact.abs() <= zero).all()) else small
 
 
-def at_infinity(triple: Triple, further: Further | None) -> torch.Tensor:
+def find_limits(triple: Triple, further: Further | None) -> torch.Tensor:
     """Return where a gradient is what it tends to, and NaN in the original.
 
     ``torch.where(x.abs() < 1, x * x, x)`` has none at an Inf: zero times the gradient of what it
@@ -84,7 +84,7 @@ def at_infinity(triple: Triple, further: Further | None) -> torch.Tensor:
     return lost & limit.isfinite() & near
 
 
-def as_rounded(triple: Triple, others: Sequence[Observation]) -> torch.Tensor:
+def find_ill_conditioned(triple: Triple, others: Sequence[CallRecord]) -> torch.Tensor:
     """Return for each element whether rounding the arguments would change it as much."""
     spread = torch.zeros_like(triple.original, dtype=torch.float64)
     if triple.oracle is None:
@@ -98,6 +98,6 @@ def as_rounded(triple: Triple, others: Sequence[Observation]) -> torch.Tensor:
     return right.isfinite() & ((right - reference).abs() <= _ROUNDED * spread)
 
 
-def largest(value: torch.Tensor, where: torch.Tensor) -> float:
+def max_magnitude(value: torch.Tensor, where: torch.Tensor) -> float:
     """Return the largest magnitude there, 0 if there is none."""
     return value.abs()[where].max().item() if bool(where.any()) else 0.0

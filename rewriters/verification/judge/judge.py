@@ -3,6 +3,9 @@
 An element passes if it is as close to the float64 value as twice the error that the original
 makes at elements of that magnitude, or within two units in the last place of the original; or, as
 a sum that cancels may be off by more, as close as what rounding the arguments alone can change.
+
+In float16, where the original has 0.4998 and float64 says 0.50012, the error made is 0.0003: 0.5006
+passes, which is within twice of that, and 0.503 does not.
 """
 
 from __future__ import annotations
@@ -13,14 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from npufix.rewriters.verification.judge.excuses import (
+from npufix.rewriters.verification.judge.allowances import (
     ZERO,
     Further,
     Triple,
-    as_rounded,
-    at_infinity,
-    largest,
-    left_over,
+    find_ill_conditioned,
+    find_limits,
+    find_rounded_zeros,
+    max_magnitude,
 )
 from npufix.rewriters.verification.verdict import Measure
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import TypeAlias
 
-    from npufix.rewriters.verification.calls.observe import Observation
+    from npufix.rewriters.verification.calls.observe import CallRecord
 
     Earned: TypeAlias = Mapping[tuple[str, torch.dtype], float]
 
@@ -86,13 +89,13 @@ class Judge:
     without_oracle: bool = False
     _triples: list[tuple[str, int, Triple, Further | None]] = field(default_factory=list)
 
-    def add(  # noqa: PLR0913 — one run each
+    def add(  # noqa: PLR0913 - one run each
         self,
         case: str,
         size: int,
-        original: Observation,
-        patched: Observation,
-        oracle: Observation | None,
+        original: CallRecord,
+        patched: CallRecord,
+        oracle: CallRecord | None,
         *,
         further: Further | None = None,
     ) -> None:
@@ -147,15 +150,15 @@ class Judge:
     def decide(self, other: Earned | None = None) -> None:
         """Judge the values of all cases, with the tolerance that ``other`` cases have earned."""
         earned = {**self.earned(), **(other or {})}
-        asked: dict[Further, list[Observation]] = {}
+        asked: dict[Further, list[CallRecord]] = {}
         for case, size, triple, further in self._triples:
             known = earned.get((triple.what, triple.original.dtype), 0.0)
-            wrong = ~accepted(triple, known)
+            wrong = ~find_accepted(triple, known)
             if wrong.any():
-                wrong &= ~(left_over(triple, further) | at_infinity(triple, further))
+                wrong &= ~(find_rounded_zeros(triple, further) | find_limits(triple, further))
             if wrong.any() and further is not None and len(asked) < _MOST_ROUNDED:
                 asked[further] = asked.get(further) or further.rounded()
-                wrong &= ~as_rounded(triple, asked[further])
+                wrong &= ~find_ill_conditioned(triple, asked[further])
             if wrong.any():
                 self.differences.append(_difference(triple, wrong, case, size))
 
@@ -186,7 +189,7 @@ class Judge:
         )
 
 
-def accepted(triple: Triple, earned: float) -> torch.Tensor:
+def find_accepted(triple: Triple, earned: float) -> torch.Tensor:
     """Return for each element whether the patched value may stand for the original.
 
     ``earned`` is the largest relative error of the original's tensor over all cases.
@@ -203,9 +206,11 @@ def accepted(triple: Triple, earned: float) -> torch.Tensor:
     # Only elements that differ set the scale: a fill value of -1e9 must not excuse the others.
     # Gradients are sums: an element where they cancel is as far off as the one next to it.
     sums = triple.what.startswith("gradient of ")
-    scale = largest(reference, finite if sums else ~same & reference.isfinite() & right.isfinite())
+    scale = max_magnitude(
+        reference, finite if sums else ~same & reference.isfinite() & right.isfinite()
+    )
     comparable = finite & (reference.abs() <= scale)
-    made = largest(left - reference, comparable)
+    made = max_magnitude(left - reference, comparable)
     if made > max(_CREDIBLE * scale, _CREDIBLE_ULPS * eps * scale):
         made = 0.0
     allowed = _FACTOR * max(made, earned * scale)
@@ -227,7 +232,7 @@ def _real(value: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 
 
-def _of_memory(original: Observation, patched: Observation) -> Iterator[tuple[str, str]]:
+def _of_memory(original: CallRecord, patched: CallRecord) -> Iterator[tuple[str, str]]:
     """Yield what differs in who holds which memory, and whose it is."""
     for name in original.aliases.keys() | patched.aliases.keys():
         mine, theirs = original.aliases.get(name), patched.aliases.get(name)
@@ -255,18 +260,18 @@ def _apart(before: object, after: object) -> tuple[str, str]:
     return repr(before), repr(after)
 
 
-def _own_affair(original: Observation, patched: Observation) -> set[str]:
+def _own_affair(original: CallRecord, patched: CallRecord) -> set[str]:
     """Return what one version keeps in an attribute that the other does not have."""
     every = [o.plain.keys() | o.tensors.keys() for o in (original, patched)]
     idle = original.idle | patched.idle
     return {n for n in every[0] ^ every[1] if n.removesuffix(" after the call") in idle}
 
 
-def _largest_gradient(oracle: Observation | None) -> float:
+def _largest_gradient(oracle: CallRecord | None) -> float:
     found = [] if oracle is None else oracle.tensors.items()
     return max(
         (
-            largest(value.double(), value.isfinite())
+            max_magnitude(value.double(), value.isfinite())
             for name, value in found
             if value is not None and name.startswith("gradient of ")
         ),
@@ -294,7 +299,7 @@ def _relative(value: torch.Tensor, oracle: torch.Tensor | None) -> float:
         return 0.0
     left, right = value.double(), oracle.double()
     finite = left.isfinite() & right.isfinite()
-    error, magnitude = largest(left - right, finite), largest(right, finite)
+    error, magnitude = max_magnitude(left - right, finite), max_magnitude(right, finite)
     return error / magnitude if magnitude else error
 
 
@@ -326,7 +331,7 @@ def _difference(triple: Triple, wrong: torch.Tensor, case: str, size: int) -> Di
     return Difference(text, case, size, visible, triple.what, least)
 
 
-def bitwise(left: Observation, right: Observation) -> str:
+def compare_bitwise(left: CallRecord, right: CallRecord) -> str:
     """Return what keeps two observations from being the same bit for bit; empty if nothing."""
     if right.error:
         return f"it raises {right.error}"

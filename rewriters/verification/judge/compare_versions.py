@@ -9,41 +9,40 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.failures import (
-    GroundLimitError,
+from npufix.rewriters.verification.calls.device import LIMITS
+from npufix.rewriters.verification.calls.values import Tensor, Value, list_dimensions, list_kinds
+from npufix.rewriters.verification.inputs.cases import generate_cases, is_mixed
+from npufix.rewriters.verification.inputs.search import is_integral
+from npufix.rewriters.verification.judge.counterexample import Versions, write_program
+from npufix.rewriters.verification.judge.evidence import Proof, RefusedCase
+from npufix.rewriters.verification.judge.judge import Difference
+from npufix.rewriters.verification.judge.observe_case import (
+    CaseRun,
+    choose_dtypes,
+    drop_gradients,
+    drop_incomparable,
+    observe_failure_on_device,
+    observe_in_float64,
+    observe_original,
+    observe_version,
+    offer_further_runs,
+)
+from npufix.rewriters.verification.judge.randomness import is_random
+from npufix.rewriters.verification.judge.shrink import Counterexample
+from npufix.rewriters.verification.kernels.common import ShapeRefusedError, collect_kernels
+from npufix.rewriters.verification.verdict import (
+    BackendLimitError,
+    Launches,
     NotVerifiedError,
     RefutedError,
 )
-from npufix.rewriters.verification.calls.place import LIMITS
-from npufix.rewriters.verification.calls.values import Tensor, Value, dimensions, kinds
-from npufix.rewriters.verification.inputs.cases import cases, is_mixed
-from npufix.rewriters.verification.inputs.search import is_integral
-from npufix.rewriters.verification.judge.compare import Difference
-from npufix.rewriters.verification.judge.counterexample import Versions, program
-from npufix.rewriters.verification.judge.minimise import Shown
-from npufix.rewriters.verification.judge.randomness import is_random
-from npufix.rewriters.verification.judge.run import Refusal, Run
-from npufix.rewriters.verification.judge.trial import (
-    Compared,
-    comparable,
-    dtypes,
-    further_runs,
-    in_float64,
-    observed,
-    run_original,
-    why_not_on_the_device,
-    without_gradients,
-)
-from npufix.rewriters.verification.kernels.common import ShapeRefusedError
-from npufix.rewriters.verification.reference.called import called
-from npufix.rewriters.verification.verdict import Launches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from npufix.rewriters.edit.job import Job
-    from npufix.rewriters.verification.calls.observe import Observation
-    from npufix.rewriters.verification.inputs.target import Assignment, Case, Target
+    from npufix.rewriters.verification.calls.observe import CallRecord
+    from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 
     Keeps = Callable[..., bool]
 
@@ -67,9 +66,9 @@ _WANTS_DIMENSIONS = (
 NO_MEMORY = r"MemoryError|can't allocate memory|OutOfMemory"
 
 
-def compare(
-    run: Run, original: Target, patched: Target, assignments: list[Assignment], keeps: Keeps
-) -> list[Compared]:
+def compare_versions(
+    run: Proof, original: Target, patched: Target, assignments: list[Assignment], keeps: Keeps
+) -> list[CaseRun]:
     """Run both in all cases that tell code apart, for as long as there is time.
 
     Raises:
@@ -78,37 +77,39 @@ def compare(
 
     """
     deadline = time.process_time() + _COMPARE_S
-    compared: list[Compared] = []
-    flat: list[tuple[Compared, Observation]] = []
-    job_text = "".join(lines_patched(run.job))
-    every = cases(assignments, mixed=is_mixed(run.job.recorded))
+    compared: list[CaseRun] = []
+    flat: list[tuple[CaseRun, CallRecord]] = []
+    job_text = "".join(find_patched_lines(run.job))
+    every = generate_cases(assignments, mixed=is_mixed(run.job.recorded))
     for case in _with_training(every, run, original, compared):
         if time.process_time() > deadline or len(run.judge.differences) > _ENOUGH_DIFFERENCES:
             break
-        for dtype in dtypes(case, original):
+        for dtype in choose_dtypes(case, original):
             if _FUSED_ATTENTION in job_text and _is_left_to_the_kernel(case, original):
                 continue
-            one = run_original(original, case, dtype, inference=run.job.inference)
+            one = observe_original(original, case, dtype, inference=run.job.inference)
             if one is None:
                 _note_absent(run, original, case, dtype)
             if one is None or not keeps(case, dtype):
                 continue
-            called.clear()
-            after = observed(patched, one)
-            run.kernels |= called
+            with collect_kernels() as ran:
+                after = observe_version(patched, one)
+            run.kernels |= ran
             _note_launches(run, one, after)
             if _tells_nothing(run, one, after, compared, assignments, flat):
                 continue
-            reference = in_float64(original, case, dtype, one.gradients)
+            reference = observe_in_float64(original, case, dtype, one.gradients)
             run.changed |= one.original.changed | after.changed
             fused = bool(run.kernels)
-            before, then = (comparable(case, s, reference=fused) for s in (one.original, after))
+            before, then = (
+                drop_incomparable(case, s, reference=fused) for s in (one.original, after)
+            )
             if _is_broadcast(one, compared):  # of one element, the gradient may be mere rounding
-                before, then = without_gradients(before), without_gradients(then)
+                before, then = drop_gradients(before), drop_gradients(then)
             # What draws the same numbers and makes something else of them is something else.
             same = one.original.drawn == after.drawn and not (fused or original.on_npu)
-            judge = run.drawn if not same and draws(run, original, one) else run.judge
-            further = further_runs(original, patched, one)
+            judge = run.drawn if not same and draws_numbers(run, original, one) else run.judge
+            further = offer_further_runs(original, patched, one)
             judge.add(one.label, case.size, before, then, reference, further=further)
             compared.append(one)
     _sort_out(run, flat, compared)
@@ -116,7 +117,7 @@ def compare(
     return compared
 
 
-def _sort_out(run: Run, flat: list[tuple[Compared, Observation]], compared: list[Compared]) -> None:
+def _sort_out(run: Proof, flat: list[tuple[CaseRun, CallRecord]], compared: list[CaseRun]) -> None:
     """Tell what is refused for the number of its dimensions from what the changed code must take.
 
     ``(hidden * mask[..., None]).sum(1)`` is meant for a batch of sequences, and takes less.
@@ -129,38 +130,38 @@ def _sort_out(run: Run, flat: list[tuple[Compared, Observation]], compared: list
             run.judge.add(one.label, one.case.size, one.original, after, None)
             compared.append(one)
         elif any(all(n <= more[name] for name, n in ranks.items()) for more in other):
-            run.refused.append(Refusal(one, after.error))
+            run.refused.append(RefusedCase(one, after.error))
         else:
-            run.not_taken = run.not_taken or Refusal(one, after.error)
+            run.not_taken = run.not_taken or RefusedCase(one, after.error)
 
 
-def _ranks(one: Compared) -> dict[str, int]:
+def _ranks(one: CaseRun) -> dict[str, int]:
     specs = one.case.assignment.specs.items()
     return {name: len(s.shape) for name, s in specs if isinstance(s, Tensor)}
 
 
 def _with_training(
-    every: Iterable[Case], run: Run, original: Target, compared: list[Compared]
-) -> Iterator[Case]:
+    every: Iterable[CallCase], run: Proof, original: Target, compared: list[CaseRun]
+) -> Iterator[CallCase]:
     """Yield the cases and, once one has given gradients to parameters, that with steps after it."""
     trained = False
     for case in every:
         yield case
         for one in () if trained else compared:
             plain = one.case.training and one.case.flavour == "ordinary" and one.gradients == "leaf"
-            if plain and one.original.trains and not draws(run, original, one):
+            if plain and one.original.trains and not draws_numbers(run, original, one):
                 trained = True
                 yield replace(one.case, steps=_STEPS)
                 break
 
 
 def _tells_nothing(  # noqa: PLR0913, PLR0917 - all that is known of a call
-    run: Run,
-    one: Compared,
-    after: Observation,
-    compared: list[Compared],
+    run: Proof,
+    one: CaseRun,
+    after: CallRecord,
+    compared: list[CaseRun],
     assignments: list[Assignment],
-    flat: list[tuple[Compared, Observation]],
+    flat: list[tuple[CaseRun, CallRecord]],
 ) -> bool:
     """Say whether a failure of the patched code is none, or cannot be judged before the end."""
     if _cannot_run(run, one, after) or (
@@ -174,7 +175,10 @@ def _tells_nothing(  # noqa: PLR0913, PLR0917 - all that is known of a call
 
 
 def _is_unmeant(
-    one: Compared, after: Observation, compared: list[Compared], assignments: list[Assignment]
+    one: CaseRun,
+    after: CallRecord,
+    compared: list[CaseRun],
+    assignments: list[Assignment],
 ) -> bool:
     """Say whether a call only happens to work: that other code refuses it aloud is no mistake.
 
@@ -183,15 +187,15 @@ def _is_unmeant(
     specs = one.case.assignment.specs
     if is_integral(specs):
         return any(not is_integral(a.specs) for a in assignments)
-    if "int" in kinds(specs.values()) and re.search(_WANTS_FLOATS, after.error):
-        return any("int" not in kinds(a.specs.values()) for a in assignments)
+    if "int" in list_kinds(specs.values()) and re.search(_WANTS_FLOATS, after.error):
+        return any("int" not in list_kinds(a.specs.values()) for a in assignments)
     return _is_broadcast(one, compared)
 
 
-def _is_broadcast(one: Compared, compared: list[Compared]) -> bool:
+def _is_broadcast(one: CaseRun, compared: list[CaseRun]) -> bool:
     """Say whether a size has become one that weights broadcast to what it was."""
     known = [c for c in compared if c.case.was is None]
-    sizes = dimensions(one.case.assignment.specs)
+    sizes = list_dimensions(one.case.assignment.specs)
     shapes, was = _result_shapes(one), one.case.was
     return (
         was is not None
@@ -201,27 +205,29 @@ def _is_broadcast(one: Compared, compared: list[Compared]) -> bool:
     )
 
 
-def _result_shapes(one: Compared) -> list[tuple[int, ...]]:
+def _result_shapes(one: CaseRun) -> list[tuple[int, ...]]:
     named = one.original.tensors.items()
     return [tuple(t.shape) for n, t in named if n.startswith("result") and t is not None]
 
 
-def _require_some(run: Run, original: Target, patched: Target, compared: list[Compared]) -> None:
+def _require_some(run: Proof, original: Target, patched: Target, compared: list[CaseRun]) -> None:
     if compared and not any(one.original.tells_something for one in compared):
         raise NotVerifiedError("the call returns nothing and changes nothing to compare")
     first = _wholly_refused(run, compared)
     if first is not None:
         text = f"the original runs, the patched code raises {first.error}, for {first.one.case}"
-        shown = Shown(first.one, Difference(text, first.one.label, first.one.case.size))
-        script = program(Versions(run.job, original, run.job.patched, patched.loaded), shown, text)
+        shown = Counterexample(first.one, Difference(text, first.one.label, first.one.case.size))
+        script = write_program(
+            Versions(run.job, original, run.job.patched, patched.loaded), shown, text
+        )
         raise RefutedError(text, script)
     if not compared:
         if run.absent:
-            raise GroundLimitError(f"the device does not run the original: {run.absent}")
+            raise BackendLimitError(f"the device does not run the original: {run.absent}")
         raise NotVerifiedError(run.skipped or "the original raises in every dtype")
 
 
-def _wholly_refused(run: Run, compared: list[Compared]) -> Refusal | None:
+def _wholly_refused(run: Proof, compared: list[CaseRun]) -> RefusedCase | None:
     """Return a refusal that is no matter of shapes: of every case, or of every case in a dtype."""
     if not compared:
         return next(iter(run.refused), None)
@@ -231,23 +237,23 @@ def _wholly_refused(run: Run, compared: list[Compared]) -> Refusal | None:
     return next(other, None)
 
 
-def _is_left_to_the_kernel(case: Case, original: Target) -> bool:
+def _is_left_to_the_kernel(case: CallCase, original: Target) -> bool:
     """Say whether attention on these inputs is decided by the device, or ends the process there."""
     # torch_npu divides by the size.
-    empty = original.on_npu and 0 in dimensions(case.assignment.specs)
+    empty = original.on_npu and 0 in list_dimensions(case.assignment.specs)
     return case.flavour == "NaN and Inf" or empty
 
 
-def _note_absent(run: Run, original: Target, case: Case, dtype: torch.dtype) -> None:
+def _note_absent(run: Proof, original: Target, case: CallCase, dtype: torch.dtype) -> None:
     """Remember the first case that runs on the host and not on the device."""
     if run.absent or not original.on_npu:
         return
-    seen = why_not_on_the_device(original, case, dtype)
+    seen = observe_failure_on_device(original, case, dtype)
     if seen is not None and seen.error:
         run.absent = f"{case} in {str(dtype).removeprefix('torch.')}, {seen.error}"
 
 
-def _note_launches(run: Run, one: Compared, after: Observation) -> None:
+def _note_launches(run: Proof, one: CaseRun, after: CallRecord) -> None:
     """Keep the launches of the most telling call: in training, where casts cost something."""
     before = one.original.launched
     if after.error or not before.forward:
@@ -259,20 +265,22 @@ def _note_launches(run: Run, one: Compared, after: Observation) -> None:
         run.launches = Launches(before.forward, then.forward, before.backward, then.backward)
 
 
-def draws(run: Run, original: Target, one: Compared) -> bool:
+def draws_numbers(run: Proof, original: Target, one: CaseRun) -> bool:
     """Say whether the original draws random numbers in this case: in training, with dropout."""
     plain = tuple(str(s) for s in one.case.assignment.specs.values() if isinstance(s, Value))
     key = (one.case.assignment.recipe, one.case.training, plain)
     if key not in run.drawing:
         seed = one.case.seed
-        run.drawing[key] = is_random(one.original, lambda s: observed(original, one, s), seed)
+        run.drawing[key] = is_random(
+            one.original, lambda s: observe_version(original, one, s), seed
+        )
     return run.drawing[key]
 
 
-def _cannot_run(run: Run, one: Compared, after: Observation) -> bool:
+def _cannot_run(run: Proof, one: CaseRun, after: CallRecord) -> bool:
     """Say whether the failure of the patched run tells nothing against the patch."""
     if after.kind in LIMITS:
-        raise GroundLimitError(after.error.partition(": ")[2])
+        raise BackendLimitError(after.error.partition(": ")[2])
     if after.error and re.search(f"{_NO_CPU_KERNEL}|{NO_MEMORY}|{_NO_REAL_LAYER}", after.error):
         run.skipped = f"the patched code cannot run here: {after.error}"
         return True
@@ -281,12 +289,12 @@ def _cannot_run(run: Run, one: Compared, after: Observation) -> bool:
     if refused or (after.error and vouched):
         # Eager code takes shapes that nobody meant, like an x of width one by broadcasting; that
         # the operator refuses them aloud is no wrong result, unless it refuses all of them.
-        run.refused.append(Refusal(one, after.error))
+        run.refused.append(RefusedCase(one, after.error))
         return True
     return False
 
 
-def lines_patched(job: Job) -> list[str]:
+def find_patched_lines(job: Job) -> list[str]:
     """Return the lines of the new code."""
     lines = job.patched.splitlines()
     return [lines[n - 1] for n in job.lines_patched if n <= len(lines)]

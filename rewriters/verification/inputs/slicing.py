@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 IMPORTS = (ast.Import, ast.ImportFrom)
 
 
-def needed_statements(tree: ast.Module, target: str) -> list[ast.stmt]:
+def slice_module(tree: ast.Module, target: str) -> list[ast.stmt]:
     """Return the top-level statements that ``target`` needs, in their order.
 
     A statement that changes a needed definition (``Norm.forward = ...``, ``register(Norm)``)
@@ -45,7 +45,7 @@ def _walk_scope(statement: ast.stmt, visit: Callable[[ast.AST], None]) -> None:
         return
     for child in ast.iter_child_nodes(statement):
         if isinstance(child, ast.stmt | ast.ExceptHandler | ast.expr | ast.withitem):
-            _walk_scope(child, visit)  # type: ignore[arg-type]
+            _walk_scope(child, visit)  # type: ignore[arg-type] # handlers and items too
 
 
 def bound_names(statement: ast.stmt) -> set[str]:

@@ -25,7 +25,7 @@ _NEW_S = 60.0
 """A folder that somebody makes is not in use for a moment."""
 
 
-def takes_too_much(process: int, folder: Path) -> str:
+def find_excess(process: int, folder: Path) -> str:
     """Say what a process has without end: files below a folder, files without a name, threads."""
     with suppress(OSError):
         if os.stat(f"/proc/{process}/task").st_nlink > _MOST_THREADS:  # noqa: PTH116 - as below
@@ -68,7 +68,7 @@ def _found(folder: str, process: int) -> Iterator[int]:
                     yield file.st_blocks * _BLOCK
 
 
-def in_use(folder: str) -> int:
+def mark_in_use(folder: str) -> int:
     """Return what tells others that a folder is in use, while it is open in any process."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
