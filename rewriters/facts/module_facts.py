@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.attributes import assigned_values, number_of_lengths
 from npufix.rewriters.graph.modules.wrapped_modules import made_by_factory
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,7 +50,7 @@ def _given(
     flow: FunctionFlow, node: Node, parameter: str
 ) -> Iterator[tuple[FunctionNode, ast.expr | None]]:
     """Yield the argument in each construction of ``self.norm``; ``None`` for its default."""
-    is_own = node.op == "attr" and node.args[0].op == "param" and node.args[0].value == "self"
+    is_own = node.op == Op.ATTR and node.args[0].op == Op.PARAM and node.args[0].value == "self"
     if not is_own or flow.cls is None:
         return
     for method, made in assigned_values(flow.names, flow.cls, str(node.value)):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph import halves, torch_names
+from npufix.rewriters.graph import halves, operators, torch_names
 from npufix.rewriters.graph.attributes import assigned_values
 from npufix.rewriters.graph.canonical import constructed, random_op, tensor_op
 from npufix.rewriters.graph.dataflow import ReadAgainError, UnsupportedCodeError
 from npufix.rewriters.graph.helpers import HelperReader
 from npufix.rewriters.graph.modules.neighbours import imported_function
+from npufix.rewriters.graph.special import Op
 from npufix.rewriters.graph.submodules import Submodule, made_by, submodule
 
 if TYPE_CHECKING:
@@ -21,17 +22,6 @@ if TYPE_CHECKING:
 
 # Written in the patterns of rules only.
 _EITHER = "npufix.rules.substitution.either"
-
-
-# Where the functions of torch.nn.functional take ``inplace`` if it is not named.
-_INPLACE = {
-    "alpha_dropout": 3, "celu": 2, "dropout": 3, "dropout1d": 3, "dropout2d": 3, "dropout3d": 3,
-    "elu": 2, "feature_alpha_dropout": 3, "hardsigmoid": 1, "hardswish": 1, "hardtanh": 3,
-    "leaky_relu": 2, "mish": 1, "relu": 1, "relu6": 1, "rrelu": 4, "selu": 1, "silu": 1,
-    "threshold": 3,
-}  # fmt: skip
-# They update running statistics or read and write other things than their arguments.
-_STATEFUL = frozenset({"batch_norm", "compile", "instance_norm", "load", "save", "seed"})
 
 
 class CallReader(HelperReader):
@@ -75,18 +65,18 @@ class CallReader(HelperReader):
                 return self.inline(code, inner)
             case ast.Attribute(ast.Name("self"), attr) if self.cls and self.is_self():
                 return self._own_call(code, self.cls, attr)
-            case ast.Attribute(owner, attr) if attr in torch_names.PURE_METHODS:
+            case ast.Attribute(owner, attr) if attr in operators.PURE_METHODS:
                 base = self.read(owner)
                 # A function of some module (``np.sum``) may do anything.
-                unknown = base.op == "global"
+                unknown = base.op == Op.GLOBAL
                 return self.unknown(code) if unknown else self._tensor_call(code, attr, (base,))
             case ast.Attribute(owner, attr) if attr.endswith("_") and not attr.endswith("__"):
                 base = self.read(owner)
                 node = self._tensor_call(code, attr, (base,))
-                fresh = base.op.removesuffix("(*)") in torch_names.FRESH
+                fresh = base.op.removesuffix("(*)") in operators.FRESH
                 if fresh and isinstance(owner, ast.Call):
                     return node
-                if attr in torch_names.CHANGES_SHAPE:
+                if attr in operators.RESHAPES_IN_PLACE:
                     self.reshaping()
                 return self.effect("write", node)
         return self.unknown(code)
@@ -123,7 +113,7 @@ class CallReader(HelperReader):
     def _declared_call(self, code: ast.Call, kind: str) -> Node:
         """Read a call of a rule's parameter that stands for a submodule or an activation."""
         if kind == "Activation":
-            return self.op("activation", self.read(code.func), self.read(code.args[0]))
+            return self.op(Op.ACTIVATION, self.read(code.func), self.read(code.args[0]))
         return self._submodule_call(code, Submodule("module", kind))
 
     def _submodule_call(  # noqa: PLR0911 - one case a kind of submodule
@@ -141,11 +131,11 @@ class CallReader(HelperReader):
             given = [self._read(s) for s in (made.call.args if made.call else [])]
             named = {str(o.arg): self._read(o.value) for o in options if o.arg != "inplace"}
             return tensor_op(self.graph, made.name, [*args, *given], named, self.epoch)
-        if len(args) != 1 or keywords or args[0].op == "star":
+        if len(args) != 1 or keywords or args[0].op == Op.STAR:
             return self.unknown(code)
         target = self.read(code.func)
         if made.kind == "activation":
-            return self.op("activation", target, *args)
+            return self.op(Op.ACTIVATION, target, *args)
         if made.name == "Dropout":
             args += [self.attribute_of(target, name) for name in ("p", "training")]
             node = random_op(self.graph, "dropout", args, {}, self.unique(), self.epoch)
@@ -164,15 +154,15 @@ class CallReader(HelperReader):
             return self._tensor_call(code, dotted, ())
         if dotted == _EITHER:
             place = (code.lineno, code.col_offset)
-            return self.graph.node("either", *map(self.read, code.args), value=place)
+            return self.graph.node(Op.EITHER, *map(self.read, code.args), value=place)
         if module in torch_names.OPTIMIZERS:
             args, keywords = self.arguments(code)
-            if "**" not in keywords and not any(arg.op == "star" for arg in args):
+            if "**" not in keywords and not any(arg.op == Op.STAR for arg in args):
                 node = constructed(self.graph, dotted, args, keywords, self.epoch)
                 return self.effect("call", node)
         if module in torch_names.TORCH_FUNCTIONS and not name[:1].isupper():
-            node = self._tensor_call(code, name, ())
-            if name in torch_names.CHANGES_SHAPE or any(k.arg == "out" for k in code.keywords):
+            node = self._tensor_call(code, operators.name_in(module, name), ())
+            if name in operators.RESHAPES_IN_PLACE or any(k.arg == "out" for k in code.keywords):
                 self.reshaping()  # ``out`` takes the shape of the result
             return self.effect("write", node) if _writes(name, code, self.env) else node
         if module.split(".")[0] in torch_names.PURE_MODULES:
@@ -184,11 +174,11 @@ class CallReader(HelperReader):
         if name in {"getattr", "hasattr"}:
             epoch = max(self.epoch, self.moved.get("", 0))
             return self.graph.node(f"py:{name}", *args, value=tuple(keywords), epoch=epoch)
-        if name == "int" and len(args) == 1 and args[0].op == "size":
+        if name == "int" and len(args) == 1 and args[0].op == Op.SIZE:
             return args[0]
         if name == "slice" and len(args) == 1 and not keywords:  # ``x[mask, :]``, in words
             none = self.graph.constant(None)
-            return self.graph.node("slice", none, args[0], none)
+            return self.graph.node(Op.SLICE, none, args[0], none)
         return self.op(f"py:{name}", *args, *keywords.values(), value=tuple(keywords))
 
     def _tensor_call(self, code: ast.Call, name: str, bound: tuple[Node, ...]) -> Node:
@@ -200,23 +190,23 @@ class CallReader(HelperReader):
                 args[0],
                 args[2],
             ]  # ``x.where(mask, y)``: the function takes the mask first
-        if name in torch_names.RANDOM:
+        if name in operators.RANDOM:
             node = random_op(self.graph, name, args, keywords, self.unique(), self.epoch)
             self.observe("random", node)
             return node
         if name == "size" and args:
-            plain = [arg for arg in args[1:] if arg.op == "const"]
+            plain = [arg for arg in args[1:] if arg.op == Op.CONST]
             if len(args) == 1:
-                return self.about("shape", args[0])
+                return self.about(Op.SHAPE, args[0])
             if len(plain) == 1 == len(args) - 1:
-                return self.about("size", args[0], plain[0])
+                return self.about(Op.SIZE, args[0], plain[0])
         if name in {"dim", "ndimension"} and len(args) == 1:
-            return self.about("rank", args[0])
-        if "**" in keywords or any(arg.op == "star" for arg in args):
+            return self.about(Op.RANK, args[0])
+        if "**" in keywords or any(arg.op == Op.STAR for arg in args):
             node = self.op(f"{name}(*)", *args, *keywords.values(), value=tuple(keywords))
         else:
             node = tensor_op(self.graph, name, args, keywords, self.epoch)
-        if name in torch_names.FRESH:
+        if name in operators.FRESH:
             return self.once(node)
         return (None if self.reshapes else halves.joined(self.graph, node, self.ranks)) or node
 
@@ -226,19 +216,25 @@ class CallReader(HelperReader):
             self.made[node] = 0
             return node
         self.made[node] += 1
-        return self.graph.node("again", node, value=self.made[node])
+        return self.graph.node(Op.AGAIN, node, value=self.made[node])
 
 
 def _writes(name: str, code: ast.Call, env: Mapping[str, Node]) -> bool:
     """Tell whether a function of torch changes one of its arguments, or the state of torch."""
-    if name.endswith("_") or name.startswith(("set_", "manual_seed")) or name in _STATEFUL:
+    if (
+        name.endswith("_")
+        or name.startswith(torch_names.STATEFUL_PREFIXES)
+        or name in operators.STATEFUL
+    ):
         return True
     given = {k.arg: k.value for k in code.keywords}
-    place = _INPLACE.get(name, len(code.args))
-    flag = code.args[place] if place < len(code.args) else given.get("inplace")
+    place = operators.inplace_position(name)
+    flag = given.get("inplace")
+    if place is not None and place < len(code.args):
+        flag = code.args[place]
     no = flag is None or (isinstance(flag, ast.Constant) and flag.value is False)
     if isinstance(flag, ast.Name) and flag.id in env:  # a parameter of a helper
-        no = env[flag.id].op == "const" and env[flag.id].value is False
+        no = env[flag.id].op == Op.CONST and env[flag.id].value is False
     return "out" in given or not no
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.graph.calls import CallReader
 from npufix.rewriters.graph.dataflow import Observable
 from npufix.rewriters.graph.modules.syntax import names_bound_in, walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +55,7 @@ class BlockReader(CallReader):
         """Make visible what loops carry: it matters only if somebody reads it there."""
         for read, name, written in self.carried:
             if read in self.touched:
-                node = self.graph.node("carry", read, written, value=name)
+                node = self.graph.node(Op.CARRY, read, written, value=name)
                 self.observables.append(Observable("carry", node, ()))
 
     def read_if(self, code: ast.If) -> bool:
@@ -95,14 +96,14 @@ class BlockReader(CallReader):
         for name in sorted({*env, *self.env}):
             if env.get(name) is self.env.get(name):
                 continue
-            unset = self.graph.node("unset", value=name)
+            unset = self.graph.node(Op.UNSET, value=name)
             joined = self.phi(test, env.get(name, unset), self.env.get(name, unset))
             self.env[name] = joined
-            if joined.op == "phi":
+            if joined.op == Op.PHI:
                 self.record(joined, code)
         self.ranks = {node: n for node, n in ranks.items() if self.ranks.get(node) == n}
         for key in {*stored, *self.stored}:
-            unset = self.op("attr", key[0], value=key[1])
+            unset = self.op(Op.ATTR, key[0], value=key[1])
             self.stored[key] = self.phi(test, stored.get(key, unset), self.stored.get(key, unset))
 
     def read_loop(self, code: ast.For | ast.AsyncFor | ast.While) -> None:
@@ -112,11 +113,11 @@ class BlockReader(CallReader):
         if not isinstance(code, ast.While):
             items = self.read(source)
             counted = _counted(code.target, items)
-            self.effect("loop", self.op("loop", items))
+            self.effect("loop", self.op(Op.LOOP, items))
         before = dict(self.env)
-        entered = self._forget(assigned_in([code]), "carried")
+        entered = self._forget(assigned_in([code]), Op.CARRIED)
         if isinstance(code, ast.While):
-            self.effect("loop", self.op("loop", self.read(source)))
+            self.effect("loop", self.op(Op.LOOP, self.read(source)))
         else:
             for name in _targets_of(code.target):
                 kind = "counter" if name == counted else "element"
@@ -125,7 +126,7 @@ class BlockReader(CallReader):
         self.read_block(code.body)
         self._carry(entered, before)
         self._carry(entered, self.env)
-        self._carry(self._forget(assigned_in([code]), "after"), self.env)
+        self._carry(self._forget(assigned_in([code]), Op.AFTER), self.env)
         self.read_block(code.orelse)
         self.ranks = ranks
         self.effect("loop end", self.graph.constant(None))
@@ -136,7 +137,7 @@ class BlockReader(CallReader):
         mark = self.unique()
         own = [name for name in assigned if name not in self.outside]
         fresh = {name: self.graph.node(kind, value=(mark, name)) for name in own}
-        old = {name: self.env.get(name, self.graph.node("unset", value=name)) for name in fresh}
+        old = {name: self.env.get(name, self.graph.node(Op.UNSET, value=name)) for name in fresh}
         self.env.update(fresh)
         for name, node in fresh.items():
             self.carried.append((node, name, old[name]))
@@ -151,14 +152,14 @@ class BlockReader(CallReader):
     def read_with(self, code: ast.With | ast.AsyncWith) -> bool:
         """Read a block in a context; return whether control leaves in it."""
         for item in code.items:
-            node = self.effect("with", self.op("with", self.read(item.context_expr)))
+            node = self.effect("with", self.op(Op.WITH, self.read(item.context_expr)))
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, node, code)
         ranks = self.ranks
         ended = self.read_block(code.body)
         if not all(self._passes_errors_on(item.context_expr) for item in code.items):
             # ``contextlib.suppress``: any part of the block may not have run.
-            self._forget(assigned_in([code]), "after")
+            self._forget(assigned_in([code]), Op.AFTER)
             self.ranks = ranks
             ended = False
         self.effect("with end", self.graph.constant(None))
@@ -174,32 +175,32 @@ class BlockReader(CallReader):
         ranks = self.ranks
         self.read_block(code.body)
         for handler in code.handlers:
-            self._forget(assigned_in([code]), "caught")
+            self._forget(assigned_in([code]), Op.CAUGHT)
             self.ranks = ranks
             self.effect("except", self.graph.constant(None))
             if handler.name:
-                caught = self.op("caught", value=(self.unique(), handler.name))
+                caught = self.op(Op.CAUGHT, value=(self.unique(), handler.name))
                 self.bind(handler.name, caught)
             self.read_block(handler.body)
         self.read_block(code.orelse)
-        self._forget(assigned_in([code]), "after")
+        self._forget(assigned_in([code]), Op.AFTER)
         self.ranks = ranks
         self.read_block(code.finalbody)
         self.effect("try end", self.graph.constant(None))
 
     def read_match(self, code: ast.Match) -> None:
         """Read the cases of a ``match``: each may run, with names that any pattern has bound."""
-        subject = self.effect("match", self.op("match", self.read(code.subject)))
+        subject = self.effect("match", self.op(Op.MATCH, self.read(code.subject)))
         assigned, path, ranks = assigned_in([code]), self.path, self.ranks
         for case in code.cases:
-            self._forget(assigned, "caught")
-            self.path = (*path, (self.op("case", subject, value=self.unique()), True))
+            self._forget(assigned, Op.CAUGHT)
+            self.path = (*path, (self.op(Op.CASE, subject, value=self.unique()), True))
             if case.guard is not None:
-                self.effect("guard", self.op("guard", self._read_maybe(case.guard)))
+                self.effect("guard", self.op(Op.GUARD, self._read_maybe(case.guard)))
             self.read_block(case.body)
             self.path, self.ranks = path, ranks
             self.effect("case", self.graph.constant(None))
-        self._forget(assigned, "after")
+        self._forget(assigned, Op.AFTER)
 
 
 def _targets_of(target: ast.expr) -> list[str]:

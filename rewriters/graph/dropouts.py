@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.special import Op
+
 if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Graph, Node
 
@@ -15,7 +17,7 @@ def dropout_under(graph: Graph, test: Node, then: Node, other: Node) -> Node | N
     x, p, training, inplace = then.args
     # A dropout of nothing changes nothing: ``p > 0`` only saves a call.
     tests = [part for part in _conjuncts(test) if not _is_positive(part, p)]
-    if training.op != "const":
+    if training.op != Op.CONST:
         tests.append(training)
     elif training.value is not True:
         return None
@@ -25,12 +27,12 @@ def dropout_under(graph: Graph, test: Node, then: Node, other: Node) -> Node | N
         training = tests[0]
     else:
         epoch = max(part.epoch for part in tests)
-        training = graph.node("boolop", *tests, value="And", epoch=epoch)
+        training = graph.node(Op.BOOLOP, *tests, value="And", epoch=epoch)
     return graph.node("dropout", x, p, training, inplace, value=then.value, epoch=then.epoch)
 
 
 def _conjuncts(test: Node) -> list[Node]:
-    if test.op == "boolop" and test.value == "And":
+    if test.op == Op.BOOLOP and test.value == "And":
         return [part for arg in test.args for part in _conjuncts(arg)]
     return [test]
 
@@ -38,4 +40,4 @@ def _conjuncts(test: Node) -> list[Node]:
 def _is_positive(test: Node, p: Node) -> bool:
     """Tell whether a test is ``p > 0``."""
     zero = test.args[1] if test.op == "gt" and test.args[0] is p else None
-    return zero is not None and zero.op == "const" and zero.value == 0
+    return zero is not None and zero.op == Op.CONST and zero.value == 0

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph import halves, torch_names
+from npufix.rewriters.graph import halves, operators, torch_names
 from npufix.rewriters.graph.attributes import is_made_once
-from npufix.rewriters.graph.canonical import PAIRS, arithmetic, dtype_of, field_of, new_axis
+from npufix.rewriters.graph.canonical import arithmetic, dtype_of, field_of, new_axis
 from npufix.rewriters.graph.dataflow import Evaluation, Observable
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.nodes import Serial
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
@@ -107,7 +108,7 @@ class ExpressionReader:
     def bind(self, name: str, node: Node) -> None:
         """Give a name a value."""
         if name in self.outside:
-            self.effect("rebind", self.op("rebind", node, value=name))
+            self.effect("rebind", self.op(Op.REBIND, node, value=name))
         else:
             self.env[name] = node
 
@@ -153,26 +154,26 @@ class ExpressionReader:
                 spelled = tuple(_COMPARE[type(op)] for op in ops)
                 if _assigns(code):
                     return self._opaque(code)
-                return self.op("compare", *map(self.read, [left, *rights]), value=spelled)
+                return self.op(Op.COMPARE, *map(self.read, [left, *rights]), value=spelled)
             case ast.BoolOp() | ast.IfExp() if _assigns(code):
                 return self._opaque(code)  # the assignment may be skipped
             case ast.BoolOp(op, values):
                 nodes = [self.read(values[0]), *map(self._read_maybe, values[1:])]
-                return self.op("boolop", *nodes, value=type(op).__name__)
+                return self.op(Op.BOOLOP, *nodes, value=type(op).__name__)
             case ast.IfExp(test, body, orelse):
                 return self.phi(self.read(test), self._read_maybe(body), self._read_maybe(orelse))
             case ast.Tuple(items) | ast.List(items):
                 kind = "tuple" if isinstance(code, ast.Tuple) else "list"
                 return self.graph.node(kind, *map(self.read, items))
             case ast.Starred(value):
-                return self.op("star", self.read(value))
+                return self.op(Op.STAR, self.read(value))
             case ast.Subscript(value, index):
                 return self._subscript(self.read(value), self.read(index))
             case ast.Slice(lower, upper, step):
                 parts = [
                     self.read(p) if p else self.graph.constant(None) for p in (lower, upper, step)
                 ]
-                return self.graph.node("slice", *parts)
+                return self.graph.node(Op.SLICE, *parts)
             case ast.Call():
                 return self.call(code)
             case ast.NamedExpr(ast.Name(name), value):
@@ -197,42 +198,42 @@ class ExpressionReader:
 
     def phi(self, test: Node, then: Node, other: Node) -> Node:
         """Return the value that depends on a branch."""
-        return then if then is other else self.graph.node("phi", test, then, other)
+        return then if then is other else self.graph.node(Op.PHI, test, then, other)
 
     def _opaque(self, code: ast.expr | ast.stmt) -> Node:
         """Return code that is not looked into, with the values of the names it reads."""
         inside = list(walk(code))
         names = {n.id for n in inside if isinstance(n, ast.Name)}
         free = [self._name(name) for name in sorted(names) if name in self.env]
-        node = self.op("opaque", *free, value=f"{self.names.home} {ast.dump(code)}".lstrip())
+        node = self.op(Op.OPAQUE, *free, value=f"{self.names.home} {ast.dump(code)}".lstrip())
         if any(isinstance(n, _CALLS) for n in inside):
             self.effect("opaque", node)
         for later in inside:  # what is evaluated when other values may have the names
             if isinstance(later, (ast.Lambda, ast.GeneratorExp)):
                 self.captured |= {n.id for n in walk(later) if isinstance(n, ast.Name)}
         for name in _assigns(code):
-            self.bind(name, self.op("opaque", node, value=(self.unique(), name)))
+            self.bind(name, self.op(Op.OPAQUE, node, value=(self.unique(), name)))
         return node
 
     def _name(self, name: str) -> Node:
         names = self.names
         if name in self.outside:
-            return self.op("outer", value=name)
+            return self.op(Op.OUTSIDE, value=name)
         if name in self.env:
             node = self.env[name]
             self.touched.add(node)
-            again = node.op == "outer" and names.is_rebound(name)
-            return self.op("outer", value=name) if again else node
+            again = node.op == Op.OUTSIDE and names.is_rebound(name)
+            return self.op(Op.OUTSIDE, value=name) if again else node
         if name in names.imports:
-            return self.graph.node("global", value=names.imports[name])
+            return self.graph.node(Op.GLOBAL, value=names.imports[name])
         full = f"{names.home}.{name}" if names.home and name in names.bound else name
         epoch = self.epoch if names.is_rebound(name) else 0
-        return self.graph.node("global", value=full, epoch=epoch)
+        return self.graph.node(Op.GLOBAL, value=full, epoch=epoch)
 
     def is_self(self) -> bool:
         """Tell whether ``self`` is what it is called: the object that the method belongs to."""
         found = self.env.get("self")
-        return found is not None and found.op == "param" and found.value == "self"
+        return found is not None and found.op == Op.PARAM and found.value == "self"
 
     def _is_local(self, code: ast.expr) -> bool:
         while isinstance(code, ast.Attribute):
@@ -246,9 +247,9 @@ class ExpressionReader:
     def _attribute(self, code: ast.Attribute) -> Node:  # noqa: PLR0911 - one case an attribute
         dotted = self.dotted(code)
         if dotted in torch_names.DTYPES:
-            return self.graph.node("dtype", value=dotted)
+            return self.graph.node(Op.DTYPE, value=dotted)
         if dotted is not None:
-            return self.graph.node("global", value=dotted)
+            return self.graph.node(Op.GLOBAL, value=dotted)
         base = self.read(code.value)
         if (base, code.attr) in self.stored:
             return self.stored[base, code.attr]
@@ -256,9 +257,9 @@ class ExpressionReader:
             case "dtype":
                 return dtype_of(self.graph, base, self.epoch if self.reshapes else 0)
             case "shape":
-                return self.about("shape", base)
+                return self.about(Op.SHAPE, base)
             case "ndim":
-                return self.about("rank", base)
+                return self.about(Op.RANK, base)
             case "T":
                 return self.op("t", base)
             case "data" | "grad" | "mT" | "real" | "imag":
@@ -267,13 +268,13 @@ class ExpressionReader:
 
     def attribute_of(self, base: Node, name: str) -> Node:
         """Return an attribute; one that only ``__init__`` binds is the same at all times."""
-        is_own = self.cls is not None and base.op == "param" and base.value == "self"
+        is_own = self.cls is not None and base.op == Op.PARAM and base.value == "self"
         fixed = is_own and self.cls is not None and is_made_once(self.names, self.cls, name)
         epoch = 0 if fixed else max(self.epoch, self.moved.get(name, 0))
-        return self.graph.node("attr", base, value=name, epoch=epoch)
+        return self.graph.node(Op.ATTR, base, value=name, epoch=epoch)
 
     def _subscript(self, base: Node, index: Node) -> Node:
-        if index.op == "const" and isinstance(index.value, int):
+        if index.op == Op.CONST and isinstance(index.value, int):
             return self.item(base, index.value)
         added = new_axis(self.graph, base, index, self.epoch)
         if added is not None:
@@ -282,20 +283,20 @@ class ExpressionReader:
             half = halves.subscript(self.graph, base, index, self.ranks, self.epoch)
             if half is not None:
                 return half
-        return self.op("getitem", base, index)
+        return self.op(Op.GETITEM, base, index)
 
     def item(self, base: Node, index: int) -> Node:
         """Return element ``index`` of a pair, a shape, a tuple or a tensor."""
-        if base.op in PAIRS or base.op in {"chunk", "split", "unbind"}:
+        if base.op in operators.PAIRS or base.op in {"chunk", "split", "unbind"}:
             half = None if self.reshapes else halves.part(self.graph, base, index, self.ranks)
-            return half or self.graph.node("item", base, value=index)
-        if base.op == "shape":
+            return half or self.graph.node(Op.ITEM, base, value=index)
+        if base.op == Op.SHAPE:
             number = self.graph.constant(index)
-            return self.graph.node("size", base.args[0], number, epoch=base.epoch)
-        fits = base.op == "tuple" and -len(base.args) <= index < len(base.args)
-        if fits and all(arg.op != "star" for arg in base.args):
+            return self.graph.node(Op.SIZE, base.args[0], number, epoch=base.epoch)
+        fits = base.op == Op.TUPLE and -len(base.args) <= index < len(base.args)
+        if fits and all(arg.op != Op.STAR for arg in base.args):
             return base.args[index]
-        return self.op("getitem", base, self.graph.constant(index))
+        return self.op(Op.GETITEM, base, self.graph.constant(index))
 
     def call(self, code: ast.Call) -> Node:
         """Return the value of a call."""
@@ -311,7 +312,7 @@ class ExpressionReader:
         target = self.read(code.func)
         args, keywords = self.arguments(code)
         value = (self.unique(), *keywords)
-        return self.effect("call", self.op("call", target, *args, *keywords.values(), value=value))
+        return self.effect("call", self.op(Op.CALL, target, *args, *keywords.values(), value=value))
 
 
 def _assigns(code: ast.expr | ast.stmt) -> list[str]:

@@ -10,6 +10,7 @@ from npufix.rewriters.graph.dropouts import dropout_under
 from npufix.rewriters.graph.expressions import ExpressionReader
 from npufix.rewriters.graph.modules.names import inlinable
 from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
@@ -125,13 +126,13 @@ class HelperReader(ExpressionReader):
         self._body(other)
         self.ranks = ranks
         for name in sorted({*after, *self.env}):
-            unset = self.graph.node("unset", value=name)
+            unset = self.graph.node(Op.UNSET, value=name)
             self.env[name] = self.phi(test, after.get(name, unset), self.env.get(name, unset))
 
     def unpack(self, targets: list[ast.expr], node: Node) -> None:
         """Bind the names of ``a, b = node``."""
         plain = all(isinstance(t, ast.Name) for t in targets)
-        if node.op == "shape" and plain and not self.reshapes:
+        if node.op == Op.SHAPE and plain and not self.reshapes:
             self.ranks = {**self.ranks, node.args[0]: len(targets)}
         for index, target in enumerate(targets):
             if isinstance(target, ast.Name):
@@ -148,7 +149,7 @@ def _bind(
     """Return the parameters of a helper with their values, ``None`` if the call does not fit."""
     spec = function.args
     params = [a.arg for a in (*spec.posonlyargs, *spec.args)]
-    if any(arg.op == "star" for arg in args) or len(args) > len(params):
+    if any(arg.op == Op.STAR for arg in args) or len(args) > len(params):
         return None
     env = dict(zip(params, args, strict=False))
     if set(env) & set(keywords):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from npufix.rewriters.graph.special import Op
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
@@ -65,7 +67,7 @@ class Graph:
 
     def constant(self, value: Hashable) -> Node:
         """Return a literal."""
-        return self.node("const", value=value)
+        return self.node(Op.CONST, value=value)
 
     def substitute(self, root: Node, replace: Callable[[Node], Node | None]) -> Node:
         """Return ``root`` with every node that ``replace`` answers for exchanged."""

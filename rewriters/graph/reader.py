@@ -14,6 +14,7 @@ from npufix.rewriters.graph.expressions import BINARY
 from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.nodes import Graph, Node
+from npufix.rewriters.graph.special import Op
 from npufix.rewriters.graph.twins import CONTAINERS
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def read_function(
         reader.outside, reader.reshapes = outside, reshapes
         reader.epoch = reader.effects = int(reshapes)
         if scope is not None:
-            reader.env = {name: reader.graph.node("outer", value=name) for name in scope.hidden}
+            reader.env = {name: reader.graph.node(Op.OUTSIDE, value=name) for name in scope.hidden}
         try:
             reader.run(function)
         except ReadAgainError as again:
@@ -92,7 +93,7 @@ class FunctionReader(BlockReader):
         params += [a for a in (spec.vararg, spec.kwarg) if a is not None]
         for param in params:
             if param.arg not in self.outside:
-                self.env[param.arg] = self.graph.node("param", value=param.arg)
+                self.env[param.arg] = self.graph.node(Op.PARAM, value=param.arg)
         self.read_block(function.body)
         self.observe_carried()
 
@@ -100,8 +101,8 @@ class FunctionReader(BlockReader):
         """Return a list that gets a name: no two of those that are filled later are one."""
         if not self._is_container(node):
             return node
-        kept = node.op == "list" and node.args and not self._lists_grow
-        return node if kept else self.op("container", node, value=self.unique())
+        kept = node.op == Op.LIST and node.args and not self._lists_grow
+        return node if kept else self.op(Op.CONTAINER, node, value=self.unique())
 
     @cached_property
     def _lists_grow(self) -> bool:
@@ -110,8 +111,8 @@ class FunctionReader(BlockReader):
 
     def _is_container(self, node: Node) -> bool:
         if node.op in {"mul", "add"}:  # ``[None] * n``
-            return any(arg.op == "list" for arg in node.args)
-        written = str(node.value) if node.op == "opaque" else ""
+            return any(arg.op == Op.LIST for arg in node.args)
+        written = str(node.value) if node.op == Op.OPAQUE else ""
         return node.op in _CONTAINERS or bool(_DISPLAY.match(written))
 
     def statement_of(self, code: ast.stmt) -> bool:  # noqa: C901, PLR0912 - one case a syntax
@@ -144,7 +145,7 @@ class FunctionReader(BlockReader):
                 parts = [
                     self.read(e) for e in ast.iter_child_nodes(code) if isinstance(e, ast.expr)
                 ]
-                self.effect(type(code).__name__, self.op("statement", *parts))
+                self.effect(type(code).__name__, self.op(Op.STATEMENT, *parts))
                 return isinstance(code, ast.Raise)
             case ast.Break() | ast.Continue():
                 self.observe(type(code).__name__, self.graph.constant(None))
@@ -166,7 +167,7 @@ class FunctionReader(BlockReader):
     def _made(self, code: ast.expr) -> Node:
         """Read what a name is to stand for: of two equal lists, each is one of its own."""
         if isinstance(code, ast.Tuple) and any(isinstance(e, CONTAINERS) for e in code.elts):
-            return self.graph.node("tuple", *map(self._made, code.elts))  # ``a, b = [], []``
+            return self.graph.node(Op.TUPLE, *map(self._made, code.elts))  # ``a, b = [], []``
         node = self.read(code)
         return self.once(node) if isinstance(code, CONTAINERS) else node
 
@@ -184,7 +185,7 @@ class FunctionReader(BlockReader):
                 self._not_ours(inner.names)
             if isinstance(inner, ast.Name):
                 self.captured.add(inner.id)
-        node = self.op("def", value=(self.unique(), code.name))
+        node = self.op(Op.DEF, value=(self.unique(), code.name))
         self.bind(code.name, node)
         if isinstance(code, ast.FunctionDef) and not code.decorator_list:
             self.inner[node] = code
@@ -203,19 +204,19 @@ class FunctionReader(BlockReader):
             case ast.Tuple(items) | ast.List(items):
                 if any(isinstance(item, ast.Starred) for item in items):
                     for name in assigned_in([code]):
-                        self.bind(name, self.op("opaque", node, value=(self.unique(), name)))
+                        self.bind(name, self.op(Op.OPAQUE, node, value=(self.unique(), name)))
                     return
                 plain = all(isinstance(item, ast.Name) for item in items)
-                if node.op == "shape" and plain and not self.reshapes:
+                if node.op == Op.SHAPE and plain and not self.reshapes:
                     self.ranks = {**self.ranks, node.args[0]: len(items)}
                 for index, item in enumerate(items):
                     self.assign(item, self.item(node, index), code)
             case ast.Subscript(base, index):
-                written = self.op("setitem", self.read(base), self.read(index), node)
+                written = self.op(Op.SETITEM, self.read(base), self.read(index), node)
                 self.record(written, code)
                 self.effect("write", written)
-                if isinstance(base, ast.Name) and written.args[0].op == "list":
-                    self.bind(base.id, self.op("container", written, value=self.unique()))
+                if isinstance(base, ast.Name) and written.args[0].op == Op.LIST:
+                    self.bind(base.id, self.op(Op.CONTAINER, written, value=self.unique()))
             case ast.Attribute(base, attr):
                 self._set_attribute(self.read(base), attr, node)
             case _:
@@ -225,7 +226,7 @@ class FunctionReader(BlockReader):
         """Read ``owner.name = node``."""
         if name == "data":
             self.reshaping()
-        stored = self.op("setattr", owner, node, value=name)
+        stored = self.op(Op.SETATTR, owner, node, value=name)
         if name in {"data", "grad"}:  # a tensor holds other values from here on
             self.effect("write", stored)
         else:
@@ -244,15 +245,15 @@ class FunctionReader(BlockReader):
         left = self.read(_as_load(code.target))
         right = self.read(code.value)
         node = arithmetic(self.graph, BINARY[type(code.op)], [left, right], self.epoch)
-        written = self.op("augment", left, node)
+        written = self.op(Op.AUGMENT, left, node)
         self.record(written, code)
         self.effect("write", written)
         if isinstance(code.target, ast.Name):
             # The updated tensor is not the value of the expression before the write.
-            self.bind(code.target.id, self.op("augmented", node))
+            self.bind(code.target.id, self.op(Op.AUGMENTED, node))
         elif isinstance(code.target, ast.Attribute):
             owner = self.read(code.target.value)
-            self._store(owner, code.target.attr, self.op("augmented", node))
+            self._store(owner, code.target.attr, self.op(Op.AUGMENTED, node))
 
     def _local_import(self, code: ast.Import | ast.ImportFrom) -> None:
         names = [alias.asname or alias.name.split(".")[0] for alias in code.names]
@@ -260,7 +261,7 @@ class FunctionReader(BlockReader):
             return  # the imports of the module itself: what they mean is known
         self.observe("import", self.graph.constant(ast.dump(code)))
         for name, alias in zip(names, code.names, strict=True):
-            self.bind(name, self.graph.node("global", value=f"{ast.dump(code)}.{alias.name}"))
+            self.bind(name, self.graph.node(Op.GLOBAL, value=f"{ast.dump(code)}.{alias.name}"))
 
 
 def _fills(code: ast.AST) -> bool:

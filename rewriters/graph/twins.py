@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.torch_names import FRESH
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,31 +18,18 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Node
 
-# What the result of shares the memory of.
-VIEWS = frozenset(
-    {"T", "broadcast_to", "chunk", "data", "detach", "diagonal", "expand", "expand_as", "imag",
-     "mT", "movedim", "narrow", "permute", "real", "select", "split", "squeeze", "swapaxes",
-     "swapdims", "t", "transpose", "unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as"}
-)  # fmt: skip
 # What nobody can write to, or is another one at each call.
 _NO_TENSORS = frozenset(
-    {"again", "attr", "augmented", "call", "const", "def", "dtype", "dtype_of", "either",
-     "global", "item", "param", "phi", "py:len", "rank", "shape", "size",
-     "slice", "tuple"}
+    {Op.AGAIN, Op.ATTR, Op.AUGMENTED, Op.CALL, Op.CONST, Op.DEF, Op.DTYPE, Op.DTYPE_OF, Op.EITHER,
+     Op.GLOBAL, Op.ITEM, Op.PARAM, Op.PHI, "py:len", Op.RANK, Op.SHAPE, Op.SIZE, Op.SLICE, Op.TUPLE}
 )  # fmt: skip
+_SHARED = _NO_TENSORS | operators.VIEWS
 # The result shares nothing with the operands.
-_NEW = frozenset(
-    {"add", "sub", "mul", "div", "pow", "floordiv", "mod", "matmul", "and", "or", "xor", "invert",
-     "eq", "ne", "lt", "le", "gt", "ge", "not", "neg", "compare", "square", "sqrt", "rsqrt", "sum",
-     "mean", "exp", "log", "abs", "cat", "stack", "where", "softmax", "log_softmax", "linear",
-     "bmm", "embedding", "masked_fill", "gather", "index_select", "repeat", "one_hot", "clone",
-     "nonzero", "isnan", "isinf", "cumsum", "tanh", "sigmoid", "any", "all", "numel", "item",
-     "tolist", "argmax", "argsort", "arange", "linspace", "rand", "randn", "randint"}
-) | FRESH  # fmt: skip
+_NEW = operators.NEW | {Op.NOT, Op.COMPARE, Op.ITEM}
 _COUNTED = frozenset(
-    {"boolop", "const", "counter", "in", "is", "isnot", "not", "notin", "py:bool", "py:float",
-     "py:hasattr", "py:int", "py:isinstance", "py:issubclass", "py:len", "py:range", "py:round",
-     "py:str", "py:type", "rank", "shape", "size"}
+    {Op.BOOLOP, Op.CONST, Op.COUNTER, Op.IN, Op.IS, Op.IS_NOT, Op.NOT, Op.NOT_IN, Op.RANK, Op.SHAPE,
+     Op.SIZE, "py:bool", "py:float", "py:hasattr", "py:int", "py:isinstance", "py:issubclass",
+     "py:len", "py:range", "py:round", "py:str", "py:type"}
 )  # fmt: skip
 CONTAINERS = (ast.List, ast.ListComp, ast.Dict, ast.DictComp, ast.Set, ast.SetComp)
 _SPELLED_OUT = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, *CONTAINERS)
@@ -71,7 +59,7 @@ def made_twice(flow: FunctionFlow) -> frozenset[Node]:
             continue  # the reader knows one from the other
         if isinstance(code, _SPELLED_OUT) or (isinstance(code, ast.Subscript) and copies(node)):
             known = first.setdefault(node, code)
-            if known is not code and not _is_plain(node) and node.op not in _NO_TENSORS | VIEWS:
+            if known is not code and not _is_plain(node) and node.op not in _SHARED:
                 found.add(node)
     return frozenset(found)
 
@@ -90,17 +78,17 @@ def _is_plain(node: Node) -> bool:
     """Tell whether a value is a number or a truth value, which nothing changes."""
     if node.op in _COUNTED or node.op.startswith("py:math."):
         return True
-    combined = node.op in _NEW or node.op == "list"
+    combined = node.op in _NEW or node.op == Op.LIST
     return combined and bool(node.args) and all(map(_is_plain, node.args))
 
 
 def copies(node: Node) -> bool:
     """Tell whether a subscript makes a new tensor: its index is one."""
-    if node.op != "getitem":
+    if node.op != Op.GETITEM:
         return False
     index = node.args[1]
-    items = index.args if index.op == "tuple" else (index,)
-    return not all(item.op == "slice" or _is_plain(item) for item in items)
+    items = index.args if index.op == Op.TUPLE else (index,)
+    return not all(item.op == Op.SLICE or _is_plain(item) for item in items)
 
 
 def exposed(flow: FunctionFlow) -> frozenset[Node]:
@@ -125,7 +113,7 @@ def _written(node: Node) -> Iterator[Node]:
     """Yield what a write changes: its first operand, and what shares memory with it."""
     target = node.args[0]
     # of ``x[mask] += 1`` the tensor, not the copy
-    is_part = node.op == "augment" and target.op == "getitem"
+    is_part = node.op == Op.AUGMENT and target.op == Op.GETITEM
     yield from _aliases(target.args[0] if is_part else target)
 
 
@@ -138,10 +126,10 @@ def _aliases(node: Node) -> Iterator[Node]:
         if current not in seen:
             seen.add(current)
             yield current
-            if current.op in VIEWS or (current.op == "getitem" and not copies(current)):
+            if current.op in operators.VIEWS or (current.op == Op.GETITEM and not copies(current)):
                 stack.append(current.args[0])  # what is left are lengths and positions
-            elif current.op not in _NEW and current.op not in {"again", "getitem"}:
-                stack.extend(current.args[1:] if current.op == "phi" else current.args)
+            elif current.op not in _NEW and current.op not in {Op.AGAIN, Op.GETITEM}:
+                stack.extend(current.args[1:] if current.op == Op.PHI else current.args)
 
 
 def _read_by(root: Node) -> Iterator[Node]:
@@ -153,5 +141,5 @@ def _read_by(root: Node) -> Iterator[Node]:
         if node not in seen:
             seen.add(node)
             yield node
-            if node.op not in {"again", "call"} or node is root:
+            if node.op not in {Op.AGAIN, Op.CALL} or node is root:
                 stack.extend(node.args)
