@@ -36,6 +36,7 @@ DATA = (
     "reports/html/*.js",
     "reports/html/vendor/*.min.js",
     "reports/locale/*/LC_MESSAGES/*.mo",
+    "rewriters/graph/operators.txt",
     "rewriters/verification/reference/*.json",
     "rules/diagnostics/*.json",
 )
