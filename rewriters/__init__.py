@@ -8,7 +8,8 @@ One example all the way. The user wrote::
 ``graph``     Reading. ``graph.reader.read_function`` returns a ``FunctionFlow``: every expression
               with the node that is its value. All spellings of a call are one node:
               ``F.silu(gate)``, ``F.silu(input=gate)`` and ``F.silu(gate, inplace=False)`` are
-              ``silu(param='gate', const=False)``, and the value returned is ``mul(param='x', silu(param='gate', const=False))``.
+              ``silu(param='gate', const=False)``, and what is returned is
+              ``mul(param='x', silu(param='gate', const=False))``.
               ``graph.operators`` knows what torch's operators are called and do,
               ``graph.special`` lists the nodes that are none.
 ``match``     ``match.prefilter`` leaves out the rules whose operators the words of the file do not

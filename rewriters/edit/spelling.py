@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.guards import Guard, is_simple, is_tensor
 from npufix.rewriters.edit.imports import Import
 from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.expressions import ExpressionReader
 from npufix.rewriters.graph.modules.names import ModuleNames
 from npufix.rewriters.graph.modules.syntax import copied, walk
-from npufix.rewriters.graph.reader import FunctionReader
 from npufix.rewriters.graph.special import Op
+from npufix.rewriters.graph.state import State
 from npufix.rewriters.match.matching import RULE_IMPORTS, Match, declared, parse_rule_function
 
 if TYPE_CHECKING:
@@ -195,11 +196,11 @@ def result_expression(code: FunctionNode) -> ast.expr:
 def replacement_node(replacement: Callable[..., object], flow: FunctionFlow, match: Match) -> Node:
     """Return the replacement as a node of the user's graph: what the patched code must compute."""
     code = parse_rule_function(replacement)
-    reader = FunctionReader(ModuleNames(RULE_IMPORTS, {}, {}), None, flow.graph, declared(code))
-    reader.epoch, reader.reshapes = match.evaluation.node.epoch, flow.reshapes
-    reader.env = {arg.arg: match.bindings[arg.arg] for arg in code.args.args}
+    state = State(ModuleNames(RULE_IMPORTS, {}, {}), None, flow.graph, declared(code))
+    state.epoch, state.reshapes = match.evaluation.node.epoch, flow.reshapes
+    state.env = {arg.arg: match.bindings[arg.arg] for arg in code.args.args}
     body = without_defaults(code, match.bindings)
-    return reader.read(_fold(_Literals(match.bindings).visit(body)))
+    return ExpressionReader(state).read(_fold(_Literals(match.bindings).visit(body)))
 
 
 def _held(flow: FunctionFlow, match: Match) -> dict[Node, ast.expr]:
