@@ -18,8 +18,8 @@ from npufix.rewriters.match.matching import LITERAL, find, pattern_of, same_valu
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from npufix.rewriters.graph.dataflow import Evaluation, FunctionFlow
-    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.nodes import Evaluation, Node
     from npufix.rewriters.match.matching import Match
     from npufix.rules.substitution import Form, Substitution
 

@@ -23,8 +23,8 @@ from npufix.rewriters.graph.torch_names import TORCH_FUNCTIONS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.rewriters.graph.dataflow import Evaluation, FunctionFlow
-    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.nodes import Evaluation, Node
     from npufix.rewriters.match.matching import Match
 
 _BOOLEAN = operators.BOOLEAN | {Op.COMPARE}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Protocol
 
-from npufix.rewriters.graph.dataflow import Observable
 from npufix.rewriters.graph.modules.syntax import names_bound_in, walk
+from npufix.rewriters.graph.nodes import Observable
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:

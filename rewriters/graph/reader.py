@@ -7,6 +7,7 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.aliases import CONTAINERS
 from npufix.rewriters.graph.canonical import arithmetic
 from npufix.rewriters.graph.control_flow import BlockReader, assigned_in
 from npufix.rewriters.graph.dataflow import FunctionFlow, ReadAgainError, UnsupportedCodeError
@@ -16,7 +17,6 @@ from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.nodes import Graph, Node
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.graph.state import State
-from npufix.rewriters.graph.twins import CONTAINERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

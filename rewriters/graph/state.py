@@ -6,8 +6,8 @@ import ast
 from typing import TYPE_CHECKING, Protocol
 
 from npufix.rewriters.graph.attributes import is_made_once
-from npufix.rewriters.graph.dataflow import Evaluation, Observable, ReadAgainError
-from npufix.rewriters.graph.nodes import Serial
+from npufix.rewriters.graph.dataflow import ReadAgainError
+from npufix.rewriters.graph.nodes import Evaluation, Observable, Serial
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:

@@ -16,14 +16,13 @@ from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.nodes import Serial
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.graph.special import Op
-from npufix.rewriters.graph.twins import tells_twins_apart
 from npufix.rules.substitution import option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
 
-    from npufix.rewriters.graph.dataflow import Evaluation, FunctionFlow
-    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.nodes import Evaluation, Node
 
 # The names that rule files use; they import torch for type checking only.
 RULE_IMPORTS = {
@@ -147,7 +146,7 @@ def find(pattern: Pattern, flow: FunctionFlow) -> Iterator[Match]:
             continue
         state = _Unification(pattern, {}, {})
         for end in state.unify(pattern.root, node):
-            if not _same_moment(end.pairs, node) or not tells_twins_apart(flow, node):
+            if not _same_moment(end.pairs, node) or not flow.is_certain(node):
                 continue
             seen.add(id(evaluation.code))
             bindings = {**_defaults_of(pattern, flow), **end.bindings}

@@ -13,10 +13,9 @@ from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from npufix.rewriters.graph.dataflow import FunctionFlow
-    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.graph.nodes import Evaluation, Node, Observable
 
 # What nobody can write to, or is another one at each call.
 _NO_TENSORS = frozenset(
@@ -35,25 +34,11 @@ CONTAINERS = (ast.List, ast.ListComp, ast.Dict, ast.DictComp, ast.Set, ast.SetCo
 _SPELLED_OUT = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Call, *CONTAINERS)
 
 
-def tells_twins_apart(flow: FunctionFlow, root: Node) -> bool:
-    """Tell whether what a match reads is certain to be what its node says."""
-    twins = flow.twins
-    if not twins:
-        return True
-    operands = [node for node in _read_by(root) if node in twins]
-    if not operands:
-        return True
-    written = set(_written(root)) if root in flow.writes else set()
-    return not any(
-        node in written or (node.epoch != root.epoch and node in flow.shared) for node in operands
-    )
-
-
-def made_twice(flow: FunctionFlow) -> frozenset[Node]:
+def duplicates(evaluations: Iterable[Evaluation]) -> frozenset[Node]:
     """Return the values that several expressions make a tensor of."""
     first: dict[Node, ast.AST] = {}
     found: set[Node] = set()
-    for evaluation in flow.evaluations:
+    for evaluation in evaluations:
         node, code = evaluation.node, evaluation.code
         if isinstance(code, CONTAINERS) and _is_named(code, evaluation.statement):
             continue  # the reader knows one from the other
@@ -91,10 +76,10 @@ def copies(node: Node) -> bool:
     return not all(item.op == Op.SLICE or _is_plain(item) for item in items)
 
 
-def exposed(flow: FunctionFlow) -> frozenset[Node]:
+def exposed(observables: Iterable[Observable]) -> frozenset[Node]:
     """Return the values that something may write to: in this function or where they are passed."""
     found: set[Node] = set()
-    for seen in flow.observables:
+    for seen in observables:
         if seen.kind not in {"return", "random"}:
             found.update(_exposed_by(seen.node))
     return frozenset(found)
@@ -103,13 +88,13 @@ def exposed(flow: FunctionFlow) -> frozenset[Node]:
 def _exposed_by(node: Node) -> Iterator[Node]:
     """Yield what an effect may write to, or keep for others to write to."""
     if node.op.endswith("_") and not node.op.startswith("_"):
-        yield from _written(node)  # ``x.masked_fill_(mask, value)`` keeps nothing
+        yield from written_by(node)  # ``x.masked_fill_(mask, value)`` keeps nothing
     else:
         for arg in node.args:
             yield from _aliases(arg)
 
 
-def _written(node: Node) -> Iterator[Node]:
+def written_by(node: Node) -> Iterator[Node]:
     """Yield what a write changes: its first operand, and what shares memory with it."""
     target = node.args[0]
     # of ``x[mask] += 1`` the tensor, not the copy
@@ -132,7 +117,7 @@ def _aliases(node: Node) -> Iterator[Node]:
                 stack.extend(current.args[1:] if current.op == Op.PHI else current.args)
 
 
-def _read_by(root: Node) -> Iterator[Node]:
+def read_by(root: Node) -> Iterator[Node]:
     """Yield the values that a match and the code of its operands may read."""
     seen: set[Node] = set()
     stack = [root]
