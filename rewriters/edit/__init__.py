@@ -4,6 +4,6 @@ In: the text, a ``Match`` and the form of the rule. Out: a ``Rewrite``, or why t
 
 Read ``rewrite`` first, which takes every step; ``spelling`` writes the replacement with the user's
 operands, ``wording`` and ``layout`` in the user's style, ``splice`` puts it into the text, with
-``tree_edit``, ``blocks``, ``imports``, ``guards`` and ``leftovers`` (code that nobody needs then).
+``tree_edit``, ``blocks``, ``imports``, ``guards`` and ``dead_code`` (code that nobody needs then).
 ``validation`` has the last word: the new function must compute what the old one did.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.facts import module_facts, module_words, origins
+from npufix.rewriters.facts import module_facts, origins
 from npufix.rewriters.facts.activations import activation
 from npufix.rewriters.facts.attention_facts import AttentionFacts
 from npufix.rewriters.facts.constants import number
@@ -211,11 +211,11 @@ class SourceFacts(ValueKinds, AttentionFacts):
 
     def mentions(self, *words: str) -> bool:
         """Tell whether the module uses one of these names, wherever."""
-        return module_words.mentions(self.flow.names, words)
+        return module_facts.mentions(self.flow.names, words)
 
     def arguments(self, method: str) -> Sequence[Mapping[str, str]]:
         """Return the arguments of each call of a method in the module, as they are written."""
-        return module_words.arguments(self.flow.names, method)
+        return module_facts.arguments(self.flow.names, method)
 
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted."""

@@ -5,7 +5,7 @@ In: the syntax of a function and the names of its module (``modules``). Out: a `
 Read ``nodes`` and ``special`` (what a graph is made of), ``dataflow`` (what a reading results in),
 then ``state`` (what the readers share), ``reader`` (the door and the statements),
 ``control_flow``, ``expressions``, ``calls`` and ``helpers`` (calls that are looked into). These ask
-``operators`` and ``canonical`` for the one spelling of a call, ``halves`` for that of parts of a
+``operators`` and ``canonical`` for the one spelling of a call, ``chunks`` for that of parts of a
 dimension, ``submodules`` and ``attributes`` for what ``self.norm`` is. ``aliases`` comes last:
 which equal values are tensors of their own, and what shares memory.
 """

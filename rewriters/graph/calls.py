@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph import halves, operators, torch_names
+from npufix.rewriters.graph import chunks, operators, torch_names
 from npufix.rewriters.graph.attributes import assigned_values
 from npufix.rewriters.graph.canonical import constructed, random_op, tensor_op
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
@@ -236,7 +236,7 @@ class CallReader:
         if name in operators.FRESH:
             return self.state.once(node)
         return (
-            None if self.state.reshapes else halves.joined(self.state.graph, node, self.state.ranks)
+            None if self.state.reshapes else chunks.joined(self.state.graph, node, self.state.ranks)
         ) or node
 
 

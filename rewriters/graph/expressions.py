@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph import halves, operators, torch_names
+from npufix.rewriters.graph import chunks, operators, torch_names
 from npufix.rewriters.graph.calls import CallReader
 from npufix.rewriters.graph.canonical import arithmetic, dtype_of, field_of, new_axis
 from npufix.rewriters.graph.modules.syntax import walk
@@ -160,7 +160,7 @@ class ExpressionReader:
         if added is not None:
             return added
         if not self.state.reshapes:
-            half = halves.subscript(
+            half = chunks.subscript(
                 self.state.graph, base, index, self.state.ranks, self.state.epoch
             )
             if half is not None:
@@ -173,7 +173,7 @@ class ExpressionReader:
             half = (
                 None
                 if self.state.reshapes
-                else halves.part(self.state.graph, base, index, self.state.ranks)
+                else chunks.part(self.state.graph, base, index, self.state.ranks)
             )
             return half or self.state.graph.node(Op.ITEM, base, value=index)
         if base.op == Op.SHAPE:

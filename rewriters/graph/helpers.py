@@ -6,7 +6,6 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.dropouts import dropout_under
 from npufix.rewriters.graph.modules.names import inlinable
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.special import Op
@@ -144,7 +143,7 @@ class HelperReader:
 
     def _choice(self, test: Node, then: Node, other: Node) -> Node:
         """Return the value that depends on a branch, or the one dropout that it amounts to."""
-        dropped = dropout_under(self.state.graph, test, then, other)
+        dropped = _dropout_under(self.state.graph, test, then, other)
         if dropped is None:
             return self.state.phi(test, then, other)
         for place, seen in enumerate(self.state.observables):
@@ -200,3 +199,36 @@ def _bind(
             env[name] = graph.constant(default.value)
     wanted = {*params, *(a.arg for a in spec.kwonlyargs)}
     return env if set(env) == wanted else None
+
+
+def _dropout_under(graph: Graph, test: Node, then: Node, other: Node) -> Node | None:
+    """Return one dropout for ``F.dropout(x, p) if training else x``, nothing for other choices."""
+    if then.op != "dropout" or len(then.args) != 4 or then.args[0] is not other:  # noqa: PLR2004
+        return None
+    x, p, training, inplace = then.args
+    # A dropout of nothing changes nothing: ``p > 0`` only saves a call.
+    tests = [part for part in _conjuncts(test) if not _is_positive(part, p)]
+    if training.op != Op.CONST:
+        tests.append(training)
+    elif training.value is not True:
+        return None
+    if not tests:
+        training = graph.constant(True)  # noqa: FBT003 - a literal
+    elif len(tests) == 1:
+        training = tests[0]
+    else:
+        epoch = max(part.epoch for part in tests)
+        training = graph.node(Op.BOOLOP, *tests, value="And", epoch=epoch)
+    return graph.node("dropout", x, p, training, inplace, value=then.value, epoch=then.epoch)
+
+
+def _conjuncts(test: Node) -> list[Node]:
+    if test.op == Op.BOOLOP and test.value == "And":
+        return [part for arg in test.args for part in _conjuncts(arg)]
+    return [test]
+
+
+def _is_positive(test: Node, p: Node) -> bool:
+    """Tell whether a test is ``p > 0``."""
+    zero = test.args[1] if test.op == "gt" and test.args[0] is p else None
+    return zero is not None and zero.op == Op.CONST and zero.value == 0
