@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.find import chosen_by_device
-from npufix.rewriters.graph.canonical import COMMUTATIVE, SIGNATURES
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.names import source_lines
 from npufix.rewriters.graph.phrases import phrase
+from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import LITERAL, find, pattern_of, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from npufix.rewriters.graph.dataflow import Evaluation, FunctionFlow
-    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.nodes import Evaluation, Node
     from npufix.rewriters.match.matching import Match
     from npufix.rules.substitution import Form, Substitution
 
@@ -30,7 +31,7 @@ _PLAIN = frozenset(
 # Arithmetic and changes of layout, which stand everywhere.
 _COMMON = frozenset(
     {"add", "sub", "mul", "div", "neg", "cast", "item", "getitem", "transpose", "square",
-     "unsqueeze", "squeeze", "view", "reshape", "expand", "half", "phi", "contiguous", "augment"}
+     "unsqueeze", "squeeze", "view", "reshape", "expand", "phi", "contiguous", "augment"}
 )  # fmt: skip
 _SUBSTANTIAL = 0.6
 _FEWEST_OPERATIONS = 2
@@ -105,7 +106,7 @@ def _nearest(
     form: Form,
 ) -> NearMiss | None:
     root = pattern_of(form.pattern).root
-    parts = [n for n in root.walk() if n.op not in _PLAIN and n.op != "either"]
+    parts = [n for n in root.walk() if n.op not in _PLAIN and n.op != Op.EITHER]
     best: tuple[_Alignment, Node, Evaluation] | None = None
     for evaluation in here:
         for part in parts:
@@ -148,7 +149,7 @@ def _operations(root: Node, chosen: Mapping[Node, Node]) -> frozenset[Node]:
     stack = [root]
     while stack:
         node = stack.pop()
-        if node.op == "either":
+        if node.op == Op.EITHER:
             stack.append(chosen.get(node) or min(node.args, key=_size))
         elif node not in found:
             found.add(node)
@@ -167,7 +168,7 @@ def _around(operations: frozenset[Node], part: Node) -> Node | None:
 
 
 def _options(node: Node) -> list[Node]:
-    return [o for arg in node.args for o in _options(arg)] if node.op == "either" else [node]
+    return [o for arg in node.args for o in _options(arg)] if node.op == Op.EITHER else [node]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +196,9 @@ class _Alignment:
         """Return this with one more operand; ``user`` is the pattern's operation that takes it."""
         if wanted in self.agreed:
             return self
-        if wanted.op == "param":
+        if wanted.op == Op.PARAM:
             return self._variable(wanted, node, user)
-        if wanted.op == "either":
+        if wanted.op == Op.EITHER:
             options = (
                 replace(self, chosen={**self.chosen, wanted: o}).align(o, node, user)
                 for o in wanted.args
@@ -209,7 +210,7 @@ class _Alignment:
             return self._differs(user or wanted, wanted if user else None, node, "value")
         mine = self if wanted.op in _PLAIN else self._agrees(wanted)
         orders = [node.args]
-        if wanted.op in COMMUTATIVE and len(node.args) == 2:  # noqa: PLR2004 - left and right
+        if wanted.op in operators.COMMUTATIVE and len(node.args) == 2:  # noqa: PLR2004 - left and right
             orders.append((node.args[1], node.args[0]))
         return max((mine._all(wanted, args) for args in orders), key=_quality)  # noqa: SLF001
 
@@ -236,7 +237,7 @@ class _Alignment:
     def _variable(self, wanted: Node, node: Node, user: Node | None) -> _Alignment:
         name = str(wanted.value)
         bound = self.bindings.get(name)
-        if name.startswith(LITERAL) and node.op != "const":
+        if name.startswith(LITERAL) and node.op != Op.CONST:
             return self._differs(user or wanted, wanted, node, "literal")
         if bound is None:
             return replace(self, bindings={**self.bindings, name: node})
@@ -285,7 +286,7 @@ def _said(difference: _Difference, text: str) -> str:  # noqa: PLR0911 - one cas
 def _operand_name(wanted: Node, operand: Node) -> str:
     """Return what an operand is called: ``dim`` of ``mean``."""
     position = next((i for i, arg in enumerate(wanted.args) if arg is operand), 0)
-    names = ["the tensor", *SIGNATURES.get(wanted.op, {})]
+    names = ["the tensor", *(operators.signature(wanted.op) or ())]
     return f"{names[position]} of {wanted.op}" if position < len(names) else "an operand"
 
 

@@ -17,6 +17,7 @@ from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.modules.names import FunctionNode, module_names, source_lines
 from npufix.rewriters.graph.modules.scopes import top_level
 from npufix.rewriters.graph.reader import read_function
+from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import find, pattern_of
 from npufix.rewriters.match.prefilter import words_for
 from npufix.rewriters.match.vocabulary import Vocabulary
@@ -301,5 +302,5 @@ def _site(source: str, flow: FunctionFlow, found: _Candidate, *, with_text: bool
 
 
 def _lines(flow: FunctionFlow, match: Match) -> frozenset[int]:
-    computed: list[Node] = [n for n in match.covered if n.op not in {"const", "dtype", "global"}]
+    computed: list[Node] = [n for n in match.covered if n.op not in {Op.CONST, Op.DTYPE, Op.GLOBAL}]
     return frozenset().union(*(flow.lines.get(node, frozenset()) for node in computed))

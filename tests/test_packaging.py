@@ -35,6 +35,7 @@ DATA = (
     "reports/html/scripts/*",
     "reports/html/vendor/*.min.js",
     "reports/locale/*/LC_MESSAGES/*.po",
+    "rewriters/graph/operators.txt",
     "rewriters/verification/reference/*.json",
     "rules/diagnostics/*.json",
 )

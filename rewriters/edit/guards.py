@@ -6,18 +6,16 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.submodules import submodule
-from npufix.rewriters.graph.torch_names import DTYPES, PURE_METHODS
+from npufix.rewriters.graph.torch_names import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
     from npufix.rewriters.edit.wording import Wording
     from npufix.rewriters.graph.dataflow import FunctionFlow
-
-# Methods whose result may be elsewhere than the tensor they are called on.
-_MOVES = frozenset({"cpu", "cuda", "numpy", "to", "tolist", "type", "type_as", "item"})
 
 
 def is_simple(code: ast.expr) -> bool:
@@ -113,10 +111,12 @@ class Guard:
             made = submodule(self.flow.names, cls, name) if cls and arguments else None
             return self._source(arguments[0]) if made else None
         if dotted in {"torch", "torch.nn.functional"}:
-            return self._source(arguments[0]) if arguments and name in PURE_METHODS else None
-        if dotted is not None or (name in _MOVES and not self._only_casts(arguments)):
+            return (
+                self._source(arguments[0]) if arguments and name in operators.PURE_METHODS else None
+            )
+        if dotted is not None or (name in operators.MOVES and not self._only_casts(arguments)):
             return None
-        return self._source(owner) if name in PURE_METHODS else None
+        return self._source(owner) if name in operators.PURE_METHODS else None
 
     def _only_casts(self, arguments: Sequence[ast.expr]) -> bool:
         """Tell whether ``x.to(...)`` names a dtype and no device."""

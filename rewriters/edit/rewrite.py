@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit import tree_edit
+from npufix.rewriters.edit.dead_code import dead_statements
 from npufix.rewriters.edit.edit import CannotSpliceError, Edit, extent, unit_of
 from npufix.rewriters.edit.imports import Import, add_import, insertion
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.layout import style_of
-from npufix.rewriters.edit.leftovers import leftovers
 from npufix.rewriters.edit.spelling import spell
 from npufix.rewriters.edit.validation import difference, unbound
 from npufix.rewriters.edit.wording import Wording
@@ -89,7 +89,10 @@ def rewrite(
             match.evaluation.code,
             match.evaluation.statement,
             spelled.text,
-            [*covered, *leftovers(flow, match, covered, [spelled.text, *spelled.hoisted.values()])],
+            [
+                *covered,
+                *dead_statements(flow, match, covered, [spelled.text, *spelled.hoisted.values()]),
+            ],
             list(spelled.hoisted.items()),
             width=style.width,
             tensors=spelled.tensors,

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.guards import Guard, is_simple, is_tensor
 from npufix.rewriters.edit.imports import Import
-from npufix.rewriters.graph.canonical import SIGNATURES
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.expressions import ExpressionReader
 from npufix.rewriters.graph.modules.names import ModuleNames
 from npufix.rewriters.graph.modules.syntax import copied, walk
-from npufix.rewriters.graph.reader import FunctionReader
+from npufix.rewriters.graph.special import Op
+from npufix.rewriters.graph.state import State
 from npufix.rewriters.match.matching import RULE_IMPORTS, Match, declared, parse_rule_function
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def spell(
         bound = match.bindings[param]
         expression = held.get(bound) if names is match.evaluation.names else None
         expression = expression or _expression(bound, flow, names)
-        if expression is None and bound.op == "dtype":  # ``x.float()`` does not spell it
+        if expression is None and bound.op == Op.DTYPE:  # ``x.float()`` does not spell it
             expression = library.visit(_dotted(str(bound.value).split(".")))
         if expression is None:
             return None
@@ -98,7 +100,9 @@ def without_defaults(code: FunctionNode, bindings: Mapping[str, Node]) -> ast.ex
         if not isinstance(value, ast.Name) or value.id not in defaults:
             return False
         bound, default = bindings[value.id], ast.literal_eval(defaults[value.id])
-        return bound.op == "const" and bound.value == default and type(bound.value) is type(default)
+        return (
+            bound.op == Op.CONST and bound.value == default and type(bound.value) is type(default)
+        )
 
     body = copied(result_expression(code))
     for node in walk(body):
@@ -192,11 +196,11 @@ def result_expression(code: FunctionNode) -> ast.expr:
 def replacement_node(replacement: Callable[..., object], flow: FunctionFlow, match: Match) -> Node:
     """Return the replacement as a node of the user's graph: what the patched code must compute."""
     code = parse_rule_function(replacement)
-    reader = FunctionReader(ModuleNames(RULE_IMPORTS, {}, {}), None, flow.graph, declared(code))
-    reader.epoch, reader.reshapes = match.evaluation.node.epoch, flow.reshapes
-    reader.env = {arg.arg: match.bindings[arg.arg] for arg in code.args.args}
+    state = State(ModuleNames(RULE_IMPORTS, {}, {}), None, flow.graph, declared(code))
+    state.epoch, state.reshapes = match.evaluation.node.epoch, flow.reshapes
+    state.env = {arg.arg: match.bindings[arg.arg] for arg in code.args.args}
     body = without_defaults(code, match.bindings)
-    return reader.read(_fold(_Literals(match.bindings).visit(body)))
+    return ExpressionReader(state).read(_fold(_Literals(match.bindings).visit(body)))
 
 
 def _held(flow: FunctionFlow, match: Match) -> dict[Node, ast.expr]:
@@ -206,7 +210,7 @@ def _held(flow: FunctionFlow, match: Match) -> dict[Node, ast.expr]:
         for e in flow.evaluations
         if e.statement is match.evaluation.statement
         and isinstance(e.code, (ast.Name, ast.Attribute))
-        and e.node.op != "const"
+        and e.node.op != Op.CONST
         and is_simple(e.code)
     }
 
@@ -215,7 +219,7 @@ def _expression(  # noqa: C901, PLR0911 - one way to write a value after the oth
     node: Node, flow: FunctionFlow, names: Mapping[str, Node]
 ) -> ast.expr | None:
     """Return the shortest way to write a value where ``names`` are the local names."""
-    if node.op == "const":
+    if node.op == Op.CONST:
         constant = ast.Constant(node.value)  # type: ignore[arg-type]  # a literal of the user
         codes = (e.code for e in flow.evaluations if e.node is node)
         return next((c for c in codes if isinstance(c, ast.Constant)), constant)
@@ -235,13 +239,13 @@ def _expression(  # noqa: C901, PLR0911 - one way to write a value after the oth
     if node.op == "rsqrt":  # ``x / d ** 0.5`` is read as ``x * d ** -0.5``
         base = _expression(node.args[0], flow, names)
         return base and ast.BinOp(base, ast.Pow(), ast.UnaryOp(ast.USub(), ast.Constant(0.5)))
-    if node.op == "dtype_of":  # ``x.type_as(y)``
+    if node.op == Op.DTYPE_OF:  # ``x.type_as(y)``
         base = _expression(node.args[0], flow, names)
         return base and ast.Attribute(base, "dtype", ast.Load())
-    if node.op == "attr":  # read in a helper only: ``self.eps``
+    if node.op == Op.ATTR:  # read in a helper only: ``self.eps``
         base = _expression(node.args[0], flow, names)
         return base and ast.Attribute(base, str(node.value), ast.Load())
-    if node.op == "boolop":  # as well: ``self.training or self.always``
+    if node.op == Op.BOOLOP:  # as well: ``self.training or self.always``
         parts = [_expression(arg, flow, names) for arg in node.args]
         known = [part for part in parts if part is not None]
         operator = ast.Or() if node.value == "Or" else ast.And()
@@ -273,7 +277,7 @@ class _Literals(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         bound = self.bindings.get(node.id)
-        if bound is None or bound.op != "const":
+        if bound is None or bound.op != Op.CONST:
             return node
         return ast.copy_location(ast.Constant(bound.value), node)  # type: ignore[arg-type]
 
@@ -309,7 +313,11 @@ def _fold(code: ast.expr) -> ast.expr:
 
         def visit_Call(self, node: ast.Call) -> ast.expr:
             self.generic_visit(node)
-            known = SIGNATURES.get(node.func.attr if isinstance(node.func, ast.Attribute) else "")
+            known = (
+                operators.signature(node.func.attr)
+                if isinstance(node.func, ast.Attribute)
+                else None
+            )
             node.keywords = [k for k in node.keywords if not _is_default(k, known or {})]
             return node
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.spelling import replacement_node
 from npufix.rewriters.graph.nodes import Comparison, Node
-from npufix.rewriters.graph.twins import tells_twins_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from npufix.rewriters.graph.dataflow import Evaluation, FunctionFlow, Observable
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.nodes import Evaluation, Observable
     from npufix.rewriters.match.matching import Match
     from npufix.rules.substitution import Form
 
@@ -51,7 +51,7 @@ def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) 
     ):
         return "a value that would be replaced is used elsewhere in the function"
     writes = [o.node for o in new.observables if o.kind == "write"]
-    if any(compared.same_term(wanted, n) and not tells_twins_apart(new, n) for n in writes):
+    if any(compared.same_term(wanted, n) and not new.is_certain(n) for n in writes):
         return "what is written to would be another tensor of the same value"
     # What the fused operator computes must not be computed beside it once more.
     needed = set(wanted.walk())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.attributes import assigned_values
 from npufix.rewriters.graph.modules.neighbours import neighbour
+from npufix.rewriters.graph.special import Op
 from npufix.rewriters.graph.submodules import chosen, parameter_default, submodule
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def activation(flow: FunctionFlow, node: Node) -> str | None:
 
     ``silu?`` is what ``__init__`` makes of a parameter that nothing was passed for.
     """
-    if flow.cls is None or node.op != "attr" or node.args[0].value != "self":
+    if flow.cls is None or node.op != Op.ATTR or node.args[0].value != "self":
         return None
     attribute = str(node.value)
     made = submodule(flow.names, flow.cls, attribute)

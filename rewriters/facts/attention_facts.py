@@ -8,7 +8,9 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.shapes import annotation
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import assigned_values
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -26,16 +28,13 @@ _ARITHMETIC = frozenset(
     {"add", "sub", "mul", "div", "floordiv", "pow", "sqrt", "rsqrt", "square", "neg", "reciprocal"}
 )
 _NUMBER_ANNOTATION = re.compile(r"(Optional\[)?(float|int)\]?( \| None)?")
-_KEEPS_VALUES = frozenset(
-    {"cast", "to", "getitem", "unsqueeze", "squeeze", "expand", "view", "reshape", "contiguous",
-     "repeat", "expand_as", "type_as", "transpose", "detach", "clone"}
-)  # fmt: skip
+_KEEPS_VALUES = operators.KEEPS | {Op.CAST, "to", Op.GETITEM, "type_as"}
 _BIAS_NAME = re.compile(r"bias|alibi|slope|rel|pos|dist|embed|shift", re.IGNORECASE)
 _MASK_NAME = re.compile(r"mask", re.IGNORECASE)
 _FUSED_NAME = re.compile(
     r"scaled_dot_product|sdpa|flash_att|efficient_attention|fused_att", re.IGNORECASE
 )
-_SAME_DIMS = frozenset({"contiguous", "cast", "to", "dropout", "clone", "type_as", "detach"})
+_UNCLEAR = frozenset({Op.GETITEM, Op.ITEM, Op.GLOBAL, Op.UNSET, Op.CARRIED, Op.AFTER})
 _FILLS = frozenset(
     {"ones", "ones_like", "zeros", "zeros_like", "new_zeros", "new_ones", "full", "tril", "triu",
      "masked_fill", "where", "eq", "ne", "lt", "gt", "le", "ge", "cos", "sin"}
@@ -70,7 +69,7 @@ class AttentionFacts:
             return None
         while node.op in _KEEPS_VALUES:
             node = node.args[0]
-        if node.op in {"eq", "ne", "lt", "gt", "le", "ge"}:
+        if node.op in operators.COMPARISONS:
             return True
         if node.op in {"tril", "triu"} and node.args[0].op in {"ones", "ones_like"}:
             return True
@@ -92,7 +91,7 @@ class AttentionFacts:
     def same_heads(self, *names: str, heads: int = 1) -> bool | None:
         """Tell whether tensors agree in batch size and number of heads, without broadcasting."""
         nodes = [_unscaled(self.match.bindings[name]) for name in names]
-        parts = [n.args[0] for n in nodes if n.op in {"item", "getitem"} and _is_position(n)]
+        parts = [n.args[0] for n in nodes if n.op in {Op.ITEM, Op.GETITEM} and _is_position(n)]
         if len(parts) == len(nodes) and len(set(parts)) == 1:
             return True  # ``qkv[0], qkv[1], qkv[2]``
         dims = [_dims(node) for node in nodes]
@@ -123,9 +122,9 @@ class AttentionFacts:
 
 def _number(node: Node) -> float | None:  # noqa: PLR0911 - one case a spelling
     match node.op:
-        case "const" if isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+        case Op.CONST if isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
             return float(node.value)
-        case "py:float" if node.args[0].op == "const":
+        case "py:float" if node.args[0].op == Op.CONST:
             try:
                 return float(str(node.args[0].value))
             except ValueError:
@@ -133,39 +132,39 @@ def _number(node: Node) -> float | None:  # noqa: PLR0911 - one case a spelling
         case "neg":
             inner = _number(node.args[0])
             return None if inner is None else -inner
-        case "global" if node.value in _INFINITIES:
+        case Op.GLOBAL if node.value in _INFINITIES:
             return math.inf
-        case "attr" if node.args[0].op in {"finfo", "call"} and node.value in {"min", "max"}:
+        case Op.ATTR if node.args[0].op in {"finfo", Op.CALL} and node.value in {"min", "max"}:
             if node.args[0].op == "finfo":
                 return -_SMALLEST_LIMIT if node.value == "min" else _SMALLEST_LIMIT
     return None
 
 
 def _is_scalar(flow: FunctionFlow, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind
-    if node.op == "const":
+    if node.op == Op.CONST:
         return isinstance(node.value, (int, float))
-    if node.op in {"size", "rank"} or node.op.startswith(("py:math.", "py:len", "py:int")):
+    if node.op in {Op.SIZE, Op.RANK} or node.op.startswith(("py:math.", "py:len", "py:int")):
         return True
     if node.op == "py:float":
         return True
     if node.op in _ARITHMETIC:
         return _all_of([_is_scalar(flow, arg) for arg in node.args])
-    if node.op == "phi":
+    if node.op == Op.PHI:
         return _all_of([_is_scalar(flow, arg) for arg in node.args[1:]])
-    if node.op == "param":
+    if node.op == Op.PARAM:
         declared = annotation(flow, str(node.value))
         if "Tensor" in declared or "Parameter" in declared:
             return False
         return True if _NUMBER_ANNOTATION.fullmatch(declared) else None
-    if node.op == "attr":
-        own = node.args[0].op == "param" and node.args[0].value == "self" and flow.cls is not None
+    if node.op == Op.ATTR:
+        own = node.args[0].op == Op.PARAM and node.args[0].value == "self" and flow.cls is not None
         values = assigned_values(flow.names, flow.cls, str(node.value)) if own and flow.cls else []
         return (
             _all_of([None if value is None else _is_scalar_code(value) for _, value in values])
             if values
             else None
         )
-    return None if node.op in {"getitem", "item", "global", "unset", "carried", "after"} else False
+    return None if node.op in _UNCLEAR else False
 
 
 def _is_scalar_code(code: ast.expr) -> bool | None:  # noqa: PLR0911 - one case a syntax
@@ -209,7 +208,7 @@ def _is_boolean_bias(node: Node) -> bool | None:  # noqa: PLR0911 - one case a s
             return min(v for v in values if v is not None) <= _NEGLIGIBLE
         case "triu" | "tril" if args[0].op == "full":
             return _is_negligible(args[0].args[1])
-        case "phi":
+        case Op.PHI:
             return _all_of([_is_boolean_bias(arg) for arg in args[1:]])
     names = [_name(part) for part in node.walk()]
     if any(_BIAS_NAME.search(name) for name in names):
@@ -218,7 +217,7 @@ def _is_boolean_bias(node: Node) -> bool | None:  # noqa: PLR0911 - one case a s
 
 
 def _name(node: Node) -> str:
-    return str(node.value) if node.op in {"param", "attr", "global"} else ""
+    return str(node.value) if node.op in {Op.PARAM, Op.ATTR, Op.GLOBAL} else ""
 
 
 def _is_negligible(node: Node) -> bool | None:
@@ -228,15 +227,15 @@ def _is_negligible(node: Node) -> bool | None:
 
 def _leaves_a_key(flow: FunctionFlow, node: Node, *, kept: bool) -> bool | None:
     """Prove it for a causal mask: it never hides the first key."""
-    while node.op in {"cast", "to", "unsqueeze", "view", "reshape", "expand", "contiguous"}:
+    while node.op in {Op.CAST, "to", "unsqueeze", "view", "reshape", "expand", "contiguous"}:
         node = node.args[0]
-    if node.op == "getitem":
-        index = node.args[1].args if node.args[1].op == "tuple" else ()
+    if node.op == Op.GETITEM:
+        index = node.args[1].args if node.args[1].op == Op.TUPLE else ()
         last = index[-1] if index else node.args[1]
-        starts = last.op == "slice" and last.args[0].value in {None, 0}
-        steps = last.op == "slice" and last.args[2].value is None
+        starts = last.op == Op.SLICE and last.args[0].value in {None, 0}
+        steps = last.op == Op.SLICE and last.args[2].value is None
         return _leaves_a_key(flow, node.args[0], kept=kept) if starts and steps else None
-    if node.op == "attr" and node.args[0].op == "param" and flow.cls is not None:
+    if node.op == Op.ATTR and node.args[0].op == Op.PARAM and flow.cls is not None:
         values = assigned_values(flow.names, flow.cls, str(node.value))
         causal = [value is not None and _is_causal(value, kept=kept) for _, value in values]
         return True if causal and all(causal) else None
@@ -271,16 +270,16 @@ def _is_after(diagonal: Hashable, *, kept: bool) -> bool | None:
 
 
 def _is_position(node: Node) -> bool:
-    if node.op == "item":
+    if node.op == Op.ITEM:
         return node.args[0].op in {"unbind", "chunk"}
-    return node.args[1].op == "const" and isinstance(node.args[1].value, int)
+    return node.args[1].op == Op.CONST and isinstance(node.args[1].value, int)
 
 
 def _unscaled(node: Node) -> Node:
     """Return the tensor before it was cast or multiplied by a number."""
-    while node.op in _SAME_DIMS or (
+    while node.op in operators.SAME_SHAPE or (
         node.op in {"mul", "div"}
-        and (node.args[1].op in {"const", "attr", "rsqrt", "div"} or node.args[1].op[:3] == "py:")
+        and (node.args[1].op in {Op.CONST, Op.ATTR, "rsqrt", "div"} or node.args[1].op[:3] == "py:")
     ):
         node = node.args[0]
     return node
@@ -291,10 +290,10 @@ def _dims(node: Node) -> Dims | None:  # noqa: PLR0911 - one case an operator
     node, args = _unscaled(node), _unscaled(node).args
     match node.op:
         case "view" | "reshape":
-            sizes = args[1].args if args[1].op in {"tuple", "list"} else args[1:]
-            if any(s.op in {"star", "shape", "add"} for s in sizes) and len(sizes) < 4:  # noqa: PLR2004 - BNSD
+            sizes = args[1].args if args[1].op in {Op.TUPLE, Op.LIST} else args[1:]
+            if any(s.op in {Op.STAR, Op.SHAPE, "add"} for s in sizes) and len(sizes) < 4:  # noqa: PLR2004 - BNSD
                 return None
-            return tuple(s.value if s.op == "const" and type(s.value) is int else s for s in sizes)
+            return tuple(s.value if s.op == Op.CONST and type(s.value) is int else s for s in sizes)
         case "transpose" | "permute" if all(type(a.value) is int for a in args[1:]):
             inner, order = _dims(args[0]), [a.value for a in args[1:] if isinstance(a.value, int)]
             if inner is None or not all(-len(inner) <= at < len(inner) for at in order):
@@ -304,9 +303,9 @@ def _dims(node: Node) -> Dims | None:  # noqa: PLR0911 - one case an operator
                 swapped[order[0]], swapped[order[1]] = inner[order[1]], inner[order[0]]
                 return tuple(swapped)
             return tuple(inner[at] for at in order)
-        case "item" | "getitem" if _is_position(node):
-            whole = args[0].args[0] if node.op == "item" else args[0]
-            first = node.op == "getitem" or args[0].args[1].value == 0
+        case Op.ITEM | Op.GETITEM if _is_position(node):
+            whole = args[0].args[0] if node.op == Op.ITEM else args[0]
+            first = node.op == Op.GETITEM or args[0].args[1].value == 0
             inner = _dims(whole)
             return inner[1:] if inner is not None and first else None
     return None

@@ -6,6 +6,8 @@ import math
 import operator
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.special import Op
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -28,11 +30,11 @@ _OPERATORS: Mapping[str, Callable[[float, float], float]] = {
 
 def number(node: Node) -> int | float | None:  # noqa: PLR0911 - one case a spelling
     """Return the number that an expression of literals is, ``None`` if it is something else."""
-    if node.op == "const":
+    if node.op == Op.CONST:
         found = node.value
         is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
         return found if is_number else None  # type: ignore[return-value]  # narrowed above
-    if node.op == "global":
+    if node.op == Op.GLOBAL:
         return _NAMED.get(str(node.value))
     if node.op == "py:float" and len(node.args) == 1:
         return _as_float(node.args[0])
@@ -50,7 +52,7 @@ def number(node: Node) -> int | float | None:  # noqa: PLR0911 - one case a spel
 
 
 def _as_float(node: Node) -> float | None:
-    value = node.value if node.op == "const" else number(node)
+    value = node.value if node.op == Op.CONST else number(node)
     try:
         return float(value) if isinstance(value, (str, int, float)) else None
     except (ValueError, OverflowError):

@@ -7,8 +7,10 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.shapes import annotation
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import COUNT, assigned_values, is_plain_attribute
 from npufix.rewriters.graph.modules.names import FunctionNode
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,9 +18,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Node
 
-_KEEPS_ENTRIES = frozenset(
-    {"view", "reshape", "flatten", "squeeze", "contiguous", "clone", "detach", "flip", "t"}
-)
 _LENGTH = re.compile(r"(^|_)(size|rate|factor|length|repeats|stride|ratio)$")
 _CONFIG = re.compile(r"(^|_)(config|cfg|args|hparams)$")
 # ``None`` is no number of repeats, and an error before as after a change.
@@ -28,29 +27,17 @@ _ASKS = re.compile(r"^(isinstance|type|len|hasattr|torch\.is_tensor)$")
 _COUNTS = re.compile(
     r"(\w+_)?(batch_size|beam_size|per_prompt|num_beams|n_rep|num_return_sequences)|bsz"
 )
-_FINDS_POSITIONS = frozenset({"argmax", "argmin", "argsort", "randperm"})
-
-
 # What the result of has the dtype, and most often the meaning, of.
-_SAME_KIND = frozenset(
-    {"view", "reshape", "expand", "unsqueeze", "squeeze", "getitem", "transpose", "permute",
-     "contiguous", "clone", "detach", "flatten", "t", "flip", "invert", "attr", "call", "item",
-     "to", "repeat"}
-)  # fmt: skip
+_SAME_KIND = operators.KEEPS | {Op.GETITEM, "invert", Op.ATTR, Op.CALL, Op.ITEM, "to"}
 _BOTH_KINDS = frozenset({"and", "or", "xor"})
-# Operators whose arguments behind the first are lengths.
-_TAKES_LENGTHS = frozenset(
-    {"repeat", "view", "reshape", "expand", "tile", "unflatten", "zeros", "ones", "py:range"}
-)
-_COMPARES = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 def names_of(node: Node, local: Mapping[str, Node]) -> list[str]:
     """Return the names that say what a tensor is: its own, that of what it is a part of."""
     found = [name for name, value in local.items() if value is node]
-    if node.op in {"param", "attr", "global"}:
+    if node.op in {Op.PARAM, Op.ATTR, Op.GLOBAL}:
         found.append(str(node.value))
-    if node.op == "getitem" and isinstance(node.args[1].value, str):
+    if node.op == Op.GETITEM and isinstance(node.args[1].value, str):
         found.append(node.args[1].value)
     parts = node.args if node.op in _BOTH_KINDS else node.args[:1]
     if node.op in _SAME_KIND | _BOTH_KINDS:
@@ -63,13 +50,13 @@ def is_comparison_method(code: ast.AST) -> bool:
     """Tell whether code is ``x.ne(y)``, which only a tensor has."""
     match code:
         case ast.Call(ast.Attribute(_, attr), [_]):
-            return attr in _COMPARES
+            return attr in operators.COMPARISONS
     return False
 
 
 def is_used_as_int(flow: FunctionFlow, node: Node) -> bool:
     """Tell whether an argument of the function is an int: by its default, or as a length."""
-    if node.op != "param" or _may_be_something_else(flow, str(node.value)):
+    if node.op != Op.PARAM or _may_be_something_else(flow, str(node.value)):
         return False
     if type(_default(flow, str(node.value))) is int or _COUNTS.fullmatch(str(node.value)):
         return True
@@ -94,7 +81,9 @@ def _needs_number(user: Node, node: Node) -> bool:
     """Tell whether an operation takes a value as a length, or asks how large it is in an ``if``."""
     if node in _lengths(user):
         return True
-    return user.op == "phi" and user.args[0].op in _COMPARES and node in user.args[0].args
+    return (
+        user.op == Op.PHI and user.args[0].op in operators.COMPARISONS and node in user.args[0].args
+    )
 
 
 def _is_declared_elsewhere(flow: FunctionFlow, param: str) -> bool:
@@ -115,10 +104,10 @@ def _is_declared_elsewhere(flow: FunctionFlow, param: str) -> bool:
 
 def _lengths(node: Node) -> Iterator[Node]:
     """Yield the lengths, and the factors of lengths, that an operator is given."""
-    if node.op in _TAKES_LENGTHS:
-        first = 0 if node.op in {"zeros", "ones", "py:range"} else 1
-        for size in node.args[first:]:
-            yield from size.args if size.op in {"mul", "tuple"} else (size,)
+    if node.op in operators.TAKES_LENGTHS or node.op == "py:range":
+        first = 0 if node.op in operators.FACTORIES or node.op == "py:range" else 1
+        for size in node.args[first : 1 if node.op == "full" else None]:
+            yield from size.args if size.op in {"mul", Op.TUPLE} else (size,)
 
 
 def _default(flow: FunctionFlow, param: str) -> object:
@@ -137,15 +126,15 @@ def are_found_positions(node: Node) -> bool:
     """
     if isinstance(node.value, tuple) and "dtype" in node.value:
         return False
-    if node.op == "item" and node.value == 1:
+    if node.op == Op.ITEM and node.value == 1:
         source = node.args[0]
         along = len(source.args) > 1 and type(source.args[1].value) is int
         return source.op in {"topk", "sort", "kthvalue"} or (source.op in {"max", "min"} and along)
-    if node.op == "getitem":
+    if node.op == Op.GETITEM:
         return _is_tuple_of_positions(node.args[0]) and type(node.args[1].value) is int
     if node.op == "nonzero":
         return not _is_tuple_of_positions(node)
-    return node.op in _FINDS_POSITIONS
+    return node.op in operators.POSITIONS
 
 
 def _is_tuple_of_positions(node: Node) -> bool:
@@ -156,7 +145,7 @@ def _is_tuple_of_positions(node: Node) -> bool:
 
 def is_position(node: Node) -> bool | None:
     """Tell whether a tensor holds positions that do not count from the end."""
-    while node.op in _KEEPS_ENTRIES or (node.op == "cast" and "int64" in str(node.args[1].value)):
+    while node.op in operators.KEEPS or (node.op == Op.CAST and "int64" in str(node.args[1].value)):
         node = node.args[0]
     return True if are_found_positions(node) else None
 
@@ -164,12 +153,12 @@ def is_position(node: Node) -> bool | None:
 def is_count(flow: FunctionFlow, node: Node) -> bool | None:
     """Tell whether a value is a setting that counts something: ``self.config.num_heads``."""
     owner = node.args[0]
-    is_setting = owner.op in {"attr", "param"} and bool(_CONFIG.search(str(owner.value)))
+    is_setting = owner.op in {Op.ATTR, Op.PARAM} and bool(_CONFIG.search(str(owner.value)))
     if COUNT.search(str(node.value)):
         return True if is_setting or is_plain_attribute(flow, node) else None
     if is_setting:
         return True if _LENGTH.search(str(node.value)) else None
-    is_own = owner.op == "param" and owner.value == "self" and flow.cls is not None
+    is_own = owner.op == Op.PARAM and owner.value == "self" and flow.cls is not None
     values = assigned_values(flow.names, flow.cls, str(node.value)) if is_own and flow.cls else ()
     found = [_is_setting(value) for _, value in values]
     return True if found and all(found) else None
@@ -185,6 +174,6 @@ def _is_setting(value: ast.expr | None) -> bool:
 
 def is_device(node: Node) -> bool:
     """Tell whether a value is a device, not a dtype or a tensor."""
-    if node.op in {"attr", "param", "global"}:
+    if node.op in {Op.ATTR, Op.PARAM, Op.GLOBAL}:
         return str(node.value).rpartition(".")[2].endswith("device")
-    return node.op == "device" or (node.op == "const" and isinstance(node.value, str))
+    return node.op == "device" or (node.op == Op.CONST and isinstance(node.value, str))

@@ -1,4 +1,4 @@
-"""What the constructor of a submodule was given: ``nn.LayerNorm(hidden_size, eps=1e-5)``."""
+"""What a module says beside the function: how its submodules are made, which names it uses."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.attributes import assigned_values, number_of_lengths
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.modules.wrapped_modules import made_by_factory
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
-    from npufix.rewriters.graph.modules.names import FunctionNode
+    from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
     from npufix.rewriters.graph.nodes import Node
     from npufix.rewriters.match.matching import Match
 
@@ -22,6 +24,7 @@ _PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "LayerNorm": ("normalized_shape", "eps", "elementwise_affine", "bias"),
     "RMSNorm": ("normalized_shape", "eps", "elementwise_affine"),
 }
+_KEY = "words of the module"
 _WITHOUT_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode"})
 
 
@@ -49,7 +52,7 @@ def _given(
     flow: FunctionFlow, node: Node, parameter: str
 ) -> Iterator[tuple[FunctionNode, ast.expr | None]]:
     """Yield the argument in each construction of ``self.norm``; ``None`` for its default."""
-    is_own = node.op == "attr" and node.args[0].op == "param" and node.args[0].value == "self"
+    is_own = node.op == Op.ATTR and node.args[0].op == Op.PARAM and node.args[0].value == "self"
     if not is_own or flow.cls is None:
         return
     for method, made in assigned_values(flow.names, flow.cls, str(node.value)):
@@ -71,3 +74,40 @@ def is_without_gradients(flow: FunctionFlow, match: Match) -> bool | None:
             contexts += [item.context_expr for item in part.items]
     functions = [c.func if isinstance(c, ast.Call) else c for c in contexts]
     return any(flow.names.dotted(f) in _WITHOUT_GRADIENTS for f in functions) or None
+
+
+def mentions(names: ModuleNames, words: Collection[str]) -> bool:
+    """Tell whether a module uses one of these names: a variable, attribute, keyword or import."""
+    if _KEY not in names.assigned:
+        names.assigned[_KEY] = frozenset(_words(names.tree)) if names.tree else frozenset()
+    return not names.assigned[_KEY].isdisjoint(words)
+
+
+def arguments(names: ModuleNames, method: str) -> Sequence[Mapping[str, str]]:
+    """Return the code of the arguments of each ``x.method(...)`` in a module.
+
+    ``x`` is under "", positional arguments under "0", "1", keywords under their names.
+    """
+    found: list[Mapping[str, str]] = []
+    for node in walk(names.tree) if names.tree else ():
+        match node:
+            case ast.Call(ast.Attribute(owner, attr), positional, keywords) if attr == method:
+                given = {"": ast.unparse(owner)}
+                given |= {str(i): ast.unparse(arg) for i, arg in enumerate(positional)}
+                given |= {k.arg or "**": ast.unparse(k.value) for k in keywords}
+                found.append(given)
+    return found
+
+
+def _words(tree: ast.Module) -> Iterator[str]:
+    for node in walk(tree):
+        match node:
+            case ast.Name(name) | ast.Attribute(_, name):
+                yield name
+            case ast.arg(name) | ast.keyword(str(name)):
+                yield name
+            case ast.Import(aliases):
+                yield from (part for alias in aliases for part in alias.name.split("."))
+            case ast.ImportFrom(module, aliases):
+                yield from (module or "").split(".")
+                yield from (alias.name for alias in aliases)

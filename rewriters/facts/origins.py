@@ -5,24 +5,22 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.special import Op
 from npufix.rewriters.graph.submodules import submodule
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Node
 
-_COPIES = frozenset(
-    {"cast", "chunk", "clone", "contiguous", "detach", "expand", "flatten", "getitem", "item",
-     "permute", "repeat", "repeat_interleave", "reshape", "squeeze", "stack", "t", "to",
-     "transpose", "unsqueeze", "view", "cat"}
-)  # fmt: skip
+_COPIES = operators.KEEPS | {Op.CAST, "to", "cat", Op.GETITEM, Op.ITEM, "stack"}
 _WIDTH = 1  # ``nn.Linear(in_features, out_features)``
 
 
 def is_sinusoid(node: Node) -> bool:
     """Tell whether all elements of a tensor are sines or cosines, unscaled."""
     while node.op in _COPIES and node.args:
-        if node.args[0].op == "tuple":
+        if node.args[0].op == Op.TUPLE:
             return all(map(is_sinusoid, node.args[0].args))
         node = node.args[0]
     return node.op in {"cos", "sin"}
@@ -30,7 +28,7 @@ def is_sinusoid(node: Node) -> bool:
 
 def same_projection(flow: FunctionFlow, first: Node, second: Node) -> bool | None:
     """Tell whether two tensors are halves of one, or results of layers of one input and width."""
-    pieces = [n.args[0] for n in (first, second) if n.op == "item" and n.args[0].op == "chunk"]
+    pieces = [n.args[0] for n in (first, second) if n.op == Op.ITEM and n.args[0].op == "chunk"]
     if len(pieces) == 2:  # noqa: PLR2004 - both
         return True if pieces[0] is pieces[1] else None
     if any(map(_is_broadcast, (first, second))):
@@ -43,11 +41,11 @@ def same_projection(flow: FunctionFlow, first: Node, second: Node) -> bool | Non
 
 def _is_broadcast(node: Node) -> bool:
     """Tell whether a factor is a parameter, or was given a dimension of length one for this."""
-    while node.op in {"cast", "clone", "contiguous", "detach", "neg", "sigmoid", "silu", "gelu"}:
+    while node.op in operators.SAME_SHAPE:
         node = node.args[0]
     if node.op in {"mean", "sum"} and len(node.args) > 2:  # noqa: PLR2004 - x, dim, keepdim
         return node.args[2].value is True
-    return node.op in {"attr", "unsqueeze"}
+    return node.op in {Op.ATTR, "unsqueeze"}
 
 
 def _width(flow: FunctionFlow, node: Node) -> str | None:
@@ -55,7 +53,7 @@ def _width(flow: FunctionFlow, node: Node) -> str | None:
     if not (node.op.startswith("module:") and "Linear" in node.op) or flow.cls is None:
         return None
     layer = node.args[0]
-    if layer.op != "attr" or layer.args[0].op != "param" or layer.args[0].value != "self":
+    if layer.op != Op.ATTR or layer.args[0].op != Op.PARAM or layer.args[0].value != "self":
         return None
     made = submodule(flow.names, flow.cls, str(layer.value))
     if made is None or made.call is None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.shapes import Shapes
 from npufix.rewriters.facts.site_facts import SourceFacts
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,14 +17,9 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
     from npufix.rewriters.match.matching import Match
 
-_ATEN_NAMES = {
-    "square": ("aten::pow", "aten::square"),
-    "setitem": ("aten::index_put_",),
-    "cast": ("aten::to", "aten::_to_copy"),
-    "matmul": ("aten::matmul", "aten::mm"),
-    "invert": ("aten::bitwise_not",),
-    "and": ("aten::bitwise_and", "aten::__and__"),
-    "or": ("aten::bitwise_or", "aten::__or__"),
+_ATEN_NAMES: Mapping[str, tuple[str, ...]] = {
+    Op.SETITEM: ("aten::index_put_",),
+    Op.CAST: ("aten::to", "aten::_to_copy"),
 }
 # The names that the profiler writes.
 _DTYPES = {
@@ -52,7 +49,7 @@ class RecordedCall:
 
 def aten_names(node: Node) -> tuple[str, ...]:
     """Return the names under which the profiler records an operation."""
-    return _ATEN_NAMES.get(node.op, (f"aten::{node.op}",))
+    return _ATEN_NAMES.get(node.op) or operators.aten_names(node.op)
 
 
 class RecordedFacts(SourceFacts):
@@ -72,7 +69,7 @@ class RecordedFacts(SourceFacts):
                     if arg.op == "t":  # a view; the dump may hold only the product that reads it
                         self._types.setdefault(arg.args[0], set()).add(dtype)
                         self._dims.setdefault(arg.args[0], set()).add(dims and dims[::-1])
-                    if arg.op == "cast" and arg.args[1].op == "dtype_of":
+                    if arg.op == Op.CAST and arg.args[1].op == Op.DTYPE_OF:
                         # ``y.to(x.dtype)`` was recorded, so the dtype of ``x`` is known.
                         self._types.setdefault(arg.args[1].args[0], set()).add(dtype)
         ranks = {

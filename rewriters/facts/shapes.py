@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.facts.constants import number
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import parameter_shape
-from npufix.rewriters.graph.canonical import SIGNATURES
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,23 +28,8 @@ class RelativeRank(NamedTuple):
 # A number of dimensions, one relative to another tensor's, or ``None`` if nothing is known.
 Rank = int | RelativeRank | None
 
-SAME_SHAPE = frozenset(
-    {
-        "abs", "again", "augmented", "cast", "clone", "contiguous", "cpu", "cuda", "cumsum", "data",
-        "detach", "dropout", "exp", "float", "invert", "isfinite", "isinf", "isnan", "log",
-        "log_softmax", "logical_not", "neg", "rand_like", "randn_like",
-        "relu", "rsqrt", "sigmoid", "softmax", "sqrt", "square", "tanh", "tril", "triu",
-        "zeros_like", "ones_like", "full_like", "empty_like", "randint_like", "argsort", "gelu",
-        "silu", "round", "to", "floor", "sin", "cos", "flip", "roll", "layer_norm", "normalize",
-    }
-)  # fmt: skip
-_BROADCAST = frozenset(
-    {
-        "add", "and", "div", "eq", "floordiv", "ge", "gt", "le", "logical_and", "logical_or", "lt",
-        "maximum", "minimum", "mod", "mul", "ne", "or", "pow", "sub", "xor",
-    }
-)  # fmt: skip
-_CREATED = frozenset({"empty", "full", "ones", "rand", "randn", "zeros"})
+SAME_SHAPE = operators.SAME_SHAPE | {Op.AGAIN, Op.AUGMENTED}
+_NEW_TENSORS = operators.FACTORIES & operators.TAKES_LENGTHS
 _MATRIX = 2
 _RESHAPED = frozenset({"expand", "reshape", "view"})
 
@@ -65,19 +51,17 @@ class Shapes:
             return RelativeRank(node, 0)
         args = node.args
         op = node.op
-        if op in SIGNATURES and node.value is not None:
+        if keywords_of(node) and operators.signature(op) is not None:
             return None  # arguments that do not fit the signature keep the order they were given in
         if op in SAME_SHAPE and args:
             return self.rank(args[0])
-        if op in {"bernoulli", "clamp", "masked_fill"}:
-            # a tensor among the other arguments may have more dimensions
-            return self._broadcast_all(args)
-        if op in _BROADCAST and len(args) == 2:  # noqa: PLR2004 - left and right
-            return self._broadcast(args[0], args[1])
-        if op in _CREATED:
+        if op in operators.BROADCAST:
+            both = len(args) == 2 and not _is_new_axis(args[1])  # noqa: PLR2004 - left and right
+            return self._broadcast(*args) if both else self._broadcast_all(args)
+        if op in _NEW_TENSORS:
             # ``torch.full(size, value)`` takes the lengths in one tuple.
             return self._rank_of_sizes(_sizes(node)[: 1 if op == "full" else None])
-        if op.startswith("new_") and op.removeprefix("new_") in _CREATED:
+        if op.startswith("new_") and op.removeprefix("new_") in _NEW_TENSORS:
             return self._rank_of_sizes(_sizes(node)[1 : 2 if op == "new_full" else None])
         if op in _RESHAPED:
             return self._rank_of_sizes(_sizes(node)[1:])
@@ -86,13 +70,13 @@ class Shapes:
     def _result_rank(self, node: Node) -> Rank:  # noqa: C901, PLR0911, PLR0912 - one case an operator
         args, op = node.args, node.op
         match op:
-            case "attr":
+            case Op.ATTR:
                 shape = parameter_shape(self.flow, node)
                 return RelativeRank(node, 0) if shape is None else len(shape)
             case "one_hot" | "unsqueeze":
                 return _shifted(self.rank(args[0]), 1)
             case "sum" | "mean" | "argmax":
-                if args[1].op != "const" or args[2].op != "const":
+                if args[1].op != Op.CONST or args[2].op != Op.CONST:
                     return None
                 if args[1].value is None:
                     return None if args[2].value else 0
@@ -105,13 +89,13 @@ class Shapes:
                 return 0
             case "max" | "min" | "any" | "all" if len(args) == 1:
                 return 0
-            case "item" if args[0].op in {"max", "min"} and _reduces_one(args[0]):
+            case Op.ITEM if args[0].op in {"max", "min"} and _reduces_one(args[0]):
                 return _shifted(self.rank(args[0].args[0]), -1)
             case "nonzero" if args[1].value is False:
                 return _MATRIX
             case "squeeze" if self._has_one_column(args[0]) and args[1].value in {1, -1}:
                 return 1
-            case "getitem" if _are_positions(args[0]) and _is_int(args[1]):
+            case Op.GETITEM if _are_positions(args[0]) and _is_int(args[1]):
                 return 1
             case "cat" | "stack" if args[0].args and _is_sequence(args[0]):
                 return _shifted(self.rank(args[0].args[0]), op == "stack")
@@ -127,27 +111,27 @@ class Shapes:
                 return self.rank(args[0])
             case "repeat" if len(args) > 2 and not _starred(args):  # noqa: PLR2004 - x and sizes
                 return len(args) - 1
-            case "permute" if all(arg.op == "const" for arg in args[1:]):
+            case "permute" if all(arg.op == Op.CONST for arg in args[1:]):
                 return len(args) - 1
-            case "item" if args[0].op == "unbind":
+            case Op.ITEM if args[0].op == "unbind":
                 return _shifted(self.rank(args[0].args[0]), -1)
-            case "item" if args[0].op in {"topk", "sort", "chunk", "split"}:
+            case Op.ITEM if args[0].op in {"topk", "sort", "chunk", "split"}:
                 return self.rank(args[0].args[0])
-            case "getitem":
+            case Op.GETITEM:
                 return self._indexed_rank(node)
             case "matmul":
                 return _product_rank(self.rank(args[0]), self.rank(args[1]))
-            case "phi":
-                ranks = {self.rank(arg) for arg in args[1:] if arg.op != "unset"}
+            case Op.PHI:
+                ranks = {self.rank(arg) for arg in args[1:] if arg.op != Op.UNSET}
                 return ranks.pop() if len(ranks) == 1 else None
-        known = op in {"param", "item", "call", "global", "element"}
+        known = op in {Op.PARAM, Op.ITEM, Op.CALL, Op.GLOBAL, Op.ELEMENT}
         return RelativeRank(node, 0) if known else None
 
     def may_have_changed(self, node: Node) -> bool:
         """Tell whether a tensor may have got another shape in place since it was made."""
-        if not self.flow.reshapes or node.op in {"const", "tuple", "list"}:
+        if not self.flow.reshapes or node.op in {Op.CONST, Op.TUPLE, Op.LIST}:
             return False
-        return node.epoch != self.moment or node.op == "attr"
+        return node.epoch != self.moment or node.op == Op.ATTR
 
     def covers(self, node: Node, other: Node) -> bool:
         """Tell whether a value has all dimensions of another one: computed with its elements."""
@@ -158,14 +142,14 @@ class Shapes:
             return False
         if node.op in SAME_SHAPE:
             return self.covers(node.args[0], other)
-        return node.op in _BROADCAST and any(self.covers(arg, other) for arg in node.args)
+        return node.op in operators.BROADCAST and any(self.covers(arg, other) for arg in node.args)
 
     def shape(self, node: Node) -> tuple[int | None, ...] | None:
         """Return the lengths that are known, ``None`` if not even their number is."""
         rank = self.rank(node)
         if not isinstance(rank, int):
             return None
-        if node.op == "attr":
+        if node.op == Op.ATTR:
             return parameter_shape(self.flow, node)
         return tuple(self._length(node, dim - rank) for dim in range(rank))
 
@@ -186,11 +170,11 @@ class Shapes:
                 if dim == at:
                     return 1
                 return self._length(args[0], dim if dim > at else dim + 1)
-            case "getitem" if dim == -1:
+            case Op.GETITEM if dim == -1:
                 return 1 if self._ends_with_new_axis(args[0], args[1]) else None
             case "nonzero" if self._has_one_column(node) and dim == -1:
                 return 1
-            case "item" if args[0].op == "topk" and args[0].args[2].value == -1 == dim:
+            case Op.ITEM if args[0].op == "topk" and args[0].args[2].value == -1 == dim:
                 return _positive(args[0].args[1])
         return None
 
@@ -200,11 +184,11 @@ class Shapes:
 
     def _ends_with_new_axis(self, base: Node, index: Node) -> bool:
         """Tell whether ``x[:, None]`` puts the new axis last: behind every axis of ``x``."""
-        items = index.args if index.op == "tuple" else (index,)
+        items = index.args if index.op == Op.TUPLE else (index,)
         if not items or not _is_new_axis(items[-1]):
             return False
         taken = sum(not _is_new_axis(item) for item in items)
-        whole = items[0].op == "const" and items[0].value is Ellipsis
+        whole = items[0].op == Op.CONST and items[0].value is Ellipsis
         return whole or taken == self.rank(base)
 
     def last(self, node: Node) -> int | None:
@@ -230,30 +214,30 @@ class Shapes:
 
     def is_number(self, node: Node) -> bool:
         """Tell whether a value is proven to be a Python number."""
-        if node.op == "const":
+        if node.op == Op.CONST:
             return isinstance(node.value, (int, float))
         if number(node) is not None:
             return True
-        if node.op in {"counter", "size", "rank", "py:len", "py:int", "py:float"}:
+        if node.op in {Op.COUNTER, Op.SIZE, Op.RANK, "py:len", "py:int", "py:float"}:
             return True
-        if node.op == "param":
+        if node.op == Op.PARAM:
             return annotation(self.flow, str(node.value)) in {"int", "float", "bool"}
-        return node.op in _BROADCAST and all(self.is_number(arg) for arg in node.args)
+        return node.op in operators.BROADCAST and all(self.is_number(arg) for arg in node.args)
 
     def _rank_of_sizes(self, sizes: tuple[Node, ...]) -> Rank:
         if len(sizes) == 1:
             only = sizes[0]
-            if only.op == "shape":
+            if only.op == Op.SHAPE:
                 return self.rank(only.args[0])
-            if only.op in {"tuple", "list"}:
+            if only.op in {Op.TUPLE, Op.LIST}:
                 return None if _starred(only.args) else len(only.args)
             return 1 if self.is_number(only) else None
         return None if not sizes or _starred(sizes) else len(sizes)
 
     def _indexed_rank(self, node: Node) -> Rank:
         base, index = node.args
-        items = index.args if index.op == "tuple" else (index,)
-        if any(not (_is_new_axis(i) or i.op == "slice" or _is_int(i)) for i in items):
+        items = index.args if index.op == Op.TUPLE else (index,)
+        if any(not (_is_new_axis(i) or i.op == Op.SLICE or _is_int(i)) for i in items):
             return None
         added, dropped = sum(map(_is_new_axis, items)), sum(map(_is_int, items))
         return _shifted(self.rank(base), added - dropped)
@@ -268,12 +252,15 @@ def annotation(flow: FunctionFlow, param: str) -> str:
     return ""
 
 
+def keywords_of(node: Node) -> list[str]:
+    """Return the arguments that are named; a random operator has a number among them."""
+    value = node.value if isinstance(node.value, tuple) else ()
+    return [part for part in value if isinstance(part, str)]
+
+
 def _sizes(node: Node) -> tuple[Node, ...]:
     """Return the positional arguments; keywords such as ``device`` come last in a node."""
-    keywords = len(node.value) if isinstance(node.value, tuple) else 0
-    if isinstance(node.value, tuple) and node.value and isinstance(node.value[0], int):
-        keywords -= 1  # a random operator carries its serial number first
-    return node.args[: len(node.args) - keywords]
+    return node.args[: len(node.args) - len(keywords_of(node))]
 
 
 def _shifted(rank: Rank, by: int) -> Rank:
@@ -292,7 +279,7 @@ def _product_rank(left: Rank, right: Rank) -> Rank:
 
 
 def _is_sequence(node: Node) -> bool:
-    return node.op in {"tuple", "list"} and not _starred(node.args)
+    return node.op in {Op.TUPLE, Op.LIST} and not _starred(node.args)
 
 
 def _reduces_one(node: Node) -> bool:
@@ -314,12 +301,12 @@ def _positive(node: Node | None) -> int | None:
 
 
 def _is_int(node: Node) -> bool:
-    return node.op == "const" and type(node.value) is int
+    return node.op == Op.CONST and type(node.value) is int
 
 
 def _is_new_axis(node: Node) -> bool:
-    return node.op == "const" and node.value is None
+    return node.op == Op.CONST and node.value is None
 
 
 def _starred(nodes: tuple[Node, ...]) -> bool:
-    return any(node.op == "star" for node in nodes)
+    return any(node.op == Op.STAR for node in nodes)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.facts import module_facts, module_words, origins
+from npufix.rewriters.facts import module_facts, origins
 from npufix.rewriters.facts.activations import activation
 from npufix.rewriters.facts.attention_facts import AttentionFacts
 from npufix.rewriters.facts.constants import number
 from npufix.rewriters.facts.index_facts import is_device, is_position
 from npufix.rewriters.facts.shapes import RelativeRank, Shapes
 from npufix.rewriters.facts.value_kinds import KEEPS_DTYPE, ValueKinds
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_plain_attribute
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,28 +22,12 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
     from npufix.rewriters.match.matching import Match
 
-_CREATED_SOMEWHERE = frozenset(
-    {
-        "arange",
-        "empty",
-        "eye",
-        "full",
-        "linspace",
-        "ones",
-        "rand",
-        "randint",
-        "randn",
-        "randperm",
-        "tensor",
-        "zeros",
-    }
-)
 _LAST = -1
 
 
 def _finfo_dtype(node: Node) -> Node | None:
     """Return the dtype of ``torch.finfo(dtype).min``."""
-    if node.op == "attr" and node.args[0].op == "finfo" and len(node.args[0].args) == 1:
+    if node.op == Op.ATTR and node.args[0].op == "finfo" and len(node.args[0].args) == 1:
         return node.args[0].args[0]
     return None
 
@@ -57,20 +43,20 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def literal(self, name: str) -> object:
         """Return the literal that a variable matched, ``None`` if it is no literal."""
         node = self.match.bindings[name]
-        return node.value if node.op == "const" else number(node)
+        return node.value if node.op == Op.CONST else number(node)
 
     def is_argument(self, name: str) -> bool:
         """Tell whether the value is an argument of the function."""
-        return self.match.bindings[name].op == "param"
+        return self.match.bindings[name].op == Op.PARAM
 
     def is_plain(self, name: str) -> bool | None:
         """Tell whether the value is a setting: a literal, a parameter, an attribute from one."""
         node = self.match.bindings[name]
-        if node.op in {"const", "global"} or _finfo_dtype(node) is not None:
+        if node.op in {Op.CONST, Op.GLOBAL} or _finfo_dtype(node) is not None:
             return True
-        if node.op == "attr":
+        if node.op == Op.ATTR:
             return is_plain_attribute(self.flow, node)
-        return node.op == "param" and not self._is_tensor(node)
+        return node.op == Op.PARAM and not self._is_tensor(node)
 
     def same_device(self, first: str, second: str) -> bool | None:
         """Tell whether nothing suggests that two tensors are on different devices."""
@@ -79,7 +65,7 @@ class SourceFacts(ValueKinds, AttentionFacts):
         for name in (first, second):
             for node in self.match.bindings[name].walk():
                 keywords = node.value if isinstance(node.value, tuple) else ()
-                if node.op.removesuffix("(*)") in _CREATED_SOMEWHERE and "device" not in keywords:
+                if node.op.removesuffix("(*)") in operators.FACTORIES and "device" not in keywords:
                     return None
                 if node.op in {"cpu", "cuda", "to", "npu"}:
                     return None
@@ -121,7 +107,7 @@ class SourceFacts(ValueKinds, AttentionFacts):
         """Tell whether a number is the ``finfo(x.dtype).min`` or ``max`` of a tensor."""
         dtype = _finfo_dtype(self.match.bindings[name])
         x = self.match.bindings[tensor]
-        return dtype is not None and dtype.op == "dtype_of" and dtype.args[0] is x
+        return dtype is not None and dtype.op == Op.DTYPE_OF and dtype.args[0] is x
 
     def is_centred(self, name: str) -> bool | None:
         """Tell whether a mean was subtracted to get the value."""
@@ -147,7 +133,7 @@ class SourceFacts(ValueKinds, AttentionFacts):
         """Return the dtype of a tensor as the graph knows it: of what it is a view or copy of."""
         while node.op in KEEPS_DTYPE and node.args:
             node = node.args[0]
-        return node.args[1] if node.op == "cast" else self.flow.graph.node("dtype_of", node)
+        return node.args[1] if node.op == Op.CAST else self.flow.graph.node(Op.DTYPE_OF, node)
 
     def same_ndim(self, first: str, second: str) -> bool | None:
         """Tell whether two tensors have one number of dimensions."""
@@ -175,7 +161,7 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def is_indicator(self, name: str) -> bool | None:
         """Tell whether a tensor holds nothing but zeros and ones: it is a mask, or was one."""
         node = self.match.bindings[name]
-        while node.op == "cast":
+        while node.op == Op.CAST:
             node = node.args[0]
         return True if self._is_bool(node) else None
 
@@ -186,12 +172,12 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def is_unique(self, name: str) -> bool | None:
         """Tell whether the entries along the last dimension are all different."""
         node = self.match.bindings[name]
-        while node.op == "cast":
+        while node.op == Op.CAST:
             node = node.args[0]
-        source = node.args[0] if node.op == "item" else node
+        source = node.args[0] if node.op == Op.ITEM else node
         if source.epoch != self.match.evaluation.node.epoch:
             return None  # something may have been written into the indices since
-        if node.op == "item" and node.value == 1 and node.args[0].op == "topk":
+        if node.op == Op.ITEM and node.value == 1 and node.args[0].op == "topk":
             return True if node.args[0].args[2].value == _LAST else None
         if node.op == "argsort":
             return True if node.args[1].value == _LAST else None
@@ -225,11 +211,11 @@ class SourceFacts(ValueKinds, AttentionFacts):
 
     def mentions(self, *words: str) -> bool:
         """Tell whether the module uses one of these names, wherever."""
-        return module_words.mentions(self.flow.names, words)
+        return module_facts.mentions(self.flow.names, words)
 
     def arguments(self, method: str) -> Sequence[Mapping[str, str]]:
         """Return the arguments of each call of a method in the module, as they are written."""
-        return module_words.arguments(self.flow.names, method)
+        return module_facts.arguments(self.flow.names, method)
 
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted."""

@@ -15,64 +15,42 @@ from npufix.rewriters.facts.index_facts import (
     names_of,
 )
 from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes, annotation
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_int_attribute
+from npufix.rewriters.graph.special import Op
 from npufix.rewriters.graph.torch_names import TORCH_FUNCTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.rewriters.graph.dataflow import Evaluation, FunctionFlow
-    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.nodes import Evaluation, Node
     from npufix.rewriters.match.matching import Match
 
-_BOOLEAN = frozenset(
-    {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "logical_not",
-     "logical_and", "logical_or", "logical_xor", "compare"}
-)  # fmt: skip
+_BOOLEAN = operators.BOOLEAN | {Op.COMPARE}
 # Tests that only functions of torch make: a comparison may be one of NumPy arrays or numbers.
-_TESTS = frozenset(
-    {"isnan", "isinf", "isfinite", "logical_not", "logical_and", "logical_or", "logical_xor"}
-)
+_TESTS = operators.BOOLEAN - operators.SYMBOLS
 # The product of two masks is one.
 _BOOLEAN_IF_OPERANDS_ARE = frozenset({"and", "or", "xor", "invert", "mul"})
-_BOOLEAN_IF_FIRST_IS = frozenset({"any", "all", "index_select", "gather", "repeat"})
-_TAKES_DTYPE = frozenset(
-    {"zeros", "ones", "full", "tensor", "zeros_like", "ones_like", "full_like", "new_zeros",
-     "new_ones", "new_full"}
-)  # fmt: skip
-KEEPS_DTYPE = frozenset(
-    {"view", "reshape", "expand", "unsqueeze", "squeeze", "getitem", "transpose", "permute",
-     "contiguous", "clone", "detach", "tril", "triu", "flatten", "t", "cpu", "flip", "roll",
-     "again", "augmented"}
-)  # fmt: skip
+_BOOLEAN_IF_FIRST_IS = frozenset({"any", "all"})
+_TAKES_DTYPE = (operators.FRESH | operators.FACTORIES) - {"clone"}
+KEEPS_DTYPE = operators.KEEPS | {"tril", "triu", Op.GETITEM, Op.AGAIN, Op.AUGMENTED}
 _KEEPS_TENSOR = (
     KEEPS_DTYPE
     | SAME_SHAPE
-    | {"item", "sum", "mean", "gather", "max", "min", "amax", "amin", "argmax", "clamp", "sort"}
+    | {Op.ITEM, "sum", "mean", "max", "min", "amax", "amin", "argmax", "clamp", "sort"}
 )
 # A tensor if one of the operands is, and the other one a number or a tensor too.
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div", "pow", "floordiv", "mod", "matmul"})
-_MOVES = frozenset({"cpu", "cuda", "npu", "to"})
-_CREATES_TENSOR = frozenset(
-    {"zeros", "ones", "rand", "randn", "empty", "full", "arange", "tensor", "linear", "embedding",
-     "cat", "stack", "where", "one_hot", "topk", "randint", "randperm", "masked_fill", "softmax",
-     "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "bernoulli", "new_zeros",
-     "new_ones", "new_full", "new_tensor", "new_empty", "maximum", "minimum", "bmm",
-     "from_numpy", "as_tensor"}
-)  # fmt: skip
 # The first argument of these can only be a tensor: NumPy arrays and lists have no such method.
-_PROVES_TENSOR = frozenset(
-    {"unsqueeze", "masked_fill", "masked_fill_", "log_softmax", "rsqrt", "permute", "contiguous",
-     "detach", "index_select", "cast", "new_zeros", "new_ones", "type_as",
-     "repeat_interleave", "gather", "expand", "topk", "bmm", "one_hot", "index_fill_"}
-)  # fmt: skip
+_PROVES_TENSOR = operators.OF_TENSORS_ONLY | {Op.CAST}
 # An array has an attribute of this name, or none, but no such method.
 _METHODS_OF_TENSORS = frozenset({"size", "dim", "numel"})
-_NO_TENSOR = frozenset({"const", "tuple", "list", "slice", "size", "shape", "opaque"})
-_INTEGERS = frozenset(
-    {"arange", "argmax", "argmin", "argsort", "nonzero", "randint", "randperm", "item"}
+_NO_TENSOR = frozenset({Op.CONST, Op.TUPLE, Op.LIST, Op.SLICE, Op.SIZE, Op.SHAPE, Op.OPAQUE})
+_INTEGERS = operators.INTEGERS | {Op.ITEM}
+_MAYBE_NUMBER = frozenset(
+    {Op.PARAM, Op.ATTR, Op.GLOBAL, Op.PHI, Op.ELEMENT, "neg", Op.CARRIED, Op.AFTER}
 )
-_MAYBE_NUMBER = frozenset({"param", "attr", "global", "phi", "element", "neg", "carried", "after"})
 _TENSOR_ANNOTATION = re.compile(r"(Optional\[)?[\w.]*Tensor\]?( \| None)?")
 _TAKES_ANYTHING = re.compile(r"is_|tensor$|as_|from_|get_|set_|full|arange|zeros$|ones$|empty$")
 _INDEX_NAME = re.compile(
@@ -93,9 +71,9 @@ class ValueKinds:
     shapes: Shapes
 
     def _is_tensor(self, node: Node) -> bool | None:  # noqa: C901, PLR0911 - one case a proof
-        if node.op in _CREATES_TENSOR or self._is_bool(node):
+        if node.op in operators.TENSORS or self._is_bool(node):
             return True
-        if node.op in {"const", "tuple", "list", "size", "shape"} or _is_of_numpy(node):
+        if node.op in {Op.CONST, Op.TUPLE, Op.LIST, Op.SIZE, Op.SHAPE} or _is_of_numpy(node):
             return False
         declared = self._annotation(node)
         if _TENSOR_ANNOTATION.fullmatch(declared):
@@ -104,17 +82,17 @@ class ValueKinds:
             return False
         if any(user.node.args[0] is node for user in self._certain_users()):
             return True
-        if node.op == "attr" and self.shapes.shape(node) is not None:
+        if node.op == Op.ATTR and self.shapes.shape(node) is not None:
             return True
         if node.op in _ARITHMETIC:
             kinds = [self._is_tensor(arg) for arg in node.args if not self.shapes.is_number(arg)]
             if False in kinds:
                 return None if len({*kinds}) > 1 else False
             return True if True in kinds else None
-        if node.op == "phi":
+        if node.op == Op.PHI:
             known = {self._is_tensor(choice) for choice in _choices(node)}
             return known.pop() if len(known) == 1 else None
-        if node.op not in _KEEPS_TENSOR or node.args[0].op in {"list", "tuple"}:
+        if node.op not in _KEEPS_TENSOR or node.args[0].op in {Op.LIST, Op.TUPLE}:
             return None
         return self._is_tensor(node.args[0])
 
@@ -144,7 +122,7 @@ class ValueKinds:
         return module in TORCH_FUNCTIONS and not _TAKES_ANYTHING.match(name)
 
     def _annotation(self, node: Node) -> str:
-        return annotation(self.flow, str(node.value)) if node.op == "param" else ""
+        return annotation(self.flow, str(node.value)) if node.op == Op.PARAM else ""
 
     def _is_bool(self, node: Node) -> bool:  # noqa: PLR0911 - one case a kind of proof
         args = node.args
@@ -157,16 +135,16 @@ class ValueKinds:
             return any(self._may_be_compared(arg) for arg in args)
         if node.op in _BOOLEAN_IF_OPERANDS_ARE:
             return all(map(self._is_bool, args))
-        if node.op == "cast":
+        if node.op == Op.CAST:
             return args[1].value == "torch.bool"
         if node.op in KEEPS_DTYPE | _BOOLEAN_IF_FIRST_IS:
             return self._is_bool(args[0])
         if node.op in _TAKES_DTYPE:
-            if any(arg.op == "dtype" for arg in args) or "_like" not in node.op:
-                return any(arg.op == "dtype" and arg.value == "torch.bool" for arg in args)
+            if any(arg.op == Op.DTYPE for arg in args) or "_like" not in node.op:
+                return any(arg.op == Op.DTYPE and arg.value == "torch.bool" for arg in args)
             keywords = node.value if isinstance(node.value, tuple) else ()
             return "dtype" not in keywords and self._is_bool(args[0])
-        if node.op == "phi":
+        if node.op == Op.PHI:
             return all(map(self._is_bool, _choices(node)))
         return self._annotation(node).endswith("BoolTensor")
 
@@ -179,7 +157,7 @@ class ValueKinds:
             return False if _is_of_numpy(node.args[0]) else None
         if node.op in _NO_TENSOR or node.op in _INTEGERS or self._is_int(node):
             return False
-        if node.op == "cast" and "int" in str(node.args[1].value):
+        if node.op == Op.CAST and "int" in str(node.args[1].value):
             return False
         # Most subscripts are integers; only a name that speaks of a mask leaves it open.
         names = names_of(node, self.match.evaluation.names)
@@ -192,12 +170,12 @@ class ValueKinds:
         if node.op in _ARITHMETIC:
             settings = all(_is_setting(arg) or self.shapes.is_number(arg) for arg in node.args)
             return settings and any(self.shapes.is_number(arg) for arg in node.args)
-        if node.op == "call" and len(node.args) == 1 and node.args[0].op == "attr":
+        if node.op == Op.CALL and len(node.args) == 1 and node.args[0].op == Op.ATTR:
             return bool(_RETURNS_NUMBER.search(str(node.args[0].value)))
-        if node.op == "attr" and node.value in {"bias", "weight"}:
+        if node.op == Op.ATTR and node.value in {"bias", "weight"}:
             return False
-        if node.op == "getitem" and node.args[0].op == "element":
-            return node.args[1].op == "const"  # ``for label in labels: x[mask] = label[0]``
+        if node.op == Op.GETITEM and node.args[0].op == Op.ELEMENT:
+            return node.args[1].op == Op.CONST  # ``for label in labels: x[mask] = label[0]``
         # What a call or an operator returns is rarely a number, and then not ours to write.
         return node.op in _MAYBE_NUMBER
 
@@ -208,7 +186,7 @@ class ValueKinds:
             return True
         if node.op in _BOOLEAN_IF_OPERANDS_ARE:
             return all(self._may_be_bool(arg) or self._is_bool(arg) for arg in args)
-        if node.op == "phi":
+        if node.op == Op.PHI:
             return all(self._may_be_bool(arg) or self._is_bool(arg) for arg in _choices(node))
         same = node.op in KEEPS_DTYPE | _BOOLEAN_IF_FIRST_IS
         return same and self._may_be_bool(args[0])
@@ -236,7 +214,7 @@ class ValueKinds:
             return False
         if node.op in _ARITHMETIC - {"matmul"}:
             return any(self._is_computed_from(arg, x) for arg in node.args)
-        return node.op in SAME_SHAPE - _MOVES and self._is_computed_from(node.args[0], x)
+        return node.op in SAME_SHAPE - operators.MOVES and self._is_computed_from(node.args[0], x)
 
     def _may_be_compared(self, node: Node) -> bool:
         return not self.shapes.is_number(node) and self._is_tensor(node) is True
@@ -244,9 +222,9 @@ class ValueKinds:
     def _dtype(self, node: Node) -> str | None:
         if self._is_bool(node):
             return "bool"
-        if node.op == "cast" and node.args[1].op == "dtype":
+        if node.op == Op.CAST and node.args[1].op == Op.DTYPE:
             return str(node.args[1].value).removeprefix("torch.")
-        if node.op == "dtype":
+        if node.op == Op.DTYPE:
             return str(node.value).removeprefix("torch.")
         if are_found_positions(node):
             return "int64"
@@ -255,42 +233,42 @@ class ValueKinds:
         return None
 
     def _is_int(self, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind of proof
-        if node.op == "const":
+        if node.op == Op.CONST:
             return isinstance(node.value, int) and not isinstance(node.value, bool)
-        if node.op in {"counter", "size", "rank", "py:len", "py:int"}:
+        if node.op in {Op.COUNTER, Op.SIZE, Op.RANK, "py:len", "py:int"}:
             return True
         if node.op in {"add", "sub", "mul", "floordiv", "mod", "neg"}:
             return True if all(map(self._is_int, node.args)) else None
-        if node.op == "phi":
+        if node.op == Op.PHI:
             return True if all(map(self._is_int, _choices(node))) else None
         if node.op in {"py:max", "py:min", "py:abs"}:
             return True if all(map(self._is_int, node.args)) else None
-        if node.op == "attr":
+        if node.op == Op.ATTR:
             return is_int_attribute(self.flow, node) or is_count(self.flow, node)
         declared = self._annotation(node)
         if INT_ANNOTATION.fullmatch(declared) or is_used_as_int(self.flow, node):
             return True
-        made = node.op in KEEPS_DTYPE - {"getitem"} or node.op in {"cast", "sum"}
+        made = node.op in KEEPS_DTYPE - {Op.GETITEM} or node.op in {Op.CAST, "sum"}
         return False if made or _TENSOR_ANNOTATION.fullmatch(declared) else None
 
 
 def _is_setting(node: Node) -> bool:
     """Tell whether a value may be a setting, or one of several: ``self.cutoff[0]``."""
-    if node.op == "getitem" and node.args[1].op == "const":
+    if node.op == Op.GETITEM and node.args[1].op == Op.CONST:
         node = node.args[0]
-    return node.op in {"const", "global", "attr", "param"}
+    return node.op in {Op.CONST, Op.GLOBAL, Op.ATTR, Op.PARAM}
 
 
 def _choices(node: Node) -> list[Node]:
     """Return what the code of two branches may leave behind: where it is read, it is bound."""
-    return [arg for arg in node.args[1:] if arg.op != "unset"] or [*node.args[1:]]
+    return [arg for arg in node.args[1:] if arg.op != Op.UNSET] or [*node.args[1:]]
 
 
 def _is_of_numpy(node: Node) -> bool:
     """Tell whether a value is an array: made by NumPy, or by a method that only arrays have."""
     if node.op == "numpy":
         return True
-    if node.op != "call":
+    if node.op != Op.CALL:
         return False
     made = node.args[0]
-    return str(made.value).startswith("numpy.") if made.op == "global" else made.value == "astype"
+    return str(made.value).startswith("numpy.") if made.op == Op.GLOBAL else made.value == "astype"

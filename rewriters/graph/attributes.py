@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames, statements
 from npufix.rewriters.graph.modules.neighbours import foreign_bases
 from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +57,7 @@ def is_plain_attribute(flow: FunctionFlow, node: Node) -> bool | None:
 
 def _values(flow: FunctionFlow, node: Node) -> Sequence[_Value]:
     """Return what ``self.name`` is assigned, nothing if the node is something else."""
-    is_own = node.op == "attr" and node.args[0].op == "param" and node.args[0].value == "self"
+    is_own = node.op == Op.ATTR and node.args[0].op == Op.PARAM and node.args[0].value == "self"
     if not is_own or flow.cls is None:
         return []
     return assigned_values(flow.names, flow.cls, str(node.value))

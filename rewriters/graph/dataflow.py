@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.aliases import duplicates, exposed, read_by, written_by
 from npufix.rewriters.graph.modules.scopes import bound_names
 from npufix.rewriters.graph.modules.syntax import walk
-from npufix.rewriters.graph.twins import exposed, made_twice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
     from npufix.rewriters.graph.modules.scopes import Scope
-    from npufix.rewriters.graph.nodes import Graph, Node
+    from npufix.rewriters.graph.nodes import Evaluation, Graph, Node, Observable
 
 
 # ``is_torch_npu_available()``, ``x.device.type == "npu"``, ``torch_npu is not None``
@@ -36,32 +36,6 @@ class ReadAgainError(Exception):
         super().__init__()
         self.names = frozenset(names)
         self.reshapes = reshapes
-
-
-@dataclass(eq=False, slots=True)  # a frozen one takes three times as long to make
-class Evaluation:
-    """An expression of the function (or a subscript assignment) and the value it has."""
-
-    node: Node
-    code: ast.expr | ast.stmt
-    statement: ast.stmt
-    block: list[ast.stmt]
-    names: Mapping[str, Node]
-    """The value of each local name just before ``statement``."""
-    ranks: Mapping[Node, int]
-    """Number of dimensions, where an earlier unpacking of the shape proves it."""
-    certain: bool = True
-    """Whether the statement always computes it: not so in one arm of a conditional."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observable:
-    """Something that the outside can see: a return, a write, a call that may do anything."""
-
-    kind: str
-    node: Node
-    path: tuple[tuple[Node, bool], ...]
-    """The branches taken to get there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,19 +66,28 @@ class FunctionFlow:
         return found
 
     @cached_property
-    def twins(self) -> frozenset[Node]:
-        """Return the values that the function makes more than one tensor of."""
-        return made_twice(self)
+    def _duplicates(self) -> frozenset[Node]:
+        return duplicates(self.evaluations)
 
     @cached_property
-    def shared(self) -> frozenset[Node]:
-        """Return the values that something may write to."""
-        return exposed(self)
+    def _exposed(self) -> frozenset[Node]:
+        return exposed(self.observables)
 
     @cached_property
-    def writes(self) -> frozenset[Node]:
-        """Return the writes to tensors."""
+    def _writes(self) -> frozenset[Node]:
         return frozenset(seen.node for seen in self.observables if seen.kind == "write")
+
+    def is_certain(self, root: Node) -> bool:
+        """Tell whether what a match reads is what its nodes say.
+
+        Not so for ``b`` after ``a = x + 1; b = x + 1; a.zero_()``: it has the node of ``a``.
+        """
+        operands = [node for node in read_by(root) if node in self._duplicates]
+        written = set(written_by(root)) if operands and root in self._writes else set()
+        return not any(
+            node in written or (node.epoch != root.epoch and node in self._exposed)
+            for node in operands
+        )
 
     @cached_property
     def lines(self) -> Mapping[Node, frozenset[int]]:

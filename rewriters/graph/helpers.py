@@ -6,20 +6,24 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.dropouts import dropout_under
-from npufix.rewriters.graph.expressions import ExpressionReader
 from npufix.rewriters.graph.modules.names import inlinable
 from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
     from npufix.rewriters.graph.nodes import Graph, Node
+    from npufix.rewriters.graph.state import Expressions, State
 
 _MAX_INLINE_DEPTH = 3
 
 
-class HelperReader(ExpressionReader):
+class HelperReader:
     """Reads calls of helpers: functions of this module or its package, inner ones, lambdas."""
+
+    def __init__(self, state: State, expressions: Expressions) -> None:
+        self.state = state
+        self.expressions = expressions
 
     def inline(
         self,
@@ -32,110 +36,142 @@ class HelperReader(ExpressionReader):
 
         ``home`` is the module of the helper if it is another one.
         """
-        rebound = self.outside and function in self.inner.values()
-        if self.depth >= _MAX_INLINE_DEPTH or rebound or not inlinable(function):
-            return self.unknown(code)
-        saved = (self.env, self.ranks, self.epoch, self.effects, self.serial, dict(self.made))
-        observed = len(self.observables)
-        args, keywords = self.arguments(code)
-        if self.epoch == saved[2] and "**" not in keywords:
-            inner = _bind(self.graph, function, [*bound, *args], keywords)
+        rebound = self.state.outside and function in self.state.inner.values()
+        if self.state.depth >= _MAX_INLINE_DEPTH or rebound or not inlinable(function):
+            return self.expressions.unknown(code)
+        saved = (
+            self.state.env,
+            self.state.ranks,
+            self.state.epoch,
+            self.state.effects,
+            self.state.serial,
+            dict(self.state.made),
+        )
+        observed = len(self.state.observables)
+        args, keywords = self.expressions.arguments(code)
+        if self.state.epoch == saved[2] and "**" not in keywords:
+            inner = _bind(self.state.graph, function, [*bound, *args], keywords)
             if inner is not None:
-                start = len(self.observables)
+                start = len(self.state.observables)
                 result = self._inside(function, inner, home)
-                pure = all(o.kind == "random" for o in self.observables[start:])
-                if result is not None and pure and self.epoch == saved[2]:
+                pure = all(o.kind == "random" for o in self.state.observables[start:])
+                if result is not None and pure and self.state.epoch == saved[2]:
                     return result
-        self.env, self.ranks, self.epoch, self.effects, self.serial, self.made = saved
-        del self.observables[observed:]
-        return self.unknown(code)
+        (
+            self.state.env,
+            self.state.ranks,
+            self.state.epoch,
+            self.state.effects,
+            self.state.serial,
+            self.state.made,
+        ) = saved
+        del self.state.observables[observed:]
+        return self.expressions.unknown(code)
 
     def _inside(
         self, function: FunctionNode, env: dict[str, Node], home: ModuleNames | None
     ) -> Node | None:
         """Read the body of a helper where ``env`` are its parameters."""
-        caller = (self.env, self.frame, self.names, self.cls, self.outside)
-        if self.depth == 0:
-            self.frame = self.env
-        around = self.frame if function in self.inner.values() else {}
-        self.env, self.depth, self.outside = {**around, **env}, self.depth + 1, frozenset()
+        caller = (
+            self.state.env,
+            self.state.frame,
+            self.state.names,
+            self.state.cls,
+            self.state.outside,
+        )
+        if self.state.depth == 0:
+            self.state.frame = self.state.env
+        around = self.state.frame if function in self.state.inner.values() else {}
+        self.state.env, self.state.depth, self.state.outside = (
+            {**around, **env},
+            self.state.depth + 1,
+            frozenset(),
+        )
         if home is not None:
-            self.names, self.cls, self.frame = home, None, {}
+            self.state.names, self.state.cls, self.state.frame = home, None, {}
         try:
             return self._body(function.body)
         finally:
-            self.depth -= 1
-            self.env, self.frame, self.names, self.cls, self.outside = caller
+            self.state.depth -= 1
+            (
+                self.state.env,
+                self.state.frame,
+                self.state.names,
+                self.state.cls,
+                self.state.outside,
+            ) = caller
 
     def inner_function(self, node: Node) -> FunctionNode | None:
         """Return the function or lambda of this very function that a value is."""
-        return self.inner.get(node) if self.names.home == "" else None
+        return self.state.inner.get(node) if self.state.names.home == "" else None
 
     def keep_lambda(self, node: Node, value: ast.expr) -> None:
         """Remember that a name stands for a simple lambda."""
-        if self.depth or not isinstance(value, ast.Lambda):
+        if self.state.depth or not isinstance(value, ast.Lambda):
             return
         if any(isinstance(n, (ast.NamedExpr, ast.Yield, ast.YieldFrom)) for n in walk(value)):
             return
         result = ast.copy_location(ast.Return(value.body), value.body)
         function = ast.FunctionDef("<lambda>", value.args, [result], [])
-        self.inner[node] = ast.copy_location(function, value)
+        self.state.inner[node] = ast.copy_location(function, value)
 
     def _body(self, body: list[ast.stmt]) -> Node | None:
         """Return what a helper returns, a choice between values where it branches."""
         for number, statement in enumerate(body):
             match statement:
                 case ast.Assign([ast.Name(name)], value):
-                    self.env[name] = self.read(value)
+                    self.state.env[name] = self.expressions.read(value)
                 case ast.AnnAssign(ast.Name(name), _, value) if value is not None:
-                    self.env[name] = self.read(value)
+                    self.state.env[name] = self.expressions.read(value)
                 case ast.Assign([ast.Tuple(targets)], value):
-                    self.unpack(targets, self.read(value))
+                    self.unpack(targets, self.expressions.read(value))
                 case ast.Return(value) if value is not None:
-                    return self.read(value)
+                    return self.expressions.read(value)
                 case ast.If(test, then, other) if _returns(then) or _returns(other):
-                    condition, rest = self.read(test), body[number + 1 :]
-                    before, ranks = dict(self.env), self.ranks
+                    condition, rest = self.expressions.read(test), body[number + 1 :]
+                    before, ranks = dict(self.state.env), self.state.ranks
                     first = self._body([*then, *rest])
-                    self.env, self.ranks = before, ranks
+                    self.state.env, self.state.ranks = before, ranks
                     second = self._body([*other, *rest])
-                    self.ranks = ranks
+                    self.state.ranks = ranks
                     if first is None or second is None:
                         return None
                     return self._choice(condition, first, second)
                 case ast.If(test, then, other):
-                    self._branches(self.read(test), then, other)
+                    self._branches(self.expressions.read(test), then, other)
         return None
 
     def _choice(self, test: Node, then: Node, other: Node) -> Node:
         """Return the value that depends on a branch, or the one dropout that it amounts to."""
-        dropped = dropout_under(self.graph, test, then, other)
+        dropped = _dropout_under(self.state.graph, test, then, other)
         if dropped is None:
-            return self.phi(test, then, other)
-        for place, seen in enumerate(self.observables):
+            return self.state.phi(test, then, other)
+        for place, seen in enumerate(self.state.observables):
             if seen.node is then:  # these random numbers are drawn
-                self.observables[place] = replace(seen, node=dropped)
+                self.state.observables[place] = replace(seen, node=dropped)
         return dropped
 
     def _branches(self, test: Node, then: list[ast.stmt], other: list[ast.stmt]) -> None:
         """Read two branches that assign names and join what they assign."""
-        before, ranks = dict(self.env), self.ranks
+        before, ranks = dict(self.state.env), self.state.ranks
         self._body(then)
-        after, self.env, self.ranks = self.env, before, ranks
+        after, self.state.env, self.state.ranks = self.state.env, before, ranks
         self._body(other)
-        self.ranks = ranks
-        for name in sorted({*after, *self.env}):
-            unset = self.graph.node("unset", value=name)
-            self.env[name] = self.phi(test, after.get(name, unset), self.env.get(name, unset))
+        self.state.ranks = ranks
+        for name in sorted({*after, *self.state.env}):
+            unset = self.state.graph.node(Op.UNSET, value=name)
+            self.state.env[name] = self.state.phi(
+                test, after.get(name, unset), self.state.env.get(name, unset)
+            )
 
     def unpack(self, targets: list[ast.expr], node: Node) -> None:
         """Bind the names of ``a, b = node``."""
         plain = all(isinstance(t, ast.Name) for t in targets)
-        if node.op == "shape" and plain and not self.reshapes:
-            self.ranks = {**self.ranks, node.args[0]: len(targets)}
+        if node.op == Op.SHAPE and plain and not self.state.reshapes:
+            self.state.ranks = {**self.state.ranks, node.args[0]: len(targets)}
         for index, target in enumerate(targets):
             if isinstance(target, ast.Name):
-                self.env[target.id] = self.item(node, index)
+                self.state.env[target.id] = self.expressions.item(node, index)
 
 
 def _returns(body: list[ast.stmt]) -> bool:
@@ -148,7 +184,7 @@ def _bind(
     """Return the parameters of a helper with their values, ``None`` if the call does not fit."""
     spec = function.args
     params = [a.arg for a in (*spec.posonlyargs, *spec.args)]
-    if any(arg.op == "star" for arg in args) or len(args) > len(params):
+    if any(arg.op == Op.STAR for arg in args) or len(args) > len(params):
         return None
     env = dict(zip(params, args, strict=False))
     if set(env) & set(keywords):
@@ -163,3 +199,36 @@ def _bind(
             env[name] = graph.constant(default.value)
     wanted = {*params, *(a.arg for a in spec.kwonlyargs)}
     return env if set(env) == wanted else None
+
+
+def _dropout_under(graph: Graph, test: Node, then: Node, other: Node) -> Node | None:
+    """Return one dropout for ``F.dropout(x, p) if training else x``, nothing for other choices."""
+    if then.op != "dropout" or len(then.args) != 4 or then.args[0] is not other:  # noqa: PLR2004
+        return None
+    x, p, training, inplace = then.args
+    # A dropout of nothing changes nothing: ``p > 0`` only saves a call.
+    tests = [part for part in _conjuncts(test) if not _is_positive(part, p)]
+    if training.op != Op.CONST:
+        tests.append(training)
+    elif training.value is not True:
+        return None
+    if not tests:
+        training = graph.constant(True)  # noqa: FBT003 - a literal
+    elif len(tests) == 1:
+        training = tests[0]
+    else:
+        epoch = max(part.epoch for part in tests)
+        training = graph.node(Op.BOOLOP, *tests, value="And", epoch=epoch)
+    return graph.node("dropout", x, p, training, inplace, value=then.value, epoch=then.epoch)
+
+
+def _conjuncts(test: Node) -> list[Node]:
+    if test.op == Op.BOOLOP and test.value == "And":
+        return [part for arg in test.args for part in _conjuncts(arg)]
+    return [test]
+
+
+def _is_positive(test: Node, p: Node) -> bool:
+    """Tell whether a test is ``p > 0``."""
+    zero = test.args[1] if test.op == "gt" and test.args[0] is p else None
+    return zero is not None and zero.op == Op.CONST and zero.value == 0

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from npufix.rewriters.graph.special import Op
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    import ast
+    from collections.abc import Callable, Hashable, Iterator, Mapping
 
 
 class Serial(int):
@@ -65,7 +68,7 @@ class Graph:
 
     def constant(self, value: Hashable) -> Node:
         """Return a literal."""
-        return self.node("const", value=value)
+        return self.node(Op.CONST, value=value)
 
     def substitute(self, root: Node, replace: Callable[[Node], Node | None]) -> Node:
         """Return ``root`` with every node that ``replace`` answers for exchanged."""
@@ -127,3 +130,29 @@ class Comparison:
         first = self._partners.setdefault(("left", left), right)
         second = self._partners.setdefault(("right", right), left)
         return first == right and second == left
+
+
+@dataclass(eq=False, slots=True)  # a frozen one takes three times as long to make
+class Evaluation:
+    """An expression of the function (or a subscript assignment) and the value it has."""
+
+    node: Node
+    code: ast.expr | ast.stmt
+    statement: ast.stmt
+    block: list[ast.stmt]
+    names: Mapping[str, Node]
+    """The value of each local name just before ``statement``."""
+    ranks: Mapping[Node, int]
+    """Number of dimensions, where an earlier unpacking of the shape proves it."""
+    certain: bool = True
+    """Whether the statement always computes it: not so in one arm of a conditional."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observable:
+    """Something that the outside can see: a return, a write, a call that may do anything."""
+
+    kind: str
+    node: Node
+    path: tuple[tuple[Node, bool], ...]
+    """The branches taken to get there."""

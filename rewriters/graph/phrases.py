@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.canonical import SIGNATURES
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
@@ -30,40 +31,38 @@ def phrase(node: Node, depth: int = 0) -> str:  # noqa: C901, PLR0911, PLR0912 -
         return f"({written})" if binary and written != "…" else written
 
     match node.op:
-        case "const":
+        case Op.CONST:
             return "..." if node.value is Ellipsis else repr(node.value)
-        case "param" | "global" | "dtype" | "counter" | "element" | "carried" | "after":
+        case Op.PARAM | Op.GLOBAL | Op.DTYPE | Op.COUNTER | Op.ELEMENT | Op.CARRIED | Op.AFTER:
             value = node.value[-1] if isinstance(node.value, tuple) else node.value
             return str(value)
-        case "attr":
+        case Op.ATTR:
             return f"{text(args[0])}.{node.value}"
-        case "either":
+        case Op.EITHER:
             return phrase(first_option(node), depth)
-        case "cast":
+        case Op.CAST:
             return f"{text(args[0])}.to({phrase(args[1], depth + 1)})"
-        case "dtype_of":
+        case Op.DTYPE_OF:
             return f"{text(args[0])}.dtype"
-        case "shape":
+        case Op.SHAPE:
             return f"{text(args[0])}.shape"
-        case "size":
+        case Op.SIZE:
             return f"{text(args[0])}.size({phrase(args[1], depth + 1)})"
         case "square":
             return f"{text(args[0])}.pow(2)"
-        case "item":
+        case Op.ITEM:
             return f"{text(args[0])}[{node.value}]"
-        case "half":
-            return f"{text(args[0])}.chunk(2, -1)[{node.value}]"
-        case "getitem":
+        case Op.GETITEM:
             return f"{text(args[0])}[{_inside(args[1], depth)}]"
-        case "setitem":
+        case Op.SETITEM:
             return f"{text(args[0])}[{_inside(args[1], depth)}] = {phrase(args[2], depth + 1)}"
-        case "phi":
+        case Op.PHI:
             return f"{text(args[1])} if {text(args[0])} else {text(args[2])}"
-        case "slice":
+        case Op.SLICE:
             return ":".join("" if a.value is None else phrase(a, depth + 1) for a in args[:2])
-        case "tuple" | "list":
+        case Op.TUPLE | Op.LIST:
             return f"({', '.join(phrase(a, depth + 1) for a in args)})"
-        case "opaque" | "call" | "unset":
+        case Op.OPAQUE | Op.CALL | Op.UNSET:
             return "…"
     if node.op in _SYMBOLS and len(args) == 2:  # noqa: PLR2004 - left and right
         return f"{text(args[0])} {_SYMBOLS[node.op]} {text(args[1])}"
@@ -74,7 +73,7 @@ def phrase(node: Node, depth: int = 0) -> str:  # noqa: C901, PLR0911, PLR0912 -
 
 def first_option(node: Node) -> Node:
     """Return the spelling that a rule names first."""
-    while node.op == "either":
+    while node.op == Op.EITHER:
         node = node.args[0]
     return node
 
@@ -89,10 +88,10 @@ def _call(node: Node, depth: int) -> str:
     if not node.args:
         return f"{name}()"
     shown = []
-    signature = list(SIGNATURES.get(node.op, {}).items())
+    signature = list((operators.signature(node.op) or {}).items())
     for place, arg in enumerate(node.args[1:]):
         parameter, default = signature[place] if place < len(signature) else ("", object())
-        if arg.op == "const" and type(arg.value) is type(default) and arg.value == default:
+        if arg.op == Op.CONST and type(arg.value) is type(default) and arg.value == default:
             continue
         written = phrase(arg, depth + 1)
         is_keyword = place and parameter and isinstance(default, (int, float, str, type(None)))

@@ -7,14 +7,16 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.aliases import CONTAINERS
 from npufix.rewriters.graph.canonical import arithmetic
 from npufix.rewriters.graph.control_flow import BlockReader, assigned_in
 from npufix.rewriters.graph.dataflow import FunctionFlow, ReadAgainError, UnsupportedCodeError
-from npufix.rewriters.graph.expressions import BINARY
+from npufix.rewriters.graph.expressions import BINARY, ExpressionReader
 from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.nodes import Graph, Node
-from npufix.rewriters.graph.twins import CONTAINERS
+from npufix.rewriters.graph.special import Op
+from npufix.rewriters.graph.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,13 +52,13 @@ def read_function(
     outside: frozenset[str] = frozenset()
     reshapes = False
     while True:  # no more often than there are names
-        reader = FunctionReader(names, cls, Graph(), declared)
-        reader.outside, reader.reshapes = outside, reshapes
-        reader.epoch = reader.effects = int(reshapes)
+        state = State(names, cls, Graph(), declared)
+        state.outside, state.reshapes = outside, reshapes
+        state.epoch = state.effects = int(reshapes)
         if scope is not None:
-            reader.env = {name: reader.graph.node("outer", value=name) for name in scope.hidden}
+            state.env = {name: state.graph.node(Op.OUTSIDE, value=name) for name in scope.hidden}
         try:
-            reader.run(function)
+            FunctionReader(state).run(function)
         except ReadAgainError as again:
             outside, reshapes = outside | again.names, reshapes or again.reshapes
         else:
@@ -65,43 +67,50 @@ def read_function(
         function=function,
         cls=cls,
         names=names,
-        graph=reader.graph,
-        evaluations=tuple(reader.evaluations),
-        observables=tuple(reader.observables),
-        places=reader.places,
-        captured=frozenset(reader.captured),
+        graph=state.graph,
+        evaluations=tuple(state.evaluations),
+        observables=tuple(state.observables),
+        places=state.places,
+        captured=frozenset(state.captured),
         scope=scope,
         reshapes=reshapes,
     )
 
 
-class FunctionReader(BlockReader):
+class FunctionReader:
     """Follows the statements of a function, branch by branch."""
 
     code: FunctionNode | None = None
     """The function that is read."""
 
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.expressions = ExpressionReader(state)
+        self.blocks = BlockReader(state, self.expressions, self)
+
     def run(self, function: FunctionNode) -> None:
         """Read the whole function."""
         self.code = function
-        self.is_module = function.name == MODULE
-        if self.is_module:  # functions that it calls may bind its names
-            self.outside |= {name for name in self.names.bound if self.names.is_rebound(name)}
+        self.state.is_module = function.name == MODULE
+        if self.state.is_module:  # functions that it calls may bind its names
+            self.state.outside |= {
+                name for name in self.state.names.bound if self.state.names.is_rebound(name)
+            }
         spec = function.args
         params = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]
         params += [a for a in (spec.vararg, spec.kwarg) if a is not None]
         for param in params:
-            if param.arg not in self.outside:
-                self.env[param.arg] = self.graph.node("param", value=param.arg)
-        self.read_block(function.body)
-        self.observe_carried()
+            if param.arg not in self.state.outside:
+                self.state.env[param.arg] = self.state.graph.node(Op.PARAM, value=param.arg)
+        self.blocks.read_block(function.body)
+        self.blocks.observe_carried()
 
     def _container(self, node: Node) -> Node:
         """Return a list that gets a name: no two of those that are filled later are one."""
         if not self._is_container(node):
             return node
-        kept = node.op == "list" and node.args and not self._lists_grow
-        return node if kept else self.op("container", node, value=self.unique())
+        kept = node.op == Op.LIST and node.args and not self._lists_grow
+        return node if kept else self.state.op(Op.CONTAINER, node, value=self.state.unique())
 
     @cached_property
     def _lists_grow(self) -> bool:
@@ -110,8 +119,8 @@ class FunctionReader(BlockReader):
 
     def _is_container(self, node: Node) -> bool:
         if node.op in {"mul", "add"}:  # ``[None] * n``
-            return any(arg.op == "list" for arg in node.args)
-        written = str(node.value) if node.op == "opaque" else ""
+            return any(arg.op == Op.LIST for arg in node.args)
+        written = str(node.value) if node.op == Op.OPAQUE else ""
         return node.op in _CONTAINERS or bool(_DISPLAY.match(written))
 
     def statement_of(self, code: ast.stmt) -> bool:  # noqa: C901, PLR0912 - one case a syntax
@@ -121,40 +130,42 @@ class FunctionReader(BlockReader):
                 self._discard(value)
             case ast.Assign(targets, value):
                 node = self._made(value)
-                self.keep_lambda(node, value)
+                self.expressions.calls.helpers.keep_lambda(node, value)
                 for target in targets:
                     self.assign(target, node, code)
             case ast.AnnAssign(target, _, value) if value is not None:
-                self.assign(target, self.read(value), code)
+                self.assign(target, self.expressions.read(value), code)
             case ast.AugAssign():
                 self._augmented(code)
             case ast.Return(value):
-                node = self.read(value) if value else self.graph.constant(None)
-                self.observe("return", node)
+                node = self.expressions.read(value) if value else self.state.graph.constant(None)
+                self.state.observe("return", node)
                 return True
             case ast.If():
-                return self.read_if(code)
+                return self.blocks.read_if(code)
             case ast.For() | ast.AsyncFor() | ast.While():
-                self.read_loop(code)
+                self.blocks.read_loop(code)
             case ast.With() | ast.AsyncWith():
-                return self.read_with(code)
+                return self.blocks.read_with(code)
             case ast.Try():
-                self.read_try(code)
+                self.blocks.read_try(code)
             case ast.Raise() | ast.Assert() | ast.Delete():
                 parts = [
-                    self.read(e) for e in ast.iter_child_nodes(code) if isinstance(e, ast.expr)
+                    self.expressions.read(e)
+                    for e in ast.iter_child_nodes(code)
+                    if isinstance(e, ast.expr)
                 ]
-                self.effect(type(code).__name__, self.op("statement", *parts))
+                self.state.effect(type(code).__name__, self.state.op(Op.STATEMENT, *parts))
                 return isinstance(code, ast.Raise)
             case ast.Break() | ast.Continue():
-                self.observe(type(code).__name__, self.graph.constant(None))
+                self.state.observe(type(code).__name__, self.state.graph.constant(None))
                 return True
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 self._define(code)
             case ast.Import() | ast.ImportFrom():
                 self._local_import(code)
             case ast.Match():
-                self.read_match(code)
+                self.blocks.read_match(code)
             case ast.Global(names) | ast.Nonlocal(names):
                 self._not_ours(names)
             case ast.Pass() | ast.AnnAssign():
@@ -166,16 +177,16 @@ class FunctionReader(BlockReader):
     def _made(self, code: ast.expr) -> Node:
         """Read what a name is to stand for: of two equal lists, each is one of its own."""
         if isinstance(code, ast.Tuple) and any(isinstance(e, CONTAINERS) for e in code.elts):
-            return self.graph.node("tuple", *map(self._made, code.elts))  # ``a, b = [], []``
-        node = self.read(code)
-        return self.once(node) if isinstance(code, CONTAINERS) else node
+            return self.state.graph.node(Op.TUPLE, *map(self._made, code.elts))  # ``a, b = [], []``
+        node = self.expressions.read(code)
+        return self.state.once(node) if isinstance(code, CONTAINERS) else node
 
     def _discard(self, code: ast.expr) -> None:
         """Read an expression whose value nobody wants: a call is there for what it changes."""
-        observed = len(self.observables)
-        node = self.read(code)
-        if isinstance(code, ast.Call) and len(self.observables) == observed:
-            self.effect("call", node)
+        observed = len(self.state.observables)
+        node = self.expressions.read(code)
+        if isinstance(code, ast.Call) and len(self.state.observables) == observed:
+            self.state.effect("call", node)
 
     def _define(self, code: FunctionNode | ast.ClassDef) -> None:
         """Read the definition of an inner function, not the function."""
@@ -183,84 +194,94 @@ class FunctionReader(BlockReader):
             if isinstance(inner, ast.Nonlocal):
                 self._not_ours(inner.names)
             if isinstance(inner, ast.Name):
-                self.captured.add(inner.id)
-        node = self.op("def", value=(self.unique(), code.name))
-        self.bind(code.name, node)
+                self.state.captured.add(inner.id)
+        node = self.state.op(Op.DEF, value=(self.state.unique(), code.name))
+        self.state.bind(code.name, node)
         if isinstance(code, ast.FunctionDef) and not code.decorator_list:
-            self.inner[node] = code
-        self.effect("def", node)
+            self.state.inner[node] = code
+        self.state.effect("def", node)
 
     def _not_ours(self, names: list[str]) -> None:
         """Take note that other functions may bind names of this one."""
-        if not self.outside.issuperset(names):
+        if not self.state.outside.issuperset(names):
             raise ReadAgainError(names)
 
     def assign(self, target: ast.expr, node: Node, code: ast.stmt) -> None:
         """Give a target a value."""
         match target:
             case ast.Name(name):
-                self.bind(name, self._container(node))
+                self.state.bind(name, self._container(node))
             case ast.Tuple(items) | ast.List(items):
                 if any(isinstance(item, ast.Starred) for item in items):
                     for name in assigned_in([code]):
-                        self.bind(name, self.op("opaque", node, value=(self.unique(), name)))
+                        self.state.bind(
+                            name, self.state.op(Op.OPAQUE, node, value=(self.state.unique(), name))
+                        )
                     return
                 plain = all(isinstance(item, ast.Name) for item in items)
-                if node.op == "shape" and plain and not self.reshapes:
-                    self.ranks = {**self.ranks, node.args[0]: len(items)}
+                if node.op == Op.SHAPE and plain and not self.state.reshapes:
+                    self.state.ranks = {**self.state.ranks, node.args[0]: len(items)}
                 for index, item in enumerate(items):
-                    self.assign(item, self.item(node, index), code)
+                    self.assign(item, self.expressions.item(node, index), code)
             case ast.Subscript(base, index):
-                written = self.op("setitem", self.read(base), self.read(index), node)
-                self.record(written, code)
-                self.effect("write", written)
-                if isinstance(base, ast.Name) and written.args[0].op == "list":
-                    self.bind(base.id, self.op("container", written, value=self.unique()))
+                written = self.state.op(
+                    Op.SETITEM, self.expressions.read(base), self.expressions.read(index), node
+                )
+                self.state.record(written, code)
+                self.state.effect("write", written)
+                if isinstance(base, ast.Name) and written.args[0].op == Op.LIST:
+                    self.state.bind(
+                        base.id, self.state.op(Op.CONTAINER, written, value=self.state.unique())
+                    )
             case ast.Attribute(base, attr):
-                self._set_attribute(self.read(base), attr, node)
+                self._set_attribute(self.expressions.read(base), attr, node)
             case _:
                 raise UnsupportedCodeError(type(target).__name__)
 
     def _set_attribute(self, owner: Node, name: str, node: Node) -> None:
         """Read ``owner.name = node``."""
         if name == "data":
-            self.reshaping()
-        stored = self.op("setattr", owner, node, value=name)
+            self.state.reshaping()
+        stored = self.state.op(Op.SETATTR, owner, node, value=name)
         if name in {"data", "grad"}:  # a tensor holds other values from here on
-            self.effect("write", stored)
+            self.state.effect("write", stored)
         else:
-            self.observe("setattr", stored)
+            self.state.observe("setattr", stored)
         self._store(owner, name, node)
 
     def _store(self, owner: Node, name: str, node: Node) -> None:
         """Remember what an attribute is; that of any other object may be the same one."""
-        self.effects += 1  # a later moment for the attributes of this name, not for tensors
-        self.moved[name] = self.moved[""] = self.effects
-        self.stored = {key: value for key, value in self.stored.items() if key[1] != name}
-        self.stored[owner, name] = node
+        self.state.effects += 1  # a later moment for the attributes of this name, not for tensors
+        self.state.moved[name] = self.state.moved[""] = self.state.effects
+        self.state.stored = {
+            key: value for key, value in self.state.stored.items() if key[1] != name
+        }
+        self.state.stored[owner, name] = node
 
     def _augmented(self, code: ast.AugAssign) -> None:
         """Read ``x += y``: a write to the tensor that every alias of ``x`` sees."""
-        left = self.read(_as_load(code.target))
-        right = self.read(code.value)
-        node = arithmetic(self.graph, BINARY[type(code.op)], [left, right], self.epoch)
-        written = self.op("augment", left, node)
-        self.record(written, code)
-        self.effect("write", written)
+        left = self.expressions.read(_as_load(code.target))
+        right = self.expressions.read(code.value)
+        node = arithmetic(self.state.graph, BINARY[type(code.op)], [left, right], self.state.epoch)
+        written = self.state.op(Op.AUGMENT, left, node)
+        self.state.record(written, code)
+        self.state.effect("write", written)
         if isinstance(code.target, ast.Name):
             # The updated tensor is not the value of the expression before the write.
-            self.bind(code.target.id, self.op("augmented", node))
+            self.state.bind(code.target.id, self.state.op(Op.AUGMENTED, node))
         elif isinstance(code.target, ast.Attribute):
-            owner = self.read(code.target.value)
-            self._store(owner, code.target.attr, self.op("augmented", node))
+            owner = self.expressions.read(code.target.value)
+            self._store(owner, code.target.attr, self.state.op(Op.AUGMENTED, node))
 
     def _local_import(self, code: ast.Import | ast.ImportFrom) -> None:
         names = [alias.asname or alias.name.split(".")[0] for alias in code.names]
-        if self.is_module and set(names) <= set(self.names.imports):
+        if self.state.is_module and set(names) <= set(self.state.names.imports):
             return  # the imports of the module itself: what they mean is known
-        self.observe("import", self.graph.constant(ast.dump(code)))
+        self.state.observe("import", self.state.graph.constant(ast.dump(code)))
         for name, alias in zip(names, code.names, strict=True):
-            self.bind(name, self.graph.node("global", value=f"{ast.dump(code)}.{alias.name}"))
+            self.state.bind(
+                name, self.state.graph.node(Op.GLOBAL, value=f"{ast.dump(code)}.{alias.name}")
+            )
 
 
 def _fills(code: ast.AST) -> bool:

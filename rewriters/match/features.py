@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.names import statements
 from npufix.rewriters.graph.modules.syntax import last_name, stored_names, walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -30,7 +32,6 @@ TURNED = "cat((-x, y))"
 FEATURES = frozenset(
     {CHOSEN_WRITE, CHOSEN_UPDATE, CHOSEN_SUM, POSITIONS, MOVED, NORMED_SUM, TURNED}
 )
-_CREATED = frozenset({"arange", "full", "ones", "zeros"})
 _BY_WORD = {
     "cat": TURNED, "concat": TURNED, "concatenate": TURNED, "layer_norm": NORMED_SUM,
     "stack": TURNED, "sum": CHOSEN_SUM, "to": MOVED, "where": POSITIONS,
@@ -40,20 +41,20 @@ _COUNTED = frozenset({"enumerate", "range"})
 
 def feature_of(node: Node) -> str:
     """Return the word for what a node of a pattern is, "" if its operation says all."""
-    operands = [a.args[0] if a.op == "again" else a for a in node.args]  # "again": a new tensor
+    operands = [a.args[0] if a.op == Op.AGAIN else a for a in node.args]  # "again": a new tensor
     inner = operands[0].op if operands else ""
     parts = {part.op for part in operands[0].args} if operands else set()
     is_sum = any(operand.op == "add" for operand in operands[:2])  # the module itself comes first
     asked = {
-        "augment": (CHOSEN_UPDATE, inner == "getitem"),
+        Op.AUGMENT: (CHOSEN_UPDATE, inner == Op.GETITEM),
         "cat": (TURNED, bool(parts & {"neg", "sub"})),
         "layer_norm": (NORMED_SUM, is_sum),
         "module:LayerNorm": (NORMED_SUM, is_sum),
         "module:RMSNorm": (NORMED_SUM, is_sum),
-        "setitem": (CHOSEN_WRITE, True),
+        Op.SETITEM: (CHOSEN_WRITE, True),
         "stack": (TURNED, bool(parts & {"neg", "sub"})),
-        "sum": (CHOSEN_SUM, inner == "getitem"),
-        "to": (MOVED, inner in _CREATED),
+        "sum": (CHOSEN_SUM, inner == Op.GETITEM),
+        "to": (MOVED, inner in operators.FACTORIES),
         "where": (POSITIONS, len(node.args) == 1),
     }
     feature, is_there = asked.get(node.op, ("", False))
@@ -127,7 +128,7 @@ def _is_negative(code: ast.expr) -> bool:
 
 
 def _is_created(code: ast.expr) -> bool:
-    return isinstance(code, ast.Call) and last_name(code.func) in _CREATED
+    return isinstance(code, ast.Call) and last_name(code.func) in operators.FACTORIES
 
 
 class _Values:

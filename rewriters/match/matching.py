@@ -10,19 +10,19 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from npufix.rewriters.graph.canonical import COMMUTATIVE
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.nodes import Serial
 from npufix.rewriters.graph.reader import read_function
-from npufix.rewriters.graph.twins import tells_twins_apart
+from npufix.rewriters.graph.special import Op
 from npufix.rules.substitution import option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
 
-    from npufix.rewriters.graph.dataflow import Evaluation, FunctionFlow
-    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.nodes import Evaluation, Node
 
 # The names that rule files use; they import torch for type checking only.
 RULE_IMPORTS = {
@@ -35,8 +35,10 @@ RULE_IMPORTS = {
     "either": "npufix.rules.substitution.either",
 }
 # They have a moment only in a function that reshapes tensors in place.
-_METADATA = frozenset({"dtype_of", "rank", "shape", "size"})
-_TIMELESS = frozenset({"attr", "const", "dtype", "global", "item", "list", "phi", "slice", "tuple"})
+_METADATA = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
+_TIMELESS = frozenset(
+    {Op.ATTR, Op.CONST, Op.DTYPE, Op.GLOBAL, Op.ITEM, Op.LIST, Op.PHI, Op.SLICE, Op.TUPLE}
+)
 LITERAL = "literal_"
 """How the names of variables begin that match only literals."""
 
@@ -126,7 +128,7 @@ def declared(code: FunctionNode) -> dict[str, str]:
 
 def root_ops(root: Node) -> frozenset[str]:
     """Return the operators that the value of a pattern may be the result of."""
-    if root.op == "either":
+    if root.op == Op.EITHER:
         return frozenset().union(*map(root_ops, root.args))
     return frozenset({root.op})
 
@@ -144,7 +146,7 @@ def find(pattern: Pattern, flow: FunctionFlow) -> Iterator[Match]:
             continue
         state = _Unification(pattern, {}, {})
         for end in state.unify(pattern.root, node):
-            if not _same_moment(end.pairs, node) or not tells_twins_apart(flow, node):
+            if not _same_moment(end.pairs, node) or not flow.is_certain(node):
                 continue
             seen.add(id(evaluation.code))
             bindings = {**_defaults_of(pattern, flow), **end.bindings}
@@ -161,11 +163,11 @@ def unmentioned(pattern: Pattern, chosen: int) -> dict[str, Hashable]:
     """Return the defaults of the parameters that one spelling of a pattern does without."""
     named, left = set(), [pattern.root]
     for node in left:  # grows
-        if node.op == "either":
+        if node.op == Op.EITHER:
             line, column = cast("tuple[int, int]", node.value)
             left.append(node.args[option(chosen, (line, column), len(node.args))])
         else:
-            named |= {str(node.value)} if node.op == "param" else set()
+            named |= {str(node.value)} if node.op == Op.PARAM else set()
             left += node.args
     return {name: value for name, value in pattern.defaults.items() if name not in named}
 
@@ -195,16 +197,16 @@ class _Unification:
 
     def unify(self, wanted: Node, node: Node) -> Iterator[_Unification]:
         """Yield every way in which ``node`` is what ``wanted`` describes."""
-        if wanted.op == "param":
+        if wanted.op == Op.PARAM:
             name = str(wanted.value)
-            if name.startswith(LITERAL) and node.op != "const":
+            if name.startswith(LITERAL) and node.op != Op.CONST:
                 return
             if name not in self.bindings:
                 yield _Unification(self.pattern, {**self.bindings, name: node}, self.pairs)
             elif self.bindings[name] is node:
                 yield self
             return
-        if wanted.op == "either":
+        if wanted.op == Op.EITHER:
             for option in wanted.args:
                 yield from self.unify(option, node)
             return
@@ -216,7 +218,7 @@ class _Unification:
             return
         start = _Unification(self.pattern, self.bindings, {**self.pairs, node: wanted})
         orders = [node.args]
-        if wanted.op in COMMUTATIVE and len(node.args) == 2:  # noqa: PLR2004 - left and right
+        if wanted.op in operators.COMMUTATIVE and len(node.args) == 2:  # noqa: PLR2004 - left and right
             orders.append((node.args[1], node.args[0]))
         for args in orders:
             yield from start.unify_all(wanted.args, args)

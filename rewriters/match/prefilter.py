@@ -6,9 +6,9 @@ import re
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.canonical import OP_ALIASES, SIGNATURES
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.special import Op
 from npufix.rewriters.graph.submodules import FUNCTIONS
-from npufix.rewriters.graph.torch_names import PURE_METHODS, RANDOM
 from npufix.rewriters.match.features import FEATURES, feature_of
 from npufix.rewriters.match.matching import pattern_of
 
@@ -54,18 +54,14 @@ _SPELLINGS = {
 # Operations that can be written in too many ways to look for any of them.
 _ANYHOW = frozenset(
     {
-        "abs", "and", "cast", "half", "eq", "float", "int", "long", "maximum", "minimum", "ne",
+        "abs", "and", "cast", "eq", "float", "int", "long", "maximum", "minimum", "ne",
         "or", "pow", "reciprocal", "round", "size", "squeeze", "t", "transpose", "type",
         "unsqueeze", "view", "expand", "flatten", "dim", "max", "min", "all", "any",
     }
 )  # fmt: skip
 # More ways to write a pattern than these are judged by what they have in common.
 _MOST_ALTERNATIVES = 16
-_NAMES: dict[str, tuple[str, ...]] = {}
-for _alias, _op in OP_ALIASES.items():
-    _NAMES[_op] = (*_NAMES.get(_op, ()), _alias)
-for _module, _op in FUNCTIONS.items():
-    _NAMES[_op] = (*_NAMES.get(_op, ()), _module)
+_MODULES = {op: module for module, op in FUNCTIONS.items() if op}
 
 
 class Words:
@@ -131,7 +127,7 @@ def _alternatives(
     if node in known:
         return known[node]
     found: set[frozenset[str]]
-    if node.op == "either":
+    if node.op == Op.EITHER:
         found = set().union(*(_alternatives(arg, known) for arg in node.args))
     else:
         needed = {node.op, feature_of(node)}
@@ -165,10 +161,11 @@ def words_of(op: str) -> str:
     if "." in op:
         return re.escape(op.rpartition(".")[2])
     name = op.rstrip("_")
-    if op in _NAMES or name in PURE_METHODS or op in RANDOM or op in SIGNATURES:
-        return "|".join(rf"_*{re.escape(known)}_*" for known in (name, *_NAMES.get(op, ())))
-    return ""
+    if name not in operators.TABLE or name in operators.SYMBOLS:
+        return ""
+    names = [name, *operators.other_names(name), *filter(None, [_MODULES.get(name)])]
+    return "|".join(rf"_*{re.escape(known)}_*" for known in names)
 
 
 def _is_made(op: str) -> bool:
-    return op.startswith("module:") or op in {"activation", "dropout", *FUNCTIONS.values()}
+    return op.startswith("module:") or op in {Op.ACTIVATION, "dropout", *FUNCTIONS.values()}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.match.matching import Match
 
 
-def leftovers(
+def dead_statements(
     flow: FunctionFlow, match: Match, removed: Sequence[ast.stmt], texts: Sequence[str]
 ) -> list[ast.stmt]:
     """Return the statements before the match that nobody needs once ``removed`` are gone.

@@ -14,6 +14,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.special import Op
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -21,7 +24,6 @@ if TYPE_CHECKING:
 
     Ranks = Mapping[Node, int]
 
-_SAME_LENGTHS = frozenset({"cast", "clone", "contiguous", "detach", "neg"})
 _RESHAPES = frozenset({"reshape", "reshape(*)", "view", "view(*)"})
 _SPLIT_LAST = re.compile(r"(.*?)\((\w+) (\w+)\) -> \1\2 \3")
 _JOIN_LAST = re.compile(r"(.*?)(\w+) (\w+) -> \1\(\2 \3\)")
@@ -52,13 +54,13 @@ def subscript(  # noqa: PLR0911 - one case a spelling
     graph: Graph, base: Node, index: Node, ranks: Ranks, epoch: int
 ) -> Node | None:
     """Return ``base[index]`` if it is a half or every other element of the last dimension."""
-    items = index.args if index.op == "tuple" else (index,)
+    items = index.args if index.op == Op.TUPLE else (index,)
     if not items or not _leaves_the_others(items[:-1], base, ranks):
         return None
     last = items[-1]
-    if last.op == "const" and type(last.value) is int:
+    if last.op == Op.CONST and type(last.value) is int:
         return _element(graph, base, graph.constant(-1), last.value, ranks, epoch)
-    if last.op != "slice":
+    if last.op != Op.SLICE:
         return None
     lower, upper, step = last.args
     from_start, to_end = _is_none(lower) or _is(lower, 0), _is_none(upper)
@@ -87,9 +89,9 @@ def every_other(graph: Graph, x: Node, first: int, epoch: int) -> Node:
     """Return ``x[..., first::2]``."""
     nothing = graph.constant(None)
     start = graph.constant(first) if first else nothing
-    step = graph.node("slice", start, nothing, graph.constant(_TWO))
+    step = graph.node(Op.SLICE, start, nothing, graph.constant(_TWO))
     return graph.node(
-        "getitem", x, graph.node("tuple", graph.constant(Ellipsis), step), epoch=epoch
+        Op.GETITEM, x, graph.node(Op.TUPLE, graph.constant(Ellipsis), step), epoch=epoch
     )
 
 
@@ -97,7 +99,7 @@ def _half(graph: Graph, x: Node, index: int, epoch: int) -> Node | None:
     if not -_TWO <= index < _TWO:
         return None
     chunks = graph.node("chunk", x, graph.constant(_TWO), graph.constant(-1), epoch=epoch)
-    return graph.node("item", chunks, value=index % _TWO)
+    return graph.node(Op.ITEM, chunks, value=index % _TWO)
 
 
 def _element(  # noqa: PLR0913, PLR0917 - where, and which
@@ -130,14 +132,14 @@ def _last_made(view: Node, ranks: Ranks) -> tuple[Node, ...] | None:
     """Return the lengths that a view makes out of the last one, if it leaves the others."""
     x, *sizes = view.args or (view,)
     if view.op == "unflatten" and len(sizes) == _TWO and _is_last(sizes[0], x, ranks):
-        return sizes[1].args if sizes[1].op in {"tuple", "list"} else None
+        return sizes[1].args if sizes[1].op in {Op.TUPLE, Op.LIST} else None
     if view.op not in _RESHAPES or view.value:
         return None
     if len(sizes) == 1 and sizes[0].op == "add" and _is_leading(sizes[0].args[0], x, -1):
         return sizes[0].args[1].args
-    if len(sizes) == 1 and sizes[0].op in {"tuple", "list"}:
+    if len(sizes) == 1 and sizes[0].op in {Op.TUPLE, Op.LIST}:
         sizes = list(sizes[0].args)
-    if sizes and sizes[0].op == "star" and _is_leading(sizes[0].args[0], x, -1):
+    if sizes and sizes[0].op == Op.STAR and _is_leading(sizes[0].args[0], x, -1):
         return tuple(sizes[1:])
     rank = ranks.get(x, 0)
     kept = sizes[: rank - 1]
@@ -172,9 +174,9 @@ def _joins_the_last(  # noqa: PLR0911 - one case a spelling
         return _whole(stack.args[0].args[0]) is _whole(sizes[0])
     if node.op not in _RESHAPES or node.value:
         return False
-    if len(sizes) == 1 and sizes[0].op == "shape":
+    if len(sizes) == 1 and sizes[0].op == Op.SHAPE:
         return _whole(stack.args[0].args[0]) is _whole(sizes[0].args[0])
-    if len(sizes) != _TWO or sizes[0].op != "star" or not _is(sizes[1], -1):
+    if len(sizes) != _TWO or sizes[0].op != Op.STAR or not _is(sizes[1], -1):
         return False
     lead = sizes[0].args[0]
     tensors = {_strip(stack.args[0].args[0]), _whole(stack.args[0].args[0])}
@@ -184,16 +186,16 @@ def _joins_the_last(  # noqa: PLR0911 - one case a spelling
 def _whole(x: Node) -> Node:
     """Return the tensor of which ``x`` is every other element, as it is or negated."""
     x = _strip(x)
-    if x.op == "getitem" and x.args[1].op == "tuple" and len(x.args[1].args) == _TWO:
+    if x.op == Op.GETITEM and x.args[1].op == Op.TUPLE and len(x.args[1].args) == _TWO:
         first, last = x.args[1].args
-        if first.value is Ellipsis and last.op == "slice" and _is(last.args[2], _TWO):
+        if first.value is Ellipsis and last.op == Op.SLICE and _is(last.args[2], _TWO):
             return _strip(x.args[0])
     return x
 
 
 def _strip(x: Node) -> Node:
     """Return the tensor that ``x`` is a copy of, as far as lengths go."""
-    while x.op in _SAME_LENGTHS and x.args:
+    while x.op in operators.SAME_SHAPE and x.args:
         x = x.args[0]
     return x
 
@@ -204,16 +206,16 @@ def _is_last(dim: Node, x: Node, ranks: Ranks) -> bool:
 
 def _in_two(sizes: Node, x: Node, ranks: Ranks) -> bool:
     """Tell whether ``split`` makes two parts of one length."""
-    if sizes.op in {"tuple", "list"}:  # they must add up, so two equal ones are halves
+    if sizes.op in {Op.TUPLE, Op.LIST}:  # they must add up, so two equal ones are halves
         return len(sizes.args) == _TWO and sizes.args[0] is sizes.args[1]
     return _is_half_length(sizes, x, ranks)
 
 
 def _leaves_the_others(items: Sequence[Node], base: Node, ranks: Ranks) -> bool:
     """Tell whether these subscripts leave all dimensions but the last as they are."""
-    if len(items) == 1 and items[0].op == "const" and items[0].value is Ellipsis:
+    if len(items) == 1 and items[0].op == Op.CONST and items[0].value is Ellipsis:
         return True
-    whole = all(i.op == "slice" and all(map(_is_none, i.args)) for i in items)
+    whole = all(i.op == Op.SLICE and all(map(_is_none, i.args)) for i in items)
     return whole and ranks.get(base) == len(items) + 1
 
 
@@ -232,7 +234,7 @@ def _is_length(size: Node, x: Node, ranks: Ranks) -> bool:
     x = _strip(x)
     while x.op == "transpose" and _keeps_last(x, ranks):
         x = _strip(x.args[0])
-    if size.op == "size":
+    if size.op == Op.SIZE:
         of, dim = _strip(size.args[0]), size.args[1]
         return of is x and (_is(dim, -1) or (of in ranks and _is(dim, ranks[of] - 1)))
     if x.op in {"reshape", "view"} and not x.value and len(x.args) > _TWO:
@@ -253,20 +255,20 @@ def _keeps_last(x: Node, ranks: Ranks) -> bool:
 def _is_leading(sizes: Node, x: Node, end: int) -> bool:
     """Tell whether ``sizes`` is ``x.shape[:end]``."""
     match sizes.op, sizes.args:
-        case "getitem", (shape, part_of):
-            cut = part_of.op == "slice" and _is(part_of.args[1], end)
+        case Op.GETITEM, (shape, part_of):
+            cut = part_of.op == Op.SLICE and _is(part_of.args[1], end)
             whole = cut and _is_none(part_of.args[0]) and _is_none(part_of.args[2])
-            return whole and shape.op == "shape" and _strip(shape.args[0]) is _strip(x)
+            return whole and shape.op == Op.SHAPE and _strip(shape.args[0]) is _strip(x)
     return False
 
 
 def _is_size(size: Node, x: Node, dim: int) -> bool:
-    return size.op == "size" and _strip(size.args[0]) is _strip(x) and _is(size.args[1], dim)
+    return size.op == Op.SIZE and _strip(size.args[0]) is _strip(x) and _is(size.args[1], dim)
 
 
 def _is(node: Node, value: int) -> bool:
-    return node.op == "const" and type(node.value) is int and node.value == value
+    return node.op == Op.CONST and type(node.value) is int and node.value == value
 
 
 def _is_none(node: Node) -> bool:
-    return node.op == "const" and node.value is None
+    return node.op == Op.CONST and node.value is None
