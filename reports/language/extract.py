@@ -25,7 +25,7 @@ _PACKAGES = ("advisor", "reports", "profiling_parsers", "rewriters", "rules")
 # Texts of code that is written or run, names of fields, and what only developers see.
 _NO_MESSAGES = re.compile(
     r"(_examples|_look_alikes|/overlay|/canonical|/torch_names|/elf_\w+|/json_schema|/language/\w+"
-    r"|/sarif\w*|virtual_npu/__main__|virtual_npu/compiled_\w+|/stub_sources)\.py$"
+    r"|/rules_test/\w+|/sarif\w*|virtual_npu/__main__|virtual_npu/compiled_\w+|/stub_sources)\.py$"
 )
 _CODE = frozenset(
     [
