@@ -107,7 +107,8 @@ def rule_of(loaded: ModuleType | Rule) -> Rule:
     rule = loaded if isinstance(loaded, _KINDS) else getattr(loaded, "RULE", None)
     if not isinstance(rule, _KINDS):
         kinds = "Substitution, Diagnostic or ClusterDiagnostic"
-        raise RuleError(f"{getattr(loaded, '__name__', loaded)} has no RULE of type {kinds}")
+        name = getattr(loaded, "__name__", loaded)
+        raise RuleError(f"{name} has no RULE of type {kinds}")
     return rule
 
 

@@ -95,7 +95,7 @@ def in_module(text: str, name: str) -> Iterator[str]:
     visitor.visit(tree)
     yield from visitor.found
     folder, stem = Path(name).parent.as_posix(), Path(name).stem
-    if folder in _RULES and not stem.endswith(BESIDE):
+    if folder in _RULES and not stem.endswith((*BESIDE, "__init__")):
         yield from paragraphs(ast.get_docstring(tree) or "")
 
 
