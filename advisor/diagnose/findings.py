@@ -10,7 +10,7 @@ from npufix.advisor.evidence.estimate import Calibration, Replacement, saving
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
 from npufix.reports import report
-from npufix.rules.shared.recording.tensor_traffic import tensor_bytes
+from npufix.rules.shared.recording.recorded_cells import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
