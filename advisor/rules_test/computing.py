@@ -11,6 +11,7 @@ import os
 import random
 import re
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,7 @@ def check_mistakes(subject: Subject) -> Iterator[str]:
         bind_torch(replacement)
         for mutation in mutations_of(replacement):
             wrong = [replace(form, replacement=mutation.function) for form in own]
-            if _survives(lambda wrong=wrong: any(map(refute, wrong))):  # type: ignore[misc]
+            if _survives(wrong):
                 yield (
                     f"{replacement.__name__}, line {mutation.line}: nobody would notice if "
                     f"{mutation.slip}: "
@@ -88,13 +89,16 @@ def check_mistakes(subject: Subject) -> Iterator[str]:
                 )
 
 
-def _survives(is_refuted: Callable[[], bool]) -> bool:
-    """Tell whether a slip is not refuted; in a process of its own, which it may crash."""
+def _survives(wrong: list[Form]) -> bool:
+    """Tell whether no form is refuted; in a process of its own, which a slip may crash."""
     sys.stdout.flush()
     child = os.fork()
     if not child:
         os.close(2)  # how it crashes is nobody's business
-        os._exit(0 if is_refuted() else _SURVIVED)
+        refuted = True  # what raises is
+        with suppress(Exception):
+            refuted = any(map(refute, wrong))
+        os._exit(0 if refuted else _SURVIVED)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == _SURVIVED
 
 

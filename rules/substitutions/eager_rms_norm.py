@@ -152,7 +152,7 @@ def fused_along_dim(x: Tensor, weight: Tensor, eps: float, dim: int) -> Tensor:
     return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]
 
 
-def fused_in_shape(  # noqa: D103
+def fused_in_shape(  # noqa: D103 - its name says it
     x: Tensor,
     weight: Tensor,
     eps: float,

@@ -14,7 +14,9 @@ from npufix.advisor.commands.cli import cli
 if TYPE_CHECKING:
     from click.testing import Result
 
-GOOD = (Path(__file__).parents[2] / "docs" / "howto" / "hard_swish.py").read_text(encoding="utf-8")
+GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "add-rule.md"
+GOOD = GUIDE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+"""What the guide tells a newcomer to write."""
 
 
 def outcomes_of(folder: Path, text: str, *options: str) -> Result:

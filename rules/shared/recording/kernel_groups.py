@@ -104,7 +104,7 @@ def by_name(recording: Recording, functions: Sequence[NamedFunction]) -> Iterato
         rows = in_functions(recording, function.pattern, function.types)
         # One kernel per line is as good as it gets.
         lines = rows.groupby(["path", "function"], observed=True)["line"].nunique()
-        if rows.empty or (rows["type"].nunique() < 2 and lines.max() < 2):  # noqa: PLR2004
+        if rows.empty or (rows["type"].nunique() < 2 and lines.max() < 2):  # noqa: PLR2004 - more than one
             continue
         names = sorted({str(name) for name in rows["function"].unique()})
         yield from told_together(
