@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
 import pytest
 
 from npufix.advisor.rules_test.running import COMPUTING, READING, run
 from npufix.advisor.rules_test.subject import subject_of
+from npufix.rules import registry
 from npufix.rules.registry import RuleError, every_rule, file_of, rule_of
 from npufix.rules.substitution import Substitution
 
@@ -53,3 +55,10 @@ def test_rules_are_in_the_order_of_their_ids_and_in_their_folders() -> None:
 def test_a_file_without_a_rule_is_an_error() -> None:
     with pytest.raises(RuleError, match="has no RULE"):
         rule_of(ast)
+
+
+def test_a_plug_in_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = EntryPoint("theirs", "no_such_module", "npufix.rules")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [broken] if group else [])
+    with pytest.raises(RuleError, match=r"plug-in theirs \(no_such_module\) cannot be loaded"):
+        every_rule.__wrapped__()
