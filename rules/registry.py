@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npufix.rules import cluster, diagnostics, substitutions
@@ -63,10 +65,10 @@ def all_cluster_diagnostics() -> tuple[ClusterDiagnostic, ...]:
 @cache
 def every_rule() -> tuple[Rule, ...]:
     """Return rules of all kinds, ordered by id; raise ``RuleError`` as these do."""
-    rules = [_rule(module) for module in _modules()]
+    rules = [rule_of(module) for module in _modules()]
     for point in entry_points(group=_ENTRY_POINT_GROUP):
-        loaded = point.load()
-        rules.append(loaded if isinstance(loaded, _KINDS) else _rule(loaded))
+        with _naming(f"the plug-in {point.name} ({point.value})"):
+            rules.append(rule_of(point.load()))
     by_id: dict[str, Rule] = {}
     for rule in rules:
         if rule.id in by_id:
@@ -81,22 +83,45 @@ def _modules() -> Iterator[ModuleType]:
             if info.name.endswith(BESIDE):
                 continue
             name = f"{package.__name__}.{info.name}"
-            try:
+            with _naming(name):
                 yield importlib.import_module(name)
-            except (ImportError, SyntaxError, NameError, TypeError, ValueError) as error:
-                raise RuleError(f"{name} cannot be loaded: {error}") from error
 
 
-def _rule(module: ModuleType) -> Rule:
-    rule = getattr(module, "RULE", None)
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (
+        ImportError, SyntaxError, NameError, AttributeError, TypeError, ValueError
+    ) as error:  # fmt: skip
+        raise RuleError(f"{name} cannot be loaded: {error}") from error
+
+
+def rule_of(loaded: ModuleType | Rule) -> Rule:
+    """Return the rule of a rule file, or of what a plug-in names.
+
+    Raises:
+        RuleError: there is none.
+
+    """
+    rule = loaded if isinstance(loaded, _KINDS) else getattr(loaded, "RULE", None)
     if not isinstance(rule, _KINDS):
         kinds = "Substitution, Diagnostic or ClusterDiagnostic"
-        raise RuleError(f"{module.__name__} has no RULE of type {kinds}")
+        name = getattr(loaded, "__name__", loaded)
+        raise RuleError(f"{name} has no RULE of type {kinds}")
     return rule
 
 
 def documentation(rule: Rule) -> str:
     """Return the docstring of the file that a rule lives in: its documentation."""
+    return (_module_of(rule).__doc__ or rule.summary).strip()
+
+
+def file_of(rule: Rule) -> Path:
+    """Return the file that a rule lives in."""
+    return Path(str(_module_of(rule).__file__)).resolve()
+
+
+def _module_of(rule: Rule) -> ModuleType:
     written = rule.forms[0].pattern if isinstance(rule, Substitution) else rule.check
-    module = importlib.import_module(written.__module__)
-    return (module.__doc__ or rule.summary).strip()
+    return importlib.import_module(written.__module__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,11 @@ from npufix.advisor.console.loudness import is_quiet, is_verbose
 from npufix.advisor.console.speaking import say
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from npufix.advisor.rules_test.running import Outcome
+    from npufix.advisor.rules_test.subject import Subject
     from npufix.rules.registry import Rule
 
 
@@ -20,12 +26,13 @@ if TYPE_CHECKING:
     epilog="""\b
 Examples:
   npufix rules
-  npufix rules show NPU101""",
+  npufix rules show NPU101
+  npufix rules test my_rule.py""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool) -> None:
-    """List the substitutions and the diagnostics of a run; `show` explains one."""
+    """List the substitutions and the diagnostics of a run; `show` explains one, `test` tests it."""
     from npufix.advisor.console.screen import make_console
 
     if ctx.invoked_subcommand is not None:
@@ -88,3 +95,67 @@ def show(rule_id: str) -> None:
             return
     known = ", ".join(rule.id for rule in every_rule())
     raise click.UsageError(f"no rule {rule_id}; there are {known}")
+
+
+@command.command(
+    "test",
+    epilog="""\b
+Examples:
+  npufix rules test my_rule.py
+  npufix rules test --no-run
+  npufix rules test rules/substitutions/integer_cumsum.py --json""",
+)
+@click.argument("files", nargs=-1, type=common.PATH)
+@click.option("--no-run", is_flag=True, help="Leave out what needs torch: run no pattern.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcomes as JSON.")
+def test(files: tuple[Path, ...], *, no_run: bool, as_json: bool) -> None:
+    """Test the rules in FILES, wherever they are; without FILES, all rules.
+
+    A rule has to be identified and documented, to rewrite its examples exactly and once, to leave
+    its look-alikes alone, and to compute the same before and after; slips in its replacement must
+    be noticed on its inputs. The files are executed: name only such as you trust.
+    """
+    from npufix.advisor.rules_test.subject import read, subject_of
+    from npufix.rules.registry import every_rule
+
+    if files:
+        subjects = [read(path) for path in files]
+    else:
+        subjects = [subject_of(rule) for rule in every_rule()]
+    outcomes = []
+    for outcome in _outcomes(subjects, no_run=no_run):
+        outcomes.append(outcome)
+        if not as_json:
+            _say_outcome(outcome)
+    from npufix.rules.shared.quantities import counted
+
+    failed = sum(bool(outcome.problems) for outcome in outcomes)
+    if as_json:
+        import msgspec
+
+        common.print_json(msgspec.json.format(msgspec.json.encode(outcomes)).decode())
+    elif not is_quiet():
+        say(
+            f"{counted(len(subjects), 'rule')}, {counted(len(outcomes), 'check')}, {failed} failed",
+            err=False,
+        )
+    sys.exit(1 if failed else 0)
+
+
+def _outcomes(subjects: Sequence[Subject], *, no_run: bool) -> Iterator[Outcome]:
+    from npufix.advisor.rules_test.running import run, run_computing
+
+    for subject in subjects:
+        yield from run(subject)
+    if not no_run:
+        yield from run_computing(subjects)
+
+
+def _say_outcome(outcome: Outcome) -> None:
+    if outcome.problems or not is_quiet():
+        state = "FAILED" if outcome.problems else "passed"
+        click.echo(f"{outcome.rule} {outcome.check}: {state}")
+    for problem in outcome.problems:
+        say(f"  {problem}", err=False)
+    for warning in () if is_quiet() else outcome.warnings:
+        say(f"  warning: {warning}", err=False)

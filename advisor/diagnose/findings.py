@@ -11,7 +11,7 @@ from npufix.advisor.evidence.item import Item, make_finding, rank_items
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
 from npufix.reports import report
-from npufix.rules.shared.recording.tensor_traffic import tensor_bytes
+from npufix.rules.shared.recording.recorded_cells import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

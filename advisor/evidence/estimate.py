@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.reports.report import Saving
-from npufix.rules.shared.recording.tensor_traffic import (
+from npufix.rules.shared.recording.recorded_cells import (
     CELLS,
     ELEMENT_WISE,
     LARGE_BYTES,

@@ -25,7 +25,7 @@ _PACKAGES = ("advisor", "reports", "profiling_parsers", "rewriters", "rules")
 # Texts of code that is written or run, names of fields, and what only developers see.
 _NO_MESSAGES = re.compile(
     r"(_examples|_look_alikes|/overlay|/canonical|/torch_names|/elf_\w+|/json_schema"
-    r"|profiling_parsers/schema|/language/\w+|/sarif\w*|virtual_npu/__main__)\.py$"
+    r"|profiling_parsers/schema|/language/\w+|/rules_test/\w+|/sarif\w*|virtual_npu/__main__)\.py$"
 )
 _CODE = frozenset(
     [
@@ -96,7 +96,7 @@ def in_module(text: str, name: str) -> Iterator[str]:
     visitor.visit(tree)
     yield from visitor.found
     folder, stem = Path(name).parent.as_posix(), Path(name).stem
-    if folder in _RULES and not stem.endswith(BESIDE):
+    if folder in _RULES and not stem.endswith((*BESIDE, "__init__")):
         yield from paragraphs(ast.get_docstring(tree) or "")
 
 

@@ -1,1 +1,5 @@
-"""Cluster table: what the ranks of a job show beside each other, one file per rule."""
+"""Rules that compare the ranks of a job: which one holds up which.
+
+One file a rule, found by its place; in comes a ``Cluster``, out come observations. Begin with
+``slow_computing_rank``.
+"""

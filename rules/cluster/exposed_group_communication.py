@@ -51,7 +51,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     rows = per_step(cluster)
     rows = rows[rows["kind"] == "collective"]
     members = members_of(cluster)
-    alone = rows["group"].map(lambda group: len(members.get(group, (0, 1)))) < 2  # noqa: PLR2004
+    alone = rows["group"].map(lambda group: len(members.get(group, (0, 1)))) < 2  # noqa: PLR2004 - nobody to wait for
     rows = rows[~alone]
     last = rows.groupby(["group", "name"])["elapse_ns"].transform("min")
     shares = rows["rank"].map(exposed_share(cluster)).fillna(0.0)

@@ -33,7 +33,7 @@ from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.core_time import on_ai_core
 from npufix.rules.shared.recording.observing import per_step, places, share
-from npufix.rules.shared.recording.tensor_traffic import dtype_name
+from npufix.rules.shared.recording.recorded_cells import dtype_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

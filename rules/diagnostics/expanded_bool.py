@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.kernel_groups import told_together
 from npufix.rules.shared.recording.observing import computing
-from npufix.rules.shared.recording.recorded_cells import dtypes, per_row
-from npufix.rules.shared.recording.tensor_traffic import moved_bytes
+from npufix.rules.shared.recording.recorded_cells import dtypes, moved_bytes, per_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

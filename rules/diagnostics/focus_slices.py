@@ -55,7 +55,7 @@ def check(recording: Recording) -> Iterator[Observation]:
 def _joins_quarters(inputs: str, outputs: str) -> float:
     """Tell whether four images of one shape become one with four times the channels."""
     parts, made = shapes(inputs), shapes(outputs)[0]
-    if len(made) != _BATCH_CHANNELS_HEIGHT_WIDTH or len(parts) != 4 or len(set(parts)) != 1:  # noqa: PLR2004
+    if len(made) != _BATCH_CHANNELS_HEIGHT_WIDTH or len(parts) != 4 or len(set(parts)) != 1:  # noqa: PLR2004 - rows and columns, even and odd
         return False
     batch, channels, *image = parts[0]
     return made == (batch, 4 * channels, *image)

@@ -26,8 +26,8 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.fusable import GROUPED_MATMUL, MATMUL, Fusable, fusable
+from npufix.rules.shared.recording.recorded_cells import dtype_name
 from npufix.rules.shared.recording.recorded_shapes import reads, same_elements
-from npufix.rules.shared.recording.tensor_traffic import dtype_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

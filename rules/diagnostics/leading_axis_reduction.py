@@ -28,9 +28,14 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.kernel_groups import told_together
 from npufix.rules.shared.recording.observing import computing
-from npufix.rules.shared.recording.recorded_cells import dtypes, per_row
+from npufix.rules.shared.recording.recorded_cells import (
+    ELEMENT_WISE,
+    LARGE_BYTES,
+    dtypes,
+    moved_bytes,
+    per_row,
+)
 from npufix.rules.shared.recording.recorded_shapes import elements, shapes
-from npufix.rules.shared.recording.tensor_traffic import ELEMENT_WISE, LARGE_BYTES, moved_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

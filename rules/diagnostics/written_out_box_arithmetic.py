@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.named_functions import NamedFunction, by_name
+from npufix.rules.shared.recording.kernel_groups import NamedFunction, by_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

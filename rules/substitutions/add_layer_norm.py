@@ -51,14 +51,18 @@ def of_function(
 
 def fused_submodule(x: Tensor, residual: Tensor, norm: nn.LayerNorm) -> Tensor:
     """Return the first result; the others are mean, reciprocal deviation and the sum."""
-    return torch_npu.npu_add_layer_norm(x, residual, norm.weight, norm.bias, norm.eps)[0]
+    return torch_npu.npu_add_layer_norm(x, residual, norm.weight, norm.bias, norm.eps)[
+        0
+    ]  # no slip: x and residual are swapped
 
 
 def fused_function(
     x: Tensor, residual: Tensor, shape: tuple[int, ...], weight: Tensor, bias: Tensor, eps: float
 ) -> Tensor:
     """Return the first result; the shape is that of the weight."""
-    return torch_npu.npu_add_layer_norm(x, residual, weight, bias, eps)[0]
+    return torch_npu.npu_add_layer_norm(x, residual, weight, bias, eps)[
+        0
+    ]  # no slip: x and residual are swapped
 
 
 def submodule_inputs(draw: Draw) -> dict[str, Any]:

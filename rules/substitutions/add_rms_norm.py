@@ -58,7 +58,9 @@ def without_cast(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
 
 def fused(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return the normalised sum; the others are the reciprocal root mean square and the sum."""
-    return torch_npu.npu_add_rms_norm(x, residual, weight, epsilon=eps)[0]
+    return torch_npu.npu_add_rms_norm(x, residual, weight, epsilon=eps)[
+        0
+    ]  # no slip: x and residual are swapped
 
 
 def summands(draw: Draw) -> dict[str, Any]:

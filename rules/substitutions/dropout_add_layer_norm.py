@@ -37,7 +37,7 @@ from npufix.rules.substitution import Condition, Draw, Form, Site, Substitution
 from npufix.rules.substitutions.dropout_add_layer_norm_examples import REWRITTEN, VALID
 
 if TYPE_CHECKING:
-    import mindspeed  # type: ignore[import-not-found]
+    import mindspeed  # type: ignore[import-not-found]  # the verifier supplies it
     import torch.nn.functional as F
     from torch import Tensor, nn
 
@@ -47,7 +47,7 @@ def of_submodules(x: Tensor, residual: Tensor, drop: nn.Dropout, norm: nn.LayerN
     return norm(drop(x) + residual)
 
 
-def of_function_and_submodule(  # noqa: D103
+def of_function_and_submodule(  # noqa: D103 - its name says it
     x: Tensor,
     residual: Tensor,
     p: float,
@@ -92,7 +92,7 @@ def fused_submodules(x: Tensor, residual: Tensor, drop: nn.Dropout, norm: nn.Lay
     )
 
 
-def fused_function_and_submodule(  # noqa: D103
+def fused_function_and_submodule(  # noqa: D103 - its name says it
     x: Tensor,
     residual: Tensor,
     p: float,
@@ -104,7 +104,7 @@ def fused_function_and_submodule(  # noqa: D103
     )
 
 
-def fused_functions(  # noqa: D103
+def fused_functions(  # noqa: D103 - its name says it
     x: Tensor,
     residual: Tensor,
     p: float,
@@ -119,7 +119,7 @@ def fused_functions(  # noqa: D103
     )
 
 
-def fused_column_scale(  # noqa: D103
+def fused_column_scale(  # noqa: D103 - its name says it
     x: Tensor, residual: Tensor, scale: Tensor, drop: nn.Dropout, norm: nn.LayerNorm
 ) -> Tensor:
     return mindspeed.ops.dropout_add_layer_norm.npu_dropout_add_layer_norm(
@@ -133,7 +133,7 @@ def fused_column_scale(  # noqa: D103
     )
 
 
-def fused_row_scale(  # noqa: D103
+def fused_row_scale(  # noqa: D103 - its name says it
     x: Tensor, residual: Tensor, scale: Tensor, drop: nn.Dropout, norm: nn.LayerNorm
 ) -> Tensor:
     return mindspeed.ops.dropout_add_layer_norm.npu_dropout_add_layer_norm(

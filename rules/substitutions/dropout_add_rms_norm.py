@@ -30,7 +30,7 @@ from npufix.rules.shared.operands.norms import (
 from npufix.rules.substitution import Draw, Form, Rewritten, Substitution
 
 if TYPE_CHECKING:
-    import mindspeed  # type: ignore[import-not-found]
+    import mindspeed  # type: ignore[import-not-found]  # the verifier supplies it
     import torch.nn.functional as F
     from torch import Tensor, nn
 

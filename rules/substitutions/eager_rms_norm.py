@@ -152,7 +152,7 @@ def fused_along_dim(x: Tensor, weight: Tensor, eps: float, dim: int) -> Tensor:
     return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]
 
 
-def fused_in_shape(  # noqa: D103
+def fused_in_shape(  # noqa: D103 - its name says it
     x: Tensor,
     weight: Tensor,
     eps: float,
@@ -163,7 +163,9 @@ def fused_in_shape(  # noqa: D103
 
 def fused_one_plus_32(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Add one in float32, where it loses nothing."""
-    return torch_npu.npu_rms_norm(x, 1.0 + weight.float(), epsilon=eps)[0]
+    return torch_npu.npu_rms_norm(x, 1.0 + weight.float(), epsilon=eps)[
+        0
+    ]  # no slip: .float(...) is left out
 
 
 def fused_one_plus(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -180,7 +182,9 @@ def fused_unit_offset(
 ) -> Tensor:
     """Let the gain follow the flag."""
     return torch_npu.npu_rms_norm(
-        x, 1.0 + weight.float() if offset else weight.float(), epsilon=eps
+        x,
+        1.0 + weight.float() if offset else weight.float(),
+        epsilon=eps,  # no slip: .float(...) is left out
     )[0]
 
 

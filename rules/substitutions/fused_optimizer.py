@@ -71,9 +71,9 @@ def fused_adamw(
     literal_maximize: bool = False,
 ) -> Optimizer:  # fmt: skip
     """Update each parameter in one kernel."""
-    return torch.optim.AdamW(
+    return torch.optim.AdamW(  # no slip: fused=True is left out
         params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad,
-        maximize=literal_maximize, fused=True,
+        maximize=literal_maximize, fused=True,  # no slip: True is False
     )  # fmt: skip
 
 

@@ -162,6 +162,11 @@ class Block(nn.Module):
     def forward(self, x):
         return F.gelu(self.norm(x))
 """,
+        # a scale between the two
+        """
+def f(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, scale: torch.Tensor):
+    return F.silu(scale * F.group_norm(x, 32, weight, bias))
+""",
         # another norm
         """
 class Block(nn.Module):

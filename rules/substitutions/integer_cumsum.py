@@ -43,7 +43,7 @@ def counted(x: Tensor, dim: int) -> Tensor:
 
 def in_32_bits(x: Tensor, dim: int) -> Tensor:
     """Add in 32 bits, return 64."""
-    return x.cumsum(dim, dtype=torch.int32).long()
+    return x.cumsum(dim, dtype=torch.int32).long()  # no slip: dtype=torch.int32 is left out
 
 
 def inputs(draw: Draw) -> dict[str, Any]:

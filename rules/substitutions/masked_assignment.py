@@ -241,7 +241,7 @@ SPELLED_ROW_MASK = Condition(
 PLANE_MASK = Condition(
     "plane-mask",
     "the mask has two dimensions less than the tensor it is used on",
-    lambda site: site.more_dims("x", "mask") == 2,  # noqa: PLR2004
+    lambda site: site.more_dims("x", "mask") == 2,  # noqa: PLR2004 - trailing dimensions
 )
 COLUMN_MASK = Condition(
     "column-mask",

@@ -113,7 +113,7 @@ def inputs(draw: Draw) -> dict[str, Any]:
 THREE = Condition(
     "three-dimensions",
     "the tensor has three dimensions",
-    lambda site: None if (n := site.ndim("x")) is None else n == 3,  # noqa: PLR2004
+    lambda site: None if (n := site.ndim("x")) is None else n == 3,  # noqa: PLR2004 - dimensions
 )
 
 RULE = Substitution(

@@ -77,7 +77,7 @@ def inputs(draw: Draw) -> dict[str, Any]:
         "v": given["v"],
         "n": n,
         "mask": mask,
-        "p": 0.0,
+        "p": draw.choice([0.0, 0.25]),
         "causal": mask is None and draw.choice([False, True]),
         "scale": draw.choice([None, 0.3]),
     }

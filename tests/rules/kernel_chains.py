@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from recordings import MS, US, recording
+from npufix.advisor.rules_test.recordings import MS, US, recording
 
 if TYPE_CHECKING:
     from npufix.rules.diagnostic import Observation

@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from npufix.rewriters.verification.judge.verify_rule import verify_rule
-from npufix.rewriters.verification.verdict import Status, Verdict
+from npufix.advisor.rules_test.computing import refute
 from npufix.rules.substitution import Form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from npufix.rewriters.verification.verdict import Verdict
+
     Mistake: TypeAlias = tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]
     """A pattern, its inputs, and a replacement that is wrong."""
-
-_FEW, _ALL = 6, 24
-"""Rounds; what a rule is verified with is the larger number."""
 
 
 def each_mistake(mistakes: Sequence[Mistake]) -> pytest.MarkDecorator:
@@ -33,10 +31,7 @@ def refuted(
     seed: int = 0,
 ) -> Verdict:
     """Return the verdict on a wrong replacement: a refutation, for most after a few rounds."""
-    form = Form(pattern, mistake, inputs)
-    verdict = verify_rule(form, seed, _FEW)
-    if verdict.status is not Status.REFUTED:
-        verdict = verify_rule(form, seed, _ALL)
-    assert verdict.status is Status.REFUTED, verdict
+    verdict = refute(Form(pattern, mistake, inputs), seed)
+    assert verdict is not None
     assert verdict.counterexample
     return verdict

@@ -1,7 +1,8 @@
-"""Kernels that one diagnostic tells of together, and the observation about them."""
+"""Kernels that one diagnostic tells of together, if only by the name of the user's function."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +12,7 @@ from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.observing import named, per_step, places, share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pandas as pd
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 LEAST_SHARE = 0.01
 """Share of the step from which kernels are told, as for fusible windows (FUSIBLE)."""
+LEAST_SHARE_OF_A_NAME = 0.002
+"""Share of the step: a name is weak evidence, but what it costs is measured."""
 
 
 def told_together(  # noqa: PLR0913 - the parts of an observation
@@ -73,3 +76,37 @@ def in_functions(recording: Recording, pattern: str, types: str = ".*") -> pd.Da
     rows = named(recording.kernels, pattern, "function")
     rows = rows[~rows["communication"].to_numpy(bool)]
     return named(rows, types, "type")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFunction:
+    """A computation that goes by one name wherever it is copied to, and what does it at once."""
+
+    pattern: str
+    """A regular expression over names of functions."""
+    what: str
+    instead: str
+    """What to type."""
+    types: str = ".*"
+    """Types of its kernels; those of the fused operator itself are left out."""
+
+
+def by_name(recording: Recording, functions: Sequence[NamedFunction]) -> Iterator[Observation]:
+    """Yield one observation per computation that launches several kernels for each call."""
+    for function in functions:
+        rows = in_functions(recording, function.pattern, function.types)
+        # One kernel per line is as good as it gets.
+        lines = rows.groupby(["path", "function"], observed=True)["line"].nunique()
+        if rows.empty or (rows["type"].nunique() < 2 and lines.max() < 2):  # noqa: PLR2004 - more than one
+            continue
+        names = sorted({str(name) for name in rows["function"].unique()})
+        yield from told_together(
+            f"{function.what} in {', '.join(names)}",
+            rows,
+            recording,
+            basis=f"at most all of it; {function.instead} is not in this dump",
+            saved_ns=float(rows["duration_ns"].sum()),
+            evidence=(("Types", ", ".join(sorted({str(name) for name in rows["type"].unique()}))),),
+            least=LEAST_SHARE_OF_A_NAME,
+            advice=function.instead,
+        )

@@ -26,9 +26,9 @@ from npufix.rules.shared.recording.mm_all_reduce_limits import (
     scenario_of,
 )
 from npufix.rules.shared.recording.observing import per_step, places, share
+from npufix.rules.shared.recording.recorded_cells import dtype_name
 from npufix.rules.shared.recording.recorded_shapes import same_elements, shapes
 from npufix.rules.shared.recording.sequences import find
-from npufix.rules.shared.recording.tensor_traffic import dtype_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,12 +1,10 @@
-"""Works something out of the shapes and dtypes of each kernel, once for each distinct cell."""
+"""The shapes and dtypes of each kernel, cell by cell, and how much memory it moves by them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from npufix.rules.shared.recording.tensor_traffic import dtype_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,9 +14,35 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
+# Kernels that do little more than move their operands.
+ELEMENT_WISE = (
+    "Add", "Adds", "Axpy", "BroadcastTo", "Cast", "Div", "Exp", "MaskedFill", "Mul", "Muls",
+    "RealDiv", "Relu", "ReluGrad", "SelectV2", "Sub", "Tanh", "TensorMove",
+)  # fmt: skip
+CELLS = ["input_shapes", "input_dtypes", "output_shapes"]
+"""The columns of ``Profile.kernels`` that say what a kernel reads and writes."""
+LARGE_BYTES = 1 << 20
+"""A kernel that moves more is limited by the bandwidth, not by its launch."""
 _WIDTHS = {
-    "BF16": 2, "BOOL": 1, "DOUBLE": 8, "FLOAT": 4, "FLOAT16": 2, "INT32": 4, "INT64": 8, "INT8": 1,
+    "BF16": 2, "BOOL": 1, "COMPLEX128": 16, "COMPLEX64": 8, "DOUBLE": 8, "FLOAT": 4, "FLOAT16": 2,
+    "INT16": 2, "INT32": 4, "INT64": 8, "INT8": 1, "UINT8": 1,
 }  # fmt: skip
+_USUAL_WIDTH = 4
+
+
+def tensor_bytes(shapes: str, dtypes: str) -> list[int]:
+    """Return the size of each tensor of a shape cell: ``"4,8;8"`` and ``"FLOAT;INT64"``."""
+    names = dtypes.split(";")
+    widths = [_WIDTHS.get(dtype_name(name), _USUAL_WIDTH) for name in names]
+    return [
+        _elements(shape) * (widths[index] if index < len(widths) else _USUAL_WIDTH)
+        for index, shape in enumerate(shapes.split(";"))
+    ]
+
+
+def moved_bytes(kernels: pd.DataFrame) -> Floats:
+    """Return the bytes of all inputs and outputs of each kernel, 0 where shapes are unknown."""
+    return per_row(kernels, CELLS, _moved)
 
 
 def per_row(rows: pd.DataFrame, columns: Sequence[str], value: Callable[..., float]) -> Floats:
@@ -46,3 +70,23 @@ def dtypes(cell: str) -> list[str]:
 def width(dtype: str) -> int:
     """Return the bytes of one element, 0 if the dtype is not known."""
     return _WIDTHS.get(dtype, 0)
+
+
+def dtype_name(recorded: str) -> str:
+    """Return a dtype without the prefix that newer versions of CANN write."""
+    return recorded.strip().removeprefix("DT_")
+
+
+def _moved(inputs: str, dtypes: str, outputs: str) -> int:
+    # What is written mostly has the dtype of the first input.
+    written = ";".join([dtypes.split(";", maxsplit=1)[0]] * (outputs.count(";") + 1))
+    return sum(tensor_bytes(inputs, dtypes)) + sum(tensor_bytes(outputs, written))
+
+
+def _elements(shape: str) -> int:
+    dims = [int(dim) for dim in shape.split(",") if dim.strip().isdigit()]
+    # Not numpy: the product of a damaged shape may be larger than an int64.
+    total = 1 if dims else 0
+    for dim in dims:
+        total *= dim
+    return total

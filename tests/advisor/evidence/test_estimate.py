@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npufix.advisor.evidence.estimate import Calibration, Replacement, calibrate, saving
-from npufix.rules.shared.recording.tensor_traffic import tensor_bytes
+from npufix.rules.shared.recording.recorded_cells import tensor_bytes
 
 MIB = 1 << 20
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
-from recordings import MS, US, in_a_row, recording
 
+from npufix.advisor.rules_test.recordings import MS, US, in_a_row, recording
 from npufix.rules.diagnostics import (
     ai_cpu_operator,
     expanded_bool,

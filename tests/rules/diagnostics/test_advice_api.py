@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from recordings import MS, recording
 
+from npufix.advisor.rules_test.recordings import MS, recording
 from npufix.profiling_parsers.profile import Environment
 from npufix.rules.diagnostics import (
     batch_norm_counter,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recordings import US, recording
 
+from npufix.advisor.rules_test.recordings import US, recording
 from npufix.rules.shared.recording.sequences import find
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pytest
-from recordings import MS, US, in_a_row, recording
 
 from npufix.advisor.evidence.lines import gather_evidence
 from npufix.advisor.evidence.ranking import Step
 from npufix.advisor.evidence.run_findings import observe
+from npufix.advisor.rules_test.recordings import MS, US, in_a_row, recording
 from npufix.profiling_parsers.profile import Environment, Profile
 from npufix.rules.diagnostics import (
     blocking_launches,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from kernel_chains import ADDED, NORM, PRODUCT, REDUCED, chain, kernel, seen, the
-from recordings import US
 
+from npufix.advisor.rules_test.recordings import US
 from npufix.rules.diagnostics import (
     all_gather_matmul,
     expert_exchange_matmul,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from recordings import MS, START, US, in_a_row, recording
 
+from npufix.advisor.rules_test.recordings import MS, START, US, in_a_row, recording
 from npufix.profiling_parsers.profile import Environment
 from npufix.rules.diagnostic import Observation, Place, Recording
 from npufix.rules.diagnostics import (

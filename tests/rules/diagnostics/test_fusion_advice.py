@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from kernel_chains import ADDED, NORM, PRODUCT, REDUCED, chain, kernel, seen, the
-from recordings import MS, US
 
+from npufix.advisor.rules_test.recordings import MS, US
 from npufix.rules.diagnostics import (
     add_relu,
     add_rms_norm_quantise,

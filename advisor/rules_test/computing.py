@@ -1,0 +1,130 @@
+"""What substitutions compute: the same, and visibly not the same after a slip. Needs torch.
+
+``python -m npufix.advisor.rules_test.computing FILE...`` is the child process of
+``npufix rules test``: it tells of each rule as a line of JSON.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import random
+import re
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from npufix.advisor.rules_test.mutations import mutations_of
+from npufix.rewriters.verification.judge.verify_rule import SeededDraw, bind_torch, verify_rule
+from npufix.rewriters.verification.verdict import Status, Verdict
+from npufix.rules.substitution import Form, Substitution
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from npufix.advisor.rules_test.subject import Subject
+
+SEEDS = tuple(random.Random(0).randrange(2**31) for _ in range(4))  # noqa: S311 - no secret
+_ROUNDS = 12
+_SURVIVED = 3
+_FEW, _MORE, _ALL = 2, 6, 24
+"""Rounds that must refute a slip; what a rule is verified with is the largest number."""
+
+
+def check_inputs(subject: Subject) -> Iterator[str]:
+    """Check that ``inputs`` gives a value to every variable."""
+    for form in _forms(subject):
+        wanted = set(inspect.signature(form.pattern).parameters)
+        lacking = sorted(wanted - set(bind_torch(form.inputs)(SeededDraw(0))))
+        if lacking:
+            yield f"{form.inputs.__name__} gives no value to {', '.join(lacking)}"
+
+
+def check_equivalence(subject: Subject) -> Iterator[str]:
+    """Check that pattern and replacement compute the same on ``inputs``."""
+    for form in _forms(subject):
+        name = f"{form.pattern.__name__} -> {form.replacement.__name__}"
+        verdicts = [verify_rule(form, seed, _ROUNDS) for seed in SEEDS]
+        for verdict in verdicts:
+            # Numbers and truth values are compared as they are; there is nothing to measure.
+            plain = form.pattern.__annotations__.get("return") in {"bool", "int"}
+            if verdict.status is not Status.EQUIVALENT or not verdict.cases:
+                yield f"{name}: {verdict.status.value}: {verdict.reason or 'no input runs'}"
+                break
+            if not verdict.measures and not plain:
+                yield f"{name}: nothing that it returns could be compared"
+                break
+        else:
+            yield from (f"{name}: {p}" for p in _problems_of_ground(form, verdicts[0]))
+
+
+def _problems_of_ground(form: Form, verdict: Verdict) -> Iterator[str]:
+    """Yield where the kernels that ran are not those of the replacement."""
+    code = inspect.getsource(form.replacement)
+    called = set(re.findall(r"\b(?:torch_npu|mindspeed[\w.]*)\.(npu_\w+)\(", code))
+    ran = set(re.findall(r"\bnpu_\w+", verdict.ground))
+    if called != ran:
+        yield f"it calls {sorted(called)}, but what ran was {sorted(ran)}: see `inputs`"
+
+
+def check_mistakes(subject: Subject) -> Iterator[str]:
+    """Check that each slip in a replacement is refuted on ``inputs`` of a form that uses it."""
+    forms: dict[Callable[..., Any], list[Form]] = {}
+    for form in _forms(subject):
+        forms.setdefault(form.replacement, []).append(form)
+    for replacement, own in forms.items():
+        bind_torch(replacement)
+        for mutation in mutations_of(replacement):
+            wrong = [replace(form, replacement=mutation.function) for form in own]
+            if _survives(wrong):
+                yield (
+                    f"{replacement.__name__}, line {mutation.line}: nobody would notice if "
+                    f"{mutation.slip}: "
+                    "give `inputs` a case that shows it, leave it out, or end the line with "
+                    f"`# no slip: {mutation.slip} (REASON)`"
+                )
+
+
+def _survives(wrong: list[Form]) -> bool:
+    """Tell whether no form is refuted; in a process of its own, which a slip may crash."""
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        os.close(2)  # how it crashes is nobody's business
+        refuted = True  # what raises is
+        with suppress(Exception):
+            refuted = any(map(refute, wrong))
+        os._exit(0 if refuted else _SURVIVED)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == _SURVIVED
+
+
+def refute(form: Form, seed: int = 0) -> Verdict | None:
+    """Return the refutation of a wrong form, for most after a few rounds; ``None`` if none is."""
+    for rounds in (_FEW, _MORE, _ALL):
+        verdict = verify_rule(form, seed, rounds)
+        if verdict.status is Status.REFUTED:
+            return verdict
+    return None
+
+
+def _forms(subject: Subject) -> tuple[Form, ...]:
+    assert isinstance(subject.rule, Substitution)  # noqa: S101 - the table in `running` sees to it
+    return subject.rule.forms
+
+
+def main(paths: list[str]) -> None:
+    """Test the rules of some files and print what is found."""
+    from npufix.advisor.rules_test.running import COMPUTING, run
+    from npufix.advisor.rules_test.subject import read
+
+    for path in paths:
+        for outcome in run(read(Path(path)), COMPUTING):
+            print(msgspec.json.encode(outcome).decode(), flush=True)  # noqa: T201 - to the parent
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,64 @@
+"""Every rule passes what ``npufix rules test`` runs."""
+
+from __future__ import annotations
+
+import ast
+from importlib.metadata import EntryPoint
+from typing import TYPE_CHECKING
+
+import pytest
+
+from npufix.advisor.rules_test.running import COMPUTING, READING, run
+from npufix.advisor.rules_test.subject import subject_of
+from npufix.rules import registry
+from npufix.rules.registry import RuleError, every_rule, file_of, rule_of
+from npufix.rules.substitution import Substitution
+
+if TYPE_CHECKING:
+    from npufix.rules.registry import Rule
+
+FOLDERS = {"affinity": "", "fusion": "", "settings": "diagnostics", "cluster": "cluster"}
+READ = [
+    pytest.param(rule, check, id=f"{rule.id}-{check}")
+    for rule in every_rule()
+    for check in READING[type(rule)]
+]
+COMPUTED = [
+    pytest.param(rule, check, id=f"{rule.id}-{check}")
+    for rule in every_rule()
+    if isinstance(rule, Substitution)
+    for check in COMPUTING
+]
+
+
+@pytest.mark.parametrize(("rule", "check"), READ)
+def test_a_rule_keeps_its_promises(rule: Rule, check: str) -> None:
+    (outcome,) = run(subject_of(rule), [check])
+    assert outcome.problems == []
+
+
+@pytest.mark.parametrize(("rule", "check"), COMPUTED)
+def test_a_replacement_computes_the_same(rule: Rule, check: str) -> None:
+    pytest.importorskip("torch")
+    (outcome,) = run(subject_of(rule), [check])
+    assert outcome.problems == []
+
+
+def test_rules_are_in_the_order_of_their_ids_and_in_their_folders() -> None:
+    rules = every_rule()
+    assert [rule.id for rule in rules] == sorted({rule.id for rule in rules})
+    for rule in rules:
+        kind = "substitutions" if isinstance(rule, Substitution) else FOLDERS[rule.table]
+        assert file_of(rule).parent.name == (kind or "diagnostics"), rule.id
+
+
+def test_a_file_without_a_rule_is_an_error() -> None:
+    with pytest.raises(RuleError, match="has no RULE"):
+        rule_of(ast)
+
+
+def test_a_plug_in_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = EntryPoint("theirs", "no_such_module", "npufix.rules")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [broken] if group else [])
+    with pytest.raises(RuleError, match=r"plug-in theirs \(no_such_module\) cannot be loaded"):
+        every_rule.__wrapped__()

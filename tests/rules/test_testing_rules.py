@@ -1,0 +1,88 @@
+"""``npufix rules test`` on a file outside the project: a good rule passes, each defect is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from npufix.advisor.commands.cli import cli
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "add-rule.md"
+GOOD = GUIDE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+"""What the guide tells a newcomer to write."""
+
+
+def outcomes_of(folder: Path, text: str, *options: str) -> Result:
+    path = folder / "hard_swish.py"
+    path.write_text(text, encoding="utf-8")
+    return CliRunner().invoke(cli, ["rules", "test", str(path), "--json", *options])
+
+
+def problems(result: Result) -> dict[str, list[str]]:
+    assert result.exit_code in {0, 1}, result.output
+    outcomes = json.loads(result.stdout)
+    found = {each["check"]: each["problems"] for each in outcomes if each["problems"]}
+    assert result.exit_code == bool(found)
+    return found
+
+
+def test_a_good_rule_passes(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    assert problems(outcomes_of(tmp_path, GOOD)) == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "check", "words"),
+    [
+        ('id="ACME001"', 'id="NPU101"', "identifiers", "the same id"),
+        ("Safety:", "Dangers:", "documentation", "'Safety:'"),
+        ('requires="torch_npu>=2.1"', 'requires="torch_npu"', "versions", "not a requirement"),
+        ('becomes=("HardSwish"', 'becomes=("aclnnMul"', "kernels", "spelled Mul"),
+        ("def one_kernel(x: Tensor)", "def one_kernel(y: Tensor)", "forms", "same parameters"),
+        ("    return F.hardswish(y)", "    return F.hardswish(y) + 0", "examples", "it becomes"),
+        ("x * F.relu6(x + 2) / 6", "x * F.relu6(x + 3) / 6", "look-alikes", "is changed by"),
+    ],
+)
+def test_a_defect_is_named(tmp_path: Path, before: str, after: str, check: str, words: str) -> None:
+    assert GOOD.count(before) >= 1
+    found = problems(outcomes_of(tmp_path, GOOD.replace(before, after), "--no-run"))
+    assert words in " ".join(found[check])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "check", "words"),
+    [
+        ("    return F.hardswish(x)", "    return F.hardtanh(x)", "equivalence", "refuted"),
+        ('"x": draw.floats', '"y": draw.floats', "inputs", "no value to x"),
+        (
+            "    return F.hardswish(x)",
+            "    return F.hardswish(x.to(x.dtype))",
+            "mistakes",
+            "nobody would notice if .to(...) is left out",
+        ),
+    ],
+)
+def test_what_does_not_compute_the_same_is_named(
+    tmp_path: Path, before: str, after: str, check: str, words: str
+) -> None:
+    pytest.importorskip("torch")
+    found = problems(outcomes_of(tmp_path, GOOD.replace(before, after)))
+    assert words in " ".join(found[check])
+
+
+@pytest.mark.parametrize("text", ["RULE = 1\n", "import nothing_of_this_name\n", "def f(:\n"])
+def test_a_file_that_is_no_rule_is_an_input_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "no_rule.py"
+    path.write_text(text, encoding="utf-8")
+    from npufix.rules.registry import RuleError
+
+    result = CliRunner().invoke(cli, ["rules", "test", str(path)])
+    assert isinstance(result.exception, RuleError)
+    assert "no_rule.py" in str(result.exception)
