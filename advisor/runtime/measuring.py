@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from npufix.advisor.runtime.at_run_time import Switched
-from npufix.advisor.runtime.reporting import translated
+from npufix.advisor.runtime.calls.at_run_time import Switched
+from npufix.advisor.runtime.process.reporting import translated
 from npufix.reports.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.advisor.runtime.applying import Applied
+    from npufix.advisor.runtime.process.applying import Applied
 
 HALVES = ("before", "after")
 _FOLDER = "npufix_measured"

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.runtime import children
 from npufix.advisor.runtime.api import print_at_exit
-from npufix.advisor.runtime.applying import apply
+from npufix.advisor.runtime.process.applying import apply
 from npufix.advisor.runtime.script import read_script, run_module, run_script
 
 if TYPE_CHECKING:
-    from npufix.advisor.runtime.applying import Applied
-    from npufix.advisor.runtime.switches import Switches
+    from npufix.advisor.runtime.process.applying import Applied
+    from npufix.advisor.runtime.process.switches import Switches
 
 _IS_VIRTUAL = "NPUFIX_VIRTUAL_NPU"
 VIRTUAL = "virtual-npu"

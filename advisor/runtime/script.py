@@ -10,13 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime.switches import SwitchError
+from npufix.advisor.runtime.process.switches import SwitchError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import CodeType, TracebackType
 
-    from npufix.advisor.runtime.hook import Hook
+    from npufix.advisor.runtime.process.hook import Hook
 
 INTERRUPTED = 130
 _FAILED = 1

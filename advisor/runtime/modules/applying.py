@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING
 
@@ -10,19 +11,22 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from npufix.advisor.runtime import at_run_time
+from npufix.advisor.runtime.calls import at_run_time
+from npufix.advisor.runtime.calls.tables import TABLES
 from npufix.advisor.runtime.modules.classes import LOCK, Exchange, is_exchanged, original
 from npufix.advisor.runtime.modules.facts import Facts
 from npufix.advisor.runtime.modules.loaded import LoadedFiles
 from npufix.advisor.runtime.modules.outcome import Changed, Left, Replaced
 from npufix.advisor.runtime.modules.planning import Planner
-from npufix.advisor.runtime.selection import WITHOUT_ATTENTION
-from npufix.advisor.runtime.tables import TABLES
+from npufix.advisor.runtime.process.applying import missing, selected
+from npufix.advisor.runtime.process.switches import from_environment
+from npufix.advisor.runtime.source.selection import WITHOUT_ATTENTION
 from npufix.reports.wording import counted
 
 if TYPE_CHECKING:
     from npufix.advisor.runtime.modules.planning import Plan
-    from npufix.advisor.runtime.selection import Selection
+    from npufix.advisor.runtime.process.switches import Switches
+    from npufix.advisor.runtime.source.selection import Selection
 
     Named = list[tuple[str, nn.Module]]
 
@@ -37,6 +41,20 @@ class UnusableModelError(Exception):
         super().__init__(f"{message}; {remedy}")
         self.message = message
         self.remedy = remedy
+
+
+def apply_to_model(model: object, said: Switches, on: str = "auto") -> Changed:
+    """Replace in place what matches a rule in a model; ``undo`` of the result takes it back.
+
+    Raises:
+        UnusableModelError: the model is compiled, or it is no ``torch.nn.Module``.
+        SwitchError: a switch means nothing, or an NPU was asked for and there is none.
+
+    """
+    checked = check(model)
+    off = said.off or from_environment().off
+    why_not = "it is switched off" if off else missing(on)
+    return Changed(why_not) if why_not else change(checked, selected(said, Path.cwd()))
 
 
 def check(model: object) -> nn.Module:

@@ -15,17 +15,17 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from npufix.advisor.runtime.applying import current
-from npufix.advisor.runtime.hook import concerns
-from npufix.advisor.runtime.rewriting import changed_tree, functions
+from npufix.advisor.runtime.process.applying import current
+from npufix.advisor.runtime.process.hook import concerns
+from npufix.advisor.runtime.source.rewriting import changed_tree, functions
 from npufix.rewriters.graph.modules.syntax import statements_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from npufix.advisor.runtime.modules.facts import Facts
-    from npufix.advisor.runtime.places import Import, Place
-    from npufix.advisor.runtime.selection import Selection
+    from npufix.advisor.runtime.source.places import Import, Place
+    from npufix.advisor.runtime.source.selection import Selection
 
     Definition = ast.FunctionDef | ast.AsyncFunctionDef
 

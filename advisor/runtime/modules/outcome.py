@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime import at_run_time
-from npufix.advisor.runtime.places import place_key
-from npufix.advisor.runtime.reporting import NOT_MEASURED, old_code
+from npufix.advisor.runtime.calls import at_run_time
+from npufix.advisor.runtime.process.reporting import NOT_MEASURED, old_code
+from npufix.advisor.runtime.source.places import place_key
 from npufix.reports.wording import counted
 
 if TYPE_CHECKING:

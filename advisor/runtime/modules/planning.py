@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import FunctionType
 
     from npufix.advisor.runtime.modules.loaded import Definition, LoadedFiles
-    from npufix.advisor.runtime.places import Import, Place
+    from npufix.advisor.runtime.source.places import Import, Place
 
 _START = "forward"
 _MOST_CALLS = 8

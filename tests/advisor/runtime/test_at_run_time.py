@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from npufix.advisor.runtime import at_run_time
-from npufix.advisor.runtime.at_run_time import holds
+from npufix.advisor.runtime.calls import at_run_time
+from npufix.advisor.runtime.calls.at_run_time import holds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from running_package import LEFT, MLP, NORM, ROPE
 
-from npufix.advisor.runtime import changing
-from npufix.advisor.runtime.rewriting import Rewritten, functions, rewritten
-from npufix.advisor.runtime.selection import Selection
-from npufix.advisor.runtime.stored import Store
+from npufix.advisor.runtime.source import changing
+from npufix.advisor.runtime.source.rewriting import Rewritten, functions, rewritten
+from npufix.advisor.runtime.source.selection import Selection
+from npufix.advisor.runtime.source.stored import Store
 
 if TYPE_CHECKING:
     from pathlib import Path

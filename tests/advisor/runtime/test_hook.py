@@ -17,11 +17,11 @@ import pytest
 import running_package
 import torch
 
-from npufix.advisor.runtime import hook as hooks
-from npufix.advisor.runtime.hook import Hook
-from npufix.advisor.runtime.rebinding import by_file, rebind, restore
-from npufix.advisor.runtime.selection import Selection
-from npufix.advisor.runtime.stored import Store
+from npufix.advisor.runtime.process import hook as hooks
+from npufix.advisor.runtime.process.hook import Hook
+from npufix.advisor.runtime.process.rebinding import by_file, rebind, restore
+from npufix.advisor.runtime.source.selection import Selection
+from npufix.advisor.runtime.source.stored import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npufix.advisor.runtime.applying import selected
-from npufix.advisor.runtime.settings_file import read
-from npufix.advisor.runtime.switches import (
+from npufix.advisor.runtime.process.applying import selected
+from npufix.advisor.runtime.process.settings_file import read
+from npufix.advisor.runtime.process.switches import (
     SWITCHES,
     SwitchError,
     Switches,

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from npufix.advisor.runtime import at_run_time, tables
-from npufix.advisor.runtime.questions import NEW_EACH_TIME, NOT_READ_HERE, WITHIN_ONE
-from npufix.advisor.runtime.tables import MOST_READS, Tables
+from npufix.advisor.runtime.calls import at_run_time, tables
+from npufix.advisor.runtime.calls.questions import NEW_EACH_TIME, NOT_READ_HERE, WITHIN_ONE
+from npufix.advisor.runtime.calls.tables import MOST_READS, Tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

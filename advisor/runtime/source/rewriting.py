@@ -19,19 +19,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.advisor.runtime.places import Import, Place, place_key
-from npufix.advisor.runtime.proving import keep
+from npufix.advisor.runtime.source.places import Import, Place  # noqa: TC001 - msgspec reads them
+from npufix.advisor.runtime.source.proving import keep
 
 if TYPE_CHECKING:
     import ast
     from collections.abc import Iterator
     from types import CodeType
 
-    from npufix.advisor.runtime.proving import Prover
-    from npufix.advisor.runtime.selection import Selection
-    from npufix.advisor.runtime.stored import Store
-
-__all__ = ["Import", "Place", "Rewritten", "changed_tree", "functions", "place_key", "rewritten"]
+    from npufix.advisor.runtime.source.proving import Prover
+    from npufix.advisor.runtime.source.selection import Selection
+    from npufix.advisor.runtime.source.stored import Store
 
 _MOST_BYTES = 4 << 20
 
@@ -170,7 +168,7 @@ def _searched(
         text = io.IncrementalNewlineDecoder(None, translate=True).decode(data.decode(encoding))
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         return _nothing(f"cannot be decoded: {error}")
-    from npufix.advisor.runtime.changing import change
+    from npufix.advisor.runtime.source.changing import change
 
     neighbours = _Neighbours(file, data, text, encoding)
     try:

@@ -10,24 +10,24 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime.hook import Hook, concerns, imported_before
-from npufix.advisor.runtime.rebinding import by_file, rebind, restore
-from npufix.advisor.runtime.stored import Store
-from npufix.advisor.runtime.switches import SwitchError, Switches, from_environment
+from npufix.advisor.runtime.process.hook import Hook, concerns, imported_before
+from npufix.advisor.runtime.process.rebinding import by_file, rebind, restore
+from npufix.advisor.runtime.process.switches import SwitchError, Switches, from_environment
+from npufix.advisor.runtime.source.stored import Store
 from npufix.rewriters.write.user_folders import private_cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from npufix.advisor.project.configuration import Configuration
-    from npufix.advisor.runtime.reporting import Summary
-    from npufix.advisor.runtime.selection import Selection
+    from npufix.advisor.runtime.process.reporting import Counts, Summary
+    from npufix.advisor.runtime.source.selection import Selection
 
 ON = ("auto", "npu", "virtual-npu")
 _DEVICES = Path("/dev")
 
 
-def no_counts() -> tuple[Counter[str], Counter[tuple[str, str]]]:
+def no_counts() -> Counts:
     """Return the counts of a process in which nothing has run."""
     return Counter(), Counter()
 
@@ -42,20 +42,20 @@ class Applied:
     earlier: dict[str, str] = field(default_factory=dict)
     """Modules that were imported before and could not be changed, with the reason."""
     asked: tuple[Switches, str] = (Switches(), "")
-    ran_before: tuple[Counter[str], Counter[tuple[str, str]]] = field(default_factory=no_counts)
+    ran_before: Counts = field(default_factory=no_counts)
     """What had run before: an earlier application may have counted the same places."""
 
     def report(self) -> str:
         """Return what was replaced, what was not and why, as text."""
-        from npufix.advisor.runtime.reporting import as_text
+        from npufix.advisor.runtime.process.reporting import as_text
 
         return as_text(self.summary())
 
     def summary(self) -> Summary:
         """Return the same as data."""
-        from npufix.advisor.runtime.reporting import summary
+        from npufix.advisor.runtime.process.reporting import summarize
 
-        return summary(self)
+        return summarize(self.hook, self.why_not, self.earlier, self.ran_before)
 
     def undo(self) -> None:
         """Change nothing any more, and give every function its own code back.
@@ -106,12 +106,12 @@ def apply(
         return Applied(None, why_not, asked=asked)
     hook = _hook(said, project)
     if verify:
-        from npufix.advisor.runtime.proving import prover
+        from npufix.advisor.runtime.source.proving import prover
 
         hook.prover = prover(on, chip)
-    from npufix.advisor.runtime.reporting import counts
+    from npufix.advisor.runtime.process.reporting import counts
 
-    tables = sys.modules.get("npufix.advisor.runtime.tables")
+    tables = sys.modules.get("npufix.advisor.runtime.calls.tables")
     if tables is not None:
         tables.TABLES.try_again()
 

@@ -12,12 +12,13 @@ import importlib
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime.rewriting import functions
+from npufix.advisor.runtime.source.rewriting import functions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from npufix.advisor.runtime.rewriting import Import, Rewritten
+    from npufix.advisor.runtime.source.places import Import
+    from npufix.advisor.runtime.source.rewriting import Rewritten
 
 
 def by_file() -> dict[str, list[FunctionType]]:

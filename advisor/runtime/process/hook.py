@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from typing import TYPE_CHECKING, Any
 
-from npufix.advisor.runtime.rewriting import Rewritten, rewritten
+from npufix.advisor.runtime.source.rewriting import Rewritten, rewritten
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-    from npufix.advisor.runtime.proving import Prover
-    from npufix.advisor.runtime.selection import Selection
-    from npufix.advisor.runtime.stored import Store
+    from npufix.advisor.runtime.source.proving import Prover
+    from npufix.advisor.runtime.source.selection import Selection
+    from npufix.advisor.runtime.source.stored import Store
 
 _LEFT_ALONE = frozenset({"torch", "torch_npu", "npufix", "functorch", "torchgen", "triton"})
 # The first line may begin with a byte order mark.

@@ -6,15 +6,15 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime import attention
-from npufix.advisor.runtime.origins import keep_given
-from npufix.advisor.runtime.questions import NAME, WITHIN_ONE, always_asked, checkable
+from npufix.advisor.runtime.calls import attention
+from npufix.advisor.runtime.calls.origins import keep_given
+from npufix.advisor.runtime.calls.questions import NAME, WITHIN_ONE, always_asked, checkable
 from npufix.rewriters.graph.modules.syntax import statements_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from npufix.advisor.runtime.selection import Selection
+    from npufix.advisor.runtime.source.selection import Selection
     from npufix.rewriters.find import Site
     from npufix.rewriters.graph.modules.names import FunctionNode
 
@@ -216,7 +216,7 @@ def _names(conditions: tuple[str, ...]) -> ast.Tuple:
 
 
 _MODULES = {NAME: ("at_run_time", "holds"), attention.NAME: ("attention", "attend")}
-_PACKAGE = "npufix.advisor.runtime"
+_PACKAGE = "npufix.advisor.runtime.calls"
 
 
 def with_import(module: ast.Module, names: list[str]) -> ast.Module:

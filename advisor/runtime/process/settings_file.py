@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime.switches import SwitchError
+from npufix.advisor.runtime.process.switches import SwitchError
 
 if TYPE_CHECKING:
     from pathlib import Path

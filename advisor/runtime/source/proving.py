@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from npufix.advisor.runtime.guarding import Plan
-    from npufix.advisor.runtime.rewriting import Place
-    from npufix.advisor.runtime.stored import Store
+    from npufix.advisor.runtime.source.guarding import Plan
+    from npufix.advisor.runtime.source.places import Place
+    from npufix.advisor.runtime.source.stored import Store
     from npufix.rewriters.find import Site
     from npufix.rewriters.verification import Job, Settings
     from npufix.rewriters.verification.verdict import Verdict

@@ -83,7 +83,7 @@ def _is_private(folder: Path) -> bool:
 @cache
 def environment() -> bytes:
     """Return what tells this installation from one that might rewrite otherwise."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     own = (path for name in _OWN for path in root.joinpath(name).rglob("*.py"))
     files = [f"{p} {(s := p.stat()).st_mtime_ns} {s.st_size}" for p in sorted(own)]
     # Rules may come from other packages; those that come or go change the folder they are in.

@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.advisor.runtime.proving import kept
-from npufix.advisor.runtime.questions import NEW_EACH_TIME, NOT_READ_HERE, WITHIN_ONE
-from npufix.advisor.runtime.rewriting import Place, place_key
-from npufix.advisor.runtime.selection import WITHOUT_ATTENTION
+from npufix.advisor.runtime.calls.questions import NEW_EACH_TIME, NOT_READ_HERE, WITHIN_ONE
+from npufix.advisor.runtime.source.places import Place, place_key
+from npufix.advisor.runtime.source.proving import kept
+from npufix.advisor.runtime.source.selection import WITHOUT_ATTENTION
 from npufix.reports.language import tr
 from npufix.reports.wording import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from npufix.advisor.runtime.applying import Applied
-    from npufix.advisor.runtime.hook import Hook
-    from npufix.advisor.runtime.rewriting import Rewritten
+    from npufix.advisor.runtime.process.hook import Hook
+    from npufix.advisor.runtime.source.rewriting import Rewritten
+
+    Counts = tuple[Counter[str], Counter[tuple[str, str]]]
+    """How often the new code ran, by place, and the old code on an NPU, by place and reason."""
 
 _MOST_NAMES = 2
 NOT_MEASURED = "Not measured is whether the new code is faster"
@@ -56,36 +58,36 @@ class Summary(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def summary(applied: Applied) -> Summary:
-    """Return what became of the modules so far."""
-    if applied.hook is None:
-        return Summary(applied.why_not)
+def summarize(
+    hook: Hook | None, why_not: str, earlier: Mapping[str, str], ran_before: Counts
+) -> Summary:
+    """Return what became of the modules so far; the fields of ``Applied`` say what each is."""
+    if hook is None:
+        return Summary(why_not)
+    (taken, refused), (taken_before, refused_before) = counts(), ran_before
+    ran, old_ran = taken - taken_before, refused - refused_before
     replaced: list[Found] = []
     left: list[Found] = []
-    problems = dict(applied.earlier)
-    for name, module in sorted(applied.hook.modules.items()):
+    problems = dict(earlier)
+    for name, module in sorted(hook.modules.items()):
         if module.problem:
             problems[name] = module.problem
         for place in module.places:
-            (replaced if place.replaced else left).append(_found(applied, name, module, place))
-    without = "transformers" in sys.modules and applied.hook.selection.is_without_attention
+            key = place_key(module.path, place.rule, place.line)
+            old_code = {c: n for (k, c), n in old_ran.items() if k == key}
+            verdict = _verdict(hook, module, place)
+            found = Found(name, module.path, place, ran[key], old_code, verdict)
+            (replaced if place.replaced else left).append(found)
+    without = "transformers" in sys.modules and hook.selection.is_without_attention
     notes = (WITHOUT_ATTENTION,) if without else ()
     return Summary("", tuple(replaced), tuple(left), problems | _unreadable(), notes)
 
 
-def counts() -> tuple[Counter[str], Counter[tuple[str, str]]]:
+def counts() -> Counts:
     """Return how often new code ran so far, and how often the old code did and why."""
     # Not before a changed module has loaded it: there is no torch where nothing was imported.
-    asked = sys.modules.get("npufix.advisor.runtime.at_run_time")
+    asked = sys.modules.get("npufix.advisor.runtime.calls.at_run_time")
     return (Counter(), Counter()) if asked is None else (asked.taken.copy(), asked.refused.copy())
-
-
-def _found(applied: Applied, name: str, module: Rewritten, place: Place) -> Found:
-    key = place_key(module.path, place.rule, place.line)
-    (taken, refused), (before, refused_before) = counts(), applied.ran_before
-    old_code = {c: n for (k, c), n in (refused - refused_before).items() if k == key}
-    verdict = "" if applied.hook is None else _verdict(applied.hook, module, place)
-    return Found(name, module.path, place, taken[key] - before[key], old_code, verdict)
 
 
 def _verdict(hook: Hook, module: Rewritten, place: Place) -> str:

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from npufix.advisor.runtime.origins import GIVEN
-from npufix.advisor.runtime.questions import WITHIN_ONE
-from npufix.advisor.runtime.tables import TABLES
+from npufix.advisor.runtime.calls.origins import GIVEN
+from npufix.advisor.runtime.calls.questions import WITHIN_ONE
+from npufix.advisor.runtime.calls.tables import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

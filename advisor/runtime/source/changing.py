@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime import attention
-from npufix.advisor.runtime.alignment import align
-from npufix.advisor.runtime.guarding import Plan, Question, ask, plan, question, with_import
-from npufix.advisor.runtime.places import Import, Place, place_key
-from npufix.advisor.runtime.proving import shown, unproven
-from npufix.advisor.runtime.questions import FITS_MORE, NAME
+from npufix.advisor.runtime.calls import attention
+from npufix.advisor.runtime.calls.questions import FITS_MORE, NAME
+from npufix.advisor.runtime.source.alignment import align
+from npufix.advisor.runtime.source.guarding import Plan, Question, ask, plan, question, with_import
+from npufix.advisor.runtime.source.places import Import, Place, place_key
+from npufix.advisor.runtime.source.proving import shown, unproven
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from npufix.advisor.runtime.proving import Prover
-    from npufix.advisor.runtime.selection import Selection
+    from npufix.advisor.runtime.source.proving import Prover
+    from npufix.advisor.runtime.source.selection import Selection
     from npufix.rewriters.find import Site
     from npufix.rewriters.verification.verdict import Verdict
     from npufix.rules.substitution import Substitution
