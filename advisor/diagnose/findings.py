@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from npufix.advisor.evidence.lines import Evidence
     from npufix.advisor.project.source_tree import SourceFile, SourceTree
-    from npufix.rewriters.facts.recorded_facts import RecordedCall
     from npufix.rewriters.find import Site
+    from npufix.rewriters.graph.recorded_call import RecordedCall
     from npufix.rules.substitution import Substitution
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,8 @@ from npufix.advisor.patch.verdicts import shown
 from npufix.advisor.patch.worth import Worth, prices, worth
 from npufix.rewriters.edit.imports import imports_torch_npu
 from npufix.rewriters.edit.job import spelled
-from npufix.rewriters.find import Basis, Site, find_sites
-from npufix.rewriters.verification import Job, RecordedOp, Settings, verify
+from npufix.rewriters.find import Basis, Site, apply_in_order
+from npufix.rewriters.verification import Job, RecordedCall, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.write.patch import FileChange, unified_diff
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from npufix.advisor.diagnose.findings import Located
     from npufix.advisor.diagnose.result import Diagnosis
     from npufix.advisor.patch.worth import Prices
-    from npufix.advisor.project.source_tree import SourceFile, SourceTree
+    from npufix.advisor.project.source_tree import SourceTree
     from npufix.reports import report
 
 # Weights are floating point, so tensors of the same dtype are as well.
@@ -112,12 +111,12 @@ def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: boo
     site, file = item.site, item.file
     if site.rewrite is None:
         raise ValueError(site)
-    recorded: list[RecordedOp] = []
+    recorded: list[RecordedCall] = []
     if diagnosis.evidence is not None:
         calls = diagnosis.evidence.recorded(file.relative)
         first, last = site.function_lines
         for line in sorted(line for line in calls if first <= line <= last):
-            recorded += [RecordedOp(c.name, c.dims, c.types) for c in calls[line]]
+            recorded += calls[line]
     return Job(
         path=spelled(file.path.resolve()),
         root=spelled(tree.root.resolve()),
@@ -162,42 +161,17 @@ def _compose(
     failed: dict[Located, str] = {}
     for relative, items in sorted(by_file.items()):
         file = items[0].file
-        text, problems = _apply(file, items, portable=portable)
-        failed |= problems
+        text, in_the_way = apply_in_order(
+            file.text,
+            [item.site for item in items],
+            file.neighbour,
+            lambda _site, _same, new: new.portable if portable else new.direct,
+        )
+        problem = "another change in the same function is in the way; run npufix again"
+        failed |= {item: problem for item in items if item.site in in_the_way}
         if text != file.text:
             changes.append(FileChange(file.path, relative, file.data, file.encode(text)))
     return changes, failed
-
-
-def _apply(
-    file: SourceFile, items: Sequence[Located], *, portable: bool
-) -> tuple[str, dict[Located, str]]:
-    """Return the file with its changes; each is looked up again in the text so far.
-
-    From the last line to the first: what stands above a change stays where it is in its function,
-    so that twins of the same code are told apart.
-    """
-    text = file.text
-    failed: dict[Located, str] = {}
-    for item in sorted(items, key=lambda i: -i.site.line):
-        site = item.site
-        rule = dataclasses.replace(site.rule, forms=(site.form,))
-        again = [
-            s
-            for s in find_sites(text, [rule], neighbour=file.neighbour)
-            if (s.function, s.code) == (site.function, site.code)
-        ]
-        same = min(again, key=lambda s: abs(_depth(s) - _depth(site)), default=None)
-        if same is None or same.rewrite is None:
-            failed[item] = "another change in the same function is in the way; run npufix again"
-            continue
-        text = same.rewrite.portable if portable else same.rewrite.direct
-    return text, failed
-
-
-def _depth(site: Site) -> int:
-    """Return how far below the first line of its function a site is."""
-    return site.line - site.function_lines[0]
 
 
 def _is_guarded(site: Site) -> bool:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.project.configuration import Configuration
     from npufix.advisor.project.source_tree import SourceFile
-    from npufix.rewriters.facts.recorded_facts import RecordedCall
+    from npufix.rewriters.graph.recorded_call import RecordedCall
 
     Recorded = Callable[[str], Mapping[int, Sequence[RecordedCall]] | None]
     """The recorded operator calls of a file, by line."""
@@ -91,7 +91,7 @@ class Search:
 
     def files(self, files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, Found]]:
         """Yield what each file holds, in the order given."""
-        workers = min(_cores(), len(files))
+        workers = min(child_processes.processors(), len(files))
         size = sum(len(file.text) for file in files)
         if workers < 2 or size < _WORTH_A_POOL or not _can_fork():  # noqa: PLR2004 - no pool of one
             with _collecting_rarely():
@@ -132,10 +132,6 @@ def _unparsed(relative: str, error: Exception) -> Problem:
 def _internal(relative: str, error: Exception) -> Problem:
     what = f"internal error, the file was left out: {type(error).__name__}: {error}"
     return Problem(relative, what, "please report it with the file", damaged=True)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _can_fork() -> bool:

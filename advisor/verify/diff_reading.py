@@ -1,6 +1,8 @@
 r"""Unified diffs as people and tools write them: which file, and what in it becomes what.
 
 Everything is bytes, and only ``\n`` ends a line: encodings and line ends are the user's.
+``unidiff`` (1.0.1) was tried: it reads text, leaves names quoted (``"a/na\303\257ve.py"``), takes
+``diff --cc`` for an empty diff and applies nothing, so most of this would stay, around it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.verify.changes import ChangedFile, Changes
     from npufix.advisor.verify.recorded_inputs import Recording
-    from npufix.rewriters.verification import RecordedOp
+    from npufix.rewriters.verification import RecordedCall
 
 _MOST_CALLERS = 3
 _WORST_FIRST = (Status.REFUTED, Status.NOT_VERIFIED, Status.EQUIVALENT)
@@ -59,7 +59,7 @@ class _Subject:
     promises: Promises
     recording: Recording | None
 
-    def recorded(self, qualname: str) -> tuple[RecordedOp, ...]:
+    def recorded(self, qualname: str) -> tuple[RecordedCall, ...]:
         """Return what the dump recorded in a function."""
         return self.recording.of(self.file, qualname) if self.recording else ()
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from npufix.advisor.verify.changes import ChangedFile
-    from npufix.rewriters.facts.recorded_facts import RecordedCall
     from npufix.rewriters.find import Site
+    from npufix.rewriters.graph.recorded_call import RecordedCall
 
 _MOST_PROBES = 4
 _ACTIVATIONS = ("ACT2FN", "get_activation")

@@ -4,7 +4,8 @@
 same for the two functions of a rule and runs in the process that calls it.
 """
 
-from npufix.rewriters.edit.job import Job, RecordedOp
+from npufix.rewriters.edit.job import Job
+from npufix.rewriters.graph.recorded_call import RecordedCall
 from npufix.rewriters.verification.workers.parent import Settings, verify
 
-__all__ = ["Job", "RecordedOp", "Settings", "verify"]
+__all__ = ["Job", "RecordedCall", "Settings", "verify"]

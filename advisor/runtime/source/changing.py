@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.runtime.source.proving import Prover
     from npufix.advisor.runtime.source.selection import Selection
+    from npufix.rewriters.edit.rewrite import Rewrite
     from npufix.rewriters.find import Site
     from npufix.rewriters.verification.verdict import Verdict
     from npufix.rules.substitution import Substitution
@@ -52,6 +53,8 @@ def change(
         SyntaxError: it is no Python.
 
     """
+    from npufix.rewriters.find import apply_in_order
+
     path = os.fspath(file)
     plans = {site: plan(site, selection) for site in _sites(text, selection, neighbour)}
     reasons = _reasons(text, plans)
@@ -60,17 +63,25 @@ def change(
         verdicts = prover.verdicts(file, text, [s for s in plans if not reasons[s]], plans)
         reasons |= {site: why for site, v in verdicts.items() if (why := unproven(v))}
     before = ast.parse(text)
+    questions: dict[Site, Question | None] = {}
+
+    def write(site: Site, same: Site, new: Rewrite) -> str:
+        questions[site] = question(same, plans[site], place_key(path, site.rule.id, site.line))
+        return new.on_npu or new.portable
+
     while True:
-        made = _applied(path, text, {s: p for s, p in plans.items() if not reasons[s]}, neighbour)
-        reasons |= made.failed
-        after = ast.parse(made.text)
-        lost = ask(after, [q for q in made.questions.values() if q is not None])
-        without = [s for s, q in made.questions.items() if q in lost and plans[s].conditions]
+        questions.clear()
+        chosen = [site for site in plans if not reasons[site]]
+        new_text, failed = apply_in_order(text, chosen, neighbour, write)
+        reasons |= dict.fromkeys(failed, "another change in the same function is in the way")
+        after = ast.parse(new_text)
+        lost = ask(after, [q for q in questions.values() if q is not None])
+        without = [s for s, q in questions.items() if q in lost and plans[s].conditions]
         if not without:
             break
         for site in without:  # what nothing asks for is not known
             reasons[site] = f"not proven: {', '.join(plans[site].conditions)}"
-    asking = {site for site, q in made.questions.items() if q is not None and q not in lost}
+    asking = {site for site, q in questions.items() if q is not None and q not in lost}
     attended = _attended(path, after, plans, selection)
     reasons |= dict.fromkeys(attended, "")
     said = (attention.CONDITION,)
@@ -80,12 +91,12 @@ def change(
         _place(site, reasons[site], chosen, site in asking | attended, verdicts.get(site))
         for site, chosen in plans.items()
     )
-    if made.text == text and not attended:
+    if new_text == text and not attended:
         return Changed("", places)
     names = [*([NAME] if asking else []), *([attention.NAME] if attended else [])]
     after = with_import(after, names)
     imports = tuple(_new_imports(before, after))
-    return Changed(made.text, places, imports, align(before, after))
+    return Changed(new_text, places, imports, align(before, after))
 
 
 def _sites(
@@ -173,49 +184,6 @@ def _place(
         counted=counted and not why_not,
         verdict="" if verdict is None else shown(verdict),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A text with some of the changes in it."""
-
-    text: str
-    questions: dict[Site, Question | None]
-    failed: dict[Site, str]
-
-
-def _applied(
-    path: str,
-    text: str,
-    plans: Mapping[Site, Plan],
-    neighbour: Callable[[str], str | None],
-) -> _Made:
-    """Make changes one after the other, each looked up again in the text so far.
-
-    From the last line to the first, as in a patch: what stands above stays where it is.
-    """
-    from npufix.rewriters.find import find_sites
-
-    made = _Made(text, {}, {})
-    for site in sorted(plans, key=lambda s: -s.line):
-        rule = dataclasses.replace(site.rule, forms=(site.form,))
-        again = [
-            s
-            for s in find_sites(made.text, [rule], neighbour=neighbour)
-            if (s.function, s.code) == (site.function, site.code)
-        ]
-        same = min(again, key=lambda s: abs(_depth(s) - _depth(site)), default=None)
-        if same is None or same.rewrite is None:
-            made.failed[site] = "another change in the same function is in the way"
-            continue
-        made.questions[site] = question(same, plans[site], place_key(path, site.rule.id, site.line))
-        made = dataclasses.replace(made, text=same.rewrite.on_npu or same.rewrite.portable)
-    return made
-
-
-def _depth(site: Site) -> int:
-    """Return how far below the first line of its function a site is."""
-    return site.line - site.function_lines[0]
 
 
 def _new_imports(before: ast.Module, after: ast.Module) -> Iterator[Import]:

@@ -18,7 +18,7 @@ from npufix.rewriters.verification.inputs.arguments import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.rewriters.edit.job import RecordedOp
+    from npufix.rewriters.graph.recorded_call import RecordedCall
     from npufix.rewriters.verification.inputs.stand_ins import Recipe
     from npufix.rewriters.verification.inputs.target import Target
 
@@ -42,7 +42,7 @@ def widths_of(target: Target, recipe: Recipe | None) -> list[int]:
 
 
 def bases_of(
-    recorded: Sequence[RecordedOp],
+    recorded: Sequence[RecordedCall],
     widths: Sequence[int],
     wanted: Sequence[Parameter],
     made: object = None,

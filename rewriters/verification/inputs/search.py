@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import ast
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from npufix.rewriters.edit.job import RecordedOp
+    from npufix.rewriters.graph.recorded_call import RecordedCall
 
 _SEARCH_S = 6.0
 _AFTERWARDS_S = 1.5
@@ -92,7 +92,7 @@ class Found:
 def search(  # noqa: PLR0913 - what is looked for, and within what
     target: Target,
     wanted: Wanted,
-    recorded: Sequence[RecordedOp],
+    recorded: Sequence[RecordedCall],
     *,
     floating: bool = False,
     read: Collection[str] = (),
@@ -151,7 +151,7 @@ def _search_further(  # noqa: PLR0913, PLR0917 - the state of the search
     target: Target,
     wanted: Wanted,
     options: Sequence[Recipe | None],
-    recorded: Sequence[RecordedOp],
+    recorded: Sequence[RecordedCall],
     found: Found,
     keeps: Callable[[Case], bool],
 ) -> None:
@@ -181,7 +181,7 @@ def _search_beside_defaults(  # noqa: PLR0913, PLR0917 - the state of the search
     target: Target,
     wanted: Wanted,
     options: Sequence[Recipe | None],
-    recorded: Sequence[RecordedOp],
+    recorded: Sequence[RecordedCall],
     found: Found,
     keeps: Callable[[Case], bool],
     read: Collection[str],
