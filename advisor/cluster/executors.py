@@ -133,7 +133,7 @@ def check_place(where: str) -> None:
 
 
 @contextlib.contextmanager
-def opened(where: str) -> Iterator[tuple[Executor, int]]:
+def open_executor(where: str) -> Iterator[tuple[Executor, int]]:
     """Open ``local``, ``local:8`` or ``dask:tcp://host:8786``; yield it and how many work there.
 
     Raises:
@@ -143,7 +143,7 @@ def opened(where: str) -> Iterator[tuple[Executor, int]]:
     check_place(where)
     kind, _, address = where.partition(":")
     if kind == "dask":
-        with _connected(address) as found:
+        with _connect(address) as found:
             yield found
         return
     workers = int(address) if address else child_processes.processors()
@@ -162,7 +162,7 @@ def _begin(parent: int) -> None:
 
 
 @contextlib.contextmanager
-def _connected(address: str) -> Iterator[tuple[Executor, int]]:
+def _connect(address: str) -> Iterator[tuple[Executor, int]]:
     """Connect to a scheduler; yield an executor and how many tasks it runs at a time.
 
     Raises:

@@ -55,7 +55,7 @@ def job_of(paths: Sequence[Path], summaries: Sequence[Summary]) -> Job:
     usable = [dump for dump in dumps if dump.summary.tables]
     usable = _of_one_maker(usable, aside, remarks)
     usable = _of_one_world(usable, aside, remarks)
-    usable = _numbered(usable)
+    usable = _number_ranks(usable)
     usable = _latest(usable, aside, remarks)
     _check_times(usable, remarks)
     _check_missing(usable, dumps, remarks)
@@ -99,7 +99,7 @@ def _of_one_world(
     return kept
 
 
-def _numbered(dumps: list[Dump]) -> list[Dump]:
+def _number_ranks(dumps: list[Dump]) -> list[Dump]:
     """Give dumps that do not say their rank a number that no other has."""
     said = {dump.rank for dump in dumps if dump.summary.rank is not None}
     free = max(said, default=-1)

@@ -142,7 +142,7 @@ class Looking:
                     self.cache.keep(unread[at], SUMMARY, encoded(summary))
                 advanced("ranks", len(paths) - len(missing) + number, len(paths))
         return [
-            _shown(summary, path)
+            _name_as_user(summary, path)
             for summary, path in zip(found, paths, strict=True)
             if summary is not None
         ]
@@ -187,9 +187,9 @@ class Looking:
         if local and not worth:
             return None, 1
         if self._executor is None:
-            from npufix.advisor.cluster.executors import opened
+            from npufix.advisor.cluster.executors import open_executor
 
-            self._executor = self._opened.enter_context(opened(self.ways.executor))
+            self._executor = self._opened.enter_context(open_executor(self.ways.executor))
         executor, workers = self._executor
         return (None, 1) if local and workers == 1 else (executor, workers)
 
@@ -220,7 +220,7 @@ def _readable(data: bytes | None) -> Summary | None:
         return None
 
 
-def _shown(summary: Summary, path: Path) -> Summary:
+def _name_as_user(summary: Summary, path: Path) -> Summary:
     """Return a summary whose problem names the dump as the user does."""
     if not summary.problem or str(path.absolute()) == str(path):
         return summary

@@ -31,7 +31,7 @@ def observe_cluster(
     for diagnostic in diagnostics:
         try:
             found += [
-                _observed(diagnostic, seen, step_ns, number)
+                _observe(diagnostic, seen, step_ns, number)
                 for number, seen in enumerate(diagnostic.check(cluster))
             ]
         except Exception as error:  # noqa: BLE001, PERF203 - one rule's fault must not hide others
@@ -41,7 +41,7 @@ def observe_cluster(
     return found, problems
 
 
-def _observed(
+def _observe(
     diagnostic: ClusterDiagnostic, seen: ClusterObservation, step_ns: int, number: int
 ) -> Observed:
     return Observed(

@@ -89,7 +89,7 @@ def update(  # noqa: PLR0913, PLR0917 - one parameter an option
         common.warn(each.warnings)
     runs = [each.measurement for each in read]
     _check(runs, earlier, mix_environments=mix_environments, allow_partial=allow_partial)
-    made = baselines.merged(runs, earlier, commit)
+    made = baselines.merge_baseline(runs, earlier, commit)
     baselines.write(path, made)
     say_written(f"{path}: {_summary(made)}")
     for line in show_baseline(made, None) if is_verbose() else ():

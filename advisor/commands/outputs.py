@@ -17,7 +17,7 @@ from npufix.advisor.console.written import (
     STDOUT,
     OutputError,
     is_summary,
-    naming,
+    name_errors,
     replace_all,
     say_written,
 )
@@ -266,7 +266,7 @@ def write_files(contents: Sequence[tuple[Path, Content]]) -> None:
 
 def write_file(path: Path, text: str) -> None:
     """Write one file as a whole, its folder too if need be, or raise ``OutputError``."""
-    with naming(path):
+    with name_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     _check(path, [])
     replace_all([(path, text)])

@@ -94,7 +94,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     changes = wanted
     recording = None
     if dump is not None and changes.files:
-        recording = _recording(dump, changes, configuration, rank, path_map)
+        recording = _read_recording(dump, changes, configuration, rank, path_map)
         chip = chip or recording.chip_of_virtual_npu
     with progress("Verifying") as say:
         settings = make_settings(on, no_cache=no_cache, say=say, chip=chip)
@@ -115,7 +115,7 @@ def _left_out(changes: Changes, wanted: Changes) -> list[str]:
     return [text] if count else []
 
 
-def _recording(
+def _read_recording(
     dump: Path,
     changes: Changes,
     configuration: Configuration,

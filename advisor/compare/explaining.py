@@ -44,7 +44,7 @@ def explain(before: Run, after: Run, tables: Tables) -> Explanation | None:
     if ends is None:
         return None
     of, start, end, rest = ends
-    parts = [*rest, *_grouped(tables)]
+    parts = [*rest, *_group_kernels(tables)]
     # Equal in both directions: by size, then by name.
     parts.sort(key=lambda part: (-abs(_change(part)), part.kind, part.what))
     moved = [part for part in parts if _change(part)]
@@ -83,7 +83,7 @@ def _ends(before: Run, after: Run) -> tuple[str, int, int, list[Change]] | None:
     return "recording" if recording else "step", one.total_ns, other.total_ns, rest
 
 
-def _grouped(tables: Tables) -> list[Change]:
+def _group_kernels(tables: Tables) -> list[Change]:
     """Return the kernels in groups that do not overlap."""
     if tables.across_devices:
         return _of_hosts(tables.host_operators)

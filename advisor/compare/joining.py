@@ -65,7 +65,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def joined(before: Table, after: Table, keys: Sequence[str]) -> pd.DataFrame:
+def join_tables(before: Table, after: Table, keys: Sequence[str]) -> pd.DataFrame:
     """Return both tables side by side, the largest change first.
 
     A column of sums is there as ``before_...`` and ``after_...``; NaN is not known.
@@ -97,10 +97,10 @@ def by_change(both: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 def operator_changes(before: Run, after: Run) -> tuple[list[OperatorChange], list[OperatorChange]]:
     """Return what changed by Type, and by Type and shape; collectives are in the first only."""
     core = ["core"] if before.by_core or after.by_core else []
-    types = joined(before.types, after.types, ["communication", "type", *core])
+    types = join_tables(before.types, after.types, ["communication", "type", *core])
     if any(table.rows.empty and not table.complete for table in (before.types, after.types)):
         types = types.head(0)  # a baseline knows shapes only
-    shapes = joined(before.shapes, after.shapes, ["type", *core, "shapes"])
+    shapes = join_tables(before.shapes, after.shapes, ["type", *core, "shapes"])
     shapes = shapes[shapes["shapes"].astype(bool)].assign(communication=False)
     return _operators(types.assign(shapes="")), _operators(shapes)
 
@@ -114,7 +114,7 @@ def _operators(both: pd.DataFrame) -> list[OperatorChange]:
     return [
         OperatorChange(
             str(kind), str(shapes), bool(communication), whole(before), whole(after),
-            known(before_calls), known(after_calls),
+            round_known(before_calls), round_known(after_calls),
         )
         for kind, shapes, communication, before, after, before_calls, after_calls
         in list(zip(*columns, strict=True))[:MOST_ROWS]
@@ -126,7 +126,7 @@ def whole(value: float) -> int | None:
     return None if np.isnan(value) else round(value)
 
 
-def known(value: float) -> float | None:
+def round_known(value: float) -> float | None:
     """Return a number with few digits, None for NaN."""
     return None if np.isnan(value) else round(float(value), 3)
 
@@ -137,7 +137,7 @@ def host_operator_changes(before: Run, after: Run) -> list[HostOperatorChange]:
         return []
     sides = [_by_host(before), _by_host(after)]
     complete = before.types.complete, after.types.complete
-    both = joined(Table(sides[0], complete[0]), Table(sides[1], complete[1]), ["name"])
+    both = join_tables(Table(sides[0], complete[0]), Table(sides[1], complete[1]), ["name"])
     kinds = [run.shown.format == "kineto" for run in (before, after)]
     if kinds[0] != kinds[1]:
         # What the NPU loses most time at comes first, behind it what one of them lacks.
@@ -157,8 +157,8 @@ def host_operator_changes(before: Run, after: Run) -> list[HostOperatorChange]:
             after_ns=whole(after_ns),
             before_calls=None if np.isnan(before_ns) else one.calls,
             after_calls=None if np.isnan(after_ns) else other.calls,
-            before_kernels=known(before_kernels),
-            after_kernels=known(after_kernels),
+            before_kernels=round_known(before_kernels),
+            after_kernels=round_known(after_kernels),
             before_dtypes=one.dtypes,
             after_dtypes=other.dtypes,
             before_names=one.names,

@@ -102,7 +102,7 @@ def predictions(
     rules = {rule.id: rule for rule in every_rule() if isinstance(rule, Substitution)}
     own = [item for item in before.found if item.finding.rule in rules and len(item.kernels)]
     places = _Places(before, after, paths)
-    seen = [_applied(item, rules[item.finding.rule], after, places) for item in own]
+    seen = [_find_applied(item, rules[item.finding.rule], after, places) for item in own]
     applied = sorted((item for item in seen if item is not None), key=_function)
     made = [_prediction(list(group), rules, before) for _, group in groupby(applied, _function)]
     made.sort(key=lambda p: (-abs(p.measured_ns), p.path, p.function))
@@ -170,7 +170,7 @@ def _lines(tree: SourceTree | None, path: str, function: str) -> tuple[int, int]
     return first, node.end_lineno or node.lineno
 
 
-def _applied(item: Found, rule: Substitution, after: Run, places: _Places) -> _Applied | None:
+def _find_applied(item: Found, rule: Substitution, after: Run, places: _Places) -> _Applied | None:
     """Return a finding that was changed in the second run, and how that was seen."""
     finding, place = item.finding, places.of(item.finding)
     going = set(rule.replaces) - set(rule.becomes)
@@ -191,8 +191,8 @@ def _applied(item: Found, rule: Substitution, after: Run, places: _Places) -> _A
     else:
         return None
     gone = sorted(name for name in going if place.calls("before", {name}) > 0)
-    said = f"{_named(gone)}: {count(had)} -> {count(has)} kernels per step"
-    instead = f"; {_named(sorted(arriving))} launched there instead" if arriving else ""
+    said = f"{_name_types(gone)}: {count(had)} -> {count(has)} kernels per step"
+    instead = f"; {_name_types(sorted(arriving))} launched there instead" if arriving else ""
     return _Applied(item, place, how, f"{said}{instead}")
 
 
@@ -253,7 +253,7 @@ def _interval(found: Sequence[Found], run: Run) -> tuple[int, int]:
     """Return what findings were said to save together, kernels that they share counted once."""
     claimed = np.zeros(1 + max((int(f.kernels.max()) for f in found), default=0), np.bool_)
     low = high = 0.0
-    for item in sorted(found, key=_expected):
+    for item in sorted(found, key=_expect):
         share = 1.0 - float(claimed[item.kernels].mean())
         claimed[item.kernels] = True
         if item.finding.saving is not None:
@@ -262,11 +262,11 @@ def _interval(found: Sequence[Found], run: Run) -> tuple[int, int]:
     return round(low / run.shown.devices), round(high / run.shown.devices)
 
 
-def _expected(item: Found) -> tuple[float, str]:
+def _expect(item: Found) -> tuple[float, str]:
     saving = item.finding.saving
     return -(saving.low_ns + saving.high_ns) if saving else 0.0, item.finding.fingerprint
 
 
-def _named(types: Sequence[str]) -> str:
+def _name_types(types: Sequence[str]) -> str:
     more = f" and {len(types) - _TYPES_NAMED} more" if len(types) > _TYPES_NAMED else ""
     return f"{', '.join(types[:_TYPES_NAMED])}{more}"

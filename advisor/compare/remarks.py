@@ -63,13 +63,13 @@ def headline(
     part = along[0]
     if abs(_change(part)) > abs(end - start):
         against = (p for p in explanation.parts if _change(p) and p not in along)
-        back = next((f"; {_signed(p)} by {p.what}" for p in against), "")
-        return f"{change}: {_signed(part)} by {part.what}{back}."
+        back = next((f"; {_format_change(p)} by {p.what}" for p in against), "")
+        return f"{change}: {_format_change(part)} by {part.what}{back}."
     spent = f"{milliseconds(abs(_change(part)))} of {milliseconds(abs(end - start))}"
     return f"{change}; {part.what} explains {spent}."
 
 
-def _signed(part: Change) -> str:
+def _format_change(part: Change) -> str:
     sign = "+" if _change(part) > 0 else "-"
     return f"{sign}{milliseconds(abs(_change(part)))}"
 
@@ -97,7 +97,7 @@ def differences(before: Run, after: Run) -> list[str]:
             if both and bool(values[0]) == bool(values[1]) and field == "simulated":
                 continue
             if both and values[0] != values[1]:
-                said = [_said(field, value) for value in values]
+                said = [_format_value(field, value) for value in values]
                 found.append(f"{name} {said[0]} -> {said[1]}")
     if one.format and other.format and one.format != other.format:
         found.append(f"format {one.format} -> {other.format}")
@@ -108,7 +108,7 @@ def differences(before: Run, after: Run) -> list[str]:
     return found
 
 
-def _said(field: str, value: object) -> str:
+def _format_value(field: str, value: object) -> str:
     return str(bool(value)).lower() if field == "simulated" else str(value)
 
 

@@ -14,7 +14,7 @@ from npufix.advisor.compare.cells import cells_of, host_calls
 from npufix.advisor.diagnose.diagnosis import Options, diagnose
 from npufix.advisor.diagnose.step_rows import step_times
 from npufix.advisor.gate import baselines
-from npufix.advisor.gate.measuring import examined, measured
+from npufix.advisor.gate.measuring import measure_diagnosis, measure_report
 from npufix.profiling_parsers.profile import DumpError
 from npufix.reports import comparison, report
 from npufix.rewriters.write.user_error import UserError
@@ -153,7 +153,7 @@ def _kind_of_broken(head: bytes) -> str:
 
 
 def _of_dump(path: Path, result: Diagnosis, tree: SourceTree | None) -> Run:
-    seen = examined(result, path)
+    seen = measure_diagnosis(result, path)
     made, evidence = result.report, result.evidence
     if evidence is None:  # pragma: no cover - a dump always has it
         raise TypeError("a diagnosis of a dump without its evidence")
@@ -168,8 +168,8 @@ def _of_dump(path: Path, result: Diagnosis, tree: SourceTree | None) -> Run:
         measurement=seen.measurement,
         split=made.split,
         compute_ns=float(computes["total_ns"].sum()),
-        types=Table(_summed(cells, ["communication", "type", "core"]), complete),
-        shapes=Table(_summed(computes, ["type", "core", "shapes"]), complete),
+        types=Table(_sum_cells(cells, ["communication", "type", "core"]), complete),
+        shapes=Table(_sum_cells(computes, ["type", "core", "shapes"]), complete),
         lines=_lines_of_dump(computes, made, complete=complete),
         findings=made.findings,
         knows_findings=tree is not None,
@@ -188,11 +188,11 @@ def _lines_of_dump(computes: pd.DataFrame, made: report.Report, *, complete: boo
     placed = computes[computes["path"] != ""]
     if len(placed) or not made.hot_lines:
         keys = ["path", "line", "function", "type"]
-        return Table(_summed(placed, keys), complete and len(placed) > 0)
+        return Table(_sum_cells(placed, keys), complete and len(placed) > 0)
     return _hot_lines(made)
 
 
-def _summed(cells: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def _sum_cells(cells: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return cells.groupby(keys, sort=True, as_index=False)[["total_ns", "calls"]].sum()
 
 
@@ -204,7 +204,7 @@ def _of_report(path: Path) -> Run:
         raise InputError(f"{path}: {error}", remedy) from error
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "name a file that can be read") from error
-    numbers = measured(made)
+    numbers = measure_report(made)
     steps = made.split.recorded_steps if made.split else 1
     types = pd.DataFrame(
         [(o.type, o.core, float(o.mean_ns) * o.calls / steps, o.calls / steps)

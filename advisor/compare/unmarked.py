@@ -47,10 +47,10 @@ def with_steps(run: Run, steps: int) -> Run:
         types=_table(run.types, steps),
         shapes=_table(run.shapes, steps),
         lines=_table(run.lines, steps),
-        findings=[_finding(finding, steps) for finding in run.findings],
+        findings=[_adapt_finding(finding, steps) for finding in run.findings],
         cells=None if run.cells is None else _rows(run.cells, steps),
         host_calls=None if run.host_calls is None else run.host_calls / steps,
-        found=[Found(_finding(item.finding, steps), item.kernels) for item in run.found],
+        found=[Found(_adapt_finding(item.finding, steps), item.kernels) for item in run.found],
     )
 
 
@@ -68,7 +68,7 @@ def _rows(rows: pd.DataFrame, steps: int) -> pd.DataFrame:
     return rows.assign(total_ns=rows["total_ns"] / steps, calls=rows["calls"] / steps)
 
 
-def _finding(finding: Finding, steps: int) -> Finding:
+def _adapt_finding(finding: Finding, steps: int) -> Finding:
     saving = finding.saving
     if saving is not None:
         low, high = round(saving.low_ns / steps), round(saving.high_ns / steps)

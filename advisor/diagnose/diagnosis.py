@@ -80,7 +80,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     located = _find(run, tree, rules, options) if tree else None
     found = located.found if located else []
     everything = ranked([*found, *seen])
-    measured = _measured(run, options)
+    measured = _report_measures(run, options)
     made = msgspec.structs.replace(
         measured,
         headline=headline(
@@ -174,7 +174,7 @@ def _find(run: _Run, tree: SourceTree, rules: Sequence[Substitution], options: O
     return replace(located, problems=[*tree.problems, *changed, *located.problems])
 
 
-def _measured(run: _Run, options: Options) -> report.Report:
+def _report_measures(run: _Run, options: Options) -> report.Report:
     """Return a report of what the run spent its time on, without findings."""
     profile, top = run.profile, options.top
     ranking = Ranking(run.evidence, run.step)

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.advisor.evidence.estimate import Calibration, Replacement, saving
+from npufix.advisor.evidence.estimate import Calibration, Replacement, estimate_saving
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
 from npufix.reports import report
@@ -165,7 +165,7 @@ def _saving(
     )
     new = Replacement(forward, forward if has_backward else 0, largest, rule.passes)
     now = int(going["duration_ns"].sum())
-    return saving(now, new, measured.calibration, evidence.steps)
+    return estimate_saving(now, new, measured.calibration, evidence.steps)
 
 
 def _fingerprint(file: SourceFile, site: Site, seen: dict[str, int]) -> str:

@@ -47,7 +47,7 @@ class BaselineError(UserError):
     """A baseline that cannot be read, written or made: ``message`` and ``remedy``."""
 
 
-def merged(
+def merge_baseline(
     measurements: Sequence[Measurement], earlier: Baseline | None = None, commit: str = ""
 ) -> Baseline:
     """Return the baseline of runs, added to that of ``earlier`` runs; their order is no matter.
@@ -68,7 +68,7 @@ def merged(
         with_source=all(run.source for run in measurements)
         and (earlier.with_source or not earlier.run_count),
         findings=sorted(
-            {*earlier.findings, *(named(f) for run in measurements for f in run.findings)}
+            {*earlier.findings, *(format_finding(f) for run in measurements for f in run.findings)}
         ),
     )
 
@@ -97,17 +97,17 @@ def differences(one: BaselineEnvironment, other: BaselineEnvironment) -> list[st
     A fact that only one of them knows differs too: equal settings record equal facts.
     """
     return [
-        f"{name.replace('_', ' ')} {_said(before)}, now {_said(now)}"
+        f"{name.replace('_', ' ')} {_format_finding(before)}, now {_format_finding(now)}"
         for name in BaselineEnvironment.__struct_fields__
         if (before := getattr(one, name)) != (now := getattr(other, name))
     ]
 
 
-def _said(value: object) -> str:
+def _format_finding(value: object) -> str:
     return "not recorded" if value is None else str(value)
 
 
-def named(finding: MeasuredFinding) -> str:
+def format_finding(finding: MeasuredFinding) -> str:
     """Return how a finding is written in a baseline."""
     return f"{finding.rule}:{finding.path}:{finding.fingerprint}"
 
@@ -184,7 +184,7 @@ def typical(baseline: Baseline, origin: str = "") -> Measurement:
             (_typical(name, operator) for name, operator in baseline.hot_ops.items()),
             key=lambda item: (-item.total_ns, item.type, item.shapes),
         ),
-        findings=[_finding(text) for text in baseline.findings],
+        findings=[_parse_finding(text) for text in baseline.findings],
         format="kineto" if known.profiler == "kineto" else "",
     )
 
@@ -195,7 +195,7 @@ def _typical(name: str, operator: BaselineOperator) -> MeasuredOperator:
     return MeasuredOperator(kind, shapes, "", operator.calls, spent)
 
 
-def _finding(text: str) -> MeasuredFinding:
+def _parse_finding(text: str) -> MeasuredFinding:
     rule, _, rest = text.partition(":")
     path, _, fingerprint = rest.rpartition(":")
     return MeasuredFinding(fingerprint, rule, "", path, 0)
@@ -203,7 +203,7 @@ def _finding(text: str) -> MeasuredFinding:
 
 def fingerprints(baseline: Baseline) -> dict[str, str]:
     """Return the findings of a baseline: fingerprint -> ``RULE path``."""
-    found = (_finding(text) for text in baseline.findings)
+    found = (_parse_finding(text) for text in baseline.findings)
     return {item.fingerprint: f"{item.rule} {item.path}".strip() for item in found}
 
 

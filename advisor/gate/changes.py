@@ -6,7 +6,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from npufix.advisor.gate import baselines
-from npufix.advisor.project.units import shown
+from npufix.advisor.project.units import format_amount
 from npufix.reports.baseline import UNITS
 from npufix.reports.gate_report import Change
 from npufix.reports.wording import counted
@@ -95,8 +95,8 @@ def explanation(
 def _in_words(part: Change, difference: float, lines: Mapping[str, MeasuredLine]) -> str:
     delta = part.after_ns - part.before_ns
     sign = "+" if delta > 0 else "-"
-    text = f"{part.what}: {sign}{shown(abs(delta), 'ns')} a step"
-    text += f" of {sign}{shown(abs(difference), 'ns')}"
+    text = f"{part.what}: {sign}{format_amount(abs(delta), 'ns')} a step"
+    text += f" of {sign}{format_amount(abs(difference), 'ns')}"
     if part.calls_after or part.calls_before:
         text += f", {_calls(part)}"
     line = lines.get(part.what.partition(" on ")[0])

@@ -11,7 +11,7 @@ import msgspec
 from npufix.advisor.gate import baselines
 from npufix.advisor.gate.significance import FEWEST_RUNS, compare, detectable, holm
 from npufix.advisor.project.gate_settings import METRICS
-from npufix.advisor.project.units import percent, shown
+from npufix.advisor.project.units import format_amount, percent
 from npufix.reports.baseline import UNITS
 from npufix.reports.gate_report import GatedMetric
 
@@ -117,7 +117,7 @@ def decide(
     for case in every:
         seen = compared.get(case.name)
         if seen is None:
-            decided.append(_without_comparison(case))
+            decided.append(_decide_alone(case))
             continue
         smallest = detectable(seen, settings.alpha, tests[case.level], case.tolerance)
         judged = _judge(case, seen, corrected.get(case.name), settings)
@@ -128,18 +128,18 @@ def decide(
     return decided
 
 
-def _without_comparison(case: Case) -> GatedMetric:
+def _decide_alone(case: Case) -> GatedMetric:
     """Return what can be said of a metric that only one side has, or none."""
     if not case.current:
         what = "the baseline has it" if case.baseline else "there is a budget for it"
         reason = f"{what}, but the runs did not record it"
-        return _gated(case, "inconclusive", reason)
-    made = _gated(case, "new", "the baseline does not have it")
+        return _make_metric(case, "inconclusive", reason)
+    made = _make_metric(case, "new", "the baseline does not have it")
     made = msgspec.structs.replace(made, after=statistics.median(case.current))
     return _within_budget(case, made)
 
 
-def _gated(case: Case, verdict: str, reason: str) -> GatedMetric:
+def _make_metric(case: Case, verdict: str, reason: str) -> GatedMetric:
     return GatedMetric(
         name=case.name,
         level=case.level,
@@ -163,13 +163,15 @@ def _judge(
     if not seen.tested:
         return _judge_without_test(case, seen, change, beyond_floor=beyond_floor)
     if seen.effect < -case.tolerance and beyond_floor and (seen.faster or 0.0) < settings.alpha:
-        return _gated(case, "improvement", change)
+        return _make_metric(case, "improvement", change)
     if seen.effect <= case.tolerance or not beyond_floor:
         limit = percent(case.tolerance)
         why = "within the tolerance of " + limit
         if seen.effect > case.tolerance:
-            why = f"less than the floor of {shown(case.floor, case.unit)}"
-        return msgspec.structs.replace(_gated(case, "ok", f"{change}; {why}"), p_value=p_value)
+            why = f"less than the floor of {format_amount(case.floor, case.unit)}"
+        return msgspec.structs.replace(
+            _make_metric(case, "ok", f"{change}; {why}"), p_value=p_value
+        )
     if p_value is not None and p_value < settings.alpha:
         verdict, why = "regression", f"p = {p_value:.2g}"
     elif min(len(case.baseline), len(case.current)) < settings.min_runs:
@@ -177,7 +179,7 @@ def _judge(
         why = f"too few runs to tell it from noise (p = {p_value:.2g}); add runs"
     else:
         verdict, why = "ok", f"may be noise (p = {p_value:.2g})"
-    return msgspec.structs.replace(_gated(case, verdict, f"{change}; {why}"), p_value=p_value)
+    return msgspec.structs.replace(_make_metric(case, verdict, f"{change}; {why}"), p_value=p_value)
 
 
 def _judge_without_test(
@@ -188,15 +190,17 @@ def _judge_without_test(
     runs = len(case.baseline) + len(case.current)
     few = f"{runs} runs are too few for a test ({FEWEST_RUNS} are needed)"
     if not beyond_floor or abs(seen.effect) <= case.tolerance:
-        made = _gated(case, "ok", f"{change}; {few}")
+        made = _make_metric(case, "ok", f"{change}; {few}")
     elif seen.effect > wide:
-        made = _gated(case, "regression", f"{change}; more than {percent(wide)}, though {few}")
+        made = _make_metric(
+            case, "regression", f"{change}; more than {percent(wide)}, though {few}"
+        )
     elif seen.effect < -wide:
-        made = _gated(case, "improvement", f"{change}; {few}")
+        made = _make_metric(case, "improvement", f"{change}; {few}")
     elif seen.effect < 0:
-        made = _gated(case, "ok", f"{change}; {few}")
+        made = _make_metric(case, "ok", f"{change}; {few}")
     else:
-        made = _gated(case, "inconclusive", f"{change}; {few}, add runs")
+        made = _make_metric(case, "inconclusive", f"{change}; {few}, add runs")
     return msgspec.structs.replace(made, tolerance=wide)
 
 
@@ -222,7 +226,8 @@ def _within_budget(case: Case, made: GatedMetric) -> GatedMetric:
     now = statistics.median(case.current)
     if case.budget is None or now <= case.budget:
         return made
-    over = f"{shown(now, case.unit)} are more than the budget of {shown(case.budget, case.unit)}"
+    amount, budget = format_amount(now, case.unit), format_amount(case.budget, case.unit)
+    over = f"{amount} are more than the budget of {budget}"
     reason = f"{over}; {made.reason}" if case.baseline else over
     return msgspec.structs.replace(made, verdict="over budget", reason=reason)
 
@@ -239,7 +244,7 @@ def _with_figures(made: GatedMetric, seen: Comparison, smallest: float | None) -
 
 
 def _change(case: Case, seen: Comparison) -> str:
-    sides = f"{shown(seen.before, case.unit)} -> {shown(seen.after, case.unit)}"
+    sides = f"{format_amount(seen.before, case.unit)} -> {format_amount(seen.after, case.unit)}"
     if seen.change is None:
         return sides
     return f"{percent(seen.change, signed=True)} ({sides})"

@@ -62,10 +62,10 @@ def examine(dump: Path, tree: SourceTree | None, options: Options) -> Measured:
     result = diagnose(dump, tree, options)
     if tree is not None:  # outputs offer the change of a new finding beside its line
         result = replace(result, report=with_report_changes(result, tree))
-    return examined(result, dump)
+    return measure_diagnosis(result, dump)
 
 
-def examined(result: Diagnosis, dump: Path) -> Measured:
+def measure_diagnosis(result: Diagnosis, dump: Path) -> Measured:
     """Return the numbers of a dump that is diagnosed already."""
     made, evidence = result.report, result.evidence
     if evidence is None:  # pragma: no cover - a dump always has it
@@ -89,7 +89,7 @@ def examined(result: Diagnosis, dump: Path) -> Measured:
     return Measured(measurement, made, result.warnings)
 
 
-def measured(made: report.Report) -> Measurement:
+def measure_report(made: report.Report) -> Measurement:
     """Return the numbers that a report holds: averages where a dump would give medians.
 
     It knows the hot operators, shapes and lines only, and neither launches nor memory.

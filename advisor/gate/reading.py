@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.advisor.gate.measuring import Measured, examine, measured
+from npufix.advisor.gate.measuring import Measured, examine, measure_report
 from npufix.reports.report import ReportError, from_json
 from npufix.rewriters.write.user_error import UserError
 
@@ -57,7 +57,7 @@ def read_runs(
 def _read(dump: Path, tree: SourceTree | None, options: Options) -> Measured:
     if _is_report(dump):
         made = _report(dump)
-        numbers = msgspec.structs.replace(measured(made), origin=str(dump))
+        numbers = msgspec.structs.replace(measure_report(made), origin=str(dump))
         return Measured(numbers, made, ())
     run = examine(dump, tree, options)
     ranks = [row.rank for row in run.report.ranks if row.rank is not None]

@@ -6,7 +6,7 @@ import statistics
 import textwrap
 from typing import TYPE_CHECKING
 
-from npufix.advisor.project.units import percent, shown
+from npufix.advisor.project.units import format_amount, percent
 from npufix.reports.baseline import UNITS
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def show_baseline(baseline: Baseline, top: int | None) -> Iterator[str]:
     for name, metric in sorted(baseline.metrics.items()):
         unit = _IN_MEMORY[metric.unit]
         figures = [statistics.median(metric.values), metric.values[0], metric.values[-1]]
-        cells = "".join(f"{shown(figure, unit):>12}" for figure in figures)
+        cells = "".join(f"{format_amount(figure, unit):>12}" for figure in figures)
         yield f"{name:<24}{cells}{_noise(metric.values):>9}"
     hot = sorted(baseline.hot_ops.items(), key=lambda item: -statistics.median(item[1].runs))
     if hot:
@@ -39,7 +39,7 @@ def show_baseline(baseline: Baseline, top: int | None) -> Iterator[str]:
         yield f"{'a step':>12}{'calls':>8}{'noise':>9}  hot operator"
     for name, operator in hot[:top]:
         spent = [number * UNITS["us"] for number in operator.runs]
-        text = f"{shown(statistics.median(spent), 'ns'):>12}{operator.calls:>8.4g}"
+        text = f"{format_amount(statistics.median(spent), 'ns'):>12}{operator.calls:>8.4g}"
         head = f"{text}{_noise(spent):>9}  "
         yield from textwrap.wrap(
             name.replace("|", " ", 1), _WIDTH, initial_indent=head,

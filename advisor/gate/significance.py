@@ -55,7 +55,7 @@ class Comparison:
 def compare(baseline: Sequence[float], current: Sequence[float], floor: float) -> Comparison:
     """Compare two groups, neither of them empty; ``floor`` is the scale of values near zero."""
     before, after = median(baseline), median(current)
-    old, new, relative = _scaled(baseline, current, floor)
+    old, new, relative = _scale_groups(baseline, current, floor)
     freedom = len(old) + len(new) - 2
     squares = sum((x - fmean(group)) ** 2 for group in (old, new) for x in group)
     noise = math.sqrt(squares / freedom) if freedom else None
@@ -84,7 +84,7 @@ def compare(baseline: Sequence[float], current: Sequence[float], floor: float) -
     )
 
 
-def _scaled(
+def _scale_groups(
     baseline: Sequence[float], current: Sequence[float], floor: float
 ) -> tuple[list[float], list[float], Callable[[float], float]]:
     """Return both groups so that a difference is a relative change, and what makes it one."""

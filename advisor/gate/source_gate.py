@@ -51,7 +51,7 @@ def fail_on(names: Sequence[str]) -> FailOn:
     return FailOn(frozenset(LEVELS[: upto + 1]), rules)
 
 
-def searched(tree: SourceTree, problems: Sequence[report.Problem]) -> Searched:
+def summarize_search(tree: SourceTree, problems: Sequence[report.Problem]) -> Searched:
     """Return what a scan of a tree has looked at; nobody knows what a broken file holds."""
     rules = frozenset(rule.id for rule in all_rules() if tree.configuration.wants(rule))
     broken = {where for p in problems for where in (p.where, p.where.rpartition(":")[0])}
@@ -67,7 +67,7 @@ def gate(
 ) -> GateReport:
     """Compare the findings of a source with its baseline; without one all of them are new."""
     made = diagnosis.report
-    found = compare(made.findings, before, searched(tree, made.problems))
+    found = compare(made.findings, before, summarize_search(tree, made.problems))
     failing = [finding for finding in found.new if wanted.fails(finding)]
     damaged = any(problem.damaged for problem in made.problems)
     status = _FAILED if failing else _DAMAGED if damaged else 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from npufix.advisor.patch.verdicts import shown
-from npufix.advisor.patch.worth import Worth, prices, worth
+from npufix.advisor.patch.worth import Profitability, prices, weigh
 from npufix.rewriters.edit.imports import imports_torch_npu
 from npufix.rewriters.edit.job import spelled
 from npufix.rewriters.find import Basis, Site, apply_in_order
@@ -63,7 +63,7 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
     jobs = [_job(item, tree, diagnosis, portable=portable) for item in chosen]
     found = verify(jobs, options.settings) if jobs else []
     verdicts = dict(zip(chosen, found, strict=True))
-    weighed = {item: _worth(item, verdict, diagnosis) for item, verdict in verdicts.items()}
+    weighed = {item: _weigh(item, verdict, diagnosis) for item, verdict in verdicts.items()}
     accepted = {Status.EQUIVALENT} | ({Status.NOT_VERIFIED} if options.unverified else set())
     proven = [item for item in chosen if verdicts[item].status in accepted]
     idle = {item for item in proven if not weighed[item].pays}
@@ -71,10 +71,12 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
     changes, failed = _compose([item for item in proven if item not in left_out], portable=portable)
     failed |= {i: f"{weighed[i].why}; --unverified writes it" for i in left_out}
     findings = [
-        _judged(
+        _attach_verdict(
             item,
             verdicts.get(item),
-            Worth() if item in left_out else weighed.get(item, Worth()),  # else it is said twice
+            Profitability()
+            if item in left_out
+            else weighed.get(item, Profitability()),  # else it is said twice
             failed.get(item, ""),
         )
         for item in diagnosis.found
@@ -132,12 +134,12 @@ def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: boo
         or site.rule.floats_only
         or any(p.condition.name == _SAME_DTYPE for p in site.proofs),
         probes=(site.rewrite.probe,) if site.rewrite.probe else (),
-        vouched=promised(site),
+        vouched=assumed_conditions(site),
         inference=any(p.condition.excludes_gradients for p in site.proofs),
     )
 
 
-def promised(site: Site) -> tuple[str, ...]:
+def assumed_conditions(site: Site) -> tuple[str, ...]:
     """Return the conditions that the verifier has to take for granted.
 
     Those that the user vouches for, and which activation a configuration selects: the verifier
@@ -178,17 +180,19 @@ def _is_guarded(site: Site) -> bool:
     return site.rewrite is not None and site.rewrite.portable != site.rewrite.direct
 
 
-def _worth(item: Located, verdict: Verdict, diagnosis: Diagnosis) -> Worth:
+def _weigh(item: Located, verdict: Verdict, diagnosis: Diagnosis) -> Profitability:
     """Decide whether a change pays, by the times of the dump if there is one."""
 
     def known() -> Prices | None:
         evidence = diagnosis.evidence
         return None if evidence is None else prices(evidence, item.file.relative, item.site)
 
-    return worth(verdict, item.site.rule, known)
+    return weigh(verdict, item.site.rule, known)
 
 
-def _judged(item: Located, verdict: Verdict | None, weighed: Worth, problem: str) -> report.Finding:
+def _attach_verdict(
+    item: Located, verdict: Verdict | None, weighed: Profitability, problem: str
+) -> report.Finding:
     """Return the finding with its verdict and its own diff."""
     finding, site = item.finding, item.site
     diff = ""

@@ -76,14 +76,14 @@ class Search:
             sites = list(find_sites(file.text, rules, recorded, file.neighbour, with_text=text))
             comments = read_suppressions(file.text)
         except (SyntaxError, ValueError, RecursionError) as error:
-            return Found(problem=_unparsed(file.relative, error))
+            return Found(problem=_report_unparsed(file.relative, error))
         except Exception as error:  # noqa: BLE001 - a rule's fault must not hide the other files
             stopping.check()
-            return Found(problem=_internal(file.relative, error))
+            return Found(problem=_report_internal(file.relative, error))
         said = [f"{file.relative}: {text}" for text in unknown_names(comments, self.known)]
         hidden = [(s, c) for s in sites if (c := _comment_on(s, comments)) is not None]
         left = {id(site) for site, _ in hidden}
-        said += [f"{file.relative}: {text}" for text in _unused(comments, hidden, rules, self)]
+        said += [f"{file.relative}: {text}" for text in _find_unused(comments, hidden, rules, self)]
         source = generated_from(file.text) if sites else None
         kept = [s if source is None else with_condition(s, source) for s in sites]
         kept = [k for s, k in zip(sites, kept, strict=True) if id(s) not in left]
@@ -106,7 +106,7 @@ def _comment_on(site: Site, comments: Sequence[Suppression]) -> Suppression | No
     return next((comment for comment in comments if comment.hides(site.rule, site.own_lines)), None)
 
 
-def _unused(
+def _find_unused(
     comments: Sequence[Suppression],
     hidden: Sequence[tuple[Site, Suppression]],
     rules: Sequence[Substitution],
@@ -121,7 +121,7 @@ def _unused(
             yield f"line {comment.line}: '{comment.text}' hides nothing"
 
 
-def _unparsed(relative: str, error: Exception) -> Problem:
+def _report_unparsed(relative: str, error: Exception) -> Problem:
     line = getattr(error, "lineno", None)
     what = getattr(error, "msg", None) or str(error)
     where = f"{relative}:{line}" if line else relative
@@ -129,7 +129,7 @@ def _unparsed(relative: str, error: Exception) -> Problem:
     return Problem(where, f"not valid Python: {what}", remedy, damaged=True)
 
 
-def _internal(relative: str, error: Exception) -> Problem:
+def _report_internal(relative: str, error: Exception) -> Problem:
     what = f"internal error, the file was left out: {type(error).__name__}: {error}"
     return Problem(relative, what, "please report it with the file", damaged=True)
 
@@ -165,7 +165,7 @@ class _Pool:
             try:
                 with child_processes.ended_on_error():
                     for index, data in zip(order, pool.map(_work, order, chunksize=8), strict=True):
-                        found[index] = _unpacked(data, self.search.rules)
+                        found[index] = _unpack(data, self.search.rules)
                         advanced("files", len(found), len(self.files))
             finally:
                 pool.shutdown(cancel_futures=True)
@@ -202,7 +202,7 @@ def _begin(search: Search, files: Sequence[SourceFile], parent: int) -> None:
 
 def _work(index: int) -> bytes:
     search, files = _inherited[0]
-    return _packed(search.file(files[index]), search.rules)
+    return _pack(search.file(files[index]), search.rules)
 
 
 def _parts(rules: Sequence[Substitution]) -> Iterator[Substitution | Form | Condition]:
@@ -240,7 +240,7 @@ class _Unpickler(pickle.Unpickler):
         return self.parts[pid]
 
 
-def _packed(found: Found, rules: Sequence[Substitution]) -> bytes:
+def _pack(found: Found, rules: Sequence[Substitution]) -> bytes:
     if found == Found():
         return b""
     buffer = io.BytesIO()
@@ -248,7 +248,7 @@ def _packed(found: Found, rules: Sequence[Substitution]) -> bytes:
     return buffer.getvalue()
 
 
-def _unpacked(data: bytes, rules: Sequence[Substitution]) -> Found:
+def _unpack(data: bytes, rules: Sequence[Substitution]) -> Found:
     if not data:
         return Found()
     found: Found = _Unpickler(io.BytesIO(data), rules).load()

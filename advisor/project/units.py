@@ -60,16 +60,16 @@ def _finite(number: float, text: object) -> float:
     return number
 
 
-def shown(value: float, unit: str) -> str:
+def format_amount(value: float, unit: str) -> str:
     """Return an amount as people read it."""
     if unit == "ns":
-        return _scaled(value, [("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0)])
+        return _scale(value, [("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0)])
     if unit == "bytes":
-        return _scaled(value, [(name, _SIZES[name]) for name in ("GiB", "MiB", "KiB", "B")])
+        return _scale(value, [(name, _SIZES[name]) for name in ("GiB", "MiB", "KiB", "B")])
     return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.0f}"  # noqa: PLR2004
 
 
-def _scaled(value: float, units: list[tuple[str, float]]) -> str:
+def _scale(value: float, units: list[tuple[str, float]]) -> str:
     name, factor = next((u for u in units if abs(value) >= u[1]), units[-1])
     number = value / factor
     digits = max(0, 3 - len(str(int(abs(number)))))

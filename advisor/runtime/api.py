@@ -106,11 +106,11 @@ def print_at_exit(
         if json_file is not None:
             _write(applied, json_file.resolve())
         if not quiet and sys.stderr is not None:
-            from npufix.advisor.runtime.process.reporting import translated
+            from npufix.advisor.runtime.process.reporting import translate
 
             with suppress(OSError, ValueError):  # whoever reads it may have gone
                 sys.stdout.flush()
-            sys.stderr.write(translated(applied.report()))
+            sys.stderr.write(translate(applied.report()))
 
     atexit.register(print_it)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from npufix.advisor.runtime.calls.at_run_time import Switched
-from npufix.advisor.runtime.process.reporting import translated
+from npufix.advisor.runtime.process.reporting import translate
 from npufix.reports.wording import counted
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def measure(applied: Applied, steps: int, *, virtual: bool) -> Iterator[Measurem
         handle.remove()
         Switched.on = True
         one.give_up()
-        sys.stderr.write(translated(f"npufix: {one.shown()}\n"))
+        sys.stderr.write(translate(f"npufix: {one.shown()}\n"))
 
 
 def _new_folder(base: Path) -> Path:

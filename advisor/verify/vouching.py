@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.advisor.patch.patching import promised
+from npufix.advisor.patch.patching import assumed_conditions
 from npufix.advisor.project.source_tree import SourceFile
 from npufix.advisor.verify.changed_functions import callers
 from npufix.rewriters.find import Basis, find_sites
@@ -76,7 +76,7 @@ class Promises:
     def _known(self, site: Site) -> list[str]:
         """Return the conditions that hold here, though not in every call one can make up."""
         asked = {c.meaning or c.name: c.name in self._allow for c in site.open_conditions}
-        known = [name for name in promised(site) if asked.get(name, True)]
+        known = [name for name in assumed_conditions(site) if asked.get(name, True)]
         return known + [
             proof.condition.meaning or proof.condition.name
             for proof in site.proofs

@@ -92,14 +92,14 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
 
 def expected(error: BaseException) -> bool:
     """Tell whether an error is one that the command line turns into a line with a remedy."""
-    from npufix.advisor.commands.cli import _expected  # noqa: PLC0415 - after the limits are set
+    from npufix.advisor.commands.cli import _explain_error  # noqa: PLC0415 - after the limits are set
     from npufix.profiling_parsers.cluster.summary import SummaryError  # noqa: PLC0415 - same
 
     if isinstance(error, SummaryError):
         return True
     if not isinstance(error, Exception):
         return False
-    line = _expected(error)
+    line = _explain_error(error)
     if line is not None and not line.strip(" -"):
         raise Broken(f"{type(error).__name__} says nothing")
     return line is not None

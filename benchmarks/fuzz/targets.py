@@ -135,11 +135,11 @@ def _scan(path: Path) -> None:
 
 
 def _diff(path: Path) -> None:
-    from npufix.advisor.verify.diff_reading import applied, read_diff  # noqa: PLC0415 - see above
+    from npufix.advisor.verify.diff_reading import apply_diff, read_diff  # noqa: PLC0415 - see above
 
     for file in read_diff(path.read_bytes()):
         for one in (file, file.reversed()):
-            applied(one, (path.parent / "m.py").read_bytes())
+            apply_diff(one, (path.parent / "m.py").read_bytes())
 
 
 def _verified_diff(folder: Path, _thorough: bool) -> None:  # noqa: FBT001 - as every target
@@ -199,13 +199,13 @@ def _baseline(path: Path) -> None:
 
 
 def _baseline_seed() -> list[bytes]:
-    from npufix.advisor.gate.baselines import merged  # noqa: PLC0415 - see above
-    from npufix.advisor.gate.measuring import measured  # noqa: PLC0415 - same
+    from npufix.advisor.gate.baselines import merge_baseline  # noqa: PLC0415 - see above
+    from npufix.advisor.gate.measuring import measure_report  # noqa: PLC0415 - same
     from npufix.reports import baseline as files  # noqa: PLC0415 - same
     from npufix.reports.report import from_json  # noqa: PLC0415 - same
 
-    run = measured(from_json(_report_seed()[0]))
-    return [files.to_json(merged([run, run], commit="1234567")).encode()]
+    run = measure_report(from_json(_report_seed()[0]))
+    return [files.to_json(merge_baseline([run, run], commit="1234567")).encode()]
 
 
 def _configuration(path: Path) -> None:

@@ -109,7 +109,7 @@ def _percent(part: float) -> str:
 
 
 def _amount(value: float, unit: str) -> str:
-    return units.shown(value, unit).replace(".0 ", " ")
+    return units.format_amount(value, unit).replace(".0 ", " ")
 
 
 def _same(what: str, known: Iterable[str], said: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ from npufix.advisor.runtime.modules.facts import Facts
 from npufix.advisor.runtime.modules.loaded import LoadedFiles
 from npufix.advisor.runtime.modules.outcome import Changed, Left, Replaced
 from npufix.advisor.runtime.modules.planning import Planner
-from npufix.advisor.runtime.process.applying import missing, selected
+from npufix.advisor.runtime.process.applying import select, why_unavailable
 from npufix.advisor.runtime.process.switches import from_environment
 from npufix.advisor.runtime.source.selection import WITHOUT_ATTENTION
 from npufix.reports.wording import counted
@@ -53,8 +53,8 @@ def apply_to_model(model: object, said: Switches, on: str = "auto") -> Changed:
     """
     checked = check(model)
     off = said.off or from_environment().off
-    why_not = "it is switched off" if off else missing(on)
-    return Changed(why_not) if why_not else change(checked, selected(said, Path.cwd()))
+    why_not = "it is switched off" if off else why_unavailable(on)
+    return Changed(why_not) if why_not else change(checked, select(said, Path.cwd()))
 
 
 def check(model: object) -> nn.Module:

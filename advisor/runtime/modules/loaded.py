@@ -134,14 +134,14 @@ class LoadedFiles:
             has_waves = b"cos" in data and b"sin" in data
             known = self._facts.proven(module, ast.parse(data)) if has_waves else frozenset()
             allow = self._selection.allow | known
-            found = _loaded(path, data, replace(self._selection, allow=allow), known)
+            found = _load(path, data, replace(self._selection, allow=allow), known)
         except (SyntaxError, ValueError, RecursionError):  # then it is not what was loaded
             return None
         return None if found.problem else found
 
 
 @lru_cache(maxsize=64)
-def _loaded(path: str, data: bytes, selection: Selection, known: frozenset[str]) -> LoadedFile:
+def _load(path: str, data: bytes, selection: Selection, known: frozenset[str]) -> LoadedFile:
     return LoadedFile(path, data, selection, known)
 
 

@@ -82,7 +82,7 @@ def _lines(done: Changed) -> Iterator[str]:
     for one in done.replaced:
         yield f"  {_place(one.spot)}"
         yield f"    {_modules(one.cls, one.modules)}"
-        yield from (f"    {text}" for text in _said(one.spot, done.ran_before))
+        yield from (f"    {text}" for text in _describe(one.spot, done.ran_before))
     unmeasured = {
         f"{o.spot.place.rule}:{c}" for o in done.replaced for c in o.spot.place.unmeasured
     }
@@ -115,7 +115,7 @@ def _short(path: str) -> str:
     return path
 
 
-def _said(spot: Spot, ran_before: Mapping[str, int]) -> Iterator[str]:
+def _describe(spot: Spot, ran_before: Mapping[str, int]) -> Iterator[str]:
     place = spot.place
     if place.asked:
         yield f"asked at each call: {', '.join(place.asked)}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime.modules.copies import CannotCopyError, copy_of, decorated
+from npufix.advisor.runtime.modules.copies import CannotCopyError, copy_of, decorate
 from npufix.advisor.runtime.modules.loaded import innermost, why_changed
 
 if TYPE_CHECKING:
@@ -166,9 +166,9 @@ class Planner:
             return None
         given = {name: copy.function for name, copy in called.items()}
         try:
-            needed = _imported(file.imports, found[0])
+            needed = _import_values(file.imports, found[0])
             new = copy_of(function, *found, {**needed, **given})
-            return _Copy(decorated(chain, new), tuple(dict.fromkeys(spots)))
+            return _Copy(decorate(chain, new), tuple(dict.fromkeys(spots)))
         except CannotCopyError as error:
             self._left.update(dict.fromkeys(spots, f"{function.__qualname__}: {error}"))
         return None
@@ -229,7 +229,7 @@ def _own_attributes(node: Definition) -> set[str]:
     }
 
 
-def _imported(imports: tuple[Import, ...], node: ast.AST) -> dict[str, object]:
+def _import_values(imports: tuple[Import, ...], node: ast.AST) -> dict[str, object]:
     """Return the values of the names that new code imports."""
     read = _read(node)
     return {one.name: _value(one) for one in imports if one.name in read}

@@ -101,14 +101,14 @@ def apply(
             return _current[0]
         raise SwitchError("fused kernels are applied with other switches", "call .undo() first")
     off = said.off or from_environment().off
-    why_not = "it is switched off" if off else missing(on)
+    why_not = "it is switched off" if off else why_unavailable(on)
     if why_not:
         return Applied(None, why_not, asked=asked)
     hook = _hook(said, project)
     if verify:
-        from npufix.advisor.runtime.source.proving import prover
+        from npufix.advisor.runtime.source.proving import make_prover
 
-        hook.prover = prover(on, chip)
+        hook.prover = make_prover(on, chip)
     from npufix.advisor.runtime.process.reporting import counts
 
     tables = sys.modules.get("npufix.advisor.runtime.calls.tables")
@@ -127,7 +127,7 @@ def current() -> Applied | None:
     return _current[0] if _current else None
 
 
-def missing(on: str) -> str:
+def why_unavailable(on: str) -> str:
     """Return why nothing is to be changed on this machine.
 
     Raises:
@@ -164,7 +164,7 @@ class _Project:
         return dataclasses.replace(selection, without=selection.without | more)
 
 
-def selected(said: Switches, folder: Path | None = None) -> Selection:
+def select(said: Switches, folder: Path | None = None) -> Selection:
     """Return what is meant by what was said here, by the environment, and by the project.
 
     Raises:
@@ -187,7 +187,7 @@ def _project(folder: Path | None) -> Configuration:
 
 def _hook(said: Switches, folder: Path | None) -> Hook:
     """Return a hook for what is meant."""
-    project, chosen = _project(folder), selected(said, folder)
+    project, chosen = _project(folder), select(said, folder)
     narrowed = _Project(project).narrowed if project.folder is not None else None
     return Hook(chosen, Store(private_cache_folder("running")), narrowed)
 

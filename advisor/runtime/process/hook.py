@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from typing import TYPE_CHECKING, Any
 
-from npufix.advisor.runtime.source.rewriting import Rewritten, rewritten
+from npufix.advisor.runtime.source.rewriting import Rewritten, rewrite_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ class Hook:
         """Change what is imported from now on."""
         if self._original is None:
             self._original = SourceFileLoader.get_code
-            SourceFileLoader.get_code = _replacing(self, self._original)  # type: ignore[method-assign]
+            SourceFileLoader.get_code = _replace(self, self._original)  # type: ignore[method-assign]
 
     def remove(self) -> None:
         """Import everything as it is again; what was changed stays changed."""
@@ -77,7 +77,7 @@ class Hook:
                 selection = self.narrowed(path, self.selection)
             if selection is None:
                 return None
-            found = rewritten(path, data, selection, self.store, self.prover)
+            found = rewrite_module(path, data, selection, self.store, self.prover)
         except Exception as error:  # noqa: BLE001 - the import goes on without the change
             said = f"internal error: {type(error).__name__}: {error}"
             found = dataclasses.replace(found, problem=said)
@@ -101,7 +101,7 @@ def _is_standard(path: str) -> bool:
     return path.startswith(_STANDARD) and not any(part in path for part in _INSTALLED)
 
 
-def _replacing(hook: Hook, original: Any) -> Any:  # noqa: ANN401 - a method of importlib
+def _replace(hook: Hook, original: Any) -> Any:  # noqa: ANN401 - a method of importlib
     def get_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
         code: CodeType | None = original(self, fullname)
         if fullname.partition(".")[0] in _LEFT_ALONE:

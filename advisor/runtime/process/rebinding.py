@@ -36,7 +36,7 @@ def rebind(new: Rewritten, data: bytes, alive: Sequence[FunctionType]) -> set[st
     ``alive`` are the functions whose code names this file.
     """
     before = compile(data, new.path, "exec", dont_inherit=True)
-    old, exchanged = dict(_keyed(before)), dict(_keyed(new.code))
+    old, exchanged = dict(_key_by_place(before)), dict(_key_by_place(new.code))
     changed = {key: code for key, code in exchanged.items() if key in old and old[key] != code}
     outer = _outermost(changed)
     reached = set()
@@ -55,8 +55,8 @@ def rebind(new: Rewritten, data: bytes, alive: Sequence[FunctionType]) -> set[st
 
 def restore(new: Rewritten, data: bytes, alive: Sequence[FunctionType]) -> None:
     """Give the functions of a changed module their own code back, however they got the new."""
-    old = dict(_keyed(compile(data, new.path, "exec", dont_inherit=True)))
-    exchanged = dict(_keyed(new.code))
+    old = dict(_key_by_place(compile(data, new.path, "exec", dont_inherit=True)))
+    exchanged = dict(_key_by_place(new.code))
     for function in alive:
         code = function.__code__
         key = (_qualname(function), code.co_firstlineno)
@@ -64,7 +64,7 @@ def restore(new: Rewritten, data: bytes, alive: Sequence[FunctionType]) -> None:
             function.__code__ = old[key]
 
 
-def _keyed(code: CodeType | None) -> Iterable[tuple[tuple[str, int], CodeType]]:
+def _key_by_place(code: CodeType | None) -> Iterable[tuple[tuple[str, int], CodeType]]:
     return (((name, inner.co_firstlineno), inner) for name, inner in functions(code))
 
 

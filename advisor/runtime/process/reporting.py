@@ -13,7 +13,7 @@ import msgspec
 
 from npufix.advisor.runtime.calls.questions import NEW_EACH_TIME, NOT_READ_HERE, WITHIN_ONE
 from npufix.advisor.runtime.source.places import Place, place_key
-from npufix.advisor.runtime.source.proving import kept
+from npufix.advisor.runtime.source.proving import recall
 from npufix.advisor.runtime.source.selection import WITHOUT_ATTENTION
 from npufix.reports.language import tr
 from npufix.reports.wording import counted
@@ -95,7 +95,7 @@ def _verdict(hook: Hook, module: Rewritten, place: Place) -> str:
     data = hook.sources.get(module.path)
     if place.verdict or data is None or not place.replaced:
         return place.verdict
-    return kept(hook.store, data, place.rule, place.line)
+    return recall(hook.store, data, place.rule, place.line)
 
 
 def _unreadable() -> dict[str, str]:
@@ -125,7 +125,9 @@ def as_text(one: Summary) -> str:
     reached = f"; {len(ran)} reached on the NPU:" if ran else ""
     lines = [f"npufix: {places} replaced in {where}{reached}"]
     # Where the old code ran there may be something to do.
-    lines += _cut([_replaced(f) for f in sorted(ran, key=lambda f: (not f.old_code_ran, -f.ran))])
+    lines += _cut(
+        [_describe_replaced(f) for f in sorted(ran, key=lambda f: (not f.old_code_ran, -f.ran))]
+    )
     uncounted = sum(not f.place.counted for f in one.replaced)
     if uncounted:
         lines.append(f"{counted(uncounted, 'place')} run everywhere and are not counted.")
@@ -135,7 +137,7 @@ def as_text(one: Summary) -> str:
     lines += [f"{note}." for note in one.notes]
     if one.left:
         lines.append(f"{counted(len(one.left), 'place')} left as they are:")
-        lines += _cut(_left(one.left))
+        lines += _cut(_describe_left(one.left))
     if one.problems:
         lines.append(f"{counted(len(one.problems), 'module')} not changed:")
         lines += _cut([f"  {name}: {why}" for name, why in sorted(one.problems.items())])
@@ -147,7 +149,7 @@ def _cut(lines: Sequence[str]) -> list[str]:
     return [*lines[:_MOST], *([f"  ... and {more} more (--json has all)"] if more > 0 else [])]
 
 
-def _replaced(found: Found) -> str:
+def _describe_replaced(found: Found) -> str:
     place = found.place
     said = [found.verdict or "not verified here"]
     if place.counted:
@@ -178,7 +180,7 @@ def _short(found: Found) -> str:
     return found.path.removeprefix(here) if inside else found.module
 
 
-def _left(left: Sequence[Found]) -> list[str]:
+def _describe_left(left: Sequence[Found]) -> list[str]:
     """Return one line for all places of a rule with the same reason."""
     groups = Counter((f.place.rule, f.place.name, f.place.why_not) for f in left)
     lines = []
@@ -199,7 +201,7 @@ def _remedy(place: Place) -> str:
     return f"--allow {','.join(f'{place.rule}:{name}' for name in place.missing)} vouches for it"
 
 
-def translated(text: str) -> str:
+def translate(text: str) -> str:
     """Return a report in the language of this process, part by part; names stay what they are."""
     lines = []
     for line in text.splitlines():

@@ -14,7 +14,7 @@ from npufix.advisor.runtime.calls.questions import FITS_MORE, NAME
 from npufix.advisor.runtime.source.alignment import align
 from npufix.advisor.runtime.source.guarding import Plan, Question, ask, plan, question, with_import
 from npufix.advisor.runtime.source.places import Import, Place, place_key
-from npufix.advisor.runtime.source.proving import shown, unproven
+from npufix.advisor.runtime.source.proving import describe_verdict, why_unproven
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -61,7 +61,7 @@ def change(
     verdicts: dict[Site, Verdict] = {}
     if prover is not None:
         verdicts = prover.verdicts(file, text, [s for s in plans if not reasons[s]], plans)
-        reasons |= {site: why for site, v in verdicts.items() if (why := unproven(v))}
+        reasons |= {site: why for site, v in verdicts.items() if (why := why_unproven(v))}
     before = ast.parse(text)
     questions: dict[Site, Question | None] = {}
 
@@ -82,7 +82,7 @@ def change(
         for site in without:  # what nothing asks for is not known
             reasons[site] = f"not proven: {', '.join(plans[site].conditions)}"
     asking = {site for site, q in questions.items() if q is not None and q not in lost}
-    attended = _attended(path, after, plans, selection)
+    attended = _ask_attentions(path, after, plans, selection)
     reasons |= dict.fromkeys(attended, "")
     said = (attention.CONDITION,)
     allowed = selection.allows(attention.RULE, attention.CONDITION)
@@ -136,7 +136,7 @@ def _reasons(text: str, plans: Mapping[Site, Plan]) -> dict[Site, str]:
     return reasons
 
 
-def _attended(
+def _ask_attentions(
     path: str, module: ast.Module, sites: Iterable[Site], selection: Selection
 ) -> set[Site]:
     """Let the eager attentions begin with the question, if the user vouches for it."""
@@ -182,7 +182,7 @@ def _place(
         by_name=chosen.by_name,
         unmeasured=chosen.unmeasured,
         counted=counted and not why_not,
-        verdict="" if verdict is None else shown(verdict),
+        verdict="" if verdict is None else describe_verdict(verdict),
     )
 
 

@@ -91,7 +91,7 @@ def operands_of(site: Site) -> dict[str, ast.expr]:
     if site.rewrite is None or not site.rewrite.probe:
         return {}
     # Names that the new code itself binds do not exist yet where the question is asked.
-    made = _stored(ast.parse(site.rewrite.text))
+    made = _assigned_names(ast.parse(site.rewrite.text))
     for node in ast.walk(ast.parse(site.rewrite.probe)):
         match node:
             case ast.Call(ast.Name(name), _, keywords) if name == _PROBE:
@@ -99,7 +99,7 @@ def operands_of(site: Site) -> dict[str, ast.expr]:
     return {}
 
 
-def _stored(code: ast.AST) -> set[str]:
+def _assigned_names(code: ast.AST) -> set[str]:
     names = [n for n in ast.walk(code) if isinstance(n, ast.Name)]
     return {n.id for n in names if isinstance(n.ctx, ast.Store)}
 
@@ -129,7 +129,7 @@ def ask(module: ast.Module, questions: list[Question]) -> list[Question]:
         found = [(f, g) for name, f, g in guards if name == one.function and _chooses(g, one)]
         for function, guard in found:
             given = keep_given(function, one.operands) if WITHIN_ONE in one.conditions else {}
-            guard.test = _extended(guard.test, one, given)
+            guard.test = _extend(guard.test, one, given)
         if not found:
             lost.append(one)
     return lost
@@ -140,7 +140,7 @@ def _guards(block: list[ast.stmt], prefix: str) -> Iterator[tuple[str, FunctionN
     for statement in block:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             name = f"{prefix}{statement.name}"
-            yield from ((name, statement, guard) for guard in _own(statement.body))
+            yield from ((name, statement, guard) for guard in _own_guards(statement.body))
             yield from _guards(_inner(statement.body), f"{name}.<locals>.")
         elif isinstance(statement, ast.ClassDef):
             yield from _guards(statement.body, f"{prefix}{statement.name}.")
@@ -159,13 +159,13 @@ def _inner(block: list[ast.stmt]) -> list[ast.stmt]:
     return found
 
 
-def _own(block: list[ast.stmt]) -> Iterator[ast.If]:
+def _own_guards(block: list[ast.stmt]) -> Iterator[ast.If]:
     for statement in block:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         if isinstance(statement, ast.If) and asked_tensor(statement.test) is not None:
             yield statement
-        yield from _own(statements_below(statement))
+        yield from _own_guards(statements_below(statement))
 
 
 def asked_tensor(test: ast.expr) -> ast.expr | None:
@@ -194,11 +194,11 @@ def _bound_before(block: list[ast.stmt], one: Question) -> set[str]:
     for statement in block:
         if any(ast.dump(n) == one.new for n in ast.walk(statement)):
             break
-        bound |= _stored(statement)
+        bound |= _assigned_names(statement)
     return bound
 
 
-def _extended(test: ast.expr, one: Question, given: Mapping[str, ast.expr]) -> ast.expr:
+def _extend(test: ast.expr, one: Question, given: Mapping[str, ast.expr]) -> ast.expr:
     tensor = asked_tensor(test)
     if tensor is None:
         raise ValueError(ast.unparse(test))

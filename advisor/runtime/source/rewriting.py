@@ -81,7 +81,7 @@ def _below(code: CodeType, prefix: str) -> Iterator[tuple[str, CodeType]]:
             yield from _below(inner, f"{name}.<locals>." if is_function else f"{name}.")
 
 
-def rewritten(
+def rewrite_module(
     path: str,
     data: bytes,
     selection: Selection,
@@ -96,9 +96,9 @@ def rewritten(
     file = Path(path)
     key = (os.fsencode(path), hashlib.sha256(data).digest(), selection.key.encode())
     # What is proven, the verifier keeps by itself, for as long as it holds.
-    known = None if store is None or prover is not None else _known(store.get(*key), file)
+    known = None if store is None or prover is not None else _recall(store.get(*key), file)
     if known is None:
-        entry, _ = _searched(file, data, selection, prover)
+        entry, _ = _search(file, data, selection, prover)
         if prover is not None and store is not None:
             keep(store, data, entry.places)
             store = None
@@ -116,12 +116,12 @@ def changed_tree(
 
     For who needs one function of it; the tree is ``None`` where nothing was replaced.
     """
-    entry, tree = _searched(Path(path), data, selection)
+    entry, tree = _search(Path(path), data, selection)
     code = marshal.loads(entry.code) if entry.code else None  # noqa: S302 - just made
     return Rewritten(path, entry.text, entry.places, entry.imports, code, entry.problem), tree
 
 
-def _known(data: bytes | None, file: Path) -> tuple[_Entry, CodeType | None] | None:
+def _recall(data: bytes | None, file: Path) -> tuple[_Entry, CodeType | None] | None:
     """Return an entry of an earlier start, if it still holds."""
     if data is None:
         return None
@@ -156,18 +156,18 @@ class _Neighbours:
         return found
 
 
-def _searched(
+def _search(
     file: Path, data: bytes, selection: Selection, prover: Prover | None = None
 ) -> tuple[_Entry, ast.Module | None]:
     """Search a module and make its changes."""
     if len(data) > _MOST_BYTES:
-        return _nothing(f"larger than {_MOST_BYTES >> 20} MiB")
+        return _fail(f"larger than {_MOST_BYTES >> 20} MiB")
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         # As Python reads it: one kind of line end.
         text = io.IncrementalNewlineDecoder(None, translate=True).decode(data.decode(encoding))
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
-        return _nothing(f"cannot be decoded: {error}")
+        return _fail(f"cannot be decoded: {error}")
     from npufix.advisor.runtime.source.changing import change
 
     neighbours = _Neighbours(file, data, text, encoding)
@@ -175,17 +175,17 @@ def _searched(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what Python says about the code it says at import
             made = change(file, text, selection, neighbours, prover)
-            code = b"" if made.tree is None else _compiled(made.tree, file)
+            code = b"" if made.tree is None else _compile(made.tree, file)
     except (SyntaxError, ValueError, RecursionError) as error:
-        return _nothing(f"cannot be read: {error}")
+        return _fail(f"cannot be read: {error}")
     except Exception as error:  # noqa: BLE001 - a fault of ours must never break an import
-        return _nothing(f"internal error: {type(error).__name__}: {error}")
+        return _fail(f"internal error: {type(error).__name__}: {error}")
     return _Entry(made.text, made.places, made.imports, "", neighbours.asked, code), made.tree
 
 
-def _compiled(tree: ast.Module, file: Path) -> bytes:
+def _compile(tree: ast.Module, file: Path) -> bytes:
     return marshal.dumps(compile(tree, os.fspath(file), "exec", dont_inherit=True))
 
 
-def _nothing(problem: str) -> tuple[_Entry, None]:
+def _fail(problem: str) -> tuple[_Entry, None]:
     return _Entry("", (), (), problem, {}, b""), None

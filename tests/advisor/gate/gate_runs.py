@@ -46,7 +46,7 @@ def runs(*step_ms: float, **fields: Any) -> list[Measurement]:
 
 
 def baseline_of(*step_ms: float, **fields: Any) -> Baseline:
-    return baselines.merged(runs(*step_ms, **fields))
+    return baselines.merge_baseline(runs(*step_ms, **fields))
 
 
 def a_finding(number: int = 1, **fields: Any) -> Finding:

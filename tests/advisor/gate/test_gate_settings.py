@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from npufix.advisor.project.configuration import read_configuration
 from npufix.advisor.project.gate_settings import GateSettings, with_command_line
 from npufix.advisor.project.known_names import ConfigurationError
-from npufix.advisor.project.units import AmountError, amount, percent, share, shown
+from npufix.advisor.project.units import AmountError, amount, format_amount, percent, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,8 +133,8 @@ def test_any_text_is_an_amount_or_refused(text: str, read: Callable[[str], float
 
 
 def test_amounts_read_well() -> None:
-    assert [shown(x, "ns") for x in (0, 950, 25.83e6, 1.2e9)] == [
+    assert [format_amount(x, "ns") for x in (0, 950, 25.83e6, 1.2e9)] == [
         "0.00 ns", "950 ns", "25.8 ms", "1.20 s"
     ]  # fmt: skip
-    assert shown(58 * 2**30, "bytes") == "58.0 GiB"
+    assert format_amount(58 * 2**30, "bytes") == "58.0 GiB"
     assert (percent(-0.0001, signed=True), percent(0.082, signed=True)) == ("+0.0%", "+8.2%")

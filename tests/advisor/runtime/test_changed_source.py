@@ -10,7 +10,7 @@ import pytest
 from running_package import LEFT, MLP, NORM, ROPE
 
 from npufix.advisor.runtime.source import changing
-from npufix.advisor.runtime.source.rewriting import Rewritten, functions, rewritten
+from npufix.advisor.runtime.source.rewriting import Rewritten, functions, rewrite_module
 from npufix.advisor.runtime.source.selection import Selection
 from npufix.advisor.runtime.source.stored import Store
 
@@ -22,7 +22,7 @@ EVERYTHING = Selection(allow=frozenset({"cosines-within-one", "joining-pays"}))
 
 
 def changed(text: str, selection: Selection = EVERYTHING, path: str = "/nowhere/m.py") -> Rewritten:
-    return rewritten(path, text.encode(), selection)
+    return rewrite_module(path, text.encode(), selection)
 
 
 def lines_of(code: CodeType) -> set[int]:
@@ -106,12 +106,12 @@ def test_the_activation_of_a_table_is_asked_even_where_a_default_proves_it(tmp_p
         """
     )
     store, path = Store(tmp_path / "cache"), str(tmp_path / "modeling_m.py")
-    assert rewritten(path, text.encode(), Selection(), store).places[0].asked == (
+    assert rewrite_module(path, text.encode(), Selection(), store).places[0].asked == (
         "activation-is-silu",
     )
     other = tmp_path / "configuration_m.py"
     other.write_text(other.read_text().replace("silu", "relu"))
-    assert not rewritten(path, text.encode(), Selection(), store).places  # not what was kept
+    assert not rewrite_module(path, text.encode(), Selection(), store).places  # not what was kept
 
 
 def test_a_comment_of_the_user_counts() -> None:
@@ -130,7 +130,7 @@ def test_what_cannot_be_read_is_a_problem_and_no_error(text: str, problem: str) 
 
 def test_line_ends_and_byte_order_marks_do_not_matter() -> None:
     data = b"\xef\xbb\xbf" + NORM.replace("\n", "\r\n").encode()
-    made = rewritten("/nowhere/m.py", data, EVERYTHING)
+    made = rewrite_module("/nowhere/m.py", data, EVERYTHING)
     plain = changed(NORM)
     assert made.code
     assert plain.code
@@ -141,7 +141,7 @@ class TestTheSecondStart:
     @pytest.fixture
     def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
         store = Store(tmp_path / "cache")
-        rewritten("/nowhere/m.py", NORM.encode(), EVERYTHING, store)
+        rewrite_module("/nowhere/m.py", NORM.encode(), EVERYTHING, store)
 
         def searched(*_: object) -> None:
             raise AssertionError("searched again")
@@ -150,7 +150,7 @@ class TestTheSecondStart:
         return store
 
     def test_takes_what_was_kept(self, store: Store) -> None:
-        again = rewritten("/nowhere/m.py", NORM.encode(), EVERYTHING, store)
+        again = rewrite_module("/nowhere/m.py", NORM.encode(), EVERYTHING, store)
         assert again.code
         assert again.places[0].replaced
 
@@ -159,17 +159,17 @@ class TestTheSecondStart:
         path = "/nowhere/n.py" if difference == "path" else "/nowhere/m.py"
         data = NORM.encode() + (b"\n" if difference == "content" else b"")
         selection = Selection() if difference == "selection" else EVERYTHING
-        assert "searched again" in rewritten(path, data, selection, store).problem
+        assert "searched again" in rewrite_module(path, data, selection, store).problem
 
     def test_does_not_trust_a_damaged_entry(self, store: Store) -> None:
         assert store.folder
         for entry in store.folder.iterdir():
             entry.write_bytes(entry.read_bytes()[:-1])
-        again = rewritten("/nowhere/m.py", NORM.encode(), EVERYTHING, store)
+        again = rewrite_module("/nowhere/m.py", NORM.encode(), EVERYTHING, store)
         assert "searched again" in again.problem
 
     def test_does_not_trust_a_folder_that_others_may_write_to(self, store: Store) -> None:
         assert store.folder
         store.folder.chmod(0o777)
-        again = rewritten("/nowhere/m.py", NORM.encode(), EVERYTHING, store)
+        again = rewrite_module("/nowhere/m.py", NORM.encode(), EVERYTHING, store)
         assert "searched again" in again.problem

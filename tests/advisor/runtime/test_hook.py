@@ -151,7 +151,7 @@ def test_a_fault_of_ours_costs_the_change_and_not_the_import(
     def broken(*_: object) -> None:
         raise RuntimeError("our fault")
 
-    monkeypatch.setattr(hooks, "rewritten", broken)
+    monkeypatch.setattr(hooks, "rewrite_module", broken)
     assert not is_changed(importlib.import_module(f"{package}.norm"))
     assert "our fault" in hook.modules[f"{package}.norm"].problem
 

@@ -157,7 +157,7 @@ def test_threads(reads: list[int]) -> None:
 
 @pytest.fixture
 def as_on_npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(at_run_time, "untouched", lambda *_: False)
+    monkeypatch.setattr(at_run_time, "must_stay", lambda *_: False)
     tables.TABLES.clear()
     yield
     at_run_time.taken.clear()
