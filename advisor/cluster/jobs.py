@@ -32,7 +32,7 @@ class Dump:
 
 
 @dataclass(frozen=True)
-class Job:
+class ClusterJob:
     """The dumps to compare, one of each rank, and what is odd about the others."""
 
     dumps: tuple[Dump, ...]
@@ -44,7 +44,7 @@ class Job:
     """What the user should know about the whole folder, and what to do."""
 
 
-def job_of(paths: Sequence[Path], summaries: Sequence[Summary]) -> Job:
+def job_of(paths: Sequence[Path], summaries: Sequence[Summary]) -> ClusterJob:
     """Sort the dumps: the largest job, of each rank the latest recording, no rank twice."""
     dumps = [
         Dump(path, summary, place, place if summary.rank is None else summary.rank)
@@ -61,7 +61,7 @@ def job_of(paths: Sequence[Path], summaries: Sequence[Summary]) -> Job:
     _check_missing(usable, dumps, remarks)
     compared = tuple(sorted(usable, key=lambda dump: dump.rank))
     others = tuple(dump for dump in dumps if dump.place in aside)
-    return Job(compared, others, aside, tuple(remarks))
+    return ClusterJob(compared, others, aside, tuple(remarks))
 
 
 def _of_one_maker(

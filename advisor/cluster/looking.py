@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from npufix.advisor.cluster.jobs import Dump, Job
+    from npufix.advisor.cluster.jobs import ClusterJob, Dump
     from npufix.profiling_parsers.cluster.summary import Summary
     from npufix.profiling_parsers.profile import Profile
     from npufix.rules.cluster_diagnostic import Cluster, RankDetail
@@ -58,7 +58,7 @@ class Ranks:
 
     paths: list[Path]
     summaries: list[Summary]
-    job: Job
+    job: ClusterJob
     steps: pd.DataFrame
     """All steps of ``job.dumps``; its ``place`` is the position there."""
     means: dict[int, tuple[int, int, int]]
@@ -194,7 +194,12 @@ class Looking:
         return (None, 1) if local and workers == 1 else (executor, workers)
 
     def _roles(
-        self, job: Job, means: Mapping[int, tuple[int, int, int]], chosen: int, *, asked: bool
+        self,
+        job: ClusterJob,
+        means: Mapping[int, tuple[int, int, int]],
+        chosen: int,
+        *,
+        asked: bool,
     ) -> dict[int, str]:
         candidates = [
             dump.place for dump in job.dumps if dump.summary.readable and dump.place in means

@@ -78,7 +78,7 @@ def _diagnosis(machine: Machine) -> Diagnosis:
         Part("torch_npu", machine.torch_npu or "not installed"),
         Part("CANN", cann if machine.cann else "not found"),
         Part("NPU", f"{machine.devices} devices" if machine.devices else "none"),
-        Part("walls", _walls()),
+        Part("walls", _describe_sandbox()),
         Part("verdicts", str(user_folder())),
         *(Part(name, _installed_version(name)) for name in (_PACKAGES if is_verbose() else ())),
     ]
@@ -89,7 +89,7 @@ def _diagnosis(machine: Machine) -> Diagnosis:
     return Diagnosis(tool(), parts, grounds, choose(machine).value, _warnings(machine))
 
 
-def _walls() -> str:
+def _describe_sandbox() -> str:
     """Return what keeps code that is verified away from files and processes."""
     from npufix.rewriters.verification.sandbox import landlock, system_calls
 

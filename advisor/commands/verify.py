@@ -16,7 +16,7 @@ from npufix.advisor.console.speaking import say
 if TYPE_CHECKING:
     from npufix.advisor.project.configuration import Configuration
     from npufix.advisor.verify.changes import Changes
-    from npufix.advisor.verify.recorded_inputs import Recording
+    from npufix.advisor.verify.recorded_inputs import ChangeRecording
     from npufix.advisor.verify.verifying import Checked
     from npufix.reports.verification import Verification
 
@@ -121,7 +121,7 @@ def _read_recording(
     configuration: Configuration,
     rank: int | None,
     path_map: tuple[tuple[str, str], ...],
-) -> Recording:
+) -> ChangeRecording:
     from npufix.advisor.verify.recorded_inputs import read_recording
 
     with progress("Reading the dump"):

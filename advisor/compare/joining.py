@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from npufix.advisor.compare.side import Table
+from npufix.advisor.compare.side import CostTable
 from npufix.reports.comparison import HostOperatorChange, OperatorChange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.advisor.compare.side import Run
+    from npufix.advisor.compare.side import ComparedRun
 
 MOST_ROWS = 500
 """Of a table; those that are left out change by the least time."""
@@ -65,7 +65,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def join_tables(before: Table, after: Table, keys: Sequence[str]) -> pd.DataFrame:
+def join_tables(before: CostTable, after: CostTable, keys: Sequence[str]) -> pd.DataFrame:
     """Return both tables side by side, the largest change first.
 
     A column of sums is there as ``before_...`` and ``after_...``; NaN is not known.
@@ -94,7 +94,9 @@ def by_change(both: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     return both.loc[order.index].reset_index(drop=True)
 
 
-def operator_changes(before: Run, after: Run) -> tuple[list[OperatorChange], list[OperatorChange]]:
+def operator_changes(
+    before: ComparedRun, after: ComparedRun
+) -> tuple[list[OperatorChange], list[OperatorChange]]:
     """Return what changed by Type, and by Type and shape; collectives are in the first only."""
     core = ["core"] if before.by_core or after.by_core else []
     types = join_tables(before.types, after.types, ["communication", "type", *core])
@@ -131,13 +133,13 @@ def round_known(value: float) -> float | None:
     return None if np.isnan(value) else round(float(value), 3)
 
 
-def host_operator_changes(before: Run, after: Run) -> list[HostOperatorChange]:
+def host_operator_changes(before: ComparedRun, after: ComparedRun) -> list[HostOperatorChange]:
     """Return what changed by host operator; nothing where a side does not know them."""
     if before.cells is None or after.cells is None:
         return []
     sides = [_by_host(before), _by_host(after)]
     complete = before.types.complete, after.types.complete
-    both = join_tables(Table(sides[0], complete[0]), Table(sides[1], complete[1]), ["name"])
+    both = join_tables(CostTable(sides[0], complete[0]), CostTable(sides[1], complete[1]), ["name"])
     kinds = [run.shown.format == "kineto" for run in (before, after)]
     if kinds[0] != kinds[1]:
         # What the NPU loses most time at comes first, behind it what one of them lacks.
@@ -188,7 +190,7 @@ def _details(table: pd.DataFrame, names: list[str]) -> list[_Details]:
     return [known.get(name, _Details()) for name in names]
 
 
-def _by_host(run: Run) -> pd.DataFrame:
+def _by_host(run: ComparedRun) -> pd.DataFrame:
     """Return a row per host operator: its time, kernels, own calls, dtypes and own names."""
     if run.cells is None or run.host_calls is None:  # pragma: no cover - asked before
         raise TypeError("no cells")

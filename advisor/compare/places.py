@@ -20,7 +20,7 @@ from npufix.reports.comparison import LineChange
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from npufix.advisor.compare.side import Run
+    from npufix.advisor.compare.side import ComparedRun
     from npufix.advisor.project.source_tree import SourceTree
 
     Spent = dict[int, dict[str, float]]
@@ -36,7 +36,9 @@ _TYPES_COMPARED = 3
 _TYPES_SHOWN = 4
 
 
-def line_changes(before: Run, after: Run, paths: Mapping[str, str]) -> list[LineChange]:
+def line_changes(
+    before: ComparedRun, after: ComparedRun, paths: Mapping[str, str]
+) -> list[LineChange]:
     """Return what changed by line, the largest change first; ``paths``: see ``same_paths``."""
     if before.lines.rows.empty or after.lines.rows.empty:
         return []

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.advisor.evidence.estimate import Calibration, Replacement, estimate_saving
+from npufix.advisor.evidence.estimate import Calibration, NewKernels, estimate_saving
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
 from npufix.reports import report
@@ -163,7 +163,7 @@ def _saving(
         for inputs, dtypes, outputs in cells.astype(str).itertuples(index=False)
         for size in (*tensor_bytes(inputs, dtypes), *tensor_bytes(outputs, dtypes))
     )
-    new = Replacement(forward, forward if has_backward else 0, largest, rule.passes)
+    new = NewKernels(forward, forward if has_backward else 0, largest, rule.passes)
     now = int(going["duration_ns"].sum())
     return estimate_saving(now, new, measured.calibration, evidence.steps)
 

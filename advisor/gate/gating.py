@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Sequence
 
-    from npufix.advisor.gate.measuring import Measured
+    from npufix.advisor.gate.measuring import MeasuredRun
     from npufix.advisor.project.gate_settings import Acceptance, GateSettings
     from npufix.reports.baseline import Baseline
     from npufix.reports.measurement import Measurement
@@ -59,7 +59,7 @@ class _Reasons:
         return FAIL if self.failed else INCONCLUSIVE if self.unknown else PASS
 
 
-def gate(measured: Sequence[Measured], asked: Asked) -> GateReport:
+def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
     """Decide about runs (at least one)."""
     runs = [each.measurement for each in measured]
     settings, baseline = asked.settings, asked.baseline

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRun:
     """A run in few numbers, and all that is known about it."""
 
     measurement: Measurement
@@ -57,7 +57,7 @@ def measure(dump: Path, tree: SourceTree | None, options: Options) -> Measuremen
     return examine(dump, tree, options).measurement
 
 
-def examine(dump: Path, tree: SourceTree | None, options: Options) -> Measured:
+def examine(dump: Path, tree: SourceTree | None, options: Options) -> MeasuredRun:
     """Read a dump and return its numbers beside the whole diagnosis; raise as ``measure``."""
     result = diagnose(dump, tree, options)
     if tree is not None:  # outputs offer the change of a new finding beside its line
@@ -65,7 +65,7 @@ def examine(dump: Path, tree: SourceTree | None, options: Options) -> Measured:
     return measure_diagnosis(result, dump)
 
 
-def measure_diagnosis(result: Diagnosis, dump: Path) -> Measured:
+def measure_diagnosis(result: Diagnosis, dump: Path) -> MeasuredRun:
     """Return the numbers of a dump that is diagnosed already."""
     made, evidence = result.report, result.evidence
     if evidence is None:  # pragma: no cover - a dump always has it
@@ -86,7 +86,7 @@ def measure_diagnosis(result: Diagnosis, dump: Path) -> Measured:
         source=made.source,
         unit="recording" if evidence.kernels["step"].isna().all() else "step",
     )
-    return Measured(measurement, made, result.warnings)
+    return MeasuredRun(measurement, made, result.warnings)
 
 
 def measure_report(made: report.Report) -> Measurement:

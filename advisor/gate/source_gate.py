@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.advisor.gate.known_findings import Compared, Searched, compare
+from npufix.advisor.gate.known_findings import ComparedFindings, Searched, compare
 from npufix.reports import report
 from npufix.reports.gate_report import GateReport
 from npufix.reports.sources import Sources
@@ -91,7 +91,7 @@ def gate(
     )
 
 
-def _headline(failing: Sequence[Finding], found: Compared, *, has_baseline: bool) -> str:
+def _headline(failing: Sequence[Finding], found: ComparedFindings, *, has_baseline: bool) -> str:
     new = "new slow pattern" if has_baseline else "slow pattern"
     known = f"; {found.known} known" if found.known else ""
     if not failing:
@@ -103,7 +103,7 @@ def _headline(failing: Sequence[Finding], found: Compared, *, has_baseline: bool
 
 
 def _next_steps(
-    made: report.Report, failing: Sequence[Finding], found: Compared, baseline: Path | None
+    made: report.Report, failing: Sequence[Finding], found: ComparedFindings, baseline: Path | None
 ) -> list[str]:
     steps = []
     if any(f.safety != "advice" for f in failing):

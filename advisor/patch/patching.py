@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.advisor.patch.profitability import Profitability, prices, weigh
 from npufix.advisor.patch.verdicts import shown
-from npufix.advisor.patch.worth import Profitability, prices, weigh
 from npufix.rewriters.edit.imports import imports_torch_npu
 from npufix.rewriters.edit.job import spelled
 from npufix.rewriters.find import Basis, Site, apply_in_order
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.diagnose.findings import Located
     from npufix.advisor.diagnose.result import Diagnosis
-    from npufix.advisor.patch.worth import Prices
+    from npufix.advisor.patch.profitability import Prices
     from npufix.advisor.project.source_tree import SourceTree
     from npufix.reports import report
 

@@ -40,7 +40,7 @@ _NEW_OBJECTS_BETWEEN_COLLECTIONS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FileSearch:
     """What the search of one file gave."""
 
     sites: tuple[Site, ...] = ()
@@ -67,7 +67,7 @@ class Search:
         ignored = self.configuration.ignored_in(file.path.resolve())
         return [r for r in self.rules if not {r.id.lower(), r.name} & ignored]
 
-    def file(self, file: SourceFile) -> Found:
+    def file(self, file: SourceFile) -> FileSearch:
         """Search one file; what goes wrong there is its problem alone."""
         try:
             rules = self.rules_for(file)
@@ -76,10 +76,10 @@ class Search:
             sites = list(find_sites(file.text, rules, recorded, file.neighbour, with_text=text))
             comments = read_suppressions(file.text)
         except (SyntaxError, ValueError, RecursionError) as error:
-            return Found(problem=_report_unparsed(file.relative, error))
+            return FileSearch(problem=_report_unparsed(file.relative, error))
         except Exception as error:  # noqa: BLE001 - a rule's fault must not hide the other files
             stopping.check()
-            return Found(problem=_report_internal(file.relative, error))
+            return FileSearch(problem=_report_internal(file.relative, error))
         said = [f"{file.relative}: {text}" for text in unknown_names(comments, self.known)]
         hidden = [(s, c) for s in sites if (c := _comment_on(s, comments)) is not None]
         left = {id(site) for site, _ in hidden}
@@ -87,9 +87,9 @@ class Search:
         source = generated_from(file.text) if sites else None
         kept = [s if source is None else with_condition(s, source) for s in sites]
         kept = [k for s, k in zip(sites, kept, strict=True) if id(s) not in left]
-        return Found(tuple(kept), tuple(hidden), None, tuple(said))
+        return FileSearch(tuple(kept), tuple(hidden), None, tuple(said))
 
-    def files(self, files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, Found]]:
+    def files(self, files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, FileSearch]]:
         """Yield what each file holds, in the order given."""
         workers = min(child_processes.processors(), len(files))
         size = sum(len(file.text) for file in files)
@@ -147,11 +147,11 @@ class _Pool:
         self.files = files
         self.workers = workers
 
-    def results(self) -> Iterator[tuple[SourceFile, Found]]:
+    def results(self) -> Iterator[tuple[SourceFile, FileSearch]]:
         """Yield the result of each file, in their order."""
         # The largest first, so that no core waits for another at the end.
         order = sorted(range(len(self.files)), key=lambda i: -len(self.files[i].text))
-        found: dict[int, Found] = {}
+        found: dict[int, FileSearch] = {}
         words_for(tuple(self.search.rules))  # read the patterns before each child does
         with warnings.catch_warnings():
             # The children touch nothing that the threads of other libraries hold.
@@ -240,16 +240,16 @@ class _Unpickler(pickle.Unpickler):
         return self.parts[pid]
 
 
-def _pack(found: Found, rules: Sequence[Substitution]) -> bytes:
-    if found == Found():
+def _pack(found: FileSearch, rules: Sequence[Substitution]) -> bytes:
+    if found == FileSearch():
         return b""
     buffer = io.BytesIO()
     _Pickler(buffer, rules).dump(found)
     return buffer.getvalue()
 
 
-def _unpack(data: bytes, rules: Sequence[Substitution]) -> Found:
+def _unpack(data: bytes, rules: Sequence[Substitution]) -> FileSearch:
     if not data:
-        return Found()
-    found: Found = _Unpickler(io.BytesIO(data), rules).load()
+        return FileSearch()
+    found: FileSearch = _Unpickler(io.BytesIO(data), rules).load()
     return found

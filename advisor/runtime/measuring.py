@@ -121,7 +121,7 @@ class ProfilerMeter:
         return f"{counted(steps, 'step')} each: {result.headline}\nAll of it: {command}"
 
 
-class Measurement:
+class StepMeasurement:
     """Turns the new code off and on as the steps go by."""
 
     def __init__(self, meter: Meter, steps: int) -> None:
@@ -166,13 +166,13 @@ class Measurement:
 
 
 @contextmanager
-def measure(applied: Applied, steps: int, *, virtual: bool) -> Iterator[Measurement | None]:
+def measure(applied: Applied, steps: int, *, virtual: bool) -> Iterator[StepMeasurement | None]:
     """Measure the program that runs inside the block, and say on stderr what came out."""
     if applied.hook is None:
         yield None
         return
     meter = LaunchMeter() if virtual else ProfilerMeter(_new_folder(Path.cwd()))
-    one = Measurement(meter, steps)
+    one = StepMeasurement(meter, steps)
     handle: Any = register_optimizer_step_post_hook(one.stepped)
     Switched.on = False
     try:

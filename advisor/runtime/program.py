@@ -23,7 +23,7 @@ VIRTUAL = "virtual-npu"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RunRequest:
     """What the user typed."""
 
     program: str
@@ -38,7 +38,7 @@ class Wanted:
     quiet: bool = False
 
 
-def run(wanted: Wanted) -> int:
+def run(wanted: RunRequest) -> int:
     """Run a program and return its exit status.
 
     Raises:
@@ -70,7 +70,7 @@ def run(wanted: Wanted) -> int:
         return _run(wanted, applied)
 
 
-def _run(wanted: Wanted, applied: Applied) -> int:
+def _run(wanted: RunRequest, applied: Applied) -> int:
     if wanted.as_module:
         return run_module(wanted.program, wanted.arguments)
     return run_script(Path(wanted.program), wanted.arguments, applied.hook)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Recording:
+class ChangeRecording:
     """A dump, led to the files of a change."""
 
     evidence: Evidence
@@ -61,7 +61,7 @@ def read_recording(
     *,
     rank: int | None = None,
     path_map: Sequence[tuple[str, str]] = (),
-) -> Recording:
+) -> ChangeRecording:
     """Read a dump of the program before the change, or after it.
 
     Raises:
@@ -101,7 +101,7 @@ def read_recording(
         warnings.append(
             "files beside the change are not those that were profiled: the dump proves no condition"
         )
-    return Recording(
+    return ChangeRecording(
         gather_evidence(profile, mapped),
         environment.torch_npu or "",
         environment.chip or "",

@@ -6,11 +6,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from npufix.advisor.verify.assumptions import Assumptions
 from npufix.advisor.verify.changed_functions import Touched, callers, find_touched
 from npufix.advisor.verify.device_branches import as_on_npu, branches
 from npufix.advisor.verify.diff_reading import DiffError
 from npufix.advisor.verify.imported_files import leads_to_another
-from npufix.advisor.verify.vouching import Promises
 from npufix.rewriters.edit.job import OtherFile, spelled
 from npufix.rewriters.verification import Job, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from npufix.advisor.verify.changes import ChangedFile, Changes
-    from npufix.advisor.verify.recorded_inputs import Recording
+    from npufix.advisor.verify.recorded_inputs import ChangeRecording
     from npufix.rewriters.verification import RecordedCall
 
 _MOST_CALLERS = 3
@@ -45,7 +45,7 @@ class Given:
 
     allow: frozenset[str] = frozenset()
     """Conditions that the user vouches for."""
-    recording: Recording | None = None
+    recording: ChangeRecording | None = None
     """Of the program, before the change or after it."""
 
 
@@ -56,8 +56,8 @@ class _Subject:
     file: ChangedFile
     others: tuple[OtherFile, ...]
     """Files of the same change that it may import."""
-    promises: Promises
-    recording: Recording | None
+    assumptions: Assumptions
+    recording: ChangeRecording | None
 
     def recorded(self, qualname: str) -> tuple[RecordedCall, ...]:
         """Return what the dump recorded in a function."""
@@ -115,7 +115,7 @@ class _Question:
         lines = changed.split("\n")
         text = "\n".join(lines[n - 1] for n in after if n <= len(lines))
         qualname = self.called or self.touched.qualname
-        promise = self.about.promises.of(self.touched.qualname)
+        assumed = self.about.assumptions.of(self.touched.qualname)
         return Job(
             path=spelled(self.file.path),
             root=spelled(self.file.root),
@@ -128,8 +128,8 @@ class _Question:
             # Operators of torch_npu take no integers, whatever the eager code would do with them.
             floating="npu_" in text,
             torch_npu_version=self.about.torch_npu,
-            probes=promise.probes,
-            vouched=promise.names,
+            probes=assumed.probes,
+            vouched=assumed.names,
             others=self.about.others,
             by_hand=True,
             on_host=on_host,
@@ -161,8 +161,8 @@ def check(changes: Changes, settings: Settings, given: Given | None = None) -> l
             unread.append((file.name, error.message))
             continue
         recording = given.recording
-        promises = Promises(file, given.allow, recording.proofs(file) if recording else None)
-        about = _Subject(file, _others(file, changes), promises, recording)
+        assumptions = Assumptions(file, given.allow, recording.proofs(file) if recording else None)
+        about = _Subject(file, _others(file, changes), assumptions, recording)
         asked += [_Question(about, one) for one in functions]
     verdicts = _verdicts([q for q in asked if not q.touched.reason], settings)
     # What cannot be called with invented arguments may be reached through what calls it.

@@ -27,7 +27,7 @@ _LIMIT = 1 + 2.0**-16
 """A kernel may compute a cosine of 1.0000001; the scale of YaRN for twice the length is 1.07."""
 
 
-class Tables:
+class CosineTables:
     """What is known about the tables of this process."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Tables:
         self._known[key] = weakref.ref(_owner(cos)), weakref.ref(_owner(sin)), answer
 
 
-TABLES = Tables()
+TABLES = CosineTables()
 
 
 def _owner(table: torch.Tensor) -> torch.Tensor:

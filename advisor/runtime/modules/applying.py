@@ -16,7 +16,7 @@ from npufix.advisor.runtime.calls.tables import TABLES
 from npufix.advisor.runtime.modules.classes import LOCK, Exchange, is_exchanged, original
 from npufix.advisor.runtime.modules.facts import Facts
 from npufix.advisor.runtime.modules.loaded import LoadedFiles
-from npufix.advisor.runtime.modules.outcome import Changed, Left, Replaced
+from npufix.advisor.runtime.modules.outcome import ChangedModel, Left, Replaced
 from npufix.advisor.runtime.modules.planning import Planner
 from npufix.advisor.runtime.process.applying import select, why_unavailable
 from npufix.advisor.runtime.process.switches import from_environment
@@ -24,9 +24,9 @@ from npufix.advisor.runtime.source.selection import WITHOUT_ATTENTION
 from npufix.reports.wording import counted
 
 if TYPE_CHECKING:
-    from npufix.advisor.runtime.modules.planning import Plan
+    from npufix.advisor.runtime.modules.planning import ClassPlan
     from npufix.advisor.runtime.process.switches import Switches
-    from npufix.advisor.runtime.source.selection import Selection
+    from npufix.advisor.runtime.source.selection import RuleSelection
 
     Named = list[tuple[str, nn.Module]]
 
@@ -43,7 +43,7 @@ class UnusableModelError(Exception):
         self.remedy = remedy
 
 
-def apply_to_model(model: object, said: Switches, on: str = "auto") -> Changed:
+def apply_to_model(model: object, said: Switches, on: str = "auto") -> ChangedModel:
     """Replace in place what matches a rule in a model; ``undo`` of the result takes it back.
 
     Raises:
@@ -54,7 +54,7 @@ def apply_to_model(model: object, said: Switches, on: str = "auto") -> Changed:
     checked = check(model)
     off = said.off or from_environment().off
     why_not = "it is switched off" if off else why_unavailable(on)
-    return Changed(why_not) if why_not else change(checked, select(said, Path.cwd()))
+    return ChangedModel(why_not) if why_not else change(checked, select(said, Path.cwd()))
 
 
 def check(model: object) -> nn.Module:
@@ -79,7 +79,7 @@ def check(model: object) -> nn.Module:
     return model
 
 
-def change(model: nn.Module, selection: Selection) -> Changed:
+def change(model: nn.Module, selection: RuleSelection) -> ChangedModel:
     """Replace in place what the selection wants in a model."""
     planner = Planner(LoadedFiles(selection, Facts(model)))
     TABLES.try_again()
@@ -102,7 +102,7 @@ def change(model: nn.Module, selection: Selection) -> Changed:
     said = f"{counted(len(sdpa), 'module')} of transformers: {_THROUGH}" if sdpa else ""
     if selection.is_without_attention and _is_of_transformers(model):
         said = WITHOUT_ATTENTION
-    return Changed("", tuple(replaced), tuple(left), said, made, dict(at_run_time.taken))
+    return ChangedModel("", tuple(replaced), tuple(left), said, made, dict(at_run_time.taken))
 
 
 def _is_of_transformers(model: nn.Module) -> bool:
@@ -149,7 +149,7 @@ def _is_compiled(module: nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None
 
 
-def _put(made: Exchange, plan: Plan, members: Named, left: list[Left]) -> tuple[str, ...]:
+def _put(made: Exchange, plan: ClassPlan, members: Named, left: list[Left]) -> tuple[str, ...]:
     """Exchange the modules of one class; return the names of those that could be."""
     done: list[str] = []
     problems: dict[str, list[str]] = {}

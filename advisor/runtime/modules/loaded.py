@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from npufix.advisor.runtime.modules.facts import Facts
-    from npufix.advisor.runtime.source.places import Import, Place
-    from npufix.advisor.runtime.source.selection import Selection
+    from npufix.advisor.runtime.source.places import NewImport, RulePlace
+    from npufix.advisor.runtime.source.selection import RuleSelection
 
     Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -35,7 +35,9 @@ _MOST_WRAPPERS = 16
 class LoadedFile:
     """A Python file as it was loaded: its functions, and what the rules would change in it."""
 
-    def __init__(self, path: str, data: bytes, selection: Selection, known: frozenset[str]) -> None:
+    def __init__(
+        self, path: str, data: bytes, selection: RuleSelection, known: frozenset[str]
+    ) -> None:
         self.path = path
         self.known = known
         """The conditions of ``selection`` that the model proves."""
@@ -45,8 +47,8 @@ class LoadedFile:
             self._codes.setdefault(name, []).append(function)
         found, tree = changed_tree(path, data, selection)
         self.problem = found.problem
-        self.places: tuple[Place, ...] = found.places
-        self.imports: tuple[Import, ...] = found.imports
+        self.places: tuple[RulePlace, ...] = found.places
+        self.imports: tuple[NewImport, ...] = found.imports
         self._own = ast.parse(data)
         self._new = tree
 
@@ -54,7 +56,7 @@ class LoadedFile:
         """Tell whether the code of a function is the one that this file says."""
         return function.__code__ in self._codes.get(_qualname(function), ())
 
-    def places_in(self, function: FunctionType) -> list[Place]:
+    def places_in(self, function: FunctionType) -> list[RulePlace]:
         """Return the places of the rules inside a function, whatever becomes of them."""
         name = _qualname(function)
         node = self._node(self._own, function)
@@ -105,7 +107,7 @@ def _definitions(block: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Defi
 class LoadedFiles:
     """The files of loaded functions, each read once."""
 
-    def __init__(self, selection: Selection, facts: Facts) -> None:
+    def __init__(self, selection: RuleSelection, facts: Facts) -> None:
         self._selection = selection
         self._facts = facts
         self._files: dict[str, LoadedFile | None] = {}
@@ -141,7 +143,7 @@ class LoadedFiles:
 
 
 @lru_cache(maxsize=64)
-def _load(path: str, data: bytes, selection: Selection, known: frozenset[str]) -> LoadedFile:
+def _load(path: str, data: bytes, selection: RuleSelection, known: frozenset[str]) -> LoadedFile:
     return LoadedFile(path, data, selection, known)
 
 

@@ -43,7 +43,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedModel:
     """What was done to a model; ``undo`` takes it back."""
 
     why_not: str = ""
@@ -69,7 +69,7 @@ class Changed:
         return self.report().rstrip("\n")
 
 
-def _lines(done: Changed) -> Iterator[str]:
+def _lines(done: ChangedModel) -> Iterator[str]:
     if done.why_not:
         yield f"npufix: nothing was changed: {done.why_not}"
         return
@@ -121,8 +121,8 @@ def _describe(spot: Spot, ran_before: Mapping[str, int]) -> Iterator[str]:
         yield f"asked at each call: {', '.join(place.asked)}"
     if spot.proven:
         yield f"this model proves: {', '.join(spot.proven)}"
-    if spot.vouched:
-        yield f"you vouch for {', '.join(spot.vouched)}"
+    if vouched := spot.assumed:
+        yield f"you vouch for {', '.join(vouched)}"
     if place.by_name:
         yield f"naming the rule vouches for {', '.join(place.by_name)}"
     key = place_key(spot.path, place.rule, place.line)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from npufix.advisor.project.configuration import Configuration
-    from npufix.advisor.runtime.process.reporting import Counts, Summary
-    from npufix.advisor.runtime.source.selection import Selection
+    from npufix.advisor.runtime.process.reporting import Counts, RunSummary
+    from npufix.advisor.runtime.source.selection import RuleSelection
 
 ON = ("auto", "npu", "virtual-npu")
 _DEVICES = Path("/dev")
@@ -51,7 +51,7 @@ class Applied:
 
         return as_text(self.summary())
 
-    def summary(self) -> Summary:
+    def summary(self) -> RunSummary:
         """Return the same as data."""
         from npufix.advisor.runtime.process.reporting import summarize
 
@@ -152,7 +152,7 @@ class _Project:
 
     configuration: Configuration
 
-    def narrowed(self, path: str, selection: Selection) -> Selection | None:
+    def narrowed(self, path: str, selection: RuleSelection) -> RuleSelection | None:
         """Return what is wanted in a file, ``None`` if it is left out."""
         file = Path(path)
         if self.configuration.excludes(file):
@@ -164,7 +164,7 @@ class _Project:
         return dataclasses.replace(selection, without=selection.without | more)
 
 
-def select(said: Switches, folder: Path | None = None) -> Selection:
+def select(said: Switches, folder: Path | None = None) -> RuleSelection:
     """Return what is meant by what was said here, by the environment, and by the project.
 
     Raises:

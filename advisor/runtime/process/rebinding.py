@@ -17,8 +17,8 @@ from npufix.advisor.runtime.source.rewriting import functions
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from npufix.advisor.runtime.source.places import Import
-    from npufix.advisor.runtime.source.rewriting import Rewritten
+    from npufix.advisor.runtime.source.places import NewImport
+    from npufix.advisor.runtime.source.rewriting import RewrittenModule
 
 
 def by_file() -> dict[str, list[FunctionType]]:
@@ -30,7 +30,7 @@ def by_file() -> dict[str, list[FunctionType]]:
     return found
 
 
-def rebind(new: Rewritten, data: bytes, alive: Sequence[FunctionType]) -> set[str]:
+def rebind(new: RewrittenModule, data: bytes, alive: Sequence[FunctionType]) -> set[str]:
     """Exchange the code of the functions that changed; return those that were not found.
 
     ``alive`` are the functions whose code names this file.
@@ -53,7 +53,7 @@ def rebind(new: Rewritten, data: bytes, alive: Sequence[FunctionType]) -> set[st
     return {name for name, line in outer if (name, line) not in reached}
 
 
-def restore(new: Rewritten, data: bytes, alive: Sequence[FunctionType]) -> None:
+def restore(new: RewrittenModule, data: bytes, alive: Sequence[FunctionType]) -> None:
     """Give the functions of a changed module their own code back, however they got the new."""
     old = dict(_key_by_place(compile(data, new.path, "exec", dont_inherit=True)))
     exchanged = dict(_key_by_place(new.code))
@@ -82,7 +82,7 @@ def _outermost(changed: dict[tuple[str, int], CodeType]) -> set[tuple[str, int]]
     }
 
 
-def _bind(function: FunctionType, imports: Iterable[Import]) -> None:
+def _bind(function: FunctionType, imports: Iterable[NewImport]) -> None:
     """Give the globals of a function what its new code uses besides."""
     for one in imports:
         if one.name in function.__globals__:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from npufix.advisor.runtime.calls.questions import NEW_EACH_TIME, NOT_READ_HERE, WITHIN_ONE
-from npufix.advisor.runtime.source.places import Place, place_key
+from npufix.advisor.runtime.source.places import RulePlace, place_key
 from npufix.advisor.runtime.source.proving import recall
 from npufix.advisor.runtime.source.selection import WITHOUT_ATTENTION
 from npufix.reports.language import tr
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from npufix.advisor.runtime.process.hook import Hook
-    from npufix.advisor.runtime.source.rewriting import Rewritten
+    from npufix.advisor.runtime.source.rewriting import RewrittenModule
 
     Counts = tuple[Counter[str], Counter[tuple[str, str]]]
     """How often the new code ran, by place, and the old code on an NPU, by place and reason."""
@@ -33,12 +33,12 @@ _MOST = 12
 """How many lines of a kind are printed; the JSON file has all."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundPlace(msgspec.Struct, frozen=True):
     """A place in a module of the program."""
 
     module: str
     path: str
-    place: Place
+    place: RulePlace
     ran: int = 0
     """How often the new code ran; it is not known of code that needs no NPU."""
     old_code_ran: dict[str, int] = {}
@@ -46,13 +46,13 @@ class Found(msgspec.Struct, frozen=True):
     verdict: str = ""
 
 
-class Summary(msgspec.Struct, frozen=True):
+class RunSummary(msgspec.Struct, frozen=True):
     """All that is known of a run."""
 
     why_not: str
     """Why nothing was changed at all; empty if it was tried."""
-    replaced: tuple[Found, ...] = ()
-    left: tuple[Found, ...] = ()
+    replaced: tuple[FoundPlace, ...] = ()
+    left: tuple[FoundPlace, ...] = ()
     problems: dict[str, str] = {}
     """Modules that could not be searched or changed, and why."""
     notes: tuple[str, ...] = ()
@@ -60,14 +60,14 @@ class Summary(msgspec.Struct, frozen=True):
 
 def summarize(
     hook: Hook | None, why_not: str, earlier: Mapping[str, str], ran_before: Counts
-) -> Summary:
+) -> RunSummary:
     """Return what became of the modules so far; the fields of ``Applied`` say what each is."""
     if hook is None:
-        return Summary(why_not)
+        return RunSummary(why_not)
     (taken, refused), (taken_before, refused_before) = counts(), ran_before
     ran, old_ran = taken - taken_before, refused - refused_before
-    replaced: list[Found] = []
-    left: list[Found] = []
+    replaced: list[FoundPlace] = []
+    left: list[FoundPlace] = []
     problems = dict(earlier)
     for name, module in sorted(hook.modules.items()):
         if module.problem:
@@ -76,11 +76,11 @@ def summarize(
             key = place_key(module.path, place.rule, place.line)
             old_code = {c: n for (k, c), n in old_ran.items() if k == key}
             verdict = _verdict(hook, module, place)
-            found = Found(name, module.path, place, ran[key], old_code, verdict)
+            found = FoundPlace(name, module.path, place, ran[key], old_code, verdict)
             (replaced if place.replaced else left).append(found)
     without = "transformers" in sys.modules and hook.selection.is_without_attention
     notes = (WITHOUT_ATTENTION,) if without else ()
-    return Summary("", tuple(replaced), tuple(left), problems | _unreadable(), notes)
+    return RunSummary("", tuple(replaced), tuple(left), problems | _unreadable(), notes)
 
 
 def counts() -> Counts:
@@ -90,7 +90,7 @@ def counts() -> Counts:
     return (Counter(), Counter()) if asked is None else (asked.taken.copy(), asked.refused.copy())
 
 
-def _verdict(hook: Hook, module: Rewritten, place: Place) -> str:
+def _verdict(hook: Hook, module: RewrittenModule, place: RulePlace) -> str:
     """Return what a verification found out, in this start or an earlier one."""
     data = hook.sources.get(module.path)
     if place.verdict or data is None or not place.replaced:
@@ -115,7 +115,7 @@ def _unreadable() -> dict[str, str]:
     return found
 
 
-def as_text(one: Summary) -> str:
+def as_text(one: RunSummary) -> str:
     """Return a summary for a terminal of 80 columns."""
     if one.why_not:
         return f"npufix: nothing was changed: {one.why_not}\n"
@@ -149,7 +149,7 @@ def _cut(lines: Sequence[str]) -> list[str]:
     return [*lines[:_MOST], *([f"  ... and {more} more (--json has all)"] if more > 0 else [])]
 
 
-def _describe_replaced(found: Found) -> str:
+def _describe_replaced(found: FoundPlace) -> str:
     place = found.place
     said = [found.verdict or "not verified here"]
     if place.counted:
@@ -169,18 +169,18 @@ def old_code(what: str, times: int) -> str:
     return f"{ran}: {what} did not hold"
 
 
-def _largest(found: Found) -> Iterable[tuple[str, int]]:
+def _largest(found: FoundPlace) -> Iterable[tuple[str, int]]:
     return sorted(found.old_code_ran.items(), key=lambda one: -one[1])
 
 
-def _short(found: Found) -> str:
+def _short(found: FoundPlace) -> str:
     """Return the file as the user knows it: below the current folder, or as a module."""
     here = f"{Path.cwd()}{os.sep}"
     inside = found.path.startswith(here) and "site-packages" not in found.path
     return found.path.removeprefix(here) if inside else found.module
 
 
-def _describe_left(left: Sequence[Found]) -> list[str]:
+def _describe_left(left: Sequence[FoundPlace]) -> list[str]:
     """Return one line for all places of a rule with the same reason."""
     groups = Counter((f.place.rule, f.place.name, f.place.why_not) for f in left)
     lines = []
@@ -193,7 +193,7 @@ def _describe_left(left: Sequence[Found]) -> list[str]:
     return lines
 
 
-def _remedy(place: Place) -> str:
+def _remedy(place: RulePlace) -> str:
     if not place.missing:
         return ""
     if len(place.missing) > _MOST_NAMES:  # nobody knows as much about one place
@@ -213,6 +213,6 @@ def translate(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_json(one: Summary) -> bytes:
+def to_json(one: RunSummary) -> bytes:
     """Return a summary as JSON."""
     return msgspec.json.format(msgspec.json.encode(one), indent=1) + b"\n"

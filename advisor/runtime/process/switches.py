@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime.source.selection import ATTENTION, Selection
+from npufix.advisor.runtime.source.selection import ATTENTION, RuleSelection
 from npufix.advisor.runtime.source.stored import Store
 from npufix.rewriters.write.user_folders import private_cache_folder
 
@@ -62,7 +62,7 @@ class Switches:
             (*self.enable, *other.enable),
         )
 
-    def selection(self) -> Selection:
+    def selection(self) -> RuleSelection:
         """Return the rules and conditions that are meant.
 
         Raises:
@@ -70,13 +70,13 @@ class Switches:
 
         """
         if self == Switches():
-            return Selection()
+            return RuleSelection()
         known = _rules()
         wanted = {one for name in self.rules for one in _rule_ids(name, known)}
         without = {one for name in self.disable for one in _rule_ids(name, known)}
         without -= {one for name in self.enable for one in _rule_ids(name, known)} - wanted
         allow = _conditions(self.allow, known)
-        return Selection(frozenset(wanted), frozenset(without), allow, self.named() - without)
+        return RuleSelection(frozenset(wanted), frozenset(without), allow, self.named() - without)
 
     def named(self) -> frozenset[str]:
         """Return the ids of the rules that were asked for by name."""

@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING
 from npufix.advisor.runtime.calls import attention
 from npufix.advisor.runtime.calls.questions import FITS_MORE, NAME
 from npufix.advisor.runtime.source.alignment import align
-from npufix.advisor.runtime.source.guarding import Plan, Question, ask, plan, question, with_import
-from npufix.advisor.runtime.source.places import Import, Place, place_key
+from npufix.advisor.runtime.source.guarding import (
+    CallQuestion,
+    SitePlan,
+    ask,
+    plan,
+    question,
+    with_import,
+)
+from npufix.advisor.runtime.source.places import NewImport, RulePlace, place_key
 from npufix.advisor.runtime.source.proving import describe_verdict, why_unproven
 
 if TYPE_CHECKING:
@@ -21,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from npufix.advisor.runtime.source.proving import Prover
-    from npufix.advisor.runtime.source.selection import Selection
+    from npufix.advisor.runtime.source.selection import RuleSelection
     from npufix.rewriters.edit.rewrite import Rewrite
     from npufix.rewriters.find import Site
     from npufix.rewriters.verification.verdict import Verdict
@@ -29,13 +36,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedModule:
     """A module after its changes."""
 
     text: str
     """The new source; empty if nothing changed."""
-    places: tuple[Place, ...]
-    imports: tuple[Import, ...] = ()
+    places: tuple[RulePlace, ...]
+    imports: tuple[NewImport, ...] = ()
     tree: ast.Module | None = None
     """The new module with the positions of the old one; ``None`` if nothing changed."""
 
@@ -43,10 +50,10 @@ class Changed:
 def change(
     file: Path,
     text: str,
-    selection: Selection,
+    selection: RuleSelection,
     neighbour: Callable[[str], str | None],
     prover: Prover | None = None,
-) -> Changed:
+) -> ChangedModule:
     """Make the changes of a module; ``neighbour`` returns the text of one of the same package.
 
     Raises:
@@ -63,7 +70,7 @@ def change(
         verdicts = prover.verdicts(file, text, [s for s in plans if not reasons[s]], plans)
         reasons |= {site: why for site, v in verdicts.items() if (why := why_unproven(v))}
     before = ast.parse(text)
-    questions: dict[Site, Question | None] = {}
+    questions: dict[Site, CallQuestion | None] = {}
 
     def write(site: Site, same: Site, new: Rewrite) -> str:
         questions[site] = question(same, plans[site], place_key(path, site.rule.id, site.line))
@@ -86,21 +93,21 @@ def change(
     reasons |= dict.fromkeys(attended, "")
     said = (attention.CONDITION,)
     allowed = selection.allows(attention.RULE, attention.CONDITION)
-    plans |= dict.fromkeys(attended, Plan(vouched=said) if allowed else Plan(by_name=said))
+    plans |= dict.fromkeys(attended, SitePlan(assumed=said) if allowed else SitePlan(by_name=said))
     places = tuple(
         _place(site, reasons[site], chosen, site in asking | attended, verdicts.get(site))
         for site, chosen in plans.items()
     )
     if new_text == text and not attended:
-        return Changed("", places)
+        return ChangedModule("", places)
     names = [*([NAME] if asking else []), *([attention.NAME] if attended else [])]
     after = with_import(after, names)
     imports = tuple(_new_imports(before, after))
-    return Changed(new_text, places, imports, align(before, after))
+    return ChangedModule(new_text, places, imports, align(before, after))
 
 
 def _sites(
-    text: str, selection: Selection, neighbour: Callable[[str], str | None]
+    text: str, selection: RuleSelection, neighbour: Callable[[str], str | None]
 ) -> Iterator[Site]:
     from npufix.rewriters.find import find_sites
     from npufix.rules.registry import all_rules
@@ -123,7 +130,7 @@ def _for_calls(rule: Substitution) -> Substitution:
     return dataclasses.replace(rule, forms=(*wide, *others))
 
 
-def _reasons(text: str, plans: Mapping[Site, Plan]) -> dict[Site, str]:
+def _reasons(text: str, plans: Mapping[Site, SitePlan]) -> dict[Site, str]:
     """Return why each place is not to be changed, "" for those that are."""
     from npufix.rewriters.match.suppressions import read_suppressions
 
@@ -137,7 +144,7 @@ def _reasons(text: str, plans: Mapping[Site, Plan]) -> dict[Site, str]:
 
 
 def _ask_attentions(
-    path: str, module: ast.Module, sites: Iterable[Site], selection: Selection
+    path: str, module: ast.Module, sites: Iterable[Site], selection: RuleSelection
 ) -> set[Site]:
     """Let the eager attentions begin with the question, if the user vouches for it."""
     done: set[Site] = set()
@@ -154,7 +161,7 @@ def _ask_attentions(
     return done
 
 
-def _why(site: Site, chosen: Plan) -> str:
+def _why(site: Site, chosen: SitePlan) -> str:
     """Return why a place is not to be changed, "" if it is."""
     if site.rewrite is None or site.rule.advice:
         return site.problem or site.rule.advice or "it cannot be written"
@@ -164,11 +171,11 @@ def _why(site: Site, chosen: Plan) -> str:
 def _place(
     site: Site,
     why_not: str,
-    chosen: Plan,
+    chosen: SitePlan,
     counted: bool,  # noqa: FBT001 - of five
     verdict: Verdict | None,
-) -> Place:
-    return Place(
+) -> RulePlace:
+    return RulePlace(
         rule=site.rule.id,
         name=site.rule.name,
         line=site.line,
@@ -178,7 +185,7 @@ def _place(
         why_not=why_not,
         missing=chosen.open,
         asked=chosen.conditions,
-        vouched=chosen.vouched,
+        vouched=chosen.assumed,
         by_name=chosen.by_name,
         unmeasured=chosen.unmeasured,
         counted=counted and not why_not,
@@ -186,20 +193,20 @@ def _place(
     )
 
 
-def _new_imports(before: ast.Module, after: ast.Module) -> Iterator[Import]:
+def _new_imports(before: ast.Module, after: ast.Module) -> Iterator[NewImport]:
     """Yield what the new module imports at its top level and the old one does not."""
     known = set(_imports(before))
     yield from (one for one in dict.fromkeys(_imports(after)) if one not in known)
 
 
-def _imports(module: ast.Module) -> Iterator[Import]:
+def _imports(module: ast.Module) -> Iterator[NewImport]:
     for statement in module.body:
         block = statement.body if isinstance(statement, ast.Try) else [statement]
         for node in block:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     name = alias.asname or alias.name.partition(".")[0]
-                    yield Import(name, alias.name)
+                    yield NewImport(name, alias.name)
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 for alias in node.names:
-                    yield Import(alias.asname or alias.name, node.module or "", alias.name)
+                    yield NewImport(alias.asname or alias.name, node.module or "", alias.name)

@@ -14,7 +14,7 @@ from npufix.rewriters.graph.modules.syntax import statements_below
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from npufix.advisor.runtime.source.selection import Selection
+    from npufix.advisor.runtime.source.selection import RuleSelection
     from npufix.rewriters.find import Site
     from npufix.rewriters.graph.modules.names import FunctionNode
 
@@ -23,7 +23,7 @@ _NOTHING_ELSE = (ast.Name, ast.Attribute, ast.Constant, ast.Load)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class CallQuestion:
     """What to ask before the new code of one site."""
 
     place: str
@@ -35,30 +35,30 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SitePlan:
     """What a site needs to be written: a question at each call, or what nobody can tell."""
 
     conditions: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
-    vouched: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
     by_name: tuple[str, ...] = ()
     unmeasured: tuple[str, ...] = ()
 
 
-def plan(site: Site, selection: Selection) -> Plan:
+def plan(site: Site, selection: RuleSelection) -> SitePlan:
     """Sort the conditions of a site: asked at run time, vouched for by the user, or open.
 
     Naming a rule vouches for what nothing asks at run time, and for what is asked by reading
     values. What is about time alone does not keep the new code out.
     """
     if site.rewrite is None:
-        return Plan()
+        return SitePlan()
     operands = operands_of(site) if _is_guarded(site) else {}
     rule = site.rule.id
     named = selection.is_named(rule)
     asked: list[str] = []
     unknown: list[str] = []
-    vouched: list[str] = []
+    assumed: list[str] = []
     by_name: list[str] = []
     unmeasured: list[str] = []
     is_open = {c.name for c in site.open_conditions}
@@ -73,13 +73,13 @@ def plan(site: Site, selection: Selection) -> Plan:
         if can_ask and not (by_value and (named or selection.allows(rule, name))):
             asked.append(asks)
         elif selection.allows(rule, name):
-            vouched.append(name)
+            assumed.append(name)
         elif condition.time_alone:
             unmeasured.append(name)
         else:
             (by_name if named else unknown).append(name)
     asked.sort(key=lambda name: name == WITHIN_ONE)  # what waits for the device comes last
-    return Plan(*map(tuple, (asked, unknown, vouched, by_name, unmeasured)))
+    return SitePlan(*map(tuple, (asked, unknown, assumed, by_name, unmeasured)))
 
 
 def _is_guarded(site: Site) -> bool:
@@ -110,7 +110,7 @@ def _is_free(code: ast.expr, made: set[str]) -> bool:
     return all(isinstance(n, _NOTHING_ELSE) for n in nodes) and not names & made
 
 
-def question(site: Site, chosen: Plan, place: str) -> Question | None:
+def question(site: Site, chosen: SitePlan, place: str) -> CallQuestion | None:
     """Return what to ask before the new code of a site, ``None`` if it runs everywhere."""
     if site.rewrite is None or not _is_guarded(site):
         return None
@@ -118,10 +118,10 @@ def question(site: Site, chosen: Plan, place: str) -> Question | None:
     new = last.value if isinstance(last, ast.Expr) else last
     needed = set().union(*(checkable(site.rule.id, c) or () for c in chosen.conditions))
     operands = {k: v for k, v in operands_of(site).items() if k in needed}
-    return Question(place, site.function, ast.dump(new), chosen.conditions, operands)
+    return CallQuestion(place, site.function, ast.dump(new), chosen.conditions, operands)
 
 
-def ask(module: ast.Module, questions: list[Question]) -> list[Question]:
+def ask(module: ast.Module, questions: list[CallQuestion]) -> list[CallQuestion]:
     """Put each question before its new code; return those whose place was not found."""
     guards = list(_guards(module.body, ""))
     lost = []
@@ -180,7 +180,7 @@ def asked_tensor(test: ast.expr) -> ast.expr | None:
     return None
 
 
-def _chooses(guard: ast.If, one: Question) -> bool:
+def _chooses(guard: ast.If, one: CallQuestion) -> bool:
     if not any(ast.dump(n) == one.new for s in guard.body for n in ast.walk(s)):
         return False
     read = [n for code in one.operands.values() for n in ast.walk(code)]
@@ -189,7 +189,7 @@ def _chooses(guard: ast.If, one: Question) -> bool:
     return not here & _bound_before(guard.body, one)
 
 
-def _bound_before(block: list[ast.stmt], one: Question) -> set[str]:
+def _bound_before(block: list[ast.stmt], one: CallQuestion) -> set[str]:
     bound: set[str] = set()
     for statement in block:
         if any(ast.dump(n) == one.new for n in ast.walk(statement)):
@@ -198,7 +198,7 @@ def _bound_before(block: list[ast.stmt], one: Question) -> set[str]:
     return bound
 
 
-def _extend(test: ast.expr, one: Question, given: Mapping[str, ast.expr]) -> ast.expr:
+def _extend(test: ast.expr, one: CallQuestion, given: Mapping[str, ast.expr]) -> ast.expr:
     tensor = asked_tensor(test)
     if tensor is None:
         raise ValueError(ast.unparse(test))

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from npufix.advisor.runtime.source.guarding import Plan
-    from npufix.advisor.runtime.source.places import Place
+    from npufix.advisor.runtime.source.guarding import SitePlan
+    from npufix.advisor.runtime.source.places import RulePlace
     from npufix.advisor.runtime.source.stored import Store
     from npufix.rewriters.find import Site
     from npufix.rewriters.verification import Job, Settings
@@ -32,7 +32,7 @@ class Prover:
         self._settings = settings
 
     def verdicts(
-        self, file: Path, text: str, sites: Sequence[Site], plans: dict[Site, Plan]
+        self, file: Path, text: str, sites: Sequence[Site], plans: dict[Site, SitePlan]
     ) -> dict[Site, Verdict]:
         """Return what each site's change comes to."""
         from npufix.rewriters.verification import verify
@@ -54,7 +54,7 @@ def make_prover(on: str, chip: str) -> Prover:
     return Prover(make_settings(on, no_cache=False, say=lambda _: None, chip=chip))
 
 
-def _job(file: Path, text: str, site: Site, chosen: Plan) -> Job:
+def _job(file: Path, text: str, site: Site, chosen: SitePlan) -> Job:
     from npufix.advisor.patch.patching import assumed_conditions
     from npufix.rewriters.edit.job import spelled
     from npufix.rewriters.verification import Job
@@ -105,7 +105,7 @@ def why_unproven(verdict: Verdict) -> str:
     return "" if verdict.status is Status.EQUIVALENT else describe_verdict(verdict)
 
 
-def keep(store: Store, data: bytes, places: Sequence[Place]) -> None:
+def keep(store: Store, data: bytes, places: Sequence[RulePlace]) -> None:
     """Keep the verdicts on a module, for later starts that do not ask for any."""
     for place in places:
         if place.verdict:

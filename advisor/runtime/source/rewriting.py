@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.advisor.runtime.source.places import Import, Place  # noqa: TC001 - msgspec reads them
+from npufix.advisor.runtime.source.places import NewImport, RulePlace  # noqa: TC001 - msgspec reads them
 from npufix.advisor.runtime.source.proving import keep
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from npufix.advisor.runtime.source.proving import Prover
-    from npufix.advisor.runtime.source.selection import Selection
+    from npufix.advisor.runtime.source.selection import RuleSelection
     from npufix.advisor.runtime.source.stored import Store
 
 _MOST_BYTES = 4 << 20
@@ -36,22 +36,22 @@ _MOST_BYTES = 4 << 20
 
 class _Entry(msgspec.Struct, frozen=True):
     text: str
-    places: tuple[Place, ...]
-    imports: tuple[Import, ...]
+    places: tuple[RulePlace, ...]
+    imports: tuple[NewImport, ...]
     problem: str
     neighbours: dict[str, str]
     code: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RewrittenModule:
     """What rewriting a module gave."""
 
     path: str
     text: str
     """The new source; empty if nothing was replaced."""
-    places: tuple[Place, ...]
-    imports: tuple[Import, ...]
+    places: tuple[RulePlace, ...]
+    imports: tuple[NewImport, ...]
     """What the new code imports besides, at its top level."""
     code: CodeType | None
     """The new module, compiled; ``None`` if nothing was replaced."""
@@ -84,10 +84,10 @@ def _below(code: CodeType, prefix: str) -> Iterator[tuple[str, CodeType]]:
 def rewrite_module(
     path: str,
     data: bytes,
-    selection: Selection,
+    selection: RuleSelection,
     store: Store | None = None,
     prover: Prover | None = None,
-) -> Rewritten:
+) -> RewrittenModule:
     """Return a module with its changes; with a prover only those that are proven.
 
     ``path`` is what its code objects are to name (``__file__``); modules of the same package are
@@ -106,19 +106,19 @@ def rewrite_module(
             store.put(msgspec.msgpack.encode(entry), *key)
         known = entry, marshal.loads(entry.code) if entry.code else None  # noqa: S302 - just made
     entry, code = known
-    return Rewritten(path, entry.text, entry.places, entry.imports, code, entry.problem)
+    return RewrittenModule(path, entry.text, entry.places, entry.imports, code, entry.problem)
 
 
 def changed_tree(
-    path: str, data: bytes, selection: Selection
-) -> tuple[Rewritten, ast.Module | None]:
+    path: str, data: bytes, selection: RuleSelection
+) -> tuple[RewrittenModule, ast.Module | None]:
     """Return a module with its changes and its tree, with the positions of the file.
 
     For who needs one function of it; the tree is ``None`` where nothing was replaced.
     """
     entry, tree = _search(Path(path), data, selection)
     code = marshal.loads(entry.code) if entry.code else None  # noqa: S302 - just made
-    return Rewritten(path, entry.text, entry.places, entry.imports, code, entry.problem), tree
+    return RewrittenModule(path, entry.text, entry.places, entry.imports, code, entry.problem), tree
 
 
 def _recall(data: bytes | None, file: Path) -> tuple[_Entry, CodeType | None] | None:
@@ -157,7 +157,7 @@ class _Neighbours:
 
 
 def _search(
-    file: Path, data: bytes, selection: Selection, prover: Prover | None = None
+    file: Path, data: bytes, selection: RuleSelection, prover: Prover | None = None
 ) -> tuple[_Entry, ast.Module | None]:
     """Search a module and make its changes."""
     if len(data) > _MOST_BYTES:

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
+from npufix.advisor.patch.profitability import Prices, Profitability, kernel_types, weigh
 from npufix.advisor.patch.verdicts import shown
-from npufix.advisor.patch.worth import Prices, Profitability, kernel_types, weigh
 from npufix.reports.wording import launches as in_words
 from npufix.reports.wording import times as times_in_words
 from npufix.rewriters.verification.verdict import Launches, Status, Times, Timing, Verdict

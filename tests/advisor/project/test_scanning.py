@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.project import scanning
 from npufix.advisor.project.configuration import EVERYTHING
-from npufix.advisor.project.scanning import Found, Search
+from npufix.advisor.project.scanning import FileSearch, Search
 from npufix.advisor.project.source_tree import read_source_tree
 from npufix.rewriters.write import child_processes
 from npufix.rules.registry import all_rules
@@ -23,7 +23,7 @@ def f{n}(x: torch.Tensor, n):
 """
 
 
-def facts(found: Found) -> object:
+def facts(found: FileSearch) -> object:
     def described(site: object) -> object:
         return {name: str(getattr(site, name)) for name in ("line", "code", "lines", "problem")}
 

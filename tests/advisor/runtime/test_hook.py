@@ -20,7 +20,7 @@ import torch
 from npufix.advisor.runtime.process import hook as hooks
 from npufix.advisor.runtime.process.hook import Hook
 from npufix.advisor.runtime.process.rebinding import by_file, rebind, restore
-from npufix.advisor.runtime.source.selection import Selection
+from npufix.advisor.runtime.source.selection import RuleSelection
 from npufix.advisor.runtime.source.stored import Store
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _CHANGED = "__npufix__"
-_SELECTION = Selection(rules=frozenset({"npu101", "npu102", "npu103"}))
+_SELECTION = RuleSelection(rules=frozenset({"npu101", "npu102", "npu103"}))
 
 
 @pytest.fixture(scope="module")

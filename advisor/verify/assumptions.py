@@ -27,7 +27,7 @@ _ACTIVATIONS = ("ACT2FN", "get_activation")
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Assumption:
     """What is taken for granted in one function."""
 
     names: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Promise:
     """The module with a look at the operands in place of what a rule would change."""
 
 
-class Promises:
+class Assumptions:
     """What is taken for granted in the functions of one file."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Promises:
             neighbour = SourceFile(file.path, name, data, file.original, "utf-8").neighbour
             self._sites = list(find_sites(file.original, all_rules(), recorded, neighbour))
 
-    def of(self, qualname: str) -> Promise:
+    def of(self, qualname: str) -> Assumption:
         """Return what is taken for granted in a function, and in those that it calls."""
         names: dict[str, None] = {}
         probes: list[str] = []
@@ -70,8 +70,8 @@ class Promises:
                 names.update(dict.fromkeys(known))
                 probes.append(site.rewrite.probe)
         if not names:
-            return Promise(tuple(sorted(self._allow)))
-        return Promise(tuple(names), tuple(probes[:_MOST_PROBES]))
+            return Assumption(tuple(sorted(self._allow)))
+        return Assumption(tuple(names), tuple(probes[:_MOST_PROBES]))
 
     def _known(self, site: Site) -> list[str]:
         """Return the conditions that hold here, though not in every call one can make up."""
