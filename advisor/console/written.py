@@ -122,7 +122,12 @@ def _is_special(path: Path) -> bool:
 
 @contextlib.contextmanager
 def name_errors(path: Path) -> Iterator[None]:
-    """Turn what goes wrong with a file into an ``OutputError`` that names it."""
+    """Turn what goes wrong with a file into an ``OutputError`` that names it.
+
+    Raises:
+        OutputError: the file cannot be written.
+
+    """
     try:
         yield
     except OSError as error:

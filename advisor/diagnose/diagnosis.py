@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from npufix.advisor.cluster.details import led_to_source
-from npufix.advisor.cluster.observing import observe_cluster
-from npufix.advisor.cluster.reporting import rank_problems, rank_rows, rank_steps
+from npufix.advisor.cluster.reporting import observe_cluster, rank_problems, rank_rows, rank_steps
 from npufix.advisor.diagnose.ranks import ALONE, Ways, read_dump
 from npufix.advisor.diagnose.result import Diagnosis
 from npufix.advisor.diagnose.savings import ranked, total_saving

@@ -1,4 +1,4 @@
-"""Baseline files: made of runs, read, written."""
+"""Baseline files: made of runs, read, written, and shown as people read them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import hashlib
 import os
 import statistics
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npufix.advisor.project.gate_settings import METRICS
+from npufix.advisor.project.units import format_amount, percent
 from npufix.reports import baseline as files
 from npufix.reports.baseline import (
     UNITS,
@@ -31,7 +33,7 @@ from npufix.rewriters.write.durable import sync
 from npufix.rewriters.write.user_error import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 WANTED_RUNS = 3
 """With fewer the noise between runs is a guess."""
@@ -41,6 +43,8 @@ _IN_MEMORY = {unit: name for name, unit in _IN_FILE.items()}
 _LONGEST_SHAPES = 100
 _MOST_BYTES = 64 << 20
 _FACTS = ("chip", "world_size", "cann", "torch", "torch_npu", "profiler_level")
+_ENOUGH_FOR_NOISE = 2
+_WIDTH = 80
 
 
 class BaselineError(UserError):
@@ -288,3 +292,37 @@ def _umask() -> int:
 def values(runs: Iterable[Measurement], name: str) -> list[float]:
     """Return one number a run, of the runs that have the metric."""
     return [run.metrics[name].value for run in runs if name in run.metrics]
+
+
+def show_baseline(baseline: Baseline, top: int | None) -> Iterator[str]:
+    """Yield the lines; ``top`` hot operators, ``None`` for all."""
+    known = baseline.environment
+    facts = {name: getattr(known, name) for name in known.__struct_fields__}
+    said = [f"{name.replace('_', ' ')} {value}" for name, value in facts.items() if value]
+    yield f"made by {baseline.tool}" + (f" of {baseline.commit}" if baseline.commit else "")
+    yield from textwrap.wrap(f"environment: {', '.join(said)}", _WIDTH, subsequent_indent="  ")
+    yield ""
+    yield f"{'metric':<24}{'median':>12}{'lowest':>12}{'highest':>12}{'noise':>9}"
+    for name, metric in sorted(baseline.metrics.items()):
+        unit = _IN_MEMORY[metric.unit]
+        figures = [statistics.median(metric.values), metric.values[0], metric.values[-1]]
+        cells = "".join(f"{format_amount(figure, unit):>12}" for figure in figures)
+        yield f"{name:<24}{cells}{_noise(metric.values):>9}"
+    hot = sorted(baseline.hot_ops.items(), key=lambda item: -statistics.median(item[1].runs))
+    if hot:
+        yield ""
+        yield f"{'a step':>12}{'calls':>8}{'noise':>9}  hot operator"
+    for name, operator in hot[:top]:
+        spent = [number * UNITS["us"] for number in operator.runs]
+        text = f"{format_amount(statistics.median(spent), 'ns'):>12}{operator.calls:>8.4g}"
+        head = f"{text}{_noise(spent):>9}  "
+        yield from textwrap.wrap(
+            name.replace("|", " ", 1), _WIDTH, initial_indent=head,
+            subsequent_indent=" " * len(head), break_on_hyphens=False,
+        )  # fmt: skip
+
+
+def _noise(values: list[float]) -> str:
+    if len(values) < _ENOUGH_FOR_NOISE or not statistics.fmean(values):
+        return "-"
+    return percent(statistics.stdev(values) / statistics.fmean(values))

@@ -205,7 +205,12 @@ def from_files(original: Path, changed: Path) -> Changes:
 
 
 def require_python(path: Path) -> None:
-    """Refuse a file that is none of Python."""
+    """Refuse a file that is none of Python.
+
+    Raises:
+        DiffError: it is a notebook, or has another ending than ``.py``.
+
+    """
     if path.suffix == ".ipynb":
         raise DiffError(
             f"{path} is a notebook: only Python files are compared",

@@ -1,4 +1,8 @@
-"""Putting the questions of ``at_run_time`` into the conditions that choose the new code."""
+"""Putting the questions of ``at_run_time`` into the conditions that choose the new code.
+
+``if x.device.type == "npu":`` becomes ``if __npufix__("/a/llama.py:9:NPU101", ("same-dtype",), x,
+weight=self.weight, x=x) and x.device.type == "npu":``, and ``__npufix__`` is imported at the top.
+"""
 
 from __future__ import annotations
 
