@@ -1,6 +1,9 @@
-"""Joins the parts: ranking, estimate, configuration and the command line.
+"""Joins the parts into commands: a dump and a source in, findings, patches and verdicts out.
 
-What a program calls is here: ``from npufix.advisor import apply_fused_kernels``.
+Each room uses only those before it: ``console``, ``project``, ``evidence``, ``redact``,
+``cluster``, ``diagnose``, ``patch``, ``gate``, ``verify``, ``compare``, ``runtime``, ``commands``.
+Start with ``commands.diagnose`` and follow it down. What a program calls is here:
+``from npufix.advisor import apply_fused_kernels``.
 """
 
 from __future__ import annotations

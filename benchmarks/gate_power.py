@@ -83,7 +83,7 @@ def a_run(noise: Noise, change: float, random: np.random.Generator) -> Measureme
 
 def fails(before: Sequence[Measurement], after: Sequence[Measurement]) -> bool:
     """Tell whether the gate fails these runs, by default settings."""
-    baseline = from_json(to_json(baselines.merged(before)))
+    baseline = from_json(to_json(baselines.merge_baseline(before)))
     decided = decide(cases(baseline, after, GateSettings()), GateSettings(), {})
     return any(m.level == "error" and m.verdict == "regression" for m in decided)
 

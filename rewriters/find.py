@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite, rewrite
-from npufix.rewriters.facts.recorded_facts import RecordedCall, RecordedFacts, aten_names
+from npufix.rewriters.facts.recorded_facts import RecordedFacts, aten_names
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.modules.names import FunctionNode, module_names, source_lines
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.modules.names import ModuleNames
     from npufix.rewriters.graph.modules.scopes import Scope
     from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.graph.recorded_call import RecordedCall
     from npufix.rewriters.match.matching import Match
     from npufix.rules.substitution import Condition, Form, Substitution
 
@@ -71,6 +73,11 @@ class Site:
     operators: frozenset[str]
     """The names under which a profile records what the pattern stands for."""
     function_lines: tuple[int, int]
+
+    @property
+    def depth(self) -> int:
+        """How far below the first line of its function it is."""
+        return self.line - self.function_lines[0]
 
     @property
     def own_lines(self) -> set[int]:
@@ -304,3 +311,33 @@ def _site(source: str, flow: FunctionFlow, found: _Candidate, *, with_text: bool
 def _lines(flow: FunctionFlow, match: Match) -> frozenset[int]:
     computed: list[Node] = [n for n in match.covered if n.op not in {Op.CONST, Op.DTYPE, Op.GLOBAL}]
     return frozenset().union(*(flow.lines.get(node, frozenset()) for node in computed))
+
+
+def apply_in_order(
+    text: str,
+    sites: Iterable[Site],
+    neighbour: Callable[[str], str | None] | None,
+    write: Callable[[Site, Site, Rewrite], str],
+) -> tuple[str, list[Site]]:
+    """Return a text with the changes of sites that were found in it, and those in the way.
+
+    Each is looked up again in the text so far: ``write`` gets the site, the same site there and its
+    rewrite, and returns the new text. From the last line to the first: what stands above a change
+    stays where it is in its function, so that twins of the same code are told apart. Of
+    ``a = norm(x)`` in line 3 and line 7 of a function, line 7 is changed first; then what is left
+    at depth 3 can only be the other.
+    """
+    failed: list[Site] = []
+    for site in sorted(sites, key=lambda s: -s.line):
+        rule = dataclasses.replace(site.rule, forms=(site.form,))
+        again = [
+            s
+            for s in find_sites(text, [rule], neighbour=neighbour)
+            if (s.function, s.code) == (site.function, site.code)
+        ]
+        same = min(again, key=lambda s: abs(s.depth - site.depth), default=None)
+        if same is None or same.rewrite is None:
+            failed.append(site)
+        else:
+            text = write(site, same, same.rewrite)
+    return text, failed

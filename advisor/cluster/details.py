@@ -62,9 +62,9 @@ def whole_of(profile: Profile) -> RankWhole:
 def whole_of_evidence(evidence: Evidence) -> RankWhole:
     """Return what is known of a rank, per steady step."""
     frame = evidence.kernels[evidence.computes & evidence.steady]
-    operators = _summed(frame, ("type", "core", "input_shapes"), evidence.steps)
+    operators = sum_by_key(frame, ("type", "core", "input_shapes"), evidence.steps)
     on_lines = frame[(frame["path"] != "").to_numpy(dtype=bool)]
-    lines = _summed(on_lines, ("path", "line", "function"), evidence.steps)
+    lines = sum_by_key(on_lines, ("path", "line", "function"), evidence.steps)
     return RankWhole(
         types=operators["type"],
         cores=operators["core"],
@@ -111,7 +111,7 @@ def decoded_whole(data: bytes) -> RankWhole | None:
         return None
 
 
-def _summed(frame: pd.DataFrame, keys: tuple[str, ...], steps: int) -> Mapping[str, list[Any]]:
+def sum_by_key(frame: pd.DataFrame, keys: tuple[str, ...], steps: int) -> Mapping[str, list[Any]]:
     """Return calls and time of each key per step, the largest first."""
     columns = [
         frame[key].cat.codes.to_numpy() if hasattr(frame[key], "cat") else frame[key].to_numpy()

@@ -41,7 +41,7 @@ def all_steps(dumps: Sequence[Dump]) -> pd.DataFrame:
 
     ``place`` is the position in ``dumps``.
     """
-    table = _stacked("steps", [dump.summary for dump in dumps])
+    table = _stack("steps", [dump.summary for dump in dumps])
     table["step"] = _nullable(table["step"].to_numpy())
     keys = ["place", "step"]
     if table.duplicated(keys).any():
@@ -51,7 +51,7 @@ def all_steps(dumps: Sequence[Dump]) -> pd.DataFrame:
     return table[["place", "step", "device", *_SPLIT, _BUBBLE]]
 
 
-def without(steps: pd.DataFrame, reasons: Iterable[str]) -> pd.DataFrame:
+def drop_steps(steps: pd.DataFrame, reasons: Iterable[str]) -> pd.DataFrame:
     """Return the steps that the job as a whole does not leave out for these reasons.
 
     All ranks are compared over the same steps: those in which the typical rank is neither warming
@@ -69,7 +69,7 @@ def without(steps: pd.DataFrame, reasons: Iterable[str]) -> pd.DataFrame:
 
 def steady(steps: pd.DataFrame) -> pd.DataFrame:
     """Return the steps that an average is taken over."""
-    return without(steps, (_WARM_UP, "outlier"))
+    return drop_steps(steps, (_WARM_UP, "outlier"))
 
 
 def cluster_of(
@@ -86,18 +86,18 @@ def cluster_of(
     # One tuple for all ranks of a group: there may be ten thousand in each.
     tables["groups"]["members"] = pd.Series([members[code] for code in codes], dtype=object)
     worlds = [summary.world_size for summary in summaries if summary.world_size]
-    warm = without(steps, (_WARM_UP,))
+    warm = drop_steps(steps, (_WARM_UP,))
     return Cluster(
         ranks=pd.DataFrame(
             {
                 "rank": numbers,
-                "host": category(*_coded([summary.host for summary in summaries])),
+                "host": category(*_encode([summary.host for summary in summaries])),
                 "device": [summary.device for summary in summaries],
                 "dump": [str(dump.path) for dump in dumps],
                 "readable": [summary.readable for summary in summaries],
             }
         ),
-        steps=_ranked(steady(steps), numbers),
+        steps=_keep_ranks(steady(steps), numbers),
         operators=tables["operators"],
         collectives=tables["collectives"],
         transports=tables["transports"],
@@ -105,23 +105,23 @@ def cluster_of(
         groups=tables["groups"],
         details=details,
         world_size=max(worlds, default=None),
-        all_steps=_ranked(warm, numbers),
+        all_steps=_keep_ranks(warm, numbers),
     )
 
 
-def _ranked(steps: pd.DataFrame, numbers: Integers) -> pd.DataFrame:
+def _keep_ranks(steps: pd.DataFrame, numbers: Integers) -> pd.DataFrame:
     found = steps.assign(rank=numbers[steps["place"].to_numpy()])
     return found.drop(columns="place").reset_index(drop=True)
 
 
 def _with_rank(name: str, summaries: Sequence[Summary], numbers: Integers) -> pd.DataFrame:
-    table = _stacked(name, summaries)
+    table = _stack(name, summaries)
     place = table.pop("place").to_numpy()
     table.insert(0, "rank", numbers[place])
     return table
 
 
-def _stacked(name: str, summaries: Sequence[Summary]) -> pd.DataFrame:
+def _stack(name: str, summaries: Sequence[Summary]) -> pd.DataFrame:
     """Put the tables of this name below each other; ``place`` says of which summary a row is."""
     counts = [summary.rows(name) for summary in summaries]
     columns: dict[str, Any] = {"place": np.repeat(np.arange(len(summaries)), counts)}
@@ -146,7 +146,7 @@ def _joined_words(name: str, column: str, summaries: Sequence[Summary]) -> pd.Ca
     return category(np.concatenate(parts), list(known))
 
 
-def _coded(texts: Sequence[str]) -> tuple[NDArray[np.int32], list[str]]:
+def _encode(texts: Sequence[str]) -> tuple[NDArray[np.int32], list[str]]:
     known: dict[str, int] = {}
     codes = [known.setdefault(text, len(known)) for text in texts]
     return np.array(codes, np.int32), list(known)

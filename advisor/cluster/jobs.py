@@ -32,7 +32,7 @@ class Dump:
 
 
 @dataclass(frozen=True)
-class Job:
+class ClusterJob:
     """The dumps to compare, one of each rank, and what is odd about the others."""
 
     dumps: tuple[Dump, ...]
@@ -44,7 +44,7 @@ class Job:
     """What the user should know about the whole folder, and what to do."""
 
 
-def job_of(paths: Sequence[Path], summaries: Sequence[Summary]) -> Job:
+def job_of(paths: Sequence[Path], summaries: Sequence[Summary]) -> ClusterJob:
     """Sort the dumps: the largest job, of each rank the latest recording, no rank twice."""
     dumps = [
         Dump(path, summary, place, place if summary.rank is None else summary.rank)
@@ -55,13 +55,13 @@ def job_of(paths: Sequence[Path], summaries: Sequence[Summary]) -> Job:
     usable = [dump for dump in dumps if dump.summary.tables]
     usable = _of_one_maker(usable, aside, remarks)
     usable = _of_one_world(usable, aside, remarks)
-    usable = _numbered(usable)
+    usable = _number_ranks(usable)
     usable = _latest(usable, aside, remarks)
     _check_times(usable, remarks)
     _check_missing(usable, dumps, remarks)
     compared = tuple(sorted(usable, key=lambda dump: dump.rank))
     others = tuple(dump for dump in dumps if dump.place in aside)
-    return Job(compared, others, aside, tuple(remarks))
+    return ClusterJob(compared, others, aside, tuple(remarks))
 
 
 def _of_one_maker(
@@ -99,7 +99,7 @@ def _of_one_world(
     return kept
 
 
-def _numbered(dumps: list[Dump]) -> list[Dump]:
+def _number_ranks(dumps: list[Dump]) -> list[Dump]:
     """Give dumps that do not say their rank a number that no other has."""
     said = {dump.rank for dump in dumps if dump.summary.rank is not None}
     free = max(said, default=-1)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from npufix.advisor.cluster.jobs import Dump, Job
+    from npufix.advisor.cluster.jobs import ClusterJob, Dump
     from npufix.profiling_parsers.cluster.summary import Summary
     from npufix.profiling_parsers.profile import Profile
     from npufix.rules.cluster_diagnostic import Cluster, RankDetail
@@ -58,7 +58,7 @@ class Ranks:
 
     paths: list[Path]
     summaries: list[Summary]
-    job: Job
+    job: ClusterJob
     steps: pd.DataFrame
     """All steps of ``job.dumps``; its ``place`` is the position there."""
     means: dict[int, tuple[int, int, int]]
@@ -142,7 +142,7 @@ class Looking:
                     self.cache.keep(unread[at], SUMMARY, encoded(summary))
                 advanced("ranks", len(paths) - len(missing) + number, len(paths))
         return [
-            _shown(summary, path)
+            _name_as_user(summary, path)
             for summary, path in zip(found, paths, strict=True)
             if summary is not None
         ]
@@ -187,14 +187,19 @@ class Looking:
         if local and not worth:
             return None, 1
         if self._executor is None:
-            from npufix.advisor.cluster.executors import opened
+            from npufix.advisor.cluster.executors import open_executor
 
-            self._executor = self._opened.enter_context(opened(self.ways.executor))
+            self._executor = self._opened.enter_context(open_executor(self.ways.executor))
         executor, workers = self._executor
         return (None, 1) if local and workers == 1 else (executor, workers)
 
     def _roles(
-        self, job: Job, means: Mapping[int, tuple[int, int, int]], chosen: int, *, asked: bool
+        self,
+        job: ClusterJob,
+        means: Mapping[int, tuple[int, int, int]],
+        chosen: int,
+        *,
+        asked: bool,
     ) -> dict[int, str]:
         candidates = [
             dump.place for dump in job.dumps if dump.summary.readable and dump.place in means
@@ -220,7 +225,7 @@ def _readable(data: bytes | None) -> Summary | None:
         return None
 
 
-def _shown(summary: Summary, path: Path) -> Summary:
+def _name_as_user(summary: Summary, path: Path) -> Summary:
     """Return a summary whose problem names the dump as the user does."""
     if not summary.problem or str(path.absolute()) == str(path):
         return summary

@@ -1,17 +1,24 @@
-"""The ranks of a job as rows of a report."""
+"""The ranks of a job in a report: their rows, and the findings about them together."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pandas as pd
 
+from npufix.advisor.evidence.item import Item
+from npufix.advisor.evidence.run_findings import finding, fingerprint
 from npufix.reports.report import Problem, Rank, RankSteps
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from npufix.advisor.cluster.looking import Ranks
+    from npufix.rules.cluster_diagnostic import Cluster, ClusterDiagnostic, ClusterObservation
 
 _TIMES = ("computing_ns", "communication_exposed_ns", "free_ns")
+_FEW = 2
 _NAMED = 8
 """Broken ranks, each with what is wrong; the table of ranks has all of them."""
 _ALONE = "diagnose it alone to see more"
@@ -72,3 +79,43 @@ def rank_problems(ranks: Ranks) -> list[Problem]:
         remedy = "the ranks of --json, -o xlsx=FILE or -o csv=FOLDER say what is wrong with each"
         told.append(Problem("ranks", more, remedy, damaged=True))
     return told + [Problem("ranks", what, remedy) for what, remedy in ranks.job.remarks]
+
+
+def observe_cluster(
+    cluster: Cluster, diagnostics: Sequence[ClusterDiagnostic], step_ns: int
+) -> tuple[list[Item], list[Problem]]:
+    """Return what the diagnostics found, and those that failed; one rank alone shows nothing.
+
+    ``step_ns`` is the step of the report that the findings go into.
+    """
+    found: list[Item] = []
+    problems: list[Problem] = []
+    if len(cluster.ranks) < _FEW:
+        return found, problems
+    for diagnostic in diagnostics:
+        try:
+            found += [
+                _observe(diagnostic, seen, step_ns, number)
+                for number, seen in enumerate(diagnostic.check(cluster))
+            ]
+        except Exception as error:  # noqa: BLE001, PERF203 - one rule's fault must not hide others
+            what = f"internal error in {diagnostic.id}: {type(error).__name__}: {error}"
+            remedy = "please report it with the dump"
+            problems.append(Problem(diagnostic.name, what, remedy, damaged=True))
+    return found, problems
+
+
+def _observe(
+    diagnostic: ClusterDiagnostic, seen: ClusterObservation, step_ns: int, number: int
+) -> Item:
+    return Item(
+        finding=msgspec.structs.replace(
+            finding(diagnostic, seen, step_ns),
+            # Survives other ranks and lines: the rule, and which of its findings.
+            fingerprint=fingerprint(diagnostic, "", number),
+            ranks=list(seen.ranks),
+        ),
+        is_idle=seen.is_idle,
+        of_job=True,
+        is_communication=seen.is_communication,
+    )

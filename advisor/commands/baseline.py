@@ -73,8 +73,8 @@ def update(  # noqa: PLR0913, PLR0917 - one parameter an option
     """
     from npufix.advisor.diagnose.diagnosis import Options
     from npufix.advisor.gate import baselines
+    from npufix.advisor.gate.baselines import show_baseline
     from npufix.advisor.gate.reading import read_runs
-    from npufix.advisor.gate.showing import show_baseline
     from npufix.advisor.project.source_tree import read_source_tree
 
     configuration = common.read_configuration(source or Path(), ())
@@ -89,7 +89,7 @@ def update(  # noqa: PLR0913, PLR0917 - one parameter an option
         common.warn(each.warnings)
     runs = [each.measurement for each in read]
     _check(runs, earlier, mix_environments=mix_environments, allow_partial=allow_partial)
-    made = baselines.merged(runs, earlier, commit)
+    made = baselines.merge_baseline(runs, earlier, commit)
     baselines.write(path, made)
     say_written(f"{path}: {_summary(made)}")
     for line in show_baseline(made, None) if is_verbose() else ():
@@ -151,7 +151,7 @@ Examples:
 def show(file: Path, top: int, *, as_json: bool) -> int:
     """Say what a baseline holds: its environment, its metrics, its hot operators."""
     from npufix.advisor.gate import baselines
-    from npufix.advisor.gate.showing import show_baseline
+    from npufix.advisor.gate.baselines import show_baseline
     from npufix.reports.baseline import to_json
 
     baseline = baselines.read(file)

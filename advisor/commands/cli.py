@@ -98,7 +98,7 @@ def main() -> None:
         _give_up_stdout()
         sys.exit(READER_LEFT)
     except Exception as error:
-        message = _expected(error)
+        message = _explain_error(error)
         if message is None:
             # Python's own exit status is 1: a gate would seem to have found a regression.
             sys.excepthook(type(error), error, error.__traceback__)
@@ -115,7 +115,7 @@ def _give_up_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _expected(error: Exception) -> str | None:
+def _explain_error(error: Exception) -> str | None:
     """Return the line for an error that the user can do something about."""
     message = getattr(error, "message", None)
     remedy = getattr(error, "remedy", None)

@@ -12,7 +12,7 @@ from npufix.advisor.commands.cli import INPUT_ERROR
 from npufix.advisor.console.loudness import is_quiet
 from npufix.advisor.console.speaking import say
 from npufix.advisor.console.streams import print_text
-from npufix.advisor.console.written import naming, replace_all, say_written
+from npufix.advisor.console.written import name_errors, replace_all, say_written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -138,7 +138,7 @@ def write_text(path: Path, text: str) -> None:
         OutputError: it cannot be written.
 
     """
-    with naming(path):
+    with name_errors(path):
         path.parent.stat()  # a folder that is not there is a slip of the pen, not to be made
     replace_all([(path, text)])
     say_written(path)

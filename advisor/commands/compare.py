@@ -15,13 +15,13 @@ from npufix.advisor.console.progress_line import progress
 from npufix.reports.comparison import Comparison
 
 if TYPE_CHECKING:
-    from npufix.advisor.compare.side import Run
+    from npufix.advisor.compare.side import ComparedRun
     from npufix.advisor.project.configuration import Configuration
     from npufix.advisor.project.source_tree import SourceTree
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CompareRequest:
     """What the user asked for of both runs."""
 
     rank: int | None
@@ -91,7 +91,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.compare.comparison import compare
 
     sources = source_before or source, source_after or source
-    wanted = Wanted(rank, path_map, rules, top)
+    wanted = CompareRequest(rank, path_map, rules, top)
     runs = _read((before, after), sources, (steps_before, steps_after), wanted)
     result = compare(*runs)
     common.warn(dict.fromkeys(text for run in runs for text in run.warnings))
@@ -104,14 +104,14 @@ def _read(
     paths: tuple[Path, Path],
     sources: tuple[Path | None, Path | None],
     steps: tuple[int | None, int | None],
-    wanted: Wanted,
-) -> tuple[Run, Run]:
+    wanted: CompareRequest,
+) -> tuple[ComparedRun, ComparedRun]:
     """Read one run, reduce it, and only then the other: one of them is in memory at a time."""
     from npufix.advisor.compare.side import read_run
     from npufix.advisor.compare.unmarked import with_steps
     from npufix.advisor.diagnose.diagnosis import Options
 
-    runs: list[Run] = []
+    runs: list[ComparedRun] = []
     trees: dict[Path, SourceTree] = {}
     for number, (path, source, count) in enumerate(zip(paths, sources, steps, strict=True), 1):
         configuration = common.read_configuration(source or Path(), wanted.rules)

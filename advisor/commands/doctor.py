@@ -54,7 +54,7 @@ def command(*, as_json: bool) -> None:
         show(found, make_console())
 
 
-def _installed(package: str) -> str:
+def _installed_version(package: str) -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -78,9 +78,9 @@ def _diagnosis(machine: Machine) -> MachineReport:
         Part("torch_npu", machine.torch_npu or "not installed"),
         Part("CANN", cann if machine.cann else "not found"),
         Part("NPU", f"{machine.devices} devices" if machine.devices else "none"),
-        Part("walls", _walls()),
+        Part("walls", _describe_sandbox()),
         Part("verdicts", str(user_folder())),
-        *(Part(name, _installed(name)) for name in (_PACKAGES if is_verbose() else ())),
+        *(Part(name, _installed_version(name)) for name in (_PACKAGES if is_verbose() else ())),
     ]
     grounds = [
         GroundLine(s.ground.value, s.usable, _WHAT[s.ground.value], s.missing, s.remedy)
@@ -89,7 +89,7 @@ def _diagnosis(machine: Machine) -> MachineReport:
     return MachineReport(tool(), parts, grounds, choose_backend(machine).value, _warnings(machine))
 
 
-def _walls() -> str:
+def _describe_sandbox() -> str:
     """Return what keeps code that is verified away from files and processes."""
     from npufix.rewriters.verification.sandbox import landlock, system_calls
 

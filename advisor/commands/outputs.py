@@ -17,7 +17,7 @@ from npufix.advisor.console.written import (
     STDOUT,
     OutputError,
     is_summary,
-    naming,
+    name_errors,
     replace_all,
     say_written,
 )
@@ -253,7 +253,7 @@ def write_file(path: Path, text: str) -> None:
         OutputError: it cannot be written.
 
     """
-    with naming(path):
+    with name_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     _check(path, [])
     replace_all([(path, text)])

@@ -11,7 +11,7 @@ import click
 
 from npufix.advisor.commands import common
 from npufix.advisor.commands import outputs as output_files
-from npufix.advisor.console.loudness import colour_is_asked_for, coloured, is_quiet
+from npufix.advisor.console.loudness import colour_is_asked_for, is_quiet, wants_colour
 from npufix.advisor.console.progress_line import progress
 from npufix.advisor.console.speaking import say
 from npufix.reports.data.sources import Sources
@@ -219,7 +219,7 @@ def _print_diff(diff: str) -> None:
     # Colours of a terminal in a file are no patch: FORCE_COLOR alone does not bring them there.
     from npufix.advisor.console.screen import make_console
 
-    if colour_is_asked_for() or (sys.stdout.isatty() and coloured() is not False):
+    if colour_is_asked_for() or (sys.stdout.isatty() and wants_colour() is not False):
         from rich.syntax import Syntax
 
         text = diff.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -74,14 +74,14 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     the script itself. Tracebacks and debuggers show the files as they are. At the end stderr says
     what was replaced, what was not and why.
     """
-    from npufix.advisor.runtime.program import Wanted, run
-    from npufix.advisor.runtime.settings_file import read
-    from npufix.advisor.runtime.switches import Switches, from_file
+    from npufix.advisor.runtime.process.settings_file import read
+    from npufix.advisor.runtime.process.switches import Switches, from_file
+    from npufix.advisor.runtime.program import RunRequest, run
 
     stopping.end()
     said = Switches() if config is None else from_file(read(config), str(config))
     said = said.merged(Switches(rules, disable, allow))
-    wanted = Wanted(
+    wanted = RunRequest(
         program,
         arguments,
         said,

@@ -115,14 +115,14 @@ def _with_changes(result: Diagnosis, tree: SourceTree) -> Diagnosis:
 def _write_baseline(result: Diagnosis, tree: SourceTree, path: Path) -> None:
     """Take what was found into a baseline; of a file that is there, what was not searched stays."""
     from npufix.advisor.gate import known_findings
-    from npufix.advisor.gate.source_gate import searched
+    from npufix.advisor.gate.source_gate import summarize_search
     from npufix.reports.known_findings import to_json
 
     before = known_findings.read(path) if path.exists() else []
     if any(entry.fingerprint for entry in before):
         raise click.UsageError(f"{path} is a baseline of runs; name another file")
-    looked_at = searched(tree, result.report.problems)
-    entries = known_findings.merged(result.report.findings, before, looked_at)
+    looked_at = summarize_search(tree, result.report.problems)
+    entries = known_findings.merge_findings(result.report.findings, before, looked_at)
     output_files.write_file(path, to_json(entries))
 
 

@@ -15,7 +15,7 @@ from npufix.advisor.console.progress_line import progress
 if TYPE_CHECKING:
     from npufix.advisor.project.configuration import Configuration
     from npufix.advisor.verify.changes import Changes
-    from npufix.advisor.verify.recorded_inputs import Recording
+    from npufix.advisor.verify.recorded_inputs import ChangeRecording
     from npufix.advisor.verify.verifying import Checked
     from npufix.reports.verification import Verification
 
@@ -93,7 +93,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     changes = wanted
     recording = None
     if dump is not None and changes.files:
-        recording = _recording(dump, changes, configuration, rank, path_map)
+        recording = _read_recording(dump, changes, configuration, rank, path_map)
         chip = chip or recording.chip_of_virtual_npu
     with progress("Verifying") as say:
         settings = make_settings(on, no_cache=no_cache, say=say, chip=chip)
@@ -115,13 +115,13 @@ def _left_out(changes: Changes, wanted: Changes) -> list[str]:
     return [text] if count else []
 
 
-def _recording(
+def _read_recording(
     dump: Path,
     changes: Changes,
     configuration: Configuration,
     rank: int | None,
     path_map: tuple[tuple[str, str], ...],
-) -> Recording:
+) -> ChangeRecording:
     from npufix.advisor.verify.recorded_inputs import read_recording
 
     with progress("Reading the dump"):

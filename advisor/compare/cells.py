@@ -40,7 +40,7 @@ def cells_of(evidence: Evidence, devices: int) -> pd.DataFrame:
         codes = evidence.host_ops[of_host].cat.codes.to_numpy().astype(np.int64)
         own = np.append(codes, -1)[asked]
         columns[name] = own, evidence.host_ops[of_host].cat.categories
-    numbers, firsts = _numbered([codes for codes, _ in columns.values()])
+    numbers, firsts = _number_groups([codes for codes, _ in columns.values()])
     scale = evidence.steps * devices
     spent = kernels["duration_ns"].to_numpy()[rows]
     table = {name: _texts(codes[firsts], texts) for name, (codes, texts) in columns.items()}
@@ -82,7 +82,7 @@ def _codes(column: pd.Series[Any], rows: Integers) -> tuple[Integers, Any]:
     return codes.astype(np.int64), found
 
 
-def _numbered(columns: list[Integers]) -> tuple[Integers, Integers]:
+def _number_groups(columns: list[Integers]) -> tuple[Integers, Integers]:
     """Return the group of each row, and the first row of each group."""
     combined = np.zeros(len(columns[0]), np.int64)
     largest = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.advisor.compare import remarks
-from npufix.advisor.compare.explaining import Tables, explain
+from npufix.advisor.compare.explaining import CostTables, explain
 from npufix.advisor.compare.joining import host_operator_changes, operator_changes
 from npufix.advisor.compare.places import line_changes, same_paths
 from npufix.advisor.compare.predictions import finding_changes, predictions
@@ -14,17 +14,17 @@ from npufix.reports.comparison import Comparison
 from npufix.reports.report import tool
 
 if TYPE_CHECKING:
-    from npufix.advisor.compare.side import Run
+    from npufix.advisor.compare.side import ComparedRun
 
 
-def compare(before: Run, after: Run) -> Comparison:
+def compare(before: ComparedRun, after: ComparedRun) -> Comparison:
     """Return what differs between two runs and what explains it."""
     across = (before.shown.format == "kineto") != (after.shown.format == "kineto")
     paths = same_paths(_paths(before), _paths(after))
     operators, shapes = operator_changes(before, after)
     lines = line_changes(before, after, paths)
     hosts = host_operator_changes(before, after)
-    explanation = explain(before, after, Tables(operators, shapes, lines, hosts, across))
+    explanation = explain(before, after, CostTables(operators, shapes, lines, hosts, across))
     metrics = metric_changes(before, after)
     made, together = predictions(before, after, paths)
     return Comparison(
@@ -50,5 +50,5 @@ def compare(before: Run, after: Run) -> Comparison:
     )
 
 
-def _paths(run: Run) -> set[str]:
+def _paths(run: ComparedRun) -> set[str]:
     return set(run.lines.rows["path"].astype(str)) - {""}

@@ -19,7 +19,7 @@ from npufix.rules.shared.quantities import milliseconds, number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.advisor.compare.side import Run
+    from npufix.advisor.compare.side import ComparedRun
     from npufix.reports.comparison import HostOperatorChange, LineChange, OperatorChange
 
 _PARTS = 3
@@ -29,7 +29,7 @@ _MOST_OF = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class CostTables:
     """What there is to group the kernels by."""
 
     operators: list[OperatorChange]
@@ -39,13 +39,13 @@ class Tables:
     across_devices: bool
 
 
-def explain(before: Run, after: Run, tables: Tables) -> Explanation | None:
+def explain(before: ComparedRun, after: ComparedRun, tables: CostTables) -> Explanation | None:
     """Return what explains the difference; None where a run says nothing about its time."""
     ends = _ends(before, after)
     if ends is None:
         return None
     of, start, end, rest = ends
-    parts = [*rest, *_grouped(tables)]
+    parts = [*rest, *_group_kernels(tables)]
     # Equal in both directions: by size, then by name.
     parts.sort(key=lambda part: (-abs(_change(part)), part.kind, part.what))
     moved = [part for part in parts if _change(part)]
@@ -68,7 +68,7 @@ def _change(part: Change) -> float:
     return part.after_ns - part.before_ns
 
 
-def _ends(before: Run, after: Run) -> tuple[str, int, int, list[Change]] | None:
+def _ends(before: ComparedRun, after: ComparedRun) -> tuple[str, int, int, list[Change]] | None:
     """Return what is compared, its two lengths, and the parts beside the kernels."""
     one, other = before.split, after.split
     if one is None or other is None:
@@ -84,7 +84,7 @@ def _ends(before: Run, after: Run) -> tuple[str, int, int, list[Change]] | None:
     return "recording" if recording else "step", one.total_ns, other.total_ns, rest
 
 
-def _grouped(tables: Tables) -> list[Change]:
+def _group_kernels(tables: CostTables) -> list[Change]:
     """Return the kernels in groups that do not overlap."""
     if tables.across_devices:
         return _of_hosts(tables.host_operators)
@@ -113,7 +113,7 @@ def _concentration(parts: Sequence[Change], more: float) -> float:
     return sum(sizes[:_PARTS]) / ((sum(sizes) + more) or 1.0)
 
 
-def _of_types(tables: Tables) -> list[Change]:
+def _of_types(tables: CostTables) -> list[Change]:
     return [
         Change(_type_text(op, tables.shapes), "operator", op.before_ns, op.after_ns,
                op.before_calls or 0.0, op.after_calls or 0.0)
@@ -152,7 +152,7 @@ def _of_hosts(operators: Sequence[HostOperatorChange]) -> list[Change]:
     ]  # fmt: skip
 
 
-def _of_lines(tables: Tables) -> list[Change]:
+def _of_lines(tables: CostTables) -> list[Change]:
     return [
         Change(_line_text(line), "line", line.before_ns, line.after_ns, line.before_calls or 0.0,
                line.after_calls or 0.0)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from npufix.advisor.compare.side import Table
+from npufix.advisor.compare.side import CostTable
 from npufix.reports.comparison import HostOperatorChange, OperatorChange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.advisor.compare.side import Run
+    from npufix.advisor.compare.side import ComparedRun
 
 MOST_ROWS = 500
 """Of a table; those that are left out change by the least time."""
@@ -65,7 +65,7 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def joined(before: Table, after: Table, keys: Sequence[str]) -> pd.DataFrame:
+def join_tables(before: CostTable, after: CostTable, keys: Sequence[str]) -> pd.DataFrame:
     """Return both tables side by side, the largest change first.
 
     A column of sums is there as ``before_...`` and ``after_...``; NaN is not known.
@@ -94,13 +94,15 @@ def by_change(both: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     return both.loc[order.index].reset_index(drop=True)
 
 
-def operator_changes(before: Run, after: Run) -> tuple[list[OperatorChange], list[OperatorChange]]:
+def operator_changes(
+    before: ComparedRun, after: ComparedRun
+) -> tuple[list[OperatorChange], list[OperatorChange]]:
     """Return what changed by Type, and by Type and shape; collectives are in the first only."""
     core = ["core"] if before.by_core or after.by_core else []
-    types = joined(before.types, after.types, ["communication", "type", *core])
+    types = join_tables(before.types, after.types, ["communication", "type", *core])
     if any(table.rows.empty and not table.complete for table in (before.types, after.types)):
         types = types.head(0)  # a baseline knows shapes only
-    shapes = joined(before.shapes, after.shapes, ["type", *core, "shapes"])
+    shapes = join_tables(before.shapes, after.shapes, ["type", *core, "shapes"])
     shapes = shapes[shapes["shapes"].astype(bool)].assign(communication=False)
     return _operators(types.assign(shapes="")), _operators(shapes)
 
@@ -114,7 +116,7 @@ def _operators(both: pd.DataFrame) -> list[OperatorChange]:
     return [
         OperatorChange(
             str(kind), str(shapes), bool(communication), whole(before), whole(after),
-            known(before_calls), known(after_calls),
+            round_known(before_calls), round_known(after_calls),
         )
         for kind, shapes, communication, before, after, before_calls, after_calls
         in list(zip(*columns, strict=True))[:MOST_ROWS]
@@ -126,18 +128,18 @@ def whole(value: float) -> int | None:
     return None if np.isnan(value) else round(value)
 
 
-def known(value: float) -> float | None:
+def round_known(value: float) -> float | None:
     """Return a number with few digits, None for NaN."""
     return None if np.isnan(value) else round(float(value), 3)
 
 
-def host_operator_changes(before: Run, after: Run) -> list[HostOperatorChange]:
+def host_operator_changes(before: ComparedRun, after: ComparedRun) -> list[HostOperatorChange]:
     """Return what changed by host operator; nothing where a side does not know them."""
     if before.cells is None or after.cells is None:
         return []
     sides = [_by_host(before), _by_host(after)]
     complete = before.types.complete, after.types.complete
-    both = joined(Table(sides[0], complete[0]), Table(sides[1], complete[1]), ["name"])
+    both = join_tables(CostTable(sides[0], complete[0]), CostTable(sides[1], complete[1]), ["name"])
     kinds = [run.shown.format == "kineto" for run in (before, after)]
     if kinds[0] != kinds[1]:
         # What the NPU loses most time at comes first, behind it what one of them lacks.
@@ -157,8 +159,8 @@ def host_operator_changes(before: Run, after: Run) -> list[HostOperatorChange]:
             after_ns=whole(after_ns),
             before_calls=None if np.isnan(before_ns) else one.calls,
             after_calls=None if np.isnan(after_ns) else other.calls,
-            before_kernels=known(before_kernels),
-            after_kernels=known(after_kernels),
+            before_kernels=round_known(before_kernels),
+            after_kernels=round_known(after_kernels),
             before_dtypes=one.dtypes,
             after_dtypes=other.dtypes,
             before_names=one.names,
@@ -188,7 +190,7 @@ def _details(table: pd.DataFrame, names: list[str]) -> list[_Details]:
     return [known.get(name, _Details()) for name in names]
 
 
-def _by_host(run: Run) -> pd.DataFrame:
+def _by_host(run: ComparedRun) -> pd.DataFrame:
     """Return a row per host operator: its time, kernels, own calls, dtypes and own names."""
     if run.cells is None or run.host_calls is None:  # pragma: no cover - asked before
         raise TypeError("no cells")

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from npufix.advisor.compare.joining import MOST_ROWS, by_change, known, whole
+from npufix.advisor.compare.joining import MOST_ROWS, by_change, round_known, whole
 from npufix.reports.comparison import LineChange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from npufix.advisor.compare.side import Run
+    from npufix.advisor.compare.side import ComparedRun
     from npufix.advisor.project.source_tree import SourceTree
 
     Spent = dict[int, dict[str, float]]
@@ -36,7 +36,9 @@ _TYPES_COMPARED = 3
 _TYPES_SHOWN = 4
 
 
-def line_changes(before: Run, after: Run, paths: Mapping[str, str]) -> list[LineChange]:
+def line_changes(
+    before: ComparedRun, after: ComparedRun, paths: Mapping[str, str]
+) -> list[LineChange]:
     """Return what changed by line, the largest change first; ``paths``: see ``same_paths``."""
     if before.lines.rows.empty or after.lines.rows.empty:
         return []
@@ -44,7 +46,7 @@ def line_changes(before: Run, after: Run, paths: Mapping[str, str]) -> list[Line
     # One source for both says nothing about what has moved between them.
     if before.tree is None or after.tree is None or same_source(before.tree, after.tree):
         trees = None, None
-    rows = [before.lines.rows, _renamed(after.lines.rows, paths)]
+    rows = [before.lines.rows, _rename_paths(after.lines.rows, paths)]
     there = {here: name for name, here in paths.items()}
     groups = [_by_function(side) for side in rows]
     numbers: list[dict[tuple[str, str, int], int]] = [{}, {}]
@@ -53,9 +55,9 @@ def line_changes(before: Run, after: Run, paths: Mapping[str, str]) -> list[Line
     for path, function in sorted({*groups[0], *groups[1]}):
         spent = [group.get((path, function), {}) for group in groups]
         texts = _texts(trees[0], path), _texts(trees[1], there.get(path, path))
-        matches = _matched(spent[0], spent[1], *texts)
+        matches = _match_lines(spent[0], spent[1], *texts)
         # What a run does not list may be there all the same.
-        for old, new, state in _with_changed(matches) if complete else matches:
+        for old, new, state in _pair_changed(matches) if complete else matches:
             for side, lines in ((0, old), (1, new)):
                 numbers[side] |= {(path, function, line): len(states) for line in lines}
             states.append(state)
@@ -103,7 +105,7 @@ def same_source(one: SourceTree | None, other: SourceTree | None) -> bool:
     )
 
 
-def _renamed(rows: pd.DataFrame, paths: Mapping[str, str]) -> pd.DataFrame:
+def _rename_paths(rows: pd.DataFrame, paths: Mapping[str, str]) -> pd.DataFrame:
     return rows.assign(path=rows["path"].map(lambda path: paths.get(path, path)))
 
 
@@ -122,7 +124,7 @@ def _texts(tree: SourceTree | None, path: str) -> list[str] | None:
     return ["", *(" ".join(line.split()) for line in tree.files[path].text.splitlines())]
 
 
-def _matched(
+def _match_lines(
     old: Spent, new: Spent, old_text: list[str] | None, new_text: list[str] | None
 ) -> list[_Match]:
     """Return which lines are the same, and in what state; what is left of each side alone."""
@@ -139,7 +141,7 @@ def _matched(
     ]
 
 
-def _with_changed(matches: list[_Match]) -> list[_Match]:
+def _pair_changed(matches: list[_Match]) -> list[_Match]:
     """Put what is left of both sides together: it is the changed code of the function."""
     gone = tuple(line for old, new, _ in matches if not new for line in old)
     come = tuple(line for old, new, _ in matches if not old for line in new)
@@ -240,7 +242,7 @@ def _changes(
     return [
         LineChange(
             *places[number], state, lines[0].get(number, []), lines[1].get(number, []),
-            whole(before), whole(after), known(before_calls), known(after_calls),
+            whole(before), whole(after), round_known(before_calls), round_known(after_calls),
             types[0].get(number, []), types[1].get(number, []),
         )
         for number, state, before, after, before_calls, after_calls in zip(*columns, strict=True)

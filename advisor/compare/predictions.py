@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from npufix.advisor.compare.side import Found, Run
+    from npufix.advisor.compare.side import ComparedRun, ForecastFinding
     from npufix.advisor.project.source_tree import SourceTree
     from npufix.reports.report import Finding
 
@@ -36,7 +36,7 @@ _NOISE = 0.02
 """Of the time of the kernels: two runs of the same ones differ by that."""
 
 
-def finding_changes(before: Run, after: Run) -> list[FindingChange]:
+def finding_changes(before: ComparedRun, after: ComparedRun) -> list[FindingChange]:
     """Return which findings are gone, new or still there; nothing if a side knows none."""
     if not (before.knows_findings and after.knows_findings):
         return []
@@ -61,7 +61,7 @@ def finding_changes(before: Run, after: Run) -> list[FindingChange]:
                                        c.rule, c.path, c.fingerprint))  # fmt: skip
 
 
-def _time(finding: Finding | None, run: Run) -> int | None:
+def _time(finding: Finding | None, run: ComparedRun) -> int | None:
     """Return the device time at a finding; None where nothing says it."""
     if finding is None or run.shown.kind == "baseline":
         return None
@@ -82,7 +82,7 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Applied:
-    found: Found
+    found: ForecastFinding
     place: _Place
     how: str
     """How it was seen."""
@@ -91,7 +91,7 @@ class _Applied:
 
 
 def predictions(
-    before: Run, after: Run, paths: Mapping[str, str]
+    before: ComparedRun, after: ComparedRun, paths: Mapping[str, str]
 ) -> tuple[list[Prediction], Prediction | None]:
     """Return predicted and measured saving of the applied changes, and of all together.
 
@@ -102,7 +102,7 @@ def predictions(
     rules = {rule.id: rule for rule in every_rule() if isinstance(rule, Substitution)}
     own = [item for item in before.found if item.finding.rule in rules and len(item.kernels)]
     places = _Places(before, after, paths)
-    seen = [_applied(item, rules[item.finding.rule], after, places) for item in own]
+    seen = [_find_applied(item, rules[item.finding.rule], after, places) for item in own]
     applied = sorted((item for item in seen if item is not None), key=_function)
     made = [_prediction(list(group), rules, before) for _, group in groupby(applied, _function)]
     made.sort(key=lambda p: (-abs(p.measured_ns), p.path, p.function))
@@ -116,7 +116,7 @@ def _function(item: _Applied) -> tuple[str, str]:
 class _Places:
     """The functions of both runs, the same in both although the code between has moved."""
 
-    def __init__(self, before: Run, after: Run, paths: Mapping[str, str]) -> None:
+    def __init__(self, before: ComparedRun, after: ComparedRun, paths: Mapping[str, str]) -> None:
         self._paths = {here: there for there, here in paths.items()}
         self._runs = before, after
         trees = before.tree, after.tree
@@ -170,7 +170,9 @@ def _lines(tree: SourceTree | None, path: str, function: str) -> tuple[int, int]
     return first, node.end_lineno or node.lineno
 
 
-def _applied(item: Found, rule: Substitution, after: Run, places: _Places) -> _Applied | None:
+def _find_applied(
+    item: ForecastFinding, rule: Substitution, after: ComparedRun, places: _Places
+) -> _Applied | None:
     """Return a finding that was changed in the second run, and how that was seen."""
     finding, place = item.finding, places.of(item.finding)
     going = set(rule.replaces) - set(rule.becomes)
@@ -191,12 +193,14 @@ def _applied(item: Found, rule: Substitution, after: Run, places: _Places) -> _A
     else:
         return None
     gone = sorted(name for name in going if place.calls("before", {name}) > 0)
-    said = f"{_named(gone)}: {number(had)} -> {number(has)} kernels per step"
-    instead = f"; {_named(sorted(arriving))} launched there instead" if arriving else ""
+    said = f"{_name_types(gone)}: {number(had)} -> {number(has)} kernels per step"
+    instead = f"; {_name_types(sorted(arriving))} launched there instead" if arriving else ""
     return _Applied(item, place, how, f"{said}{instead}")
 
 
-def _prediction(group: list[_Applied], rules: Mapping[str, Substitution], run: Run) -> Prediction:
+def _prediction(
+    group: list[_Applied], rules: Mapping[str, Substitution], run: ComparedRun
+) -> Prediction:
     """Return the findings of one function: what was said, and what came of it."""
     finding = group[0].found.finding
     types = group[0].place.types
@@ -222,7 +226,9 @@ def _prediction(group: list[_Applied], rules: Mapping[str, Substitution], run: R
     )
 
 
-def _sum(made: Sequence[Prediction], found: Sequence[Found], run: Run) -> Prediction:
+def _sum(
+    made: Sequence[Prediction], found: Sequence[ForecastFinding], run: ComparedRun
+) -> Prediction:
     low, high = _interval(found, run)
     before_ns = sum(item.before_ns for item in made)
     after_ns = sum(item.after_ns for item in made)
@@ -249,11 +255,11 @@ def _verdict(low: int, high: int, before_ns: int, after_ns: int) -> str:
     return "saved more" if measured > high + noise else "held"
 
 
-def _interval(found: Sequence[Found], run: Run) -> tuple[int, int]:
+def _interval(found: Sequence[ForecastFinding], run: ComparedRun) -> tuple[int, int]:
     """Return what findings were said to save together, kernels that they share counted once."""
     claimed = np.zeros(1 + max((int(f.kernels.max()) for f in found), default=0), np.bool_)
     low = high = 0.0
-    for item in sorted(found, key=_expected):
+    for item in sorted(found, key=_expect):
         share = 1.0 - float(claimed[item.kernels].mean())
         claimed[item.kernels] = True
         if item.finding.saving is not None:
@@ -262,11 +268,11 @@ def _interval(found: Sequence[Found], run: Run) -> tuple[int, int]:
     return round(low / run.shown.devices), round(high / run.shown.devices)
 
 
-def _expected(item: Found) -> tuple[float, str]:
+def _expect(item: ForecastFinding) -> tuple[float, str]:
     saving = item.finding.saving
     return -(saving.low_ns + saving.high_ns) if saving else 0.0, item.finding.fingerprint
 
 
-def _named(types: Sequence[str]) -> str:
+def _name_types(types: Sequence[str]) -> str:
     more = f" and {len(types) - _TYPES_NAMED} more" if len(types) > _TYPES_NAMED else ""
     return f"{', '.join(types[:_TYPES_NAMED])}{more}"

@@ -10,7 +10,7 @@ from npufix.rules.shared.quantities import counted, milliseconds
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from npufix.advisor.compare.side import Run
+    from npufix.advisor.compare.side import ComparedRun
     from npufix.reports.comparison import Explanation, MetricChange, Prediction
     from npufix.reports.gate_report import Change
 
@@ -33,7 +33,7 @@ _RATIO = 0.02
 
 
 def headline(
-    before: Run,
+    before: ComparedRun,
     explanation: Explanation | None,
     metrics: Sequence[MetricChange],
     *,
@@ -63,13 +63,13 @@ def headline(
     part = along[0]
     if abs(_change(part)) > abs(end - start):
         against = (p for p in explanation.parts if _change(p) and p not in along)
-        back = next((f"; {_signed(p)} by {p.what}" for p in against), "")
-        return f"{change}: {_signed(part)} by {part.what}{back}."
+        back = next((f"; {_format_change(p)} by {p.what}" for p in against), "")
+        return f"{change}: {_format_change(part)} by {part.what}{back}."
     spent = f"{milliseconds(abs(_change(part)))} of {milliseconds(abs(end - start))}"
     return f"{change}; {part.what} explains {spent}."
 
 
-def _signed(part: Change) -> str:
+def _format_change(part: Change) -> str:
     sign = "+" if _change(part) > 0 else "-"
     return f"{sign}{milliseconds(abs(_change(part)))}"
 
@@ -86,7 +86,7 @@ def _of_metrics(metrics: Sequence[MetricChange]) -> str:
     return "Nothing is known about the time of both runs."
 
 
-def differences(before: Run, after: Run) -> list[str]:
+def differences(before: ComparedRun, after: ComparedRun) -> list[str]:
     """Say in what the runs differ beside their times, where both say it."""
     found = []
     one, other = before.shown, after.shown
@@ -97,7 +97,7 @@ def differences(before: Run, after: Run) -> list[str]:
             if both and bool(values[0]) == bool(values[1]) and field == "simulated":
                 continue
             if both and values[0] != values[1]:
-                said = [_said(field, value) for value in values]
+                said = [_format_value(field, value) for value in values]
                 found.append(f"{name} {said[0]} -> {said[1]}")
     if one.format and other.format and one.format != other.format:
         found.append(f"format {one.format} -> {other.format}")
@@ -108,12 +108,16 @@ def differences(before: Run, after: Run) -> list[str]:
     return found
 
 
-def _said(field: str, value: object) -> str:
+def _format_value(field: str, value: object) -> str:
     return str(bool(value)).lower() if field == "simulated" else str(value)
 
 
 def notes(
-    before: Run, after: Run, metrics: Sequence[MetricChange], *, across_devices: bool
+    before: ComparedRun,
+    after: ComparedRun,
+    metrics: Sequence[MetricChange],
+    *,
+    across_devices: bool,
 ) -> list[str]:
     """Say what to keep in mind about the figures."""
     return [
@@ -136,7 +140,9 @@ def about_the_host(saved: Prediction | None, explanation: Explanation | None) ->
     return [f"The changes save {spent}, but {waits}: the host limits the step now"]
 
 
-def _about_steps(before: Run, after: Run, metrics: Sequence[MetricChange]) -> Iterator[str]:
+def _about_steps(
+    before: ComparedRun, after: ComparedRun, metrics: Sequence[MetricChange]
+) -> Iterator[str]:
     sides = before.shown, after.shown
     if {side.unit for side in sides} == {"step", "recording"}:
         which = "first" if before.shown.unit == "recording" else "second"
@@ -167,7 +173,9 @@ def _about_steps(before: Run, after: Run, metrics: Sequence[MetricChange]) -> It
         )
 
 
-def _about_tables(before: Run, after: Run, *, across_devices: bool) -> Iterator[str]:
+def _about_tables(
+    before: ComparedRun, after: ComparedRun, *, across_devices: bool
+) -> Iterator[str]:
     runs = before, after
     for which, run in zip(("first", "second"), runs, strict=True):
         if run.shown.kind != "dump":
@@ -192,7 +200,7 @@ def _about_tables(before: Run, after: Run, *, across_devices: bool) -> Iterator[
         )
 
 
-def _about_sources(before: Run, after: Run) -> Iterator[str]:
+def _about_sources(before: ComparedRun, after: ComparedRun) -> Iterator[str]:
     for which, run in (("first", before), ("second", after)):
         tree = run.tree
         for problem in run.shown.problems:
@@ -200,7 +208,7 @@ def _about_sources(before: Run, after: Run) -> Iterator[str]:
                 yield f"The {which} run: {problem.what}"
 
 
-def _about_batch(before: Run, after: Run) -> Iterator[str]:
+def _about_batch(before: ComparedRun, after: ComparedRun) -> Iterator[str]:
     """Say so if most operators have larger inputs, or run more often, by one factor."""
     sizes = [_first_sizes(run) for run in (before, after)]
     if (ratio := _common_ratio(*sizes)) is not None:
@@ -229,7 +237,7 @@ def _common_ratio(
     return ratio if is_common and abs(ratio - 1) > _RATIO else None
 
 
-def _calls(run: Run) -> dict[str, tuple[float, float]]:
+def _calls(run: ComparedRun) -> dict[str, tuple[float, float]]:
     """Return for each host operator how often it runs, and its time."""
     if run.cells is None or run.host_calls is None:
         return {}
@@ -240,7 +248,7 @@ def _calls(run: Run) -> dict[str, tuple[float, float]]:
     }
 
 
-def _first_sizes(run: Run) -> dict[str, tuple[float, float]]:
+def _first_sizes(run: ComparedRun) -> dict[str, tuple[float, float]]:
     """Return for each host operator the first size of its hottest input, and its time."""
     if run.cells is None:
         return {}

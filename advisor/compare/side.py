@@ -14,7 +14,7 @@ from npufix.advisor.compare.cells import cells_of, host_calls
 from npufix.advisor.diagnose.diagnosis import Options, diagnose
 from npufix.advisor.diagnose.step_rows import step_times
 from npufix.advisor.gate import baselines
-from npufix.advisor.gate.measuring import examined, measured
+from npufix.advisor.gate.measuring import measure_diagnosis, measure_report
 from npufix.profiling_parsers.profile import DumpError
 from npufix.reports import comparison, report
 from npufix.rewriters.write.user_error import UserError
@@ -44,7 +44,7 @@ class InputError(UserError):
 
 
 @dataclass(frozen=True)
-class Table:
+class CostTable:
     """Sums per step; what is not in a complete table takes no time, else it is not known."""
 
     rows: pd.DataFrame
@@ -52,7 +52,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Found:
+class ForecastFinding:
     """A finding, and the kernels (index labels) that it would change."""
 
     finding: report.Finding
@@ -60,7 +60,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Run:
+class ComparedRun:
     """A run, reduced to what a comparison needs."""
 
     shown: comparison.Side
@@ -69,9 +69,9 @@ class Run:
     """Means over the steady steps: these add up."""
     compute_ns: float | None
     """Device time of the compute kernels per step."""
-    types: Table
-    shapes: Table
-    lines: Table
+    types: CostTable
+    shapes: CostTable
+    lines: CostTable
     """By line and Type; of a report by line alone, ``type`` naming several."""
     findings: list[report.Finding]
     knows_findings: bool
@@ -79,7 +79,7 @@ class Run:
     cells: pd.DataFrame | None = None
     """See ``cells_of``; only of a dump."""
     host_calls: pd.Series[float] | None = None
-    found: list[Found] = field(default_factory=list)
+    found: list[ForecastFinding] = field(default_factory=list)
     tree: SourceTree | None = None
     warnings: tuple[str, ...] = ()
 
@@ -89,7 +89,7 @@ class Run:
         return self.shown.kind == "report"
 
 
-def read_run(path: Path, tree: SourceTree | None, options: Options) -> Run:
+def read_run(path: Path, tree: SourceTree | None, options: Options) -> ComparedRun:
     """Read a dump, a report or a baseline.
 
     Raises:
@@ -152,8 +152,8 @@ def _kind_of_broken(head: bytes) -> str:
     return "baseline" if b'"run_count"' in head else "report"
 
 
-def _of_dump(path: Path, result: Diagnosis, tree: SourceTree | None) -> Run:
-    seen = examined(result, path)
+def _of_dump(path: Path, result: Diagnosis, tree: SourceTree | None) -> ComparedRun:
+    seen = measure_diagnosis(result, path)
     made, evidence = result.report, result.evidence
     if evidence is None:  # pragma: no cover - a dump always has it
         raise TypeError("a diagnosis of a dump without its evidence")
@@ -161,22 +161,22 @@ def _of_dump(path: Path, result: Diagnosis, tree: SourceTree | None) -> Run:
     cells = cells_of(evidence, devices)
     computes = cells[~cells["communication"]]
     complete = not any(p.damaged and _KERNEL_FILES.search(p.where) for p in made.problems)
-    return Run(
+    return ComparedRun(
         shown=msgspec.structs.replace(
             _side("dump", path, made, evidence.steps, devices), recorded=step_times(result)
         ),
         measurement=seen.measurement,
         split=made.split,
         compute_ns=float(computes["total_ns"].sum()),
-        types=Table(_summed(cells, ["communication", "type", "core"]), complete),
-        shapes=Table(_summed(computes, ["type", "core", "shapes"]), complete),
+        types=CostTable(_sum_cells(cells, ["communication", "type", "core"]), complete),
+        shapes=CostTable(_sum_cells(computes, ["type", "core", "shapes"]), complete),
         lines=_lines_of_dump(computes, made, complete=complete),
         findings=made.findings,
         knows_findings=tree is not None,
         cells=cells,
         host_calls=host_calls(evidence, devices),
         found=[
-            Found(item.finding, np.fromiter(item.kernels, np.int64, len(item.kernels)))
+            ForecastFinding(item.finding, np.fromiter(item.kernels, np.int64, len(item.kernels)))
             for item in result.found
         ],
         tree=tree,
@@ -184,19 +184,19 @@ def _of_dump(path: Path, result: Diagnosis, tree: SourceTree | None) -> Run:
     )  # fmt: skip
 
 
-def _lines_of_dump(computes: pd.DataFrame, made: report.Report, *, complete: bool) -> Table:
+def _lines_of_dump(computes: pd.DataFrame, made: report.Report, *, complete: bool) -> CostTable:
     placed = computes[computes["path"] != ""]
     if len(placed) or not made.hot_lines:
         keys = ["path", "line", "function", "type"]
-        return Table(_summed(placed, keys), complete and len(placed) > 0)
+        return CostTable(_sum_cells(placed, keys), complete and len(placed) > 0)
     return _hot_lines(made)
 
 
-def _summed(cells: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+def _sum_cells(cells: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return cells.groupby(keys, sort=True, as_index=False)[["total_ns", "calls"]].sum()
 
 
-def _of_report(path: Path) -> Run:
+def _of_report(path: Path) -> ComparedRun:
     try:
         made = report.from_json(path.read_bytes())
     except report.ReportError as error:
@@ -204,7 +204,7 @@ def _of_report(path: Path) -> Run:
         raise InputError(f"{path}: {error}", remedy) from error
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}", "name a file that can be read") from error
-    numbers = measured(made)
+    numbers = measure_report(made)
     steps = made.split.recorded_steps if made.split else 1
     types = pd.DataFrame(
         [(o.type, o.core, float(o.mean_ns) * o.calls / steps, o.calls / steps)
@@ -216,29 +216,29 @@ def _of_report(path: Path) -> Run:
     )  # fmt: skip
     listed = sum(o.total_ns for o in made.hot_operators)
     complete = listed >= _ALL * made.compute_ns
-    return Run(
+    return ComparedRun(
         shown=_side("report", path, made, made.split.steps if made.split else 1, 1),
         measurement=numbers,
         split=made.split,
         compute_ns=made.compute_ns / steps,
-        types=Table(types, complete),
-        shapes=Table(shapes, complete=False),
+        types=CostTable(types, complete),
+        shapes=CostTable(shapes, complete=False),
         lines=_hot_lines(made),
         findings=made.findings,
         knows_findings=bool(made.source),
     )  # fmt: skip
 
 
-def _hot_lines(made: report.Report) -> Table:
+def _hot_lines(made: report.Report) -> CostTable:
     steps = made.split.recorded_steps if made.split else 1
     rows = pd.DataFrame(
         [(h.path, h.line, h.function, ", ".join(h.types), h.total_ns / steps, h.calls / steps)
          for h in made.hot_lines], columns=pd.Index(_LINE_COLUMNS),
     )  # fmt: skip
-    return Table(rows, complete=False)
+    return CostTable(rows, complete=False)
 
 
-def _of_baseline(path: Path) -> Run:
+def _of_baseline(path: Path) -> ComparedRun:
     baseline = baselines.read(path)
     numbers = baselines.typical(baseline, str(path))
     shapes = pd.DataFrame(
@@ -261,15 +261,15 @@ def _of_baseline(path: Path) -> Run:
         for f in numbers.findings
     ]  # fmt: skip
     nothing = pd.DataFrame(columns=pd.Index([*_TYPE_COLUMNS, "communication"]))
-    return Run(
+    return ComparedRun(
         shown=comparison.Side("baseline", str(path), "", numbers.format, numbers.environment,
                               baseline.run_count, "step"),
         measurement=numbers,
         split=split,
         compute_ns=None,
-        types=Table(nothing, complete=False),
-        shapes=Table(shapes, complete=False),
-        lines=Table(pd.DataFrame(columns=pd.Index(_LINE_COLUMNS)), complete=False),
+        types=CostTable(nothing, complete=False),
+        shapes=CostTable(shapes, complete=False),
+        lines=CostTable(pd.DataFrame(columns=pd.Index(_LINE_COLUMNS)), complete=False),
         findings=findings,
         knows_findings=bool(findings),
     )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from npufix.reports.comparison import MetricChange
 
 if TYPE_CHECKING:
-    from npufix.advisor.compare.side import Run
+    from npufix.advisor.compare.side import ComparedRun
     from npufix.reports.measurement import MeasuredMetric
 
 METRICS = (
@@ -22,14 +22,14 @@ _LEAST = 0.001
 """Relative; below that a difference means nothing, however little the steps differ."""
 
 
-def metric_changes(before: Run, after: Run) -> list[MetricChange]:
+def metric_changes(before: ComparedRun, after: ComparedRun) -> list[MetricChange]:
     """Return the metrics that a side has, in the order of ``METRICS``."""
     sides = before.measurement.metrics, after.measurement.metrics
     names = [name for name in METRICS if name in sides[0] or name in sides[1]]
     return [_change(name, before, after) for name in names]
 
 
-def _change(name: str, before: Run, after: Run) -> MetricChange:
+def _change(name: str, before: ComparedRun, after: ComparedRun) -> MetricChange:
     one, other = (run.measurement.metrics.get(name) for run in (before, after))
     spreads = [_spread(run, metric) for run, metric in ((before, one), (after, other))]
     unit = next(metric.unit for metric in (one, other) if metric is not None)
@@ -44,7 +44,7 @@ def _change(name: str, before: Run, after: Run) -> MetricChange:
     )
 
 
-def _spread(run: Run, metric: MeasuredMetric | None) -> float | None:
+def _spread(run: ComparedRun, metric: MeasuredMetric | None) -> float | None:
     few = run.shown.kind == "dump" and run.shown.steps < _FEW
     return None if metric is None or few else metric.spread
 

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from npufix.advisor.compare.side import Found, InputError, Table
+from npufix.advisor.compare.side import CostTable, ForecastFinding, InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from npufix.advisor.compare.side import Run
+    from npufix.advisor.compare.side import ComparedRun
     from npufix.reports.measurement import MeasuredMetric
     from npufix.reports.report import Finding
 
 _TIMES = ("total_ns", "computing_ns", "exposed_communication_ns", "free_ns", "overlapped_ns")
 
 
-def with_steps(run: Run, steps: int) -> Run:
+def with_steps(run: ComparedRun, steps: int) -> ComparedRun:
     """Return a run per step, which holds that many steps and does not say so.
 
     Raises:
@@ -47,10 +47,12 @@ def with_steps(run: Run, steps: int) -> Run:
         types=_table(run.types, steps),
         shapes=_table(run.shapes, steps),
         lines=_table(run.lines, steps),
-        findings=[_finding(finding, steps) for finding in run.findings],
+        findings=[_adapt_finding(finding, steps) for finding in run.findings],
         cells=None if run.cells is None else _rows(run.cells, steps),
         host_calls=None if run.host_calls is None else run.host_calls / steps,
-        found=[Found(_finding(item.finding, steps), item.kernels) for item in run.found],
+        found=[
+            ForecastFinding(_adapt_finding(item.finding, steps), item.kernels) for item in run.found
+        ],
     )
 
 
@@ -60,15 +62,15 @@ def _metric(metric: MeasuredMetric, steps: int) -> MeasuredMetric:
     return structs.replace(metric, value=value, spread=None)
 
 
-def _table(table: Table, steps: int) -> Table:
-    return Table(_rows(table.rows, steps), table.complete)
+def _table(table: CostTable, steps: int) -> CostTable:
+    return CostTable(_rows(table.rows, steps), table.complete)
 
 
 def _rows(rows: pd.DataFrame, steps: int) -> pd.DataFrame:
     return rows.assign(total_ns=rows["total_ns"] / steps, calls=rows["calls"] / steps)
 
 
-def _finding(finding: Finding, steps: int) -> Finding:
+def _adapt_finding(finding: Finding, steps: int) -> Finding:
     saving = finding.saving
     if saving is not None:
         low, high = round(saving.low_ns / steps), round(saving.high_ns / steps)

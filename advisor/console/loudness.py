@@ -17,20 +17,20 @@ _SAY_ONE_THING = frozenset({"completion"})
 
 def is_quiet() -> bool:
     """Tell whether nothing but the result is wanted."""
-    return bool(_said(_QUIET))
+    return bool(_option_value(_QUIET))
 
 
 def is_verbose() -> bool:
     """Tell whether all details are wanted."""
-    return bool(_said(_VERBOSE))
+    return bool(_option_value(_VERBOSE))
 
 
-def coloured() -> bool | None:
+def wants_colour() -> bool | None:
     """Return whether to write in colour, ``None`` if the terminal decides.
 
     The command line counts most, then NO_COLOR and FORCE_COLOR.
     """
-    said = _said(_COLOUR)
+    said = _option_value(_COLOUR)
     if said is not None:
         return bool(said)
     if os.environ.get("NO_COLOR"):
@@ -40,7 +40,7 @@ def coloured() -> bool | None:
 
 def colour_is_asked_for() -> bool:
     """Tell whether ``--color`` was given: what is for programs has no colour otherwise."""
-    return _said(_COLOUR) is True
+    return _option_value(_COLOUR) is True
 
 
 def with_common_options(command: click.Command) -> click.Command:
@@ -93,6 +93,6 @@ def _remember(key: str) -> Any:  # noqa: ANN401 - a callback of click
     return callback
 
 
-def _said(key: str) -> object:
+def _option_value(key: str) -> object:
     context = click.get_current_context(silent=True)
     return context.meta.get(key) if context is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from npufix.advisor.console.loudness import coloured
+from npufix.advisor.console.loudness import wants_colour
 from npufix.reports.language.terminal import Console
 
 _NARROWEST, _IN_A_PIPE, _WIDEST = 20, 80, 120
@@ -13,7 +13,7 @@ _NARROWEST, _IN_A_PIPE, _WIDEST = 20, 80, 120
 
 def make_console(*, stderr: bool = False) -> Console:
     """Return a console as wide as the terminal, at most 120 columns; 80 in a pipe."""
-    colours = coloured()
+    colours = wants_colour()
     made = Console(
         stderr=stderr,
         highlight=False,

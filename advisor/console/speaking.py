@@ -123,7 +123,9 @@ class Formatter(click.HelpFormatter):
         first = min(longest, col_max) + col_spacing
         margin = " " * self.current_indent
         for name, meaning in rows:
-            text = layout.wrapped(_meaning(meaning), max(self.width - first - len(margin), 10))
+            text = layout.wrapped(
+                _translate_help(meaning), max(self.width - first - len(margin), 10)
+            )
             head = layout.pad(name, first)
             if layout.width(name) > first - col_spacing:
                 self.write(f"{margin}{name}\n")
@@ -132,7 +134,7 @@ class Formatter(click.HelpFormatter):
                 self.write(f"{margin}{head if not number else ' ' * first}{line}".rstrip() + "\n")
 
 
-def _meaning(text: str) -> str:
+def _translate_help(text: str) -> str:
     """Translate what an option means, and click's remarks behind it separately."""
     body, mark, remark = text.rpartition("  [")
     return f"{tr(body)}  [{tr(remark[:-1])}]" if mark else tr(text)

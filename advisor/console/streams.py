@@ -20,13 +20,13 @@ _IN_ASCII = {
 
 def make_printable() -> None:
     """Let the standard streams write what their encoding lacks in plain letters."""
-    codecs.register_error(_HANDLER, _replaced)
+    codecs.register_error(_HANDLER, _replace_unwritable)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_HANDLER)
 
 
-def _replaced(error: UnicodeError) -> tuple[str, int]:
+def _replace_unwritable(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     unknown = error.object[error.start : error.end]

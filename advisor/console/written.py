@@ -52,14 +52,14 @@ def replace_all(contents: Sequence[tuple[Path, Content]]) -> None:
                 # No name that could be foreseen: somebody else may write to the folder as well.
                 beside = target.with_name(f".npufix-{secrets.token_hex(6)}.tmp")
                 staged.append((beside, target))
-                with naming(path):
+                with name_errors(path):
                     _fill(beside, content)
                     _make_like(beside, target)
         for path, content in appended:
-            with naming(path), path.open("ab") as file:
+            with name_errors(path), path.open("ab") as file:
                 file.write(_bytes(path, content))
         for beside, target in staged:
-            with naming(target):
+            with name_errors(target):
                 beside.replace(target)
         finished = True
     finally:
@@ -81,7 +81,7 @@ def _make_folder(folder: Path) -> bool:
     """Create a folder of tables; the folder above it is there."""
     if folder.exists():
         return False
-    with naming(folder):
+    with name_errors(folder):
         folder.mkdir()
     return True
 
@@ -121,8 +121,13 @@ def _is_special(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Turn what goes wrong with a file into an ``OutputError`` that names it."""
+def name_errors(path: Path) -> Iterator[None]:
+    """Turn what goes wrong with a file into an ``OutputError`` that names it.
+
+    Raises:
+        OutputError: the file cannot be written.
+
+    """
     try:
         yield
     except OSError as error:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from npufix.advisor.cluster.details import led_to_source
-from npufix.advisor.cluster.observing import observe_cluster
-from npufix.advisor.cluster.reporting import rank_problems, rank_rows, rank_steps
+from npufix.advisor.cluster.reporting import observe_cluster, rank_problems, rank_rows, rank_steps
 from npufix.advisor.diagnose.ranks import ALONE, Ways, read_dump
 from npufix.advisor.diagnose.result import Diagnosis
 from npufix.advisor.diagnose.savings import total_saving
@@ -81,7 +80,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     located = _find(run, tree, rules, options) if tree else None
     found = located.found if located else []
     everything = rank_items([*found, *seen])
-    measured = _measured(run, options)
+    measured = _report_measures(run, options)
     made = msgspec.structs.replace(
         measured,
         headline=headline(
@@ -164,7 +163,7 @@ def _find(run: _Run, tree: SourceTree, rules: Sequence[Substitution], options: O
     return replace(located, problems=[*tree.problems, *changed, *located.problems])
 
 
-def _measured(run: _Run, options: Options) -> report.Report:
+def _report_measures(run: _Run, options: Options) -> report.Report:
     """Return a report of what the run spent its time on, without findings."""
     profile, top = run.profile, options.top
     ranking = Ranking(run.evidence, run.step)

@@ -57,10 +57,12 @@ def explain(
     search = Search(rules, configuration, lambda _: None, rule_names())
     wanted = search.rules_for(file)
     found = search.file(file)
-    lines = _meant(tree, line)
-    here = [_matching(s, "") for s in found.sites if _is_at(s, lines)]
+    lines = _asked_lines(tree, line)
+    here = [_describe_match(s, "") for s in found.sites if _is_at(s, lines)]
     here += [
-        _matching(s, f"line {c.line} says {c.text}") for s, c in found.hidden if _is_at(s, lines)
+        _describe_match(s, f"line {c.line} says {c.text}")
+        for s, c in found.hidden
+        if _is_at(s, lines)
     ]
     names = module_names(tree, file.neighbour)
     left = [r for r in wanted if r.id not in {m.rule for m in here}]
@@ -72,7 +74,7 @@ def explain(
         remarks += [remark] if remark else []
         if flow is not None:
             found_here = refusals(flow, left, lines)
-            refused += [_refused(r, remark) for r in found_here]
+            refused += [_describe_refusal(r, remark) for r in found_here]
             others = [r for r in left if r.id not in {x.rule.id for x in found_here}]
             near += near_misses(file.text, flow, others, lines)
     near.sort(key=lambda n: n.agreeing - n.operations)
@@ -87,7 +89,7 @@ def explain(
     )
 
 
-def _meant(tree: ast.Module, line: int) -> range:
+def _asked_lines(tree: ast.Module, line: int) -> range:
     """Return the lines that are asked about: all of a definition for its head."""
     for node in ast.walk(tree):
         if isinstance(node, (FunctionNode, ast.ClassDef)):
@@ -134,7 +136,7 @@ def _is_at(site: Site, lines: range) -> bool:
     return any(line in lines for line in (*range(site.line, last + 1), *site.lines))
 
 
-def _matching(site: Site, hidden: str) -> Matching:
+def _describe_match(site: Site, hidden: str) -> Matching:
     return Matching(
         rule=site.rule.id,
         name=site.rule.name,
@@ -142,17 +144,17 @@ def _matching(site: Site, hidden: str) -> Matching:
         code=site.code,
         replacement=site.rewrite.text if site.rewrite else "",
         safety=site.safety.value,
-        conditions=[_stated(proof) for proof in site.proofs],
+        conditions=[_state_proof(proof) for proof in site.proofs],
         not_written=hidden or site.rule.advice or site.problem,
     )
 
 
-def _stated(proof: Proof) -> Condition:
+def _state_proof(proof: Proof) -> Condition:
     basis = Basis.OPEN if proof.basis is Basis.OPEN else Basis.SOURCE
     return Condition(proof.condition.name, proof.condition.text, basis.value)
 
 
-def _refused(refusal: Refusal, remark: str) -> Parted:
+def _describe_refusal(refusal: Refusal, remark: str) -> Parted:
     rule = refusal.rule
     name = f"{refusal.condition}: " if refusal.condition else ""
     reason = refusal.reason or remark or "the match of another rule, or a wider one, covers it"

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.advisor.evidence.estimate import Calibration, Replacement, saving
+from npufix.advisor.evidence.estimate import Calibration, NewKernels, estimate_saving
 from npufix.advisor.evidence.item import Item, make_finding, rank_items
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from npufix.advisor.evidence.lines import Evidence
     from npufix.advisor.project.source_tree import SourceFile, SourceTree
-    from npufix.rewriters.facts.recorded_facts import RecordedCall
     from npufix.rewriters.find import Site
+    from npufix.rewriters.graph.recorded_call import RecordedCall
     from npufix.rules.substitution import Substitution
 
 
@@ -153,9 +153,9 @@ def _saving(
         for inputs, dtypes, outputs in cells.astype(str).itertuples(index=False)
         for size in (*tensor_bytes(inputs, dtypes), *tensor_bytes(outputs, dtypes))
     )
-    new = Replacement(forward, forward if has_backward else 0, largest, rule.passes)
+    new = NewKernels(forward, forward if has_backward else 0, largest, rule.passes)
     now = int(going["duration_ns"].sum())
-    return saving(now, new, measured.calibration, evidence.steps)
+    return estimate_saving(now, new, measured.calibration, evidence.steps)
 
 
 def _fingerprint(file: SourceFile, site: Site, seen: dict[str, int]) -> str:

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from npufix.profiling_parsers.profile import Profile
     from npufix.rules.cluster_diagnostic import Cluster
 
-__all__ = ["Found", "RankError", "Ways", "read_dump"]
+__all__ = ["DumpRanks", "RankError", "Ways", "read_dump"]
 
 ALONE = Ways(compare=False)
 
 
 @dataclass(frozen=True)
-class Found:
+class DumpRanks:
     """The profile of the rank to diagnose, and the others; ``None`` where it is the only one."""
 
     profile: Profile
@@ -31,7 +31,7 @@ class Found:
     cluster: Cluster | None = None
 
 
-def read_dump(dump: Path, rank: int | None, ways: Ways = ALONE) -> Found:
+def read_dump(dump: Path, rank: int | None, ways: Ways = ALONE) -> DumpRanks:
     """Read the dump or, of several ranks, the one to look into and those that it is compared to.
 
     Raises:
@@ -46,8 +46,8 @@ def read_dump(dump: Path, rank: int | None, ways: Ways = ALONE) -> Found:
         check_place(ways.executor)
     dumps = find_dumps(dump)
     if len(dumps) == 1 and rank is None:
-        return Found(read_profile(dumps[0]))
+        return DumpRanks(read_profile(dumps[0]))
     with closing(Looking(ways)) as looking:
         ranks = looking.ranks([found.path for found in dumps], rank)
         profile, cluster = looking.whole(ranks)
-    return Found(profile, ranks, cluster)
+    return DumpRanks(profile, ranks, cluster)

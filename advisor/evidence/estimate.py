@@ -63,7 +63,7 @@ def calibrate(kernels: pd.DataFrame) -> Calibration:
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
+class NewKernels:
     """The work of the new kernels, over all recorded steps."""
 
     forward_calls: int
@@ -83,7 +83,7 @@ class Replacement:
         )
 
 
-def saving(now_ns: int, new: Replacement, calibration: Calibration, steps: int) -> Saving:
+def estimate_saving(now_ns: int, new: NewKernels, calibration: Calibration, steps: int) -> Saving:
     """Return the interval of what is saved per step; never less than nothing."""
     slow = new.time_ns(calibration.bytes_per_ns[0], calibration.launch_ns[1])
     fast = new.time_ns(calibration.bytes_per_ns[1], calibration.launch_ns[0])

@@ -63,7 +63,9 @@ def _members(numbers: Integers, groups: int, top: int) -> Callable[[int], Intege
     return lambda number: order[ends[number - 1] if number else 0 : ends[number]]
 
 
-def numbered(frame: pd.DataFrame, rows: Integers, keys: Sequence[str]) -> tuple[Integers, Integers]:
+def number_groups(
+    frame: pd.DataFrame, rows: Integers, keys: Sequence[str]
+) -> tuple[Integers, Integers]:
     """Return the number of each row's group, and of each group the position of its first row."""
     numbers, firsts, _ = _sums(frame, rows, keys, keys[0])
     return numbers, rows[firsts]

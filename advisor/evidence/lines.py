@@ -12,7 +12,7 @@ import pandas as pd
 from npufix.advisor.evidence.steady_steps import split_steps
 from npufix.advisor.project.user_frames import user_frame
 from npufix.profiling_parsers.tables.columns import category
-from npufix.rewriters.facts.recorded_facts import RecordedCall
+from npufix.rewriters.graph.recorded_call import RecordedCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,9 +111,9 @@ class _Frames:
     def __init__(self, profile: Profile, mapped: Mapping[str, str]) -> None:
         found = [user_frame(stack, mapped) for stack in profile.stacks]
         self._columns = {
-            "path": _interned([frame.path for frame in found]),
-            "function": _interned([frame.function for frame in found]),
-            "via": _interned([frame.via for frame in found]),
+            "path": _intern([frame.path for frame in found]),
+            "function": _intern([frame.function for frame in found]),
+            "via": _intern([frame.via for frame in found]),
         }
         self._lines = np.array([0, *(frame.line for frame in found)], np.int64)
 
@@ -131,7 +131,7 @@ class _Frames:
         )
 
 
-def _interned(texts: list[str]) -> tuple[NDArray[np.int32], list[str]]:
+def _intern(texts: list[str]) -> tuple[NDArray[np.int32], list[str]]:
     """Return a code for each text behind that of "no frame", and the texts of the codes."""
     codes: dict[str, int] = {"": 0}
     numbers = [0, *(codes.setdefault(text, len(codes)) for text in texts)]

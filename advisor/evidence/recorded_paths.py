@@ -69,7 +69,7 @@ def map_recorded_paths(
     # As long as nothing of the source lies deeper than recorded, no folder is made up.
     plain = {(root, folder) for root, folder in best if not folder}
     chosen = plain if len(plain) == 1 else best
-    unclear = [_unused(*move) for move in path_map if not _applies(move, names, tree)]
+    unclear = [_report_unused(*move) for move in path_map if not _applies(move, names, tree)]
     by_name: dict[str, list[_Candidate]] = {}
     for each in candidates:
         by_name.setdefault(each.recorded, []).append(each)
@@ -86,7 +86,7 @@ def _applies(move: tuple[str, str], names: Sequence[str], tree: SourceTree) -> b
     return any(_as_told(name, tree, [move]) is not None for name in names)
 
 
-def _unused(old: str, new: str) -> Problem:
+def _report_unused(old: str, new: str) -> Problem:
     what = f"no recorded path below {old} is a file below {new} in the source"
     return Problem(f"--path-map {old}={new}", what, "check both paths")
 

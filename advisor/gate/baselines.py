@@ -1,4 +1,4 @@
-"""Baseline files: made of runs, read, written."""
+"""Baseline files: made of runs, read, written, and shown as people read them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import os
 import statistics
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,9 +30,10 @@ from npufix.reports.measurement import (
 from npufix.reports.report import Environment, ReportError, tool
 from npufix.rewriters.write.durable import sync
 from npufix.rewriters.write.user_error import UserError
+from npufix.rules.shared.quantities import percent, quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 WANTED_RUNS = 3
 """With fewer the noise between runs is a guess."""
@@ -41,13 +43,15 @@ _IN_MEMORY = {unit: name for name, unit in _IN_FILE.items()}
 _LONGEST_SHAPES = 100
 _MOST_BYTES = 64 << 20
 _FACTS = ("chip", "world_size", "cann", "torch", "torch_npu", "profiler_level")
+_ENOUGH_FOR_NOISE = 2
+_WIDTH = 80
 
 
 class BaselineError(UserError):
     """A baseline that cannot be read, written or made: ``message`` and ``remedy``."""
 
 
-def merged(
+def merge_baseline(
     measurements: Sequence[Measurement], earlier: Baseline | None = None, commit: str = ""
 ) -> Baseline:
     """Return the baseline of runs, added to that of ``earlier`` runs; their order is no matter.
@@ -68,7 +72,7 @@ def merged(
         with_source=all(run.source for run in measurements)
         and (earlier.with_source or not earlier.run_count),
         findings=sorted(
-            {*earlier.findings, *(named(f) for run in measurements for f in run.findings)}
+            {*earlier.findings, *(format_finding(f) for run in measurements for f in run.findings)}
         ),
     )
 
@@ -97,17 +101,17 @@ def differences(one: BaselineEnvironment, other: BaselineEnvironment) -> list[st
     A fact that only one of them knows differs too: equal settings record equal facts.
     """
     return [
-        f"{name.replace('_', ' ')} {_said(before)}, now {_said(now)}"
+        f"{name.replace('_', ' ')} {_format_finding(before)}, now {_format_finding(now)}"
         for name in BaselineEnvironment.__struct_fields__
         if (before := getattr(one, name)) != (now := getattr(other, name))
     ]
 
 
-def _said(value: object) -> str:
+def _format_finding(value: object) -> str:
     return "not recorded" if value is None else str(value)
 
 
-def named(finding: MeasuredFinding) -> str:
+def format_finding(finding: MeasuredFinding) -> str:
     """Return how a finding is written in a baseline."""
     return f"{finding.rule}:{finding.path}:{finding.fingerprint}"
 
@@ -184,7 +188,7 @@ def typical(baseline: Baseline, origin: str = "") -> Measurement:
             (_typical(name, operator) for name, operator in baseline.hot_ops.items()),
             key=lambda item: (-item.total_ns, item.type, item.shapes),
         ),
-        findings=[_finding(text) for text in baseline.findings],
+        findings=[_parse_finding(text) for text in baseline.findings],
         format="kineto" if known.profiler == "kineto" else "",
     )
 
@@ -195,7 +199,7 @@ def _typical(name: str, operator: BaselineOperator) -> MeasuredOperator:
     return MeasuredOperator(kind, shapes, "", operator.calls, spent)
 
 
-def _finding(text: str) -> MeasuredFinding:
+def _parse_finding(text: str) -> MeasuredFinding:
     rule, _, rest = text.partition(":")
     path, _, fingerprint = rest.rpartition(":")
     return MeasuredFinding(fingerprint, rule, "", path, 0)
@@ -203,7 +207,7 @@ def _finding(text: str) -> MeasuredFinding:
 
 def fingerprints(baseline: Baseline) -> dict[str, str]:
     """Return the findings of a baseline: fingerprint -> ``RULE path``."""
-    found = (_finding(text) for text in baseline.findings)
+    found = (_parse_finding(text) for text in baseline.findings)
     return {item.fingerprint: f"{item.rule} {item.path}".strip() for item in found}
 
 
@@ -288,3 +292,37 @@ def _umask() -> int:
 def values(runs: Iterable[Measurement], name: str) -> list[float]:
     """Return one number a run, of the runs that have the metric."""
     return [run.metrics[name].value for run in runs if name in run.metrics]
+
+
+def show_baseline(baseline: Baseline, top: int | None) -> Iterator[str]:
+    """Yield the lines; ``top`` hot operators, ``None`` for all."""
+    known = baseline.environment
+    facts = {name: getattr(known, name) for name in known.__struct_fields__}
+    said = [f"{name.replace('_', ' ')} {value}" for name, value in facts.items() if value]
+    yield f"made by {baseline.tool}" + (f" of {baseline.commit}" if baseline.commit else "")
+    yield from textwrap.wrap(f"environment: {', '.join(said)}", _WIDTH, subsequent_indent="  ")
+    yield ""
+    yield f"{'metric':<24}{'median':>12}{'lowest':>12}{'highest':>12}{'noise':>9}"
+    for name, metric in sorted(baseline.metrics.items()):
+        unit = _IN_MEMORY[metric.unit]
+        figures = [statistics.median(metric.values), metric.values[0], metric.values[-1]]
+        cells = "".join(f"{quantity(figure, unit):>12}" for figure in figures)
+        yield f"{name:<24}{cells}{_noise(metric.values):>9}"
+    hot = sorted(baseline.hot_ops.items(), key=lambda item: -statistics.median(item[1].runs))
+    if hot:
+        yield ""
+        yield f"{'a step':>12}{'calls':>8}{'noise':>9}  hot operator"
+    for name, operator in hot[:top]:
+        spent = [number * UNITS["us"] for number in operator.runs]
+        text = f"{quantity(statistics.median(spent), 'ns'):>12}{operator.calls:>8.4g}"
+        head = f"{text}{_noise(spent):>9}  "
+        yield from textwrap.wrap(
+            name.replace("|", " ", 1), _WIDTH, initial_indent=head,
+            subsequent_indent=" " * len(head), break_on_hyphens=False,
+        )  # fmt: skip
+
+
+def _noise(values: list[float]) -> str:
+    if len(values) < _ENOUGH_FOR_NOISE or not statistics.fmean(values):
+        return "-"
+    return percent(statistics.stdev(values) / statistics.fmean(values))

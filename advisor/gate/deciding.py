@@ -18,7 +18,7 @@ from npufix.rules.shared.quantities import percent, quantity
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from npufix.advisor.gate.significance import Comparison
+    from npufix.advisor.gate.significance import SignificanceTest
     from npufix.advisor.project.gate_settings import Acceptance, GateSettings
     from npufix.reports.baseline import Baseline
     from npufix.reports.measurement import Measurement
@@ -29,7 +29,7 @@ HOT = "hot-ops"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class MetricCase:
     """One metric to decide about."""
 
     name: str
@@ -44,7 +44,7 @@ class Case:
 
 def cases(
     baseline: Baseline | None, runs: Sequence[Measurement], settings: GateSettings
-) -> list[Case]:
+) -> list[MetricCase]:
     """Return the metrics that are gated, in the order of the settings."""
     made = []
     for name, (unit, _) in METRICS.items():
@@ -55,7 +55,9 @@ def cases(
         before, now = known.values if known else [], baselines.values(runs, name)
         if before or now or own.budget is not None:
             tolerance, floor = settings.tolerance_of(name), settings.floor_of(name)
-            made.append(Case(name, own.level, unit, before, now, tolerance, floor, own.budget))
+            made.append(
+                MetricCase(name, own.level, unit, before, now, tolerance, floor, own.budget)
+            )
     if baseline and settings.metrics[HOT].level != "off":
         made += _hot_operators(baseline, runs, settings)
     return made
@@ -63,7 +65,7 @@ def cases(
 
 def _hot_operators(
     baseline: Baseline, runs: Sequence[Measurement], settings: GateSettings
-) -> Iterator[Case]:
+) -> Iterator[MetricCase]:
     """Yield the hottest operators of the baseline and of the runs."""
     own = settings.metrics[HOT]
     now: dict[str, list[float]] = {}
@@ -80,7 +82,7 @@ def _hot_operators(
         title = f"{HOT}: {name.replace('|', ' ', 1)}".rstrip()
         if name in now:  # what is gone is no regression
             old = before.get(name, [])
-            yield Case(title, own.level, "ns", old, now[name], tolerance, floor)
+            yield MetricCase(title, own.level, "ns", old, now[name], tolerance, floor)
 
 
 def _hottest(spent: Mapping[str, list[float]], top: int) -> list[str]:
@@ -88,7 +90,7 @@ def _hottest(spent: Mapping[str, list[float]], top: int) -> list[str]:
 
 
 def decide(
-    every: Sequence[Case], settings: GateSettings, accepted: Mapping[str, Acceptance]
+    every: Sequence[MetricCase], settings: GateSettings, accepted: Mapping[str, Acceptance]
 ) -> list[GatedMetric]:
     """Return the decision about each case.
 
@@ -117,7 +119,7 @@ def decide(
     for case in every:
         seen = compared.get(case.name)
         if seen is None:
-            decided.append(_without_comparison(case))
+            decided.append(_decide_alone(case))
             continue
         smallest = detectable(seen, settings.alpha, tests[case.level], case.tolerance)
         judged = _judge(case, seen, corrected.get(case.name), settings)
@@ -128,18 +130,18 @@ def decide(
     return decided
 
 
-def _without_comparison(case: Case) -> GatedMetric:
+def _decide_alone(case: MetricCase) -> GatedMetric:
     """Return what can be said of a metric that only one side has, or none."""
     if not case.current:
         what = "the baseline has it" if case.baseline else "there is a budget for it"
         reason = f"{what}, but the runs did not record it"
-        return _gated(case, "inconclusive", reason)
-    made = _gated(case, "new", "the baseline does not have it")
+        return _make_metric(case, "inconclusive", reason)
+    made = _make_metric(case, "new", "the baseline does not have it")
     made = msgspec.structs.replace(made, after=statistics.median(case.current))
     return _within_budget(case, made)
 
 
-def _gated(case: Case, verdict: str, reason: str) -> GatedMetric:
+def _make_metric(case: MetricCase, verdict: str, reason: str) -> GatedMetric:
     return GatedMetric(
         name=case.name,
         level=case.level,
@@ -155,7 +157,7 @@ def _gated(case: Case, verdict: str, reason: str) -> GatedMetric:
 
 
 def _judge(
-    case: Case, seen: Comparison, p_value: float | None, settings: GateSettings
+    case: MetricCase, seen: SignificanceTest, p_value: float | None, settings: GateSettings
 ) -> GatedMetric:
     """Return whether a metric got worse, better, or neither."""
     change = f"{_change(case, seen)}, {_noise(seen)}"
@@ -163,13 +165,15 @@ def _judge(
     if not seen.tested:
         return _judge_without_test(case, seen, change, beyond_floor=beyond_floor)
     if seen.effect < -case.tolerance and beyond_floor and (seen.faster or 0.0) < settings.alpha:
-        return _gated(case, "improvement", change)
+        return _make_metric(case, "improvement", change)
     if seen.effect <= case.tolerance or not beyond_floor:
         limit = percent(case.tolerance)
         why = "within the tolerance of " + limit
         if seen.effect > case.tolerance:
             why = f"less than the floor of {quantity(case.floor, case.unit)}"
-        return msgspec.structs.replace(_gated(case, "ok", f"{change}; {why}"), p_value=p_value)
+        return msgspec.structs.replace(
+            _make_metric(case, "ok", f"{change}; {why}"), p_value=p_value
+        )
     if p_value is not None and p_value < settings.alpha:
         verdict, why = "regression", f"p = {p_value:.2g}"
     elif min(len(case.baseline), len(case.current)) < settings.min_runs:
@@ -177,31 +181,33 @@ def _judge(
         why = f"too few runs to tell it from noise (p = {p_value:.2g}); add runs"
     else:
         verdict, why = "ok", f"may be noise (p = {p_value:.2g})"
-    return msgspec.structs.replace(_gated(case, verdict, f"{change}; {why}"), p_value=p_value)
+    return msgspec.structs.replace(_make_metric(case, verdict, f"{change}; {why}"), p_value=p_value)
 
 
 def _judge_without_test(
-    case: Case, seen: Comparison, change: str, *, beyond_floor: bool
+    case: MetricCase, seen: SignificanceTest, change: str, *, beyond_floor: bool
 ) -> GatedMetric:
     """Decide by a wider tolerance, where fewer than four runs tell nothing about the noise."""
     wide = max(case.tolerance, FEW_RUNS_TOLERANCE)
     runs = len(case.baseline) + len(case.current)
     few = f"{runs} runs are too few for a test ({FEWEST_RUNS} are needed)"
     if not beyond_floor or abs(seen.effect) <= case.tolerance:
-        made = _gated(case, "ok", f"{change}; {few}")
+        made = _make_metric(case, "ok", f"{change}; {few}")
     elif seen.effect > wide:
-        made = _gated(case, "regression", f"{change}; more than {percent(wide)}, though {few}")
+        made = _make_metric(
+            case, "regression", f"{change}; more than {percent(wide)}, though {few}"
+        )
     elif seen.effect < -wide:
-        made = _gated(case, "improvement", f"{change}; {few}")
+        made = _make_metric(case, "improvement", f"{change}; {few}")
     elif seen.effect < 0:
-        made = _gated(case, "ok", f"{change}; {few}")
+        made = _make_metric(case, "ok", f"{change}; {few}")
     else:
-        made = _gated(case, "inconclusive", f"{change}; {few}, add runs")
+        made = _make_metric(case, "inconclusive", f"{change}; {few}, add runs")
     return msgspec.structs.replace(made, tolerance=wide)
 
 
 def _accept(
-    case: Case,
+    case: MetricCase,
     judged: GatedMetric,
     known: Acceptance,
     p_value: float | None,
@@ -217,7 +223,7 @@ def _accept(
     return msgspec.structs.replace(judged, verdict="accepted", reason=reason)
 
 
-def _within_budget(case: Case, made: GatedMetric) -> GatedMetric:
+def _within_budget(case: MetricCase, made: GatedMetric) -> GatedMetric:
     """Return ``over budget`` if it is, whatever it was before."""
     now = statistics.median(case.current)
     if case.budget is None or now <= case.budget:
@@ -228,7 +234,7 @@ def _within_budget(case: Case, made: GatedMetric) -> GatedMetric:
     return msgspec.structs.replace(made, verdict="over budget", reason=reason)
 
 
-def _with_figures(made: GatedMetric, seen: Comparison, smallest: float | None) -> GatedMetric:
+def _with_figures(made: GatedMetric, seen: SignificanceTest, smallest: float | None) -> GatedMetric:
     return msgspec.structs.replace(
         made,
         before=seen.before,
@@ -239,12 +245,12 @@ def _with_figures(made: GatedMetric, seen: Comparison, smallest: float | None) -
     )
 
 
-def _change(case: Case, seen: Comparison) -> str:
+def _change(case: MetricCase, seen: SignificanceTest) -> str:
     sides = f"{quantity(seen.before, case.unit)} -> {quantity(seen.after, case.unit)}"
     if seen.change is None:
         return sides
     return f"{percent(seen.change, signed=True)} ({sides})"
 
 
-def _noise(seen: Comparison) -> str:
+def _noise(seen: SignificanceTest) -> str:
     return "noise unknown" if seen.noise is None else f"noise {percent(seen.noise)}"

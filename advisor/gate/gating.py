@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Sequence
 
-    from npufix.advisor.gate.measuring import Measured
+    from npufix.advisor.gate.measuring import MeasuredRun
     from npufix.advisor.project.gate_settings import Acceptance, GateSettings
     from npufix.reports.baseline import Baseline
     from npufix.reports.measurement import Measurement
@@ -58,7 +58,7 @@ class _Reasons:
         return FAIL if self.failed else INCONCLUSIVE if self.unknown else PASS
 
 
-def gate(measured: Sequence[Measured], asked: Asked) -> GateReport:
+def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
     """Decide about runs (at least one)."""
     runs = [each.measurement for each in measured]
     settings, baseline = asked.settings, asked.baseline
@@ -68,11 +68,13 @@ def gate(measured: Sequence[Measured], asked: Asked) -> GateReport:
     comparable = _check_environment(runs, asked, reasons, problems)
     _check_baseline(asked, reasons, problems)
     valid = [entry for entry in settings.accept if entry.until >= asked.today]
-    problems += [_expired(entry, settings) for entry in settings.accept if entry not in valid]
+    problems += [
+        _report_expired(entry, settings) for entry in settings.accept if entry not in valid
+    ]
     accepted = {entry.metric: entry for entry in valid if entry.metric}
     metrics = decide(cases(baseline if comparable else None, runs, settings), settings, accepted)
     every = changes.changes(baseline, runs) if baseline and comparable else []
-    metrics = [_finished(metric, settings, every) for metric in metrics]
+    metrics = [_finish_metric(metric, settings, every) for metric in metrics]
     found = sort_findings(
         baseline if comparable else None, [each.report for each in measured], settings, valid
     )
@@ -80,10 +82,10 @@ def gate(measured: Sequence[Measured], asked: Asked) -> GateReport:
     if asked.path is None:
         metrics = [metric for metric in metrics if metric.budget is not None]
     if baseline and not comparable:
-        metrics = [_not_compared(metric) for metric in metrics]
+        metrics = [_mark_not_compared(metric) for metric in metrics]
     problems += _sources(runs, asked) if comparable else []
     problems += _whole_recordings(runs)
-    problems += [_noticed(item.rule, item.name, item.place) for item in found.noticed]
+    problems += [_report_noticed(item.rule, item.name, item.place) for item in found.noticed]
     if baseline and comparable:
         _check_evidence(metrics, settings, reasons, with_findings=found.compared)
     verdict = reasons.verdict()
@@ -183,18 +185,20 @@ def _sources(runs: Sequence[Measurement], asked: Asked) -> list[Problem]:
     return [Problem(str(asked.path), f"{what} a source, and none is given", "give --source")]
 
 
-def _expired(entry: Acceptance, settings: GateSettings) -> Problem:
+def _report_expired(entry: Acceptance, settings: GateSettings) -> Problem:
     what = f"the acceptance of {entry.what} ended on {entry.until}: {entry.reason}"
     remedy = "mend it, or remove or renew the entry in gate.accept"
     return Problem(settings.where, what, remedy)
 
 
-def _noticed(rule: str, name: str, place: str) -> Problem:
+def _report_noticed(rule: str, name: str, place: str) -> Problem:
     what = f"{rule} {name} is new; it is about the run, or of a rule that does not fail the gate"
     return Problem(place or "the run", what, f"see npufix rules show {rule}")
 
 
-def _finished(metric: GatedMetric, settings: GateSettings, every: Sequence[Change]) -> GatedMetric:
+def _finish_metric(
+    metric: GatedMetric, settings: GateSettings, every: Sequence[Change]
+) -> GatedMetric:
     """Return a metric with what explains it, and with the level that it has in the end."""
     category = _CATEGORY.get(metric.verdict)
     if category is None:
@@ -204,7 +208,7 @@ def _finished(metric: GatedMetric, settings: GateSettings, every: Sequence[Chang
     return msgspec.structs.replace(metric, level=level, why=why)
 
 
-def _not_compared(metric: GatedMetric) -> GatedMetric:
+def _mark_not_compared(metric: GatedMetric) -> GatedMetric:
     if metric.verdict != "new":
         return metric
     reason = "not compared: the baseline is of another environment"
@@ -233,10 +237,10 @@ def _headline(verdict: str, metrics: Sequence[GatedMetric], reasons: _Reasons, a
     if verdict == INCONCLUSIVE:
         return [*reasons.partial, *reasons.unknown][0]
     step = next((m for m in metrics if m.change is not None), None)
-    return _passed(step, metrics) if step else _nothing_compared(metrics, asked)
+    return _summarize_passed(step, metrics) if step else _explain_nothing_compared(metrics, asked)
 
 
-def _nothing_compared(metrics: Sequence[GatedMetric], asked: Asked) -> str:
+def _explain_nothing_compared(metrics: Sequence[GatedMetric], asked: Asked) -> str:
     if any(metric.budget is not None for metric in metrics):
         return "nothing is over its budget"
     if asked.baseline is None:
@@ -244,7 +248,7 @@ def _nothing_compared(metrics: Sequence[GatedMetric], asked: Asked) -> str:
     return "no new finding; every metric is off"
 
 
-def _passed(step: GatedMetric, metrics: Sequence[GatedMetric]) -> str:
+def _summarize_passed(step: GatedMetric, metrics: Sequence[GatedMetric]) -> str:
     """Say how the most important metric of those that both sides have changed."""
     said = f"{step.name} {percent(step.change or 0.0, signed=True)}"
     runs = len(step.baseline) + len(step.current)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedFindings:
     """The findings of a source beside those of its baseline."""
 
     new: list[Finding]
@@ -71,7 +71,9 @@ def read(path: Path) -> list[Known]:
         raise ReportError(f"{path}: {error}") from error
 
 
-def compare(findings: Sequence[Finding], before: Sequence[Known], searched: Searched) -> Compared:
+def compare(
+    findings: Sequence[Finding], before: Sequence[Known], searched: Searched
+) -> ComparedFindings:
     """Tell the new findings from the known ones.
 
     A finding is known by its rule, file, function and code, as often as the baseline holds it.
@@ -95,13 +97,13 @@ def compare(findings: Sequence[Finding], before: Sequence[Known], searched: Sear
         else:
             missing[key].pop()
     left = [e for entries in missing.values() for e in entries if searched.covers(e, paths)]
-    moved_to, moved_from = _moved([entry for entry, _ in new], left)
+    moved_to, moved_from = _find_moved([entry for entry, _ in new], left)
     fresh = [f for number, (_, f) in enumerate(new) if number not in moved_to]
     gone = sorted(entry for number, entry in enumerate(left) if number not in moved_from)
-    return Compared(fresh, gone, len(findings) - len(fresh))
+    return ComparedFindings(fresh, gone, len(findings) - len(fresh))
 
 
-def _moved(new: Sequence[Known], left: Sequence[Known]) -> tuple[set[int], set[int]]:
+def _find_moved(new: Sequence[Known], left: Sequence[Known]) -> tuple[set[int], set[int]]:
     """Return the positions of what is the same on both sides, one function to one other."""
     to, of = set[int](), set[int]()
     for same in ("path", "function"):
@@ -124,7 +126,9 @@ def _home(entry: Known) -> tuple[str, str]:
     return entry.path, entry.function
 
 
-def merged(findings: Iterable[Finding], before: Iterable[Known], searched: Searched) -> list[Known]:
+def merge_findings(
+    findings: Iterable[Finding], before: Iterable[Known], searched: Searched
+) -> list[Known]:
     """Return the entries of a new baseline; what was not searched stays as it is."""
     paths = searched.paths
     kept = [entry for entry in before if not searched.covers(entry, paths)]

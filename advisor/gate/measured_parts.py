@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from npufix.advisor.evidence.grouping import numbered, rows_where
+from npufix.advisor.evidence.grouping import number_groups, rows_where
 from npufix.advisor.evidence.ranking import shape_text
 from npufix.reports.measurement import MeasuredLine, MeasuredOperator
 
@@ -33,7 +33,7 @@ def operators(evidence: Evidence) -> list[MeasuredOperator]:
     rows = rows_where(evidence.steady & evidence.computes)
     if not len(rows):
         return []
-    numbers, firsts = numbered(frame, rows, ("type", "core", "input_shapes", "input_dtypes"))
+    numbers, firsts = number_groups(frame, rows, ("type", "core", "input_shapes", "input_dtypes"))
     spent, calls = _per_step(evidence, rows, numbers, len(firsts))
     cells = [frame[name].iloc[firsts].astype(str).tolist()
              for name in ("type", "core", "input_shapes", "input_dtypes")]  # fmt: skip
@@ -61,7 +61,7 @@ def lines(evidence: Evidence) -> list[MeasuredLine]:
     rows = rows_where(evidence.steady & evidence.computes & known[paths.codes.to_numpy()])
     if not len(rows):
         return []
-    numbers, firsts = numbered(frame, rows, _PLACE)
+    numbers, firsts = number_groups(frame, rows, _PLACE)
     spent, calls = _per_step(evidence, rows, numbers, len(firsts))
     kept = np.argsort(-spent, kind="stable")[:_KEPT]
     types = _types(frame, rows, numbers)

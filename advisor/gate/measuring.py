@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRun:
     """A run in few numbers, and all that is known about it."""
 
     measurement: Measurement
@@ -57,15 +57,15 @@ def measure(dump: Path, tree: SourceTree | None, options: Options) -> Measuremen
     return examine(dump, tree, options).measurement
 
 
-def examine(dump: Path, tree: SourceTree | None, options: Options) -> Measured:
+def examine(dump: Path, tree: SourceTree | None, options: Options) -> MeasuredRun:
     """Read a dump and return its numbers beside the whole diagnosis; raise as ``measure``."""
     result = diagnose(dump, tree, options)
     if tree is not None:  # outputs offer the change of a new finding beside its line
         result = replace(result, report=with_report_changes(result, tree))
-    return examined(result, dump)
+    return measure_diagnosis(result, dump)
 
 
-def examined(result: Diagnosis, dump: Path) -> Measured:
+def measure_diagnosis(result: Diagnosis, dump: Path) -> MeasuredRun:
     """Return the numbers of a dump that is diagnosed already."""
     made, evidence = result.report, result.evidence
     if evidence is None:  # pragma: no cover - a dump always has it
@@ -86,10 +86,10 @@ def examined(result: Diagnosis, dump: Path) -> Measured:
         source=made.source,
         unit="recording" if evidence.kernels["step"].isna().all() else "step",
     )
-    return Measured(measurement, made, result.warnings)
+    return MeasuredRun(measurement, made, result.warnings)
 
 
-def measured(made: report.Report) -> Measurement:
+def measure_report(made: report.Report) -> Measurement:
     """Return the numbers that a report holds: averages where a dump would give medians.
 
     It knows the hot operators, shapes and lines only, and neither launches nor memory.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.advisor.gate.measuring import Measured, examine, measured
+from npufix.advisor.gate.measuring import MeasuredRun, examine, measure_report
 from npufix.reports.report import ReportError, from_json
 from npufix.rewriters.write.user_error import UserError
 
@@ -32,7 +32,7 @@ def read_runs(
     tree: SourceTree | None,
     options: Options,
     say: Callable[[str], None] = lambda _: None,
-) -> list[Measured]:
+) -> list[MeasuredRun]:
     """Read runs, each once.
 
     Raises:
@@ -54,11 +54,11 @@ def read_runs(
     return runs
 
 
-def _read(dump: Path, tree: SourceTree | None, options: Options) -> Measured:
+def _read(dump: Path, tree: SourceTree | None, options: Options) -> MeasuredRun:
     if _is_report(dump):
         made = _report(dump)
-        numbers = msgspec.structs.replace(measured(made), origin=str(dump))
-        return Measured(numbers, made, ())
+        numbers = msgspec.structs.replace(measure_report(made), origin=str(dump))
+        return MeasuredRun(numbers, made, ())
     run = examine(dump, tree, options)
     ranks = [row.rank for row in run.report.ranks if row.rank is not None]
     twice = next((rank for rank in ranks if ranks.count(rank) > 1), None)

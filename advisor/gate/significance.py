@@ -31,7 +31,7 @@ _POWER = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SignificanceTest:
     """Two groups of runs."""
 
     before: float
@@ -52,10 +52,10 @@ class Comparison:
     faster: float | None
 
 
-def compare(baseline: Sequence[float], current: Sequence[float], floor: float) -> Comparison:
+def compare(baseline: Sequence[float], current: Sequence[float], floor: float) -> SignificanceTest:
     """Compare two groups, neither of them empty; ``floor`` is the scale of values near zero."""
     before, after = median(baseline), median(current)
-    old, new, relative = _scaled(baseline, current, floor)
+    old, new, relative = _scale_groups(baseline, current, floor)
     freedom = len(old) + len(new) - 2
     squares = sum((x - fmean(group)) ** 2 for group in (old, new) for x in group)
     noise = math.sqrt(squares / freedom) if freedom else None
@@ -70,7 +70,7 @@ def compare(baseline: Sequence[float], current: Sequence[float], floor: float) -
 
         faster = float(stdtr(freedom + _WEIGHT, by_mean / error))
         slower = float(stdtr(freedom + _WEIGHT, -by_mean / error))
-    return Comparison(
+    return SignificanceTest(
         before=before,
         after=after,
         change=after / before - 1 if before > 0 else None,
@@ -84,7 +84,7 @@ def compare(baseline: Sequence[float], current: Sequence[float], floor: float) -
     )
 
 
-def _scaled(
+def _scale_groups(
     baseline: Sequence[float], current: Sequence[float], floor: float
 ) -> tuple[list[float], list[float], Callable[[float], float]]:
     """Return both groups so that a difference is a relative change, and what makes it one."""
@@ -95,7 +95,9 @@ def _scaled(
     return [x / scale for x in baseline], [x / scale for x in current], float
 
 
-def detectable(compared: Comparison, alpha: float, tests: int, tolerance: float) -> float | None:
+def detectable(
+    compared: SignificanceTest, alpha: float, tests: int, tolerance: float
+) -> float | None:
     """Return the smallest relative change that is found four times in five; None: no test."""
     if not compared.tested:
         return None

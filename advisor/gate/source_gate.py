@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.advisor.gate.known_findings import Compared, Searched, compare
+from npufix.advisor.gate.known_findings import ComparedFindings, Searched, compare
 from npufix.reports import report
 from npufix.reports.data.sources import Sources
 from npufix.reports.gate_report import GateReport
@@ -51,7 +51,7 @@ def fail_on(names: Sequence[str]) -> FailOn:
     return FailOn(frozenset(LEVELS[: upto + 1]), rules)
 
 
-def searched(tree: SourceTree, problems: Sequence[report.Problem]) -> Searched:
+def summarize_search(tree: SourceTree, problems: Sequence[report.Problem]) -> Searched:
     """Return what a scan of a tree has looked at; nobody knows what a broken file holds."""
     rules = frozenset(rule.id for rule in all_rules() if tree.configuration.wants(rule))
     broken = {where for p in problems for where in (p.where, p.where.rpartition(":")[0])}
@@ -67,7 +67,7 @@ def gate(
 ) -> GateReport:
     """Compare the findings of a source with its baseline; without one all of them are new."""
     made = diagnosis.report
-    found = compare(made.findings, before, searched(tree, made.problems))
+    found = compare(made.findings, before, summarize_search(tree, made.problems))
     failing = [finding for finding in found.new if wanted.fails(finding)]
     damaged = any(problem.damaged for problem in made.problems)
     status = _FAILED if failing else _DAMAGED if damaged else 0
@@ -91,7 +91,7 @@ def gate(
     )
 
 
-def _headline(failing: Sequence[Finding], found: Compared, *, has_baseline: bool) -> str:
+def _headline(failing: Sequence[Finding], found: ComparedFindings, *, has_baseline: bool) -> str:
     new = "new slow pattern" if has_baseline else "slow pattern"
     known = f"; {found.known} known" if found.known else ""
     if not failing:
@@ -103,7 +103,7 @@ def _headline(failing: Sequence[Finding], found: Compared, *, has_baseline: bool
 
 
 def _next_steps(
-    made: report.Report, failing: Sequence[Finding], found: Compared, baseline: Path | None
+    made: report.Report, failing: Sequence[Finding], found: ComparedFindings, baseline: Path | None
 ) -> list[str]:
     steps = []
     if any(f.safety != "advice" for f in failing):

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.advisor.patch.profitability import Profitability, prices, weigh
 from npufix.advisor.patch.verdicts import report_verdict
-from npufix.advisor.patch.worth import Worth, prices, worth
 from npufix.rewriters.edit.imports import imports_torch_npu
 from npufix.rewriters.edit.job import spelled
-from npufix.rewriters.find import Basis, Site, find_sites
-from npufix.rewriters.verification import Job, RecordedOp, Settings, verify
+from npufix.rewriters.find import Basis, Site, apply_in_order
+from npufix.rewriters.verification import Job, RecordedCall, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.write.patch import FileChange, unified_diff
 
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 
     from npufix.advisor.diagnose.findings import Located
     from npufix.advisor.diagnose.result import Diagnosis
-    from npufix.advisor.patch.worth import Prices
-    from npufix.advisor.project.source_tree import SourceFile, SourceTree
+    from npufix.advisor.patch.profitability import Prices
+    from npufix.advisor.project.source_tree import SourceTree
     from npufix.reports import report
 
 # Weights are floating point, so tensors of the same dtype are as well.
@@ -64,7 +63,7 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
     jobs = [_job(item, tree, diagnosis, portable=portable) for item in chosen]
     found = verify(jobs, options.settings) if jobs else []
     verdicts = dict(zip(chosen, found, strict=True))
-    weighed = {item: _worth(item, verdict, diagnosis) for item, verdict in verdicts.items()}
+    weighed = {item: _weigh(item, verdict, diagnosis) for item, verdict in verdicts.items()}
     accepted = {Status.EQUIVALENT} | ({Status.NOT_VERIFIED} if options.unverified else set())
     proven = [item for item in chosen if verdicts[item].status in accepted]
     idle = {item for item in proven if not weighed[item].pays}
@@ -72,10 +71,12 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
     changes, failed = _compose([item for item in proven if item not in left_out], portable=portable)
     failed |= {i: f"{weighed[i].why}; --unverified writes it" for i in left_out}
     findings = [
-        _judged(
+        _attach_verdict(
             item,
             verdicts.get(item),
-            Worth() if item in left_out else weighed.get(item, Worth()),  # else it is said twice
+            Profitability()
+            if item in left_out
+            else weighed.get(item, Profitability()),  # else it is said twice
             failed.get(item, ""),
         )
         for item in diagnosis.found
@@ -112,12 +113,12 @@ def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: boo
     site, file = item.site, item.file
     if site.rewrite is None:
         raise ValueError(site)
-    recorded: list[RecordedOp] = []
+    recorded: list[RecordedCall] = []
     if diagnosis.evidence is not None:
         calls = diagnosis.evidence.recorded(file.relative)
         first, last = site.function_lines
         for line in sorted(line for line in calls if first <= line <= last):
-            recorded += [RecordedOp(c.name, c.dims, c.types) for c in calls[line]]
+            recorded += calls[line]
     return Job(
         path=spelled(file.path.resolve()),
         root=spelled(tree.root.resolve()),
@@ -133,12 +134,12 @@ def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: boo
         or site.rule.floats_only
         or any(p.condition.name == _SAME_DTYPE for p in site.proofs),
         probes=(site.rewrite.probe,) if site.rewrite.probe else (),
-        vouched=promised(site),
+        vouched=assumed_conditions(site),
         inference=any(p.condition.excludes_gradients for p in site.proofs),
     )
 
 
-def promised(site: Site) -> tuple[str, ...]:
+def assumed_conditions(site: Site) -> tuple[str, ...]:
     """Return the conditions that the verifier has to take for granted.
 
     Those that the user vouches for, and which activation a configuration selects: the verifier
@@ -162,59 +163,36 @@ def _compose(
     failed: dict[Located, str] = {}
     for relative, items in sorted(by_file.items()):
         file = items[0].file
-        text, problems = _apply(file, items, portable=portable)
-        failed |= problems
+        text, in_the_way = apply_in_order(
+            file.text,
+            [item.site for item in items],
+            file.neighbour,
+            lambda _site, _same, new: new.portable if portable else new.direct,
+        )
+        problem = "another change in the same function is in the way; run npufix again"
+        failed |= {item: problem for item in items if item.site in in_the_way}
         if text != file.text:
             changes.append(FileChange(file.path, relative, file.data, file.encode(text)))
     return changes, failed
-
-
-def _apply(
-    file: SourceFile, items: Sequence[Located], *, portable: bool
-) -> tuple[str, dict[Located, str]]:
-    """Return the file with its changes; each is looked up again in the text so far.
-
-    From the last line to the first: what stands above a change stays where it is in its function,
-    so that twins of the same code are told apart.
-    """
-    text = file.text
-    failed: dict[Located, str] = {}
-    for item in sorted(items, key=lambda i: -i.site.line):
-        site = item.site
-        rule = dataclasses.replace(site.rule, forms=(site.form,))
-        again = [
-            s
-            for s in find_sites(text, [rule], neighbour=file.neighbour)
-            if (s.function, s.code) == (site.function, site.code)
-        ]
-        same = min(again, key=lambda s: abs(_depth(s) - _depth(site)), default=None)
-        if same is None or same.rewrite is None:
-            failed[item] = "another change in the same function is in the way; run npufix again"
-            continue
-        text = same.rewrite.portable if portable else same.rewrite.direct
-    return text, failed
-
-
-def _depth(site: Site) -> int:
-    """Return how far below the first line of its function a site is."""
-    return site.line - site.function_lines[0]
 
 
 def _is_guarded(site: Site) -> bool:
     return site.rewrite is not None and site.rewrite.portable != site.rewrite.direct
 
 
-def _worth(item: Located, verdict: Verdict, diagnosis: Diagnosis) -> Worth:
+def _weigh(item: Located, verdict: Verdict, diagnosis: Diagnosis) -> Profitability:
     """Decide whether a change pays, by the times of the dump if there is one."""
 
     def known() -> Prices | None:
         evidence = diagnosis.evidence
         return None if evidence is None else prices(evidence, item.file.relative, item.site)
 
-    return worth(verdict, item.site.rule, known)
+    return weigh(verdict, item.site.rule, known)
 
 
-def _judged(item: Located, verdict: Verdict | None, weighed: Worth, problem: str) -> report.Finding:
+def _attach_verdict(
+    item: Located, verdict: Verdict | None, weighed: Profitability, problem: str
+) -> report.Finding:
     """Return the finding with its verdict and its own diff."""
     finding, site = item.finding, item.site
     diff = ""

@@ -90,7 +90,7 @@ def read_configuration(source: Path) -> Configuration:
             if path.is_file():
                 table = _table(path)
                 if table is not None:
-                    return _checked(path, table)
+                    return _check(path, table)
     return EVERYTHING
 
 
@@ -113,7 +113,7 @@ def _table(path: Path) -> Mapping[str, Any] | None:
     return table
 
 
-def _checked(path: Path, table: Mapping[str, Any]) -> Configuration:
+def _check(path: Path, table: Mapping[str, Any]) -> Configuration:
     known = (*_LISTS, *_TABLES)
     for key in table:
         if key not in known:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.project.configuration import Configuration
     from npufix.advisor.project.source_tree import SourceFile
-    from npufix.rewriters.facts.recorded_facts import RecordedCall
+    from npufix.rewriters.graph.recorded_call import RecordedCall
 
     Recorded = Callable[[str], Mapping[int, Sequence[RecordedCall]] | None]
     """The recorded operator calls of a file, by line."""
@@ -40,7 +40,7 @@ _NEW_OBJECTS_BETWEEN_COLLECTIONS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FileSearch:
     """What the search of one file gave."""
 
     sites: tuple[Site, ...] = ()
@@ -67,7 +67,7 @@ class Search:
         ignored = self.configuration.ignored_in(file.path.resolve())
         return [r for r in self.rules if not {r.id.lower(), r.name} & ignored]
 
-    def file(self, file: SourceFile) -> Found:
+    def file(self, file: SourceFile) -> FileSearch:
         """Search one file; what goes wrong there is its problem alone."""
         try:
             rules = self.rules_for(file)
@@ -76,22 +76,22 @@ class Search:
             sites = list(find_sites(file.text, rules, recorded, file.neighbour, with_text=text))
             comments = read_suppressions(file.text)
         except (SyntaxError, ValueError, RecursionError) as error:
-            return Found(problem=_unparsed(file.relative, error))
+            return FileSearch(problem=_report_unparsed(file.relative, error))
         except Exception as error:  # noqa: BLE001 - a rule's fault must not hide the other files
             stopping.check()
-            return Found(problem=_internal(file.relative, error))
+            return FileSearch(problem=_report_internal(file.relative, error))
         said = [f"{file.relative}: {text}" for text in unknown_names(comments, self.known)]
         hidden = [(s, c) for s in sites if (c := _comment_on(s, comments)) is not None]
         left = {id(site) for site, _ in hidden}
-        said += [f"{file.relative}: {text}" for text in _unused(comments, hidden, rules, self)]
+        said += [f"{file.relative}: {text}" for text in _find_unused(comments, hidden, rules, self)]
         source = generated_from(file.text) if sites else None
         kept = [s if source is None else with_condition(s, source) for s in sites]
         kept = [k for s, k in zip(sites, kept, strict=True) if id(s) not in left]
-        return Found(tuple(kept), tuple(hidden), None, tuple(said))
+        return FileSearch(tuple(kept), tuple(hidden), None, tuple(said))
 
-    def files(self, files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, Found]]:
+    def files(self, files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, FileSearch]]:
         """Yield what each file holds, in the order given."""
-        workers = min(_cores(), len(files))
+        workers = min(child_processes.processors(), len(files))
         size = sum(len(file.text) for file in files)
         if workers < 2 or size < _WORTH_A_POOL or not _can_fork():  # noqa: PLR2004 - no pool of one
             with _collecting_rarely():
@@ -106,7 +106,7 @@ def _comment_on(site: Site, comments: Sequence[Suppression]) -> Suppression | No
     return next((comment for comment in comments if comment.hides(site.rule, site.own_lines)), None)
 
 
-def _unused(
+def _find_unused(
     comments: Sequence[Suppression],
     hidden: Sequence[tuple[Site, Suppression]],
     rules: Sequence[Substitution],
@@ -121,7 +121,7 @@ def _unused(
             yield f"line {comment.line}: '{comment.text}' hides nothing"
 
 
-def _unparsed(relative: str, error: Exception) -> Problem:
+def _report_unparsed(relative: str, error: Exception) -> Problem:
     line = getattr(error, "lineno", None)
     what = getattr(error, "msg", None) or str(error)
     where = f"{relative}:{line}" if line else relative
@@ -129,13 +129,9 @@ def _unparsed(relative: str, error: Exception) -> Problem:
     return Problem(where, f"not valid Python: {what}", remedy, damaged=True)
 
 
-def _internal(relative: str, error: Exception) -> Problem:
+def _report_internal(relative: str, error: Exception) -> Problem:
     what = f"internal error, the file was left out: {type(error).__name__}: {error}"
     return Problem(relative, what, "please report it with the file", damaged=True)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _can_fork() -> bool:
@@ -151,11 +147,11 @@ class _Pool:
         self.files = files
         self.workers = workers
 
-    def results(self) -> Iterator[tuple[SourceFile, Found]]:
+    def results(self) -> Iterator[tuple[SourceFile, FileSearch]]:
         """Yield the result of each file, in their order."""
         # The largest first, so that no core waits for another at the end.
         order = sorted(range(len(self.files)), key=lambda i: -len(self.files[i].text))
-        found: dict[int, Found] = {}
+        found: dict[int, FileSearch] = {}
         words_for(tuple(self.search.rules))  # read the patterns before each child does
         with warnings.catch_warnings():
             # The children touch nothing that the threads of other libraries hold.
@@ -169,7 +165,7 @@ class _Pool:
             try:
                 with child_processes.ended_on_error():
                     for index, data in zip(order, pool.map(_work, order, chunksize=8), strict=True):
-                        found[index] = _unpacked(data, self.search.rules)
+                        found[index] = _unpack(data, self.search.rules)
                         advanced("files", len(found), len(self.files))
             finally:
                 pool.shutdown(cancel_futures=True)
@@ -206,7 +202,7 @@ def _begin(search: Search, files: Sequence[SourceFile], parent: int) -> None:
 
 def _work(index: int) -> bytes:
     search, files = _inherited[0]
-    return _packed(search.file(files[index]), search.rules)
+    return _pack(search.file(files[index]), search.rules)
 
 
 def _parts(rules: Sequence[Substitution]) -> Iterator[Substitution | Form | Condition]:
@@ -244,16 +240,16 @@ class _Unpickler(pickle.Unpickler):
         return self.parts[pid]
 
 
-def _packed(found: Found, rules: Sequence[Substitution]) -> bytes:
-    if found == Found():
+def _pack(found: FileSearch, rules: Sequence[Substitution]) -> bytes:
+    if found == FileSearch():
         return b""
     buffer = io.BytesIO()
     _Pickler(buffer, rules).dump(found)
     return buffer.getvalue()
 
 
-def _unpacked(data: bytes, rules: Sequence[Substitution]) -> Found:
+def _unpack(data: bytes, rules: Sequence[Substitution]) -> FileSearch:
     if not data:
-        return Found()
-    found: Found = _Unpickler(io.BytesIO(data), rules).load()
+        return FileSearch()
+    found: FileSearch = _Unpickler(io.BytesIO(data), rules).load()
     return found

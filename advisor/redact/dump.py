@@ -67,14 +67,14 @@ def redact_path(source: Path, target: Path) -> Redacted:
     names.learn("user", Path.home().name if os.environ.get("HOME") else "")
     for path in found:
         _learn_of_names(path.relative_to(source.parent), names)
-        _guarded(path, lambda p: learn_from(p, names))
+        _guard(path, lambda p: learn_from(p, names))
     places = _Places([path.relative_to(source) for path in found], names)
     beside = target.with_name(f".{target.name}.{os.getpid()}.npufix")
     try:
         for path in found:
             place = beside if source.is_file() else beside / places.of(path.relative_to(source))
             place.parent.mkdir(parents=True, exist_ok=True)
-            _guarded(path, lambda p, to=place: copy(p, to, names))
+            _guard(path, lambda p, to=place: copy(p, to, names))
         _search(beside, names)
         beside.rename(target)
     except BaseException:
@@ -84,7 +84,7 @@ def redact_path(source: Path, target: Path) -> Redacted:
     return Redacted(len(found), dict(names.counts), left_out)
 
 
-def _guarded(path: Path, work: object) -> None:
+def _guard(path: Path, work: object) -> None:
     try:
         work(path)  # type: ignore[operator]
     except sqlite3.Error as error:

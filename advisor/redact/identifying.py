@@ -128,10 +128,10 @@ def redact(text: str, names: Pseudonyms) -> str:
 
         return replaced
 
-    text = _KEYED.sub(counted("id", lambda m: _keyed(m, names)), text)
+    text = _KEYED.sub(counted("id", lambda m: _replace_keyed(m, names)), text)
     text = _SECRET.sub(counted("secret", lambda m: m[1] + m[2] + names.of("secret", m[3])), text)
     text = _TOKEN.sub(counted("secret", lambda m: names.of("secret", m[0])), text)
-    text = _ASSIGNED.sub(counted("id", lambda m: _assigned(m, names)), text)
+    text = _ASSIGNED.sub(counted("id", lambda m: _replace_assigned(m, names)), text)
     text = _PLACE.sub(counted("path", lambda m: m[1] + path(m[2], names)), text)
     text = _URL.sub(counted("address", lambda m: _url(m, names)), text)
     text = _EMAIL.sub(counted("mail address", lambda m: names.of("mail", m[0])), text)
@@ -146,11 +146,11 @@ def redact(text: str, names: Pseudonyms) -> str:
     text = _IP4.sub(counted("IP address", lambda m: _ip4(m, names)), text)
     known = known_names(names)
     if known is not None:
-        text = known.sub(lambda m: _known(m[0], names), text)
+        text = known.sub(lambda m: _replace_known(m[0], names), text)
     return text
 
 
-def _known(word: str, names: Pseudonyms) -> str:
+def _replace_known(word: str, names: Pseudonyms) -> str:
     kind = names.names[word.lower()]
     names.count(kind)
     return names.of(kind, word)
@@ -192,7 +192,7 @@ def _relative(text: str, names: Pseudonyms) -> str:
     return "/".join([*shown, last])
 
 
-def _keyed(found: re.Match[str], names: Pseudonyms) -> str:
+def _replace_keyed(found: re.Match[str], names: Pseudonyms) -> str:
     key, quote, value = found[1], found[2], found[3]
     if not quote:
         return f"{key}{names.number('number', value)}"
@@ -202,7 +202,7 @@ def _keyed(found: re.Match[str], names: Pseudonyms) -> str:
     return f"{key}{quote}{names.of(known or 'id', value.strip())}"
 
 
-def _assigned(found: re.Match[str], names: Pseudonyms) -> str:
+def _replace_assigned(found: re.Match[str], names: Pseudonyms) -> str:
     value = found[2]
     if _IP4.match(value) or value.startswith(("$", "%")):
         return found[0]

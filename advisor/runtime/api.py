@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npufix.advisor.runtime import applying
-from npufix.advisor.runtime.switches import Switches, from_values
+from npufix.advisor.runtime.process import applying
+from npufix.advisor.runtime.process.switches import Switches, from_values
 from npufix.reports import language
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def fused_kernels(model: nn.Module, **switches: Any) -> Iterator[Any]:  # noqa: 
 
 
 def _to_model(model: nn.Module, said: Switches, on: str) -> object:
-    from npufix.advisor.runtime.modules import apply_to_model
+    from npufix.advisor.runtime.modules.applying import apply_to_model
 
     return apply_to_model(model, said, on)
 
@@ -106,17 +106,17 @@ def print_at_exit(
         if json_file is not None:
             _write(applied, json_file.resolve())
         if not quiet and sys.stderr is not None:
-            from npufix.advisor.runtime.reporting import translated
+            from npufix.advisor.runtime.process.reporting import translate
 
             with suppress(OSError, ValueError):  # whoever reads it may have gone
                 sys.stdout.flush()
-            sys.stderr.write(translated(applied.report()))
+            sys.stderr.write(translate(applied.report()))
 
     atexit.register(print_it)
 
 
 def _write(applied: applying.Applied, path: Path) -> None:
-    from npufix.advisor.runtime.reporting import to_json
+    from npufix.advisor.runtime.process.reporting import to_json
 
     try:
         path.write_bytes(to_json(applied.summary()))

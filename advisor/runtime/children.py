@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.advisor.runtime.switches import SwitchError, Switches
+from npufix.advisor.runtime.process.switches import SwitchError, Switches
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -52,7 +52,7 @@ def start() -> None:
         asked = msgspec.json.decode(text.encode(), type=_Asked)
     except msgspec.DecodeError:
         return
-    from npufix.advisor.runtime.applying import apply
+    from npufix.advisor.runtime.process.applying import apply
 
     said = Switches(asked.rules, asked.disable, asked.allow, enable=asked.enable)
     try:

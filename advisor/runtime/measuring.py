@@ -2,7 +2,8 @@
 
 The new code asks at each call whether it may run (``at_run_time.holds``): for the first steps the
 answer is no. So both halves have the same model, the same process and the same caches. A step ends
-when an optimizer has made one. Each half begins with a step that does not count.
+when an optimizer has made one. Each half begins with a step that does not count: of ``--measure 2``
+steps 2 and 3 are measured with the old code, 5 and 6 with the new; 1 and 4 warm up.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from npufix.advisor.runtime.at_run_time import Switched
-from npufix.advisor.runtime.reporting import translated
+from npufix.advisor.runtime.calls.at_run_time import Switched
+from npufix.advisor.runtime.process.reporting import translate
 from npufix.rules.shared.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.advisor.runtime.applying import Applied
+    from npufix.advisor.runtime.process.applying import Applied
 
 HALVES = ("before", "after")
 _FOLDER = "npufix_measured"
@@ -121,7 +122,7 @@ class ProfilerMeter:
         return f"{counted(steps, 'step')} each: {result.headline}\nAll of it: {command}"
 
 
-class Measurement:
+class StepMeasurement:
     """Turns the new code off and on as the steps go by."""
 
     def __init__(self, meter: Meter, steps: int) -> None:
@@ -166,13 +167,13 @@ class Measurement:
 
 
 @contextmanager
-def measure(applied: Applied, steps: int, *, virtual: bool) -> Iterator[Measurement | None]:
+def measure(applied: Applied, steps: int, *, virtual: bool) -> Iterator[StepMeasurement | None]:
     """Measure the program that runs inside the block, and say on stderr what came out."""
     if applied.hook is None:
         yield None
         return
     meter = LaunchMeter() if virtual else ProfilerMeter(_new_folder(Path.cwd()))
-    one = Measurement(meter, steps)
+    one = StepMeasurement(meter, steps)
     handle: Any = register_optimizer_step_post_hook(one.stepped)
     Switched.on = False
     try:
@@ -181,7 +182,7 @@ def measure(applied: Applied, steps: int, *, virtual: bool) -> Iterator[Measurem
         handle.remove()
         Switched.on = True
         one.give_up()
-        sys.stderr.write(translated(f"npufix: {one.shown()}\n"))
+        sys.stderr.write(translate(f"npufix: {one.shown()}\n"))
 
 
 def _new_folder(base: Path) -> Path:

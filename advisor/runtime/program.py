@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.runtime import children
 from npufix.advisor.runtime.api import print_at_exit
-from npufix.advisor.runtime.applying import apply
+from npufix.advisor.runtime.process.applying import apply
 from npufix.advisor.runtime.script import read_script, run_module, run_script
 
 if TYPE_CHECKING:
-    from npufix.advisor.runtime.applying import Applied
-    from npufix.advisor.runtime.switches import Switches
+    from npufix.advisor.runtime.process.applying import Applied
+    from npufix.advisor.runtime.process.switches import Switches
 
 _IS_VIRTUAL = "NPUFIX_VIRTUAL_NPU"
 VIRTUAL = "virtual-npu"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RunRequest:
     """What the user typed."""
 
     program: str
@@ -38,7 +38,7 @@ class Wanted:
     quiet: bool = False
 
 
-def run(wanted: Wanted) -> int:
+def run(wanted: RunRequest) -> int:
     """Run a program and return its exit status.
 
     Raises:
@@ -70,7 +70,7 @@ def run(wanted: Wanted) -> int:
         return _run(wanted, applied)
 
 
-def _run(wanted: Wanted, applied: Applied) -> int:
+def _run(wanted: RunRequest, applied: Applied) -> int:
     if wanted.as_module:
         return run_module(wanted.program, wanted.arguments)
     return run_script(Path(wanted.program), wanted.arguments, applied.hook)

@@ -10,13 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime.switches import SwitchError
+from npufix.advisor.runtime.process.switches import SwitchError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import CodeType, TracebackType
 
-    from npufix.advisor.runtime.hook import Hook
+    from npufix.advisor.runtime.process.hook import Hook
 
 INTERRUPTED = 130
 _FAILED = 1
@@ -62,7 +62,7 @@ def run_script(path: Path, arguments: Sequence[str], hook: Hook | None) -> int:
     def execute() -> None:
         exec(_code(absolute, data, hook), vars(module))  # noqa: S102 - that is what it is for
 
-    return _guarded(execute, absolute)
+    return _guard(execute, absolute)
 
 
 def run_module(name: str, arguments: Sequence[str]) -> int:
@@ -74,7 +74,7 @@ def run_module(name: str, arguments: Sequence[str]) -> int:
     def execute() -> None:
         runpy.run_module(name, run_name=_MAIN, alter_sys=True)
 
-    return _guarded(execute, "")
+    return _guard(execute, "")
 
 
 def _code(path: str, data: bytes, hook: Hook | None) -> CodeType:
@@ -84,7 +84,7 @@ def _code(path: str, data: bytes, hook: Hook | None) -> CodeType:
     return code if found is None or found.code is None else found.code
 
 
-def _guarded(execute: object, path: str) -> int:
+def _guard(execute: object, path: str) -> int:
     """Run a program; what it does not catch is shown without the frames of this one."""
     try:
         execute()  # type: ignore[operator] # a function without arguments

@@ -146,11 +146,11 @@ class _Comparison:
         for qualname, new in self.after.functions.items():
             old = self.before.functions.get(qualname, [])
             other = qualname.rpartition(".")[2] != name
-            if old and other and any(name in _mentioned(f) for f in (*old, *new)):
+            if old and other and any(name in _mentioned_names(f) for f in (*old, *new)):
                 yield qualname
         for qualname, classes in self.after.classes.items():
             other = qualname in self.before.classes and qualname != name
-            if other and any(name in _framed(cls) for cls in classes):
+            if other and any(name in _frame_names(cls) for cls in classes):
                 yield qualname
 
     def _add(self, qualname: str) -> None:
@@ -166,7 +166,7 @@ class _Comparison:
         self.touched.setdefault(what, Touched(what, line, reason=reason))
 
 
-def touched(original: str, changed: str) -> list[Touched]:
+def find_touched(original: str, changed: str) -> list[Touched]:
     """Return what a change of a file touches, in the order of its lines.
 
     Raises:
@@ -187,16 +187,16 @@ def callers(original: str, changed: str, qualname: str) -> list[str]:
         for other, functions in after.items()
         if other in before
         and other.rpartition(".")[2] != name
-        and any(name in _mentioned(function) for function in functions)
+        and any(name in _mentioned_names(function) for function in functions)
     ]
 
 
-def _mentioned(function: Function) -> set[str]:
+def _mentioned_names(function: Function) -> set[str]:
     attributes = {n.attr for n in ast.walk(function) if isinstance(n, ast.Attribute)}
     return used_names(function) | attributes
 
 
-def _framed(cls: ast.ClassDef) -> set[str]:
+def _frame_names(cls: ast.ClassDef) -> set[str]:
     parts = [*cls.bases, *cls.decorator_list, *(s for s in cls.body if isinstance(s, ast.Assign))]
     return {n.id for part in parts for n in ast.walk(part) if isinstance(n, ast.Name)}
 

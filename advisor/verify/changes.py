@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.advisor.verify.diff_reading import DiffError, FileDiff, applied, read_diff
+from npufix.advisor.verify.diff_reading import DiffError, FileDiff, apply_diff, read_diff
 from npufix.advisor.verify.git import repositories
 
 if TYPE_CHECKING:
@@ -130,10 +130,10 @@ def from_patch(data: bytes, name: str, root: Path) -> Changes:
         elif not shown.endswith(".py"):
             continue
         elif not diff.new_path:
-            before = applied(diff.reversed(), b"") or b""
+            before = apply_diff(diff.reversed(), b"") or b""
             found.add_deleted(shown, roots[0] / shown, roots[0], before)
         elif not diff.old_path:
-            found.add_new(shown, roots[0] / shown, roots[0], applied(diff, b"") or b"")
+            found.add_new(shown, roots[0] / shown, roots[0], apply_diff(diff, b"") or b"")
         elif diff.hunks:
             found.add(*_both(diff, name, roots))
     return found.finished(name)
@@ -161,7 +161,7 @@ def _both(
                     continue
                 found.append(path)
                 here = path.read_bytes()
-                other = applied(one, here)
+                other = apply_diff(one, here)
                 if other is not None:
                     versions = (here, other) if forward else (other, here)
                     return relative, path, root, versions
@@ -205,7 +205,12 @@ def from_files(original: Path, changed: Path) -> Changes:
 
 
 def require_python(path: Path) -> None:
-    """Refuse a file that is none of Python."""
+    """Refuse a file that is none of Python.
+
+    Raises:
+        DiffError: it is a notebook, or has another ending than ``.py``.
+
+    """
     if path.suffix == ".ipynb":
         raise DiffError(
             f"{path} is a notebook: only Python files are compared",

@@ -25,7 +25,7 @@ def answer(test: ast.expr) -> bool | None:
     """Return what an expression is on an NPU, and is not elsewhere; None if it does not ask."""
     match test:
         case ast.Compare(left, [operator], [right]):
-            return _compared(left, operator, right)
+            return _compare(left, operator, right)
         case ast.Attribute(attr="is_npu"):
             return True
         case ast.Call(ast.Name(name) | ast.Attribute(attr=name)) if _ASKS.match(name):
@@ -37,7 +37,7 @@ def answer(test: ast.expr) -> bool | None:
     return None
 
 
-def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool | None:
+def _compare(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> bool | None:
     for device, other in ((left, right), (right, left)):
         if not _names_a_device(device):
             continue
@@ -105,7 +105,7 @@ def _blocks(node: ast.AST) -> Iterator[Sequence[ast.stmt]]:
 
 def _sort(block: Sequence[ast.stmt], found: Branches) -> None:
     for number, statement in enumerate(block):
-        said = _asked(statement.test) if isinstance(statement, ast.If) else None
+        said = _answer(statement.test) if isinstance(statement, ast.If) else None
         if not isinstance(statement, ast.If) or said is None:
             continue
         when_true, when_false = (found.npu, found.others) if said else (found.others, found.npu)
@@ -117,13 +117,13 @@ def _sort(block: Sequence[ast.stmt], found: Branches) -> None:
         _add([*statement.orelse, *(block[number + 1 :] if leaves else ())], when_false)
 
 
-def _asked(test: ast.expr) -> bool | None:
+def _answer(test: ast.expr) -> bool | None:
     """Return the answer of a condition that contains such a test."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        inner = _asked(test.operand)
+        inner = _answer(test.operand)
         return None if inner is None else not inner
     if isinstance(test, ast.BoolOp):
-        parts = [_asked(value) for value in test.values]
+        parts = [_answer(value) for value in test.values]
         return next((part for part in parts if part is not None), None)
     return answer(test)
 

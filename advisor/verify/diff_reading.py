@@ -1,6 +1,8 @@
 r"""Unified diffs as people and tools write them: which file, and what in it becomes what.
 
 Everything is bytes, and only ``\n`` ends a line: encodings and line ends are the user's.
+``unidiff`` (1.0.1) was tried: it reads text, leaves names quoted (``"a/na\303\257ve.py"``), takes
+``diff --cc`` for an empty diff and applies nothing, so most of this would stay, around it.
 """
 
 from __future__ import annotations
@@ -94,9 +96,9 @@ class _Reader:
                 return
             for word in (b"rename", b"copy"):
                 if line.startswith(word + b" from "):
-                    found = replace(found, old_path=_unquoted(line[len(word) + 6 :]))
+                    found = replace(found, old_path=_unquote(line[len(word) + 6 :]))
                 elif line.startswith(word + b" to "):
-                    found = replace(found, new_path=_unquoted(line[len(word) + 4 :]))
+                    found = replace(found, new_path=_unquote(line[len(word) + 4 :]))
             if line.startswith(b"new file"):
                 found = replace(found, old_path="")
             elif line.startswith(b"deleted file"):
@@ -107,7 +109,7 @@ class _Reader:
         self.files.append(found)
 
     def _file(self, known: FileDiff) -> None:
-        old, new = _named(self.lines[self.at]), _named(self._next())
+        old, new = _read_path(self.lines[self.at]), _read_path(self._next())
         self.at += 2
         if known.old_path or known.new_path:
             old, new = known.old_path, known.new_path
@@ -128,7 +130,7 @@ class _Reader:
             line = self.lines[self.at] if self.at < len(self.lines) else b"?"
             sign = line[:1]
             if sign == b"\\":
-                _without_end(self.lines[self.at - 1][:1], old, new)
+                _drop_line_end(self.lines[self.at - 1][:1], old, new)
             elif sign in {b" ", b"\n", b"\r"}:
                 # Editors strip the blank of an empty line.
                 old.append(line[1:] if sign == b" " else line)
@@ -151,7 +153,7 @@ class _Reader:
         return self.at < len(self.lines) and self.lines[self.at].startswith(b"\\")
 
 
-def _without_end(sign: bytes, old: list[bytes], new: list[bytes]) -> None:
+def _drop_line_end(sign: bytes, old: list[bytes], new: list[bytes]) -> None:
     r"""Take the end of line from the last line: ``\ No newline at end of file``."""
     for lines, signs in ((old, b" -"), (new, b" +")):
         if sign in signs and lines:
@@ -182,26 +184,26 @@ def _git_paths(line: bytes) -> tuple[str, str]:
     if rest.startswith(b'"'):
         first = re.match(rb'"(?:[^"\\]|\\.)*"', rest)
         end = first.end() if first else len(rest)
-        return _named_by(rest[:end]), _named_by(rest[end + 1 :])
+        return _parse_path(rest[:end]), _parse_path(rest[end + 1 :])
     middle = len(rest) // 2
     if len(rest) % 2 and rest[middle : middle + 1] == b" ":
-        return _named_by(rest[:middle]), _named_by(rest[middle + 1 :])
+        return _parse_path(rest[:middle]), _parse_path(rest[middle + 1 :])
     old, _, new = rest.partition(b" ")
-    return _named_by(old), _named_by(new)
+    return _parse_path(old), _parse_path(new)
 
 
-def _named(line: bytes) -> str:
+def _read_path(line: bytes) -> str:
     """Return the path of a line ``--- a/model.py``; what follows a tab is a time."""
     text = line[4:].rstrip(b"\r\n")
-    return _named_by(text if text.startswith(b'"') else text.partition(b"\t")[0])
+    return _parse_path(text if text.startswith(b'"') else text.partition(b"\t")[0])
 
 
-def _named_by(text: bytes) -> str:
-    path = _unquoted(text)
+def _parse_path(text: bytes) -> str:
+    path = _unquote(text)
     return "" if path == _NOWHERE else path
 
 
-def _unquoted(text: bytes) -> str:
+def _unquote(text: bytes) -> str:
     """Undo the quotes that git puts around unusual names."""
     if text.startswith(b'"') and text.endswith(b'"') and len(text) > 1:
 
@@ -213,7 +215,7 @@ def _unquoted(text: bytes) -> str:
     return text.decode("utf-8", "surrogateescape")
 
 
-def applied(file: FileDiff, data: bytes) -> bytes | None:
+def apply_diff(file: FileDiff, data: bytes) -> bytes | None:
     """Return what a diff makes of ``data``; None if it is not what the diff was made from."""
     lines = lines_of(data)
     made: list[bytes] = []

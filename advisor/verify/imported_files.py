@@ -31,7 +31,7 @@ def leads_to_another(path: Path, texts: Mapping[Path, tuple[str, str]], root: Pa
         if current in texts and current != path:
             return True
         for text in texts.get(current, ()) or _read(current):
-            new = [p for p in _imported(text, current, root, texts) if p not in seen]
+            new = [p for p in _find_imported(text, current, root, texts) if p not in seen]
             seen.update(new)
             queue += new
     return bool(queue)  # too many to follow
@@ -46,7 +46,7 @@ def _read(path: Path) -> tuple[str, ...]:
         return ()
 
 
-def _imported(
+def _find_imported(
     text: str, path: Path, root: Path, texts: Mapping[Path, tuple[str, str]]
 ) -> Iterator[Path]:
     """Yield the files that the import statements of a text may mean."""

@@ -11,7 +11,6 @@ from npufix.advisor.evidence.lines import Evidence, gather_evidence
 from npufix.advisor.evidence.recorded_paths import SourceState, map_recorded_paths, source_state
 from npufix.advisor.project.source_tree import SourceFile, read_source_tree
 from npufix.advisor.verify.definitions import definitions
-from npufix.rewriters.verification import RecordedOp
 from npufix.rewriters.verification.virtual_npu import of_profile
 
 if TYPE_CHECKING:
@@ -20,11 +19,11 @@ if TYPE_CHECKING:
 
     from npufix.advisor.project.configuration import Configuration
     from npufix.advisor.verify.changes import ChangedFile, Changes
-    from npufix.rewriters.facts.recorded_facts import RecordedCall
+    from npufix.rewriters.graph.recorded_call import RecordedCall
 
 
 @dataclass(frozen=True)
-class Recording:
+class ChangeRecording:
     """A dump, led to the files of a change."""
 
     evidence: Evidence
@@ -45,18 +44,14 @@ class Recording:
         """Return the operator calls of a file by line, if they prove something about it."""
         return self.evidence.recorded(_relative(file)) if self.proves else None
 
-    def of(self, file: ChangedFile, qualname: str) -> tuple[RecordedOp, ...]:
+    def of(self, file: ChangedFile, qualname: str) -> tuple[RecordedCall, ...]:
         """Return the operator calls that were recorded in a function."""
         relative = _relative(file)
         text = file.changed if relative in self.as_changed else file.original
         found = definitions(ast.parse(text)).functions.get(qualname, [])
         lines = {n for f in found for n in range(f.lineno, (f.end_lineno or f.lineno) + 1)}
         calls = self.evidence.recorded(relative)
-        return tuple(
-            RecordedOp(call.name, call.dims, call.types)
-            for line in sorted(lines & calls.keys())
-            for call in calls[line]
-        )
+        return tuple(call for line in sorted(lines & calls.keys()) for call in calls[line])
 
 
 def read_recording(
@@ -66,7 +61,7 @@ def read_recording(
     *,
     rank: int | None = None,
     path_map: Sequence[tuple[str, str]] = (),
-) -> Recording:
+) -> ChangeRecording:
     """Read a dump of the program before the change, or after it.
 
     Raises:
@@ -106,7 +101,7 @@ def read_recording(
         warnings.append(
             "files beside the change are not those that were profiled: the dump proves no condition"
         )
-    return Recording(
+    return ChangeRecording(
         gather_evidence(profile, mapped),
         environment.torch_npu or "",
         environment.chip or "",

@@ -6,11 +6,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.advisor.verify.changed_functions import Touched, callers, touched
+from npufix.advisor.verify.assumptions import Assumptions
+from npufix.advisor.verify.changed_functions import Touched, callers, find_touched
 from npufix.advisor.verify.device_branches import as_on_npu, branches
 from npufix.advisor.verify.diff_reading import DiffError
 from npufix.advisor.verify.imported_files import leads_to_another
-from npufix.advisor.verify.vouching import Promises
 from npufix.rewriters.edit.job import OtherFile, spelled
 from npufix.rewriters.verification import Job, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from npufix.advisor.verify.changes import ChangedFile, Changes
-    from npufix.advisor.verify.recorded_inputs import Recording
-    from npufix.rewriters.verification import RecordedOp
+    from npufix.advisor.verify.recorded_inputs import ChangeRecording
+    from npufix.rewriters.verification import RecordedCall
 
 _MOST_CALLERS = 3
 _WORST_FIRST = (Status.REFUTED, Status.NOT_VERIFIED, Status.EQUIVALENT)
@@ -45,7 +45,7 @@ class Given:
 
     allow: frozenset[str] = frozenset()
     """Conditions that the user vouches for."""
-    recording: Recording | None = None
+    recording: ChangeRecording | None = None
     """Of the program, before the change or after it."""
 
 
@@ -56,10 +56,10 @@ class _Subject:
     file: ChangedFile
     others: tuple[OtherFile, ...]
     """Files of the same change that it may import."""
-    promises: Promises
-    recording: Recording | None
+    assumptions: Assumptions
+    recording: ChangeRecording | None
 
-    def recorded(self, qualname: str) -> tuple[RecordedOp, ...]:
+    def recorded(self, qualname: str) -> tuple[RecordedCall, ...]:
         """Return what the dump recorded in a function."""
         return self.recording.of(self.file, qualname) if self.recording else ()
 
@@ -93,12 +93,12 @@ class _Question:
             self._job(
                 npu_before,
                 npu_after,
-                *_without(before, old.others | old.tests, after, new.others | new.tests),
+                *_leave_out(before, old.others | old.tests, after, new.others | new.tests),
             ),
             self._job(
                 file.original,
                 file.changed,
-                *_without(before, old.npu | old.tests, after, new.npu | new.tests),
+                *_leave_out(before, old.npu | old.tests, after, new.npu | new.tests),
                 on_host=True,
             ),
         ]
@@ -115,7 +115,7 @@ class _Question:
         lines = changed.split("\n")
         text = "\n".join(lines[n - 1] for n in after if n <= len(lines))
         qualname = self.called or self.touched.qualname
-        promise = self.about.promises.of(self.touched.qualname)
+        assumed = self.about.assumptions.of(self.touched.qualname)
         return Job(
             path=spelled(self.file.path),
             root=spelled(self.file.root),
@@ -128,15 +128,15 @@ class _Question:
             # Operators of torch_npu take no integers, whatever the eager code would do with them.
             floating="npu_" in text,
             torch_npu_version=self.about.torch_npu,
-            probes=promise.probes,
-            vouched=promise.names,
+            probes=assumed.probes,
+            vouched=assumed.names,
             others=self.about.others,
             by_hand=True,
             on_host=on_host,
         )
 
 
-def _without(
+def _leave_out(
     before: Sequence[int], less: set[int], after: Sequence[int], minus: set[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(n for n in before if n not in less), tuple(n for n in after if n not in minus)
@@ -154,15 +154,15 @@ def check(changes: Changes, settings: Settings, given: Given | None = None) -> l
     unread = list(changes.unread)
     for file in changes.files:
         try:
-            functions = _touched(file)
+            functions = _find_touched(file)
         except DiffError as error:
             if len(changes.files) == 1 and not unread:
                 raise
             unread.append((file.name, error.message))
             continue
         recording = given.recording
-        promises = Promises(file, given.allow, recording.proofs(file) if recording else None)
-        about = _Subject(file, _others(file, changes), promises, recording)
+        assumptions = Assumptions(file, given.allow, recording.proofs(file) if recording else None)
+        about = _Subject(file, _others(file, changes), assumptions, recording)
         asked += [_Question(about, one) for one in functions]
     verdicts = _verdicts([q for q in asked if not q.touched.reason], settings)
     # What cannot be called with invented arguments may be reached through what calls it.
@@ -179,7 +179,7 @@ def check(changes: Changes, settings: Settings, given: Given | None = None) -> l
         if told:
             verdicts[question] = min(told, key=lambda v: _WORST_FIRST.index(v.status))
     unread += [(file.name, "it is deleted") for file in changes.deleted]
-    return [_checked(q, verdicts.get(q)) for q in asked] + [_unread(*one) for one in unread]
+    return [_check(q, verdicts.get(q)) for q in asked] + [_unread(*one) for one in unread]
 
 
 def _others(file: ChangedFile, changes: Changes) -> tuple[OtherFile, ...]:
@@ -203,9 +203,9 @@ def _is_about(through: _Question, question: _Question) -> bool:
     return same and through.file is question.file
 
 
-def _touched(file: ChangedFile) -> list[Touched]:
+def _find_touched(file: ChangedFile) -> list[Touched]:
     try:
-        return touched(file.original, file.changed)
+        return find_touched(file.original, file.changed)
     except RecursionError as error:
         raise DiffError(
             f"{file.name} is nested too deeply to be compared", "split its longest expression"
@@ -223,10 +223,10 @@ def _verdicts(questions: Sequence[_Question], settings: Settings) -> dict[_Quest
     verdicts = verify([job for _, job in jobs], settings)
     for (question, _), verdict in zip(jobs, verdicts, strict=True):
         every.setdefault(question, []).append(verdict)
-    return {question: _joined(several) for question, several in every.items()}
+    return {question: _join_verdicts(several) for question, several in every.items()}
 
 
-def _joined(several: Sequence[Verdict]) -> Verdict:
+def _join_verdicts(several: Sequence[Verdict]) -> Verdict:
     """Return the verdict on code that runs as on an NPU and as on the CPU."""
     worst = min(several, key=lambda v: _WORST_FIRST.index(v.status))
     if len(several) == 1:
@@ -240,15 +240,15 @@ def _joined(several: Sequence[Verdict]) -> Verdict:
     )
 
 
-def _checked(question: _Question, verdict: Verdict | None) -> Checked:
+def _check(question: _Question, verdict: Verdict | None) -> Checked:
     one = question.touched
-    verdict = verdict or _not_verified(one.qualname, one.reason)
+    verdict = verdict or _make_not_verified(one.qualname, one.reason)
     return Checked(question.file.name, one.line, one.qualname, verdict)
 
 
 def _unread(name: str, why: str) -> Checked:
-    return Checked(name, 1, "the whole file", _not_verified("", why))
+    return Checked(name, 1, "the whole file", _make_not_verified("", why))
 
 
-def _not_verified(scope: str, reason: str) -> Verdict:
+def _make_not_verified(scope: str, reason: str) -> Verdict:
     return Verdict(Status.NOT_VERIFIED, "nothing ran", scope, reason, on=Backend.NONE.value)

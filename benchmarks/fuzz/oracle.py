@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from npufix.advisor.commands.cli import _expected, cli
+from npufix.advisor.commands.cli import _explain_error, cli
 from npufix.advisor.commands.run_outputs import DiagnosedRun
 from npufix.profiling_parsers.cluster.summary import SummaryError
 from npufix.profiling_parsers.signals import SCHEMAS
@@ -105,7 +105,7 @@ def expected(error: BaseException) -> bool:
         return True
     if not isinstance(error, Exception):
         return False
-    line = _expected(error)
+    line = _explain_error(error)
     if line is not None and not line.strip(" -"):
         raise Broken(f"{type(error).__name__} says nothing")
     return line is not None

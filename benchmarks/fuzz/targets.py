@@ -19,12 +19,12 @@ from benchmarks.generator.dump import OUTPUT
 from npufix.advisor.diagnose.diagnosis import diagnose
 from npufix.advisor.diagnose.source_scan import scan
 from npufix.advisor.gate import baselines
-from npufix.advisor.gate.baselines import merged
-from npufix.advisor.gate.measuring import measured
+from npufix.advisor.gate.baselines import merge_baseline
+from npufix.advisor.gate.measuring import measure_report
 from npufix.advisor.project.configuration import read_configuration
 from npufix.advisor.project.source_tree import read_source_tree
 from npufix.advisor.verify.changes import from_patch
-from npufix.advisor.verify.diff_reading import applied, read_diff
+from npufix.advisor.verify.diff_reading import apply_diff, read_diff
 from npufix.profiling_parsers.cluster import reading, summary
 from npufix.profiling_parsers.cluster.job import read_groups
 from npufix.profiling_parsers.cluster.summary import _digest
@@ -172,7 +172,7 @@ def _diff(path: Path) -> None:
 
     for file in read_diff(path.read_bytes()):
         for one in (file, file.reversed()):
-            applied(one, (path.parent / "m.py").read_bytes())
+            apply_diff(one, (path.parent / "m.py").read_bytes())
 
 
 def _verified_diff(folder: Path, _thorough: bool) -> None:  # noqa: FBT001 - as every target
@@ -224,8 +224,8 @@ def _baseline(path: Path) -> None:
 
 def _baseline_seed() -> list[bytes]:
 
-    run = measured(from_json(_report_seed()[0]))
-    return [files.to_json(merged([run, run], commit="1234567")).encode()]
+    run = measure_report(from_json(_report_seed()[0]))
+    return [files.to_json(merge_baseline([run, run], commit="1234567")).encode()]
 
 
 def _configuration(path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.recorded_call import RecordedCall  # noqa: TC001 - msgspec reads it
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -15,17 +17,6 @@ PROBE = "npufix_operands_"
 def spelled(path: Path) -> str:
     """Return a path as text that every process can be sent: a name may hold bytes of no text."""
     return str(path).encode("utf-8", "backslashreplace").decode()
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedOp:
-    """An operator that the dump recorded inside the function."""
-
-    name: str
-    dims: tuple[tuple[int, ...] | None, ...]
-    """Shape per argument; None where the argument is no tensor."""
-    types: tuple[str, ...]
-    """As the profiler names them: ``float``, ``long int``, ``c10::BFloat16``, ``Scalar``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +46,7 @@ class Job:
     lines_patched: tuple[int, ...]
     portable: str = ""
     """The text that is written, if it differs: guarded, and on CPU equal bit for bit."""
-    recorded: tuple[RecordedOp, ...] = ()
+    recorded: tuple[RecordedCall, ...] = ()
     torch_npu_version: str = ""
     """The user's; empty if unknown."""
     floating: bool = False

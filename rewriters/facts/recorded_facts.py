@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.shapes import Shapes
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.graph.recorded_call import RecordedCall
     from npufix.rewriters.match.matching import Match
 
 _ATEN_NAMES: Mapping[str, tuple[str, ...]] = {
@@ -35,16 +35,6 @@ _DTYPES = {
     "unsigned char": "uint8",
     "bool": "bool",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedCall:
-    """The arguments of one operator call as the dump recorded them at a line."""
-
-    name: str
-    dims: tuple[tuple[int, ...] | None, ...]
-    """One entry per argument; ``None`` where it is no tensor."""
-    types: tuple[str, ...]
 
 
 def aten_names(node: Node) -> tuple[str, ...]:

@@ -27,7 +27,8 @@ Read in this order, in which no room imports a later one: ``kernels``, ``verdict
 ``reference``, ``virtual_npu``, ``calls``, ``inputs``, ``judge``, ``workers``.
 """
 
-from npufix.rewriters.edit.job import Job, RecordedOp
+from npufix.rewriters.edit.job import Job
+from npufix.rewriters.graph.recorded_call import RecordedCall
 from npufix.rewriters.verification.workers.parent import Settings, verify
 
-__all__ = ["Job", "RecordedOp", "Settings", "verify"]
+__all__ = ["Job", "RecordedCall", "Settings", "verify"]

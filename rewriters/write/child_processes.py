@@ -1,4 +1,4 @@
-"""Children that end with this process, however it ends."""
+"""Children that end with this process, however it ends; and how many can work at a time."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
 _PDEATHSIG = 1
 
 
@@ -44,3 +45,9 @@ def ended_on_error() -> Iterator[None]:
         for child in set(multiprocessing.active_children()) - before:
             child.terminate()
         raise
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

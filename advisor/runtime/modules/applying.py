@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING
 
@@ -10,19 +11,22 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from npufix.advisor.runtime import at_run_time
+from npufix.advisor.runtime.calls import at_run_time
+from npufix.advisor.runtime.calls.tables import TABLES
 from npufix.advisor.runtime.modules.classes import LOCK, Exchange, is_exchanged, original
 from npufix.advisor.runtime.modules.facts import Facts
 from npufix.advisor.runtime.modules.loaded import LoadedFiles
-from npufix.advisor.runtime.modules.outcome import Changed, Left, Replaced
+from npufix.advisor.runtime.modules.outcome import ChangedModel, Left, Replaced
 from npufix.advisor.runtime.modules.planning import Planner
-from npufix.advisor.runtime.selection import WITHOUT_ATTENTION
-from npufix.advisor.runtime.tables import TABLES
+from npufix.advisor.runtime.process.applying import select, why_unavailable
+from npufix.advisor.runtime.process.switches import from_environment
+from npufix.advisor.runtime.source.selection import WITHOUT_ATTENTION
 from npufix.rules.shared.quantities import counted
 
 if TYPE_CHECKING:
-    from npufix.advisor.runtime.modules.planning import Plan
-    from npufix.advisor.runtime.selection import Selection
+    from npufix.advisor.runtime.modules.planning import ClassPlan
+    from npufix.advisor.runtime.process.switches import Switches
+    from npufix.advisor.runtime.source.selection import RuleSelection
 
     Named = list[tuple[str, nn.Module]]
 
@@ -37,6 +41,20 @@ class UnusableModelError(Exception):
         super().__init__(f"{message}; {remedy}")
         self.message = message
         self.remedy = remedy
+
+
+def apply_to_model(model: object, said: Switches, on: str = "auto") -> ChangedModel:
+    """Replace in place what matches a rule in a model; ``undo`` of the result takes it back.
+
+    Raises:
+        UnusableModelError: the model is compiled, or it is no ``torch.nn.Module``.
+        SwitchError: a switch means nothing, or an NPU was asked for and there is none.
+
+    """
+    checked = check(model)
+    off = said.off or from_environment().off
+    why_not = "it is switched off" if off else why_unavailable(on)
+    return ChangedModel(why_not) if why_not else change(checked, select(said, Path.cwd()))
 
 
 def check(model: object) -> nn.Module:
@@ -61,7 +79,7 @@ def check(model: object) -> nn.Module:
     return model
 
 
-def change(model: nn.Module, selection: Selection) -> Changed:
+def change(model: nn.Module, selection: RuleSelection) -> ChangedModel:
     """Replace in place what the selection wants in a model."""
     planner = Planner(LoadedFiles(selection, Facts(model)))
     TABLES.try_again()
@@ -84,7 +102,7 @@ def change(model: nn.Module, selection: Selection) -> Changed:
     said = f"{counted(len(sdpa), 'module')} of transformers: {_THROUGH}" if sdpa else ""
     if selection.is_without_attention and _is_of_transformers(model):
         said = WITHOUT_ATTENTION
-    return Changed("", tuple(replaced), tuple(left), said, made, dict(at_run_time.taken))
+    return ChangedModel("", tuple(replaced), tuple(left), said, made, dict(at_run_time.taken))
 
 
 def _is_of_transformers(model: nn.Module) -> bool:
@@ -131,7 +149,7 @@ def _is_compiled(module: nn.Module) -> bool:
     return getattr(module, "_compiled_call_impl", None) is not None
 
 
-def _put(made: Exchange, plan: Plan, members: Named, left: list[Left]) -> tuple[str, ...]:
+def _put(made: Exchange, plan: ClassPlan, members: Named, left: list[Left]) -> tuple[str, ...]:
     """Exchange the modules of one class; return the names of those that could be."""
     done: list[str] = []
     problems: dict[str, list[str]] = {}

@@ -91,7 +91,7 @@ class Exchange:
             "__module__": old.__module__,
             "__qualname__": old.__qualname__,
             "__doc__": old.__doc__,
-            "__reduce_ex__": _reduced,
+            "__reduce_ex__": _reduce,
         }
         if getattr(old, "__deepcopy__", None) is None:
             body["__deepcopy__"] = _deep_copy
@@ -131,7 +131,7 @@ def original(cls: type) -> type:
     return cls.__bases__[0] if is_exchanged(cls) else cls
 
 
-def _reduced(self: nn.Module, protocol: Any) -> Any:  # noqa: ANN401 - as pickle calls it
+def _reduce(self: nn.Module, protocol: Any) -> Any:  # noqa: ANN401 - as pickle calls it
     """Return what pickle writes: the user's class in place of ours."""
     cls = type(self)
     ours: Any = next(base for base in cls.__mro__ if is_exchanged(base))
@@ -147,12 +147,12 @@ def _reduced(self: nn.Module, protocol: Any) -> Any:  # noqa: ANN401 - as pickle
     return (plain if function is cls else function, arguments, *rest)
 
 
-def _copied(self: nn.Module, memo: dict[int, Any] | None) -> nn.Module:
+def _copy(self: nn.Module, memo: dict[int, Any] | None) -> nn.Module:
     """Copy a module as the copy module does, into the class that it is in."""
     cls = type(self)
     state: Any = vars(self)
     if is_exchanged(cls):
-        function, arguments, *rest = _reduced(self, _PROTOCOL)
+        function, arguments, *rest = _reduce(self, _PROTOCOL)
         new: nn.Module = function(*(arguments if memo is None else copy.deepcopy(arguments, memo)))
         state = rest[0] if rest else None
     else:  # a class on top of ours, as parametrizations make it: what it holds is not pickled
@@ -169,8 +169,8 @@ def _copied(self: nn.Module, memo: dict[int, Any] | None) -> nn.Module:
 
 
 def _deep_copy(self: nn.Module, memo: dict[int, Any]) -> nn.Module:
-    return _copied(self, memo)
+    return _copy(self, memo)
 
 
 def _shallow_copy(self: nn.Module) -> nn.Module:
-    return _copied(self, None)
+    return _copy(self, None)

@@ -40,7 +40,7 @@ def copy_of(
     old = function.__code__
     cells = dict(zip(old.co_freevars, function.__closure__ or (), strict=True))
     cells |= {name: CellType(value) for name, value in given.items()}
-    code = _compiled(node, cls, sorted(cells.keys() - {_CLASS_CELL}), old)
+    code = _compile(node, cls, sorted(cells.keys() - {_CLASS_CELL}), old)
     if code is None or not set(code.co_freevars) <= cells.keys():
         raise CannotCopyError("its new code cannot be compiled in its place")
     arguments = code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount
@@ -49,7 +49,7 @@ def copy_of(
     return _like(function, code, [cells[name] for name in code.co_freevars])
 
 
-def _compiled(node: Definition, cls: str, outer: Sequence[str], old: CodeType) -> CodeType | None:
+def _compile(node: Definition, cls: str, outer: Sequence[str], old: CodeType) -> CodeType | None:
     """Compile a function whose free variables are ``outer``, without running anything."""
     body: list[ast.stmt] = [node]
     if cls:  # for names that begin with two underscores, and for ``super()``
@@ -65,7 +65,7 @@ def _compiled(node: Definition, cls: str, outer: Sequence[str], old: CodeType) -
     whole = compile(module, old.co_filename, "exec", flags=flags, dont_inherit=True)
     found = (c for c in _codes(whole) if c.co_name == old.co_name)
     code = next((c for c in found if c.co_firstlineno == old.co_firstlineno), None)
-    return None if code is None else _renamed(code, old)
+    return None if code is None else _rename(code, old)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -75,7 +75,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(inner)
 
 
-def _renamed(code: CodeType, old: CodeType) -> CodeType:
+def _rename(code: CodeType, old: CodeType) -> CodeType:
     """Give the code, and that of functions inside, the name that tracebacks know it by."""
     if not hasattr(code, "co_qualname"):  # before Python 3.11
         return code
@@ -104,7 +104,7 @@ def _like(function: FunctionType, code: CodeType, cells: Sequence[CellType]) -> 
     return new
 
 
-def decorated(chain: Sequence[FunctionType], new: FunctionType) -> FunctionType:
+def decorate(chain: Sequence[FunctionType], new: FunctionType) -> FunctionType:
     """Return the wrappers of a function around another one; no decorator is called again.
 
     ``chain`` begins with the outermost wrapper and ends with the function that is wrapped.

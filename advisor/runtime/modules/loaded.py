@@ -15,17 +15,17 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from npufix.advisor.runtime.applying import current
-from npufix.advisor.runtime.hook import concerns
-from npufix.advisor.runtime.rewriting import changed_tree, functions
+from npufix.advisor.runtime.process.applying import current
+from npufix.advisor.runtime.process.hook import concerns
+from npufix.advisor.runtime.source.rewriting import changed_tree, functions
 from npufix.rewriters.graph.modules.syntax import statements_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from npufix.advisor.runtime.modules.facts import Facts
-    from npufix.advisor.runtime.places import Import, Place
-    from npufix.advisor.runtime.selection import Selection
+    from npufix.advisor.runtime.source.places import NewImport, RulePlace
+    from npufix.advisor.runtime.source.selection import RuleSelection
 
     Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -35,7 +35,9 @@ _MOST_WRAPPERS = 16
 class LoadedFile:
     """A Python file as it was loaded: its functions, and what the rules would change in it."""
 
-    def __init__(self, path: str, data: bytes, selection: Selection, known: frozenset[str]) -> None:
+    def __init__(
+        self, path: str, data: bytes, selection: RuleSelection, known: frozenset[str]
+    ) -> None:
         self.path = path
         self.known = known
         """The conditions of ``selection`` that the model proves."""
@@ -45,8 +47,8 @@ class LoadedFile:
             self._codes.setdefault(name, []).append(function)
         found, tree = changed_tree(path, data, selection)
         self.problem = found.problem
-        self.places: tuple[Place, ...] = found.places
-        self.imports: tuple[Import, ...] = found.imports
+        self.places: tuple[RulePlace, ...] = found.places
+        self.imports: tuple[NewImport, ...] = found.imports
         self._own = ast.parse(data)
         self._new = tree
 
@@ -54,7 +56,7 @@ class LoadedFile:
         """Tell whether the code of a function is the one that this file says."""
         return function.__code__ in self._codes.get(_qualname(function), ())
 
-    def places_in(self, function: FunctionType) -> list[Place]:
+    def places_in(self, function: FunctionType) -> list[RulePlace]:
         """Return the places of the rules inside a function, whatever becomes of them."""
         name = _qualname(function)
         node = self._node(self._own, function)
@@ -105,7 +107,7 @@ def _definitions(block: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Defi
 class LoadedFiles:
     """The files of loaded functions, each read once."""
 
-    def __init__(self, selection: Selection, facts: Facts) -> None:
+    def __init__(self, selection: RuleSelection, facts: Facts) -> None:
         self._selection = selection
         self._facts = facts
         self._files: dict[str, LoadedFile | None] = {}
@@ -134,14 +136,14 @@ class LoadedFiles:
             has_waves = b"cos" in data and b"sin" in data
             known = self._facts.proven(module, ast.parse(data)) if has_waves else frozenset()
             allow = self._selection.allow | known
-            found = _loaded(path, data, replace(self._selection, allow=allow), known)
+            found = _load(path, data, replace(self._selection, allow=allow), known)
         except (SyntaxError, ValueError, RecursionError):  # then it is not what was loaded
             return None
         return None if found.problem else found
 
 
 @lru_cache(maxsize=64)
-def _loaded(path: str, data: bytes, selection: Selection, known: frozenset[str]) -> LoadedFile:
+def _load(path: str, data: bytes, selection: RuleSelection, known: frozenset[str]) -> LoadedFile:
     return LoadedFile(path, data, selection, known)
 
 

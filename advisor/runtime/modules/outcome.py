@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime import at_run_time
-from npufix.advisor.runtime.places import place_key
-from npufix.advisor.runtime.reporting import NOT_MEASURED, old_code
+from npufix.advisor.runtime.calls import at_run_time
+from npufix.advisor.runtime.process.reporting import NOT_MEASURED, old_code
+from npufix.advisor.runtime.source.places import place_key
 from npufix.rules.shared.quantities import counted
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedModel:
     """What was done to a model; ``undo`` takes it back."""
 
     why_not: str = ""
@@ -69,7 +69,7 @@ class Changed:
         return self.report().rstrip("\n")
 
 
-def _lines(done: Changed) -> Iterator[str]:
+def _lines(done: ChangedModel) -> Iterator[str]:
     if done.why_not:
         yield f"npufix: nothing was changed: {done.why_not}"
         return
@@ -82,7 +82,7 @@ def _lines(done: Changed) -> Iterator[str]:
     for one in done.replaced:
         yield f"  {_place(one.spot)}"
         yield f"    {_modules(one.cls, one.modules)}"
-        yield from (f"    {text}" for text in _said(one.spot, done.ran_before))
+        yield from (f"    {text}" for text in _describe(one.spot, done.ran_before))
     unmeasured = {
         f"{o.spot.place.rule}:{c}" for o in done.replaced for c in o.spot.place.unmeasured
     }
@@ -115,14 +115,14 @@ def _short(path: str) -> str:
     return path
 
 
-def _said(spot: Spot, ran_before: Mapping[str, int]) -> Iterator[str]:
+def _describe(spot: Spot, ran_before: Mapping[str, int]) -> Iterator[str]:
     place = spot.place
     if place.asked:
         yield f"asked at each call: {', '.join(place.asked)}"
     if spot.proven:
         yield f"this model proves: {', '.join(spot.proven)}"
-    if spot.vouched:
-        yield f"you vouch for {', '.join(spot.vouched)}"
+    if vouched := spot.assumed:
+        yield f"you vouch for {', '.join(vouched)}"
     if place.by_name:
         yield f"naming the rule vouches for {', '.join(place.by_name)}"
     key = place_key(spot.path, place.rule, place.line)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime.modules.copies import CannotCopyError, copy_of, decorated
+from npufix.advisor.runtime.modules.copies import CannotCopyError, copy_of, decorate
 from npufix.advisor.runtime.modules.loaded import innermost, why_changed
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import FunctionType
 
     from npufix.advisor.runtime.modules.loaded import Definition, LoadedFiles
-    from npufix.advisor.runtime.places import Import, Place
+    from npufix.advisor.runtime.source.places import NewImport, RulePlace
 
 _START = "forward"
 _MOST_CALLS = 8
@@ -34,7 +34,7 @@ class Spot:
     """A place of a rule in a file."""
 
     path: str
-    place: Place
+    place: RulePlace
     known: frozenset[str] = frozenset()
     """Conditions of rules that the model proves for the file: ``npu102:cosines-within-one``."""
 
@@ -45,13 +45,13 @@ class Spot:
         return tuple(name for name in self.place.vouched if f"{rule}:{name}" in self.known)
 
     @property
-    def vouched(self) -> tuple[str, ...]:
+    def assumed(self) -> tuple[str, ...]:
         """Return the conditions that nothing proves: the user vouches for them."""
         return tuple(name for name in self.place.vouched if name not in self.proven)
 
 
 @dataclass
-class Plan:
+class ClassPlan:
     """What the methods of a class become."""
 
     methods: dict[str, object] = field(default_factory=dict)
@@ -77,9 +77,9 @@ class Planner:
         self._kept: list[FunctionType] = []
         self._left: dict[Spot, str] = {}
 
-    def plan(self, cls: type) -> Plan:
+    def plan(self, cls: type) -> ClassPlan:
         """Return what the methods become that ``forward`` leads to."""
-        made = Plan()
+        made = ClassPlan()
         self._left = made.left
         for name in self._methods(cls):
             method = inspect.getattr_static(cls, name)
@@ -166,9 +166,9 @@ class Planner:
             return None
         given = {name: copy.function for name, copy in called.items()}
         try:
-            needed = _imported(file.imports, found[0])
+            needed = _import_values(file.imports, found[0])
             new = copy_of(function, *found, {**needed, **given})
-            return _Copy(decorated(chain, new), tuple(dict.fromkeys(spots)))
+            return _Copy(decorate(chain, new), tuple(dict.fromkeys(spots)))
         except CannotCopyError as error:
             self._left.update(dict.fromkeys(spots, f"{function.__qualname__}: {error}"))
         return None
@@ -229,13 +229,13 @@ def _own_attributes(node: Definition) -> set[str]:
     }
 
 
-def _imported(imports: tuple[Import, ...], node: ast.AST) -> dict[str, object]:
+def _import_values(imports: tuple[NewImport, ...], node: ast.AST) -> dict[str, object]:
     """Return the values of the names that new code imports."""
     read = _read(node)
     return {one.name: _value(one) for one in imports if one.name in read}
 
 
-def _value(one: Import) -> object:
+def _value(one: NewImport) -> object:
     try:
         module = importlib.import_module(one.module)
     except ImportError as error:

@@ -18,7 +18,7 @@ from npufix.rewriters.verification.inputs.arguments import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.rewriters.edit.job import RecordedOp
+    from npufix.rewriters.graph.recorded_call import RecordedCall
     from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.target import Target
 
@@ -42,7 +42,7 @@ def find_widths(target: Target, recipe: Recipe | None) -> list[int]:
 
 
 def collect_base_shapes(
-    recorded: Sequence[RecordedOp],
+    recorded: Sequence[RecordedCall],
     widths: Sequence[int],
     wanted: Sequence[Parameter],
     made: object = None,

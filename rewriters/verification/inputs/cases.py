@@ -17,13 +17,13 @@ from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from npufix.rewriters.edit.job import RecordedOp
+    from npufix.rewriters.graph.recorded_call import RecordedCall
 
 _HALF_TYPES = ("c10::BFloat16", "c10::Half")
 _OTHER_SIZE = 5
 
 
-def is_mixed(recorded: Sequence[RecordedOp]) -> bool:
+def is_mixed(recorded: Sequence[RecordedCall]) -> bool:
     """Say whether the dump shows float32 and half tensors meeting in one operator."""
     return any({"float"} < set(op.types) & {"float", *_HALF_TYPES} for op in recorded)
 

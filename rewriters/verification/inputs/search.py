@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     import ast
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from npufix.rewriters.edit.job import RecordedOp
+    from npufix.rewriters.graph.recorded_call import RecordedCall
 
 _SEARCH_S = 6.0
 _AFTERWARDS_S = 1.5
@@ -106,7 +106,7 @@ class SearchResult:
 def search(  # noqa: PLR0913 - what is looked for, and within what
     target: Target,
     wanted: LinesToCover,
-    recorded: Sequence[RecordedOp],
+    recorded: Sequence[RecordedCall],
     *,
     floating: bool = False,
     read: Collection[str] = (),
@@ -154,7 +154,7 @@ class _Search:
 
     target: Target
     wanted: LinesToCover
-    recorded: Sequence[RecordedOp]
+    recorded: Sequence[RecordedCall]
     keeps: Callable[[CallCase], bool]
     options: Sequence[Recipe | None]
     found: SearchResult

@@ -21,7 +21,7 @@ from npufix.rewriters.verification.verdict import Times, Timing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from npufix.rewriters.edit.job import RecordedOp
+    from npufix.rewriters.graph.recorded_call import RecordedCall
     from npufix.rewriters.verification.calls.values import Spec
     from npufix.rewriters.verification.inputs.target import Target
     from npufix.rewriters.verification.judge.observe_case import CaseRun
@@ -39,7 +39,7 @@ def measure_times(
     original: Target,
     patched: Target,
     compared: Sequence[CaseRun],
-    recorded: Sequence[RecordedOp],
+    recorded: Sequence[RecordedCall],
 ) -> Times | None:
     """Return the times of the largest case that both versions run; None without a real device."""
     if not (is_real() and original.on_npu and compared):
@@ -51,7 +51,7 @@ def measure_times(
     return None
 
 
-def _candidates(compared: Sequence[CaseRun], recorded: Sequence[RecordedOp]) -> Iterator[CaseRun]:
+def _candidates(compared: Sequence[CaseRun], recorded: Sequence[RecordedCall]) -> Iterator[CaseRun]:
     """Yield the cases of the recorded sizes, then the largest of those that were compared."""
     plain = [c for c in compared if c.case.flavour == "ordinary" and c.case.training] or compared
     low = any(_LOW & set(op.types) for op in recorded)

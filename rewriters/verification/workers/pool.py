@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import selectors
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from npufix.rewriters.verification.sandbox.messages import Reply, Start
 from npufix.rewriters.verification.workers.backends import Backend
 from npufix.rewriters.verification.workers.process import Child, ChildLostError, NoChildError
+from npufix.rewriters.write.child_processes import processors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -139,9 +139,3 @@ class Pool:
         if self._children.pop(child.replies, None) is not None:
             self._selector.unregister(child.replies)
         child.close()
-
-
-def processors() -> int:
-    """Return how many processors this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cluster_dumps import dump_paths
 
-from npufix.advisor.cluster.executors import ExecutorError, opened
+from npufix.advisor.cluster.executors import ExecutorError, open_executor
 from npufix.advisor.cluster.looking import Looking, Ways
 from npufix.advisor.cluster.working import parse_ranks
 
@@ -74,7 +74,7 @@ def test_killing_a_worker_in_the_middle_loses_nothing(job: Path, scheduler: str)
     dumps = dump_paths(job)
     dumps = (dumps * _MANY)[:_MANY]
     first, second = worker(scheduler), worker(scheduler)
-    with running(first, second), opened(f"dask:{scheduler}") as (executor, workers):
+    with running(first, second), open_executor(f"dask:{scheduler}") as (executor, workers):
         results = parse_ranks(executor, dumps, workers)
         found = dict([next(results)])
         first.kill()
@@ -101,7 +101,7 @@ def test_a_worker_without_this_program_is_told(scheduler: str, tmp_path: Path) -
     with (
         running(lacking),
         pytest.raises(ExecutorError, match="cannot load npufix"),
-        opened(f"dask:{scheduler}"),
+        open_executor(f"dask:{scheduler}"),
     ):
         pass
 
@@ -109,6 +109,6 @@ def test_a_worker_without_this_program_is_told(scheduler: str, tmp_path: Path) -
 def test_a_scheduler_that_is_not_there_is_told_soon() -> None:
     with (
         pytest.raises(ExecutorError, match="no Dask scheduler answers at tcp://127"),
-        opened(f"dask:tcp://127.0.0.1:{free_port()}"),
+        open_executor(f"dask:tcp://127.0.0.1:{free_port()}"),
     ):
         pass

@@ -14,7 +14,7 @@ from cluster_dumps import dump_paths
 
 from npufix.advisor.cluster import tasks
 from npufix.advisor.cluster.details import decoded_whole
-from npufix.advisor.cluster.executors import ExecutorError, opened
+from npufix.advisor.cluster.executors import ExecutorError, open_executor
 from npufix.advisor.cluster.working import parse_ranks
 from npufix.advisor.diagnose.ranks import Ways, read_dump
 from npufix.profiling_parsers.cluster.summary import decoded
@@ -88,7 +88,7 @@ def test_a_rank_that_breaks_its_reader_is_a_row(
 ) -> None:
     failing_with(fail, monkeypatch, seconds=1)
     dumps = dump_paths(job)
-    with opened("local:2") as (executor, workers):
+    with open_executor("local:2") as (executor, workers):
         found = dict(parse_ranks(executor, dumps, workers))
     assert sorted(found) == [0, 1, 2, 3, 4, 5]
     problems = [found[place].problem for place in range(6)]
@@ -119,14 +119,14 @@ def test_a_process_says_nothing_of_its_progress(
     job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     failing_with(lambda: advanced("bytes", 1, 2), monkeypatch)
-    with listening(lambda *_: os.write(1, b"heard")), opened("local:2") as (pool, workers):
+    with listening(lambda *_: os.write(1, b"heard")), open_executor("local:2") as (pool, workers):
         assert len(list(parse_ranks(pool, dump_paths(job), workers))) == 6
     assert "heard" not in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("where", ["local:0", "local:x", "dask", "dask:nowhere", "spark:1"])
 def test_what_is_no_executor_is_told(where: str, job: Path) -> None:
-    with pytest.raises(ExecutorError, match=f"--executor {where}: unknown"), opened(where):
+    with pytest.raises(ExecutorError, match=f"--executor {where}: unknown"), open_executor(where):
         pass
     # Where nothing had to be started there, too.
     with pytest.raises(ExecutorError, match=f"--executor {where}: unknown"):

@@ -102,7 +102,7 @@ def test_reports_and_baselines_stand_for_dumps(
     from npufix.advisor.gate import baselines
     from npufix.advisor.gate.measuring import measure
 
-    baselines.write(baseline, baselines.merged([measure(pair[0], None, Options())]))
+    baselines.write(baseline, baselines.merge_baseline([measure(pair[0], None, Options())]))
     made = compared(inside, baseline, pair[1])
     assert made["before"]["kind"] == "baseline"
     assert made["explanation"]["parts"][0]["what"].startswith("MatMulV3 on 64,128")

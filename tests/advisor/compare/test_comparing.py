@@ -19,7 +19,7 @@ from npufix.reports.report import Environment
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from npufix.advisor.compare.side import Run
+    from npufix.advisor.compare.side import ComparedRun
     from npufix.reports.comparison import Comparison
 
 NAMES = ("Mul", "Add", "MatMulV3", "RmsNorm", "Cast", "IndexPutV2")
@@ -28,7 +28,7 @@ TIMES = st.integers(0, 5_000_000)
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> Run:
+def runs(draw: st.DrawFn) -> ComparedRun:
     spent = draw(st.dictionaries(st.tuples(st.sampled_from(NAMES), st.sampled_from(PLACES)), TIMES))
     known = draw(st.sampled_from([True, False]))
     types: dict[str, float] = {}
@@ -41,7 +41,7 @@ def runs(draw: st.DrawFn) -> Run:
 
 @settings(max_examples=20, deadline=None)
 @given(runs(), runs())
-def test_parts_sum_up_and_directions_mirror(one: Run, other: Run) -> None:
+def test_parts_sum_up_and_directions_mirror(one: ComparedRun, other: ComparedRun) -> None:
     there, back = compare(one, other), compare(other, one)
     ahead, behind = there.explanation, back.explanation
     assert ahead is not None
@@ -186,7 +186,7 @@ def test_noise_decides_what_is_called_a_difference() -> None:
 
 
 def test_other_machines_are_compared_but_named() -> None:
-    def on(chip: str | None, world_size: int, cann: str) -> Run:
+    def on(chip: str | None, world_size: int, cann: str) -> ComparedRun:
         environment = Environment(0, world_size, None, cann, None, None, chip=chip)
         run = run_of({"Mul": 5.0})
         return replace(run, shown=structs.replace(run.shown, environment=environment))

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from npufix.advisor.compare.comparison import compare
-from npufix.advisor.compare.side import Run, read_run
+from npufix.advisor.compare.side import ComparedRun, read_run
 from npufix.advisor.diagnose.diagnosis import Options
 from npufix.advisor.project.source_tree import read_source_tree
 
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.xdist_group("compare_example")
 
 
 @pytest.fixture(scope="module")
-def before() -> Run:
+def before() -> ComparedRun:
     tree = read_source_tree(ROOT / "examples" / "bert_like")
     return read_run(ROOT / "examples" / "dump", tree, Options())
 
 
-def patched(run: Run, *, instead_us: float, calls: float = 3.0) -> Run:
+def patched(run: ComparedRun, *, instead_us: float, calls: float = 3.0) -> ComparedRun:
     """Return the run with ``clear_padding`` rewritten: MaskedFill instead of the slow kernels."""
     if run.cells is None:
         raise AssertionError
@@ -38,7 +38,7 @@ def patched(run: Run, *, instead_us: float, calls: float = 3.0) -> Run:
     return replace(run, cells=cells, findings=[], knows_findings=False, tree=None)
 
 
-def test_nothing_is_applied_to_the_same_run(before: Run) -> None:
+def test_nothing_is_applied_to_the_same_run(before: ComparedRun) -> None:
     made = compare(before, before)
     assert made.predictions == []
     assert made.predicted is None
@@ -49,7 +49,7 @@ def test_nothing_is_applied_to_the_same_run(before: Run) -> None:
     ("instead_us", "verdict"), [(60.0, "held"), (4000.0, "saved less")]
 )  # fmt: skip
 def test_the_measured_saving_is_held_against_the_prediction(
-    before: Run, instead_us: float, verdict: str
+    before: ComparedRun, instead_us: float, verdict: str
 ) -> None:
     made = compare(before, patched(before, instead_us=instead_us))
     (prediction,) = made.predictions
@@ -68,7 +68,7 @@ def test_the_measured_saving_is_held_against_the_prediction(
     assert made.predicted.measured_ns == prediction.measured_ns
 
 
-def test_gone_findings_count_as_applied_only_with_their_kernels(before: Run) -> None:
+def test_gone_findings_count_as_applied_only_with_their_kernels(before: ComparedRun) -> None:
     # The code is gone, but the kernels of the place are those of before: nothing was saved.
     other = replace(before, findings=[])
     assert compare(before, other).predictions == []
@@ -77,7 +77,7 @@ def test_gone_findings_count_as_applied_only_with_their_kernels(before: Run) -> 
     assert {f.state for f in compare(other, before).findings} == {"new"}
 
 
-def test_the_place_is_found_after_the_code_has_moved(before: Run) -> None:
+def test_the_place_is_found_after_the_code_has_moved(before: ComparedRun) -> None:
     after = patched(before, instead_us=60.0)
     if after.cells is None:
         raise AssertionError

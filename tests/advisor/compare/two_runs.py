@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from npufix.advisor.compare.side import Run, Table
+from npufix.advisor.compare.side import ComparedRun, CostTable
 from npufix.reports.comparison import Side
 from npufix.reports.measurement import MeasuredMetric, Measurement
 from npufix.reports.report import StepSplit
@@ -64,7 +64,7 @@ def run_of(  # noqa: PLR0913 - a run has many parts
     free: int = 0,
     parallel: int = 0,
     complete: bool = True,
-) -> Run:
+) -> ComparedRun:
     """Return a run without files; ``lines``: path, line, function, Type, time.
 
     ``parallel`` is the time in which two kernels ran at once.
@@ -81,16 +81,16 @@ def run_of(  # noqa: PLR0913 - a run has many parts
             "calls": 1.0,
         }
     )
-    return Run(
+    return ComparedRun(
         shown=Side("dump", "run", "", "ascend-text", None, 5, "step"),
         measurement=Measurement(
             "run", None, 5, {"step-time": MeasuredMetric(float(length), "ns", 0.0)}
         ),
         split=StepSplit(5, length, computing, exposed, free),
         compute_ns=float(total),
-        types=Table(frame, complete),
-        shapes=Table(frame.assign(shapes="").drop(columns="communication"), complete),
-        lines=Table(
+        types=CostTable(frame, complete),
+        shapes=CostTable(frame.assign(shapes="").drop(columns="communication"), complete),
+        lines=CostTable(
             pd.DataFrame(
                 [(*place, 1.0) for place in lines],
                 columns=pd.Index(["path", "line", "function", "type", "total_ns", "calls"]),

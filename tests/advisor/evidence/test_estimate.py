@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npufix.advisor.evidence.estimate import Calibration, Replacement, calibrate, saving
+from npufix.advisor.evidence.estimate import Calibration, NewKernels, calibrate, estimate_saving
 from npufix.rules.shared.recording.recorded_cells import tensor_bytes
 
 MIB = 1 << 20
@@ -41,8 +41,8 @@ def test_too_few_kernels_are_said_to_be_an_assumption() -> None:
 
 def test_two_passes_over_a_mebibyte() -> None:
     calibration = Calibration((1000.0, 2000.0), (0.0, 0.0), "test")
-    new = Replacement(forward_calls=3, backward_calls=0, largest_tensor=MIB, passes=(2, 2))
-    found = saving(3 * 10_000, new, calibration, steps=3)
+    new = NewKernels(forward_calls=3, backward_calls=0, largest_tensor=MIB, passes=(2, 2))
+    found = estimate_saving(3 * 10_000, new, calibration, steps=3)
     assert found.low_ns == round(10_000 - 2 * MIB / 1000)
     assert found.high_ns == round(10_000 - 2 * MIB / 2000)
 
@@ -58,5 +58,5 @@ def test_a_saving_is_never_negative_nor_more_than_what_is_spent(
     now: int, forward: int, backward: int, size: int, steps: int
 ) -> None:
     calibration = Calibration((400.0, 1600.0), (2000.0, 10000.0), "test")
-    found = saving(now, Replacement(forward, backward, size, (2, 3)), calibration, steps)
+    found = estimate_saving(now, NewKernels(forward, backward, size, (2, 3)), calibration, steps)
     assert 0 <= found.low_ns <= found.high_ns <= now / steps + 1

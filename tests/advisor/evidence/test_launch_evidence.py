@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
+from npufix.advisor.patch.profitability import Prices, Profitability, kernel_types, weigh
 from npufix.advisor.patch.verdicts import report_verdict
-from npufix.advisor.patch.worth import Prices, Worth, kernel_types, worth
 from npufix.reports.wording.report import launches as in_words
 from npufix.reports.wording.report import times as times_in_words
 from npufix.rewriters.verification.verdict import Launches, Status, Times, Timing, Verdict
@@ -27,9 +27,9 @@ def weighed(
     replaces: tuple[str, ...],
     becomes: tuple[str, ...],
     prices: Prices | None = None,
-) -> Worth:
+) -> Profitability:
     rule = dataclasses.replace(all_rules()[0], replaces=replaces, becomes=becomes)
-    return worth(given, rule, lambda: prices)
+    return weigh(given, rule, lambda: prices)
 
 
 @pytest.mark.parametrize(
@@ -48,17 +48,19 @@ def weighed(
 def test_what_is_saved_or_cannot_be_seen_is_offered(
     launches: Launches | None, replaces: tuple[str, ...], becomes: tuple[str, ...]
 ) -> None:
-    assert weighed(verdict(launches), replaces, becomes) == Worth()
+    assert weighed(verdict(launches), replaces, becomes) == Profitability()
 
 
 @pytest.mark.parametrize("after", [EAGER, (*EAGER, "aclnnAdd")])
 def test_a_change_that_launches_all_that_it_replaces_says_so(after: tuple[str, ...]) -> None:
     found = weighed(verdict(Launches(EAGER, after)), ("Pow",), ("RmsNorm",))
-    assert found == Worth(pays=False, why=f"launches 3 -> {len(after)}, and no slow kernel goes")
+    assert found == Profitability(
+        pays=False, why=f"launches 3 -> {len(after)}, and no slow kernel goes"
+    )
 
 
 def test_a_slow_kernel_is_traded_by_the_table_where_there_is_no_dump() -> None:
-    assert weighed(verdict(TRADE), ("Gather",), ("Index",)) == Worth(pays=True, why=TABLE)
+    assert weighed(verdict(TRADE), ("Gather",), ("Index",)) == Profitability(pays=True, why=TABLE)
 
 
 @pytest.mark.parametrize(
@@ -68,23 +70,23 @@ def test_a_slow_kernel_is_traded_by_the_table_where_there_is_no_dump() -> None:
         (
             {"GatherV2": 90_000.0},
             {"GatherV2": 5_000.0, "Range": 4_000.0, "Index": 20_000.0},
-            Worth(pays=True, why="90 us -> 24 us"),
+            Profitability(pays=True, why="90 us -> 24 us"),
         ),
         (
             {},
             {"GatherV2": 9_000.0, "Range": 4_000.0, "Index": 20_000.0},
-            Worth(pays=False, why="9 us -> 24 us"),
+            Profitability(pays=False, why="9 us -> 24 us"),
         ),
         # Of several Types, the dearest for what comes, the cheapest for what goes.
         (
             {"GatherV2": 9_000.0, "GatherElements": 500_000.0},
             {"Range": 4_000.0, "Index": 5_000.0, "IndexAiCore": 50_000.0},
-            Worth(pays=False, why="9 us -> 54 us"),
+            Profitability(pays=False, why="9 us -> 54 us"),
         ),
     ],
 )
 def test_the_times_of_a_dump_decide_on_a_trade(
-    here: dict[str, float], anywhere: dict[str, float], expected: Worth
+    here: dict[str, float], anywhere: dict[str, float], expected: Profitability
 ) -> None:
     found = weighed(verdict(TRADE), ("Gather",), ("Index",), Prices(here, anywhere))
     assert found.pays is expected.pays
@@ -94,18 +96,20 @@ def test_the_times_of_a_dump_decide_on_a_trade(
 
 def test_a_dump_without_one_of_the_kernels_leaves_it_to_the_table() -> None:
     known = Prices({}, {"Index": 1.0})
-    assert weighed(verdict(TRADE), ("Gather",), ("Index",), known) == Worth(pays=True, why=TABLE)
+    assert weighed(verdict(TRADE), ("Gather",), ("Index",), known) == Profitability(
+        pays=True, why=TABLE
+    )
 
 
 @pytest.mark.parametrize(
     ("patched", "expected"),
     [
-        (Timing(4.5, 4.4, 4.6), Worth()),
-        (Timing(12.5, 12.2, 12.8), Worth()),
-        (Timing(15.0, 14.0, 16.0), Worth(pays=False, why="slower: 12.3 us -> 15 us")),
+        (Timing(4.5, 4.4, 4.6), Profitability()),
+        (Timing(12.5, 12.2, 12.8), Profitability()),
+        (Timing(15.0, 14.0, 16.0), Profitability(pays=False, why="slower: 12.3 us -> 15 us")),
     ],
 )
-def test_times_on_a_device_decide_before_launches(patched: Timing, expected: Worth) -> None:
+def test_times_on_a_device_decide_before_launches(patched: Timing, expected: Profitability) -> None:
     measured = Times(Timing(12.3, 12.0, 13.0), patched, 20, "x=float[2, 3]")
     given = dataclasses.replace(verdict(Launches(EAGER, EAGER)), times=measured)
     assert weighed(given, ("Pow",), ("RmsNorm",)) == expected
@@ -113,7 +117,7 @@ def test_times_on_a_device_decide_before_launches(patched: Timing, expected: Wor
 
 def test_a_refutation_is_not_weighed() -> None:
     refuted = verdict(Launches(EAGER, EAGER), Status.REFUTED)
-    assert weighed(refuted, ("Pow",), ("RmsNorm",)) == Worth()
+    assert weighed(refuted, ("Pow",), ("RmsNorm",)) == Profitability()
 
 
 def test_a_launch_has_the_types_that_a_profile_may_give_it() -> None:

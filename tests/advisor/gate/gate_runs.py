@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npufix.advisor.gate import baselines
-from npufix.advisor.gate.measuring import Measured
+from npufix.advisor.gate.measuring import MeasuredRun
 from npufix.reports.measurement import (
     MeasuredFinding,
     MeasuredLine,
@@ -46,7 +46,7 @@ def runs(*step_ms: float, **fields: Any) -> list[Measurement]:
 
 
 def baseline_of(*step_ms: float, **fields: Any) -> Baseline:
-    return baselines.merged(runs(*step_ms, **fields))
+    return baselines.merge_baseline(runs(*step_ms, **fields))
 
 
 def a_finding(number: int = 1, **fields: Any) -> Finding:
@@ -61,14 +61,14 @@ def a_finding(number: int = 1, **fields: Any) -> Finding:
 
 def measured(
     measurements: Sequence[Measurement], findings: Sequence[Finding] = (), source: str = "src"
-) -> list[Measured]:
+) -> list[MeasuredRun]:
     """Return runs as the gate gets them, all of them with the same findings."""
     made = Report(
         tool="npufix", headline="", dump="", source=source, environment=MACHINE,
         split=StepSplit(8, 1, 1, 0, 0), compute_ns=1, attributed=0.0, hot_operators=[],
         hot_shapes=[], findings=list(findings), problems=[], next_steps=[],
     )  # fmt: skip
-    return [Measured(each, made, ()) for each in measurements]
+    return [MeasuredRun(each, made, ()) for each in measurements]
 
 
 def known(*findings: Finding) -> list[MeasuredFinding]:

@@ -48,19 +48,22 @@ _measurements = st.builds(
 @FEW
 @given(made=st.lists(_measurements, min_size=1, max_size=5), data=st.data())
 def test_the_order_of_the_runs_is_no_matter(made: list[Measurement], data: st.DataObject) -> None:
-    text = to_json(baselines.merged(made))
-    assert to_json(baselines.merged(data.draw(st.permutations(made)))) == text
+    text = to_json(baselines.merge_baseline(made))
+    assert to_json(baselines.merge_baseline(data.draw(st.permutations(made)))) == text
     read = from_json(text)
     assert to_json(read) == text
-    assert read == baselines.merged(made)
+    assert read == baselines.merge_baseline(made)
 
 
 @FEW
 @given(made=st.lists(_measurements, min_size=2, max_size=5), at=st.integers(1, 4))
 def test_runs_may_come_one_after_the_other(made: list[Measurement], at: int) -> None:
     at = min(at, len(made) - 1)
-    earlier = from_json(to_json(baselines.merged(made[:at])))
-    appended, together = baselines.merged(made[at:], earlier), baselines.merged(made)
+    earlier = from_json(to_json(baselines.merge_baseline(made[:at])))
+    appended, together = (
+        baselines.merge_baseline(made[at:], earlier),
+        baselines.merge_baseline(made),
+    )
     assert appended.metrics == together.metrics
     assert appended.findings == together.findings
     assert appended.run_count == together.run_count

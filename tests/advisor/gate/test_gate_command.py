@@ -10,7 +10,7 @@ import pytest
 from benchmarks.gate_dumps import STEPS, program, slowed
 
 from npufix.advisor.diagnose.diagnosis import Options
-from npufix.advisor.gate.measuring import measure, measured
+from npufix.advisor.gate.measuring import measure, measure_report
 from npufix.reports.report import from_json
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def test_the_medians_are_those_of_the_steps(dumps: dict[str, Path]) -> None:
 def test_a_report_stands_for_its_dump(dumps: dict[str, Path], inside: Run, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(inside("diagnose", dumps["a"], "--json").stdout)
-    one, other = measured(from_json(path.read_text())), measure(dumps["a"], None, Options())
+    one, other = measure_report(from_json(path.read_text())), measure(dumps["a"], None, Options())
     for name, metric in one.metrics.items():
         assert metric.value == pytest.approx(other.metrics[name].value, rel=0.02)
     done = inside("baseline", "update", path, "-o", tmp_path / "b.json")

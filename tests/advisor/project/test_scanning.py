@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.project import scanning
 from npufix.advisor.project.configuration import EVERYTHING
-from npufix.advisor.project.scanning import Found, Search
+from npufix.advisor.project.scanning import FileSearch, Search
 from npufix.advisor.project.source_tree import read_source_tree
+from npufix.rewriters.write import child_processes
 from npufix.rules.registry import all_rules
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def f{n}(x: torch.Tensor, n):
 """
 
 
-def facts(found: Found) -> object:
+def facts(found: FileSearch) -> object:
     def described(site: object) -> object:
         return {name: str(getattr(site, name)) for name in ("line", "code", "lines", "problem")}
 
@@ -50,7 +51,7 @@ def test_processes_find_what_one_process_finds(
     search = Search(all_rules(), EVERYTHING, lambda _: None, frozenset({"npu203"}))
     alone = [(file, facts(found)) for file, found in search.files(files)]
     monkeypatch.setattr(scanning, "_WORTH_A_POOL", 1)
-    monkeypatch.setattr(scanning, "_cores", lambda: 2)
+    monkeypatch.setattr(child_processes, "processors", lambda: 2)
     together = list(search.files(files))
     assert [(file, facts(found)) for file, found in together] == alone
     rules = {id(rule) for rule in all_rules()}

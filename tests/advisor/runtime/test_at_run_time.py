@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from npufix.advisor.runtime import at_run_time
-from npufix.advisor.runtime.at_run_time import holds
+from npufix.advisor.runtime.calls import at_run_time
+from npufix.advisor.runtime.calls.at_run_time import holds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ TABLE = torch.ones(1, 1, 6, 8)
 
 @pytest.fixture
 def as_on_npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(at_run_time, "untouched", lambda *_: False)
+    monkeypatch.setattr(at_run_time, "must_stay", lambda *_: False)
     yield
     at_run_time.taken.clear()
     at_run_time.refused.clear()
@@ -100,9 +100,9 @@ def test_tensors_of_a_kind_of_their_own_keep_the_old_code() -> None:
 
 def test_nothing_is_ours_on_another_device_or_in_a_transformed_call() -> None:
     meta = X.to("meta")
-    assert at_run_time.untouched(X)
-    assert at_run_time.untouched("no tensor")
-    assert at_run_time.untouched(meta)
+    assert at_run_time.must_stay(X)
+    assert at_run_time.must_stay("no tensor")
+    assert at_run_time.must_stay(meta)
     seen = []
     torch.func.vmap(lambda x: seen.append(at_run_time._is_transformed()) or x)(X)
     assert seen == [True]

@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING
 import pytest
 from running_package import LEFT, MLP, NORM, ROPE
 
-from npufix.advisor.runtime import changing
-from npufix.advisor.runtime.rewriting import Rewritten, functions, rewritten
-from npufix.advisor.runtime.selection import Selection
-from npufix.advisor.runtime.stored import Store
+from npufix.advisor.runtime.source import changing
+from npufix.advisor.runtime.source.rewriting import RewrittenModule, functions, rewrite_module
+from npufix.advisor.runtime.source.selection import RuleSelection
+from npufix.advisor.runtime.source.stored import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import CodeType
 
-EVERYTHING = Selection(allow=frozenset({"cosines-within-one", "joining-pays"}))
+EVERYTHING = RuleSelection(allow=frozenset({"cosines-within-one", "joining-pays"}))
 
 
-def changed(text: str, selection: Selection = EVERYTHING, path: str = "/nowhere/m.py") -> Rewritten:
-    return rewritten(path, text.encode(), selection)
+def changed(
+    text: str, selection: RuleSelection = EVERYTHING, path: str = "/nowhere/m.py"
+) -> RewrittenModule:
+    return rewrite_module(path, text.encode(), selection)
 
 
 def lines_of(code: CodeType) -> set[int]:
@@ -46,21 +48,21 @@ def test_every_line_of_the_new_code_is_one_of_the_old_function(text: str) -> Non
 
 
 def test_what_a_call_can_answer_is_asked_at_each_call() -> None:
-    norm = changed(NORM, Selection()).places[0]
+    norm = changed(NORM, RuleSelection()).places[0]
     assert (norm.rule, norm.asked, norm.missing) == ("NPU101", ("same-dtype",), ())
-    rope = changed(ROPE, Selection()).places[0]
+    rope = changed(ROPE, RuleSelection()).places[0]
     # What reads values comes last.
     assert rope.asked == ("table-dtype", "rotary-limits", "cosines-within-one")
     assert changed(ROPE).places[0].vouched == ("cosines-within-one",)
 
 
 def test_what_is_about_time_alone_keeps_nothing_out() -> None:
-    place = changed(MLP, Selection()).places[0]
+    place = changed(MLP, RuleSelection()).places[0]
     assert (place.why_not, place.missing, place.unmeasured) == ("", (), ("joining-pays",))
 
 
 def test_naming_a_rule_vouches_for_what_no_call_is_asked() -> None:
-    named = Selection(named=frozenset({"npu102", "npu114"}))
+    named = RuleSelection(named=frozenset({"npu102", "npu114"}))
     rope = changed(ROPE, named).places[0]
     assert rope.by_name == ("cosines-within-one",)
     assert rope.asked == ("table-dtype", "rotary-limits")
@@ -68,7 +70,7 @@ def test_naming_a_rule_vouches_for_what_no_call_is_asked() -> None:
     loss = "import torch\nfrom torch.nn import functional as F\n\n\n"
     loss += "def loss(scores: torch.Tensor, labels: torch.Tensor):\n"
     loss += "    return F.cross_entropy(scores, labels)\n"
-    assert changed(loss, Selection()).places[0].why_not.startswith("not proven: matrix-scores")
+    assert changed(loss, RuleSelection()).places[0].why_not.startswith("not proven: matrix-scores")
     place = changed(loss, named).places[0]
     assert (place.why_not, place.missing) == ("", ())
     assert "no-ignored-labels" in place.by_name
@@ -76,7 +78,7 @@ def test_naming_a_rule_vouches_for_what_no_call_is_asked() -> None:
 
 def test_a_condition_is_allowed_for_one_rule_alone() -> None:
     for rule, vouched in (("npu102", ("cosines-within-one",)), ("npu103", ())):
-        selection = Selection(allow=frozenset({f"{rule}:cosines-within-one"}))
+        selection = RuleSelection(allow=frozenset({f"{rule}:cosines-within-one"}))
         assert changed(ROPE, selection).places[0].vouched == vouched
 
 
@@ -106,12 +108,14 @@ def test_the_activation_of_a_table_is_asked_even_where_a_default_proves_it(tmp_p
         """
     )
     store, path = Store(tmp_path / "cache"), str(tmp_path / "modeling_m.py")
-    assert rewritten(path, text.encode(), Selection(), store).places[0].asked == (
+    assert rewrite_module(path, text.encode(), RuleSelection(), store).places[0].asked == (
         "activation-is-silu",
     )
     other = tmp_path / "configuration_m.py"
     other.write_text(other.read_text().replace("silu", "relu"))
-    assert not rewritten(path, text.encode(), Selection(), store).places  # not what was kept
+    assert not rewrite_module(
+        path, text.encode(), RuleSelection(), store
+    ).places  # not what was kept
 
 
 def test_a_comment_of_the_user_counts() -> None:
@@ -130,7 +134,7 @@ def test_what_cannot_be_read_is_a_problem_and_no_error(text: str, problem: str) 
 
 def test_line_ends_and_byte_order_marks_do_not_matter() -> None:
     data = b"\xef\xbb\xbf" + NORM.replace("\n", "\r\n").encode()
-    made = rewritten("/nowhere/m.py", data, EVERYTHING)
+    made = rewrite_module("/nowhere/m.py", data, EVERYTHING)
     plain = changed(NORM)
     assert made.code
     assert plain.code
@@ -141,7 +145,7 @@ class TestTheSecondStart:
     @pytest.fixture
     def store(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
         store = Store(tmp_path / "cache")
-        rewritten("/nowhere/m.py", NORM.encode(), EVERYTHING, store)
+        rewrite_module("/nowhere/m.py", NORM.encode(), EVERYTHING, store)
 
         def searched(*_: object) -> None:
             raise AssertionError("searched again")
@@ -150,7 +154,7 @@ class TestTheSecondStart:
         return store
 
     def test_takes_what_was_kept(self, store: Store) -> None:
-        again = rewritten("/nowhere/m.py", NORM.encode(), EVERYTHING, store)
+        again = rewrite_module("/nowhere/m.py", NORM.encode(), EVERYTHING, store)
         assert again.code
         assert again.places[0].replaced
 
@@ -158,18 +162,18 @@ class TestTheSecondStart:
     def test_is_another_one_if_anything_differs(self, store: Store, difference: str) -> None:
         path = "/nowhere/n.py" if difference == "path" else "/nowhere/m.py"
         data = NORM.encode() + (b"\n" if difference == "content" else b"")
-        selection = Selection() if difference == "selection" else EVERYTHING
-        assert "searched again" in rewritten(path, data, selection, store).problem
+        selection = RuleSelection() if difference == "selection" else EVERYTHING
+        assert "searched again" in rewrite_module(path, data, selection, store).problem
 
     def test_does_not_trust_a_damaged_entry(self, store: Store) -> None:
         assert store.folder
         for entry in store.folder.iterdir():
             entry.write_bytes(entry.read_bytes()[:-1])
-        again = rewritten("/nowhere/m.py", NORM.encode(), EVERYTHING, store)
+        again = rewrite_module("/nowhere/m.py", NORM.encode(), EVERYTHING, store)
         assert "searched again" in again.problem
 
     def test_does_not_trust_a_folder_that_others_may_write_to(self, store: Store) -> None:
         assert store.folder
         store.folder.chmod(0o777)
-        again = rewritten("/nowhere/m.py", NORM.encode(), EVERYTHING, store)
+        again = rewrite_module("/nowhere/m.py", NORM.encode(), EVERYTHING, store)
         assert "searched again" in again.problem

@@ -17,11 +17,11 @@ import pytest
 import running_package
 import torch
 
-from npufix.advisor.runtime import hook as hooks
-from npufix.advisor.runtime.hook import Hook
-from npufix.advisor.runtime.rebinding import by_file, rebind, restore
-from npufix.advisor.runtime.selection import Selection
-from npufix.advisor.runtime.stored import Store
+from npufix.advisor.runtime.process import hook as hooks
+from npufix.advisor.runtime.process.hook import Hook
+from npufix.advisor.runtime.process.rebinding import by_file, rebind, restore
+from npufix.advisor.runtime.source.selection import RuleSelection
+from npufix.advisor.runtime.source.stored import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _CHANGED = "__npufix__"
-_SELECTION = Selection(rules=frozenset({"npu101", "npu102", "npu103"}))
+_SELECTION = RuleSelection(rules=frozenset({"npu101", "npu102", "npu103"}))
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_a_fault_of_ours_costs_the_change_and_not_the_import(
     def broken(*_: object) -> None:
         raise RuntimeError("our fault")
 
-    monkeypatch.setattr(hooks, "rewritten", broken)
+    monkeypatch.setattr(hooks, "rewrite_module", broken)
     assert not is_changed(importlib.import_module(f"{package}.norm"))
     assert "our fault" in hook.modules[f"{package}.norm"].problem
 

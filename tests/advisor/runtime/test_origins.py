@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from npufix.advisor.runtime.origins import keep_given
+from npufix.advisor.runtime.calls.origins import keep_given
 
 _OPERANDS: dict[str, ast.expr] = {
     "cos": ast.Name("cos"),

@@ -12,7 +12,7 @@ import pytest
 import running_package
 
 from npufix.advisor.runtime.children import inherit
-from npufix.advisor.runtime.switches import Switches
+from npufix.advisor.runtime.process.switches import Switches
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npufix.advisor.runtime.applying import selected
-from npufix.advisor.runtime.settings_file import read
-from npufix.advisor.runtime.switches import (
+from npufix.advisor.runtime.process.applying import select
+from npufix.advisor.runtime.process.settings_file import read
+from npufix.advisor.runtime.process.switches import (
     SWITCHES,
     SwitchError,
     Switches,
@@ -103,10 +103,10 @@ def test_what_a_project_selects_is_not_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.npufix]\nselect = ["NPU102"]\n')
-    assert selected(Switches(), tmp_path).rules == {"npu102"}
-    assert not selected(Switches(), tmp_path).named
+    assert select(Switches(), tmp_path).rules == {"npu102"}
+    assert not select(Switches(), tmp_path).named
     monkeypatch.setenv("NPUFIX_RULES", "NPU103")
-    assert selected(Switches(), tmp_path).named == {"npu103"}
+    assert select(Switches(), tmp_path).named == {"npu103"}
 
 
 def test_the_environment() -> None:

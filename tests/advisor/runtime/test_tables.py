@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from npufix.advisor.runtime import at_run_time, tables
-from npufix.advisor.runtime.questions import NEW_EACH_TIME, NOT_READ_HERE, WITHIN_ONE
-from npufix.advisor.runtime.tables import MOST_READS, Tables
+from npufix.advisor.runtime.calls import at_run_time, tables
+from npufix.advisor.runtime.calls.questions import NEW_EACH_TIME, NOT_READ_HERE, WITHIN_ONE
+from npufix.advisor.runtime.calls.tables import MOST_READS, CosineTables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ def made(scale: float = 1.0, dtype: torch.dtype = torch.float32) -> Made:
 
 
 def test_all_layers_of_a_forward_share_one_read(reads: list[int]) -> None:
-    known, (cos, sin) = Tables(), made()
+    known, (cos, sin) = CosineTables(), made()
     for _ in range(4 * MOST_READS):  # a view of its own in every layer
         assert known.within_one("q", cos.unsqueeze(1), sin.unsqueeze(1)) == ""
         assert known.within_one("k", cos.unsqueeze(1), sin.unsqueeze(1)) == ""
@@ -50,7 +50,7 @@ def test_all_layers_of_a_forward_share_one_read(reads: list[int]) -> None:
 
 
 def test_what_is_written_into_a_table_is_seen(reads: list[int]) -> None:
-    known, (cos, sin) = Tables(), made()
+    known, (cos, sin) = CosineTables(), made()
     assert known.within_one("q", cos[None], sin[None]) == ""
     sin.mul_(1.2)
     assert known.within_one("q", cos[None], sin[None]) == WITHIN_ONE
@@ -60,14 +60,14 @@ def test_what_is_written_into_a_table_is_seen(reads: list[int]) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("scale", "within"), [(1.0, True), (0.9, True), (1.07, False)])
 def test_a_scale_is_found_in_each_dtype(scale: float, dtype: torch.dtype, *, within: bool) -> None:
-    assert Tables().within_one("q", *made(scale, dtype)) == ("" if within else WITHIN_ONE)
+    assert CosineTables().within_one("q", *made(scale, dtype)) == ("" if within else WITHIN_ONE)
     cos, sin = made()
-    assert Tables().within_one("q", cos, sin * float("nan")) == WITHIN_ONE
-    assert Tables().within_one("q", cos[:0], sin[:0]) == ""
+    assert CosineTables().within_one("q", cos, sin * float("nan")) == WITHIN_ONE
+    assert CosineTables().within_one("q", cos[:0], sin[:0]) == ""
 
 
 def test_tables_that_are_new_each_time_are_not_read_for_ever(reads: list[int]) -> None:
-    known = Tables()
+    known = CosineTables()
     said = [known.within_one("q", *made()) for _ in range(2 * MOST_READS)]
     assert said == [""] * MOST_READS + [NEW_EACH_TIME] * MOST_READS
     scaled = [known.within_one("k", *made(1.2)) for _ in range(2 * MOST_READS)]
@@ -78,7 +78,7 @@ def test_tables_that_are_new_each_time_are_not_read_for_ever(reads: list[int]) -
 
 
 def test_what_is_computed_again_for_its_gradients_is_done_the_same_way() -> None:
-    known = Tables()
+    known = CosineTables()
     said: list[str] = []
 
     def layer(x: torch.Tensor) -> torch.Tensor:
@@ -100,7 +100,7 @@ def test_what_is_computed_again_for_its_gradients_is_done_the_same_way() -> None
 def test_tensors_without_a_version_are_read_each_time(reads: list[int]) -> None:
     with torch.inference_mode():
         cos, sin = made()
-        known = Tables()
+        known = CosineTables()
         assert [known.within_one("q", cos, sin) for _ in range(2)] == ["", ""]
     assert len(reads) == 2
 
@@ -115,7 +115,7 @@ class _Npu:
 def test_nothing_is_read_where_nobody_may(
     reads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known, (cos, sin) = Tables(), made()
+    known, (cos, sin) = CosineTables(), made()
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -138,7 +138,7 @@ def test_nothing_is_read_where_nobody_may(
 
 
 def test_threads(reads: list[int]) -> None:
-    known, shared = Tables(), made()
+    known, shared = CosineTables(), made()
     said: list[str] = []
 
     def ask() -> None:
@@ -157,7 +157,7 @@ def test_threads(reads: list[int]) -> None:
 
 @pytest.fixture
 def as_on_npu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(at_run_time, "untouched", lambda *_: False)
+    monkeypatch.setattr(at_run_time, "must_stay", lambda *_: False)
     tables.TABLES.clear()
     yield
     at_run_time.taken.clear()

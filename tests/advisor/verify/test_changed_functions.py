@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from npufix.advisor.verify.changed_functions import callers, touched
+from npufix.advisor.verify.changed_functions import callers, find_touched
 
 BEFORE = '''\
 import torch
@@ -91,7 +91,7 @@ def change(*edits: tuple[str, str]) -> str:
     ],
 )
 def test_what_is_touched(edits: list[tuple[str, str]], expected: list[str]) -> None:
-    assert [t.qualname for t in touched(BEFORE, change(*edits))] == expected
+    assert [t.qualname for t in find_touched(BEFORE, change(*edits))] == expected
 
 
 def test_only_the_lines_of_changed_statements_must_run() -> None:
@@ -99,7 +99,7 @@ def test_only_the_lines_of_changed_statements_must_run() -> None:
         "def f(x):\n    a = 1\n    if x:\n        b = (\n            2\n        )\n    return a\n"
     )
     after = "def f(x):\n    a = 1\n    if x:\n        b = 3\n        c = 4\n    return a\n"
-    (found,) = touched(before, after)
+    (found,) = find_touched(before, after)
     assert (found.lines_original, found.lines_changed) == ((4,), (4, 5))
 
 
@@ -107,13 +107,13 @@ def test_code_that_is_only_moved_into_a_branch_need_not_run_again() -> None:
     before = "def f(x):\n    y = x * 2\n    return y\n"
     inner = "    if x.is_npu:\n        y = x + x\n    else:\n        y = x * 2\n"
     after = f"def f(x):\n{inner}    return y\n"
-    (found,) = touched(before, after)
+    (found,) = find_touched(before, after)
     assert (found.lines_original, found.lines_changed) == ((), (2, 3))
 
 
 @pytest.mark.parametrize("text", ["async def f(x):\n    return {}\n", "def f(x):\n    yield {}\n"])
 def test_what_a_call_does_not_run_is_not_verified(text: str) -> None:
-    (found,) = touched(text.format("x"), text.format("x + 0"))
+    (found,) = find_touched(text.format("x"), text.format("x + 0"))
     assert "does not run" in found.reason
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npufix.advisor.verify.changes import from_patch
-from npufix.advisor.verify.diff_reading import DiffError, applied, lines_of, read_diff
+from npufix.advisor.verify.diff_reading import DiffError, apply_diff, lines_of, read_diff
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,19 +45,19 @@ def test_what_difflib_writes_is_applied_and_undone(
         return
     (file,) = read_diff(b"some words of a mail\n" + data)
     assert (file.old_path, file.new_path) == ("a/m.py", "b/m.py")
-    assert applied(file, before) == after
-    assert applied(file.reversed(), after) == before
+    assert apply_diff(file, before) == after
+    assert apply_diff(file.reversed(), after) == before
 
 
 def test_lines_that_have_moved_are_found() -> None:
     (file,) = read_diff(unified(b"a\nb\nc\n", b"a\nB\nc\n", 1))
-    assert applied(file, b"new\nnew\na\nb\nc\n") == b"new\nnew\na\nB\nc\n"
-    assert applied(file, b"a\nb!\nc\n") is None
+    assert apply_diff(file, b"new\nnew\na\nb\nc\n") == b"new\nnew\na\nB\nc\n"
+    assert apply_diff(file, b"a\nb!\nc\n") is None
 
 
 def test_ends_of_lines_that_a_mail_lost_come_back() -> None:
     (file,) = read_diff(unified(b"a\nb\nc\n", b"a\nB\nC\nc\n", 3))
-    assert applied(file, b"a\r\nb\r\nc\r\n") == b"a\r\nB\r\nC\r\nc\r\n"
+    assert apply_diff(file, b"a\r\nb\r\nc\r\n") == b"a\r\nB\r\nC\r\nc\r\n"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from benchmarks.generator.ranks import Layout, fault
 from benchmarks.generator.ranks_power import RULES, SHAPES, seen_in
 from benchmarks.generator.ranks_tables import simulate_job
 
-from npufix.advisor.cluster.observing import observe_cluster
+from npufix.advisor.cluster.reporting import observe_cluster
 from npufix.advisor.diagnose.savings import total_saving
 from npufix.reports.report import StepSplit
 from npufix.rules import cluster as folder

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from verification_snippets import ALL, FUSED, LLAMA, OLMO, REPEAT, Snippet
 
-from npufix.rewriters.verification import Job, RecordedOp, verify
+from npufix.rewriters.verification import Job, RecordedCall, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
 
 if TYPE_CHECKING:
@@ -107,13 +107,13 @@ def test_recorded_shapes_come_first() -> None:
     job = snippet.job(snippet.right[0])
     assert one(job).status is Status.NOT_VERIFIED
     shape = (2, 3, 1, 4096, 3, 64)
-    recorded = (RecordedOp("aten::mul", (shape, None), ("float", "Scalar")),)
+    recorded = (RecordedCall("aten::mul", (shape, None), ("float", "Scalar")),)
     job = changed(job, recorded=recorded)
     assert one(job).status is Status.EQUIVALENT
 
 
 def test_mixed_precision_is_run_where_the_dump_shows_it() -> None:
-    recorded = (RecordedOp("aten::mul", ((8,), (2, 3, 8)), ("float", "c10::BFloat16")),)
+    recorded = (RecordedCall("aten::mul", ((8,), (2, 3, 8)), ("float", "c10::BFloat16")),)
     for snippet, status in ((LLAMA, Status.REFUTED), (OLMO, Status.EQUIVALENT)):
         verdict = one(changed(snippet.job(snippet.right[0]), recorded=recorded))
         assert verdict.status is status, verdict

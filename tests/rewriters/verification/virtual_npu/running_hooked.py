@@ -9,7 +9,7 @@ import running_decoder
 import torch
 
 from npufix.advisor import apply_fused_kernels
-from npufix.advisor.runtime.applying import current
+from npufix.advisor.runtime.process.applying import current
 from npufix.rewriters.verification.virtual_npu import current_device
 
 SWITCHES = (

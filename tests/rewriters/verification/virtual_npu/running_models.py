@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from npufix.advisor import apply_fused_kernels, fused_kernels
-from npufix.advisor.runtime.reporting import to_json
+from npufix.advisor.runtime.process.reporting import to_json
 from npufix.rewriters.verification.virtual_npu import current_device
 
 SWITCHES = (

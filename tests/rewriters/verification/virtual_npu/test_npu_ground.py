@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from verification_snippets import LLAMA
 
-from npufix.rewriters.verification import Job, RecordedOp, Settings, verify
+from npufix.rewriters.verification import Job, RecordedCall, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError, find_wheels, prepare
 from npufix.rewriters.verification.workers import process
 from npufix.rewriters.verification.workers.backends import Backend
 
-RECORDED = RecordedOp("aten::pow", ((2, 33, 64), ()), ("c10::BFloat16", "Scalar"))
+RECORDED = RecordedCall("aten::pow", ((2, 33, 64), ()), ("c10::BFloat16", "Scalar"))
 CRASHES = """
 if hidden_states.device.type == "npu":
     raise RuntimeError("NPU function error: aclrtSynchronizeStream, error code is 507015")

@@ -19,41 +19,39 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.advisor.runtime.places import Import, Place, place_key
-from npufix.advisor.runtime.proving import keep
+from npufix.advisor.runtime.source.places import NewImport, RulePlace  # noqa: TC001 - msgspec reads them
+from npufix.advisor.runtime.source.proving import keep
 
 if TYPE_CHECKING:
     import ast
     from collections.abc import Iterator
     from types import CodeType
 
-    from npufix.advisor.runtime.proving import Prover
-    from npufix.advisor.runtime.selection import Selection
-    from npufix.advisor.runtime.stored import Store
-
-__all__ = ["Import", "Place", "Rewritten", "changed_tree", "functions", "place_key", "rewritten"]
+    from npufix.advisor.runtime.source.proving import Prover
+    from npufix.advisor.runtime.source.selection import RuleSelection
+    from npufix.advisor.runtime.source.stored import Store
 
 _MOST_BYTES = 4 << 20
 
 
 class _Entry(msgspec.Struct, frozen=True):
     text: str
-    places: tuple[Place, ...]
-    imports: tuple[Import, ...]
+    places: tuple[RulePlace, ...]
+    imports: tuple[NewImport, ...]
     problem: str
     neighbours: dict[str, str]
     code: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RewrittenModule:
     """What rewriting a module gave."""
 
     path: str
     text: str
     """The new source; empty if nothing was replaced."""
-    places: tuple[Place, ...]
-    imports: tuple[Import, ...]
+    places: tuple[RulePlace, ...]
+    imports: tuple[NewImport, ...]
     """What the new code imports besides, at its top level."""
     code: CodeType | None
     """The new module, compiled; ``None`` if nothing was replaced."""
@@ -83,13 +81,13 @@ def _below(code: CodeType, prefix: str) -> Iterator[tuple[str, CodeType]]:
             yield from _below(inner, f"{name}.<locals>." if is_function else f"{name}.")
 
 
-def rewritten(
+def rewrite_module(
     path: str,
     data: bytes,
-    selection: Selection,
+    selection: RuleSelection,
     store: Store | None = None,
     prover: Prover | None = None,
-) -> Rewritten:
+) -> RewrittenModule:
     """Return a module with its changes; with a prover only those that are proven.
 
     ``path`` is what its code objects are to name (``__file__``); modules of the same package are
@@ -98,9 +96,9 @@ def rewritten(
     file = Path(path)
     key = (os.fsencode(path), hashlib.sha256(data).digest(), selection.key.encode())
     # What is proven, the verifier keeps by itself, for as long as it holds.
-    known = None if store is None or prover is not None else _known(store.get(*key), file)
+    known = None if store is None or prover is not None else _recall(store.get(*key), file)
     if known is None:
-        entry, _ = _searched(file, data, selection, prover)
+        entry, _ = _search(file, data, selection, prover)
         if prover is not None and store is not None:
             keep(store, data, entry.places)
             store = None
@@ -108,22 +106,22 @@ def rewritten(
             store.put(msgspec.msgpack.encode(entry), *key)
         known = entry, marshal.loads(entry.code) if entry.code else None  # noqa: S302 - just made
     entry, code = known
-    return Rewritten(path, entry.text, entry.places, entry.imports, code, entry.problem)
+    return RewrittenModule(path, entry.text, entry.places, entry.imports, code, entry.problem)
 
 
 def changed_tree(
-    path: str, data: bytes, selection: Selection
-) -> tuple[Rewritten, ast.Module | None]:
+    path: str, data: bytes, selection: RuleSelection
+) -> tuple[RewrittenModule, ast.Module | None]:
     """Return a module with its changes and its tree, with the positions of the file.
 
     For who needs one function of it; the tree is ``None`` where nothing was replaced.
     """
-    entry, tree = _searched(Path(path), data, selection)
+    entry, tree = _search(Path(path), data, selection)
     code = marshal.loads(entry.code) if entry.code else None  # noqa: S302 - just made
-    return Rewritten(path, entry.text, entry.places, entry.imports, code, entry.problem), tree
+    return RewrittenModule(path, entry.text, entry.places, entry.imports, code, entry.problem), tree
 
 
-def _known(data: bytes | None, file: Path) -> tuple[_Entry, CodeType | None] | None:
+def _recall(data: bytes | None, file: Path) -> tuple[_Entry, CodeType | None] | None:
     """Return an entry of an earlier start, if it still holds."""
     if data is None:
         return None
@@ -158,36 +156,36 @@ class _Neighbours:
         return found
 
 
-def _searched(
-    file: Path, data: bytes, selection: Selection, prover: Prover | None = None
+def _search(
+    file: Path, data: bytes, selection: RuleSelection, prover: Prover | None = None
 ) -> tuple[_Entry, ast.Module | None]:
     """Search a module and make its changes."""
     if len(data) > _MOST_BYTES:
-        return _nothing(f"larger than {_MOST_BYTES >> 20} MiB")
+        return _fail(f"larger than {_MOST_BYTES >> 20} MiB")
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         # As Python reads it: one kind of line end.
         text = io.IncrementalNewlineDecoder(None, translate=True).decode(data.decode(encoding))
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
-        return _nothing(f"cannot be decoded: {error}")
-    from npufix.advisor.runtime.changing import change
+        return _fail(f"cannot be decoded: {error}")
+    from npufix.advisor.runtime.source.changing import change
 
     neighbours = _Neighbours(file, data, text, encoding)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what Python says about the code it says at import
             made = change(file, text, selection, neighbours, prover)
-            code = b"" if made.tree is None else _compiled(made.tree, file)
+            code = b"" if made.tree is None else _compile(made.tree, file)
     except (SyntaxError, ValueError, RecursionError) as error:
-        return _nothing(f"cannot be read: {error}")
+        return _fail(f"cannot be read: {error}")
     except Exception as error:  # noqa: BLE001 - a fault of ours must never break an import
-        return _nothing(f"internal error: {type(error).__name__}: {error}")
+        return _fail(f"internal error: {type(error).__name__}: {error}")
     return _Entry(made.text, made.places, made.imports, "", neighbours.asked, code), made.tree
 
 
-def _compiled(tree: ast.Module, file: Path) -> bytes:
+def _compile(tree: ast.Module, file: Path) -> bytes:
     return marshal.dumps(compile(tree, os.fspath(file), "exec", dont_inherit=True))
 
 
-def _nothing(problem: str) -> tuple[_Entry, None]:
+def _fail(problem: str) -> tuple[_Entry, None]:
     return _Entry("", (), (), problem, {}, b""), None

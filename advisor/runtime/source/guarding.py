@@ -1,4 +1,8 @@
-"""Putting the questions of ``at_run_time`` into the conditions that choose the new code."""
+"""Putting the questions of ``at_run_time`` into the conditions that choose the new code.
+
+``if x.device.type == "npu":`` becomes ``if __npufix__("/a/llama.py:9:NPU101", ("same-dtype",), x,
+weight=self.weight, x=x) and x.device.type == "npu":``, and ``__npufix__`` is imported at the top.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,15 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime import attention
-from npufix.advisor.runtime.origins import keep_given
-from npufix.advisor.runtime.questions import NAME, WITHIN_ONE, always_asked, checkable
+from npufix.advisor.runtime.calls import attention
+from npufix.advisor.runtime.calls.origins import keep_given
+from npufix.advisor.runtime.calls.questions import NAME, WITHIN_ONE, always_asked, checkable
 from npufix.rewriters.graph.modules.syntax import statements_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from npufix.advisor.runtime.selection import Selection
+    from npufix.advisor.runtime.source.selection import RuleSelection
     from npufix.rewriters.find import Site
     from npufix.rewriters.graph.modules.names import FunctionNode
 
@@ -23,7 +27,7 @@ _NOTHING_ELSE = (ast.Name, ast.Attribute, ast.Constant, ast.Load)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class CallQuestion:
     """What to ask before the new code of one site."""
 
     place: str
@@ -35,30 +39,30 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SitePlan:
     """What a site needs to be written: a question at each call, or what nobody can tell."""
 
     conditions: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
-    vouched: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
     by_name: tuple[str, ...] = ()
     unmeasured: tuple[str, ...] = ()
 
 
-def plan(site: Site, selection: Selection) -> Plan:
+def plan(site: Site, selection: RuleSelection) -> SitePlan:
     """Sort the conditions of a site: asked at run time, vouched for by the user, or open.
 
     Naming a rule vouches for what nothing asks at run time, and for what is asked by reading
     values. What is about time alone does not keep the new code out.
     """
     if site.rewrite is None:
-        return Plan()
+        return SitePlan()
     operands = operands_of(site) if _is_guarded(site) else {}
     rule = site.rule.id
     named = selection.is_named(rule)
     asked: list[str] = []
     unknown: list[str] = []
-    vouched: list[str] = []
+    assumed: list[str] = []
     by_name: list[str] = []
     unmeasured: list[str] = []
     is_open = {c.name for c in site.open_conditions}
@@ -73,13 +77,13 @@ def plan(site: Site, selection: Selection) -> Plan:
         if can_ask and not (by_value and (named or selection.allows(rule, name))):
             asked.append(asks)
         elif selection.allows(rule, name):
-            vouched.append(name)
+            assumed.append(name)
         elif condition.time_alone:
             unmeasured.append(name)
         else:
             (by_name if named else unknown).append(name)
     asked.sort(key=lambda name: name == WITHIN_ONE)  # what waits for the device comes last
-    return Plan(*map(tuple, (asked, unknown, vouched, by_name, unmeasured)))
+    return SitePlan(*map(tuple, (asked, unknown, assumed, by_name, unmeasured)))
 
 
 def _is_guarded(site: Site) -> bool:
@@ -91,7 +95,7 @@ def operands_of(site: Site) -> dict[str, ast.expr]:
     if site.rewrite is None or not site.rewrite.probe:
         return {}
     # Names that the new code itself binds do not exist yet where the question is asked.
-    made = _stored(ast.parse(site.rewrite.text))
+    made = _assigned_names(ast.parse(site.rewrite.text))
     for node in ast.walk(ast.parse(site.rewrite.probe)):
         match node:
             case ast.Call(ast.Name(name), _, keywords) if name == _PROBE:
@@ -99,7 +103,7 @@ def operands_of(site: Site) -> dict[str, ast.expr]:
     return {}
 
 
-def _stored(code: ast.AST) -> set[str]:
+def _assigned_names(code: ast.AST) -> set[str]:
     names = [n for n in ast.walk(code) if isinstance(n, ast.Name)]
     return {n.id for n in names if isinstance(n.ctx, ast.Store)}
 
@@ -110,7 +114,7 @@ def _is_free(code: ast.expr, made: set[str]) -> bool:
     return all(isinstance(n, _NOTHING_ELSE) for n in nodes) and not names & made
 
 
-def question(site: Site, chosen: Plan, place: str) -> Question | None:
+def question(site: Site, chosen: SitePlan, place: str) -> CallQuestion | None:
     """Return what to ask before the new code of a site, ``None`` if it runs everywhere."""
     if site.rewrite is None or not _is_guarded(site):
         return None
@@ -118,10 +122,10 @@ def question(site: Site, chosen: Plan, place: str) -> Question | None:
     new = last.value if isinstance(last, ast.Expr) else last
     needed = set().union(*(checkable(site.rule.id, c) or () for c in chosen.conditions))
     operands = {k: v for k, v in operands_of(site).items() if k in needed}
-    return Question(place, site.function, ast.dump(new), chosen.conditions, operands)
+    return CallQuestion(place, site.function, ast.dump(new), chosen.conditions, operands)
 
 
-def ask(module: ast.Module, questions: list[Question]) -> list[Question]:
+def ask(module: ast.Module, questions: list[CallQuestion]) -> list[CallQuestion]:
     """Put each question before its new code; return those whose place was not found."""
     guards = list(_guards(module.body, ""))
     lost = []
@@ -129,7 +133,7 @@ def ask(module: ast.Module, questions: list[Question]) -> list[Question]:
         found = [(f, g) for name, f, g in guards if name == one.function and _chooses(g, one)]
         for function, guard in found:
             given = keep_given(function, one.operands) if WITHIN_ONE in one.conditions else {}
-            guard.test = _extended(guard.test, one, given)
+            guard.test = _extend(guard.test, one, given)
         if not found:
             lost.append(one)
     return lost
@@ -140,7 +144,7 @@ def _guards(block: list[ast.stmt], prefix: str) -> Iterator[tuple[str, FunctionN
     for statement in block:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             name = f"{prefix}{statement.name}"
-            yield from ((name, statement, guard) for guard in _own(statement.body))
+            yield from ((name, statement, guard) for guard in _own_guards(statement.body))
             yield from _guards(_inner(statement.body), f"{name}.<locals>.")
         elif isinstance(statement, ast.ClassDef):
             yield from _guards(statement.body, f"{prefix}{statement.name}.")
@@ -159,13 +163,13 @@ def _inner(block: list[ast.stmt]) -> list[ast.stmt]:
     return found
 
 
-def _own(block: list[ast.stmt]) -> Iterator[ast.If]:
+def _own_guards(block: list[ast.stmt]) -> Iterator[ast.If]:
     for statement in block:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         if isinstance(statement, ast.If) and asked_tensor(statement.test) is not None:
             yield statement
-        yield from _own(statements_below(statement))
+        yield from _own_guards(statements_below(statement))
 
 
 def asked_tensor(test: ast.expr) -> ast.expr | None:
@@ -180,7 +184,7 @@ def asked_tensor(test: ast.expr) -> ast.expr | None:
     return None
 
 
-def _chooses(guard: ast.If, one: Question) -> bool:
+def _chooses(guard: ast.If, one: CallQuestion) -> bool:
     if not any(ast.dump(n) == one.new for s in guard.body for n in ast.walk(s)):
         return False
     read = [n for code in one.operands.values() for n in ast.walk(code)]
@@ -189,16 +193,16 @@ def _chooses(guard: ast.If, one: Question) -> bool:
     return not here & _bound_before(guard.body, one)
 
 
-def _bound_before(block: list[ast.stmt], one: Question) -> set[str]:
+def _bound_before(block: list[ast.stmt], one: CallQuestion) -> set[str]:
     bound: set[str] = set()
     for statement in block:
         if any(ast.dump(n) == one.new for n in ast.walk(statement)):
             break
-        bound |= _stored(statement)
+        bound |= _assigned_names(statement)
     return bound
 
 
-def _extended(test: ast.expr, one: Question, given: Mapping[str, ast.expr]) -> ast.expr:
+def _extend(test: ast.expr, one: CallQuestion, given: Mapping[str, ast.expr]) -> ast.expr:
     tensor = asked_tensor(test)
     if tensor is None:
         raise ValueError(ast.unparse(test))
@@ -216,7 +220,7 @@ def _names(conditions: tuple[str, ...]) -> ast.Tuple:
 
 
 _MODULES = {NAME: ("at_run_time", "holds"), attention.NAME: ("attention", "attend")}
-_PACKAGE = "npufix.advisor.runtime"
+_PACKAGE = "npufix.advisor.runtime.calls"
 
 
 def with_import(module: ast.Module, names: list[str]) -> ast.Module:

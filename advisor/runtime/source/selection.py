@@ -18,7 +18,7 @@ WITHOUT_ATTENTION = (
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class RuleSelection:
     """The rules that are wanted, and the conditions that the user vouches for."""
 
     rules: frozenset[str] = frozenset()

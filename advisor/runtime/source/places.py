@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Place(msgspec.Struct, frozen=True):
+class RulePlace(msgspec.Struct, frozen=True):
     """A place where a rule applies, and what became of it."""
 
     rule: str
@@ -37,7 +37,7 @@ class Place(msgspec.Struct, frozen=True):
         return not self.why_not
 
 
-class Import(msgspec.Struct, frozen=True):
+class NewImport(msgspec.Struct, frozen=True):
     """A name that the new code needs and the old module did not import."""
 
     name: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.advisor.patch.patching import promised
+from npufix.advisor.patch.patching import assumed_conditions
 from npufix.advisor.project.source_tree import SourceFile
 from npufix.advisor.verify.changed_functions import callers
 from npufix.rewriters.find import Basis, find_sites
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from npufix.advisor.verify.changes import ChangedFile
-    from npufix.rewriters.facts.recorded_facts import RecordedCall
     from npufix.rewriters.find import Site
+    from npufix.rewriters.graph.recorded_call import RecordedCall
 
 _MOST_PROBES = 4
 _ACTIVATIONS = ("ACT2FN", "get_activation")
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Assumption:
     """What is taken for granted in one function."""
 
     names: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Promise:
     """The module with a look at the operands in place of what a rule would change."""
 
 
-class Promises:
+class Assumptions:
     """What is taken for granted in the functions of one file."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Promises:
             neighbour = SourceFile(file.path, name, data, file.original, "utf-8").neighbour
             self._sites = list(find_sites(file.original, all_rules(), recorded, neighbour))
 
-    def of(self, qualname: str) -> Promise:
+    def of(self, qualname: str) -> Assumption:
         """Return what is taken for granted in a function, and in those that it calls."""
         names: dict[str, None] = {}
         probes: list[str] = []
@@ -70,13 +70,13 @@ class Promises:
                 names.update(dict.fromkeys(known))
                 probes.append(site.rewrite.probe)
         if not names:
-            return Promise(tuple(sorted(self._allow)))
-        return Promise(tuple(names), tuple(probes[:_MOST_PROBES]))
+            return Assumption(tuple(sorted(self._allow)))
+        return Assumption(tuple(names), tuple(probes[:_MOST_PROBES]))
 
     def _known(self, site: Site) -> list[str]:
         """Return the conditions that hold here, though not in every call one can make up."""
         asked = {c.meaning or c.name: c.name in self._allow for c in site.open_conditions}
-        known = [name for name in promised(site) if asked.get(name, True)]
+        known = [name for name in assumed_conditions(site) if asked.get(name, True)]
         return known + [
             proof.condition.meaning or proof.condition.name
             for proof in site.proofs

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from npufix.advisor.runtime.origins import GIVEN
-from npufix.advisor.runtime.questions import WITHIN_ONE
-from npufix.advisor.runtime.tables import TABLES
+from npufix.advisor.runtime.calls.origins import GIVEN
+from npufix.advisor.runtime.calls.questions import WITHIN_ONE
+from npufix.advisor.runtime.calls.tables import TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ def holds(place: str, conditions: tuple[str, ...], asked: object, /, **operands:
 
     Code that torch compiles, traces or transforms keeps what the user wrote.
     """
-    if untouched(asked):
+    if must_stay(asked):
         return False
     if not all(map(_is_plain, (asked, *operands.values()))):
         refused[place, "tensors of a kind of their own"] += 1
@@ -59,7 +59,7 @@ def holds(place: str, conditions: tuple[str, ...], asked: object, /, **operands:
     return True
 
 
-def untouched(*asked: object) -> bool:
+def must_stay(*asked: object) -> bool:
     """Tell whether a call is none of ours: not on an NPU, or compiled, traced or transformed."""
     if _is_compiling() or not Switched.on:
         return True

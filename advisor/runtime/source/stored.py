@@ -83,16 +83,16 @@ def _is_private(folder: Path) -> bool:
 @cache
 def environment() -> bytes:
     """Return what tells this installation from one that might rewrite otherwise."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     own = (path for name in _OWN for path in root.joinpath(name).rglob("*.py"))
     files = [f"{p} {(s := p.stat()).st_mtime_ns} {s.st_size}" for p in sorted(own)]
     # Rules may come from other packages; those that come or go change the folder they are in.
-    folders = [f"{p} {_changed(p)}" for p in sys.path if p.endswith(_INSTALLED)]
+    folders = [f"{p} {_changed_ns(p)}" for p in sys.path if p.endswith(_INSTALLED)]
     machine = (sys.version, importlib.util.MAGIC_NUMBER.hex(), str(sys.flags.optimize))
     return "\n".join((*machine, *files, *folders)).encode("utf-8", "surrogateescape")
 
 
-def _changed(path: str) -> int:
+def _changed_ns(path: str) -> int:
     try:
         return Path(path).stat().st_mtime_ns
     except OSError:

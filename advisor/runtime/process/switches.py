@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime.selection import ATTENTION, Selection
-from npufix.advisor.runtime.stored import Store
+from npufix.advisor.runtime.source.selection import ATTENTION, RuleSelection
+from npufix.advisor.runtime.source.stored import Store
 from npufix.rewriters.write.user_folders import private_cache_folder
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Switches:
             (*self.enable, *other.enable),
         )
 
-    def selection(self) -> Selection:
+    def selection(self) -> RuleSelection:
         """Return the rules and conditions that are meant.
 
         Raises:
@@ -70,18 +70,18 @@ class Switches:
 
         """
         if self == Switches():
-            return Selection()
+            return RuleSelection()
         known = _rules()
-        wanted = {one for name in self.rules for one in _meant(name, known)}
-        without = {one for name in self.disable for one in _meant(name, known)}
-        without -= {one for name in self.enable for one in _meant(name, known)} - wanted
+        wanted = {one for name in self.rules for one in _rule_ids(name, known)}
+        without = {one for name in self.disable for one in _rule_ids(name, known)}
+        without -= {one for name in self.enable for one in _rule_ids(name, known)} - wanted
         allow = _conditions(self.allow, known)
-        return Selection(frozenset(wanted), frozenset(without), allow, self.named() - without)
+        return RuleSelection(frozenset(wanted), frozenset(without), allow, self.named() - without)
 
     def named(self) -> frozenset[str]:
         """Return the ids of the rules that were asked for by name."""
         known = _rules() if self.rules or self.enable else {}
-        return frozenset(n for name in (*self.rules, *self.enable) for n in _meant(name, known))
+        return frozenset(n for name in (*self.rules, *self.enable) for n in _rule_ids(name, known))
 
 
 def from_values(values: Mapping[str, object], where: str) -> Switches:
@@ -93,7 +93,7 @@ def from_values(values: Mapping[str, object], where: str) -> Switches:
     """
     found = Switches()
     for key, value in values.items():
-        found = found.merged(_said(key, value, where))
+        found = found.merged(_parse_value(key, value, where))
     return found
 
 
@@ -109,7 +109,7 @@ def from_file(values: Mapping[str, object], where: str) -> Switches:
         if _is_ours(key):
             own[key] = value
         elif key.startswith(("use_fused_", "use_npu_", "disable_fused", "npufix")) or _near(key):
-            raise _unknown(key, where)
+            raise _report_unknown(key, where)
     return from_values(own, where)
 
 
@@ -129,7 +129,7 @@ def _split(text: str) -> tuple[str, ...]:
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
-def _said(key: str, value: object, where: str) -> Switches:
+def _parse_value(key: str, value: object, where: str) -> Switches:
     if key in _LISTS:
         names = _split(value) if isinstance(value, str) else value
         if not isinstance(names, (list, tuple, set, frozenset)) or not all(
@@ -140,7 +140,7 @@ def _said(key: str, value: object, where: str) -> Switches:
         kinds = {"rules": Switches(said), "disable": Switches(disable=said)}
         return kinds.get(key) or Switches(allow=said)
     if not _is_ours(key):
-        raise _unknown(key, where)
+        raise _report_unknown(key, where)
     if not isinstance(value, bool):
         raise SwitchError(f"{where}: {key} is {value!r}", "give true or false")
     if key == NOTHING:
@@ -184,12 +184,12 @@ def _rules() -> Mapping[str, str]:
     return _names().rules
 
 
-def _meant(name: str, known: Mapping[str, str]) -> tuple[str, ...]:
+def _rule_ids(name: str, known: Mapping[str, str]) -> tuple[str, ...]:
     if name in SWITCHES:
         return SWITCHES[name]
     found = known.get(_rule_name(name))
     if found is None:
-        raise _unknown(name, "rules")
+        raise _report_unknown(name, "rules")
     return (found,)
 
 
@@ -200,7 +200,7 @@ def _conditions(names: Iterable[str], known: Mapping[str, str]) -> frozenset[str
         if condition not in _names().conditions:
             near = _closest(condition, _names().conditions)
             raise SwitchError(f"allow names no condition {condition}", near or "see npufix rules")
-        one_rule = _meant(rule, known) if colon else ()
+        one_rule = _rule_ids(rule, known) if colon else ()
         found |= {f"{one}:{condition}" for one in one_rule} if colon else {condition}
     return frozenset(found)
 
@@ -209,7 +209,7 @@ def _near(key: str) -> bool:
     return bool(difflib.get_close_matches(key, [*SWITCHES, NOTHING], 1, cutoff=0.8))
 
 
-def _unknown(key: str, where: str) -> SwitchError:
+def _report_unknown(key: str, where: str) -> SwitchError:
     names = [*SWITCHES, NOTHING, *_LISTS, *_rules()]
     return SwitchError(
         f"{where}: there is no {key}",

@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.advisor.runtime.proving import kept
-from npufix.advisor.runtime.questions import NEW_EACH_TIME, NOT_READ_HERE, WITHIN_ONE
-from npufix.advisor.runtime.rewriting import Place, place_key
-from npufix.advisor.runtime.selection import WITHOUT_ATTENTION
+from npufix.advisor.runtime.calls.questions import NEW_EACH_TIME, NOT_READ_HERE, WITHIN_ONE
+from npufix.advisor.runtime.source.places import RulePlace, place_key
+from npufix.advisor.runtime.source.proving import recall
+from npufix.advisor.runtime.source.selection import WITHOUT_ATTENTION
 from npufix.reports.language import tr
 from npufix.rules.shared.quantities import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from npufix.advisor.runtime.applying import Applied
-    from npufix.advisor.runtime.hook import Hook
-    from npufix.advisor.runtime.rewriting import Rewritten
+    from npufix.advisor.runtime.process.hook import Hook
+    from npufix.advisor.runtime.source.rewriting import RewrittenModule
+
+    Counts = tuple[Counter[str], Counter[tuple[str, str]]]
+    """How often the new code ran, by place, and the old code on an NPU, by place and reason."""
 
 _MOST_NAMES = 2
 NOT_MEASURED = "Not measured is whether the new code is faster"
@@ -31,12 +33,12 @@ _MOST = 12
 """How many lines of a kind are printed; the JSON file has all."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundPlace(msgspec.Struct, frozen=True):
     """A place in a module of the program."""
 
     module: str
     path: str
-    place: Place
+    place: RulePlace
     ran: int = 0
     """How often the new code ran; it is not known of code that needs no NPU."""
     old_code_ran: dict[str, int] = {}
@@ -44,56 +46,56 @@ class Found(msgspec.Struct, frozen=True):
     verdict: str = ""
 
 
-class Summary(msgspec.Struct, frozen=True):
+class RunSummary(msgspec.Struct, frozen=True):
     """All that is known of a run."""
 
     why_not: str
     """Why nothing was changed at all; empty if it was tried."""
-    replaced: tuple[Found, ...] = ()
-    left: tuple[Found, ...] = ()
+    replaced: tuple[FoundPlace, ...] = ()
+    left: tuple[FoundPlace, ...] = ()
     problems: dict[str, str] = {}
     """Modules that could not be searched or changed, and why."""
     notes: tuple[str, ...] = ()
 
 
-def summary(applied: Applied) -> Summary:
-    """Return what became of the modules so far."""
-    if applied.hook is None:
-        return Summary(applied.why_not)
-    replaced: list[Found] = []
-    left: list[Found] = []
-    problems = dict(applied.earlier)
-    for name, module in sorted(applied.hook.modules.items()):
+def summarize(
+    hook: Hook | None, why_not: str, earlier: Mapping[str, str], ran_before: Counts
+) -> RunSummary:
+    """Return what became of the modules so far; the fields of ``Applied`` say what each is."""
+    if hook is None:
+        return RunSummary(why_not)
+    (taken, refused), (taken_before, refused_before) = counts(), ran_before
+    ran, old_ran = taken - taken_before, refused - refused_before
+    replaced: list[FoundPlace] = []
+    left: list[FoundPlace] = []
+    problems = dict(earlier)
+    for name, module in sorted(hook.modules.items()):
         if module.problem:
             problems[name] = module.problem
         for place in module.places:
-            (replaced if place.replaced else left).append(_found(applied, name, module, place))
-    without = "transformers" in sys.modules and applied.hook.selection.is_without_attention
+            key = place_key(module.path, place.rule, place.line)
+            old_code = {c: n for (k, c), n in old_ran.items() if k == key}
+            verdict = _verdict(hook, module, place)
+            found = FoundPlace(name, module.path, place, ran[key], old_code, verdict)
+            (replaced if place.replaced else left).append(found)
+    without = "transformers" in sys.modules and hook.selection.is_without_attention
     notes = (WITHOUT_ATTENTION,) if without else ()
-    return Summary("", tuple(replaced), tuple(left), problems | _unreadable(), notes)
+    return RunSummary("", tuple(replaced), tuple(left), problems | _unreadable(), notes)
 
 
-def counts() -> tuple[Counter[str], Counter[tuple[str, str]]]:
+def counts() -> Counts:
     """Return how often new code ran so far, and how often the old code did and why."""
     # Not before a changed module has loaded it: there is no torch where nothing was imported.
-    asked = sys.modules.get("npufix.advisor.runtime.at_run_time")
+    asked = sys.modules.get("npufix.advisor.runtime.calls.at_run_time")
     return (Counter(), Counter()) if asked is None else (asked.taken.copy(), asked.refused.copy())
 
 
-def _found(applied: Applied, name: str, module: Rewritten, place: Place) -> Found:
-    key = place_key(module.path, place.rule, place.line)
-    (taken, refused), (before, refused_before) = counts(), applied.ran_before
-    old_code = {c: n for (k, c), n in (refused - refused_before).items() if k == key}
-    verdict = "" if applied.hook is None else _verdict(applied.hook, module, place)
-    return Found(name, module.path, place, taken[key] - before[key], old_code, verdict)
-
-
-def _verdict(hook: Hook, module: Rewritten, place: Place) -> str:
+def _verdict(hook: Hook, module: RewrittenModule, place: RulePlace) -> str:
     """Return what a verification found out, in this start or an earlier one."""
     data = hook.sources.get(module.path)
     if place.verdict or data is None or not place.replaced:
         return place.verdict
-    return kept(hook.store, data, place.rule, place.line)
+    return recall(hook.store, data, place.rule, place.line)
 
 
 def _unreadable() -> dict[str, str]:
@@ -113,7 +115,7 @@ def _unreadable() -> dict[str, str]:
     return found
 
 
-def as_text(one: Summary) -> str:
+def as_text(one: RunSummary) -> str:
     """Return a summary for a terminal of 80 columns."""
     if one.why_not:
         return f"npufix: nothing was changed: {one.why_not}\n"
@@ -123,7 +125,9 @@ def as_text(one: Summary) -> str:
     reached = f"; {len(ran)} reached on the NPU:" if ran else ""
     lines = [f"npufix: {places} replaced in {where}{reached}"]
     # Where the old code ran there may be something to do.
-    lines += _cut([_replaced(f) for f in sorted(ran, key=lambda f: (not f.old_code_ran, -f.ran))])
+    lines += _cut(
+        [_describe_replaced(f) for f in sorted(ran, key=lambda f: (not f.old_code_ran, -f.ran))]
+    )
     uncounted = sum(not f.place.counted for f in one.replaced)
     if uncounted:
         lines.append(f"{counted(uncounted, 'place')} run everywhere and are not counted.")
@@ -133,7 +137,7 @@ def as_text(one: Summary) -> str:
     lines += [f"{note}." for note in one.notes]
     if one.left:
         lines.append(f"{counted(len(one.left), 'place')} left as they are:")
-        lines += _cut(_left(one.left))
+        lines += _cut(_describe_left(one.left))
     if one.problems:
         lines.append(f"{counted(len(one.problems), 'module')} not changed:")
         lines += _cut([f"  {name}: {why}" for name, why in sorted(one.problems.items())])
@@ -145,7 +149,7 @@ def _cut(lines: Sequence[str]) -> list[str]:
     return [*lines[:_MOST], *([f"  ... and {more} more (--json has all)"] if more > 0 else [])]
 
 
-def _replaced(found: Found) -> str:
+def _describe_replaced(found: FoundPlace) -> str:
     place = found.place
     said = [found.verdict or "not verified here"]
     if place.counted:
@@ -165,18 +169,18 @@ def old_code(what: str, times: int) -> str:
     return f"{ran}: {what} did not hold"
 
 
-def _largest(found: Found) -> Iterable[tuple[str, int]]:
+def _largest(found: FoundPlace) -> Iterable[tuple[str, int]]:
     return sorted(found.old_code_ran.items(), key=lambda one: -one[1])
 
 
-def _short(found: Found) -> str:
+def _short(found: FoundPlace) -> str:
     """Return the file as the user knows it: below the current folder, or as a module."""
     here = f"{Path.cwd()}{os.sep}"
     inside = found.path.startswith(here) and "site-packages" not in found.path
     return found.path.removeprefix(here) if inside else found.module
 
 
-def _left(left: Sequence[Found]) -> list[str]:
+def _describe_left(left: Sequence[FoundPlace]) -> list[str]:
     """Return one line for all places of a rule with the same reason."""
     groups = Counter((f.place.rule, f.place.name, f.place.why_not) for f in left)
     lines = []
@@ -189,7 +193,7 @@ def _left(left: Sequence[Found]) -> list[str]:
     return lines
 
 
-def _remedy(place: Place) -> str:
+def _remedy(place: RulePlace) -> str:
     if not place.missing:
         return ""
     if len(place.missing) > _MOST_NAMES:  # nobody knows as much about one place
@@ -197,7 +201,7 @@ def _remedy(place: Place) -> str:
     return f"--allow {','.join(f'{place.rule}:{name}' for name in place.missing)} vouches for it"
 
 
-def translated(text: str) -> str:
+def translate(text: str) -> str:
     """Return a report in the language of this process, part by part; names stay what they are."""
     lines = []
     for line in text.splitlines():
@@ -209,6 +213,6 @@ def translated(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def to_json(one: Summary) -> bytes:
+def to_json(one: RunSummary) -> bytes:
     """Return a summary as JSON."""
     return msgspec.json.format(msgspec.json.encode(one), indent=1) + b"\n"

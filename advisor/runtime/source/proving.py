@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from npufix.advisor.runtime.guarding import Plan
-    from npufix.advisor.runtime.rewriting import Place
-    from npufix.advisor.runtime.stored import Store
+    from npufix.advisor.runtime.source.guarding import SitePlan
+    from npufix.advisor.runtime.source.places import RulePlace
+    from npufix.advisor.runtime.source.stored import Store
     from npufix.rewriters.find import Site
     from npufix.rewriters.verification import Job, Settings
     from npufix.rewriters.verification.verdict import Verdict
@@ -32,7 +32,7 @@ class Prover:
         self._settings = settings
 
     def verdicts(
-        self, file: Path, text: str, sites: Sequence[Site], plans: dict[Site, Plan]
+        self, file: Path, text: str, sites: Sequence[Site], plans: dict[Site, SitePlan]
     ) -> dict[Site, Verdict]:
         """Return what each site's change comes to."""
         from npufix.rewriters.verification import verify
@@ -42,7 +42,7 @@ class Prover:
         return dict(zip(sites, found, strict=True))
 
 
-def prover(on: str, chip: str) -> Prover:
+def make_prover(on: str, chip: str) -> Prover:
     """Return a prover for this machine.
 
     Raises:
@@ -54,8 +54,8 @@ def prover(on: str, chip: str) -> Prover:
     return Prover(make_settings(on, no_cache=False, say=lambda _: None, chip=chip))
 
 
-def _job(file: Path, text: str, site: Site, chosen: Plan) -> Job:
-    from npufix.advisor.patch.patching import promised
+def _job(file: Path, text: str, site: Site, chosen: SitePlan) -> Job:
+    from npufix.advisor.patch.patching import assumed_conditions
     from npufix.rewriters.edit.job import spelled
     from npufix.rewriters.verification import Job
 
@@ -76,7 +76,7 @@ def _job(file: Path, text: str, site: Site, chosen: Plan) -> Job:
         or site.rule.floats_only
         or any(p.condition.name == _FLOATING for p in site.proofs),
         probes=(new.probe,) if new.probe else (),
-        vouched=tuple(sorted({*promised(site), *chosen.conditions})),
+        vouched=tuple(sorted({*assumed_conditions(site), *chosen.conditions})),
         inference=any(p.condition.excludes_gradients for p in site.proofs),
     )
 
@@ -89,7 +89,7 @@ def _root(file: Path) -> Path:
     return folder
 
 
-def shown(verdict: Verdict) -> str:
+def describe_verdict(verdict: Verdict) -> str:
     """Return a verdict in one line: ``equivalent on virtual-npu, launches 8 -> 1``."""
     if verdict.status is not Status.EQUIVALENT:
         return f"{verdict.status.value}: {verdict.reason}"
@@ -100,19 +100,19 @@ def shown(verdict: Verdict) -> str:
     return f"equivalent on {verdict.on}{launches}"
 
 
-def unproven(verdict: Verdict) -> str:
+def why_unproven(verdict: Verdict) -> str:
     """Return why a change is not to be made, "" if it is proven."""
-    return "" if verdict.status is Status.EQUIVALENT else shown(verdict)
+    return "" if verdict.status is Status.EQUIVALENT else describe_verdict(verdict)
 
 
-def keep(store: Store, data: bytes, places: Sequence[Place]) -> None:
+def keep(store: Store, data: bytes, places: Sequence[RulePlace]) -> None:
     """Keep the verdicts on a module, for later starts that do not ask for any."""
     for place in places:
         if place.verdict:
             store.put(place.verdict.encode(), *_key(data, place.rule, place.line))
 
 
-def kept(store: Store | None, data: bytes, rule: str, line: int) -> str:
+def recall(store: Store | None, data: bytes, rule: str, line: int) -> str:
     """Return what an earlier start found out, "" if it did not."""
     found = None if store is None else store.get(*_key(data, rule, line))
     return "" if found is None else found.decode("utf-8", "replace")

@@ -56,13 +56,13 @@ def _name(name: str) -> ast.Name:
 
 def attend(place: str, options: dict[str, Any], /, **given: Any) -> tuple[Any, None] | None:  # noqa: ANN401 - its own arguments
     """Compute attention as ``sdpa`` does; ``None`` where the function is to do it itself."""
-    from npufix.advisor.runtime.at_run_time import (
+    from npufix.advisor.runtime.calls.at_run_time import (
+        must_stay,
         refused,
         taken,
-        untouched,
     )
 
-    if untouched(given["query"], given["key"], given["value"]):
+    if must_stay(given["query"], given["key"], given["value"]):
         return None
     module = given["module"]
     interface = sys.modules.get("transformers.modeling_utils")

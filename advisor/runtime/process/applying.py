@@ -10,24 +10,24 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime.hook import Hook, concerns, imported_before
-from npufix.advisor.runtime.rebinding import by_file, rebind, restore
-from npufix.advisor.runtime.stored import Store
-from npufix.advisor.runtime.switches import SwitchError, Switches, from_environment
+from npufix.advisor.runtime.process.hook import Hook, concerns, imported_before
+from npufix.advisor.runtime.process.rebinding import by_file, rebind, restore
+from npufix.advisor.runtime.process.switches import SwitchError, Switches, from_environment
+from npufix.advisor.runtime.source.stored import Store
 from npufix.rewriters.write.user_folders import private_cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from npufix.advisor.project.configuration import Configuration
-    from npufix.advisor.runtime.reporting import Summary
-    from npufix.advisor.runtime.selection import Selection
+    from npufix.advisor.runtime.process.reporting import Counts, RunSummary
+    from npufix.advisor.runtime.source.selection import RuleSelection
 
 ON = ("auto", "npu", "virtual-npu")
 _DEVICES = Path("/dev")
 
 
-def no_counts() -> tuple[Counter[str], Counter[tuple[str, str]]]:
+def no_counts() -> Counts:
     """Return the counts of a process in which nothing has run."""
     return Counter(), Counter()
 
@@ -42,20 +42,20 @@ class Applied:
     earlier: dict[str, str] = field(default_factory=dict)
     """Modules that were imported before and could not be changed, with the reason."""
     asked: tuple[Switches, str] = (Switches(), "")
-    ran_before: tuple[Counter[str], Counter[tuple[str, str]]] = field(default_factory=no_counts)
+    ran_before: Counts = field(default_factory=no_counts)
     """What had run before: an earlier application may have counted the same places."""
 
     def report(self) -> str:
         """Return what was replaced, what was not and why, as text."""
-        from npufix.advisor.runtime.reporting import as_text
+        from npufix.advisor.runtime.process.reporting import as_text
 
         return as_text(self.summary())
 
-    def summary(self) -> Summary:
+    def summary(self) -> RunSummary:
         """Return the same as data."""
-        from npufix.advisor.runtime.reporting import summary
+        from npufix.advisor.runtime.process.reporting import summarize
 
-        return summary(self)
+        return summarize(self.hook, self.why_not, self.earlier, self.ran_before)
 
     def undo(self) -> None:
         """Change nothing any more, and give every function its own code back.
@@ -101,17 +101,17 @@ def apply(
             return _current[0]
         raise SwitchError("fused kernels are applied with other switches", "call .undo() first")
     off = said.off or from_environment().off
-    why_not = "it is switched off" if off else missing(on)
+    why_not = "it is switched off" if off else why_unavailable(on)
     if why_not:
         return Applied(None, why_not, asked=asked)
     hook = _hook(said, project)
     if verify:
-        from npufix.advisor.runtime.proving import prover
+        from npufix.advisor.runtime.source.proving import make_prover
 
-        hook.prover = prover(on, chip)
-    from npufix.advisor.runtime.reporting import counts
+        hook.prover = make_prover(on, chip)
+    from npufix.advisor.runtime.process.reporting import counts
 
-    tables = sys.modules.get("npufix.advisor.runtime.tables")
+    tables = sys.modules.get("npufix.advisor.runtime.calls.tables")
     if tables is not None:
         tables.TABLES.try_again()
 
@@ -127,7 +127,7 @@ def current() -> Applied | None:
     return _current[0] if _current else None
 
 
-def missing(on: str) -> str:
+def why_unavailable(on: str) -> str:
     """Return why nothing is to be changed on this machine.
 
     Raises:
@@ -152,7 +152,7 @@ class _Project:
 
     configuration: Configuration
 
-    def narrowed(self, path: str, selection: Selection) -> Selection | None:
+    def narrowed(self, path: str, selection: RuleSelection) -> RuleSelection | None:
         """Return what is wanted in a file, ``None`` if it is left out."""
         file = Path(path)
         if self.configuration.excludes(file):
@@ -164,7 +164,7 @@ class _Project:
         return dataclasses.replace(selection, without=selection.without | more)
 
 
-def selected(said: Switches, folder: Path | None = None) -> Selection:
+def select(said: Switches, folder: Path | None = None) -> RuleSelection:
     """Return what is meant by what was said here, by the environment, and by the project.
 
     Raises:
@@ -187,7 +187,7 @@ def _project(folder: Path | None) -> Configuration:
 
 def _hook(said: Switches, folder: Path | None) -> Hook:
     """Return a hook for what is meant."""
-    project, chosen = _project(folder), selected(said, folder)
+    project, chosen = _project(folder), select(said, folder)
     narrowed = _Project(project).narrowed if project.folder is not None else None
     return Hook(chosen, Store(private_cache_folder("running")), narrowed)
 

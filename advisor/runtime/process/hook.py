@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from typing import TYPE_CHECKING, Any
 
-from npufix.advisor.runtime.rewriting import Rewritten, rewritten
+from npufix.advisor.runtime.source.rewriting import RewrittenModule, rewrite_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-    from npufix.advisor.runtime.proving import Prover
-    from npufix.advisor.runtime.selection import Selection
-    from npufix.advisor.runtime.stored import Store
+    from npufix.advisor.runtime.source.proving import Prover
+    from npufix.advisor.runtime.source.selection import RuleSelection
+    from npufix.advisor.runtime.source.stored import Store
 
 _LEFT_ALONE = frozenset({"torch", "torch_npu", "npufix", "functorch", "torchgen", "triton"})
 # The first line may begin with a byte order mark.
@@ -40,13 +40,13 @@ _INSTALLED = ("site-packages", "dist-packages")
 class Hook:
     """The changes of one selection, made in every module that is imported while it is there."""
 
-    selection: Selection
+    selection: RuleSelection
     store: Store | None
-    narrowed: Callable[[str, Selection], Selection | None] | None = None
+    narrowed: Callable[[str, RuleSelection], RuleSelection | None] | None = None
     """What the project says about a file: other rules than elsewhere, or none at all."""
     prover: Prover | None = None
     """Proves each change before it is made, if that is wanted."""
-    modules: dict[str, Rewritten] = field(default_factory=dict)
+    modules: dict[str, RewrittenModule] = field(default_factory=dict)
     """What was found in each module, by its name."""
     sources: dict[str, bytes] = field(default_factory=dict)
     """What the files held that were changed, by path."""
@@ -57,7 +57,7 @@ class Hook:
         """Change what is imported from now on."""
         if self._original is None:
             self._original = SourceFileLoader.get_code
-            SourceFileLoader.get_code = _replacing(self, self._original)  # type: ignore[method-assign]
+            SourceFileLoader.get_code = _replace(self, self._original)  # type: ignore[method-assign]
 
     def remove(self) -> None:
         """Import everything as it is again; what was changed stays changed."""
@@ -65,19 +65,19 @@ class Hook:
             SourceFileLoader.get_code = self._original  # type: ignore[method-assign]
             self._original = None
 
-    def rewritten(self, name: str, path: str, data: bytes) -> Rewritten | None:
+    def rewritten(self, name: str, path: str, data: bytes) -> RewrittenModule | None:
         """Return what becomes of a module, ``None`` if it is none of those that are changed."""
         if getattr(self._busy, "now", False) or not concerns(name, path, data):
             return None
         self._busy.now = True  # what the rules import on the way stays as it is
-        found = Rewritten(path, "", (), (), None)
+        found = RewrittenModule(path, "", (), (), None)
         try:
-            selection: Selection | None = self.selection
+            selection: RuleSelection | None = self.selection
             if self.narrowed is not None:
                 selection = self.narrowed(path, self.selection)
             if selection is None:
                 return None
-            found = rewritten(path, data, selection, self.store, self.prover)
+            found = rewrite_module(path, data, selection, self.store, self.prover)
         except Exception as error:  # noqa: BLE001 - the import goes on without the change
             said = f"internal error: {type(error).__name__}: {error}"
             found = dataclasses.replace(found, problem=said)
@@ -101,7 +101,7 @@ def _is_standard(path: str) -> bool:
     return path.startswith(_STANDARD) and not any(part in path for part in _INSTALLED)
 
 
-def _replacing(hook: Hook, original: Any) -> Any:  # noqa: ANN401 - a method of importlib
+def _replace(hook: Hook, original: Any) -> Any:  # noqa: ANN401 - a method of importlib
     def get_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
         code: CodeType | None = original(self, fullname)
         if fullname.partition(".")[0] in _LEFT_ALONE:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SHOWN = 3
 
 
-class Worth(NamedTuple):
+class Profitability(NamedTuple):
     """Whether to offer a change."""
 
     pays: bool = True
@@ -48,18 +48,20 @@ class Prices(NamedTuple):
         return None
 
 
-def worth(verdict: Verdict, rule: Substitution, prices: Callable[[], Prices | None]) -> Worth:
+def weigh(
+    verdict: Verdict, rule: Substitution, prices: Callable[[], Prices | None]
+) -> Profitability:
     """Decide on a change by what its verification has recorded."""
     if verdict.status is not Status.EQUIVALENT:
-        return Worth()
+        return Profitability()
     times = verdict.times
     if times is not None:
         spent = f"{_us(times.original.median_us)} -> {_us(times.patched.median_us)}"
-        return Worth(not times.is_slower, f"slower: {spent}" if times.is_slower else "")
+        return Profitability(not times.is_slower, f"slower: {spent}" if times.is_slower else "")
     found = verdict.launches
     if found is None or found.saved > 0:
-        return Worth()
-    return _traded(found, rule, prices)
+        return Profitability()
+    return _weigh_trade(found, rule, prices)
 
 
 def prices(evidence: Evidence, path: str, site: Site) -> Prices:
@@ -72,7 +74,9 @@ def prices(evidence: Evidence, path: str, site: Site) -> Prices:
     return Prices(*({str(name): float(ns) for name, ns in found.items()} for found in means))
 
 
-def _traded(found: Launches, rule: Substitution, prices: Callable[[], Prices | None]) -> Worth:
+def _weigh_trade(
+    found: Launches, rule: Substitution, prices: Callable[[], Prices | None]
+) -> Profitability:
     """Decide where as much is launched after the change as before.
 
     Copies from the host, and a kernel that is slow for one dtype only, are in no list of launches:
@@ -83,18 +87,20 @@ def _traded(found: Launches, rule: Substitution, prices: Callable[[], Prices | N
     counts = f"launches {before.total()} -> {after.total()}"
     slow = {k for k in before if _is(k, rule.replaces) and not _is(k, rule.becomes)}
     if not slow:
-        return Worth()
+        return Profitability()
     gone, new = before - after, after - before
     if not slow & gone.keys():
-        return Worth(pays=False, why=f"{counts}, and no slow kernel goes")
-    trade = f"{counts}: {_named(gone)} for {_named(new) or 'nothing'}"
+        return Profitability(pays=False, why=f"{counts}, and no slow kernel goes")
+    trade = f"{counts}: {_list_kernels(gone)} for {_list_kernels(new) or 'nothing'}"
     known = prices()
     spent = None if known is None else _costs(gone, new, known)
     if spent is None:
-        return Worth(why=f"{trade}; {_named(slow)} is slow by the table of the rules")
+        return Profitability(
+            why=f"{trade}; {_list_kernels(slow)} is slow by the table of the rules"
+        )
     freed, added = spent
     figures = f"{milliseconds(freed)} -> {milliseconds(added)} by the times of the dump"
-    return Worth(added < freed, f"{trade}, {figures}")
+    return Profitability(added < freed, f"{trade}, {figures}")
 
 
 def _costs(gone: Counter[str], new: Counter[str], known: Prices) -> tuple[float, float] | None:
@@ -109,7 +115,7 @@ def _costs(gone: Counter[str], new: Counter[str], known: Prices) -> tuple[float,
     )
 
 
-def _named(kernels: Iterable[str]) -> str:
+def _list_kernels(kernels: Iterable[str]) -> str:
     names = sorted(kernel.removeprefix("aclnn") for kernel in kernels)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

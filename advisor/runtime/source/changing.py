@@ -9,32 +9,40 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime import attention
-from npufix.advisor.runtime.alignment import align
-from npufix.advisor.runtime.guarding import Plan, Question, ask, plan, question, with_import
-from npufix.advisor.runtime.places import Import, Place, place_key
-from npufix.advisor.runtime.proving import shown, unproven
-from npufix.advisor.runtime.questions import FITS_MORE, NAME
+from npufix.advisor.runtime.calls import attention
+from npufix.advisor.runtime.calls.questions import FITS_MORE, NAME
+from npufix.advisor.runtime.source.alignment import align
+from npufix.advisor.runtime.source.guarding import (
+    CallQuestion,
+    SitePlan,
+    ask,
+    plan,
+    question,
+    with_import,
+)
+from npufix.advisor.runtime.source.places import NewImport, RulePlace, place_key
+from npufix.advisor.runtime.source.proving import describe_verdict, why_unproven
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from npufix.advisor.runtime.proving import Prover
-    from npufix.advisor.runtime.selection import Selection
+    from npufix.advisor.runtime.source.proving import Prover
+    from npufix.advisor.runtime.source.selection import RuleSelection
+    from npufix.rewriters.edit.rewrite import Rewrite
     from npufix.rewriters.find import Site
     from npufix.rewriters.verification.verdict import Verdict
     from npufix.rules.substitution import Substitution
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedModule:
     """A module after its changes."""
 
     text: str
     """The new source; empty if nothing changed."""
-    places: tuple[Place, ...]
-    imports: tuple[Import, ...] = ()
+    places: tuple[RulePlace, ...]
+    imports: tuple[NewImport, ...] = ()
     tree: ast.Module | None = None
     """The new module with the positions of the old one; ``None`` if nothing changed."""
 
@@ -42,54 +50,64 @@ class Changed:
 def change(
     file: Path,
     text: str,
-    selection: Selection,
+    selection: RuleSelection,
     neighbour: Callable[[str], str | None],
     prover: Prover | None = None,
-) -> Changed:
+) -> ChangedModule:
     """Make the changes of a module; ``neighbour`` returns the text of one of the same package.
 
     Raises:
         SyntaxError: it is no Python.
 
     """
+    from npufix.rewriters.find import apply_in_order
+
     path = os.fspath(file)
     plans = {site: plan(site, selection) for site in _sites(text, selection, neighbour)}
     reasons = _reasons(text, plans)
     verdicts: dict[Site, Verdict] = {}
     if prover is not None:
         verdicts = prover.verdicts(file, text, [s for s in plans if not reasons[s]], plans)
-        reasons |= {site: why for site, v in verdicts.items() if (why := unproven(v))}
+        reasons |= {site: why for site, v in verdicts.items() if (why := why_unproven(v))}
     before = ast.parse(text)
+    questions: dict[Site, CallQuestion | None] = {}
+
+    def write(site: Site, same: Site, new: Rewrite) -> str:
+        questions[site] = question(same, plans[site], place_key(path, site.rule.id, site.line))
+        return new.on_npu or new.portable
+
     while True:
-        made = _applied(path, text, {s: p for s, p in plans.items() if not reasons[s]}, neighbour)
-        reasons |= made.failed
-        after = ast.parse(made.text)
-        lost = ask(after, [q for q in made.questions.values() if q is not None])
-        without = [s for s, q in made.questions.items() if q in lost and plans[s].conditions]
+        questions.clear()
+        chosen = [site for site in plans if not reasons[site]]
+        new_text, failed = apply_in_order(text, chosen, neighbour, write)
+        reasons |= dict.fromkeys(failed, "another change in the same function is in the way")
+        after = ast.parse(new_text)
+        lost = ask(after, [q for q in questions.values() if q is not None])
+        without = [s for s, q in questions.items() if q in lost and plans[s].conditions]
         if not without:
             break
         for site in without:  # what nothing asks for is not known
             reasons[site] = f"not proven: {', '.join(plans[site].conditions)}"
-    asking = {site for site, q in made.questions.items() if q is not None and q not in lost}
-    attended = _attended(path, after, plans, selection)
+    asking = {site for site, q in questions.items() if q is not None and q not in lost}
+    attended = _ask_attentions(path, after, plans, selection)
     reasons |= dict.fromkeys(attended, "")
     said = (attention.CONDITION,)
     allowed = selection.allows(attention.RULE, attention.CONDITION)
-    plans |= dict.fromkeys(attended, Plan(vouched=said) if allowed else Plan(by_name=said))
+    plans |= dict.fromkeys(attended, SitePlan(assumed=said) if allowed else SitePlan(by_name=said))
     places = tuple(
         _place(site, reasons[site], chosen, site in asking | attended, verdicts.get(site))
         for site, chosen in plans.items()
     )
-    if made.text == text and not attended:
-        return Changed("", places)
+    if new_text == text and not attended:
+        return ChangedModule("", places)
     names = [*([NAME] if asking else []), *([attention.NAME] if attended else [])]
     after = with_import(after, names)
     imports = tuple(_new_imports(before, after))
-    return Changed(made.text, places, imports, align(before, after))
+    return ChangedModule(new_text, places, imports, align(before, after))
 
 
 def _sites(
-    text: str, selection: Selection, neighbour: Callable[[str], str | None]
+    text: str, selection: RuleSelection, neighbour: Callable[[str], str | None]
 ) -> Iterator[Site]:
     from npufix.rewriters.find import find_sites
     from npufix.rules.registry import all_rules
@@ -112,7 +130,7 @@ def _for_calls(rule: Substitution) -> Substitution:
     return dataclasses.replace(rule, forms=(*wide, *others))
 
 
-def _reasons(text: str, plans: Mapping[Site, Plan]) -> dict[Site, str]:
+def _reasons(text: str, plans: Mapping[Site, SitePlan]) -> dict[Site, str]:
     """Return why each place is not to be changed, "" for those that are."""
     from npufix.rewriters.match.suppressions import read_suppressions
 
@@ -125,8 +143,8 @@ def _reasons(text: str, plans: Mapping[Site, Plan]) -> dict[Site, str]:
     return reasons
 
 
-def _attended(
-    path: str, module: ast.Module, sites: Iterable[Site], selection: Selection
+def _ask_attentions(
+    path: str, module: ast.Module, sites: Iterable[Site], selection: RuleSelection
 ) -> set[Site]:
     """Let the eager attentions begin with the question, if the user vouches for it."""
     done: set[Site] = set()
@@ -143,7 +161,7 @@ def _attended(
     return done
 
 
-def _why(site: Site, chosen: Plan) -> str:
+def _why(site: Site, chosen: SitePlan) -> str:
     """Return why a place is not to be changed, "" if it is."""
     if site.rewrite is None or site.rule.advice:
         return site.problem or site.rule.advice or "it cannot be written"
@@ -153,11 +171,11 @@ def _why(site: Site, chosen: Plan) -> str:
 def _place(
     site: Site,
     why_not: str,
-    chosen: Plan,
+    chosen: SitePlan,
     counted: bool,  # noqa: FBT001 - of five
     verdict: Verdict | None,
-) -> Place:
-    return Place(
+) -> RulePlace:
+    return RulePlace(
         rule=site.rule.id,
         name=site.rule.name,
         line=site.line,
@@ -167,71 +185,28 @@ def _place(
         why_not=why_not,
         missing=chosen.open,
         asked=chosen.conditions,
-        vouched=chosen.vouched,
+        vouched=chosen.assumed,
         by_name=chosen.by_name,
         unmeasured=chosen.unmeasured,
         counted=counted and not why_not,
-        verdict="" if verdict is None else shown(verdict),
+        verdict="" if verdict is None else describe_verdict(verdict),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A text with some of the changes in it."""
-
-    text: str
-    questions: dict[Site, Question | None]
-    failed: dict[Site, str]
-
-
-def _applied(
-    path: str,
-    text: str,
-    plans: Mapping[Site, Plan],
-    neighbour: Callable[[str], str | None],
-) -> _Made:
-    """Make changes one after the other, each looked up again in the text so far.
-
-    From the last line to the first, as in a patch: what stands above stays where it is.
-    """
-    from npufix.rewriters.find import find_sites
-
-    made = _Made(text, {}, {})
-    for site in sorted(plans, key=lambda s: -s.line):
-        rule = dataclasses.replace(site.rule, forms=(site.form,))
-        again = [
-            s
-            for s in find_sites(made.text, [rule], neighbour=neighbour)
-            if (s.function, s.code) == (site.function, site.code)
-        ]
-        same = min(again, key=lambda s: abs(_depth(s) - _depth(site)), default=None)
-        if same is None or same.rewrite is None:
-            made.failed[site] = "another change in the same function is in the way"
-            continue
-        made.questions[site] = question(same, plans[site], place_key(path, site.rule.id, site.line))
-        made = dataclasses.replace(made, text=same.rewrite.on_npu or same.rewrite.portable)
-    return made
-
-
-def _depth(site: Site) -> int:
-    """Return how far below the first line of its function a site is."""
-    return site.line - site.function_lines[0]
-
-
-def _new_imports(before: ast.Module, after: ast.Module) -> Iterator[Import]:
+def _new_imports(before: ast.Module, after: ast.Module) -> Iterator[NewImport]:
     """Yield what the new module imports at its top level and the old one does not."""
     known = set(_imports(before))
     yield from (one for one in dict.fromkeys(_imports(after)) if one not in known)
 
 
-def _imports(module: ast.Module) -> Iterator[Import]:
+def _imports(module: ast.Module) -> Iterator[NewImport]:
     for statement in module.body:
         block = statement.body if isinstance(statement, ast.Try) else [statement]
         for node in block:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     name = alias.asname or alias.name.partition(".")[0]
-                    yield Import(name, alias.name)
+                    yield NewImport(name, alias.name)
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 for alias in node.names:
-                    yield Import(alias.asname or alias.name, node.module or "", alias.name)
+                    yield NewImport(alias.asname or alias.name, node.module or "", alias.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime.switches import SwitchError
+from npufix.advisor.runtime.process.switches import SwitchError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def read(path: Path) -> dict[str, object]:
     found: dict[str, object] = {}
     key = ""
     for raw in lines:
-        line = _without_comment(raw).rstrip()
+        line = _strip_comment(raw).rstrip()
         if (item := _ITEM.match(line)) and key:
             items = found[key] if isinstance(found[key], list) else []
             found[key] = [*items, _text(item["value"])]  # type: ignore[misc] # a list, as asked
@@ -45,7 +45,7 @@ def read(path: Path) -> dict[str, object]:
     return found
 
 
-def _without_comment(line: str) -> str:
+def _strip_comment(line: str) -> str:
     quote = ""
     for at, letter in enumerate(line):
         if quote:

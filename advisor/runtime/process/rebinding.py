@@ -12,12 +12,13 @@ import importlib
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING
 
-from npufix.advisor.runtime.rewriting import functions
+from npufix.advisor.runtime.source.rewriting import functions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from npufix.advisor.runtime.rewriting import Import, Rewritten
+    from npufix.advisor.runtime.source.places import NewImport
+    from npufix.advisor.runtime.source.rewriting import RewrittenModule
 
 
 def by_file() -> dict[str, list[FunctionType]]:
@@ -29,13 +30,13 @@ def by_file() -> dict[str, list[FunctionType]]:
     return found
 
 
-def rebind(new: Rewritten, data: bytes, alive: Sequence[FunctionType]) -> set[str]:
+def rebind(new: RewrittenModule, data: bytes, alive: Sequence[FunctionType]) -> set[str]:
     """Exchange the code of the functions that changed; return those that were not found.
 
     ``alive`` are the functions whose code names this file.
     """
     before = compile(data, new.path, "exec", dont_inherit=True)
-    old, exchanged = dict(_keyed(before)), dict(_keyed(new.code))
+    old, exchanged = dict(_key_by_place(before)), dict(_key_by_place(new.code))
     changed = {key: code for key, code in exchanged.items() if key in old and old[key] != code}
     outer = _outermost(changed)
     reached = set()
@@ -52,10 +53,10 @@ def rebind(new: Rewritten, data: bytes, alive: Sequence[FunctionType]) -> set[st
     return {name for name, line in outer if (name, line) not in reached}
 
 
-def restore(new: Rewritten, data: bytes, alive: Sequence[FunctionType]) -> None:
+def restore(new: RewrittenModule, data: bytes, alive: Sequence[FunctionType]) -> None:
     """Give the functions of a changed module their own code back, however they got the new."""
-    old = dict(_keyed(compile(data, new.path, "exec", dont_inherit=True)))
-    exchanged = dict(_keyed(new.code))
+    old = dict(_key_by_place(compile(data, new.path, "exec", dont_inherit=True)))
+    exchanged = dict(_key_by_place(new.code))
     for function in alive:
         code = function.__code__
         key = (_qualname(function), code.co_firstlineno)
@@ -63,7 +64,7 @@ def restore(new: Rewritten, data: bytes, alive: Sequence[FunctionType]) -> None:
             function.__code__ = old[key]
 
 
-def _keyed(code: CodeType | None) -> Iterable[tuple[tuple[str, int], CodeType]]:
+def _key_by_place(code: CodeType | None) -> Iterable[tuple[tuple[str, int], CodeType]]:
     return (((name, inner.co_firstlineno), inner) for name, inner in functions(code))
 
 
@@ -81,7 +82,7 @@ def _outermost(changed: dict[tuple[str, int], CodeType]) -> set[tuple[str, int]]
     }
 
 
-def _bind(function: FunctionType, imports: Iterable[Import]) -> None:
+def _bind(function: FunctionType, imports: Iterable[NewImport]) -> None:
     """Give the globals of a function what its new code uses besides."""
     for one in imports:
         if one.name in function.__globals__:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from npufix.advisor.runtime.questions import NEW_EACH_TIME, NOT_READ_HERE, WITHIN_ONE
+from npufix.advisor.runtime.calls.questions import NEW_EACH_TIME, NOT_READ_HERE, WITHIN_ONE
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -27,7 +27,7 @@ _LIMIT = 1 + 2.0**-16
 """A kernel may compute a cosine of 1.0000001; the scale of YaRN for twice the length is 1.07."""
 
 
-class Tables:
+class CosineTables:
     """What is known about the tables of this process."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Tables:
         self._known[key] = weakref.ref(_owner(cos)), weakref.ref(_owner(sin)), answer
 
 
-TABLES = Tables()
+TABLES = CosineTables()
 
 
 def _owner(table: torch.Tensor) -> torch.Tensor:
