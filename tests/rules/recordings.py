@@ -97,7 +97,10 @@ def recording(  # noqa: PLR0913 - the parts of a recording
 def _frame(defaults: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     unknown = {name for row in rows for name in row} - set(defaults)
     assert not unknown, unknown
-    filled = [{**defaults, **row} for row in rows]
-    frame = pd.DataFrame(filled, columns=list(defaults))
     kinds = {str: "category", bool: "bool", int: "int64", float: "float64"}
-    return frame.astype({name: kinds[type(value)] for name, value in defaults.items()})
+    return pd.DataFrame(
+        {
+            name: pd.Series([row.get(name, value) for row in rows], dtype=kinds[type(value)])
+            for name, value in defaults.items()
+        }
+    )
