@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,6 +55,12 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
 
 def empty(table: str) -> pd.DataFrame:
     """Return a table of ``Signals`` without rows."""
+    return _empty(table).copy()
+
+
+@cache
+def _empty(table: str) -> pd.DataFrame:
+    """Make the table once: a copy takes a twentieth of the time, and most tables stay empty."""
     import pandas as pd
 
     return pd.DataFrame({name: pd.Series([], dtype=kind) for name, kind in SCHEMAS[table].items()})

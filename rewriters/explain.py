@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import segment
+from npufix.rewriters.edit.phrases import phrase
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.find import chosen_by_device
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.names import source_lines
-from npufix.rewriters.graph.phrases import phrase
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import LITERAL, find, pattern_of, same_value
 

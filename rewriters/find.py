@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.modules.names import ModuleNames
     from npufix.rewriters.graph.modules.scopes import Scope
     from npufix.rewriters.graph.nodes import Node
-    from npufix.rewriters.graph.recorded_call import RecordedCall
     from npufix.rewriters.match.matching import Match
+    from npufix.rewriters.match.recorded_call import RecordedCall
     from npufix.rules.substitution import Condition, Form, Substitution
 
 # Code that is compiled, or whose backward pass is written by hand, is not ours to change.

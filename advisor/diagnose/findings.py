@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from npufix.advisor.evidence.lines import Evidence
     from npufix.advisor.project.source_tree import SourceFile, SourceTree
     from npufix.rewriters.find import Site
-    from npufix.rewriters.graph.recorded_call import RecordedCall
+    from npufix.rewriters.match.recorded_call import RecordedCall
     from npufix.rules.substitution import Substitution
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from npufix.advisor.evidence.steady_steps import split_steps
 from npufix.advisor.project.user_frames import user_frame
 from npufix.profiling_parsers.tables.columns import category
-from npufix.rewriters.graph.recorded_call import RecordedCall
+from npufix.rewriters.match.recorded_call import RecordedCall
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.project.configuration import Configuration
     from npufix.advisor.project.source_tree import SourceFile
-    from npufix.rewriters.graph.recorded_call import RecordedCall
+    from npufix.rewriters.match.recorded_call import RecordedCall
 
     Recorded = Callable[[str], Mapping[int, Sequence[RecordedCall]] | None]
     """The recorded operator calls of a file, by line."""

@@ -8,7 +8,7 @@ import sqlite3
 from typing import IO, TYPE_CHECKING
 
 from npufix.advisor.redact.identifying import kind_of, learn, redact
-from npufix.profiling_parsers.database.file import open_file, quoted
+from npufix.profiling_parsers.database.sqlite.file import open_file, quoted
 from npufix.profiling_parsers.trace.unpacked import UnpackedFile
 
 if TYPE_CHECKING:

@@ -120,10 +120,13 @@ def _frame(defaults: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> pd
     unknown = {name for row in rows for name in row} - set(defaults)
     if unknown:
         raise ValueError(f"a table with {', '.join(defaults)} has no {', '.join(sorted(unknown))}")
-    filled = [{**defaults, **row} for row in rows]
-    frame = pd.DataFrame(filled, columns=list(defaults))
     kinds = {str: "category", bool: "bool", int: "int64", float: "float64"}
-    return frame.astype({name: kinds[type(value)] for name, value in defaults.items()})
+    return pd.DataFrame(
+        {
+            name: pd.Series([row.get(name, value) for row in rows], dtype=kinds[type(value)])
+            for name, value in defaults.items()
+        }
+    )
 
 
 def check_empty_recordings(subject: Subject) -> Iterator[str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.verify.changes import ChangedFile
     from npufix.rewriters.find import Site
-    from npufix.rewriters.graph.recorded_call import RecordedCall
+    from npufix.rewriters.match.recorded_call import RecordedCall
 
 _MOST_PROBES = 4
 _ACTIVATIONS = ("ACT2FN", "get_activation")

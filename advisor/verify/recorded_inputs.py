@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.project.configuration import Configuration
     from npufix.advisor.verify.changes import ChangedFile, Changes
-    from npufix.rewriters.graph.recorded_call import RecordedCall
+    from npufix.rewriters.match.recorded_call import RecordedCall
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from npufix.profiling_parsers.database.file import TableLayout
-    from npufix.profiling_parsers.database.records import Rows
+    from npufix.profiling_parsers.database.sqlite.file import TableLayout
+    from npufix.profiling_parsers.database.sqlite.records import Rows
     from npufix.profiling_parsers.database.texts import Lookup
 
     Columns = dict[str, NDArray[Any]]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npufix.profiling_parsers import remedies
-from npufix.profiling_parsers.database.file import FAULTS, one_line, open_file, quoted
 from npufix.profiling_parsers.database.query import Growing
-from npufix.profiling_parsers.database.records import Unusual
+from npufix.profiling_parsers.database.sqlite.file import FAULTS, one_line, open_file, quoted
+from npufix.profiling_parsers.database.sqlite.records import Unusual
 from npufix.profiling_parsers.database.texts import Texts
 from npufix.profiling_parsers.profile import DumpError, Problem
 from npufix.profiling_parsers.tables.columns import NONE
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from npufix.profiling_parsers.database.file import TableLayout
-    from npufix.profiling_parsers.database.pages import Choice
     from npufix.profiling_parsers.database.query import Columns, Query, Spellings
-    from npufix.profiling_parsers.database.records import Rows
+    from npufix.profiling_parsers.database.sqlite.file import TableLayout
+    from npufix.profiling_parsers.database.sqlite.pages import Choice
+    from npufix.profiling_parsers.database.sqlite.records import Rows
 
 _CHUNK_ROWS = 1 << 13
 """Also the most rows that are lost where a table breaks off."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.torch_names import DTYPES
 from npufix.rewriters.graph.submodules import submodule
-from npufix.rewriters.graph.torch_names import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence

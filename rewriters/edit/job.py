@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.recorded_call import RecordedCall  # noqa: TC001 - msgspec reads it
+from npufix.rewriters.match.recorded_call import RecordedCall  # noqa: TC001 - msgspec reads it
 
 if TYPE_CHECKING:
     from pathlib import Path

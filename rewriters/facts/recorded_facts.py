@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Node
-    from npufix.rewriters.graph.recorded_call import RecordedCall
     from npufix.rewriters.match.matching import Match
+    from npufix.rewriters.match.recorded_call import RecordedCall
 
 _ATEN_NAMES: Mapping[str, tuple[str, ...]] = {
     Op.SETITEM: ("aten::index_put_",),

@@ -17,8 +17,8 @@ from npufix.rewriters.facts.index_facts import (
 from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes, annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_int_attribute
+from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
-from npufix.rewriters.graph.torch_names import TORCH_FUNCTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

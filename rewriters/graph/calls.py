@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph import chunks, operators, torch_names
+from npufix.rewriters.graph import chunks, operators
 from npufix.rewriters.graph.attributes import assigned_values
 from npufix.rewriters.graph.canonical import constructed, random_op, tensor_op
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.helpers import HelperReader
+from npufix.rewriters.graph.modules import torch_names
 from npufix.rewriters.graph.modules.neighbours import imported_function
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.graph.submodules import Submodule, made_by, submodule

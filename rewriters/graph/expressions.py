@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph import chunks, operators, torch_names
+from npufix.rewriters.graph import chunks, operators
 from npufix.rewriters.graph.calls import CallReader
 from npufix.rewriters.graph.canonical import arithmetic, dtype_of, field_of, new_axis
+from npufix.rewriters.graph.modules import torch_names
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.special import Op
 

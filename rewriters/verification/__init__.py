@@ -28,7 +28,7 @@ Read in this order, in which no room imports a later one: ``kernels``, ``verdict
 """
 
 from npufix.rewriters.edit.job import Job
-from npufix.rewriters.graph.recorded_call import RecordedCall
+from npufix.rewriters.match.recorded_call import RecordedCall
 from npufix.rewriters.verification.workers.parent import Settings, verify
 
 __all__ = ["Job", "RecordedCall", "Settings", "verify"]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from npufix.profiling_parsers.profile import Profile
 
 SETTINGS = settings(
-    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 _versions = st.sampled_from(

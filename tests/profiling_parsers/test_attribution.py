@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_dump import (
     host_op,
@@ -144,7 +144,6 @@ def nested_calls(draw: st.DrawFn) -> list[tuple[str, int, int]]:
 
 
 @given(nested_calls(), st.lists(st.integers(0, 199), min_size=1, max_size=20), st.randoms())
-@settings(deadline=None)
 def test_the_functions_around_are_those_that_hold_the_start(
     calls: list[tuple[str, int, int]], starts: list[int], random: Any
 ) -> None:
@@ -188,7 +187,6 @@ intervals = st.lists(
 
 
 @given(intervals)
-@settings(deadline=None)
 def test_what_is_directly_around_holds_the_start_and_started_before(
     recorded: list[tuple[int, int, int]],
 ) -> None:
@@ -207,7 +205,6 @@ rows = st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 40)), max_size=20)
 
 
 @given(rows, rows, st.integers(0, 5))
-@settings(deadline=None)
 def test_the_row_at_a_time(
     offered: list[tuple[int, int]], wanted: list[tuple[int, int]], within: int
 ) -> None:
@@ -231,7 +228,6 @@ def test_the_row_at_a_time(
 
 
 @given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(0, 3), max_size=12))
-@settings(deadline=None)
 def test_the_nth_of_an_id_belongs_to_the_nth(wanted: list[int], offered: list[int]) -> None:
     paired = pair_in_order(np.array(wanted, np.int64), np.array(offered, np.int64))
     for place, (value, row) in enumerate(zip(wanted, paired.tolist(), strict=True)):

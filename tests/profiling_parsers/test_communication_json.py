@@ -130,7 +130,6 @@ def test_what_is_none_is_refused(path: Path, read: Any, content: str) -> None:
 
 
 @given(st.integers(0, len(json.dumps(COMMUNICATION)) - 1))
-@settings(deadline=None)
 def test_a_cut_at_any_byte_is_told(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     path = tmp_path_factory.mktemp("cut") / "communication.json"
     content = json.dumps(COMMUNICATION).encode()[:cut]
@@ -162,7 +161,7 @@ NOT_NEEDED = ("Total Op Info", "Time Ratio", "Size Distribution", "Op Name", "Tr
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=60)
 @pytest.mark.parametrize(
     ("read", "content"),
     [(read_communication, COMMUNICATION), (read_communication_matrix, MATRIX)],

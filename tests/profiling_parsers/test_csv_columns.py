@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from npufix.profiling_parsers.profile import DumpError
@@ -95,7 +95,6 @@ CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n"), max_s
 
 
 @given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=20), st.sampled_from(["\n", "\r\n"]))
-@settings(deadline=None)
 def test_as_the_csv_module_reads_it(rows: list[tuple[str, str]], end: str) -> None:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator=end, quoting=csv.QUOTE_ALL)

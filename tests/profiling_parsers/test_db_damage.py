@@ -63,7 +63,7 @@ def read_bytes(root: Path, content: bytes) -> Profile | DumpError:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_cut_at_any_byte(
     whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
@@ -74,7 +74,7 @@ def test_cut_at_any_byte(
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=40)
 def test_bytes_that_changed(
     whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
@@ -86,7 +86,7 @@ def test_bytes_that_changed(
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_pages_that_are_lost(
     whole: bytes, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
@@ -108,7 +108,7 @@ def test_pages_that_are_lost(
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=40)
 def test_any_column_or_table_may_be_missing(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
@@ -133,7 +133,7 @@ def test_any_column_or_table_may_be_missing(
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=40)
 def test_cells_of_any_kind(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     tables = small_tables()
     extreme = [0, -1, -(2**63), 2**63 - 1, 2**62, 1e300, -1e300, "", "9" * 30, "x", b"\xff", None]
@@ -165,7 +165,7 @@ def read_with_analysis(root: Path, tables: Tables) -> Profile:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_analysis_of_any_kind(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
@@ -201,7 +201,7 @@ def test_any_column_of_analysis_may_be_missing(tmp_path: Path, table: str) -> No
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=30)
 def test_bytes_of_analysis_that_changed(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npufix.profiling_parsers.database.pages import PagedFile
 from npufix.profiling_parsers.database.query import Query
-from npufix.profiling_parsers.database.records import Unusual
+from npufix.profiling_parsers.database.sqlite.pages import PagedFile
+from npufix.profiling_parsers.database.sqlite.records import Unusual
 from npufix.profiling_parsers.database.tables import Database
 from npufix.profiling_parsers.database.texts import Lookup, find_positions, in_start_order
 
@@ -78,7 +78,7 @@ def page_rows(path: Path) -> int:
     rows=st.lists(st.tuples(WHOLE, WHOLE, REAL), max_size=60),
     page=st.sampled_from([512, 1024, 4096, 65536]),
 )
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=60)
 def test_the_pages_say_what_sqlite_says(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[Any, ...]], page: int
 ) -> None:
@@ -88,7 +88,7 @@ def test_the_pages_say_what_sqlite_says(
 
 
 @given(rows=st.lists(st.tuples(ODD, WHOLE, st.one_of(REAL, ODD)), min_size=1, max_size=60))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=60)
 def test_odd_cells_are_left_to_sqlite(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[Any, ...]]
 ) -> None:

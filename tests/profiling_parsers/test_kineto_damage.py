@@ -40,7 +40,7 @@ def is_told(profile: Profile) -> bool:
 
 
 @given(st.sampled_from([NEW, OLD, PACKED, gzip.compress(OLD, mtime=0)]), st.data())
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_a_cut_at_any_byte_is_told(whole: bytes, data: st.DataObject) -> None:
     profile = read(whole[: data.draw(st.integers(0, len(whole) - 1))])
     if profile is not None and not is_told(profile):
@@ -48,14 +48,14 @@ def test_a_cut_at_any_byte_is_told(whole: bytes, data: st.DataObject) -> None:
 
 
 @given(st.sampled_from([NEW, OLD]), st.binary(min_size=1, max_size=30), st.integers(0, 1 << 20))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_any_bytes_anywhere_never_raise_more(whole: bytes, damage: bytes, place: int) -> None:
     place %= len(whole)
     read(whole[:place] + damage + whole[place + len(damage) :])
 
 
 @given(st.binary(min_size=1, max_size=3), st.integers(10, 1 << 20))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_damage_of_a_packed_file_is_told(damage: bytes, place: int) -> None:
     place %= len(PACKED)
     damaged = PACKED[:place] + damage + PACKED[place + len(damage) :]
@@ -81,7 +81,7 @@ arguments = st.sampled_from(
 
 
 @given(st.integers(0, 30), keys, arguments, json_values)
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_any_value_may_stand_anywhere(number: int, key: str, argument: str, value: object) -> None:
     events = new_events()
     event = events[number % len(events)]

@@ -31,7 +31,7 @@ def read_events(root: Path, events: list[dict[str, Any]]) -> Profile:
 
 
 @given(st.integers(1, 10**15), st.permutations(range(len(small_trace()))))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_times_relative_to_the_start_are_aligned(
     tmp_path_factory: pytest.TempPathFactory, begin: int, order: list[int]
 ) -> None:

@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from npufix.profiling_parsers.profile import Environment
@@ -143,7 +143,6 @@ def _shaped_like(content: object) -> st.SearchStrategy[Any]:
 
 
 @given(_shaped_like(INFO), _shaped_like(METADATA), _shaped_like(RAW))
-@settings(deadline=None)
 def test_any_json_anywhere(
     tmp_path_factory: pytest.TempPathFactory, info: Any, metadata: Any, raw: Any
 ) -> None:

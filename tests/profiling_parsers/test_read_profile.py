@@ -191,7 +191,7 @@ def test_without_a_trace(tmp_path: Path, info: str, database: bool, remedy: str)
 
 
 @given(st.integers(0, len(json.dumps(small_trace())) - 1))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=40)
 def test_a_trace_cut_at_any_byte(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     text = json.dumps(small_trace())
     profile = read(tmp_path_factory.mktemp("cut"), trace_view=text[:cut])

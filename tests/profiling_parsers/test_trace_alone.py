@@ -190,7 +190,7 @@ def test_two_steps_meet_where_the_kernels_of_the_second_begin(tmp_path: Path) ->
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=40)
 def test_a_trace_cut_or_damaged_anywhere(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

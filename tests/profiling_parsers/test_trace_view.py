@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_dump import START, small_trace
 
@@ -65,7 +65,6 @@ wrappers = st.sampled_from(["%s", '{"a": {"b": [1]}, "traceEvents": %s, "z": [{"
 
 
 @given(nasty_events, layouts, wrappers, st.integers(1, 200))
-@settings(deadline=None)
 def test_events_survive_any_chunk_border(
     events: list[dict[str, Any]], layout: dict[str, Any], wrapper: str, chunk_bytes: int
 ) -> None:
@@ -77,7 +76,6 @@ def test_events_survive_any_chunk_border(
 
 
 @given(nasty_events, layouts, st.integers(1, 200), st.data())
-@settings(deadline=None)
 def test_a_cut_at_any_byte_keeps_the_events_before(
     events: list[dict[str, Any]], layout: dict[str, Any], chunk_bytes: int, data: st.DataObject
 ) -> None:
@@ -93,7 +91,6 @@ def test_a_cut_at_any_byte_keeps_the_events_before(
 
 
 @given(st.binary(max_size=60), st.integers(0, 10_000))
-@settings(deadline=None)
 def test_damage_never_raises_and_keeps_what_stands_before(damage: bytes, place: int) -> None:
     text = json.dumps(small_trace()).encode()
     place %= len(text)
@@ -188,7 +185,6 @@ def test_a_time_that_is_none_is_counted() -> None:
 
 
 @given(st.integers(0, 400), st.binary(max_size=4))
-@settings(deadline=None)
 def test_a_packed_text_is_read_up_to_where_it_is_damaged(place: int, damage: bytes) -> None:
     text = json.dumps(small_trace()).encode()
     packed = gzip.compress(text)
@@ -236,7 +232,6 @@ keys = st.integers(-1, 10**40).flatmap(
 
 
 @given(st.lists(keys | st.none() | st.text(max_size=3) | st.floats() | st.lists(st.none())))
-@settings(deadline=None)
 def test_keys_are_the_same_together_and_alone(values: list[Any]) -> None:
     together, alone = Keys(), Keys()
     of_all = together.of(values).tolist()

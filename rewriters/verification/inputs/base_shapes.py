@@ -18,7 +18,7 @@ from npufix.rewriters.verification.inputs.arguments import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.rewriters.graph.recorded_call import RecordedCall
+    from npufix.rewriters.match.recorded_call import RecordedCall
     from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.target import Target
 

@@ -17,7 +17,7 @@ from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from npufix.rewriters.graph.recorded_call import RecordedCall
+    from npufix.rewriters.match.recorded_call import RecordedCall
 
 _HALF_TYPES = ("c10::BFloat16", "c10::Half")
 _OTHER_SIZE = 5

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     import ast
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from npufix.rewriters.graph.recorded_call import RecordedCall
+    from npufix.rewriters.match.recorded_call import RecordedCall
 
 _SEARCH_S = 6.0
 _AFTERWARDS_S = 1.5

@@ -21,7 +21,7 @@ from npufix.rewriters.verification.verdict import Times, Timing
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from npufix.rewriters.graph.recorded_call import RecordedCall
+    from npufix.rewriters.match.recorded_call import RecordedCall
     from npufix.rewriters.verification.calls.values import Spec
     from npufix.rewriters.verification.inputs.target import Target
     from npufix.rewriters.verification.judge.observe_case import CaseRun

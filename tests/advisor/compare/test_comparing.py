@@ -39,7 +39,7 @@ def runs(draw: st.DrawFn) -> ComparedRun:
     return run_of(types, lines=lines, exposed=draw(TIMES), free=draw(TIMES), parallel=parallel)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(runs(), runs())
 def test_parts_sum_up_and_directions_mirror(one: ComparedRun, other: ComparedRun) -> None:
     there, back = compare(one, other), compare(other, one)

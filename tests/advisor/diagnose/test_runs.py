@@ -50,33 +50,33 @@ def test_warm_up_and_outliers_are_named_and_left_out(npufix: Npufix, cluster: Pa
     assert shown.count("left out: step ") == 2
 
 
-def test_every_rank_is_listed_and_the_slowest_diagnosed(npufix: Npufix, cluster: Path) -> None:
-    report = diagnose(npufix, cluster)
+def test_every_rank_is_listed_and_the_slowest_diagnosed(inside: Npufix, cluster: Path) -> None:
+    report = diagnose(inside, cluster)
     assert [rank["rank"] for rank in report["ranks"]] == [0, 1, 2]
     (chosen,) = (rank for rank in report["ranks"] if rank["diagnosed"])
     own = [rank["computing_ns"] + rank["free_ns"] for rank in report["ranks"]]
     assert chosen["computing_ns"] + chosen["free_ns"] == max(own)
     assert report["environment"]["rank"] == chosen["rank"]
-    assert diagnose(npufix, cluster, "--rank", "1")["environment"]["rank"] == 1
-    refused = npufix("diagnose", cluster, "--rank", "7")
+    assert diagnose(inside, cluster, "--rank", "1")["environment"]["rank"] == 1
+    refused = inside("diagnose", cluster, "--rank", "7")
     assert refused.returncode == 2
     assert "no dump of rank 7 -- there are ranks 0, 1, 2" in refused.stderr
 
 
-def test_a_broken_rank_is_a_row_that_says_so(npufix: Npufix, cluster: Path, tmp_path: Path) -> None:
+def test_a_broken_rank_is_a_row_that_says_so(inside: Npufix, cluster: Path, tmp_path: Path) -> None:
     copy = tmp_path / "cluster"
     shutil.copytree(cluster, copy)
     rank = sorted(copy.iterdir())[1]
     (rank / "ASCEND_PROFILER_OUTPUT" / "step_trace_time.csv").write_text("Step,Stage\n1,2\n")
-    done = npufix("diagnose", copy, "--json")
+    done = inside("diagnose", copy, "--json")
     assert done.returncode == 2
     report = json.loads(done.stdout)
     assert [bool(row["problem"]) for row in report["ranks"]] == [False, True, False]
 
 
-def test_lines_and_totals_are_those_of_the_run(npufix: Npufix, cluster: Path) -> None:
+def test_lines_and_totals_are_those_of_the_run(inside: Npufix, cluster: Path) -> None:
     rank = min(cluster.iterdir())
-    report = diagnose(npufix, rank, "--top", "1000")
+    report = diagnose(inside, rank, "--top", "1000")
     truth = json.loads((rank / "truth.json").read_text())
     hot = {f"{h['type']} {h['core']}": [h["calls"], h["total_ns"]] for h in report["hot_operators"]}
     compute = {
@@ -94,10 +94,10 @@ def test_lines_and_totals_are_those_of_the_run(npufix: Npufix, cluster: Path) ->
 
 @pytest.mark.parametrize("export", ["text", "db"])
 def test_without_stacks_the_functions_are_what_is_left(
-    npufix: Npufix, tmp_path: Path, export: str
+    inside: Npufix, tmp_path: Path, export: str
 ) -> None:
     folder = generate(tmp_path, "--kernels", "600", "--no-stacks", "--format", export)
-    report = diagnose(npufix, folder)
+    report = diagnose(inside, folder)
     assert report["attributed"] == 0
     assert report["attributed_to_functions"] > 0.5
     assert {hot["level"] for hot in report["hot_lines"]} == {"function"}
@@ -106,16 +106,16 @@ def test_without_stacks_the_functions_are_what_is_left(
     assert "with_stack=True" in report["collect"]
 
 
-def test_recorded_paths_are_led_to_the_source_by_the_user(npufix: Npufix, tmp_path: Path) -> None:
+def test_recorded_paths_are_led_to_the_source_by_the_user(inside: Npufix, tmp_path: Path) -> None:
     folder = generate(tmp_path / "dump", "--kernels", "600")
     for name in ("a", "b"):
         (tmp_path / "src" / name).mkdir(parents=True)
         (tmp_path / "src" / name / "model.py").write_text("")
-    report = diagnose(npufix, folder, "--source", str(tmp_path / "src"))
+    report = diagnose(inside, folder, "--source", str(tmp_path / "src"))
     assert any("--path-map" in problem["remedy"] for problem in report["problems"])
     moved = ("--path-map", "/home/user/project=b")
-    report = diagnose(npufix, folder, "--source", str(tmp_path / "src"), *moved)
+    report = diagnose(inside, folder, "--source", str(tmp_path / "src"), *moved)
     assert "b/model.py" in {hot["path"] for hot in report["hot_lines"]}
-    refused = npufix("diagnose", folder, "--source", str(tmp_path / "src"), "--path-map", "b")
+    refused = inside("diagnose", folder, "--source", str(tmp_path / "src"), "--path-map", "b")
     assert refused.returncode == 2
     assert "OLD=NEW" in refused.stderr

@@ -17,7 +17,7 @@ from npufix.reports.baseline import Baseline, from_json, round_measure, to_json
 from npufix.reports.measurement import MeasuredMetric, MeasuredOperator, Measurement
 from npufix.reports.report import ReportError
 
-FEW = settings(max_examples=25, deadline=None)
+FEW = settings(max_examples=25)
 _times = st.floats(1e-3, 1e12)
 _operators = st.lists(
     st.builds(

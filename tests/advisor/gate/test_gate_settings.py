@@ -116,7 +116,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
     assert "did you mean step-time?" in error.value.remedy
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(number=st.integers(0, 10**6), unit=st.sampled_from(["ns", "us", "ms", "s"]))
 def test_an_amount_is_what_it_says(number: int, unit: str) -> None:
     factor = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}[unit]
@@ -125,7 +125,7 @@ def test_an_amount_is_what_it_says(number: int, unit: str) -> None:
         amount(f"{number} {unit}", "bytes")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(text=st.text(max_size=8), read=st.sampled_from([share, lambda t: amount(t, "bytes")]))
 def test_any_text_is_an_amount_or_refused(text: str, read: Callable[[str], float]) -> None:
     with contextlib.suppress(AmountError):

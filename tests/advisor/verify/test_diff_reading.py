@@ -34,7 +34,7 @@ def unified(before: bytes, after: bytes, context: int) -> bytes:
 @given(
     LINES, LINES, st.sampled_from([b"", b"end"]), st.sampled_from([b"", b"fin"]), st.integers(0, 3)
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_what_difflib_writes_is_applied_and_undone(
     left: list[bytes], right: list[bytes], end: bytes, other_end: bytes, context: int
 ) -> None:

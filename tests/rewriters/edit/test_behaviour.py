@@ -220,7 +220,7 @@ def arguments() -> dict[str, Any]:
     }
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(source=programs())
 def test_random_programs_behave_as_before(source: str) -> None:
     text = program(source)
@@ -231,7 +231,7 @@ def test_random_programs_behave_as_before(source: str) -> None:
             assert_same_behaviour(text, site.rewrite.portable, arguments())
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=10, derandomize=True)
 @given(source=programs(), order=st.randoms(use_true_random=False))
 def test_all_changes_one_after_the_other_behave_as_before(source: str, order: Any) -> None:
     text = program(source)

@@ -104,7 +104,7 @@ def test_several_files_are_one_patch(tmp_path: Path) -> None:
 
 
 @needs_git
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(
     lines=st.lists(st.sampled_from([b"a", b"b", b"\x0c", b"\r", b"\xff", b"", b" c"]), max_size=12),
     at=st.integers(0, 12),

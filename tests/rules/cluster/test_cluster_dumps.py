@@ -26,7 +26,7 @@ def report_of(
 ) -> Report:
     ranks, tp, pp = layout
     job = Layout(ranks, tp, pp, faults=tuple(fault(each) for each in faults))
-    write_job(Parameters(kernels=1200, steps=6, ranks=ranks), job, folder, export, only=FILES)
+    write_job(Parameters(kernels=600, steps=6, ranks=ranks), job, folder, export, only=FILES)
     return diagnose(folder, None, Options(ways=Ways(cache=False))).report
 
 

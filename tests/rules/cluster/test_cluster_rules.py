@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ each_rule = pytest.mark.parametrize("rule", ALL.values(), ids=list(ALL))
 MS = 1_000_000
 
 
+@cache
 def cluster(text: str = "", ranks: int = 16, tp: int = 2, pp: int = 2, seed: int = 1) -> Cluster:
     faults = tuple(fault(each) for each in text.split())
     return simulate_job(Layout(ranks, tp, pp, faults=faults), seed=seed)
@@ -58,10 +60,11 @@ def test_tables_without_rows_say_nothing(rule: ClusterDiagnostic) -> None:
 
 
 def test_jobs_in_which_nothing_is_wrong_are_left_alone() -> None:
+    # ``python -m benchmarks.generator.ranks_power`` counts them in hundreds of jobs.
     alarms = [
         (shape, seen_in(Layout(*shape), seed))
         for shape in SHAPES
-        for seed in ((1, 2) if shape[0] < 64 else (1,))
+        for seed in ((1, 2) if shape[0] < 16 else (1,))
     ]
     assert [each for each in alarms if each[1]] == []
 

@@ -73,7 +73,7 @@ PARTS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100)
 @given(
     rows=st.lists(KERNEL, max_size=24),
     parts=PARTS,

@@ -9,7 +9,7 @@ import pytest
 from verification_snippets import Snippet
 
 from npufix.rewriters.verification import verify
-from npufix.rewriters.verification.verdict import Status, Verdict
+from npufix.rewriters.verification.verdict import Status
 
 pytest.importorskip("torch")
 
@@ -83,18 +83,21 @@ SDPA = (
 )
 
 
-def attention(text: str, *, inference: bool = False) -> Verdict:
-    (verdict,) = verify([replace(ATTENTION.job(text), inference=inference)])
-    return verdict
-
-
 def test_dropout_inside_attention() -> None:
-    right = attention(SDPA)
+    right, always, inverted = verify(
+        [
+            ATTENTION.job(text)
+            for text in (
+                SDPA,
+                SDPA.replace(" if self.training else 0.0", ""),
+                SDPA.replace("dropout_p=self", "dropout_p=1 - self"),
+            )
+        ]
+    )
     assert right.status is Status.EQUIVALENT, right
-    always = attention(SDPA.replace(" if self.training else 0.0", ""))
     assert always.status is Status.REFUTED
     assert "eval mode" in always.counterexample
-    assert attention(SDPA.replace("dropout_p=self", "dropout_p=1 - self")).status is Status.REFUTED
+    assert inverted.status is Status.REFUTED
 
 
 SWISH = Snippet(

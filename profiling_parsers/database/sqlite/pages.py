@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.profiling_parsers.database.records import PADDING, Rows, Unusual, read_records
+from npufix.profiling_parsers.database.sqlite.records import PADDING, Rows, Unusual, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from npufix.profiling_parsers.database.pages import PagedFile
-from npufix.profiling_parsers.database.records import Unusual
+from npufix.profiling_parsers.database.sqlite.pages import PagedFile
+from npufix.profiling_parsers.database.sqlite.records import Unusual
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
