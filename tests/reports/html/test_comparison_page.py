@@ -15,6 +15,7 @@ from npufix.reports.gate_report import Change
 from npufix.reports.html.comparison_page import to_html
 from npufix.reports.report import Environment, Problem, Rank
 from npufix.reports.wording import comparison as words
+from npufix.rules.shared.quantities import number
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,8 +97,8 @@ def test_the_numbers_are_those_of_the_json(browser: Browser, tmp_path: Path) -> 
                 words.time(op["before_ns"]), words.time(op["after_ns"]),
                 words.change(op["before_ns"], op["after_ns"]),
                 words.relative(op["before_ns"], op["after_ns"]) or "—",
-                words.count(op["before_calls"]),
-                "—" if op["after_calls"] is None else words.count(op["after_calls"]),
+                number(op["before_calls"]),
+                "—" if op["after_calls"] is None else number(op["after_calls"]),
             ]
             for op in made["operators"]
         ]  # fmt: skip
