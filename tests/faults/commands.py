@@ -180,6 +180,8 @@ class Npufix:
 def _child(arguments: list[str], spoil: Callable[[], object]) -> int:
     """Be the command, as Python itself would be."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a test before this one may have set them
+        signal.signal(number, signal.SIG_DFL)
     warnings.resetwarnings()
     for kind in _NOT_SHOWN:
         warnings.simplefilter("ignore", kind)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.xdist_group("fuzz")
 CHEAP = (
-    "step-trace-time", "memory-record", "data-preprocess", "communication",
+    "step-trace-time", "memory-record", "l2-cache", "communication",
     "profiler-info", "summary", "diff", "baseline", "configuration",
 )  # fmt: skip
 _HANGING = 1800
