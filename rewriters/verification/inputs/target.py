@@ -101,6 +101,8 @@ class Target:
     world: Callable[[], AbstractContextManager[None]] = nullcontext
     """What the code runs in: with its own version of the other files of a change."""
     _function: Callable[..., Any] = print
+    _parameters: list[Parameter] | None = None
+    """Read once: a search asks with every call."""
     _failed: object = None
     """An object that a search has made, and no call of it has returned yet."""
     _instances: dict[tuple[Recipe, torch.dtype], object] = field(default_factory=dict)
@@ -130,7 +132,17 @@ class Target:
             raise LoadError(f"{self.qualname} is no function")
 
     def parameters(self) -> list[Parameter]:
-        """Return what a call has to supply."""
+        """Return what a call has to supply.
+
+        Raises:
+            LoadError: nobody knows.
+
+        """
+        if self._parameters is None:
+            self._parameters = self._read_signature()
+        return self._parameters
+
+    def _read_signature(self) -> list[Parameter]:
         try:
             takes: Callable[..., Any] = self._function
             if self.applied is not None:

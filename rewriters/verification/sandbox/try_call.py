@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import traceback
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -45,8 +44,10 @@ def try_call(call: Callable[[], object], seconds: float) -> Outcome:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - the user's code may raise anything, SystemExit included
-        frames = traceback.extract_tb(error.__traceback__)
-        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        last = error.__traceback__
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        where = f"{last.tb_frame.f_code.co_filename}:{last.tb_lineno}" if last is not None else ""
         kind = type(error).__name__
         text = _WHEN.sub("", " ".join(_said(error).split()))
         return Outcome(None, f"{kind}: {text}"[:_LONGEST].rstrip(": "), kind, where)

@@ -9,9 +9,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification import virtual_npu
 from npufix.rewriters.verification.sandbox.limits import environment
-from npufix.rewriters.verification.virtual_npu.wheel.errors import VirtualNpuError
+from npufix.rewriters.verification.virtual_npu import (
+    VirtualNpuError,
+    find_wheels,
+    prepare,
+    soc_name,
+)
+from npufix.rewriters.verification.virtual_npu import (
+    environment as virtual_environment,
+)
 from npufix.rewriters.write.user_error import UserError
 
 if TYPE_CHECKING:
@@ -97,8 +104,8 @@ def prepare_backend(ground: Backend, wanted: str, chip: str) -> tuple[Backend, s
     if ground is not Backend.VIRTUAL_NPU:
         return ground, ""
     try:
-        virtual_npu.soc_name(chip)
-        return ground, str(virtual_npu.prepare(virtual_npu.find_wheels()))
+        soc_name(chip)
+        return ground, str(prepare(find_wheels()))
     except VirtualNpuError as error:
         if wanted != AUTO:
             raise BackendError(f"--on {wanted}: {error}", "use --on reference") from None
@@ -110,7 +117,7 @@ def try_virtual_npu(machine: Machine) -> Machine:
     if not _standing(Backend.VIRTUAL_NPU, machine).usable:
         return machine
     try:
-        virtual_npu.prepare(virtual_npu.find_wheels())
+        prepare(find_wheels())
     except VirtualNpuError as error:
         return replace(machine, no_virtual_npu=str(error))
     return machine
@@ -124,7 +131,7 @@ def child_environment(ground: Backend, parent: Mapping[str, str], home: str) -> 
     if ground not in _BUILT:
         raise BackendError(f"no verification on {ground.value}", "use --on reference")
     own = environment(parent, home, device=ground is Backend.NPU)
-    return virtual_npu.environment(own) if ground is Backend.VIRTUAL_NPU else own
+    return virtual_environment(own) if ground is Backend.VIRTUAL_NPU else own
 
 
 def _standing(ground: Backend, machine: Machine) -> BackendStatus:

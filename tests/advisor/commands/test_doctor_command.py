@@ -98,7 +98,7 @@ def test_what_the_libraries_lack_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     def broken() -> None:
         raise VirtualNpuError("it ends too early", "libtorch_npu.so")
 
-    monkeypatch.setattr(backends.virtual_npu, "find_wheels", broken)
+    monkeypatch.setattr(backends, "find_wheels", broken)
     assert backends.try_virtual_npu(TORCH) == TORCH
     assert backends.try_virtual_npu(WHEEL).no_virtual_npu == "it ends too early (libtorch_npu.so)"
     assert backends.prepare_backend(Backend.VIRTUAL_NPU, "auto", "A2") == (Backend.VIRTUAL_NPU, "")
