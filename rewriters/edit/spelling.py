@@ -186,7 +186,12 @@ def _dotted(parts: list[str]) -> ast.expr:
 
 
 def result_expression(code: FunctionNode) -> ast.expr:
-    """Return the expression that a ``replacement`` returns or, for a write, executes."""
+    """Return the expression that a ``replacement`` returns or, for a write, executes.
+
+    Raises:
+        TypeError: it ends with something else.
+
+    """
     last = code.body[-1]
     if isinstance(last, (ast.Return, ast.Expr)) and last.value is not None:
         return last.value
