@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.generator import profiler_db_device, profiler_db_host
 from benchmarks.generator.memory import RESERVED, STREAM, blocks
+from benchmarks.generator.profiler_json import metadata
 from benchmarks.generator.sqlite_file import new_database
-from benchmarks.generator.trace_device import collections, frequencies
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,21 +35,22 @@ _OPERATOR = (
 )
 
 
-def write(run: Run, path: Path, metadata: dict[str, Any]) -> None:
+def write(run: Run, path: Path) -> None:
     """Write the file."""
     with new_database(path) as database:
-        _machine(run, database, metadata)
+        _machine(run, database)
         profiler_db_device.write(run, database)
         profiler_db_host.write(run, database)
         _memory(run, database)
         database.texts()
 
 
-def _machine(run: Run, database: Writer, metadata: dict[str, Any]) -> None:
+def _machine(run: Run, database: Writer) -> None:
     """Write the small tables: the machine, the session, the clocks."""
     devices = range(run.parameters.devices)
     start, end = run.steps[0].start_ns, run.steps[-1].end_ns
     texts = "id INTEGER PRIMARY KEY,name TEXT"
+    known = metadata(run.parameters)
     database.table(
         "SESSION_TIME_INFO", "startTimeNs INTEGER,endTimeNs INTEGER", [(start - 10**8, end + 10**8)]
     )
@@ -60,12 +61,12 @@ def _machine(run: Run, database: Writer, metadata: dict[str, Any]) -> None:
     database.table(
         "META_DATA",
         "name TEXT,value TEXT",
-        [("SCHEMA_VERSION", "1.0.0"), *((k, json.dumps(v)) for k, v in metadata.items())],
+        [("SCHEMA_VERSION", "1.0.0"), *((k, json.dumps(v)) for k, v in known.items())],
     )
     database.table(
         "AICORE_FREQ",
         "deviceId INTEGER,timestampNs NUMERIC,freq INTEGER",
-        [(device, at, mhz) for device in devices for at, mhz in frequencies(run)],
+        [(device, at, mhz) for device in devices for at, mhz in run.frequencies()],
     )
     database.table(
         "RANK_DEVICE_MAP",
@@ -75,7 +76,7 @@ def _machine(run: Run, database: Writer, metadata: dict[str, Any]) -> None:
     database.table(
         "GC_RECORD",
         "startNs INTEGER, endNs INTEGER, globalTid INTEGER",
-        [(at, at + length, run.pid << 32 | run.pid) for at, length in collections(run)],
+        [(at, at + length, run.pid << 32 | run.pid) for at, length in run.collections()],
     )
     if run.parameters.schedule:
         database.table(
@@ -86,24 +87,20 @@ def _machine(run: Run, database: Writer, metadata: dict[str, Any]) -> None:
 
 
 def _memory(run: Run, database: Writer) -> None:
-    """Write the blocks of device memory; the last one is not released."""
-    own = blocks(run)
-    components = [database.text(name, _MEMORY_TEXTS) for name in ("PTA", "APP")]
-    rows = list(
-        zip(
-            [database.text(name, _MEMORY_TEXTS) for name in own.name],
-            own.size.tolist(), own.allocated_ns.tolist(), own.duration_ns.tolist(),
-            own.total.tolist(), own.device.tolist(), strict=True,
-        )
-    )  # fmt: skip
-    records = []
+    """Write the blocks of device memory."""
+    component, _ = (database.text(name, _MEMORY_TEXTS) for name in ("PTA", "APP"))
+    records: list[tuple[object, ...]] = []
     operators: list[tuple[object, ...]] = []
-    for number, (name, size, at, length, total, device) in enumerate(rows):
-        records.append((components[0], at, total, RESERVED, total, STREAM, device))
-        end, rest = at + length, total - size
-        released = (end, end, length, length, total, RESERVED, total, rest, RESERVED, rest)
-        kept = (None, None, None, None, total, RESERVED, total, None, None, None)
-        moments = kept if number == len(rows) - 1 else released
-        operators.append((name, size, at, *moments, STREAM, device))
+    for each in blocks(run):
+        name, at, total = database.text(each.name, _MEMORY_TEXTS), each.allocated_ns, each.total
+        records.append((component, at, total, RESERVED, total, STREAM, each.device))
+        end, length, rest = at + each.duration_ns, each.duration_ns, total - each.size
+        times: tuple[int | None, ...] = (end, end, length, length)
+        left: tuple[int | None, ...] = (rest, RESERVED, rest)
+        if each.kept:
+            times, left = (None,) * 4, (None,) * 3
+        operators.append(
+            (name, each.size, at, *times, total, RESERVED, total, *left, STREAM, each.device)
+        )
     database.table("MEMORY_RECORD", _RECORD, records)
     database.table("OP_MEMORY", _OPERATOR, operators)

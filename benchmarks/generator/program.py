@@ -104,6 +104,7 @@ class Program:
         self.autograd = np.array([launch.thread == AUTOGRAD for launch in launches])
         self.collective = np.array([kernel.collective for kernel in self.kernels])
         self.listed = np.array([kernel.listed for kernel in self.kernels])
+        self.computes = self.listed & ~self.collective
         self.streams = np.array([kernel.stream for kernel in self.kernels])
 
 

@@ -94,6 +94,11 @@ class Layout:
         """Return the number of the host."""
         return rank // self.per_host
 
+    @property
+    def everyone(self) -> Group:
+        """The group of all ranks."""
+        return Group("group_name_0", "default_group", tuple(range(self.ranks)))
+
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """All groups; those of one rank too, as programs make them."""
