@@ -33,7 +33,7 @@ _MB, _TRANSIT, _WAIT = 28.5, 0.25, 0.5
 _SLOWER = 2.5
 """Links between nodes."""
 _MOVES = 0.9
-_SPEED = {"HCCS": 18.0, "RDMA": 20.0, "LOCAL": 300.0}
+SPEED = {"HCCS": 18.0, "RDMA": 20.0, "LOCAL": 300.0}
 """MB per millisecond, which is GB/s."""
 _SMALL_MB, _HEAVY = 0.08, 1.8
 
@@ -103,11 +103,10 @@ def _of_waiting(run: Run, waits: Waits) -> Iterator[Collective]:
         index: int, name: str, group: Group, start: int, moved_ns: float, waited_ns: int,
         size: float | None = None,
     ) -> Collective:  # fmt: skip
-        between = len({layout.host(member) for member in group.members}) > 1
-        network = "RDMA" if between else "HCCS"
+        network = layout.network(*group.members)
         moved, waited = moved_ns / 1e6, waited_ns / 1e6
         idle = moved * (1 / _MOVES - 1)
-        size = moved * _SPEED[network] if size is None else size
+        size = moved * SPEED[network] if size is None else size
         return Collective(_step(run, index), name, group, start / 1000, moved + waited + idle,
                           moved, waited, idle, network, size)  # fmt: skip
 
@@ -138,7 +137,7 @@ def _of_faults(
             yield name, data, SMALL_NS, 0, _SMALL_MB
     if (heavy := layout.has("expert-imbalance")) is not None:
         size = 20.0 * (_HEAVY if rank == heavy.rank else 1.0)
-        yield f"hcom_alltoallv__{index}_1_1", data, size / _SPEED["HCCS"] * 1e6, 0, size
+        yield f"hcom_alltoallv__{index}_1_1", data, size / SPEED["HCCS"] * 1e6, 0, size
     lost = layout.has("retransmission") or Fault("")
     if lost.step == index and lost.rank in data.members:
         yield f"hcom_allReduce__{index}_9_9", data, RETRANSMITTED_NS, 0, None
@@ -236,10 +235,10 @@ def _links_of_groups(run: Run, found: Sequence[Collective]) -> Json:
         name, members = each.name.split("__")[0].removeprefix("hcom_").lower(), each.group.members
         links = _kinds(steps, each).setdefault(f"{name}-total@{each.group.number}", {})
         for place, other in enumerate(members):
-            transport = "HCCS" if layout.host(rank) == layout.host(other) else "RDMA"
+            transport = layout.network(rank, other)
             # Links that are as they should be work side by side.
             time = each.transit / (SLOW_LINK if layout.is_slow(rank, other) else 1.0)
             if rank == other:
-                transport, time = "LOCAL", each.size / _SPEED["LOCAL"]
+                transport, time = "LOCAL", each.size / SPEED["LOCAL"]
             _add_link(links, f"{members.index(rank)}-{place}", transport, each.size, time)
     return steps

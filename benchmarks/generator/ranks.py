@@ -94,6 +94,10 @@ class Layout:
         """Return the number of the host."""
         return rank // self.per_host
 
+    def network(self, *ranks: int) -> str:
+        """Return the kind of link between ranks: within a host, or between hosts."""
+        return "HCCS" if len({self.host(rank) for rank in ranks}) == 1 else "RDMA"
+
     @property
     def everyone(self) -> Group:
         """The group of all ranks."""
