@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from benchmarks.generator.dump import write_dump
 from benchmarks.generator.parameters import Parameters
-from benchmarks.generator.run import Kernels, Launches, Run, Step, simulate
+from benchmarks.generator.run import Run, Step, simulate
 
 from npufix.advisor.diagnose.diagnosis import Options
 from npufix.advisor.evidence.steady_steps import split_steps
@@ -132,16 +132,14 @@ def slowed(run: Run, factors: Sequence[float]) -> Run:
 
     launches, kernels = run.launches, run.kernels
     started, began = moved(launches.start_ns), moved(kernels.start_ns)
-    called = {"start_ns": started,
-              "host_ns": moved(launches.start_ns + launches.host_ns) - started}  # fmt: skip
-    ran = {"start_ns": began,
-           "duration_ns": moved(kernels.start_ns + kernels.duration_ns) - began,
-           "wait_ns": began - moved(kernels.start_ns - kernels.wait_ns)}  # fmt: skip
+    host = moved(launches.start_ns + launches.host_ns) - started
+    duration = moved(kernels.start_ns + kernels.duration_ns) - began
+    wait = began - moved(kernels.start_ns - kernels.wait_ns)
     edges = moved(np.array([(step.start_ns, step.end_ns) for step in run.steps])).tolist()
     return replace(
         run,
-        launches=Launches(**{**vars(launches), **called}),
-        kernels=Kernels(**{**vars(kernels), **ran}),
+        launches=replace(launches, start_ns=started, host_ns=host),
+        kernels=replace(kernels, start_ns=began, duration_ns=duration, wait_ns=wait),
         steps=tuple(Step(*each) for each in edges),
     )
 

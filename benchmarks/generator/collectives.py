@@ -7,7 +7,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from benchmarks.generator.program import REDUCE
 from benchmarks.generator.ranks import Fault
 from benchmarks.generator.ranks_run import (
     RETRANSMITTED_NS,
@@ -16,6 +15,7 @@ from benchmarks.generator.ranks_run import (
     SMALL_NS,
     last_collectives,
 )
+from benchmarks.generator.transformer import REDUCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

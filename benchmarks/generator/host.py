@@ -7,8 +7,15 @@ from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from benchmarks.generator.program import LAYER, LOSS, PROGRAM, PROJECT, READ_LOSS, UPDATE
 from benchmarks.generator.run import NEST_NS
+from benchmarks.generator.transformer import (
+    LAYER,
+    LOSS,
+    PROGRAM,
+    PROJECT,
+    READ_LOSS,
+    UPDATE,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

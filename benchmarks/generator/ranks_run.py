@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from benchmarks.generator.run import Kernels, Launches, Run, simulate
+from benchmarks.generator.run import Run, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,10 +109,8 @@ def _stretched(run: Run, waits: Integers) -> Run:
         host += np.where(begun & (launches.start_ns + launches.host_ns > end), wait, 0)
         shifts[step, 1] += wait
         shifts[step + 1 :] += wait
-    moved = Kernels(**{**vars(kernels), "start_ns": kernels.start_ns + shift_kernels,
-                       "duration_ns": duration})  # fmt: skip
-    called = Launches(**{**vars(launches), "start_ns": launches.start_ns + shift_launches,
-                         "host_ns": host})  # fmt: skip
+    moved = replace(kernels, start_ns=kernels.start_ns + shift_kernels, duration_ns=duration)
+    called = replace(launches, start_ns=launches.start_ns + shift_launches, host_ns=host)
     late = tuple(
         replace(each, start_ns=each.start_ns + int(begin), end_ns=each.end_ns + int(end))
         for each, (begin, end) in zip(run.steps, shifts, strict=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from benchmarks.generator.program import AUTOGRAD, MAIN, PROGRAM, QUEUE
-from benchmarks.generator.schedule import step_parts
+from benchmarks.generator.program import AUTOGRAD, MAIN, QUEUE
+from benchmarks.generator.transformer import PROGRAM, step_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from benchmarks.generator.parameters import Parameters
     from benchmarks.generator.program import Program
     from benchmarks.generator.ranks_run import Waits
-    from benchmarks.generator.schedule import Part
     from benchmarks.generator.text import Integers
+    from benchmarks.generator.transformer import Part
 
 EPOCH_NS = 1_736_408_883_000_000_000
 NEST_NS, BEFORE_QUEUE_NS, NODE_NS = 2_000, 8_000, 1_500
@@ -214,12 +214,7 @@ class _Clock:
         steps = tuple(self._step(step) for step in range(self.parameters.steps))
         launches, kernels = _joined(Launches, self.launches), _joined(Kernels, self.kernels)
         number = np.cumsum(PROGRAM.collective[kernels.code]) - 1
-        return Run(
-            self.parameters,
-            launches,
-            Kernels(**{**vars(kernels), "number": number}),
-            steps,
-        )
+        return Run(self.parameters, launches, replace(kernels, number=number), steps)
 
     def _step(self, step: int) -> Step:
         own = self.parameters

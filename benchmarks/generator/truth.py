@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from benchmarks.generator.host import modules_around
-from benchmarks.generator.program import forward_of
+from benchmarks.generator.transformer import forward_of
 
 if TYPE_CHECKING:
     from pathlib import Path
