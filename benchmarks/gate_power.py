@@ -128,7 +128,8 @@ def slowed(run: Run, factors: Sequence[float]) -> Run:
     after = np.append(0, np.cumsum(np.diff(before) * factors))
 
     def moved(times: Integers) -> Integers:
-        return begin + np.rint(np.interp(times - begin, before, after)).astype(np.int64)
+        behind: Integers = np.rint(np.interp(times - begin, before, after)).astype(np.int64)
+        return begin + behind
 
     launches, kernels = run.launches, run.kernels
     started, began = moved(launches.start_ns), moved(kernels.start_ns)

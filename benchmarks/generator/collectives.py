@@ -111,16 +111,17 @@ def _of_waiting(run: Run, waits: Waits) -> Iterator[Collective]:
                           moved, waited, idle, network, size)  # fmt: skip
 
     for number, (at, index, name) in enumerate(_rows(run)):
-        elapse, start, group = int(kernels.duration_ns[at]), int(kernels.start_ns[at]), everyone
+        elapse, start = int(kernels.duration_ns[at]), int(kernels.start_ns[at])
         if last[index] == at:
-            moved, waited = elapse - int(waits.total[index]), int(waits.for_others[index])
+            own_ns, for_others = elapse - int(waits.total[index]), int(waits.for_others[index])
+            yield collective(index, name, everyone, start, own_ns * _MOVES, for_others)
         else:
-            moved, waited, group = elapse, 0, parallel[number % len(parallel)]
-        yield collective(index, name, group, start, moved * _MOVES, waited)
+            group = parallel[number % len(parallel)]
+            yield collective(index, name, group, start, elapse * _MOVES, 0)
     for index, at in last.items():
         end = int(kernels.start_ns[at] + kernels.duration_ns[at])
-        for name, group, *facts in _of_faults(waits, index, groups, layout, rank):
-            yield collective(index, name, group, end, *facts)
+        for name, group, moved, waited, size in _of_faults(waits, index, groups, layout, rank):
+            yield collective(index, name, group, end, moved, waited, size)
 
 
 def _of_faults(

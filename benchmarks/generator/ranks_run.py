@@ -71,7 +71,8 @@ def _own_ns(parameters: Parameters) -> Integers:
     """Return computing and idle time of each step, of the device that takes longest."""
     run = simulate(replace(parameters, schedule=True))
     times = np.array([each.computing + each.free for each in run.splits])
-    return times.reshape(parameters.steps, parameters.devices).max(axis=1)
+    longest: Integers = times.reshape(parameters.steps, parameters.devices).max(axis=1)
+    return longest
 
 
 def _together(layout: Layout, last: Integers) -> Integers:

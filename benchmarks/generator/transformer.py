@@ -169,7 +169,7 @@ REDUCE = Launch(
 )
 
 
-def _backward(forward: Launch) -> Launch:
+def _of_autograd(forward: Launch) -> Launch:
     """Return the operator that the autograd thread runs for ``forward``."""
     node = forward.chain[-2].removeprefix("aten::").removeprefix("npu::").strip("_")
     node = "".join(part.capitalize() for part in node.split("_")) + "Backward0"
@@ -193,10 +193,10 @@ def _backward(forward: Launch) -> Launch:
 
 
 LAYER_BACKWARD = (
-    *(_backward(launch) for launch in reversed(LAYER) if launch.slot >= 0),
+    *(_of_autograd(launch) for launch in reversed(LAYER) if launch.slot >= 0),
     GRADIENT,
 )
-LOSS_BACKWARD = tuple(_backward(launch) for launch in reversed(LOSS))
+LOSS_BACKWARD = tuple(_of_autograd(launch) for launch in reversed(LOSS))
 
 LAUNCHES: tuple[Launch, ...] = (
     *LAYER, *LOSS, READ_LOSS, UPDATE, REDUCE, *LOSS_BACKWARD, *LAYER_BACKWARD,
