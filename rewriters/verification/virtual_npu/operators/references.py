@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +19,7 @@ from npufix.rewriters.verification.kernels.common import (
 from npufix.rewriters.verification.virtual_npu.operators.autograd import draw_from
 from npufix.rewriters.verification.virtual_npu.operators.backward_formulas import FORMULAS
 from npufix.rewriters.verification.virtual_npu.operators.derivatives import DERIVATIVES, derive
+from npufix.rewriters.verification.virtual_npu.operators.expanded_gradients import EXPANDED
 from npufix.rewriters.verification.virtual_npu.operators.torch_only import TORCH_ONLY
 
 if TYPE_CHECKING:
@@ -40,9 +41,11 @@ def refuse_crash(operator: Any, positional: Sequence[object]) -> None:  # noqa: 
 def find_reference(operator: Any, result: object) -> Callable[..., object]:  # noqa: ANN401 - torch has no annotation for one
     """Return what computes an operator from host tensors, called as the operator is.
 
-    ``result`` is what the operator itself returned: the random state in it is the right one.
+    ``result`` is what the operator itself returned: its random state and shapes are the right ones.
     """
     name = operator._schema.name.partition("::")[2]  # noqa: SLF001 - the public way
+    if name in EXPANDED:
+        return partial(EXPANDED[name], result)
     if name in TORCH_ONLY:
         return TORCH_ONLY[name]
     if operator.namespace == "aten":

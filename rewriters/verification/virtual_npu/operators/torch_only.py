@@ -35,14 +35,6 @@ _BITS = 8
 _MASK_STEP = 128
 
 
-def _matmul_backward(
-    gradient: Tensor, left: Tensor, right: Tensor, wanted: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
-    inputs = [tensor.detach().requires_grad_() for tensor in (left, right)]
-    found = record_gradients(lambda: torch.autograd.grad(torch.matmul(*inputs), inputs, gradient))
-    return tuple(own if want else None for own, want in zip(found, wanted, strict=True))
-
-
 def _linear_backward(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     rows = gradient.reshape(-1, gradient.shape[-1])
     return gradient @ weight, rows.t() @ x.reshape(-1, x.shape[-1])
@@ -99,6 +91,18 @@ def _repeat_interleave_backward(
     )
 
 
+def _log_sigmoid_backward(gradient: Tensor, x: Tensor, _buffer: Tensor) -> Tensor:
+    """Make the buffer again that only the host's forward leaves."""
+    back: Tensor = torch.ops.aten.log_sigmoid_backward(gradient, x, torch.exp(-x.abs()))
+    return back
+
+
+def _histc(x: Tensor, bins: int = 100, low: float = 0, high: float = 0) -> Tensor:
+    """Count as the device does, integers too: ``double`` holds those that are bounds of bins."""
+    counted = x if x.is_floating_point() or x.dtype == torch.bool else x.double()
+    return torch.histc(counted, bins, low, high)
+
+
 def _prelu_backward(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     dx, dweight = torch.ops.aten._prelu_kernel_backward(gradient, x, weight)  # noqa: SLF001 - its name
     return dx, dweight.sum_to_size(weight.shape)
@@ -118,7 +122,7 @@ def _max_pool2d_backward(gradient: Tensor, x: Tensor, *settings: object) -> Tens
 
 def _dropout(x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Tensor]:  # noqa: FBT001, FBT002 - the operator's schema
     """Drop as ``native_dropout`` does; the device keeps its mask as bits, padded to 128."""
-    kept = torch.rand(x.numel()) >= (p if train else 0.0)
+    kept = _draw_kept(x.numel(), p if train else 0.0)
     scale = 1 / (1 - p) if train and p < 1 else 1.0
     return torch.where(kept.reshape(x.shape), x * scale, 0).to(x.dtype), _as_bits(kept)
 
@@ -139,10 +143,13 @@ def _dropout_mask(
     **_more_schedule: bool,
 ) -> Tensor:
     """Draw, as bits, what an operator draws that drops from this seed and offset on."""
-    count = torch.Size(size).numel()
     with draw_from((seed, offset)):
-        kept = F.dropout(torch.ones(count), p) != 0
-    return _as_bits(kept)
+        return _as_bits(_draw_kept(torch.Size(size).numel(), p))
+
+
+def _draw_kept(count: int, p: float) -> Tensor:
+    """Draw as ``bernoulli_`` does, of which ``F.dropout_`` and dropout on the host consist."""
+    return torch.empty(count).bernoulli_(1 - p).bool()
 
 
 def _as_bits(kept: Tensor) -> Tensor:
@@ -152,6 +159,8 @@ def _as_bits(kept: Tensor) -> Tensor:
 
 
 TORCH_ONLY: Mapping[str, Callable[..., object]] = {
+    "histc": _histc,
+    "log_sigmoid_backward": _log_sigmoid_backward,
     "_prelu_kernel_backward": _prelu_backward,
     "kl_div_backward": _kl_div_backward,
     "l1_loss_backward": _l1_loss_backward,
@@ -170,7 +179,6 @@ TORCH_ONLY: Mapping[str, Callable[..., object]] = {
     "_npu_dtype_cast": _cast,
     "_npu_dtype_cast_backward": _cast,
     "fast_gelu": lambda x: (x.float() * torch.sigmoid(1.702 * x.float())).to(x.dtype),
-    "matmul_backward": _matmul_backward,
     "npu_dtype_cast": _cast,
     "npu_dtype_cast_backward": _cast,
     "npu_linear": F.linear,
