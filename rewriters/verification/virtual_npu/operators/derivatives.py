@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from npufix.rewriters.verification.virtual_npu.operators.autograd import draw_from, record_gradients
+from npufix.rewriters.verification.virtual_npu.operators.autograd import record_gradients
+from npufix.rewriters.verification.virtual_npu.operators.random_numbers import draw_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -65,7 +66,7 @@ def derive(
     gradient: Any = given[derivative.gradient]
 
     def differentiate() -> tuple[torch.Tensor | None, ...]:
-        with draw_from(state if derivative.random else None):
+        with draw_from(state if derivative.random else ()):
             results: Any = forward(**arguments)
         first = results[0] if isinstance(results, tuple) else results
         return torch.autograd.grad(first, list(inputs.values()), gradient, allow_unused=True)

@@ -24,7 +24,7 @@ from npufix.rewriters.verification.virtual_npu.host_memory import (
     on_device,
     widen,
 )
-from npufix.rewriters.verification.virtual_npu.operators.autograd import (
+from npufix.rewriters.verification.virtual_npu.operators.random_numbers import (
     draw_from,
     find_generator,
     read_state,
@@ -95,9 +95,9 @@ class Numerics(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         for tensor, content in before:
             if tensor.shape == content.shape:  # else it was resized, and holds nothing
                 host_view(tensor).copy_(content)
-        drawn = None if read_state(generator) == state else state
+        then = read_state(generator)
         try:
-            with draw_from(drawn):
+            with draw_from(() if then == state else state, then):
                 computed = call.on_host(result)
         except (NoReferenceKernelError, NotImplementedError) as reason:
             self._not_computed(call, launched, str(reason))

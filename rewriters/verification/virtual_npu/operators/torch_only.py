@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F  # noqa: N812 - the field's name
 
-from npufix.rewriters.verification.virtual_npu.operators.autograd import draw_from, record_gradients
+from npufix.rewriters.verification.virtual_npu.operators.autograd import record_gradients
+from npufix.rewriters.verification.virtual_npu.operators.random_numbers import draw_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
