@@ -22,11 +22,14 @@ _DEVICE, _AUTOGRAD, _COMPOSED = "PrivateUse1", "AutogradPrivateUse1", "Composite
 _FORMULA = "Autograd"
 _LAUNCHING = frozenset({"aten::isfinite", "aten::one_hot", "aten::where"})
 """Their kernels launch in some versions, where no reference reaches; they have no gradient."""
+_OF_OTHERS = ("npu::dropout_with_byte_mask",)
+"""Operators of torch_npu that have no formula either and call one that has."""
 
 
 def register_composites(recorder: Recorder) -> object:
     """Register for each of them what to do where autograd would act; keep the result alive."""
     library: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call] # as above
+    own: Any = torch.library.Library("npu", "IMPL")  # type: ignore[no-untyped-call] # as above
     has = torch._C._dispatch_has_kernel_for_dispatch_key  # noqa: SLF001 - the only way to ask
     names = torch._C._dispatch_get_registrations_for_dispatch_key(_DEVICE)  # noqa: SLF001 - as above
     with warnings.catch_warnings():
@@ -39,7 +42,11 @@ def register_composites(recorder: Recorder) -> object:
             if launching or not (has(name, _AUTOGRAD) or has(name, _FORMULA)):
                 run = _composite(found, recorder, launching=launching)
                 library.impl(name.removeprefix("aten::"), run, _AUTOGRAD)
-    return library
+        for name in _OF_OTHERS:
+            if name in names:
+                found = getattr(torch.ops.npu, name.removeprefix("npu::")).default
+                own.impl(name.removeprefix("npu::"), _composite(found, recorder), _AUTOGRAD)
+    return library, own
 
 
 def _operator(name: str) -> Any:  # noqa: ANN401 - torch has no annotation for one
@@ -51,7 +58,7 @@ def _composite(
     operator: Any,  # noqa: ANN401 - as above
     recorder: Recorder,
     *,
-    launching: bool,
+    launching: bool = False,
 ) -> Callable[..., object]:
     key = torch._C.DispatchKey.PrivateUse1  # noqa: SLF001 - torch's name for such devices
 

@@ -41,6 +41,13 @@ DERIVATIVES: Mapping[str, Derivative] = {
     "npu_fast_gelu_backward": Derivative("npu_fast_gelu", "grad", ("input",)),
     "npu_fusion_attention_grad": _ATTENTION,
     "npu_fusion_attention_grad_v3": _ATTENTION,
+    "npu_fusion_attention_grad_v2": Derivative(
+        "npu_fusion_attention_v2",
+        "dy",
+        ("query", "key", "value", "pse", "query_rope", "key_rope"),
+        {"scale": "scale_value"},
+        random=True,
+    ),
     "npu_geglu_grad": Derivative("npu_geglu", "grad_output", ("input",)),
     "npu_gelu_backward": Derivative("npu_gelu", "grad_output", ("input",)),
     "npu_rotary_mul_backward": Derivative("npu_rotary_mul", "grad", ("input", "r1", "r2")),
