@@ -34,6 +34,8 @@ class AttentionSettings(NamedTuple):
     mode: int
     before: int
     after: int
+    scale_first: bool = False
+    """Whether ``pse`` is added to scaled scores."""
 
 
 class Attended(NamedTuple):
@@ -74,9 +76,12 @@ def attend(
     """Attend from queries to keys, all of shape (batch, heads, length, width)."""
     query, key, value = heads
     scores = wide(query) @ wide(key).transpose(-1, -2)
+    if settings.scale_first:
+        scores = scores * settings.scale
     if pse is not None:
         scores = scores + wide(pse)
-    scores = scores * settings.scale
+    if not settings.scale_first:
+        scores = scores * settings.scale
     if settings.mask is not None:
         scores = scores.masked_fill(_dropped(operator, settings, scores), float("-inf"))
     # A row in which everything is dropped has the sum zero, and the result zero.

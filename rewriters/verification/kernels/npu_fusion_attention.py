@@ -69,53 +69,79 @@ def forward(  # noqa: PLR0913, PLR0917 - the operator's schema
     offset: int = 0,  # noqa: ARG001 - for dropout_mask only
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, int, int, int]:
     """Return attention, softmax statistics, and what the backward pass needs for dropout."""
-    accept_chip(_NAME, "A2", "A3", "A5")
-    layout = input_layout.upper()
     if prefix is not None or sink is not None:
         raise NoReferenceKernelError(f"there is no reference kernel for {_NAME} with these options")
     if padding_mask is not None:
         raise RuntimeError(f"{_NAME}: padding_mask is not supported")
-    if not 0 < keep_prob <= 1:
-        raise RuntimeError(f"{_NAME}: keep_prob is {keep_prob}, not in (0, 1]")
-    accept_dtypes(_NAME, query, key, value, pse)
     settings = AttentionSettings(scale, atten_mask, sparse_mode, pre_tockens, next_tockens)
-    drop = Dropping(keep_prob, dropout_mask)
-    if layout == "TND":
-        if pse is not None:
-            raise NoReferenceKernelError(f"there is no reference kernel for {_NAME} of TND and pse")
-        accept(
-            _NAME,
-            actual_seq_qlen is not None and actual_seq_kvlen is not None,
-            "TND wants actual_seq_qlen and actual_seq_kvlen",
-        )
-        given = (actual_seq_qlen, actual_seq_kvlen)
-        # Another version of the operator takes tensors.
-        first, second = ([] if own is None else [int(end) for end in own] for own in given)
-        sequences = (first, second)
-        tensors = (query, key, value)
-        found = attend_sequences(_NAME, tensors, head_num, sequences, settings, drop)
-        result, *statistics = found.packed(softmax_layout)
-    else:
-        q, k, v = _heads(query, key, value, head_num, layout)
-        if pse is not None:
-            _check_pse(pse, q, k)
-        attended = attend(_NAME, (q, k, v), pse, settings, drop.of((*q.shape[:-1], k.shape[-2])))
-        result = _packed(attended.result, layout)
-        statistics = [with_copies(s) for s in (attended.highest, attended.total)]
+    result, *statistics = attend_in_layout(
+        _NAME,
+        (query, key, value),
+        (head_num, input_layout, softmax_layout),
+        pse,
+        settings,
+        Dropping(keep_prob, dropout_mask),
+        (actual_seq_qlen, actual_seq_kvlen),
+    )
     return result, *statistics, query.new_empty(0), 0, 0, 0  # type: ignore[return-value] # the numbers end the tuple
 
 
-def _heads(query: Tensor, key: Tensor, value: Tensor, heads: int, layout: str) -> _Heads:
+def attend_in_layout(  # noqa: PLR0913, PLR0917 - parts of the operators' schemas
+    operator: str,
+    tensors: tuple[Tensor, Tensor, Tensor],
+    layout: tuple[int, str, str],
+    pse: Tensor | None,
+    settings: AttentionSettings,
+    drop: Dropping,
+    ends: tuple[Sequence[int] | None, Sequence[int] | None],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return attention and the statistics of its softmax.
+
+    ``layout``: how many heads there are, how the tensors are laid out, and the statistics.
+    """
+    head_num, input_layout, softmax_layout = layout
+    input_layout = input_layout.upper()
+    accept_chip(operator, "A2", "A3", "A5")
+    if not 0 < drop.keep_prob <= 1:
+        raise RuntimeError(f"{operator}: keep_prob is {drop.keep_prob}, not in (0, 1]")
+    accept_dtypes(operator, *tensors, pse)
+    if input_layout == "TND":
+        if pse is not None:
+            raise NoReferenceKernelError(
+                f"there is no reference kernel for {operator} of TND and pse"
+            )
+        accept(
+            operator,
+            ends[0] is not None and ends[1] is not None,
+            "TND wants actual_seq_qlen and actual_seq_kvlen",
+        )
+        # Another version of the operator takes tensors.
+        first, second = ([] if own is None else [int(end) for end in own] for own in ends)
+        found = attend_sequences(operator, tensors, head_num, (first, second), settings, drop)
+        return found.packed(softmax_layout)
+    q, k, v = _heads(operator, *tensors, head_num, input_layout)
+    if pse is not None:
+        _check_pse(operator, pse, q, k)
+    attended = attend(operator, (q, k, v), pse, settings, drop.of((*q.shape[:-1], k.shape[-2])))
+    highest, total = (with_copies(s) for s in (attended.highest, attended.total))
+    return _packed(attended.result, input_layout), highest, total
+
+
+def _heads(  # noqa: PLR0913, PLR0917 - parts of the operators' schemas
+    operator: str, query: Tensor, key: Tensor, value: Tensor, heads: int, layout: str
+) -> _Heads:
     """Return all three as (batch, heads, length, width), as many heads in each."""
     if layout not in _LAYOUTS:
-        raise RuntimeError(f"{_NAME}: input_layout {layout!r} is none of {', '.join(_LAYOUTS)}")
+        raise RuntimeError(f"{operator}: input_layout {layout!r} is none of {', '.join(_LAYOUTS)}")
     for tensor in (query, key, value):
-        accept(_NAME, tensor.dim() == _LAYOUTS[layout], f"{layout} does not fit {tensor.dim()}-D")
-    accept(_NAME, 0 < heads <= _MOST_HEADS, f"head_num is {heads}")
+        accept(
+            operator, tensor.dim() == _LAYOUTS[layout], f"{layout} does not fit {tensor.dim()}-D"
+        )
+    accept(operator, 0 < heads <= _MOST_HEADS, f"head_num is {heads}")
     if layout in {"BSH", "SBH"}:
-        accept(_NAME, query.shape[-1] % heads == 0, f"{query.shape[-1]} is no {heads} heads")
+        accept(operator, query.shape[-1] % heads == 0, f"{query.shape[-1]} is no {heads} heads")
         width = query.shape[-1] // heads
-        accept(_NAME, key.shape[-1] % max(width, 1) == 0, "key and query differ in head width")
+        accept(operator, key.shape[-1] % max(width, 1) == 0, "key and query differ in head width")
         fewer = key.shape[-1] // max(width, 1)
         counts = (heads, fewer, fewer)
         q, k, v = (
@@ -124,9 +150,9 @@ def _heads(query: Tensor, key: Tensor, value: Tensor, heads: int, layout: str) -
         )
     else:
         q, k, v = (t if layout == "BNSD" else t.transpose(1, 2) for t in (query, key, value))
-    accept(_NAME, q.shape[1] == heads, f"head_num is {heads}, the query has {q.shape[1]} heads")
+    accept(operator, q.shape[1] == heads, f"head_num is {heads}, the query has {q.shape[1]} heads")
     accept(
-        _NAME,
+        operator,
         k.shape[:3] == v.shape[:3]
         and q.shape[0] == k.shape[0]
         and q.shape[-1] == k.shape[-1] >= v.shape[-1]
@@ -134,7 +160,7 @@ def _heads(query: Tensor, key: Tensor, value: Tensor, heads: int, layout: str) -
         f"query {tuple(q.shape)}, key {tuple(k.shape)} and value {tuple(v.shape)} do not match",
     )
     known = k.shape[1]
-    accept(_NAME, known > 0 and heads % known == 0, f"{heads} heads for {k.shape[1]} key heads")
+    accept(operator, known > 0 and heads % known == 0, f"{heads} heads for {k.shape[1]} key heads")
     groups = heads // k.shape[1]
     return _Heads(q, k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1))
 
@@ -153,10 +179,10 @@ def _packed(result: Tensor, layout: str) -> Tensor:
     )
 
 
-def _check_pse(pse: Tensor, q: Tensor, k: Tensor) -> None:
+def _check_pse(operator: str, pse: Tensor, q: Tensor, k: Tensor) -> None:
     shape = (*q.shape[:-1], k.shape[-2])
     accept(
-        _NAME,
+        operator,
         pse.dim() == len(shape) and pse.shape[1:] == shape[1:] and pse.shape[0] in {1, shape[0]},
         f"pse {tuple(pse.shape)} does not go with scores {shape}",
     )

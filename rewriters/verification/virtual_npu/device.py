@@ -67,7 +67,7 @@ class VirtualDevice:
 
         set_chip(family(chip))
 
-        self._library = register_composites()
+        self._library = register_composites(self._recorder)
         if not forks:  # autograd starts a thread, which a fork would lose
             _warm_up(self)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 DEVICE = "npu"
-_LOW_PRECISION = (torch.float16, torch.bfloat16)
+LOW_PRECISION = frozenset({torch.float16, torch.bfloat16})
 
 
 def on_device(value: object) -> TypeGuard[torch.Tensor]:
@@ -55,26 +55,18 @@ def _host_argument(value: object) -> object:
     if names_device(value):
         return torch.device("cpu")
     if isinstance(value, torch.Generator) and value.device.type == DEVICE:
-        return _generator(value)
+        return None  # what the host draws instead starts from its state
     return value
-
-
-def _generator(device_generator: torch.Generator) -> torch.Generator:
-    """Return a generator that draws the same whenever the device's is in the same state."""
-    state = bytes(device_generator.get_state().tolist())
-    generator = torch.Generator()
-    generator.manual_seed(int.from_bytes(state[:8], "little") ^ hash(state) & (2**62 - 1))
-    return generator
 
 
 def widen(values: Any, clones: list[tuple[torch.Tensor, torch.Tensor]]) -> Any:  # noqa: ANN401 - any nesting
     """Return arguments with float32 in place of low precision; ``clones`` gets (own, widened)."""
 
     def widen_one(value: object) -> object:
-        if isinstance(value, torch.Tensor) and value.dtype in _LOW_PRECISION:
+        if isinstance(value, torch.Tensor) and value.dtype in LOW_PRECISION:
             clones.append((value, value.float()))
             return clones[-1][1]
-        return torch.float32 if value in _LOW_PRECISION else value
+        return torch.float32 if value in LOW_PRECISION else value
 
     return tree_map(widen_one, values)
 

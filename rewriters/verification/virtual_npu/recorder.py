@@ -31,6 +31,8 @@ class Recorder:
         self.launches: list[Launch] = []
         self.message = ""
         """Why the last launch was refused."""
+        self.refused = 0
+        """How many launches were."""
         self._operator = ""
 
     @property
@@ -41,6 +43,7 @@ class Recorder:
     def launch(self, kernel: str) -> int:
         """Note a launch and return its ACL status."""
         if not self._operator:
+            self.refused += 1
             self.message = f"{kernel} was launched outside of an operator: nothing computes it"
             return REFUSED
         self.launches.append(Launch(kernel, self._operator))

@@ -270,6 +270,18 @@ class HostRuntime:
         self._recorder.launches.append(Launch(kernel, OUTSIDE))
         return SUCCESS
 
+    @entry("aclmdlRICaptureGetInfo", takes=(c_void_p, c_void_p, c_void_p))
+    def _capturing(self, _stream: int, status: int, model: int) -> int:
+        store(status, 0, c_int32)
+        return store(model, 0, c_uint64)
+
+    @entry("aclmdlRICaptureBegin", "aclmdlRICaptureToModelRIBegin", "aclmdlRICaptureTaskGrpBegin")
+    def _capture(self) -> int:
+        self._recorder.message = (
+            "an NPU graph cannot be captured on a virtual NPU: run the code without torch.npu.graph"
+        )
+        return REFUSED  # what is not supported, torch_npu goes on without
+
     @entry("aclopCompileAndExecute", "aclopCompileAndExecuteV2", takes=(c_void_p,))
     def _execute(self, kind: int) -> int:
         return self._recorder.launch(read_string(kind))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from npufix.rewriters.verification.virtual_npu.operators.autograd import draw_from, record_gradients
+from npufix.rewriters.verification.virtual_npu.operators.autograd import record_gradients
+from npufix.rewriters.verification.virtual_npu.operators.random_numbers import draw_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,6 +41,13 @@ DERIVATIVES: Mapping[str, Derivative] = {
     "npu_fast_gelu_backward": Derivative("npu_fast_gelu", "grad", ("input",)),
     "npu_fusion_attention_grad": _ATTENTION,
     "npu_fusion_attention_grad_v3": _ATTENTION,
+    "npu_fusion_attention_grad_v2": Derivative(
+        "npu_fusion_attention_v2",
+        "dy",
+        ("query", "key", "value", "pse", "query_rope", "key_rope"),
+        {"scale": "scale_value"},
+        random=True,
+    ),
     "npu_geglu_grad": Derivative("npu_geglu", "grad_output", ("input",)),
     "npu_gelu_backward": Derivative("npu_gelu", "grad_output", ("input",)),
     "npu_rotary_mul_backward": Derivative("npu_rotary_mul", "grad", ("input", "r1", "r2")),
@@ -65,7 +73,7 @@ def derive(
     gradient: Any = given[derivative.gradient]
 
     def differentiate() -> tuple[torch.Tensor | None, ...]:
-        with draw_from(state if derivative.random else None):
+        with draw_from(state if derivative.random else ()):
             results: Any = forward(**arguments)
         first = results[0] if isinstance(results, tuple) else results
         return torch.autograd.grad(first, list(inputs.values()), gradient, allow_unused=True)

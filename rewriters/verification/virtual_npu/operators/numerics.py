@@ -11,15 +11,23 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from npufix.rewriters.verification.kernels.common import NoReferenceKernelError
 from npufix.rewriters.verification.virtual_npu.host_memory import (
+    LOW_PRECISION,
     collect,
     host_arguments,
     host_view,
     on_device,
     widen,
+)
+from npufix.rewriters.verification.virtual_npu.operators.random_numbers import (
+    draw_from,
+    find_generator,
+    read_state,
 )
 from npufix.rewriters.verification.virtual_npu.operators.references import (
     find_reference,
@@ -35,13 +43,16 @@ from npufix.rewriters.verification.virtual_npu.wheel.errors import UncoveredLaun
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import torch
-
     from npufix.rewriters.verification.virtual_npu.recorder import Recorder
 
 NOT_RETURNED = object()
 """The result of an operator that gave up because nothing was computed."""
 _TOO_NARROW = "not implemented for '"
+_STATISTICS = frozenset({"invstd", "mean", "rstd", "save_invstd", "save_mean", "save_var"})
+"""Arguments that the device keeps in float32, whatever the dtype of the others."""
+_OF_THE_WHEEL = frozenset({"aten", "atb", "npu"})
+"""Namespaces whose operators the wheel has kernels for; those of others consist of them."""
+_KERNELS_OF_PARTS = ("PrivateUse1", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
 
 
 class Numerics(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotations
@@ -61,10 +72,14 @@ class Numerics(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         """Run the operator of the wheel, then compute what it launched."""
+        if func.namespace not in _OF_THE_WHEEL:
+            return self._run_parts(func, args, kwargs or {})
         if func.namespace == "npu":
             refuse_crash(func, args)
         call = _Call(func, args, kwargs or {})
         before = [(tensor, host_view(tensor).clone()) for tensor in call.written()]
+        generator = find_generator(func, tree_leaves((args, kwargs)))
+        state = read_state(generator)
         launched: list[str] = []
         try:
             with self._recorder.running(func.name(), launched):
@@ -80,8 +95,10 @@ class Numerics(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         for tensor, content in before:
             if tensor.shape == content.shape:  # else it was resized, and holds nothing
                 host_view(tensor).copy_(content)
+        then = read_state(generator)
         try:
-            computed = call.on_host(result)
+            with draw_from(() if then == state else state, then):
+                computed = call.on_host(result)
         except (NoReferenceKernelError, NotImplementedError) as reason:
             self._not_computed(call, launched, str(reason))
             spoil([result, *call.written()])
@@ -89,6 +106,19 @@ class Numerics(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         if result is NOT_RETURNED:
             return move_to_device(computed, call.written())
         return store_results(func, result, computed)
+
+    def _run_parts(
+        self,
+        operator: Any,  # noqa: ANN401 - as above
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> object:
+        """Run an operator that is written in others, as ``torch.library.custom_op`` makes them."""
+        for key in _KERNELS_OF_PARTS:
+            if torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key):  # noqa: SLF001 - the only way to ask
+                with self:  # past this mode to the kernel, whose parts come by here again
+                    return operator._op_dk(getattr(torch._C.DispatchKey, key), *args, **kwargs)  # noqa: SLF001 - as above
+        return operator(*args, **kwargs)
 
     def _not_computed(self, call: _Call, launched: Sequence[str], reason: str) -> None:
         if self._strict:
@@ -131,14 +161,29 @@ class _Call(NamedTuple):
         compute = find_reference(self.operator, result)
         positional = host_arguments(list(self.positional))
         keywords = host_arguments(dict(self.keywords))
-        try:
-            return compute(*positional, **keywords)
-        except RuntimeError as error:
-            if _TOO_NARROW not in str(error):
-                raise
-        # The host has no kernel for this low precision: compute in float32, round the results.
+        if not self._is_wide_inside(result):
+            try:
+                return compute(*positional, **keywords)
+            except RuntimeError as error:
+                if _TOO_NARROW not in str(error):
+                    raise
+        # Compute in float32, round the results.
         clones: list[tuple[torch.Tensor, torch.Tensor]] = []
         computed = compute(*widen(positional, clones), **widen(keywords, clones))
         for own, wide in clones:
             own.copy_(wide)
         return computed
+
+    def _is_wide_inside(self, result: object) -> bool:
+        """Say whether the device has statistics in float32 that the host would keep narrow."""
+        if self.operator.namespace != "aten":
+            return False
+        given = collect([*self.positional, *self.keywords.values()], on_device)
+        narrow = {tensor.dtype for tensor in given} & LOW_PRECISION
+        if len(narrow) != 1:  # of two, the host says what it says
+            return False
+        named = {argument.name for argument in self.operator._schema.arguments}  # noqa: SLF001 - as above
+        if named & _STATISTICS:
+            return True
+        made = collect(result, on_device)
+        return any(tensor.dtype == torch.float32 for tensor in made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,9 +16,9 @@ from npufix.rewriters.verification.kernels.common import (
     ShapeRefusedError,
     note_kernel,
 )
-from npufix.rewriters.verification.virtual_npu.operators.autograd import draw_from
 from npufix.rewriters.verification.virtual_npu.operators.backward_formulas import FORMULAS
 from npufix.rewriters.verification.virtual_npu.operators.derivatives import DERIVATIVES, derive
+from npufix.rewriters.verification.virtual_npu.operators.expanded_gradients import EXPANDED
 from npufix.rewriters.verification.virtual_npu.operators.torch_only import TORCH_ONLY
 
 if TYPE_CHECKING:
@@ -40,9 +40,11 @@ def refuse_crash(operator: Any, positional: Sequence[object]) -> None:  # noqa: 
 def find_reference(operator: Any, result: object) -> Callable[..., object]:  # noqa: ANN401 - torch has no annotation for one
     """Return what computes an operator from host tensors, called as the operator is.
 
-    ``result`` is what the operator itself returned: the random state in it is the right one.
+    ``result`` is what the operator itself returned: its shapes are the right ones.
     """
     name = operator._schema.name.partition("::")[2]  # noqa: SLF001 - the public way
+    if name in EXPANDED:
+        return partial(EXPANDED[name], result)
     if name in TORCH_ONLY:
         return TORCH_ONLY[name]
     if operator.namespace == "aten":
@@ -56,7 +58,7 @@ def find_reference(operator: Any, result: object) -> Callable[..., object]:  # n
         if name in DERIVATIVES:
             derivative = DERIVATIVES[name]
             return derive(derivative, _kernel(derivative.of).forward, given)
-        return _forward(operator, _SAME_KERNEL.get(name, name), given, result)
+        return _forward(operator, _SAME_KERNEL.get(name, name), given)
 
     return run
 
@@ -65,7 +67,6 @@ def _forward(
     operator: Any,  # noqa: ANN401 - as above
     name: str,
     given: Mapping[str, object],
-    result: object,
 ) -> object:
     kernel = _kernel(name)
     note_kernel(name)
@@ -75,8 +76,7 @@ def _forward(
     positional = [value for argument, value in given.items() if argument not in by_name]
     values = positional[: len(parameters)]
     keywords = {key: value for key, value in given.items() if key in by_name & parameters.keys()}
-    with draw_from(_random_state(result) if getattr(kernel, "RANDOM", False) else None):
-        computed: object = kernel.forward(*values, **keywords)
+    computed: object = kernel.forward(*values, **keywords)
     return computed
 
 
@@ -92,17 +92,6 @@ def _arguments(
         argument.name: given.get(argument.name, kwargs.get(argument.name, argument.default_value))
         for argument in schema
     }
-
-
-def _random_state(result: object) -> tuple[int, ...]:
-    """Return seed and offset, which such an operator returns as its last but few results."""
-    numbers = result if isinstance(result, tuple | list) else ()
-    return tuple(
-        int(value)
-        for value in numbers
-        if isinstance(value, int)
-        or (isinstance(value, torch.Tensor) and value.dtype == torch.int64 and value.numel() == 1)
-    )[:2]
 
 
 @cache

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F  # noqa: N812 - the field's name
 
-from npufix.rewriters.verification.virtual_npu.operators.autograd import draw_from, record_gradients
+from npufix.rewriters.verification.virtual_npu.operators.autograd import record_gradients
+from npufix.rewriters.verification.virtual_npu.operators.dropouts import DROPOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 OPAQUE = frozenset({"aten::max_pool2d_with_indices"})
 """Operators with a result in a form of the device's own: only their backward reads it."""
+_POOLS = (
+    "adaptive_max_pool2d_backward",
+    "adaptive_max_pool3d_backward",
+    "max_pool3d_with_indices_backward",
+)
 _MEAN = 1
 _SCALAR_TYPES = {
     0: torch.uint8,
@@ -31,16 +37,6 @@ _SCALAR_TYPES = {
     15: torch.bfloat16,
 }
 """c10::ScalarType, which some schemas call int."""
-_BITS = 8
-_MASK_STEP = 128
-
-
-def _matmul_backward(
-    gradient: Tensor, left: Tensor, right: Tensor, wanted: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
-    inputs = [tensor.detach().requires_grad_() for tensor in (left, right)]
-    found = record_gradients(lambda: torch.autograd.grad(torch.matmul(*inputs), inputs, gradient))
-    return tuple(own if want else None for own, want in zip(found, wanted, strict=True))
 
 
 def _linear_backward(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,6 +95,18 @@ def _repeat_interleave_backward(
     )
 
 
+def _log_sigmoid_backward(gradient: Tensor, x: Tensor, _buffer: Tensor) -> Tensor:
+    """Make the buffer again that only the host's forward leaves."""
+    back: Tensor = torch.ops.aten.log_sigmoid_backward(gradient, x, torch.exp(-x.abs()))
+    return back
+
+
+def _histc(x: Tensor, bins: int = 100, low: float = 0, high: float = 0) -> Tensor:
+    """Count as the device does, integers too: ``double`` holds those that are bounds of bins."""
+    counted = x if x.is_floating_point() or x.dtype == torch.bool else x.double()
+    return torch.histc(counted, bins, low, high)
+
+
 def _prelu_backward(gradient: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     dx, dweight = torch.ops.aten._prelu_kernel_backward(gradient, x, weight)  # noqa: SLF001 - its name
     return dx, dweight.sum_to_size(weight.shape)
@@ -116,42 +124,28 @@ def _max_pool2d_backward(gradient: Tensor, x: Tensor, *settings: object) -> Tens
     return back
 
 
-def _dropout(x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Tensor]:  # noqa: FBT001, FBT002 - the operator's schema
-    """Drop as ``native_dropout`` does; the device keeps its mask as bits, padded to 128."""
-    kept = torch.rand(x.numel()) >= (p if train else 0.0)
-    scale = 1 / (1 - p) if train and p < 1 else 1.0
-    return torch.where(kept.reshape(x.shape), x * scale, 0).to(x.dtype), _as_bits(kept)
+def _mish_backward(gradient: Tensor, x: Tensor) -> Tensor:
+    back: Tensor = torch.ops.aten.mish_backward(gradient, x)
+    return back
 
 
-def _dropout_backward(gradient: Tensor, mask: Tensor, scale: float) -> Tensor:
-    bits = (mask[:, None].int() >> torch.arange(_BITS)) & 1
-    kept = bits.flatten()[: gradient.numel()].reshape(gradient.shape).bool()
-    return torch.where(kept, gradient * scale, 0).to(gradient.dtype)
+def _pool_backward(operator: str) -> Callable[..., Tensor]:
+    """Return the gradient of a pool whose indices are int32 on the device."""
 
+    def back(gradient: Tensor, x: Tensor, *settings: object) -> Tensor:
+        *window, indices = settings
+        assert isinstance(indices, torch.Tensor)  # noqa: S101 - by the operators' schemas
+        found: Tensor = getattr(torch.ops.aten, operator)(gradient, x, *window, indices.long())
+        return found
 
-def _dropout_mask(
-    _x: Tensor,
-    size: Sequence[int],
-    p: float,
-    seed: int,
-    offset: int,
-    *_schedule: bool,
-    **_more_schedule: bool,
-) -> Tensor:
-    """Draw, as bits, what an operator draws that drops from this seed and offset on."""
-    count = torch.Size(size).numel()
-    with draw_from((seed, offset)):
-        kept = F.dropout(torch.ones(count), p) != 0
-    return _as_bits(kept)
-
-
-def _as_bits(kept: Tensor) -> Tensor:
-    bits = torch.zeros(-(-kept.numel() // _MASK_STEP) * _MASK_STEP, dtype=torch.uint8)
-    bits[: kept.numel()] = kept.flatten()
-    return (bits.reshape(-1, _BITS) << torch.arange(_BITS)).sum(-1).to(torch.uint8)
+    return back
 
 
 TORCH_ONLY: Mapping[str, Callable[..., object]] = {
+    **DROPOUTS,
+    **{name: _pool_backward(name) for name in _POOLS},
+    "histc": _histc,
+    "log_sigmoid_backward": _log_sigmoid_backward,
     "_prelu_kernel_backward": _prelu_backward,
     "kl_div_backward": _kl_div_backward,
     "l1_loss_backward": _l1_loss_backward,
@@ -160,23 +154,18 @@ TORCH_ONLY: Mapping[str, Callable[..., object]] = {
     "npu_format_cast": lambda x, *_format: x.clone(),
     "npu_format_cast_": lambda x, *_format: x,
     "npu_gather_backward": _gather_backward,
-    "_npu_dropout": _dropout,
-    "_npu_dropout_gen_mask": _dropout_mask,
-    "native_dropout": _dropout,
-    "native_dropout_backward": _dropout_backward,
-    "npu_dropout_backward": lambda gradient, mask, p: _dropout_backward(
-        gradient, mask, 1 / (1 - p) if p < 1 else 1.0
-    ),
     "_npu_dtype_cast": _cast,
     "_npu_dtype_cast_backward": _cast,
     "fast_gelu": lambda x: (x.float() * torch.sigmoid(1.702 * x.float())).to(x.dtype),
-    "matmul_backward": _matmul_backward,
     "npu_dtype_cast": _cast,
     "npu_dtype_cast_backward": _cast,
     "npu_linear": F.linear,
     "npu_linear_backward": _linear_backward,
     "npu_mish": F.mish,
+    "npu_mish_backward": _mish_backward,
     "npu_silu": F.silu,
+    "npu_silu_": lambda x: F.silu(x, inplace=True),
+    "npu_silu_backward": lambda gradient, x, _result: torch.ops.aten.silu_backward(gradient, x),
     "repeat_interleave_backward_int": _repeat_interleave_backward,
     "repeat_interleave_backward_tensor": _repeat_interleave_backward,
     "one_": lambda x: x.fill_(1),
