@@ -79,7 +79,7 @@ class Walls:
     others: Callable[[], Sequence[int]]
     """The open files of the server, which are none of theirs."""
     after_fork: Callable[[], None]
-    """Called in each process first."""
+    """Called first in each process that runs the user's code."""
     verify: Callable[[Question], Answer]
 
 
@@ -241,7 +241,8 @@ def _run(  # noqa: PLR0913, PLR0917 - all that a process is
         tempfile.tempdir = None
         with contextlib.suppress(OSError):  # when memory runs out, this is what goes
             Path("/proc/self/oom_score_adj").write_text("1000")
-        walls.after_fork()
+        if name in VERSIONS:
+            walls.after_fork()
         note_imports()
         limit_resources(walls.memory_bytes)
         guard_side_effects(str(home))

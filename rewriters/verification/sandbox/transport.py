@@ -147,6 +147,7 @@ def _spell(value: object) -> str:
     return text[:_LONGEST].encode("utf-8", "backslashreplace").decode()
 
 
+@functools.cache
 def _is_record(kind: type) -> bool:
     """Say whether a class of ours holds fields and nothing else that matters."""
     if not kind.__module__.startswith(_OURS):
@@ -157,6 +158,7 @@ def _is_record(kind: type) -> bool:
     return dataclasses.is_dataclass(kind) and not marked
 
 
+@functools.cache
 def _fields(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - a class of either kind
     if issubclass(kind, tuple):
         return tuple(kind._fields)

@@ -65,7 +65,7 @@ def test_plain_values_arrive(value: object) -> None:
         torch.randn(4, 6)[::2, ::3],
         torch.ones(()).expand(3, 2),
         torch.empty(0, 5, dtype=torch.int8),
-        torch.tensor(True),
+        torch.ones((), dtype=torch.bool),
         torch.tensor([math.nan, -0.0, math.inf], dtype=torch.float16),
         torch.randn(3, dtype=torch.complex64).conj(),
         torch.eye(3).to_sparse(),
