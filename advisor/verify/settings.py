@@ -42,7 +42,7 @@ class VerdictLines:
             name = Path(job.path).name if name.startswith(os.pardir) else name
             tell(f"{verdict.status.value}: {name}:{first} {job.qualname}")
 
-    def __enter__(self) -> VerdictLines:
+    def __enter__(self) -> VerdictLines:  # noqa: PYI034 - Self is younger than 3.10
         """Begin."""
         return self
 
