@@ -16,6 +16,7 @@ from npufix.rewriters.verification.workers.backends import (
 )
 from npufix.rewriters.verification.workers.cache import VerdictCache, user_folder
 from npufix.rewriters.verification.workers.machine import survey
+from npufix.rules.shared.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +53,7 @@ class VerdictLines:
         """Say what is left of the work."""
         stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
         if stopped and self._said and self._kept:
-            tell(f"{self._said} verdicts are kept: the same command goes on after them")
+            tell(f"{counted(self._said, 'verdict')} kept: the same command goes on from there")
 
 
 def make_settings(
