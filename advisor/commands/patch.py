@@ -84,7 +84,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.diagnose.source_scan import scan
     from npufix.advisor.patch.patching import PatchOptions, patch
     from npufix.advisor.project.source_tree import read_source_tree
-    from npufix.advisor.verify.settings import make_settings
+    from npufix.advisor.verify.settings import VerdictLines, make_settings
     from npufix.rewriters.write.recovering import recover
     from npufix.rewriters.write.writing import write as write_files
 
@@ -97,9 +97,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         options = Options(top, rank, path_map, configuration)
         result = diagnose(dump, tree, options) if dump else scan(tree)
     common.warn(result.warnings)
-    with progress("Verifying") as show:
+    with progress("Verifying") as show, VerdictLines(kept=not no_cache) as lines:
         chip = chip or _chip(result.report)
-        settings = make_settings(on, no_cache=no_cache, say=show, chip=chip)
+        settings = make_settings(on, no_cache=no_cache, say=show, decided=lines, chip=chip)
         patched = patch(result, tree, PatchOptions(portable, unverified, settings))
     finished = _with_verdicts(result.report, patched)
     # The source last: what fails before it says that nothing was written.

@@ -79,7 +79,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     dtypes, gradients, effects on arguments and exceptions are compared on inputs that reach the
     changed lines, in a child process with limits on time and memory.
     """
-    from npufix.advisor.verify.settings import make_settings
+    from npufix.advisor.verify.settings import VerdictLines, make_settings
     from npufix.advisor.verify.verifying import Given, check
 
     if dump is None and (rank is not None or path_map):
@@ -95,8 +95,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if dump is not None and changes.files:
         recording = _read_recording(dump, changes, configuration, rank, path_map)
         chip = chip or recording.chip_of_virtual_npu
-    with progress("Verifying") as say:
-        settings = make_settings(on, no_cache=no_cache, say=say, chip=chip)
+    with progress("Verifying") as say, VerdictLines(kept=not no_cache) as lines:
+        settings = make_settings(on, no_cache=no_cache, say=say, decided=lines, chip=chip)
         checked = check(changes, settings, Given(configuration.allow, recording))
     found = _verification(changes, checked)
     if counterexample is not None:

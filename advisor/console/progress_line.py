@@ -10,6 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from npufix.advisor.console.loudness import is_quiet
+from npufix.advisor.console.speaking import make_plain, say
 from npufix.profiling_parsers.progress import listening
 from npufix.reports.language import tr
 
@@ -75,6 +76,10 @@ class _Line:
         self._countdown: tuple[str, Countdown] | None = None
         self._timer.start()
 
+    def tell(self, text: str) -> None:
+        """Print a line that stays, above this one."""
+        self._status.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     def say(self, text: str) -> None:
         """Say something else."""
         self._base, self._countdown = text, None
@@ -108,6 +113,19 @@ class _Line:
                 self._status.start()
 
 
+_shown: list[_Line] = []
+
+
+def tell(text: str) -> None:
+    """Print a line on stderr at once, on a terminal or not, unless nothing shall be said."""
+    if is_quiet():
+        return
+    if _shown:
+        _shown[-1].tell(make_plain(tr(text)))
+    else:
+        say(text)
+
+
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[str], None]]:
     """Say on a terminal's stderr what takes a while; yield what to say something else with."""
@@ -118,8 +136,10 @@ def progress(text: str) -> Iterator[Callable[[str], None]]:
         from npufix.advisor.console.screen import make_console
 
         line = _Line(text, make_console(stderr=True))
+        _shown.append(line)
         try:
             with listening(line.advanced):
                 yield line.say
         finally:
+            _shown.remove(line)
             line.end()

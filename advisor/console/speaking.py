@@ -43,10 +43,14 @@ def _can_write(encoding: str) -> bool:
     return True
 
 
+def make_plain(text: str) -> str:
+    """Return a text that steers no terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
 def say(text: str, *, err: bool = True) -> None:
     """Print a line in the current language; nothing in it steers the terminal."""
-    said = "".join(c if c.isprintable() or c == "\n" else "?" for c in tr(text))
-    click.echo(said, err=err)
+    click.echo(make_plain(tr(text)), err=err)
 
 
 def option() -> click.Option:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.advisor.console.progress_line import Countdown
+from npufix.advisor.console.progress_line import Countdown, tell
 from npufix.rewriters.verification import Settings
 from npufix.rewriters.verification.workers.backends import (
     AUTO,
@@ -14,15 +16,55 @@ from npufix.rewriters.verification.workers.backends import (
 )
 from npufix.rewriters.verification.workers.cache import VerdictCache, user_folder
 from npufix.rewriters.verification.workers.machine import survey
+from npufix.rules.shared.quantities import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
+
+    from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.verdict import Verdict
+
+
+class VerdictLines:
+    """Says each verdict as soon as there is one; on an interrupt, that they are kept."""
+
+    def __init__(self, *, kept: bool) -> None:
+        """``kept``: a next run finds them."""
+        self._kept = kept
+        self._said = 0
+
+    def __call__(self, job: Job, verdict: Verdict, total: int) -> None:
+        """Say one of several: that of a single function is the whole answer, which follows."""
+        self._said += verdict.on != Backend.NONE.value  # what was lost is tried again
+        if total > 1:
+            first = next(iter(job.lines_original), 1)
+            name = os.path.relpath(job.path, job.root)
+            name = Path(job.path).name if name.startswith(os.pardir) else name
+            tell(f"{verdict.status.value}: {name}:{first} {job.qualname}")
+
+    def __enter__(self) -> VerdictLines:  # noqa: PYI034 - Self is younger than 3.10
+        """Begin."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: object, _trace: TracebackType | None
+    ) -> None:
+        """Say what is left of the work."""
+        stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
+        if stopped and self._said and self._kept:
+            tell(f"{counted(self._said, 'verdict')} kept: the same command goes on from there")
 
 
 def make_settings(
-    on: str, *, no_cache: bool, say: Callable[[str], None], chip: str | None = None
+    on: str,
+    *,
+    no_cache: bool,
+    say: Callable[[str], None],
+    decided: Callable[[Job, Verdict, int], None] = lambda *_: None,
+    chip: str | None = None,
 ) -> Settings:
-    """Return how to verify; ``say`` gets the progress.
+    """Return how to verify; ``say`` gets the progress, ``decided`` the verdicts.
 
     Raises:
         GroundError: this machine cannot do what ``on`` asks for.
@@ -36,4 +78,5 @@ def make_settings(
         fallback=Backend.REFERENCE if on == AUTO and ground is not Backend.REFERENCE else None,
         cache=None if no_cache else VerdictCache(user_folder()),
         progress=Countdown(say),
+        decided=decided,
     )

@@ -29,7 +29,7 @@ def test_what_fills_the_disk_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "b").write_bytes(bytes(1 << 20))
     (tmp_path / "a" / "everything").symlink_to("/")
-    own = os.getpid()
+    own = [os.getpid()]
     assert not job_folders.find_excess(own, tmp_path)
     monkeypatch.setattr(job_folders, "_MOST_WRITTEN", 1 << 19)
     assert job_folders.find_excess(own, tmp_path)
@@ -44,15 +44,15 @@ def test_what_is_hidden_or_has_no_name_is_seen(
     monkeypatch.setattr(job_folders, "_MOST_WRITTEN", 1 << 20)
     with (tmp_path / "file").open("wb") as file:
         (tmp_path / "file").unlink()
-        assert not job_folders.find_excess(os.getpid(), tmp_path)
+        assert not job_folders.find_excess([os.getpid()], tmp_path)
         file.write(bytes(1 << 21))
         file.flush()
-        assert "files" in job_folders.find_excess(os.getpid(), tmp_path)
+        assert "files" in job_folders.find_excess([os.getpid()], tmp_path)
     deep = tmp_path.joinpath(*["d" * 200] * 6)
     deep.mkdir(parents=True)
-    assert "files" in job_folders.find_excess(os.getpid(), tmp_path)
+    assert "files" in job_folders.find_excess([os.getpid()], tmp_path)
     monkeypatch.setattr(job_folders, "_MOST_THREADS", 1)
-    assert "threads" in job_folders.find_excess(os.getpid(), tmp_path / "none")
+    assert "threads" in job_folders.find_excess([os.getpid()], tmp_path / "none")
 
 
 def test_whatever_was_written_is_removed(tmp_path: Path) -> None:

@@ -38,15 +38,18 @@ def trace_lines(filename: str) -> Iterator[set[int]]:
 class LinesToCover:
     """The lines of a text that must run, each with the lines that prove that it did."""
 
+    MADE_FROM = ("text", "filename", "lines")
+
     def __init__(self, text: str, filename: str, lines: Iterable[int]) -> None:
         """Prepare the proof of each line.
 
         A line that has code of its own must run itself. One that has none (the inner line of
         a call that the compiler attributes to its first line) is proven by its statement.
         """
+        self.text, self.filename, self.lines = text, filename, tuple(lines)
         self.tree = tree = ast.parse(text)
         own = _lines_with_code(compile(text, filename, "exec", dont_inherit=True))
-        wanted = dict.fromkeys(lines)
+        wanted = dict.fromkeys(self.lines)
         # Where a test has changed, both ways must be taken.
         wanted |= dict.fromkeys(way for line in list(wanted) for way in _ways(tree, line))
         self._proofs = {

@@ -34,6 +34,7 @@ from npufix.rewriters.verification.inputs.slicing import (
     slice_module,
     used_names,
 )
+from npufix.rewriters.verification.sandbox.remote import passes_on, runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ _CONFIG_BASE = r"^Pre[tT]rained\w*Config$"
 """Its own file needs half of the package; a configuration needs nothing of it here."""
 
 
+@passes_on
 class LoadError(Exception):
     """The text cannot be brought to life here; the message says why."""
 
@@ -134,6 +136,7 @@ def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
     raise LoadError(f"the definitions cannot be executed: {reasons[0]}")
 
 
+@runs_with_target
 def list_own_files() -> list[str]:
     """Return the files of the user that were executed in this process, in whole or in part."""
     installed = (*_INSTALLED, sysconfig.get_path("stdlib"), str(_HERE))

@@ -51,6 +51,7 @@ from npufix.rewriters.verification.inputs.recipes import (
     offer_file_configurations,
 )
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
+from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import BackendLimitError
 
@@ -103,6 +104,7 @@ class SearchResult:
         return f"no arguments were found under which the original runs{why}"
 
 
+@runs_with_target
 def search(  # noqa: PLR0913 - what is looked for, and within what
     target: Target,
     wanted: LinesToCover,
@@ -272,6 +274,7 @@ def _chosen(recipe: Recipe | None, values: Mapping[str, object]) -> Recipe | Non
     return replace(recipe, chosen=tuple(paths.items()))
 
 
+@runs_with_target
 def trace_call(
     target: Target, case: CallCase, found: SearchResult | None = None
 ) -> set[int] | None:

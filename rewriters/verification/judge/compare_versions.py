@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,7 @@ from npufix.rewriters.verification.judge.observe_case import (
 from npufix.rewriters.verification.judge.randomness import is_random
 from npufix.rewriters.verification.judge.shrink import Counterexample
 from npufix.rewriters.verification.kernels.common import ShapeRefusedError, collect_kernels
+from npufix.rewriters.verification.sandbox.remote import spent_s
 from npufix.rewriters.verification.verdict import (
     BackendLimitError,
     Launches,
@@ -76,13 +76,13 @@ def compare_versions(
         NotVerifiedError: there is nothing to compare.
 
     """
-    deadline = time.process_time() + _COMPARE_S
+    deadline = spent_s() + _COMPARE_S
     compared: list[CaseRun] = []
     flat: list[tuple[CaseRun, CallRecord]] = []
     job_text = "".join(find_patched_lines(run.job))
     every = generate_cases(assignments, mixed=is_mixed(run.job.recorded))
     for case in _with_training(every, run, original, compared):
-        if time.process_time() > deadline or len(run.judge.differences) > _ENOUGH_DIFFERENCES:
+        if spent_s() > deadline or len(run.judge.differences) > _ENOUGH_DIFFERENCES:
             break
         for dtype in choose_dtypes(case, original):
             if _FUSED_ATTENTION in job_text and _is_left_to_the_kernel(case, original):
@@ -213,6 +213,9 @@ def _result_shapes(one: CaseRun) -> list[tuple[int, ...]]:
 def _require_some(run: Proof, original: Target, patched: Target, compared: list[CaseRun]) -> None:
     if compared and not any(one.original.tells_something for one in compared):
         raise NotVerifiedError("the call returns nothing and changes nothing to compare")
+    told = any(one.case.flavour == "ordinary" and one.case.size for one in compared)
+    if compared and run.skipped and not told:  # it could be made to run where nothing shows
+        raise NotVerifiedError(run.skipped)
     first = _wholly_refused(run, compared)
     if first is not None:
         text = f"the original runs, the patched code raises {first.error}, for {first.one.case}"

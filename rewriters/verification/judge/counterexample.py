@@ -25,6 +25,7 @@ from npufix.rewriters.verification.inputs.overlay import write_program_part
 from npufix.rewriters.verification.inputs.slicing import slice_module
 from npufix.rewriters.verification.judge import replay
 from npufix.rewriters.verification.judge.expressions import CannotSpellError, write_expression
+from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ class Versions:
     """What the changed text became; None if it does not load."""
 
 
+@runs_with_target
 def write_program(versions: Versions, shown: Counterexample, words: str) -> str:
     """Return a program that shows a difference, empty if none can be written that does.
 

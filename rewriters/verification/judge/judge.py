@@ -261,10 +261,13 @@ def _apart(before: object, after: object) -> tuple[str, str]:
 
 
 def _own_affair(original: CallRecord, patched: CallRecord) -> set[str]:
-    """Return what one version keeps in an attribute that the other does not have."""
-    every = [o.plain.keys() | o.tensors.keys() for o in (original, patched)]
-    idle = original.idle | patched.idle
-    return {n for n in every[0] ^ every[1] if n.removesuffix(" after the call") in idle}
+    """Return what one version keeps in an attribute that the other does not have.
+
+    Each speaks for its own: what the original gives back cannot be the changed code's affair.
+    """
+    first, second = (o.plain.keys() | o.tensors.keys() for o in (original, patched))
+    own = ((first - second, original.idle), (second - first, patched.idle))
+    return {n for names, idle in own for n in names if n.removesuffix(" after the call") in idle}
 
 
 def _largest_gradient(oracle: CallRecord | None) -> float:

@@ -22,6 +22,7 @@ from npufix.rewriters.verification.calls.observe import (
 )
 from npufix.rewriters.verification.calls.values import LARGE, ROUNDINGS, list_kinds
 from npufix.rewriters.verification.judge.allowances import Further
+from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import BackendLimitError
 
@@ -46,6 +47,7 @@ class CaseRun:
         return f"{self.case} in {str(self.dtype).removeprefix('torch.')}"
 
 
+@runs_with_target
 def choose_dtypes(case: CallCase, target: Target) -> tuple[torch.dtype, ...]:
     """Return the dtypes worth running a case in."""
     present = list_kinds(case.assignment.specs.values())
@@ -90,6 +92,7 @@ def observe_failure_on_device(
     return seen if seen.error else _observe(target, case, dtype, "leaf", case.seed)
 
 
+@runs_with_target
 def _observe(
     target: Target, case: CallCase, dtype: torch.dtype, gradients: Gradients, seed: int
 ) -> CallRecord:
@@ -106,6 +109,7 @@ def _observe(
     return seen
 
 
+@runs_with_target
 def observe_in_float64(
     target: Target,
     case: CallCase,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from npufix.rewriters.verification.judge.observe_case import (
     offer_further_runs,
 )
 from npufix.rewriters.verification.kernels.common import ShapeRefusedError
+from npufix.rewriters.verification.sandbox.remote import spent_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,12 +68,12 @@ class Shrinker:
 
     def smallest(self, first: Counterexample) -> Counterexample:
         """Take whatever makes the call smaller, until nothing does or the time is up."""
-        deadline = time.process_time() + _SECONDS
+        deadline = spent_s() + _SECONDS
         best, better = first, True
         while better:
             better = False
             for case, dtype in _smaller(best.one):
-                if time.process_time() > deadline:
+                if spent_s() > deadline:
                     return best
                 found = self.shown(case, dtype)
                 if found is not None and found.rank < best.rank:

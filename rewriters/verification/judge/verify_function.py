@@ -8,16 +8,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.graph.modules.packages import package_of
 from npufix.rewriters.verification.calls.coverage import LinesToCover, find_names_read
-from npufix.rewriters.verification.calls.device import is_device, is_real, is_virtual
-from npufix.rewriters.verification.inputs.load import Loaded, LoadError, list_own_files, load
-from npufix.rewriters.verification.inputs.overlay import World
+from npufix.rewriters.verification.calls.device import is_real
+from npufix.rewriters.verification.inputs.load import LoadError, list_own_files
 from npufix.rewriters.verification.inputs.search import search, trace_call
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.judge.compare_versions import (
@@ -34,12 +31,13 @@ from npufix.rewriters.verification.judge.observe_case import (
     observe_original,
     observe_version,
 )
-from npufix.rewriters.verification.judge.probe import AssumptionProbe, arguments_keep
+from npufix.rewriters.verification.judge.probe import arguments_keep, operands_keep
 from npufix.rewriters.verification.judge.randomness import drop_alike
 from npufix.rewriters.verification.judge.shrink import Counterexample, Shrinker
 from npufix.rewriters.verification.judge.timing import measure_times
-from npufix.rewriters.verification.reference import npu_operators
+from npufix.rewriters.verification.judge.versions import load_version
 from npufix.rewriters.verification.sandbox.messages import Answer
+from npufix.rewriters.verification.sandbox.remote import run_everywhere
 from npufix.rewriters.verification.verdict import (
     BackendLimitError,
     NotVerifiedError,
@@ -62,7 +60,8 @@ def verify_function(job: Job, ground: str = "reference") -> Answer:
     exhausted = re.search(f"{NO_MEMORY}|{_NO_TIME}", verdict.reason) is not None
     lasting = verdict.status is not Status.NOT_VERIFIED or not exhausted
     of_device = is_real() and verdict.limit
-    return Answer(verdict, tuple(list_own_files()), lasting and not of_device)
+    files = sorted({file for found in run_everywhere(list_own_files) for file in found})
+    return Answer(verdict, tuple(files), lasting and not of_device)
 
 
 def _verdict(run: Proof) -> Verdict:
@@ -78,13 +77,12 @@ def _verdict(run: Proof) -> Verdict:
 
 def _verify(run: Proof) -> Verdict:
     job = run.job
-    _prepare(job)
-    original = _target(run, job.original, "original")
+    original = _load(run, job.original, "original")
     wanted = LinesToCover(job.original, original.loaded.filename, job.lines_original)
     keeps: Keeps = _anything
     if job.vouched and job.probes:
-        texts = [_target(run, text, "probe").on_host() for text in job.probes]
-        keeps = AssumptionProbe(texts, job.vouched).keeps
+        texts = [_load(run, text, "probe").on_host() for text in job.probes]
+        keeps = partial(operands_keep, tuple(texts), job.vouched)
     elif job.vouched and job.by_hand:
         keeps = partial(arguments_keep, original.on_host(), job.vouched)
     # The host is faster; code that calls torch_npu runs on the device alone.
@@ -111,7 +109,7 @@ def _verify(run: Proof) -> Verdict:
         lines = ", ".join(map(str, unreached))
         raise NotVerifiedError(f"no arguments were found that reach line {lines} of the original")
     try:
-        patched = _target(run, job.patched, "patched")
+        patched = _load(run, job.patched, "patched")
     except LoadError as error:
         words = f"the original loads, the patched text does not: {error}"
         script = _of_the_first(run, original, found.assignments, words)
@@ -133,40 +131,10 @@ def _verify(run: Proof) -> Verdict:
     return run.verdict(Status.EQUIVALENT, measures=run.judge.measures(run.changed))
 
 
-def _prepare(job: Job) -> None:
-    """Have the operators of torch_npu that the code calls, if it is not the real one."""
-    if not is_device():
-        npu_operators.install(job.torch_npu_version)
-        if re.search(r"(?m)^(import|from) torch_npu\b", job.patched):
-            # Importing it is what gives tensors this; they are none of its own here.
-            npu_operators.have_is_npu()
-    elif is_virtual() and "mindspeed" in job.patched:
-        raise BackendLimitError("MindSpeed does not run on the virtual NPU")
-
-
-def _target(run: Proof, text: str, tag: str) -> Target:
-    job = run.job
-    world = World(_other_texts(job, changed=tag in {"patched", "portable"}), _folders(job))
-    with world.entered():
-        loaded: Loaded = load(text, job.path, job.root, job.qualname, tag)
-    run.missing.update(loaded.missing)
-
-    def find(name: str) -> object:
-        with world.entered():
-            return loaded.find(name)
-
-    known = replace(loaded, find=find)
-    on_npu = is_device() and not run.job.on_host
-    return Target(known, run.job.qualname, on_npu=on_npu, world=world.entered)
-
-
-def _other_texts(job: Job, *, changed: bool) -> dict[str, str]:
-    texts = {o.path: o.patched if changed else o.original for o in job.others}
-    return {path: text for path, text in texts.items() if text is not None}
-
-
-def _folders(job: Job) -> tuple[str, ...]:
-    return str(Path(job.root)), str(package_of(Path(job.path))[1])
+def _load(run: Proof, text: str, tag: str) -> Target:
+    target = load_version(run.job, text, tag)
+    run.missing.update(target.loaded.missing)
+    return target
 
 
 def _anything(_case: CallCase, _dtype: torch.dtype = torch.float32) -> bool:
@@ -253,7 +221,7 @@ def _calls_torch_npu(job: Job) -> bool:
 def _check_portable(run: Proof, original: Target, compared: list[CaseRun]) -> None:
     """Require that the guarded text is, on CPU, the original bit for bit."""
     try:
-        portable = _target(run, run.job.portable, "portable")
+        portable = _load(run, run.job.portable, "portable")
     except LoadError as error:
         raise RefutedError(f"the portable text does not load: {error}") from None
     assert original.name == portable.name  # noqa: S101 - same qualified name

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _MOST_WRITTEN = 1 << 30
 _MOST_FILES = 10_000
@@ -25,24 +25,27 @@ _NEW_S = 60.0
 """A folder that somebody makes is not in use for a moment."""
 
 
-def find_excess(process: int, folder: Path) -> str:
-    """Say what a process has without end: files below a folder, files without a name, threads."""
-    with suppress(OSError):
-        if os.stat(f"/proc/{process}/task").st_nlink > _MOST_THREADS:  # noqa: PTH116 - as below
-            return "the code started threads without end"
-    return "the code wrote files without end" if _fills(str(folder), process) else ""
+def find_excess(processes: Sequence[int], folder: Path) -> str:
+    """Say what processes have without end: files below a folder, files without a name, threads."""
+    threads = 0
+    for process in processes:
+        with suppress(OSError):
+            threads += os.stat(f"/proc/{process}/task").st_nlink  # noqa: PTH116 - as below
+    if threads > _MOST_THREADS:
+        return "the code started threads without end"
+    return "the code wrote files without end" if _fills(str(folder), processes) else ""
 
 
-def _fills(folder: str, process: int) -> bool:
+def _fills(folder: str, processes: Sequence[int]) -> bool:
     size = 0
-    for entries, one in enumerate(_found(folder, process), 1):
+    for entries, one in enumerate(_found(folder, processes), 1):
         size += one
         if entries > _MOST_FILES or size > _MOST_WRITTEN:
             return True
     return False
 
 
-def _found(folder: str, process: int) -> Iterator[int]:
+def _found(folder: str, processes: Sequence[int]) -> Iterator[int]:
     """Yield how large each entry is, of folders and of files that are open but have no name."""
     left = [folder]
     while left:
@@ -60,12 +63,13 @@ def _found(folder: str, process: int) -> Iterator[int]:
             continue
         except OSError:  # it has hidden what is in there
             yield _MOST_WRITTEN + 1
-    with suppress(OSError), os.scandir(f"/proc/{process}/fd") as numbers:
-        for number in numbers:
-            with suppress(OSError):
-                file = os.stat(number.path)  # noqa: PTH116 - many
-                if not file.st_nlink and stat.S_ISREG(file.st_mode):
-                    yield file.st_blocks * _BLOCK
+    for process in processes:
+        with suppress(OSError), os.scandir(f"/proc/{process}/fd") as numbers:
+            for number in numbers:
+                with suppress(OSError):
+                    file = os.stat(number.path)  # noqa: PTH116 - many
+                    if not file.st_nlink and stat.S_ISREG(file.st_mode):
+                        yield file.st_blocks * _BLOCK
 
 
 def mark_in_use(folder: str) -> int:

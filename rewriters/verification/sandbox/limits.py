@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,7 +43,9 @@ _SET = {
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
 }
 _WAITING = 2.0
-"""How much longer than its time to compute code may take, waiting included."""
+"""How much longer than it may compute code may wait."""
+_LOOK_S, _LEAST_S = 1.0, 0.001
+"""How often to look, and what a process has used by then that does more than wait."""
 _FILE_BYTES = 256 << 20
 """The largest file that code may write."""
 _MOST_OPEN = 4096
@@ -117,26 +120,35 @@ def source_folders(job: Job) -> list[Path]:
 
 @contextmanager
 def alarm(seconds: float) -> Iterator[None]:
-    """Raise ``ExpiredError`` inside the block when it takes longer; a no-op off the main thread."""
+    """Raise ``ExpiredError`` inside the block when it takes longer; a no-op off the main thread.
+
+    Processor time is what counts, on a busy machine as on an idle one. Code that waits uses none:
+    it is looked at every second, and ended when it has waited twice as long as it may compute. A
+    process that only waits for its turn gets a thousandth of a second now and then.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    waited, used = 0, time.process_time()
 
     def expire(_signal: int, _frame: object) -> None:
         raise ExpiredError(f"no result within {seconds:g} s")
 
-    # By its own clock, so that a busy machine does not make code slow; and by the wall's, for
-    # code that waits.
-    clocks = (
-        (signal.SIGPROF, signal.ITIMER_PROF, seconds),
-        (signal.SIGALRM, signal.ITIMER_REAL, _WAITING * seconds),
-    )
-    previous = [signal.signal(number, expire) for number, _, _ in clocks]
-    for _, clock, limit in clocks:
-        signal.setitimer(clock, limit)
+    def look(number: int, frame: object) -> None:
+        nonlocal waited, used
+        before, used = used, time.process_time()
+        waited += used - before < _LEAST_S
+        if waited * _LOOK_S >= _WAITING * seconds:
+            expire(number, frame)
+
+    handlers = ((signal.SIGPROF, expire), (signal.SIGALRM, look))
+    previous = [signal.signal(number, handler) for number, handler in handlers]
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
     try:
         yield
     finally:
-        for (number, clock, _), handler in zip(clocks, previous, strict=True):
+        for clock in (signal.ITIMER_PROF, signal.ITIMER_REAL):
             signal.setitimer(clock, 0)
+        for (number, _), handler in zip(handlers, previous, strict=True):
             signal.signal(number, handler)

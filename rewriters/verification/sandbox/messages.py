@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 
 import msgspec
 
 from npufix.rewriters.edit.job import Job  # noqa: TC001 - msgspec reads it
 from npufix.rewriters.verification.verdict import Verdict  # noqa: TC001 - msgspec reads it
+
+WAITING = 10
+"""How much longer than its processor time a job may take: it sleeps, or the machine is busy."""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -63,5 +67,17 @@ class Reply(msgspec.Struct, frozen=True):
     answer: Answer | None = None
     lost: str = ""
     """Why there is no answer: what ended the process."""
+    late: bool = False
+    """Whether that was a limit of time: which no other ground makes longer."""
     spent: bool = False
     """Whether the child can answer nothing more."""
+
+
+def describe_signal(number: int) -> str:
+    """Say that the code was ended by a signal."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        name = f"signal {number}"
+    by = ", by the system when memory ran out perhaps" if number == signal.SIGKILL else ""
+    return f"the code ended its process with {name}{by}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.sandbox.guard import SideEffectGuard
+from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -29,14 +30,21 @@ _LIBRARIES = tuple(
 )
 _OURS = "__npufix__"
 """Marks the modules that ``load`` makes of a text."""
+_before: set[str] = set()
 
 
-def newly_imported(before: set[str]) -> tuple[str, ...]:
+def note_imports() -> None:
+    """Say that what is imported by now is not the user's doing."""
+    _before.update(sys.modules)
+
+
+@runs_with_target
+def list_new_imports() -> tuple[str, ...]:
     """Return the modules that were imported since, from files."""
     return tuple(
         name
         for name, module in sys.modules.copy().items()
-        if name not in before
+        if name not in _before
         and not hasattr(type(module), "__getattr__")
         and _is_of_a_file(vars(module) if hasattr(module, "__dict__") else {})
     )

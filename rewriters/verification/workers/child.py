@@ -6,7 +6,6 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,9 +19,6 @@ from npufix.rewriters.verification.sandbox.messages import Greeting, Question, R
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError, virtual_npu
 from npufix.rewriters.verification.virtual_npu.chips import family
 from npufix.rewriters.verification.workers.backends import Backend
-
-if TYPE_CHECKING:
-    from npufix.rewriters.verification.sandbox.messages import Answer
 
 
 def main(text: str) -> None:
@@ -44,14 +40,18 @@ def _answer(start: Start, reading: int, writing: int) -> None:
         _send(writing, Greeting(error=f"it cannot be set up: {reason}"))
         return
     torch.set_num_threads(1)
-    import npufix.rewriters.verification.judge.verify_function  # noqa: F401 - needs torch, and time
+    from npufix.rewriters.verification.judge.verify_function import verify_function
 
     _send(writing, Greeting(torch=str(torch.__version__)))
     if start.forks:
         from npufix.rewriters.verification.sandbox.fork_server import ForkServer
 
         ForkServer(
-            reading, writing, start, lambda question: _in_own_process(start, question)
+            reading,
+            writing,
+            start,
+            lambda question: verify_function(question.job, start.ground),
+            _after_fork,
         ).serve()
     else:
         _serve_here(start, reading, writing)
@@ -79,15 +79,14 @@ def begin(start: Start) -> None:
         raise NotImplementedError(f"no child for the ground {start.ground}")
 
 
-def _in_own_process(start: Start, question: Question) -> Answer:
-    """Verify a job in a process that ends with it."""
-    from npufix.rewriters.verification.judge.verify_function import verify_function
+def _after_fork() -> None:
+    """Have the device of this process know that it is another one."""
+    from npufix.rewriters.verification.calls.device import is_virtual
 
-    if start.ground == Backend.VIRTUAL_NPU.value:
+    if is_virtual():
         from npufix.rewriters.verification.virtual_npu import current_device
 
         current_device().after_fork()
-    return verify_function(question.job, start.ground)
 
 
 def _serve_here(start: Start, reading: int, writing: int) -> None:

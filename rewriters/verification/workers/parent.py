@@ -28,7 +28,7 @@ _MOST_MEASURES = 1000
 _TIMEOUT_S, _ON_DEVICE_S = 60.0, 300.0
 
 
-def _say_nothing(_done: int, _total: int) -> None:
+def _say_nothing(*_: object) -> None:
     pass
 
 
@@ -46,6 +46,8 @@ class Settings:
     cache: VerdictCache | None = None
     progress: Callable[[int, int], None] = _say_nothing
     """Called with the number of finished jobs and that of all."""
+    decided: Callable[[Job, Verdict, int], None] = _say_nothing
+    """Called with each job as soon as there is its verdict, and with the number of all jobs."""
     children: int = 0
     """At most so many at a time; 0: as many as there are processors."""
 
@@ -66,7 +68,8 @@ def verify(
 ) -> list[Verdict]:
     """Return the verdicts on ``jobs`` in their order, each found within ``timeout_s``.
 
-    Without one it is a minute, on a real device five: it loads every kernel at its first use.
+    That is processor time: how busy the machine is does not matter. Without one it is a minute, on
+    a real device five: it loads every kernel at its first use.
     A crash, a hang or a lack of memory in one of them is its verdict; the others go on.
     """
     settings = settings or Settings()
@@ -77,23 +80,33 @@ def verify(
     limits = Limits(timeout_s or _TIMEOUT_S, memory_bytes)
     device = limits._replace(timeout_s=timeout_s or _ON_DEVICE_S)
     real = settings.ground is Backend.NPU
-    found = _verified(jobs, settings, device if real else limits)
+
+    def tell(place: int, verdict: Verdict) -> None:
+        if not verdict.limit or settings.fallback is None:
+            settings.decided(jobs[place], verdict, len(jobs))
+
+    found = _verified(jobs, settings, device if real else limits, tell)
     if settings.ground is not Backend.REFERENCE:
         _ask_elsewhere(jobs, found, settings, limits)
     return found
 
 
-def _verified(jobs: Sequence[Job], settings: Settings, limits: Limits) -> list[Verdict]:
-    """Return the verdicts of one ground."""
+def _verified(
+    jobs: Sequence[Job], settings: Settings, limits: Limits, tell: Callable[[int, Verdict], None]
+) -> list[Verdict]:
+    """Return the verdicts of one ground; ``tell`` each, with the place of its job, at once."""
     found: dict[int, Verdict] = {}
     if settings.cache is not None:
         where = (settings.ground, settings.kind)
         known = ((i, settings.cache.get(job, *where)) for i, job in enumerate(jobs))
         found = {i: verdict for i, verdict in known if verdict is not None}
+    for place, verdict in found.items():
+        tell(place, verdict)
     settings.progress(len(found), len(jobs))
     left = [i for i in range(len(jobs)) if i not in found]
     for reply in _replies(jobs, left, settings, limits):
         found[reply.number] = _verdict(jobs[reply.number], reply, settings)
+        tell(reply.number, found[reply.number])
         settings.progress(len(found), len(jobs))
     return [found[i] for i in range(len(jobs))]
 
@@ -117,8 +130,10 @@ def _replies(
 
 def _verdict(job: Job, reply: Reply, settings: Settings) -> Verdict:
     if reply.answer is None:
-        # What ends a process on a device may be the device's doing, or its slowness.
-        return _unverified(job, reply.lost, limit=settings.ground is not Backend.REFERENCE)
+        # What ends a process on a device may be the device's doing. That it takes too long is the
+        # code's: it would on any ground, and where it ran must not depend on how busy this is.
+        limit = settings.ground is not Backend.REFERENCE and not reply.late
+        return _unverified(job, reply.lost, limit=limit)
     answer = replace(reply.answer, verdict=_bounded(reply.answer.verdict))
     if settings.cache is not None:
         settings.cache.put(job, settings.ground, answer, settings.kind)
@@ -157,7 +172,12 @@ def _ask_elsewhere(
         or (verdict.status is Status.REFUTED and not verdict.script)
     ]
     other = replace(settings, ground=settings.fallback or Backend.REFERENCE, progress=_say_nothing)
-    verdicts = _verified([jobs[place] for place in left], other, limits) if left else []
+
+    def tell(number: int, verdict: Verdict) -> None:
+        if found[left[number]].limit:  # else it is told already
+            settings.decided(jobs[left[number]], verdict, len(jobs))
+
+    verdicts = _verified([jobs[place] for place in left], other, limits, tell) if left else []
     for place, verdict in zip(left, verdicts, strict=True):
         first = found[place]
         if first.limit:

@@ -115,21 +115,18 @@ class Pool:
                 late = child.late()
                 if not child.ready:
                     self._broken = f"the verifier does not start: {late}"
-                yield from self._take_back(child, self._lateness() if child.ready else late)
+                yield from self._take_back(child, late, late=child.ready)
 
-    def _lateness(self) -> str:
-        return f"no verdict within {self._limits.timeout_s:g} s"
-
-    def _take_back(self, child: Child, why: str) -> Iterator[Reply]:
+    def _take_back(self, child: Child, why: str, *, late: bool = False) -> Iterator[Reply]:
         """End a child; what it was at is tried again if it is not to blame."""
         running = list(child.running)
         self._close(child)
         for number in running:
             self._lost[number] += 1
-            if self._forks and self._lost[number] < _TRIES and not self._broken:
+            if self._forks and self._lost[number] < _TRIES and not (late or self._broken):
                 self._waiting.appendleft(number)
             else:
-                yield Reply(number, lost=why)
+                yield Reply(number, lost=why, late=late)
 
     def _broken_replies(self) -> Iterator[Reply]:
         while self._waiting:

@@ -14,13 +14,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.rewriters.verification.sandbox.fork_server import describe_signal
 from npufix.rewriters.verification.sandbox.job_folders import (
     mark_in_use,
     remove,
     remove_left_behind,
 )
-from npufix.rewriters.verification.sandbox.messages import Greeting, Question, Reply, Start
+from npufix.rewriters.verification.sandbox.messages import (
+    WAITING,
+    Greeting,
+    Question,
+    Reply,
+    Start,
+    describe_signal,
+)
 from npufix.rewriters.verification.workers.backends import Backend, child_environment
 
 if TYPE_CHECKING:
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
 _PREFIX = "npufix-verify-"
 _CHILD = "npufix.rewriters.verification.workers.child"
 # Importing torch from a cold disk or a network file system.
-_START_S = 120.0
+_START_S = 600.0
 _GRACE_S = 60.0
 """For a child that keeps the time of its jobs itself: how late it may be."""
 
@@ -89,8 +95,9 @@ class Child:
 
     def ask(self, number: int, job: Job, timeout_s: float, left: int) -> None:
         """Have ``job`` verified."""
-        late = _GRACE_S if self.start.forks else 0.0
-        self.running[number] = time.monotonic() + timeout_s + late
+        # Without a process for each job nobody looks at their processor time.
+        most = WAITING * timeout_s + _GRACE_S if self.start.forks else 2 * timeout_s
+        self.running[number] = time.monotonic() + most
         self.unsent += msgspec.json.encode(Question(number, job, timeout_s, left)) + b"\n"
         self.send()
 

@@ -23,7 +23,7 @@ BAD = {
     "sys.exit('enough')": "SystemExit: enough",
     "f(n)": "RecursionError",
     "bytearray(1 << 34)": "MemoryError",
-    "os.closerange(0, 1 << 10)": "pipe of its verdict",
+    "os.closerange(0, 1 << 10)": "pipe of its observations",
     "while True: [os.write(n, bytes(1 << 20)) for n in pipes()]": "without end",
     "open('big', 'wb').truncate(1 << 40)": "File too large",
     "socket.socket().connect(('192.0.2.1', 9))": "not permitted" if LINUX else "not allowed",
@@ -39,12 +39,14 @@ HARMLESS = (
     "signal.signal(signal.SIGPROF, signal.SIG_IGN)",
 )
 IMPORTS = (
-    "import ctypes, json, os, shutil, signal, socket, stat, subprocess, sys, threading, torch\n"
+    "import ctypes, fcntl, json, os, shutil, signal, socket, stat, subprocess, sys, threading\n"
+    "import torch\n"
     "import msgspec.json as msgspec_json\n"
     "def pipes():\n"
     "    found = os.listdir('/proc/self/fd')\n"
     "    return [int(n) for n in found if os.path.exists(f'/proc/self/fd/{n}')\n"
-    "            and stat.S_ISFIFO(os.stat(f'/proc/self/fd/{n}').st_mode)]\n"
+    "            and stat.S_ISFIFO(os.stat(f'/proc/self/fd/{n}').st_mode)\n"
+    "            and fcntl.fcntl(int(n), fcntl.F_GETFL) & os.O_WRONLY]\n"
 )
 
 

@@ -1,0 +1,199 @@
+"""The mutation score of the verifier: ``python -m benchmarks.mutations --functions 200``.
+
+Every verdict is a line of ``--results``; a run that was ended goes on where it was. ``--write``
+makes a page ``mutations.md`` of all lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import itertools
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.mutations import larger, right, wrong
+from benchmarks.mutations.edits import Source
+from benchmarks.mutations.functions import PACKAGES, download, find_functions
+from benchmarks.mutations.rules import run_rules
+
+from npufix.rewriters.edit.job import Job
+from npufix.rewriters.verification import Settings, verify
+from npufix.rewriters.verification.workers.backends import Backend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from benchmarks.mutations.edits import Edit, Operator
+    from benchmarks.mutations.functions import Function
+
+    from npufix.rewriters.verification.verdict import Verdict
+
+_PAGE = """\
+# Mutation score
+
+Wrong changes of {operators} kinds ({kinds}), made one at a time in functions of released packages
+({packages}), and changes of {keeping} kinds that keep the meaning. Of the wrong ones that were not
+refuted, `benchmarks.mutations.larger` asks on larger inputs, without the judge, whether they differ
+at all: many do not, such as an `abs` that is dropped from a square.
+
+| | changes | refuted | equivalent | not verified |
+|---|---|---|---|---|
+{rows}
+
+Of the wrong changes that differ on larger inputs, **{score}** are refuted (those that could not be
+verified at all are left out: nothing is said of them).
+
+{survivors}
+Run it with `python -m benchmarks.mutations --functions {functions}`; it goes on where it was ended.
+"""
+
+
+def mutants(
+    function: Function, operators: Mapping[str, Operator], each: int
+) -> Iterator[tuple[str, Edit, str]]:
+    """Yield changes of a function: some of each kind, at places that are drawn by its name."""
+    source = Source(function.path.read_text("utf-8", "replace"))
+    inside = [
+        node
+        for scope in ast.walk(source.tree)
+        if isinstance(scope, ast.FunctionDef) and scope.lineno == function.first
+        for node in ast.walk(scope)
+    ]
+    found = []
+    for kind, operator in operators.items():
+        edits = [edit for node in inside for edit in operator(source, node)]
+        edits = [edit for edit in edits if function.first < edit.line <= function.last]
+        if edits:
+            found.append((kind, random.Random(function.name + kind).choice(edits)))  # noqa: S311 - the same each time
+    random.Random(function.name).shuffle(found)  # noqa: S311 - same
+    for kind, edit in found[:each]:
+        changed = edit.apply(source.text)
+        if changed != source.text and _compiles(changed):
+            yield kind, edit, changed
+
+
+def _compiles(text: str) -> bool:
+    try:
+        compile(text, "changed", "exec", dont_inherit=True)
+    except SyntaxError:
+        return False
+    return True
+
+
+def job_of(function: Function, edit: Edit, changed: str) -> Job:
+    """Return what the verifier is asked."""
+    text = function.path.read_text("utf-8", "replace")
+    return Job(
+        str(function.path), str(function.root), text, changed, function.qualname,
+        (edit.line,), (edit.line,), by_hand=True,
+    )  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> None:
+    """Verify what is not verified yet, and write down each verdict as it comes."""
+    known = {(r["sense"], r["function"], r["kind"]) for r in read(options.results)}
+    if options.rules:
+        run_rules(options.results, known)
+        return
+    functions = find_functions(download(options.packages))
+    chosen = list(itertools.islice(functions, options.first, options.first + options.functions))
+    senses = {"wrong": wrong.OPERATORS, "right": right.OPERATORS}
+    asked: dict[int, tuple[dict[str, Any], Job]] = {}
+    for function in chosen:
+        for sense, operators in senses.items():
+            for kind, edit, changed in mutants(function, operators, options.each):
+                if (sense, function.name, kind) not in known:
+                    job = job_of(function, edit, changed)
+                    row = {"sense": sense, "function": function.name, "kind": kind,
+                           "line": changed.splitlines()[edit.line - 1].strip()}  # fmt: skip
+                    asked[id(job)] = row, job
+    print(f"{len(asked)} changes of {len(chosen)} functions, {len(known)} known", flush=True)
+    with options.results.open("a", encoding="utf-8") as file:
+
+        def note(job: Job, verdict: Verdict, _total: int) -> None:
+            row, _ = asked[id(job)]
+            row |= {"status": verdict.status.value, "cases": verdict.cases}
+            row["reason"] = verdict.reason[:200]
+            if row["sense"] == "wrong" and row["status"] == "equivalent":
+                plain = dataclasses.asdict(job)
+                names = ("path", "root", "original", "patched", "qualname", "by_hand",
+                         "lines_original", "lines_patched")  # fmt: skip
+                row["larger"] = larger.ask({name: plain[name] for name in names})
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+
+        settings = Settings(Backend(options.on), decided=note, children=options.children)
+        verify([job for _, job in asked.values()], settings)
+
+
+def read(results: Path) -> list[dict[str, Any]]:
+    """Return the lines of earlier runs."""
+    if not results.exists():
+        return []
+    return [json.loads(line) for line in results.read_text("utf-8").splitlines() if line]
+
+
+def describe(rows: list[dict[str, Any]]) -> str:
+    """Return the page."""
+    table = []
+    kinds = ", ".join(kind.replace("_", " ") for kind in wrong.OPERATORS)
+    for sense, words in (("wrong", "wrong"), ("right", "keeping the meaning")):
+        of = Counter(r["status"] for r in rows if r["sense"] == sense)
+        counts = " | ".join(str(of[s]) for s in ("refuted", "equivalent", "not verified"))
+        table.append(f"| {words} | {sum(of.values())} | {counts} |")
+    missed = [r for r in rows if r.get("larger")]
+    refuted = sum(r["sense"] == "wrong" and r["status"] == "refuted" for r in rows)
+    noisy = [r for r in rows if r["sense"] == "right" and r["status"] == "refuted"]
+    lines = [
+        _listed("Called equivalent, and different on larger inputs", missed, "larger"),
+        _listed("Right, and refuted", noisy, "reason"),
+    ]
+    packages = {r["function"].partition("/")[0] for r in rows}
+    functions = len({r["function"] for r in rows})
+    return _PAGE.format(
+        operators=len(wrong.OPERATORS), kinds=kinds,
+        packages=", ".join(p for p in PACKAGES if p.partition("==")[0].replace("-", "_") in packages),
+        keeping=len(right.OPERATORS), rows="\n".join(table),
+        score=f"{refuted} of {refuted + len(missed)}", survivors="\n".join(lines),
+        functions=functions,
+    )  # fmt: skip
+
+
+def _listed(title: str, rows: list[dict[str, Any]], why: str) -> str:
+    if not rows:
+        return f"{title}: none.\n"
+    said = []
+    for row in rows:
+        kind = row["kind"].replace("_", " ")
+        said.append(f"- `{row['function']}`, {kind}: `{row['line'][:120]}`: {row[why][:200]}")
+    return f"{title} ({len(rows)}):\n\n" + "\n".join(said) + "\n"
+
+
+def main() -> None:
+    """Run the campaign, or make the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--functions", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="leave out so many functions")
+    parser.add_argument("--each", type=int, default=4, help="changes of a function and sense")
+    parser.add_argument("--rules", action="store_true", help="the replacements of rules instead")
+    parser.add_argument("--on", default="reference")
+    parser.add_argument("--children", type=int, default=0)
+    parser.add_argument("--packages", type=Path, default=Path("build/mutations"))
+    parser.add_argument("--results", type=Path, default=Path("build/mutations.jsonl"))
+    parser.add_argument("--write", type=Path, help="the folder of the page; nothing is run")
+    options = parser.parse_args()
+    if options.write:
+        (options.write / "mutations.md").write_text(describe(read(options.results)), "utf-8")
+        return
+    options.packages.mkdir(parents=True, exist_ok=True)
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    run(options)
+
+
+if __name__ == "__main__":
+    main()

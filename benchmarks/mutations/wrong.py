@@ -1,0 +1,377 @@
+"""Wrong changes of the kinds that people make when they move code to another operator."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from benchmarks.mutations.edits import is_method, name_of, number_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.mutations.edits import Edit, Operator, Source
+
+_REDUCING = {"sum", "mean", "softmax", "log_softmax", "argmax", "cumsum", "norm", "amax", "all"}
+_AXES = {"dim", "axis"}
+_LOW = "float32|float16|bfloat16|float64"
+_OTHER = {
+    "silu": "gelu", "gelu": "silu", "relu": "silu", "sigmoid": "tanh", "tanh": "sigmoid",
+    "softmax": "log_softmax", "mean": "sum", "sum": "mean", "max": "min", "amax": "amin",
+    "repeat_interleave": "repeat", "argmax": "argmin", "rsqrt": "sqrt", "cos": "sin", "sin": "cos",
+    "exp": "expm1", "log": "log1p", "ones": "zeros", "zeros": "ones", "triu": "tril",
+    "zeros_like": "ones_like", "ones_like": "zeros_like", "cumsum": "cumprod",
+}  # fmt: skip
+OPERATORS: dict[str, Operator] = {}
+
+
+def _operator(function: Operator) -> Operator:
+    OPERATORS[function.__name__] = function
+    return function
+
+
+def _binary(source: Source, node: ast.AST, kind: type[ast.operator], new: str) -> Iterator[Edit]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, kind):
+        left, right = source.spell(node.left), source.spell(node.right)
+        yield source.replace(node, new.format(left=left, right=right))
+
+
+def _keywords(node: ast.AST, *names: str) -> Iterator[ast.keyword]:
+    if isinstance(node, ast.Call):
+        yield from (word for word in node.keywords if word.arg in names)
+
+
+def _without(source: Source, call: ast.Call, gone: ast.AST) -> Edit:
+    rest = [source.spell(a) for a in call.args if a is not gone]
+    rest += [f"{w.arg}={source.spell(w.value)}" if w.arg else f"**{source.spell(w.value)}"
+             for w in call.keywords if w is not gone]  # fmt: skip
+    return source.replace(call, f"{source.spell(call.func)}({', '.join(rest)})")
+
+
+def _off(number: float) -> str:
+    """Return the axis beside one."""
+    return str({-1: -2, 0: 1}.get(int(number), int(number) - 1))
+
+
+@_operator
+def another_axis(source: Source, node: ast.AST) -> Iterator[Edit]:
+    for word in _keywords(node, *_AXES):
+        found = number_of(word.value)
+        if isinstance(found, int):
+            yield source.replace(word.value, _off(found))
+
+
+@_operator
+def another_axis_by_position(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) in _REDUCING and isinstance(node, ast.Call) and node.args:
+        found = number_of(node.args[-1])
+        if isinstance(found, int):
+            yield source.replace(node.args[-1], _off(found))
+
+
+@_operator
+def unsqueeze_elsewhere(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) in {"unsqueeze", "squeeze", "flatten", "chunk", "split", "stack", "gather"}:
+        numbers = [a for a in node.args if isinstance(number_of(a), int)]  # type: ignore[attr-defined] # a call
+        for last in numbers[-1:]:
+            yield source.replace(last, _off(number_of(last) or 0))
+
+
+@_operator
+def transpose_dropped(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) in {"transpose", "permute"} and is_method(node):
+        yield source.replace(node, source.spell(node.func.value))  # type: ignore[attr-defined] # a method
+
+
+@_operator
+def minus_for_plus(source: Source, node: ast.AST) -> Iterator[Edit]:
+    yield from _binary(source, node, ast.Add, "{left} - {right}")
+
+
+@_operator
+def plus_for_minus(source: Source, node: ast.AST) -> Iterator[Edit]:
+    yield from _binary(source, node, ast.Sub, "{left} + {right}")
+
+
+@_operator
+def minus_turned_round(source: Source, node: ast.AST) -> Iterator[Edit]:
+    yield from _binary(source, node, ast.Sub, "{right} - {left}")
+
+
+@_operator
+def division_for_product(source: Source, node: ast.AST) -> Iterator[Edit]:
+    yield from _binary(source, node, ast.Mult, "{left} / {right}")
+
+
+@_operator
+def product_for_division(source: Source, node: ast.AST) -> Iterator[Edit]:
+    yield from _binary(source, node, ast.Div, "{left} * {right}")
+
+
+@_operator
+def factor_dropped(source: Source, node: ast.AST) -> Iterator[Edit]:
+    yield from _binary(source, node, ast.Mult, "{left}")
+
+
+@_operator
+def term_dropped(source: Source, node: ast.AST) -> Iterator[Edit]:
+    yield from _binary(source, node, ast.Add, "{right}")
+
+
+@_operator
+def floor_dropped(source: Source, node: ast.AST) -> Iterator[Edit]:
+    yield from _binary(source, node, ast.FloorDiv, "({left} + 1) // {right}")
+
+
+@_operator
+def sign_of_exponent(source: Source, node: ast.AST) -> Iterator[Edit]:
+    yield from _binary(source, node, ast.Pow, "{left} ** -({right})")
+
+
+@_operator
+def negation_dropped(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Invert):
+        if number_of(node) is None:
+            yield source.replace(node, source.spell(node.operand))
+
+
+@_operator
+def mask_turned_round(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) in {"masked_fill", "masked_fill_", "where"} and isinstance(node, ast.Call):
+        for mask in node.args[:1]:
+            yield source.replace(mask, f"~({source.spell(mask)})")
+
+
+@_operator
+def comparison_turned_round(source: Source, node: ast.AST) -> Iterator[Edit]:
+    other = {ast.Eq: "!=", ast.NotEq: "==", ast.Lt: ">=", ast.Gt: "<=", ast.LtE: ">", ast.GtE: "<"}
+    yield from _compared(source, node, other)
+
+
+@_operator
+def bound_moved(source: Source, node: ast.AST) -> Iterator[Edit]:
+    yield from _compared(source, node, {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"})
+
+
+def _compared(source: Source, node: ast.AST, other: dict[type[ast.cmpop], str]) -> Iterator[Edit]:
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in other and len(node.ops) == 1:
+        left, right = source.spell(node.left), source.spell(node.comparators[0])
+        yield source.replace(node, f"{left} {other[type(node.ops[0])]} {right}")
+
+
+@_operator
+def none_turned_round(source: Source, node: ast.AST) -> Iterator[Edit]:
+    yield from _compared(source, node, {ast.Is: "is not", ast.IsNot: "is"})
+
+
+@_operator
+def condition_turned_round(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.If | ast.IfExp):
+        yield source.replace(node.test, f"not ({source.spell(node.test)})")
+
+
+@_operator
+def or_for_and(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.BoolOp):
+        word = " or " if isinstance(node.op, ast.And) else " and "
+        yield source.replace(node, word.join(map(source.spell, node.values)))
+
+
+@_operator
+def slice_off_by_one(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.Slice):
+        for end in (node.lower, node.upper):
+            if end is not None:
+                yield source.replace(end, f"{source.spell(end)} + 1")
+
+
+@_operator
+def index_off_by_one(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.Subscript):
+        at = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        for one in at:
+            if isinstance(number_of(one), int):
+                yield source.replace(one, _off(number_of(one) or 0))
+
+
+@_operator
+def range_off_by_one(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) in {"range", "arange"} and isinstance(node, ast.Call):
+        for last in node.args[:1]:
+            yield source.replace(last, f"{source.spell(last)} + 1")
+
+
+@_operator
+def length_of_another(source: Source, node: ast.AST) -> Iterator[Edit]:
+    """Take the width for the length, or one side's length for the other's."""
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
+        found = number_of(node.slice)
+        if node.value.attr == "shape" and isinstance(found, int):
+            text = source.spell(node.value.value)
+            swapped = {"key": "query", "query": "key", "k": "q", "q": "k"}
+            for old, new in swapped.items():
+                if re.search(rf"\b{old}", text):
+                    yield source.replace(node.value.value, re.sub(rf"\b{old}", new, text, count=1))
+                    break
+
+
+@_operator
+def epsilon_outside(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) in {"rsqrt", "sqrt"} and isinstance(node, ast.Call) and node.args:
+        inside = node.args[0]
+        if isinstance(inside, ast.BinOp) and isinstance(inside.op, ast.Add):
+            called, right = source.spell(node.func), source.spell(inside.right)
+            yield source.replace(node, f"({called}({source.spell(inside.left)}) + {right})")
+
+
+@_operator
+def constant_changed(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.Constant) and type(node.value) is float:
+        yield source.replace(node, repr(node.value * 1.25 or 0.125))
+
+
+@_operator
+def count_changed(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mult | ast.Add):
+        if isinstance(number_of(node.right), int):
+            yield source.replace(node.right, str(int(number_of(node.right) or 0) + 1))
+
+
+@_operator
+def cast_dropped(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.Call) and is_method(node):
+        called, given = name_of(node), [source.spell(a) for a in node.args]
+        up = called == "to" and given and re.search(rf"torch\.({_LOW})|dtype", given[-1])
+        if called in {"float", "half", "bfloat16", "type_as", "double", "int", "long"} or up:
+            yield source.replace(node, source.spell(node.func.value))  # type: ignore[attr-defined] # a method
+
+
+@_operator
+def dtype_forgotten(source: Source, node: ast.AST) -> Iterator[Edit]:
+    for word in _keywords(node, "dtype"):
+        yield _without(source, node, word)  # type: ignore[arg-type] # a call
+
+
+@_operator
+def integers_of_another_type(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.Attribute) and node.attr in {"long", "int64", "int32", "int"}:
+        if isinstance(node.value, ast.Name) and node.value.id == "torch":
+            yield source.replace(node, "torch.uint8")
+
+
+@_operator
+def keepdim_forgotten(source: Source, node: ast.AST) -> Iterator[Edit]:
+    for word in _keywords(node, "keepdim"):
+        yield _without(source, node, word)  # type: ignore[arg-type] # a call
+
+
+@_operator
+def another_function(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) in _OTHER and isinstance(node, ast.Call):
+        new = source.spell(node.func)[: -len(name_of(node))] + _OTHER[name_of(node)]
+        yield source.replace(node.func, new)
+
+
+@_operator
+def another_reduction(source: Source, node: ast.AST) -> Iterator[Edit]:
+    for word in _keywords(node, "reduction"):
+        yield source.replace(
+            word.value, '"sum"' if "mean" in source.spell(word.value) else '"mean"'
+        )
+
+
+@_operator
+def another_default(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.arguments):
+        for default in (*node.defaults, *(d for d in node.kw_defaults if d is not None)):
+            if isinstance(default, ast.Constant) and isinstance(default.value, bool | int | float):
+                value = default.value
+                new = not value if isinstance(value, bool) else value * 2 or 1
+                yield source.replace(default, repr(new))
+
+
+@_operator
+def state_forgotten(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+        yield source.replace(node.targets[0], "_forgotten")
+
+
+@_operator
+def update_forgotten(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.AugAssign):
+        yield source.replace(node, "pass")
+
+
+@_operator
+def method_forgotten(source: Source, node: ast.AST) -> Iterator[Edit]:
+    """Forget what makes a copy, keeps memory in order, or stops a gradient."""
+    if name_of(node) in {"clone", "contiguous", "detach", "abs", "softmax", "exp", "masked_fill"}:
+        if is_method(node):
+            yield source.replace(node, source.spell(node.func.value))  # type: ignore[attr-defined] # a method
+
+
+@_operator
+def gradient_stopped(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.Return) and isinstance(node.value, ast.BinOp | ast.Call):
+        yield source.replace(node.value, f"({source.spell(node.value)}).detach()")
+
+
+@_operator
+def written_in_place(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        value, signs = node.value, {ast.Add: "+=", ast.Mult: "*=", ast.Sub: "-=", ast.Div: "/="}
+        if isinstance(value, ast.BinOp) and type(value.op) in signs:
+            if isinstance(value.left, ast.Name) and value.left.id == node.targets[0].id:
+                text = f"{value.left.id} {signs[type(value.op)]} {source.spell(value.right)}"
+                yield source.replace(node, text)
+
+
+@_operator
+def order_of_parts(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) in {"cat", "stack", "concat"} and isinstance(node, ast.Call) and node.args:
+        parts = node.args[0]
+        if isinstance(parts, ast.Tuple | ast.List) and len(parts.elts) > 1:
+            turned = ", ".join(map(source.spell, reversed(parts.elts)))
+            yield source.replace(parts, f"[{turned}]")
+
+
+@_operator
+def arguments_exchanged(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) in {"where", "matmul", "sub", "div", "bmm", "atan2", "pow"}:
+        last = node.args[-2:]  # type: ignore[attr-defined] # a call
+        if len(last) > 1:
+            yield source.replace(last[0], source.spell(last[1]))
+
+
+@_operator
+def axes_exchanged(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) in {"permute", "reshape", "view"} and isinstance(node, ast.Call):
+        if len(node.args) > 2:  # noqa: PLR2004 - the last two of at least three
+            first, second = node.args[-2:]
+            start, end = source.span(first)[0], source.span(second)[1]
+            turned = f"{source.spell(second)}, {source.spell(first)}"
+            yield type(source.replace(first, ""))(start, end, turned, first.lineno)
+
+
+@_operator
+def bound_for_bound(source: Source, node: ast.AST) -> Iterator[Edit]:
+    for word in _keywords(node, "min", "max"):
+        other = "max" if word.arg == "min" else "min"
+        yield source.replace(word, f"{other}={source.spell(word.value)}")
+
+
+@_operator
+def dropout_forgotten(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) == "dropout" and isinstance(node, ast.Call) and node.args:
+        yield source.replace(node, source.spell(node.args[0]))
+    for word in _keywords(node, "training"):
+        yield source.replace(word.value, "True")
+
+
+@_operator
+def argument_forgotten(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) in {"linear", "layer_norm", "scaled_dot_product_attention", "rms_norm"}:
+        words = [w for w in node.keywords if w.arg not in {"weight", "normalized_shape"}]  # type: ignore[attr-defined] # a call
+        for word in words[:2]:
+            yield _without(source, node, word)  # type: ignore[arg-type] # a call
