@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from npufix.rewriters.verification.inputs.slicing import IMPORTS, bound_names
+from npufix.rewriters.verification.inputs.source.slicing import IMPORTS, bound_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,7 +18,8 @@ from npufix.rewriters.verification.calls.coverage import LinesToCover, find_name
 from npufix.rewriters.verification.calls.device import is_device, is_real, is_virtual
 from npufix.rewriters.verification.inputs.load import Loaded, LoadError, list_own_files, load
 from npufix.rewriters.verification.inputs.overlay import World
-from npufix.rewriters.verification.inputs.search import search, trace_call
+from npufix.rewriters.verification.inputs.search import search_as_declared, trace_call
+from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.judge.compare_versions import (
     NO_MEMORY,
@@ -91,17 +92,8 @@ def _verify(run: Proof) -> Verdict:
     read = find_names_read(job.original, job.lines_original) | find_names_read(
         job.patched, job.lines_patched
     )
-    look = partial(
-        search,
-        wanted=wanted,
-        recorded=job.recorded,
-        floating=job.floating,
-        keeps=keeps,
-        read=read,
-    )
-    found = look(original.on_host())
-    if not found.assignments and original.on_npu:
-        found = look(original)
+    declared = read_declarations(job.original, job.qualname, job.assumed)
+    found, keeps = search_as_declared(original, wanted, job, declared, read, keeps)
     if not found.assignments:
         raise NotVerifiedError(found.reason)
     recipes = [a.recipe for a in found.assignments]
