@@ -150,3 +150,12 @@ def is_generator(function: Function) -> bool:
         if not isinstance(node, (*_DEFINITIONS, ast.Lambda)):
             todo += ast.iter_child_nodes(node)
     return False
+
+
+def has_argument(text: str, name: str) -> bool:
+    """Tell whether a function of a file has an argument of this name; a text may be no Python."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return True  # which is said elsewhere
+    return any(node.arg == name for node in ast.walk(tree) if isinstance(node, ast.arg))

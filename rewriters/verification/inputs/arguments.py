@@ -214,7 +214,7 @@ def _guess_held(
         [
             s
             for s in guess_argument(Parameter(key, "", inspect.Parameter.empty), base, widths)
-            if isinstance(s, Tensor | Value)
+            if isinstance(s, Value) or (isinstance(s, Tensor) and _is_of_batch(key, s))
         ][:_MOST_HELD]
         for key in keys
     ]
@@ -226,6 +226,12 @@ def _guess_held(
     if parameter.has_default:
         return [Value(parameter.default, given=False), *made]
     return made
+
+
+def _is_of_batch(key: str, tensor: Tensor) -> bool:
+    """Say whether a tensor is as in a batch: ids, labels and masks are of rows and positions."""
+    named = re.search(INTEGER_TENSOR, key.lower()) or re.search(MASK, key.lower())
+    return not named or len(tensor.shape) <= 2  # noqa: PLR2004 - rows and positions
 
 
 def guess_argument(

@@ -47,6 +47,7 @@ _MOST_NUMBERS = 3
 _MOST_ELEMENTS = 1 << 18
 _LARGE_CALL_S = 0.2
 """A call of the original that takes longer is not compared: nine more follow."""
+_FAIRLY_LARGE = 600
 _LARGE_S = 2.0
 """Of such calls together."""
 _FEW_ASSIGNMENTS = 2
@@ -169,10 +170,20 @@ class _Telling:
         axes = self.axes + [Axis(frozenset({place}), 0) for place in whole]
         for axis in sorted(axes, key=lambda axis: min(p.axis or 0 for p in axis.places) == 0):
             for new in (number, number + axis.step):
-                made = change_axis(self.distinct.specs, axis, new, self._takes_soon)
+                made = None
+                if self._will_take_soon(axis, new):
+                    made = change_axis(self.distinct.specs, axis, new, self._takes_soon)
                 if made is not None:
                     resized = replace(self.assignment, specs=made)
                     yield CallCase(resized, was=axis.size, dtypes=_LARGE)
+
+    def _will_take_soon(self, axis: Axis, new: int) -> bool:
+        """Say whether a large size is worth a try: by how long a smaller one takes."""
+        if new <= _FAIRLY_LARGE:
+            return True
+        smaller = change_axis(self.distinct.specs, axis, _FAIRLY_LARGE, self._takes_soon)
+        growth = (new / _FAIRLY_LARGE) ** 2  # as of scores between positions
+        return smaller is not None and self.trials.seconds * growth <= _LARGE_CALL_S
 
     def _takes_soon(self, specs: Mapping[str, Spec]) -> bool:
         """Say whether the original takes a large input, and soon enough."""

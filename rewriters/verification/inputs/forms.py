@@ -56,7 +56,7 @@ def _masks(trials: Trials, assignment: Assignment, name: str, spec: Tensor) -> I
         return
     for form, make in forms.items():
         seen = None if form == own else _results(trials, assignment, name, make)
-        if seen is not None and _same(known, seen):
+        if seen is not None and _same(known, seen, name):
             yield with_specs(assignment, **{name: form})
 
 
@@ -76,22 +76,26 @@ def _results(
         assert isinstance(given, torch.Tensor)  # noqa: S101 - its spec says so
         return {**arguments, name: make(given > 0)}
 
-    return trials.run(CallCase(assignment), change)
+    return trials.run(CallCase(assignment), change, gradients=True)
 
 
 def _integers(
     trials: Trials, assignment: Assignment, name: str, spec: Tensor
 ) -> Iterator[Assignment]:
-    known = trials.run(CallCase(assignment))
+    known = trials.run(CallCase(assignment), gradients=True)
     for dtype in _INDEXES if known is not None else ():
         other = with_specs(assignment, **{name: replace(spec, dtype=dtype)})
-        seen = trials.run(CallCase(other))
-        if seen is not None and _same(known or {}, seen):
+        seen = trials.run(CallCase(other), gradients=True)
+        if seen is not None and _same(known or {}, seen, name):
             yield other
 
 
-def _same(left: Mapping[str, object], right: Mapping[str, object]) -> bool:
-    return left.keys() == right.keys() and all(_equal(left[n], right[n]) for n in left)
+def _same(left: Mapping[str, object], right: Mapping[str, object], changed: str) -> bool:
+    """Say whether two calls did the same but for what they say of the argument that differs."""
+    own = {f"{changed} after the call", f"gradient of {changed}"}
+    both = left.keys() & right.keys()
+    other = (left.keys() ^ right.keys()) - own
+    return not other and all(_equal(left[n], right[n]) for n in both - own)
 
 
 def _equal(left: object, right: object) -> bool:

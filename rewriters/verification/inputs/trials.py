@@ -14,7 +14,7 @@ from npufix.rewriters.verification.calls.device import (
     scale_timeout,
     wait_for,
 )
-from npufix.rewriters.verification.calls.observe import CALL_S, leaves, seed_everything
+from npufix.rewriters.verification.calls.observe import CALL_S, leaves, observe, seed_everything
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import BackendLimitError
@@ -22,7 +22,11 @@ from npufix.rewriters.verification.verdict import BackendLimitError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from npufix.rewriters.verification.calls.observe import Gradients
+
     Change = Callable[[Mapping[str, object]], Mapping[str, object]]
+
+_MODES: tuple[Gradients, ...] = ("leaf", "copy")
 
 
 @dataclass(slots=True)
@@ -47,10 +51,13 @@ class Trials:
             self._accepted[key] = self.run(CallCase(assignment)) is not None
         return self._accepted[key]
 
-    def run(self, case: CallCase, change: Change | None = None) -> dict[str, object] | None:
+    def run(
+        self, case: CallCase, change: Change | None = None, *, gradients: bool = False
+    ) -> dict[str, object] | None:
         """Return the parts of what the original returns and leaves; None if it raises.
 
-        ``change`` is made to the arguments before the call.
+        ``change`` is made to the arguments before the call; ``gradients`` are a part of it, for
+        code that has any.
 
         Raises:
             BackendLimitError: the device itself failed.
@@ -60,6 +67,11 @@ class Trials:
         def call() -> dict[str, object]:
             prepared = self.target.prepare(case, torch.float32)
             given = prepared.arguments if change is None else change(prepared.arguments)
+            if gradients:
+                for mode in _MODES:
+                    seen = observe(replace(prepared, arguments=given), mode, case.seed)
+                    if not seen.error:
+                        return {**seen.tensors, **seen.plain}
             seed_everything(case.seed)
             with torch.no_grad():
                 result = wait_for(prepared.call(given))

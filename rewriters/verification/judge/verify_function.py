@@ -19,6 +19,7 @@ from npufix.rewriters.verification.calls.device import is_device, is_real, is_vi
 from npufix.rewriters.verification.inputs.load import Loaded, LoadError, list_own_files, load
 from npufix.rewriters.verification.inputs.overlay import World
 from npufix.rewriters.verification.inputs.search import search_as_declared, trace_call
+from npufix.rewriters.verification.inputs.source.assumed_shapes import AssumptionError
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.judge.compare_versions import (
@@ -69,7 +70,7 @@ def verify_function(job: Job, ground: str = "reference") -> Answer:
 def _verdict(run: Proof) -> Verdict:
     try:
         return _verify(run)
-    except (NotVerifiedError, LoadError) as error:
+    except (NotVerifiedError, LoadError, AssumptionError) as error:
         verdict = run.verdict(Status.NOT_VERIFIED, str(error))
         return replace(verdict, limit=isinstance(error, BackendLimitError))
     except RefutedError as error:

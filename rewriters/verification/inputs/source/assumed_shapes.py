@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.verification.inputs.source.shapes import ANY, DeclaredKind, Shape, read_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 KINDS: Mapping[str, DeclaredKind] = {
     "bool": "bool",
@@ -77,14 +77,3 @@ def list_comments(text: str, first: int, last: int) -> list[str]:
         first -= 1
     found = (_COMMENT.search(line) for line in lines[first - 1 : last])
     return [one.group(1).strip() for one in found if one is not None]
-
-
-def check_assumptions(texts: Iterable[str]) -> None:
-    """Read all of them.
-
-    Raises:
-        AssumptionError: one of them is none.
-
-    """
-    for text in texts:
-        parse_assumption(text)

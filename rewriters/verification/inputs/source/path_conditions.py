@@ -53,9 +53,7 @@ def _tables(tree: ast.Module) -> Iterator[tuple[str, ast.Dict]]:
             yield from ((spell_dotted_name(target), node.value) for target in node.targets)
 
 
-def _looked_up(
-    node: ast.AST, tables: Mapping[str, ast.Dict]
-) -> Iterator[tuple[str, ast.expr]]:
+def _looked_up(node: ast.AST, tables: Mapping[str, ast.Dict]) -> Iterator[tuple[str, ast.expr]]:
     """Yield what is looked up in a table that is written out, and each key of that."""
     if isinstance(node, ast.Subscript):
         held = node.value
