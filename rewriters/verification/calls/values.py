@@ -237,7 +237,7 @@ def _flags(shape: tuple[int, ...], flavour: Flavour, source: torch.Generator) ->
     if flavour == "whole rows" and len(shape) and drawn.numel():
         # Of any three rows, one is all true and one all false.
         row = torch.arange(drawn[..., 0].numel()).view(*shape[:-1], 1) % 3
-        drawn = torch.where(row == 0, True, torch.where(row == 1, False, drawn))
+        drawn = (row == 0) | ((row == _MATRIX) & drawn)
     return drawn
 
 

@@ -160,7 +160,8 @@ def _shapes(name: str, base: tuple[int, ...], widths: Sequence[int]) -> list[tup
         # Per position, per row and position, as they come out of the cache or of the module.
         rowwise = [(*base[:1], *base[-2:]), (1, *base[-2:])] if heads else []
         other = [(*base[:2], *base[-1:])] if heads else []
-        halves = [(*s[:-1], base[-1] // 2) for s in (*rowwise[:1], base[-2:]) if len(base) > 1]
+        whole = (*rowwise[:1], *other, base[-2:])
+        halves = [(*shape[:-1], base[-1] // 2) for shape in whole if len(base) > 1]
         found = [*rowwise, base[-2:], (1, 1, *base[-2:]), *other, *halves, *found]
     if re.search(MASK, name) and heads:
         found.insert(0, _between_positions(base))
@@ -206,7 +207,12 @@ def _distinct(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 def _guess_held(
     parameter: Parameter, base: tuple[int, ...], widths: Sequence[int], declared: Declared
 ) -> list[Spec]:
-    """Return dictionaries with the keys that the code reads, for a parameter that is one."""
+    """Return dictionaries with the keys that the code reads, for a parameter that is one.
+
+    And what closes over a loss: none.
+    """
+    if parameter.name == "closure" and parameter.has_default:
+        return [Value(parameter.default, given=False)]  # of an optimiser, for a loss
     keys = tuple(declared.use.keys)
     if not keys or re.search(r"Tensor|ndarray", parameter.annotation):
         return []
@@ -245,8 +251,6 @@ def guess_argument(
 
     ``shapes`` are those that the code declares, in numbers.
     """
-    if parameter.name == "closure" and parameter.has_default:
-        return [Value(parameter.default, given=False)]  # of an optimiser, for a loss
     held = _guess_held(parameter, base, widths, declared)
     if held:
         return held

@@ -31,6 +31,7 @@ _FIND_S = 0.8
 _OTHER_SIZES = (5, 7, 6, 10, 12, 9, 11, 14, 13, 16)
 _PROBES = (11, 14, 20)
 """An odd size, for what may be anything; an even one, for halves; one that four divides."""
+_ALL = -1
 _MOST_TOGETHER = 7
 """Places of one size that are told apart: of more, all change together."""
 
@@ -75,7 +76,8 @@ def set_sizes(
 ) -> dict[str, Spec]:
     """Return the same call with another size in these places.
 
-    Numbers below ``old`` become numbers below ``new``: positions of a longer sequence.
+    Whole numbers below ``old`` (all of them, if that is -1) become such below ``new``, or up to it:
+    positions of a longer sequence, and lengths.
     """
 
     def one(spec: Spec, name: str, item: int | None) -> Spec:
@@ -85,7 +87,9 @@ def set_sizes(
         if not isinstance(spec, Tensor):
             return spec
         shape = tuple(new if at in mine else size for at, size in enumerate(spec.shape))
-        high = new if old and spec.kind == "int" and spec.high == old else spec.high
+        high = spec.high
+        if spec.kind == "int" and not spec.low and (old in {high, _ALL} and new > 1):
+            high = new + 1 if old == _ALL else new
         return replace(spec, shape=shape, high=high)
 
     made: dict[str, Spec] = {}
@@ -100,7 +104,7 @@ def set_sizes(
 
 def change_axis(specs: Specs, axis: Axis, new: int, accepts: Accepts) -> dict[str, Spec] | None:
     """Return the call with an axis of another size, if the original takes it."""
-    for old in (axis.size, 0):
+    for old in (_ALL, axis.size, 0):
         made = set_sizes(specs, axis.places, new, old=old)
         if accepts(made):
             return made

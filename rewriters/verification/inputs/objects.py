@@ -113,23 +113,27 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     seed = sum(map(ord, name))
     some_layer = _made("linear", "a linear layer", seed)
     kind = _class_of(annotation, torch.nn, torch.nn.Module)
+    optimizer = _class_of(annotation, torch.optim, torch.optim.Optimizer)
+    made: list[Spec] = []
     if kind and kind != "Module":
-        return [_made("layer", f"an nn.{kind}", kind, seed)]
-    if re.search(_MODULE_ANNOTATION, annotation):
+        made = [_made("layer", f"an nn.{kind}", kind, seed)]
+    elif re.search(_MODULE_ANNOTATION, annotation):
         stand_in = _made(StandInModule.__name__, "a stand-in module")
         called = re.search(MODEL, name) or use.called
-        return [some_layer, stand_in] if called else [stand_in, some_layer]
-    if parameter.has_default:
-        return []
-    if re.search(_OPTIMIZER, name) or _class_of(annotation, torch.optim, torch.optim.Optimizer):
-        return [MadeArgument(descent, "SGD over the parameters of the model", DESCENT)]
-    if re.search(r"\bGenerator$", annotation):
-        return [_made("generator", "a generator", seed)]
-    if re.search(_WEIGHTS, name) and use.looped:
-        return make_weights(name)
-    if re.search(r"\bCallable\b", annotation) or (use.called and not re.search(MODEL, name)):
-        return [Value(torch.tanh), some_layer]
-    return [some_layer] if re.search(MODEL, name) else []
+        made = [some_layer, stand_in] if called else [stand_in, some_layer]
+    elif parameter.has_default:
+        made = []
+    elif re.search(_OPTIMIZER, name) or optimizer:
+        made = [MadeArgument(descent, "SGD over the parameters of the model", DESCENT)]
+    elif re.search(r"\bGenerator$", annotation):
+        made = [_made("generator", "a generator", seed)]
+    elif re.search(_WEIGHTS, name) and use.looped:
+        made = make_weights(name)
+    elif re.search(r"\bCallable\b", annotation) or (use.called and not re.search(MODEL, name)):
+        made = [Value(torch.tanh), some_layer]
+    elif re.search(MODEL, name):
+        made = [some_layer]
+    return made
 
 
 def _class_of(annotation: str, module: object, base: type) -> str:

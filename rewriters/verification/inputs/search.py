@@ -343,7 +343,7 @@ def trace_call(
     return None if outcome.error else lines
 
 
-def _combinations(
+def _combinations(  # noqa: PLR0913, PLR0917 - all that is known of the arguments
     target: Target,
     tree: ast.Module,
     bases: Sequence[tuple[int, ...]],

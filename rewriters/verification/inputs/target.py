@@ -180,15 +180,7 @@ class Target:
         With ``double``, in float64 and on the host; with a ``rounding``, as if it had been
         rounded differently. ``again`` takes the object of the last call, if that has failed.
         """
-        one = case.assignment.specs, case.flavour, case.seed, dtype, case.digits
-        arguments = materialise(*one, find=self.loaded.find)
-        _cast_modules(arguments, dtype)
-        if double:
-            arguments = {name: _doubled(value) for name, value in arguments.items()}
-        if rounding is not None:
-            arguments = {
-                n: round_differently(value, dtype, rounding) for n, value in arguments.items()
-            }
+        arguments = self._make_arguments(case, dtype, double=double, rounding=rounding)
         moved = self.on_npu and not double
         if moved:
             arguments = {name: to_device(value) for name, value in arguments.items()}
@@ -221,6 +213,22 @@ class Target:
         state = lambda: dict(own_state()) | _states(given)  # noqa: E731 - same
         constants = _find_constants(case.assignment.specs)
         return PreparedCall(call, arguments, state, registered, constants, moved)
+
+    def _make_arguments(
+        self, case: CallCase, dtype: torch.dtype, *, double: bool, rounding: int | None
+    ) -> dict[str, object]:
+        specs = case.assignment.specs
+        made = materialise(
+            specs, case.flavour, case.seed, dtype, case.digits, find=self.loaded.find
+        )
+        _cast_modules(made, dtype)
+        if double:
+            made = {name: _doubled(value) for name, value in made.items()}
+        if rounding is None:
+            return made
+        # What has a dtype of its own is rounded to that.
+        own = {n: getattr(spec, "dtype", None) or dtype for n, spec in specs.items()}
+        return {n: round_differently(value, own[n], rounding) for n, value in made.items()}
 
     def _instance(self, recipe: Recipe, dtype: torch.dtype, *, again: bool) -> object:
         failed = self._failed if again else None

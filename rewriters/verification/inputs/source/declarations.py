@@ -45,8 +45,10 @@ _SIZES: tuple[tuple[str, tuple[int, ...]], ...] = (
     (r"top_?k|per_tok", (2,)),
     (r"experts?$|^e$", (4, 6)),
     (r"vocab", (11, 13)),
-    (r"^(d|c|dim|hd|d_?[kvm]|d_?h(ead)?|.*(_dim|hidden\w*|width|channels?|features?|embed\w*"
-     r"|d_model|head_size))$", (8, 16, 12, 20)),
+    (
+        r"^([dc]|dim|hd|d_?[kvm]|d_?h(ead)?|.*(_dim|hidden\w*|size|width|channels?|features?|model))$",
+        (8, 16, 12, 20),
+    ),
 )  # fmt: skip
 """Sizes that go with names: heads divide widths, widths have halves."""
 _OTHER = (3, 5, 7, 6, 9, 10, 11, 13, 14, 15, 17, 18, 19)

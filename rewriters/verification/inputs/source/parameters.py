@@ -91,6 +91,7 @@ def _text(annotation: object) -> str:
 
 
 def named(table: Sequence[tuple[str, tuple[object, ...]]], name: str) -> tuple[object, ...]:
+    """Return the values of the first pattern that a name matches."""
     return next((values for pattern, values in table if re.search(pattern, name)), ())
 
 

@@ -16,7 +16,7 @@ DeclaredKind: TypeAlias = Literal["float", "int", "bool", "complex", "additive",
 ANY = "..."
 
 _SIZE = r"(?:\.\.\.|\*\w*|\w+(?:\s*(?://|[*+/-])\s*\w+)*)"
-_GROUP = re.compile(rf"[(\[]\s*({_SIZE}(?:\s*(?:,|\bx\b|×)\s*{_SIZE})*)\s*,?\s*[)\]]")
+_GROUP = re.compile(rf"[(\[]\s*({_SIZE}(?:\s*(?:,|\bx\b|\u00d7)\s*{_SIZE})*)\s*,?\s*[)\]]")
 _NO_SIZES = re.compile(
     r"(?i)^(optional|tensor|float\d*|int\d*|bool|default|long|none|str|list|tuple|or|true|false|dict"
     r"|module|callable|n?d?array|0|required)$"
@@ -29,7 +29,10 @@ _OTHER_PART = re.compile(
     r"(?im)^[ \t]*(:?returns?|:?rtype|yields?|:?raises|outputs?|examples?|notes?|references)\b"
 )
 _JOINED = re.compile(r"(?:\s*(?:,|/|&|\band\b|\bor\b)\s*)+")
-_HEADER = r"^[ \t]*(?:[-*#][ \t]*|:param[ \t]+(?:[\w.\[\]]+[ \t]+)?|@param[ \t]+)?({names})[ \t]*(?=[:(\[=,—-]|of |has |is |with |$)"
+_HEADER = (
+    r"^[ \t]*(?:[-*#][ \t]*|:param[ \t]+(?:[\w.\[\]]+[ \t]+)?|@param[ \t]+)?({names})[ \t]*"
+    r"(?=[:(\[=,\u2014-]|of |has |is |with |$)"
+)
 _JAXTYPED = re.compile(
     r"\b(Float|Int|UInt|Integer|Bool|Complex|Shaped|Num|Inexact|Real|Key|Long"
     r"|(?:B?Float|U?Int)\d+)\[[^'\"]*['\"]([^'\"]*)['\"]\]"
@@ -140,7 +143,7 @@ def _not_a_shape(before: str, known: Sequence[str]) -> bool:
 
 
 def _shape(text: str, *, alone: bool) -> Shape | None:
-    sizes = tuple(s.strip() for s in re.split(r",|\bx\b|×", text))
+    sizes = tuple(s.strip() for s in re.split(r",|\bx\b|\u00d7", text))
     if any(_NO_SIZES.match(size) for size in sizes):
         return None
     if len(sizes) == 1 and alone and not re.fullmatch(r"[A-Z]\w?|\w*_\w+|[a-z]", sizes[0]):
@@ -150,13 +153,10 @@ def _shape(text: str, *, alone: bool) -> Shape | None:
 
 def read_sizes(sizes: Sequence[str]) -> list[ast.expr] | None:
     """Return sizes as expressions; None if one of them is none."""
-    found: list[ast.expr] = []
-    for size in sizes:
-        try:
-            found.append(ast.parse(re.sub(r"(?<!/)/(?!/)", "//", size), mode="eval").body)
-        except SyntaxError:
-            return None
-    return found
+    try:
+        return [ast.parse(re.sub(r"(?<!/)/(?!/)", "//", s), mode="eval").body for s in sizes]
+    except SyntaxError:
+        return None
 
 
 def evaluate_size(size: ast.expr, known: Mapping[str, int]) -> int | None:
@@ -165,14 +165,13 @@ def evaluate_size(size: ast.expr, known: Mapping[str, int]) -> int | None:
         return size.value
     if isinstance(size, ast.Name):
         return known.get(size.id)
-    if isinstance(size, ast.BinOp):
-        left, right = evaluate_size(size.left, known), evaluate_size(size.right, known)
-        if left is None or right is None:
-            return None
-        if isinstance(size.op, ast.Mult):
-            return left * right
-        if isinstance(size.op, ast.FloorDiv):
-            return left // right if right else None
-        if isinstance(size.op, ast.Add | ast.Sub):
-            return left + right if isinstance(size.op, ast.Add) else left - right
-    return None
+    if not isinstance(size, ast.BinOp):
+        return None
+    left, right = evaluate_size(size.left, known), evaluate_size(size.right, known)
+    if left is None or right is None:
+        return None
+    if isinstance(size.op, ast.FloorDiv):
+        return left // right if right else None
+    ways = {ast.Mult: int.__mul__, ast.Add: int.__add__, ast.Sub: int.__sub__}
+    way = ways.get(type(size.op))  # type: ignore[call-overload] # other operators are none of it
+    return None if way is None else way(left, right)

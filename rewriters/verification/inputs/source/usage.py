@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
-_PERMUTED = {"permute", "repeat", "expand"}
+_BY_PATTERN = {"rearrange", "repeat", "reduce"}
 _BY_SIZE = {"size", "stride"}
-_BY_AXES = {"transpose", "unbind", "select", "narrow", "swapaxes", "flatten"}
+_BY_AXES = {"transpose", "unbind", "swapaxes"}
 _SEQUENCES = {"cat", "stack", "concat", "hstack", "vstack", "zip", "enumerate", "sorted", "list"}
 _PAIR = 2
 _OF_TENSORS = frozenset(
@@ -218,29 +218,30 @@ def _axes_for(axis: int) -> int:
 def _note_call(use: Use, node: ast.Call, name: str) -> None:
     func, arguments = node.func, node.args
     called = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-    if _is(func, name):
-        use.called = True
+    use.called |= _is(func, name)
+    use.looped |= called in _SEQUENCES and any(_is(argument, name) for argument in arguments)
     if called == "einsum" and arguments and isinstance(arguments[0], ast.Constant):
         operands = str(arguments[0].value).partition("->")[0].split(",")
         for letters, operand in zip(operands, arguments[1:], strict=False):
             if _is(operand, name) and "." not in letters:
                 use.dims.add(len(letters.strip().replace(" ", "")))
-    elif called in {"rearrange", "repeat", "reduce"} and len(arguments) >= _PAIR:
+    elif called in _BY_PATTERN and len(arguments) >= _PAIR and _is(arguments[0], name):
         pattern = arguments[1]
-        if _is(arguments[0], name) and isinstance(pattern, ast.Constant):
-            left = str(pattern.value).partition("->")[0]
-            if "..." not in left:
-                use.dims.add(len(re.sub(r"\([^)]*\)", "x", left).split()))
-    if called in _SEQUENCES and any(_is(argument, name) for argument in arguments):
-        use.looped = True
+        left = str(getattr(pattern, "value", "...")).partition("->")[0]
+        if "..." not in left:
+            use.dims.add(len(re.sub(r"\([^)]*\)", "x", left).split()))
     if isinstance(func, ast.Attribute) and _is(func.value, name):
-        if called == "permute":
-            flat = [n for a in arguments for n in (a.elts if isinstance(a, ast.Tuple) else [a])]
-            use.dims.add(len(flat))
-        elif called in _BY_AXES | _BY_SIZE:
-            least = [_axes_for(n) for a in arguments[:_PAIR] for n in _axis(a)]
-            use.least = max([use.least, *least]) if called != "narrow" else use.least
-        elif called in {"get", "pop"} and arguments and isinstance(arguments[0], ast.Constant):
-            key = arguments[0].value
-            if isinstance(key, str) and key not in use.keys:
-                use.keys.append(key)
+        _note_method(use, called, arguments)
+
+
+def _note_method(use: Use, called: str, arguments: list[ast.expr]) -> None:
+    if called == "permute":
+        flat = [n for a in arguments for n in (a.elts if isinstance(a, ast.Tuple) else [a])]
+        use.dims.add(len(flat))
+    elif called in _BY_AXES | _BY_SIZE:
+        least = [_axes_for(n) for a in arguments[:_PAIR] for n in _axis(a)]
+        use.least = max([use.least, *least])
+    elif called in {"get", "pop"} and arguments and isinstance(arguments[0], ast.Constant):
+        key = arguments[0].value
+        if isinstance(key, str) and key not in use.keys:
+            use.keys.append(key)
