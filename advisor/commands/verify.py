@@ -29,6 +29,7 @@ Examples:
   npufix verify src/norm.py --against main
   npufix verify new_norm.py --against norm.py
   npufix verify --patch change.diff --counterexample wrong.py
+  npufix verify --assume 'q: float[b, h, t, d]' --assume 'k: float[b, h, s, d]'
   git diff v1.0 v1.1 | npufix verify --patch -
 
 \b
@@ -50,6 +51,9 @@ Exit status: 0 everything is equivalent, 1 something is refuted,
 @common.rank_option
 @common.path_map_option
 @common.allow_option
+@click.option("--assume", multiple=True, metavar="'ARGUMENT: TYPE[SIZES]'",
+              help="What callers pass, as in 'q: float[b, h, t, d]': equal names are equal sizes;"
+              " bool, int, float or complex. May be repeated.")  # fmt: skip
 @common.on_option
 @common.chip_option
 @common.counterexample_option
@@ -65,6 +69,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     rank: int | None,
     path_map: tuple[tuple[str, str], ...],
     allow: tuple[str, ...],
+    assume: tuple[str, ...],
     on: str,
     chip: str | None,
     counterexample: Path | None,
@@ -85,6 +90,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if dump is None and (rank is not None or path_map):
         raise click.UsageError("--rank and --path-map say how to read a dump: give --dump as well")
     changes = _changes(files, patch, against, source)
+    _check_assumptions(assume, changes)
     place = changes.files[0].path if changes.files else source
     configuration = common.read_configuration(place, (), allow)
     named = {path.resolve() for path in files}
@@ -97,7 +103,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         chip = chip or recording.chip_of_virtual_npu
     with progress("Verifying") as say, VerdictLines(kept=not no_cache) as lines:
         settings = make_settings(on, no_cache=no_cache, say=say, decided=lines, chip=chip)
-        checked = check(changes, settings, Given(configuration.allow, recording))
+        checked = check(changes, settings, Given(configuration.allow, recording, assume))
     found = _verification(changes, checked)
     if counterexample is not None:
         scripts = [f.verdict.script for f in found.functions if f.verdict.script]
@@ -105,6 +111,25 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     outputs = output_files.with_json((), as_json=as_json)
     output_files.write(outputs, output_files.Result(found, details=verbose))
     return _EXIT[found.status]
+
+
+def _check_assumptions(assume: tuple[str, ...], changes: Changes) -> None:
+    """Read what the user says of arguments.
+
+    Raises:
+        click.UsageError: it is spelt wrong, or no changed file has such an argument.
+
+    """
+    from npufix.advisor.verify.definitions import has_argument
+    from npufix.rewriters.verification.inputs.source import assumed_shapes
+
+    for text in assume:
+        try:
+            name, *_ = assumed_shapes.parse_assumption(text)
+        except assumed_shapes.AssumptionError as error:
+            raise click.UsageError(f"--assume: {error}") from None
+        if not any(has_argument(file.original, name) for file in changes.files):
+            raise click.UsageError(f"--assume: no function that changes has an argument {name!r}")
 
 
 def _left_out(changes: Changes, wanted: Changes) -> list[str]:

@@ -21,7 +21,7 @@ from npufix.advisor.verify.definitions import (
     meaning,
     statements,
 )
-from npufix.rewriters.verification.inputs.slicing import used_names
+from npufix.rewriters.verification.inputs.source.slicing import used_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from npufix.rewriters.verification.inputs.slicing import IMPORTS, bound_names
+from npufix.rewriters.verification.inputs.source.slicing import IMPORTS, bound_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -150,3 +150,12 @@ def is_generator(function: Function) -> bool:
         if not isinstance(node, (*_DEFINITIONS, ast.Lambda)):
             todo += ast.iter_child_nodes(node)
     return False
+
+
+def has_argument(text: str, name: str) -> bool:
+    """Tell whether a function of a file has an argument of this name; a text may be no Python."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return True  # which is said elsewhere
+    return any(node.arg == name for node in ast.walk(tree) if isinstance(node, ast.arg))

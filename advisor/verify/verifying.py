@@ -47,6 +47,8 @@ class Given:
     """Conditions that the user vouches for."""
     recording: ChangeRecording | None = None
     """Of the program, before the change or after it."""
+    assume: tuple[str, ...] = ()
+    """What callers pass: ``q: float[b, h, t, d]``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +60,7 @@ class _Subject:
     """Files of the same change that it may import."""
     assumptions: Assumptions
     recording: ChangeRecording | None
+    assume: tuple[str, ...]
 
     def recorded(self, qualname: str) -> tuple[RecordedCall, ...]:
         """Return what the dump recorded in a function."""
@@ -133,6 +136,7 @@ class _Question:
             others=self.about.others,
             by_hand=True,
             on_host=on_host,
+            assumed=self.about.assume,
         )
 
 
@@ -162,7 +166,7 @@ def check(changes: Changes, settings: Settings, given: Given | None = None) -> l
             continue
         recording = given.recording
         assumptions = Assumptions(file, given.allow, recording.proofs(file) if recording else None)
-        about = _Subject(file, _others(file, changes), assumptions, recording)
+        about = _Subject(file, _others(file, changes), assumptions, recording, given.assume)
         asked += [_Question(about, one) for one in functions]
     verdicts = _verdicts([q for q in asked if not q.touched.reason], settings)
     # What cannot be called with invented arguments may be reached through what calls it.

@@ -64,3 +64,5 @@ class Job:
     """Somebody's own change: what it raises counts, whatever the user vouches for."""
     on_host: bool = False
     """The lines are those for other devices: nothing runs on an NPU, virtual or not."""
+    assumed: tuple[str, ...] = ()
+    """What the user says of the arguments of the function: ``q: float[b, h, t, d]``."""

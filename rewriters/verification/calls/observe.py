@@ -27,6 +27,7 @@ from npufix.rewriters.verification.calls.device import (
 )
 from npufix.rewriters.verification.calls.oracle import compute_in_float64
 from npufix.rewriters.verification.calls.training import draw_cotangent, train, use_result
+from npufix.rewriters.verification.calls.values import map_items
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -232,9 +233,7 @@ def copy_argument(value: object) -> object:
     """Return an argument with copies of its tensors, for code that writes into them."""
     if isinstance(value, torch.Tensor):
         return value.clone()
-    if isinstance(value, tuple):
-        return tuple(copy_argument(item) for item in value)
-    return value
+    return map_items(value, copy_argument)
 
 
 def _snapshot(passed: Mapping[str, object], inside: Mapping[str, object]) -> dict[str, object]:

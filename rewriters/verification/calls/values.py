@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-Kind: TypeAlias = Literal["float", "unit", "int", "bool", "additive", "box", "complex"]
+Kind: TypeAlias = Literal["float", "unit", "int", "bool", "binary", "additive", "box", "complex"]
 Flavour: TypeAlias = Literal[
     "ordinary",
     "tiny rows",
@@ -27,6 +27,7 @@ Flavour: TypeAlias = Literal[
     "negative",
     "all true",
     "all false",
+    "whole rows",
 ]
 FLAVOURS: tuple[Flavour, ...] = (
     "ordinary",
@@ -37,6 +38,7 @@ FLAVOURS: tuple[Flavour, ...] = (
     "negative",
     "all true",
     "all false",
+    "whole rows",
 )
 LARGE: Flavour = "NaN and large"
 """What stands for "NaN and Inf" where it matters what a gradient tends to."""
@@ -46,23 +48,35 @@ ROUNDINGS = range(3)
 """Seeds of the roundings that show how far a result is determined."""
 _TINY = 1e-4
 _MATRIX = 2
+_FEW = 16
+"""Numbers below this are not worth a word."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor to be made: ``unit`` holds values in (0, 1), ``int`` values in [0, high).
+    """A tensor to be made: ``unit`` holds values in (0, 1), ``int`` values in [low, high).
 
-    ``additive`` is a mask of 0 and the lowest number of the dtype, and takes no gradient;
-    the halves of a ``box`` are its lower and its upper corner; ``complex`` numbers have the
-    magnitude one, as those that rotate.
+    ``additive`` is a mask of 0 and the lowest number of the dtype, ``binary`` one of 0.0 and 1.0;
+    neither takes a gradient. The halves of a ``box`` are its lower and its upper corner;
+    ``complex`` numbers have the magnitude one, as those that rotate.
     """
 
     shape: tuple[int, ...]
     kind: Kind = "float"
     high: int = 2
+    dtype: torch.dtype | None = None
+    """A dtype of its own; None: that of the call, and int64 for whole numbers."""
+    low: int = 0
 
     def __str__(self) -> str:
-        return f"{self.kind}{list(self.shape)}"
+        own = "" if self.dtype is None else f" in {str(self.dtype).removeprefix('torch.')}"
+        some = f" of {self.low} to {self.high - 1}" if self.low or self.high > _FEW else ""
+        return f"{self.kind}{list(self.shape)}{some if self.kind == 'int' else ''}{own}"
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether nobody asks for its gradient, though its numbers are floating."""
+        return self.kind in {"additive", "binary"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +93,24 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """A tuple or list of arguments."""
+    """A tuple or list of arguments, or with ``keys`` a dictionary."""
 
     items: tuple[Tensor | Value, ...]
+    kind: Literal["tuple", "list", "dict"] = "tuple"
+    keys: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"({', '.join(map(str, self.items))})"
+        if self.kind == "dict":
+            pairs = zip(self.keys, self.items, strict=True)
+            return "{" + ", ".join(f"{key!r}: {item}" for key, item in pairs) + "}"
+        text = ", ".join(map(str, self.items))
+        return f"[{text}]" if self.kind == "list" else f"({text})"
+
+    def collect(self, made: Sequence[object]) -> object:
+        """Return what ``items`` have become as what it is."""
+        if self.kind == "dict":
+            return dict(zip(self.keys, made, strict=True))
+        return list(made) if self.kind == "list" else tuple(made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +167,8 @@ def materialise(  # noqa: PLR0913 - what one call consists of
 
 def _shortened(value: object, digits: int) -> object:
     """Leave so many significant digits of every number, as far as the dtype can."""
-    if isinstance(value, tuple):
-        return tuple(_shortened(item, digits) for item in value)
+    if isinstance(value, tuple | list | dict):
+        return map_items(value, lambda item: _shortened(item, digits))
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     short = [float(f"{number:.{digits}g}") for number in value.double().flatten().tolist()]
@@ -155,24 +181,33 @@ def _make(
     if isinstance(spec, Value):
         return spec.value
     if isinstance(spec, Several):
-        items = enumerate(spec.items)
-        return tuple(_make(item, f"{name}{i}", flavour, seed, dtype) for i, item in items)
+        names = spec.keys or [f"{name}{i}" for i in range(len(spec.items))]
+        items = zip(names, spec.items, strict=True)
+        return spec.collect([_make(item, n, flavour, seed, dtype) for n, item in items])
     made = make_tensor(spec, flavour, seed_generator(name, seed), dtype)
     if flavour == "strided" and made.dim() >= _MATRIX:
         made = made.transpose(-1, -2).contiguous().transpose(-1, -2)
     return made
 
 
+def map_items(value: object, change: Callable[[object], object]) -> object:
+    """Return a plain tuple, list or dictionary of what its items become; another value as it is."""
+    if type(value) is dict:
+        return {key: change(item) for key, item in value.items()}
+    if type(value) is list:
+        return [change(item) for item in value]
+    return tuple(map(change, value)) if type(value) is tuple else value
+
+
 def make_tensor(
     spec: Tensor, flavour: Flavour, source: torch.Generator, dtype: torch.dtype
 ) -> torch.Tensor:
     """Make one contiguous tensor; floating values are drawn in float64 and rounded once."""
-    if spec.kind == "bool":
-        if flavour in {"all true", "all false"}:
-            return torch.full(spec.shape, flavour == "all true")
-        return torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 - a fair coin
+    dtype = dtype if spec.dtype is None else spec.dtype
+    if spec.kind in {"bool", "binary"}:
+        return _flags(spec.shape, flavour, source).to(torch.bool if spec.kind == "bool" else dtype)
     if spec.kind == "int":
-        return _integers(spec, flavour, source)
+        return _integers(spec, flavour, source).to(spec.dtype or torch.int64)
     if spec.kind == "additive":
         hidden = torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 - a fair coin
         hidden[..., :1] = False  # every query sees a key
@@ -195,8 +230,22 @@ def _corners(drawn: torch.Tensor) -> torch.Tensor:
     return torch.cat((lower, lower + size), -1)
 
 
+def _flags(shape: tuple[int, ...], flavour: Flavour, source: torch.Generator) -> torch.Tensor:
+    if flavour in {"all true", "all false"}:
+        return torch.full(shape, flavour == "all true")
+    drawn = torch.rand(shape, generator=source) < 0.5  # noqa: PLR2004 - a fair coin
+    if flavour == "whole rows" and len(shape) and drawn.numel():
+        # Of any three rows, one is all true and one all false.
+        row = torch.arange(drawn[..., 0].numel()).view(*shape[:-1], 1) % 3
+        drawn = (row == 0) | ((row == _MATRIX) & drawn)
+    return drawn
+
+
 def _integers(spec: Tensor, flavour: Flavour, source: torch.Generator) -> torch.Tensor:
-    drawn = torch.randint(0, max(spec.high, 1), spec.shape, generator=source)
+    high = max(spec.high, spec.low + 1)
+    if flavour in {"all true", "all false", "whole rows"}:
+        return _flags(spec.shape, flavour, source).long() * (high - 1)
+    drawn = torch.randint(spec.low, high, spec.shape, generator=source)
     if flavour == "zeros":
         return torch.zeros_like(drawn)
     if flavour == "negative":
@@ -232,43 +281,40 @@ def round_differently(value: object, dtype: torch.dtype, seed: int) -> object:
     if isinstance(value, torch.nn.Module):
         for number, parameter in enumerate(value.parameters()):
             parameter.data = round_differently(parameter.data, dtype, seed + number)  # type: ignore[assignment] # a tensor stays one
-    if isinstance(value, list):
-        return [round_differently(item, dtype, seed + 1) for item in value]
-    if type(value) is tuple:
-        return tuple(round_differently(item, dtype, seed + 1) for item in value)
-    return value
+    return map_items(value, lambda item: round_differently(item, dtype, seed + 1))
+
+
+def list_tensors(spec: Spec) -> tuple[Tensor, ...]:
+    """Return the tensors that an argument consists of."""
+    items = spec.items if isinstance(spec, Several) else (spec,)
+    return tuple(item for item in items if isinstance(item, Tensor))
+
+
+def replace_tensors(spec: Spec, change: Callable[[Tensor], Tensor]) -> Spec:
+    """Return the same argument with every tensor of it changed."""
+    if isinstance(spec, Several):
+        items = tuple(change(i) if isinstance(i, Tensor) else i for i in spec.items)
+        return replace(spec, items=items)
+    return change(spec) if isinstance(spec, Tensor) else spec
 
 
 def resize(specs: Mapping[str, Spec], old: int, new: int) -> dict[str, Spec]:
     """Return the same arguments with every dimension ``old`` made ``new``."""
 
-    def one(spec: Spec) -> Spec:
-        if isinstance(spec, Tensor):
-            fixed = spec.shape[-1:] if spec.kind == "box" else ()
-            shape = spec.shape[: len(spec.shape) - len(fixed)]
-            return replace(spec, shape=(*(new if d == old else d for d in shape), *fixed))
-        if isinstance(spec, Several):
-            return Several(tuple(i for i in map(one, spec.items) if isinstance(i, Tensor | Value)))
-        return spec
+    def one(spec: Tensor) -> Tensor:
+        fixed = spec.shape[-1:] if spec.kind == "box" else ()
+        shape = spec.shape[: len(spec.shape) - len(fixed)]
+        return replace(spec, shape=(*(new if d == old else d for d in shape), *fixed))
 
-    return {name: one(spec) for name, spec in specs.items()}
+    return {name: replace_tensors(spec, one) for name, spec in specs.items()}
 
 
 def list_dimensions(specs: Mapping[str, Spec]) -> list[int]:
     """Return the distinct dimensions of all tensors, in order of appearance."""
-    found: dict[int, None] = {}
-    for spec in specs.values():
-        items = spec.items if isinstance(spec, Several) else (spec,)
-        for item in items:
-            if isinstance(item, Tensor):
-                found.update(dict.fromkeys(item.shape))
-    return list(found)
+    every = (tensor for spec in specs.values() for tensor in list_tensors(spec))
+    return list(dict.fromkeys(size for tensor in every for size in tensor.shape))
 
 
 def list_kinds(specs: Iterable[Spec]) -> set[Kind]:
     """Return the kinds of tensors among arguments."""
-    found: set[Kind] = set()
-    for spec in specs:
-        items = spec.items if isinstance(spec, Several) else (spec,)
-        found |= {item.kind for item in items if isinstance(item, Tensor)}
-    return found
+    return {tensor.kind for spec in specs for tensor in list_tensors(spec)}

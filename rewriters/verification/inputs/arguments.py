@@ -7,56 +7,24 @@ guess costs a millisecond and proves nothing false.
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
-import torch
-
-from npufix.rewriters.verification.calls.values import MadeArgument, Several, Spec, Tensor, Value
+from npufix.rewriters.verification.calls.values import (
+    Several,
+    Spec,
+    Tensor,
+    Value,
+    list_tensors,
+)
+from npufix.rewriters.verification.inputs.objects import MODEL, guess_objects
+from npufix.rewriters.verification.inputs.source.declarations import Declared
+from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter, guess_scalars
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
-    (r"_tp$|parallel|world_size", (1, 2)),
-    (r"intermediate|ffn|mlp_dim|inner", (16,)),
-    (r"vocab", (11,)),
-    (r"num_(key_value|kv)_heads|n_kv", (2, 1)),
-    (r"num_heads|n_?heads?|num_attention_heads", (2, 4)),
-    (r"top_?k|num_experts_per_tok|num_selected", (2, 1)),
-    (r"expert", (4,)),
-    (r"class|num_labels|categor", (4, 8)),
-    (r"head_dim", (4, 8)),
-    (r"kernel", (3,)),
-    (r"patch_?size|window_?size|^window$|^ws$", (2, 4)),
-    (r"im(a)?ge?_?size|resolution|input_size", (8,)),
-    (r"max_.*(pos|len|seq)|seq_?len|max_?len", (16,)),
-    (r"layers?$|depth|groups?$|stride|dilation", (1, 2)),
-    (r"padding$", (0, 1)),
-    (r"axis$|unsqueeze_dim", (-1, 2, 1, 0)),
-    (r"^dim$", (8, -1, 1, 0)),
-    (r"rep(eat)?s?$|times|n_rep", (2, 1)),
-    (r"layer_idx|rank|pad_token|_id$|_idx$|index$", (0, 3)),
-    (r"dim|hidden|size|features|channels|embed|width|d_model|shape", (8, 16, 4)),
-    (r"^(n|k|m|num.*|.*count)$", (2, 8, 4)),
-)
-FLOATS: tuple[tuple[str, tuple[object, ...]], ...] = (
-    (r"eps", (1e-5, 1e-3)),
-    (r"drop|^p$|prob|smooth", (0.1,)),
-    (r"theta|base", (10000.0,)),
-    (r"temperature|tau|gamma", (2.0, 0.5)),
-    (r"alpha|scal|momentum|rate|lambda|decay|factor|std|range|thresh|limit", (0.25, 1.0)),
-)
-FLAGS = (
-    r"^(is_|use_|return_|output_|do_|no_|with_|has_|keep|training|inplace|causal|bias$|.*_bias$)"
-)
-TEXTS: tuple[tuple[str, tuple[object, ...]], ...] = (
-    (r"reduction", ("mean", "sum", "none")),
-    (r"act", ("silu", "gelu", "relu")),
-    (r"attn_impl", ("eager",)),
-    (r"^device$|_device$", ("cpu",)),
-)
 INTEGER_TENSOR = (
     r"ids?$|idx$|ind(ex|ices|exes)$|labels?$|targets?$|tokens?$|^gt|lens?$|lengths?$|offsets?$"
     r"|selected|^y$|classes$|positions?$|_pos$|^pos$|inds?$"
@@ -69,14 +37,14 @@ BOXES = r"box|rois?$|anchors|proposals"
 MASK = r"mask|keep|valid$|is_pad"
 _UNIT_TENSOR = r"prob|alpha|weights?_matrix|conf"
 _ROTATIONS = r"(^|_)cis(_|$)"
-_OPTIMIZER = r"(^|_)optim(izer)?$|^opt$"
-_MODEL = "(^|_)(model|net|network|module)$"
 _TENSOR_ANNOTATION = r"Tensor"
-_MODULE_ANNOTATION = r"(nn\.|^)Module$"
 _ABSENT = r"Optional\[|\| *None|None *\|"
+_MOST_HELD = 4
+"""Guesses at each part of a dictionary."""
+_MOST_DICTS = 24
+_SEVERAL = r"(Tuple|tuple|List|list|Sequence|Iterable|Collection)\["
 _HEADS = 4
-# Every symbol has its own size, so that a wrong axis cannot pass by coincidence.
-WIDTH = 8
+UNKNOWN = Declared()
 BASES: tuple[tuple[int, ...], ...] = (
     (2, 3, WIDTH),
     (3, WIDTH),
@@ -89,73 +57,40 @@ BASES: tuple[tuple[int, ...], ...] = (
     (),
     (1, 2, 32, 32),  # what some operators want
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter of the function to call."""
-
-    name: str
-    annotation: str
-    default: object
-    keyword_only: bool = False
-
-    @property
-    def has_default(self) -> bool:
-        """Whether the call may leave it out."""
-        return self.default is not inspect.Parameter.empty
-
-
-def list_parameters(signature: inspect.Signature) -> list[Parameter]:
-    """Return the named parameters; what ``*args`` would collect is left empty."""
-    return [
-        Parameter(
-            p.name,
-            "" if p.annotation is p.empty else _text(p.annotation),
-            p.default,
-            p.kind is p.KEYWORD_ONLY,
-        )
-        for p in signature.parameters.values()
-        if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}
-    ]
-
-
-def _text(annotation: object) -> str:
-    if isinstance(annotation, type):
-        return annotation.__name__
-    return str(annotation)
-
-
-def _named(table: Sequence[tuple[str, tuple[object, ...]]], name: str) -> tuple[object, ...]:
-    return next((values for pattern, values in table if re.search(pattern, name)), ())
-
-
-def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec]:
-    """Return guesses that are no tensors: by annotation if there is one, else by name."""
-    name, annotation = parameter.name.lower(), parameter.annotation
-    found: list[object] = []
-    if re.search(r"\bbool\b", annotation) or re.search(FLAGS, name):
-        found += [False, True]
-    if re.search(r"\bfloat\b", annotation) or (not annotation and _named(FLOATS, name)):
-        found += _named(FLOATS, name) or (0.5, 2.0)
-    if re.search(r"\bint\b", annotation) or (not annotation and _named(SIZES, name)):
-        found += [*(_named(SIZES, name) or (2, 8, 4, 1)), *widths]
-    if re.search(r"\bstr\b", annotation) or (not annotation and _named(TEXTS, name)):
-        found += _named(TEXTS, name)
-    specs: list[Spec] = []
-    for value in found:
-        if not any(
-            type(value) is type(s.value) and value == s.value for s in specs if isinstance(s, Value)
-        ):
-            specs.append(Value(value))
-    return specs
+_BY_DIMS: tuple[tuple[int, ...], ...] = (
+    (), (WIDTH,), (3, WIDTH), (2, 3, WIDTH), (2, 4, 3, WIDTH), (2, 4, 3, 5, WIDTH)
+)  # fmt: skip
 
 
 def guess_tensors(
-    parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()
+    parameter: Parameter,
+    base: tuple[int, ...],
+    widths: Sequence[int] = (),
+    declared: Declared = UNKNOWN,
+    shapes: Sequence[tuple[int, ...]] = (),
 ) -> list[Spec]:
-    """Return guesses that are tensors, with shapes that go with ``base``."""
+    """Return guesses that are tensors, with shapes that go with ``base``, or with these shapes."""
+    made = _guess_any(parameter, base, widths, shapes)
+    fitting = [s for s in made if all(map(declared.takes, list_tensors(s)))]
+    if not fitting and declared.is_tensor and not shapes:
+        counts = sorted(declared.use.dims) or [declared.use.least, declared.use.least + 1]
+        known = [_BY_DIMS[n] for n in counts if n < len(_BY_DIMS)]
+        made = _guess_any(parameter, base, widths, known)
+        fitting = [s for s in made if all(map(declared.takes, list_tensors(s)))]
+    if not fitting and "complex" in declared.kinds:
+        fitting = [Tensor(s, "complex") for s in shapes]
+    return fitting
+
+
+def _guess_any(
+    parameter: Parameter,
+    base: tuple[int, ...],
+    widths: Sequence[int],
+    shapes: Sequence[tuple[int, ...]],
+) -> list[Spec]:
     name, annotation = parameter.name.lower(), parameter.annotation
+    if shapes:
+        return _join(parameter, _of_shapes(name, shapes))
     if re.search(_ROTATIONS, name) and len(base) > 1:
         pairs = base[-1] // 2
         shapes = [(base[1], pairs), (base[-2], pairs), (1, base[1], 1, pairs), (*base[:2], pairs)]
@@ -181,11 +116,38 @@ def guess_tensors(
         order = [ints, floats[:2]]
     elif re.search(_UNIT_TENSOR, name):
         order = [units, floats]
+    return _join(parameter, order)
+
+
+def _of_shapes(name: str, shapes: Sequence[tuple[int, ...]]) -> list[list[Tensor]]:
+    """Return tensors of known shapes, of the kinds that a name suggests."""
+    floats = [Tensor(s) for s in shapes]
+    highs = [*(s[-1] for s in shapes[:1] if s and "pos" in name), 4, 2, WIDTH]
+    ints = [Tensor(s, "int", h) for s in shapes for h in dict.fromkeys(highs)]
+    bools = [Tensor(s, "bool") for s in shapes]
+    units = [Tensor(s, "unit") for s in shapes]
+    if re.search(BOXES, name) and all(s and s[-1] == 4 for s in shapes):  # noqa: PLR2004 - corners
+        return [[Tensor(s, "box") for s in shapes], floats]
+    if re.search(MASK, name):
+        return [bools, ints, [Tensor(s, "additive") for s in shapes], floats]
+    if re.search(INTEGER_TENSOR, name):
+        return [ints, floats, bools]
+    if re.search(_UNIT_TENSOR, name):
+        return [units, floats, ints]
+    return [floats, ints, bools]
+
+
+def _join(parameter: Parameter, order: Sequence[Sequence[Tensor]]) -> list[Spec]:
+    """Return all guesses; pairs of them first, for a parameter that is several."""
     specs: list[Spec] = [spec for group in order for spec in group]
-    if re.search(r"(Tuple|tuple|List|list|Sequence)\[", annotation):
-        pair: list[Spec] = [Several((s, s)) for s in specs[:4] if isinstance(s, Tensor)]
-        specs = pair + specs
+    if re.search(_SEVERAL, parameter.annotation):
+        kind = _kind_of_several(parameter)
+        return [Several((s, s), kind) for s in specs[:6] if isinstance(s, Tensor)] + specs
     return specs
+
+
+def _kind_of_several(parameter: Parameter) -> Literal["tuple", "list"]:
+    return "tuple" if re.search("(?i)tuple", parameter.annotation) else "list"
 
 
 def _shapes(name: str, base: tuple[int, ...], widths: Sequence[int]) -> list[tuple[int, ...]]:
@@ -198,7 +160,9 @@ def _shapes(name: str, base: tuple[int, ...], widths: Sequence[int]) -> list[tup
         # Per position, per row and position, as they come out of the cache or of the module.
         rowwise = [(*base[:1], *base[-2:]), (1, *base[-2:])] if heads else []
         other = [(*base[:2], *base[-1:])] if heads else []
-        found = [*rowwise, base[-2:], (1, 1, *base[-2:]), *other, *found]
+        whole = (*rowwise[:1], *other, base[-2:])
+        halves = [(*shape[:-1], base[-1] // 2) for shape in whole if len(base) > 1]
+        found = [*rowwise, base[-2:], (1, 1, *base[-2:]), *other, *halves, *found]
     if re.search(MASK, name) and heads:
         found.insert(0, _between_positions(base))
     return _distinct(found)
@@ -240,92 +204,67 @@ def _distinct(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return list(dict.fromkeys(shapes))
 
 
-def guess_attribute(name: str) -> object:
-    """Return what an attribute of this name may be.
+def _guess_held(
+    parameter: Parameter, base: tuple[int, ...], widths: Sequence[int], declared: Declared
+) -> list[Spec]:
+    """Return dictionaries with the keys that the code reads, for a parameter that is one.
 
-    Raises:
-        AttributeError: nobody knows.
-
+    And what closes over a loss: none.
     """
-    lower = name.lower()
-    if re.search(FLAGS, lower):
-        return False
-    for table in (FLOATS, TEXTS, SIZES):
-        values = _named(table, lower)
-        if values:
-            return values[0]
-    raise AttributeError(name)
-
-
-class StandInModule(torch.nn.Module):
-    """A module that is an argument, for the sake of ``training`` and of a few numbers."""
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the name suggests
-        """Invent what is not there."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return guess_attribute(name)
-
-
-DESCENT = "torch.optim.SGD([torch.zeros(1)], lr=0.125)"
-
-
-def descent() -> torch.optim.Optimizer:
-    """Return an optimiser; what it trains is among the other arguments."""
-    return torch.optim.SGD([torch.zeros(1)], lr=0.125)
-
-
-def linear(seed: int) -> torch.nn.Module:
-    """Return a layer that is not the one of another seed."""
-    torch.default_generator.manual_seed(seed)
-    return torch.nn.Linear(WIDTH, WIDTH)
-
-
-def is_default(spec: Spec | None) -> bool:
-    """Say whether an argument is left out of the call."""
-    return isinstance(spec, Value) and not spec.given
-
-
-def vary_default(parameter: Parameter) -> list[Spec]:
-    """Return what may be passed in place of a default that is a number or a flag."""
-    default = parameter.default
-    if isinstance(default, bool):
-        return [Value(not default)]
-    if not isinstance(default, int | float):
+    if parameter.name == "closure" and parameter.has_default:
+        return [Value(parameter.default, given=False)]  # of an optimiser, for a loss
+    keys = tuple(declared.use.keys)
+    if not keys or re.search(r"Tensor|ndarray", parameter.annotation):
         return []
-    known = [s for s in guess_scalars(parameter) if isinstance(s, Value) and s.value != default]
-    own = [s for s in known if type(s.value) is type(default)]
-    return [*own[:3], Value(default * 2 or type(default)(1))]
-
-
-def _objects(parameter: Parameter) -> list[Spec]:
-    """Return modules and optimisers, for a parameter that is one."""
-    own = f"__import__({__name__!r}, fromlist=[''])"
-    seed = sum(map(ord, parameter.name))
-    layer = MadeArgument(lambda: linear(seed), "a linear layer", f"{own}.linear({seed})")
-    if re.search(_MODULE_ANNOTATION, parameter.annotation):
-        code = f"{own}.{StandInModule.__name__}()"
-        stand_in = MadeArgument(StandInModule, "a stand-in module", code)
-        called = re.search(_MODEL, parameter.name)
-        return [layer, stand_in] if called else [stand_in, layer]
+    inner = [
+        [
+            s
+            for s in guess_argument(Parameter(key, "", inspect.Parameter.empty), base, widths)
+            if isinstance(s, Value) or (isinstance(s, Tensor) and _is_of_batch(key, s))
+        ][:_MOST_HELD]
+        for key in keys
+    ]
+    ranks = sorted(itertools.islice(itertools.product(*map(range, map(len, inner))), 512), key=sum)
+    made: list[Spec] = [
+        Several(tuple(o[i] for o, i in zip(inner, rank, strict=True)), "dict", keys)
+        for rank in ranks[:_MOST_DICTS]
+    ]
     if parameter.has_default:
-        return []
-    if re.search(_OPTIMIZER, parameter.name) or "Optimizer" in parameter.annotation:
-        return [MadeArgument(descent, "SGD over the parameters of the model", DESCENT)]
-    return [layer] if re.search(_MODEL, parameter.name) else []
+        return [Value(parameter.default, given=False), *made]
+    return made
+
+
+def _is_of_batch(key: str, tensor: Tensor) -> bool:
+    """Say whether a tensor is as in a batch: ids, labels and masks are of rows and positions."""
+    named = re.search(INTEGER_TENSOR, key.lower()) or re.search(MASK, key.lower())
+    return not named or len(tensor.shape) <= 2  # noqa: PLR2004 - rows and positions
 
 
 def guess_argument(
-    parameter: Parameter, base: tuple[int, ...], widths: Sequence[int] = ()
+    parameter: Parameter,
+    base: tuple[int, ...],
+    widths: Sequence[int] = (),
+    declared: Declared = UNKNOWN,
+    shapes: Sequence[tuple[int, ...]] = (),
 ) -> list[Spec]:
-    """Return everything worth trying, the likeliest first."""
-    plain = guess_scalars(parameter, widths)
+    """Return everything worth trying, the likeliest first.
+
+    ``shapes`` are those that the code declares, in numbers.
+    """
+    held = _guess_held(parameter, base, widths, declared)
+    if held:
+        return held
     wants_tensor = re.search(_TENSOR_ANNOTATION, parameter.annotation) is not None
-    made = guess_tensors(parameter, base, widths)
-    objects = _objects(parameter)
+    wants_tensor |= declared.is_tensor or bool(declared.kinds)
+    plain = [] if wants_tensor else guess_scalars(parameter, widths)
+    made = guess_tensors(parameter, base, widths, declared, shapes)
+    if declared.use.looped and not re.search(
+        f"{_SEVERAL}|{_TENSOR_ANNOTATION}", parameter.annotation
+    ):
+        made = [Several((s, s), "list") for s in made[:8] if isinstance(s, Tensor)] + made
+    objects = guess_objects(parameter, declared.use)
     if objects:
-        doubtful = re.search(_MODEL, parameter.name) and not parameter.annotation
+        doubtful = re.search(MODEL, parameter.name) and not parameter.annotation
         return [*objects, *made] if doubtful else objects
     if isinstance(parameter.default, tuple) and parameter.default:
         # One more of the same kind: the ks of an accuracy, the axes of a mean.

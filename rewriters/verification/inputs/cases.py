@@ -2,25 +2,57 @@
 
 from __future__ import annotations
 
+import re
+import time
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+import torch
 
 from npufix.rewriters.verification.calls.values import (
     FLAVOURS,
     Flavour,
+    Spec,
+    Tensor,
     Value,
     list_dimensions,
     list_kinds,
+    list_tensors,
     resize,
 )
+from npufix.rewriters.verification.inputs.axes import (
+    Axis,
+    change_axis,
+    find_axes,
+    list_places,
+    make_distinct,
+)
+from npufix.rewriters.verification.inputs.forms import is_mask, list_forms
+from npufix.rewriters.verification.inputs.source.numbers import list_numbers
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
+from npufix.rewriters.verification.inputs.trials import Trials, with_specs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from npufix.rewriters.edit.job import Job
     from npufix.rewriters.match.recorded_call import RecordedCall
+    from npufix.rewriters.verification.inputs.target import Target
 
 _HALF_TYPES = ("c10::BFloat16", "c10::Half")
 _OTHER_SIZE = 5
+_LONG = 17
+"""Longer than all that a call is made of."""
+_LARGE = (torch.float32, torch.bfloat16)
+"""What large inputs are computed in: what else is done in float16 is as in bfloat16."""
+_MOST_NUMBERS = 3
+_MOST_ELEMENTS = 1 << 18
+_LARGE_CALL_S = 0.2
+"""A call of the original that takes longer is not compared: nine more follow."""
+_FAIRLY_LARGE = 600
+_LARGE_S = 2.0
+"""Of such calls together."""
+_FEW_ASSIGNMENTS = 2
 
 
 def is_mixed(recorded: Sequence[RecordedCall]) -> bool:
@@ -28,29 +60,158 @@ def is_mixed(recorded: Sequence[RecordedCall]) -> bool:
     return any({"float"} < set(op.types) & {"float", *_HALF_TYPES} for op in recorded)
 
 
-def generate_cases(assignments: Sequence[Assignment], *, mixed: bool) -> Iterator[CallCase]:
-    """Yield the cases worth comparing: values, modes and sizes that tell code apart."""
+def generate_cases(
+    assignments: Sequence[Assignment], target: Target, job: Job
+) -> Iterator[CallCase]:
+    """Yield the cases worth comparing, the most telling first: values, modes, sizes, dtypes.
+
+    ``target`` is the original: what it takes is a case.
+    """
     for assignment in assignments:
         for seed in range(2):
             yield CallCase(assignment, seed=seed)
-    for assignment in assignments:
+    first = assignments[:_FEW_ASSIGNMENTS]
+    telling = [_Telling(Trials.of(target, assignments[0]), a, job) for a in first]
+    for one in telling:
+        yield from one.list_independent()
+        yield from one.list_forms()
+    for one in telling:
+        yield from one.list_dtypes()
+    for number, assignment in enumerate(assignments):
         if assignment.recipe is not None:
             yield CallCase(assignment, training=False)
-            if mixed:
-                yield CallCase(assignment, float32_weights=True)
-        for flavour in _flavours(assignment):
-            yield CallCase(assignment, flavour)
+        yield from (CallCase(assignment, flavour) for flavour in _flavours(assignment))
+        if number < len(telling):
+            yield from telling[number].list_around_numbers()
     for assignment in assignments[:3]:
         for old, resized in _resizes(assignment):
             yield CallCase(resized, was=old)
 
 
+@dataclass(slots=True)
+class _Telling:
+    """The cases that expose, made of one assignment by trying what the original takes."""
+
+    trials: Trials
+    assignment: Assignment
+    job: Job
+    distinct: Assignment = field(init=False)
+    """The same with a size of its own for each axis that can have one."""
+    axes: list[Axis] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find the axes."""
+        specs = self.assignment.specs
+        found = find_axes(specs, self._accepts)
+        made, self.axes = make_distinct(specs, found, self._accepts)
+        self.distinct = replace(self.assignment, specs=made)
+
+    def _accepts(self, specs: Mapping[str, Spec]) -> bool:
+        return self.trials.accepts(replace(self.assignment, specs=specs))
+
+    def list_independent(self) -> Iterator[CallCase]:
+        """Yield sizes that are equal elsewhere as different ones, and one against many."""
+        specs = self.distinct.specs
+        if specs != self.assignment.specs:
+            yield CallCase(self.distinct)
+            yield CallCase(self.distinct, seed=1)
+        sharing = len(self.axes) > len(set(list_places(self.assignment.specs).values()))
+        for axis in self.axes:
+            for new in (*((1, 2) if sharing else ()), _LONG * axis.step):
+                made = change_axis(specs, axis, new, self._accepts)
+                if made is not None and new != axis.size:
+                    yield CallCase(replace(self.assignment, specs=made), was=axis.size)
+
+    def list_forms(self) -> Iterator[CallCase]:
+        """Yield masks and labels of other dtypes that mean the same."""
+        for assignment in list_forms(self.trials, self.distinct):
+            yield CallCase(assignment)
+            if any(map(is_mask, _changed(self.distinct, assignment))):
+                yield CallCase(assignment, "whole rows", seed=1)
+
+    def list_dtypes(self) -> Iterator[CallCase]:
+        """Yield calls in which one tensor is float32 beside half ones, and those under autocast."""
+        recipe, job = self.assignment.recipe, self.job
+        if recipe is not None and is_mixed(job.recorded):
+            yield CallCase(self.assignment, float32_weights=True)
+        if re.search(r"\bautocast\b|custom_fwd", job.original + job.patched):
+            both = torch.float32, torch.bfloat16
+            yield CallCase(self.assignment, autocast=True, dtypes=both)
+            yield CallCase(self.assignment, autocast=True, float32_weights=True, dtypes=both[1:])
+        if "torch_npu" in job.patched:
+            return  # what an operator makes of two dtypes is its own
+        named = self.assignment.specs.items()
+        floating = {n: s for n, s in named if isinstance(s, Tensor) and s.kind in {"float", "unit"}}
+        for name, spec in floating.items() if len(floating) > 1 else ():
+            own = with_specs(self.assignment, **{name: replace(spec, dtype=torch.float32)})
+            yield CallCase(own, dtypes=_LARGE[1:])
+
+    def list_around_numbers(self) -> Iterator[CallCase]:
+        """Yield sizes and values on both sides of the numbers that stand in the code."""
+        texts = (self.job.original, self.job.patched)
+        numbers = list_numbers(texts, self.job.qualname)
+        until = time.process_time() + _LARGE_S
+        for number in numbers[:_MOST_NUMBERS]:
+            for case in (*self._of_values(number), *self._of_sizes(number)):
+                if time.process_time() > until:
+                    return
+                yield case
+
+    def _of_values(self, number: int) -> Iterator[CallCase]:
+        for name, spec in self.distinct.specs.items():
+            if isinstance(spec, Tensor) and spec.kind == "int":
+                for low in (number - 1, number):
+                    around = replace(spec, low=low, high=number + 2)
+                    made = with_specs(self.distinct, **{name: around})
+                    if self._takes_soon(made.specs):
+                        yield CallCase(made)
+
+    def _of_sizes(self, number: int) -> Iterator[CallCase]:
+        known = {place for axis in self.axes for place in axis.places}
+        whole = [p for p in list_places(self.distinct.specs) if p.axis is None and p not in known]
+        axes = self.axes + [Axis(frozenset({place}), 0) for place in whole]
+        for axis in sorted(axes, key=lambda axis: min(p.axis or 0 for p in axis.places) == 0):
+            for new in (number, number + axis.step):
+                made = None
+                if self._will_take_soon(axis, new):
+                    made = change_axis(self.distinct.specs, axis, new, self._takes_soon)
+                if made is not None:
+                    resized = replace(self.assignment, specs=made)
+                    yield CallCase(resized, was=axis.size, dtypes=_LARGE)
+
+    def _will_take_soon(self, axis: Axis, new: int) -> bool:
+        """Say whether a large size is worth a try: by how long a smaller one takes."""
+        if new <= _FAIRLY_LARGE:
+            return True
+        smaller = change_axis(self.distinct.specs, axis, _FAIRLY_LARGE, self._takes_soon)
+        growth = (new / _FAIRLY_LARGE) ** 2  # as of scores between positions
+        return smaller is not None and self.trials.seconds * growth <= _LARGE_CALL_S
+
+    def _takes_soon(self, specs: Mapping[str, Spec]) -> bool:
+        """Say whether the original takes a large input, and soon enough."""
+        every = (tensor for spec in specs.values() for tensor in list_tensors(spec))
+        if any(torch.Size(tensor.shape).numel() > _MOST_ELEMENTS for tensor in every):
+            return False
+        case = CallCase(replace(self.assignment, specs=specs))
+        return self.trials.run(case) is not None and self.trials.seconds <= _LARGE_CALL_S
+
+
+def _changed(one: Assignment, other: Assignment) -> list[str]:
+    return [name for name, spec in other.specs.items() if one.specs.get(name) != spec]
+
+
 def _flavours(assignment: Assignment) -> Iterator[Flavour]:
     present = list_kinds(assignment.specs.values())
-    needs: dict[Flavour, str] = {"negative": "int", "all true": "bool", "all false": "bool"}
-    for flavour in FLAVOURS[1:]:
-        if flavour in {"zeros", "strided"} or needs.get(flavour, "float") in present:
-            yield flavour
+    flags = "bool" in present or any(map(is_mask, assignment.specs))
+    needs: dict[Flavour, bool] = {
+        "negative": "int" in present,
+        "all true": flags,
+        "all false": flags,
+        "whole rows": flags,
+        "zeros": True,
+        "strided": True,
+    }
+    yield from (f for f in FLAVOURS[1:] if needs.get(f, "float" in present))
 
 
 def _resizes(assignment: Assignment) -> Iterator[tuple[int | None, Assignment]]:

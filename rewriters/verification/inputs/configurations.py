@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.calls.values import MadeArgument, Spec, Value
-from npufix.rewriters.verification.inputs.arguments import (
+from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
     Parameter,
     guess_attribute,

@@ -23,16 +23,17 @@ from npufix.rewriters.verification.calls.values import (
     materialise,
     seed_generator,
 )
-from npufix.rewriters.verification.inputs.arguments import (
-    WIDTH,
-    Parameter,
-    guess_scalars,
-    list_parameters,
-)
 from npufix.rewriters.verification.inputs.configurations import (
     CONFIG_CLASS,
     StandInConfig,
     offer_configurations,
+)
+from npufix.rewriters.verification.inputs.objects import make_weights
+from npufix.rewriters.verification.inputs.source.parameters import (
+    WIDTH,
+    Parameter,
+    guess_scalars,
+    list_parameters,
 )
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -233,6 +234,8 @@ def _by_rank(
 
 
 def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
+    if issubclass(owner, torch.optim.Optimizer) and not parameter.has_default:
+        return make_weights(parameter.name)[:1]
     bare = re.sub(r"\W.*", "", parameter.annotation.strip("'\"").rpartition(".")[2])
     annotated = loaded.find(bare) if bare else None
     specs: list[Spec] = []

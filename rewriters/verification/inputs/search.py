@@ -7,6 +7,7 @@ import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,26 +30,29 @@ from npufix.rewriters.verification.calls.values import (
 from npufix.rewriters.verification.inputs.arguments import (
     INTEGER_TENSOR,
     MASK,
-    WIDTH,
-    Parameter,
     guess_argument,
-    guess_attribute,
     guess_tensors,
-    is_default,
-    vary_default,
 )
 from npufix.rewriters.verification.inputs.base_shapes import collect_base_shapes, find_widths
 from npufix.rewriters.verification.inputs.configurations import StandInConfig
-from npufix.rewriters.verification.inputs.path_conditions import (
-    find_attributes_read,
-    find_compared_constants,
-    solve_path_condition,
-)
 from npufix.rewriters.verification.inputs.recipes import (
     CONFIG,
     Recipe,
     generate_recipes,
     offer_file_configurations,
+)
+from npufix.rewriters.verification.inputs.source.declarations import NOTHING, Declarations
+from npufix.rewriters.verification.inputs.source.parameters import (
+    WIDTH,
+    Parameter,
+    guess_attribute,
+    is_default,
+    vary_default,
+)
+from npufix.rewriters.verification.inputs.source.path_conditions import (
+    find_attributes_read,
+    find_compared_constants,
+    solve_path_condition,
 )
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
@@ -59,7 +63,10 @@ if TYPE_CHECKING:
     import ast
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from npufix.rewriters.edit.job import Job
     from npufix.rewriters.match.recorded_call import RecordedCall
+
+    Keeps = Callable[..., bool]
 
 _SEARCH_S = 6.0
 _AFTERWARDS_S = 1.5
@@ -75,6 +82,7 @@ _DEFAULT_S = 0.7
 _MOST_DEFAULTS = 3
 _OPTIONAL_COST = 2
 _MOST_EXPIRED = 2
+_MOST_DECLARED = 2
 
 
 @dataclass(slots=True)
@@ -104,28 +112,63 @@ class SearchResult:
         return f"no arguments were found under which the original runs{why}"
 
 
+def search_as_declared(  # noqa: PLR0913, PLR0917 - what is looked for, and within what
+    target: Target,
+    wanted: LinesToCover,
+    job: Job,
+    declared: Declarations,
+    read: Collection[str],
+    keeps: Keeps,
+) -> tuple[SearchResult, Keeps]:
+    """Return what is found within what is declared, and what tells whether a call is within that.
+
+    A text may be wrong, or say too little: then what it says is left aside, but not what the user
+    says. ``read`` names what the lines read, before or after; ``keeps`` tells whether a call is
+    within what the user vouches for.
+
+    Raises:
+        BackendLimitError: the device itself failed.
+
+    """
+    best, within = SearchResult(), keeps
+    says = [declared]
+    if declared.without_texts() != declared:
+        says.append(declared.without_texts())
+    for said in says:
+        # The host is faster; code that calls torch_npu runs on the device alone.
+        for where in (target.on_host(), target) if target.on_npu else (target,):
+            here = partial(_keeps_both, keeps, said)
+            found = search(where, wanted, job, here, declared=said, read=read)
+            if not best.assignments or len(found.reached) > len(best.reached):
+                best, within = found, here
+            if found.assignments:
+                break
+        if best.assignments and not wanted.unreached(best.reached):
+            break
+    return best, within
+
+
+def _keeps_both(
+    keeps: Keeps, said: Declarations, case: CallCase, dtype: torch.dtype = torch.float32
+) -> bool:
+    return said.fits(case.assignment.specs) and keeps(case, dtype)
+
+
 @runs_with_target
 def search(  # noqa: PLR0913 - what is looked for, and within what
     target: Target,
     wanted: LinesToCover,
-    recorded: Sequence[RecordedCall],
+    job: Job,
+    keeps: Keeps,
     *,
-    floating: bool = False,
+    declared: Declarations = NOTHING,
     read: Collection[str] = (),
-    keeps: Callable[[CallCase], bool] = lambda _: True,
 ) -> SearchResult:
     """Try guesses, the likeliest first, until the lines are reached by several of them.
 
     For ``def f(x, dim)`` these are, by rising cost: ``x=float[2, 3, 8], dim=8``; then either the
     next guess at ``dim`` (-1) or at ``x`` (``float[2, 3]``); then both. The first with which the
     original runs through the lines is the first result; a further one must look different.
-
-    ``read`` names what the lines read, before or after; ``keeps`` tells whether a call is within
-    what the user vouches for.
-
-    Raises:
-        BackendLimitError: the device itself failed.
-
     """
     found = SearchResult()
     options: list[Recipe | None] = [None]
@@ -134,18 +177,18 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
         options = list(itertools.islice(made, _MOST_RECIPES))
         if not options:
             found.errors["no object of the class can be made"] += 1
-    looking = _Search(target, wanted, recorded, keeps, options, found)
+    looking = _Search(target, wanted, job.recorded, keeps, declared, options, found)
     # Of this process alone: on a busy machine the search must not find less.
     deadline = time.process_time() + _SEARCH_S
     for left, recipe in zip(range(len(options), 0, -1), options, strict=True):
         until = time.process_time() + (deadline - time.process_time()) / left
         assignments = looking.combine(recipe)
-        if floating:
+        if job.floating:
             assignments = (a for a in assignments if not is_integral(a.specs))
         looking.run(assignments, until)
     looking.run_further()
     looking.run_beside_defaults(read)
-    if not floating:
+    if not job.floating:
         looking.add_floats()
     return found
 
@@ -157,7 +200,8 @@ class _Search:
     target: Target
     wanted: LinesToCover
     recorded: Sequence[RecordedCall]
-    keeps: Callable[[CallCase], bool]
+    keeps: Keeps
+    declared: Declarations
     options: Sequence[Recipe | None]
     found: SearchResult
 
@@ -170,8 +214,8 @@ class _Search:
         widths = find_widths(target, recipe)
         made = target.make_object(recipe)
         bases = collect_base_shapes(self.recorded, widths, target.parameters(), made)
-        tried = _combinations(target, self.wanted.tree, bases, widths, forced)
-        return (Assignment(recipe, specs) for specs in tried)
+        tried = _combinations(target, self.wanted.tree, bases, widths, self.declared, forced)
+        return (Assignment(recipe, specs) for specs in tried if self.declared.fits(specs))
 
     def add_floats(self) -> None:
         """Add a call with floating numbers, where integers were given that may be either."""
@@ -302,11 +346,12 @@ def trace_call(
     return None if outcome.error else lines
 
 
-def _combinations(
+def _combinations(  # noqa: PLR0913, PLR0917 - all that is known of the arguments
     target: Target,
     tree: ast.Module,
     bases: Sequence[tuple[int, ...]],
     widths: Sequence[int],
+    declared: Declarations,
     forced: Mapping[str, Spec] | None = None,
 ) -> Iterator[dict[str, Spec]]:
     """Yield arguments by rising cost: the sum of the ranks of all guesses made."""
@@ -315,17 +360,24 @@ def _combinations(
     known = {p.name: _configured(p, target, tree) for p in wanted}
 
     def tries(p: Parameter, base: tuple[int, ...]) -> list[Spec]:
+        own = declared.of(p.name)
+        shapes = declared.list_shapes(p.name, base[-1] if base and base[-1] in widths else WIDTH)
         if forced and p.name in forced:
-            return [
-                *(guess_tensors(p, base, widths) if _is_something(p, forced[p.name]) else ()),
-                forced[p.name],
-            ]
-        made = known[p.name] or guess_argument(p, base, widths)
+            something = _is_something(p, forced[p.name])
+            made = guess_tensors(p, base, widths, own, shapes) if something else []
+            return [*made, *(() if made and own.use.as_tensor else [forced[p.name]])]
+        made = known[p.name] or guess_argument(p, base, widths, own, shapes)
         told: list[Spec] = [Value(v) for v in hints.get(p.name, ())]
         at = 1 if p.has_default else 0
         return [*made[:at], *(t for t in told if t not in made), *made[at:]]
 
-    table = [[tries(p, base) for p in wanted] for base in bases]
+    first = [shape for p in wanted for shape in declared.list_shapes(p.name, WIDTH)]
+    first.sort(key=len, reverse=True)
+    table: list[list[list[Spec]]] = []
+    for base in dict.fromkeys((*first[:_MOST_DECLARED], *bases)):
+        row = [tries(p, base) for p in wanted]
+        if row not in table:
+            table.append(row)
     for cost in range(_MOST_COST):
         for rank, options in enumerate(table[: cost + 1]):
             for chosen in _split(wanted, options, cost - rank):

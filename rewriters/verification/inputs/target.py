@@ -18,18 +18,23 @@ from npufix.rewriters.verification.calls.values import (
     Spec,
     Tensor,
     Value,
+    list_tensors,
+    map_items,
     materialise,
     round_differently,
 )
-from npufix.rewriters.verification.inputs.arguments import Parameter, list_parameters
 from npufix.rewriters.verification.inputs.load import Loaded, LoadError
+from npufix.rewriters.verification.inputs.source.parameters import Parameter, list_parameters
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from npufix.rewriters.verification.inputs.recipes import Recipe
+
+_STEPS = 3
+"""Of an optimiser, which are one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,10 @@ class CallCase:
     """How many significant digits the arguments have, where that makes them easier to read."""
     steps: int = 0
     """How many optimiser steps follow: what a module keeps from one call to the next."""
+    autocast: bool = False
+    """Whether the call runs under ``torch.autocast`` to bfloat16."""
+    dtypes: tuple[torch.dtype, ...] = ()
+    """The only ones to run it in; empty: all that tell something."""
 
     def __str__(self) -> str:
         flavour = "" if self.flavour == "ordinary" else f", {self.flavour}"
@@ -68,7 +77,8 @@ class CallCase:
         made = f" on an object made with {recipe}" if recipe is not None and str(recipe) else ""
         weights = ", float32 weights" if self.float32_weights else ""
         steps = f", {self.steps} optimiser steps" if self.steps else ""
-        return f"{self.assignment}{flavour}{mode}{weights}{steps}{made}"
+        cast = ", under autocast" if self.autocast else ""
+        return f"{self.assignment}{flavour}{mode}{weights}{cast}{steps}{made}"
 
     @property
     def size(self) -> int:
@@ -77,12 +87,20 @@ class CallCase:
 
 
 def _shapes(specs: Mapping[str, Spec]) -> list[tuple[int, ...]]:
-    return [
-        item.shape
-        for spec in specs.values()
-        for item in (spec.items if isinstance(spec, Several) else (spec,))
-        if isinstance(item, Tensor)
-    ]
+    return [tensor.shape for spec in specs.values() for tensor in list_tensors(spec)]
+
+
+def _find_constants(specs: Mapping[str, Spec]) -> frozenset[str]:
+    """Return the tensors that take no gradient, by the names that an observation gives them."""
+    found = set()
+    for name, spec in specs.items():
+        keys: Sequence[object] = range(len(spec.items)) if isinstance(spec, Several) else ()
+        keys = spec.keys if isinstance(spec, Several) and spec.keys else keys
+        parts = {f"{name}[{k!r}]": i for k, i in zip(keys, getattr(spec, "items", ()), strict=True)}
+        for full, item in (parts or {name: spec}).items():
+            if isinstance(item, Tensor) and item.is_constant:
+                found.add(full)
+    return frozenset(found)
 
 
 @dataclass(slots=True)
@@ -174,15 +192,7 @@ class Target:
         With ``double``, in float64 and on the host; with a ``rounding``, as if it had been
         rounded differently. ``again`` takes the object of the last call, if that has failed.
         """
-        one = case.assignment.specs, case.flavour, case.seed, dtype, case.digits
-        arguments = materialise(*one, find=self.loaded.find)
-        _cast_modules(arguments, dtype)
-        if double:
-            arguments = {name: _doubled(value) for name, value in arguments.items()}
-        if rounding is not None:
-            arguments = {
-                n: round_differently(value, dtype, rounding) for n, value in arguments.items()
-            }
+        arguments = self._make_arguments(case, dtype, double=double, rounding=rounding)
         moved = self.on_npu and not double
         if moved:
             arguments = {name: to_device(value) for name, value in arguments.items()}
@@ -206,13 +216,31 @@ class Target:
             registered = lambda: list_registered(instance)  # noqa: E731 - same
 
         def call(passed: Mapping[str, object]) -> object:
-            return self.invoke(first, passed)
+            if not case.autocast:
+                return self.invoke(first, passed)
+            with torch.autocast("npu" if moved else "cpu", torch.bfloat16):
+                return self.invoke(first, passed)
 
         own_state, given = state, arguments
         state = lambda: dict(own_state()) | _states(given)  # noqa: E731 - same
-        specs = case.assignment.specs.items()
-        added = {n for n, s in specs if isinstance(s, Tensor) and s.kind == "additive"}
-        return PreparedCall(call, arguments, state, registered, frozenset(added), moved)
+        constants = _find_constants(case.assignment.specs)
+        return PreparedCall(call, arguments, state, registered, constants, moved)
+
+    def _make_arguments(
+        self, case: CallCase, dtype: torch.dtype, *, double: bool, rounding: int | None
+    ) -> dict[str, object]:
+        specs = case.assignment.specs
+        made = materialise(
+            specs, case.flavour, case.seed, dtype, case.digits, find=self.loaded.find
+        )
+        _cast_modules(made, dtype)
+        if double:
+            made = {name: _doubled(value) for name, value in made.items()}
+        if rounding is None:
+            return made
+        # What has a dtype of its own is rounded to that.
+        own = {n: getattr(spec, "dtype", None) or dtype for n, spec in specs.items()}
+        return {n: round_differently(value, own[n], rounding) for n, value in made.items()}
 
     def _instance(self, recipe: Recipe, dtype: torch.dtype, *, again: bool) -> object:
         failed = self._failed if again else None
@@ -240,6 +268,11 @@ class Target:
         positional = [v for k, v in passed.items() if k not in by_name]
         keywords = {k: v for k, v in passed.items() if k in by_name}
         with self.world():
+            # What an optimiser keeps of one step, the next one takes.
+            steps = any(isinstance(f, torch.optim.Optimizer) for f in first) and self.name == "step"
+            for _ in range(_STEPS - 1 if steps else 0):
+                self._function(*first, *positional, **keywords)
+                _change_gradients(first[0])
             return self._function(*first, *positional, **keywords)
 
     def keywords(self, passed: Iterable[str]) -> set[str]:
@@ -258,6 +291,8 @@ class Target:
                 made = recipe.build(self.owner, self.loaded.find)
             cast_floats(made, dtype)
             self._instances[key] = made
+        if issubclass(self.owner, torch.optim.Optimizer):
+            return self._instances.pop(key)  # copies of weights have no gradients
         try:
             return copy.deepcopy(self._instances[key])
         except Exception:  # noqa: BLE001 - __deepcopy__ of the user's class; then build it again
@@ -269,11 +304,10 @@ def _doubled(value: object) -> object:
         return value.double()
     if isinstance(value, torch.Tensor) and value.is_complex():
         return value.to(torch.complex128)
-    if isinstance(value, torch.nn.Module):
+    if isinstance(value, torch.nn.Module) or list_weights(value):
         cast_floats(value, torch.float64)
-    if isinstance(value, tuple):
-        return tuple(_doubled(item) for item in value)
-    return value
+        return value
+    return map_items(value, _doubled)
 
 
 def cast_floats(instance: object, dtype: torch.dtype) -> None:
@@ -282,10 +316,30 @@ def cast_floats(instance: object, dtype: torch.dtype) -> None:
     if isinstance(instance, torch.nn.Module):
         instance.to(dtype)
         parts = list(instance.modules())
+    for weight in list_weights(instance):
+        gradient = weight.grad
+        weight.grad = None
+        weight.data = weight.data.to(dtype)
+        weight.grad = None if gradient is None else gradient.to(dtype)
     for part in parts:
         for name, value in list(getattr(part, "__dict__", {}).items()):
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 part.__dict__[name] = value.to(dtype)
+
+
+def _change_gradients(optimizer: object) -> None:
+    """Give weights other gradients for the next step: of equal ones, an average is no other."""
+    for weight in list_weights(optimizer):
+        if weight.grad is not None:
+            weight.grad = weight.grad.flip(0) * -0.75  # exact in every dtype
+
+
+def list_weights(value: object) -> list[torch.nn.Parameter]:
+    """Return the weights that an optimiser trains, or those of a list."""
+    held = value if isinstance(value, list) else []
+    if isinstance(value, torch.optim.Optimizer):
+        held = [weight for group in value.param_groups for weight in group["params"]]
+    return [weight for weight in held if isinstance(weight, torch.nn.Parameter)]
 
 
 def read_state(instance: object, called: str) -> dict[str, object]:
@@ -294,7 +348,8 @@ def read_state(instance: object, called: str) -> dict[str, object]:
     if isinstance(instance, torch.nn.Module):
         named = instance.named_modules()
         parts = {f"{called}.{name}." if name else f"{called}.": part for name, part in named}
-    found: dict[str, object] = {}
+    weights = enumerate(list_weights(instance))
+    found: dict[str, object] = {f"{called}.params[{n}]": weight for n, weight in weights}
     for prefix, part in parts.items():
         if isinstance(part, torch.nn.Module):
             registered = (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
@@ -317,8 +372,9 @@ def _modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:
 
 
 def _cast_modules(arguments: Mapping[str, object], dtype: torch.dtype) -> None:
-    for module in _modules(arguments).values():
-        cast_floats(module, dtype)
+    for value in arguments.values():
+        if isinstance(value, torch.nn.Module | list):
+            cast_floats(value, dtype)
 
 
 def _bind_optimizers(arguments: Mapping[str, object]) -> None:

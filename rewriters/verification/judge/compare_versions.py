@@ -10,7 +10,7 @@ import torch
 
 from npufix.rewriters.verification.calls.device import LIMITS
 from npufix.rewriters.verification.calls.values import Tensor, Value, list_dimensions, list_kinds
-from npufix.rewriters.verification.inputs.cases import generate_cases, is_mixed
+from npufix.rewriters.verification.inputs.cases import generate_cases
 from npufix.rewriters.verification.inputs.search import is_integral
 from npufix.rewriters.verification.judge.counterexample import Versions, write_program
 from npufix.rewriters.verification.judge.evidence import Proof, RefusedCase
@@ -80,7 +80,7 @@ def compare_versions(
     compared: list[CaseRun] = []
     flat: list[tuple[CaseRun, CallRecord]] = []
     job_text = "".join(find_patched_lines(run.job))
-    every = generate_cases(assignments, mixed=is_mixed(run.job.recorded))
+    every = generate_cases(assignments, original, run.job)
     for case in _with_training(every, run, original, compared):
         if spent_s() > deadline or len(run.judge.differences) > _ENOUGH_DIFFERENCES:
             break

@@ -20,9 +20,9 @@ from npufix.rewriters.graph.modules.packages import package_of
 from npufix.rewriters.verification.calls.device import is_virtual
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import MadeArgument, Spec
-from npufix.rewriters.verification.inputs.arguments import DESCENT
+from npufix.rewriters.verification.inputs.objects import DESCENT
 from npufix.rewriters.verification.inputs.overlay import write_program_part
-from npufix.rewriters.verification.inputs.slicing import slice_module
+from npufix.rewriters.verification.inputs.source.slicing import slice_module
 from npufix.rewriters.verification.judge import replay
 from npufix.rewriters.verification.judge.expressions import CannotSpellError, write_expression
 from npufix.rewriters.verification.sandbox.remote import runs_with_target

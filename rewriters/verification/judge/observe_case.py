@@ -50,6 +50,8 @@ class CaseRun:
 @runs_with_target
 def choose_dtypes(case: CallCase, target: Target) -> tuple[torch.dtype, ...]:
     """Return the dtypes worth running a case in."""
+    if case.dtypes:
+        return case.dtypes
     present = list_kinds(case.assignment.specs.values())
     recipe = case.assignment.recipe
     if present & {"float", "unit", "box"}:

@@ -15,7 +15,9 @@ import torch
 from npufix.rewriters.verification.calls.coverage import LinesToCover, find_names_read
 from npufix.rewriters.verification.calls.device import is_real
 from npufix.rewriters.verification.inputs.load import LoadError, list_own_files
-from npufix.rewriters.verification.inputs.search import search, trace_call
+from npufix.rewriters.verification.inputs.search import search_as_declared, trace_call
+from npufix.rewriters.verification.inputs.source.assumed_shapes import AssumptionError
+from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.judge.compare_versions import (
     NO_MEMORY,
@@ -67,7 +69,7 @@ def verify_function(job: Job, ground: str = "reference") -> Answer:
 def _verdict(run: Proof) -> Verdict:
     try:
         return _verify(run)
-    except (NotVerifiedError, LoadError) as error:
+    except (NotVerifiedError, LoadError, AssumptionError) as error:
         verdict = run.verdict(Status.NOT_VERIFIED, str(error))
         return replace(verdict, limit=isinstance(error, BackendLimitError))
     except RefutedError as error:
@@ -89,17 +91,8 @@ def _verify(run: Proof) -> Verdict:
     read = find_names_read(job.original, job.lines_original) | find_names_read(
         job.patched, job.lines_patched
     )
-    look = partial(
-        search,
-        wanted=wanted,
-        recorded=job.recorded,
-        floating=job.floating,
-        keeps=keeps,
-        read=read,
-    )
-    found = look(original.on_host())
-    if not found.assignments and original.on_npu:
-        found = look(original)
+    declared = read_declarations(job.original, job.qualname, job.assumed)
+    found, keeps = search_as_declared(original, wanted, job, declared, read, keeps)
     if not found.assignments:
         raise NotVerifiedError(found.reason)
     recipes = [a.recipe for a in found.assignments]

@@ -223,7 +223,7 @@ def test_integers_are_exact() -> None:
 def test_only_needed_definitions_are_executed() -> None:
     import ast
 
-    from npufix.rewriters.verification.inputs.slicing import slice_module
+    from npufix.rewriters.verification.inputs.source.slicing import slice_module
 
     tree = ast.parse(
         "import torch\nimport heavy\nA = 1\nB = A + 1\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, TypeAlias
 
-from npufix.rewriters.verification.inputs.arguments import WIDTH, guess_attribute
+from npufix.rewriters.verification.inputs.source.parameters import WIDTH, guess_attribute
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -35,14 +35,32 @@ def find_compared_constants(tree: ast.Module, qualname: str) -> dict[str, list[o
     """Return the constants that a function compares a name with."""
     name = qualname.partition(".<locals>")[0].rpartition(".")[2]
     found: dict[str, list[object]] = {}
+    tables = dict(_tables(tree))
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != name:
             continue
         for test in ast.walk(node):
-            for left, right in _sides(test):
+            for left, right in (*_sides(test), *_looked_up(test, tables)):
                 known = found.setdefault(left, [])
                 known += [v for v in _constants(right) if v not in known]
     return found
+
+
+def _tables(tree: ast.Module) -> Iterator[tuple[str, ast.Dict]]:
+    """Yield the dictionaries that are written out, by their names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            yield from ((spell_dotted_name(target), node.value) for target in node.targets)
+
+
+def _looked_up(node: ast.AST, tables: Mapping[str, ast.Dict]) -> Iterator[tuple[str, ast.expr]]:
+    """Yield what is looked up in a table that is written out, and each key of that."""
+    if isinstance(node, ast.Subscript):
+        held = node.value
+        table = held if isinstance(held, ast.Dict) else tables.get(spell_dotted_name(held))
+        for key in table.keys if table is not None else ():
+            if key is not None:
+                yield spell_dotted_name(node.slice), key
 
 
 def find_attributes_read(tree: ast.Module, qualname: str, name: str) -> list[str]:

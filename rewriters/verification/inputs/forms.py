@@ -1,0 +1,109 @@
+"""Other tensors that say the same: a mask of whole numbers for one of bools, labels of int32.
+
+Whether the code means a form is asked of the original: it returns the same for it. For
+``(1 - mask) * -1e9`` that is so for 0 and 1 of any dtype, and not for the numbers of segments, of
+which ``mask > 0`` makes the same as of ones.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from npufix.rewriters.verification.calls.values import Tensor
+from npufix.rewriters.verification.inputs.arguments import MASK
+from npufix.rewriters.verification.inputs.target import Assignment, CallCase
+from npufix.rewriters.verification.inputs.trials import Trials, with_specs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_SEGMENTS = 4
+_INDEXES = (torch.int32, torch.int16, torch.uint8)
+_TWO = 2
+
+
+def list_forms(trials: Trials, assignment: Assignment) -> Iterator[Assignment]:
+    """Yield the same arguments with one tensor in another form that the original means as well."""
+    for name, spec in assignment.specs.items():
+        if not isinstance(spec, Tensor):
+            continue
+        if spec.kind in {"bool", "binary"} or (spec.kind == "int" and is_mask(name)):
+            yield from _masks(trials, assignment, name, spec)
+        elif spec.kind == "int" and spec.dtype is None:
+            yield from _integers(trials, assignment, name, spec)
+
+
+def is_mask(name: str) -> bool:
+    """Say whether an argument selects, by its name."""
+    return re.search(MASK, name.lower()) is not None
+
+
+def _masks(trials: Trials, assignment: Assignment, name: str, spec: Tensor) -> Iterator[Assignment]:
+    forms: dict[Tensor, Callable[[torch.Tensor], torch.Tensor]] = {
+        replace(spec, kind="bool", high=_TWO, dtype=None): lambda flags: flags,
+        replace(spec, kind="int", high=_TWO, dtype=None): lambda flags: flags.long(),
+        replace(spec, kind="int", high=_TWO, dtype=torch.int32): lambda flags: flags.int(),
+        replace(spec, kind="binary", high=_TWO, dtype=None): lambda flags: flags.float(),
+        replace(spec, kind="int", high=_SEGMENTS, dtype=None): _number,
+    }
+    own = replace(spec, high=_TWO, dtype=None)
+    known = _results(trials, assignment, name, forms[own])
+    if known is None:
+        return
+    for form, make in forms.items():
+        seen = None if form == own else _results(trials, assignment, name, make)
+        if seen is not None and _same(known, seen, name):
+            yield with_specs(assignment, **{name: form})
+
+
+def _number(flags: torch.Tensor) -> torch.Tensor:
+    """Return 1, 2, 3, 1 ... where a flag is set."""
+    numbers = torch.arange(flags.numel()).view(flags.shape) % (_SEGMENTS - 1) + 1
+    return flags * numbers
+
+
+def _results(
+    trials: Trials, assignment: Assignment, name: str, make: Callable[[torch.Tensor], torch.Tensor]
+) -> Mapping[str, object] | None:
+    """Return what the original makes of a mask that is some flags in one form."""
+
+    def change(arguments: Mapping[str, object]) -> Mapping[str, object]:
+        given = arguments[name]
+        assert isinstance(given, torch.Tensor)  # noqa: S101 - its spec says so
+        return {**arguments, name: make(given > 0)}
+
+    return trials.run(CallCase(assignment), change, gradients=True)
+
+
+def _integers(
+    trials: Trials, assignment: Assignment, name: str, spec: Tensor
+) -> Iterator[Assignment]:
+    known = trials.run(CallCase(assignment), gradients=True)
+    for dtype in _INDEXES if known is not None else ():
+        other = with_specs(assignment, **{name: replace(spec, dtype=dtype)})
+        seen = trials.run(CallCase(other), gradients=True)
+        if seen is not None and _same(known or {}, seen, name):
+            yield other
+
+
+def _same(left: Mapping[str, object], right: Mapping[str, object], changed: str) -> bool:
+    """Say whether two calls did the same but for what they say of the argument that differs."""
+    own = {f"{changed} after the call", f"gradient of {changed}"}
+    both = left.keys() & right.keys()
+    other = (left.keys() ^ right.keys()) - own
+    return not other and all(_equal(left[n], right[n]) for n in both - own)
+
+
+def _equal(left: object, right: object) -> bool:
+    """Say whether two values are the same numbers, of whatever dtype."""
+    if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        return type(left) is type(right) and left == right
+    if left.shape != right.shape:
+        return False
+    if left.is_complex() or right.is_complex():
+        return torch.allclose(left, right, equal_nan=True) if left.dtype == right.dtype else False
+    return torch.allclose(left.double().cpu(), right.double().cpu(), equal_nan=True)

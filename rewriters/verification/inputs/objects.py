@@ -1,0 +1,143 @@
+"""Arguments that are objects: modules of any class of ``torch.nn``, optimisers, generators.
+
+A counterexample makes them again by the functions of this file.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from npufix.rewriters.verification.calls.values import MadeArgument, Spec, Value, seed_generator
+from npufix.rewriters.verification.inputs.source.parameters import (
+    WIDTH,
+    Parameter,
+    guess_attribute,
+    guess_scalars,
+    list_parameters,
+)
+
+if TYPE_CHECKING:
+    from npufix.rewriters.verification.inputs.source.usage import Use
+
+MODEL = "(^|_)(model|net|network|module)$"
+_OPTIMIZER = r"(^|_)optim(izer)?$|^opt$"
+_MODULE_ANNOTATION = r"(nn\.|^)Module$"
+_WEIGHTS = r"^(params|parameters|weights|param_groups)$"
+_SMALL = 1 / 64
+_SIZES = {"num_embeddings": 16, "embedding_dim": WIDTH, "num_groups": 2, "kernel_size": 3}
+"""Of layers, where the name alone says something else."""
+
+
+class StandInModule(torch.nn.Module):
+    """A module that is an argument, for the sake of ``training`` and of a few numbers."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the name suggests
+        """Invent what is not there."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return guess_attribute(name)
+
+
+DESCENT = "torch.optim.SGD([torch.zeros(1)], lr=0.125)"
+
+
+def descent() -> torch.optim.Optimizer:
+    """Return an optimiser; what it trains is among the other arguments."""
+    return torch.optim.SGD([torch.zeros(1)], lr=0.125)
+
+
+def linear(seed: int) -> torch.nn.Module:
+    """Return a layer that is not the one of another seed."""
+    return layer("Linear", seed)
+
+
+def layer(kind: str, seed: int) -> torch.nn.Module:
+    """Return a layer of a class of ``torch.nn``, with small sizes; another one for another seed."""
+    made = getattr(torch.nn, kind)
+    given = {}
+    for parameter in list_parameters(inspect.signature(made)):
+        if not parameter.has_default:
+            guesses = guess_scalars(Parameter(parameter.name, "int", parameter.default))
+            likely = next((s.value for s in guesses if isinstance(s, Value)), WIDTH)
+            wide = re.search("size|shape|features|channels|dim", parameter.name)
+            given[parameter.name] = _SIZES.get(parameter.name, WIDTH if wide else likely)
+    torch.default_generator.manual_seed(seed)
+    found: torch.nn.Module = made(**given)
+    with torch.no_grad():
+        # As they are, the statistics of a norm are zeros and ones, which hide much.
+        for name, value in (*found.named_buffers(), *found.named_parameters()):
+            if value.is_floating_point():
+                value.copy_(torch.rand(value.shape, generator=seed_generator(name, seed)) + 0.25)
+    return found
+
+
+def parameters(seed: int, scale: float = 1.0) -> list[torch.nn.Parameter]:
+    """Return weights of several shapes, of which the last has no gradient."""
+    made = []
+    for number, shape in enumerate(((WIDTH, 3), (3,))):
+        source = seed_generator("parameters", seed, number)
+        weight = torch.nn.Parameter(torch.randn(shape, generator=source))
+        # Eighths are exact in every dtype.
+        weight.grad = torch.randint(-16, 17, shape, generator=source) / 8 * scale
+        made.append(weight)
+    return [*made, torch.nn.Parameter(torch.ones(2))]
+
+
+def generator(seed: int) -> torch.Generator:
+    """Return a source of random numbers."""
+    return torch.Generator().manual_seed(seed)
+
+
+def _made(function: str, label: str, *given: object) -> MadeArgument:
+    """Return an argument that a function of this file makes."""
+    own = f"__import__({__name__!r}, fromlist=[''])"
+    text = ", ".join(map(repr, given))
+    return MadeArgument(lambda: globals()[function](*given), label, f"{own}.{function}({text})")
+
+
+def make_weights(name: str) -> list[Spec]:
+    """Return weights with ordinary gradients and with small ones, for an argument of this name."""
+    seed = sum(map(ord, name))
+    small = _made("parameters", "parameters with small gradients", seed, _SMALL)
+    return [_made("parameters", "parameters with gradients", seed), small]
+
+
+def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
+    """Return modules, optimisers and the like, for a parameter that is one."""
+    name, annotation = parameter.name, parameter.annotation
+    seed = sum(map(ord, name))
+    some_layer = _made("linear", "a linear layer", seed)
+    kind = _class_of(annotation, torch.nn, torch.nn.Module)
+    optimizer = _class_of(annotation, torch.optim, torch.optim.Optimizer)
+    made: list[Spec] = []
+    if kind and kind != "Module":
+        made = [_made("layer", f"an nn.{kind}", kind, seed)]
+    elif re.search(_MODULE_ANNOTATION, annotation):
+        stand_in = _made(StandInModule.__name__, "a stand-in module")
+        called = re.search(MODEL, name) or use.called
+        made = [some_layer, stand_in] if called else [stand_in, some_layer]
+    elif parameter.has_default:
+        made = []
+    elif re.search(_OPTIMIZER, name) or optimizer:
+        made = [MadeArgument(descent, "SGD over the parameters of the model", DESCENT)]
+    elif re.search(r"\bGenerator$", annotation):
+        made = [_made("generator", "a generator", seed)]
+    elif re.search(_WEIGHTS, name) and use.looped:
+        made = make_weights(name)
+    elif re.search(r"\bCallable\b", annotation) or (use.called and not re.search(MODEL, name)):
+        made = [Value(torch.tanh), some_layer]
+    elif re.search(MODEL, name):
+        made = [some_layer]
+    return made
+
+
+def _class_of(annotation: str, module: object, base: type) -> str:
+    """Return the name of a class of a module that an annotation is; empty if it is none."""
+    name = annotation.strip("'\"").rpartition(".")[2]
+    found = getattr(module, name, None) if name.isidentifier() else None
+    return name if isinstance(found, type) and issubclass(found, base) else ""

@@ -1,0 +1,7 @@
+"""What the text of the user's code says about its calls, read without running it.
+
+``slicing`` finds the statements that a function needs; ``shapes`` reads what docstrings,
+annotations, comments and ``--assume`` declare of arguments, ``usage`` what the code does with them;
+``declarations`` puts both together and says which arguments fit. ``numbers`` lists the numbers on
+both sides of which the code may do something else.
+"""

@@ -1,0 +1,284 @@
+"""What holds for the arguments of a function, as far as its text or its user says.
+
+Docstrings, annotations and comments give shapes in which equal names are equal sizes; unpacking,
+einsum and permute give the number of dimensions. A call that does not fit is one that no caller
+makes, and shows nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.verification.calls.values import Spec, Tensor, list_tensors
+from npufix.rewriters.verification.inputs.source.assumed_shapes import (
+    list_comments,
+    parse_assumption,
+)
+from npufix.rewriters.verification.inputs.source.shapes import (
+    ANY,
+    DeclaredKind,
+    Said,
+    Shape,
+    evaluate_size,
+    read_annotation,
+    read_sizes,
+    read_text,
+)
+from npufix.rewriters.verification.inputs.source.usage import (
+    Function,
+    Use,
+    find_function,
+    find_uses,
+    list_arguments,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_SIZES: tuple[tuple[str, tuple[int, ...]], ...] = (
+    (r"^(b|bs|bsz|n?_?batch\w*)$", (2, 6)),
+    (r"(kv|key_?value).*h|^h_?kv$|^g$|groups?$", (2,)),
+    (r"^(h|nh|n_?heads?|heads|num_heads|num_attention_heads|nhead|hq|h_?q)$", (4,)),
+    (r"top_?k|per_tok", (2,)),
+    (r"experts?$|^e$", (4, 6)),
+    (r"vocab", (11, 13)),
+    (
+        r"^([dc]|dim|hd|d_?[kvm]|d_?h(ead)?|.*(_dim|hidden\w*|size|width|channels?|features?|model))$",
+        (8, 16, 12, 20),
+    ),
+)  # fmt: skip
+"""Sizes that go with names: heads divide widths, widths have halves."""
+_OTHER = (3, 5, 7, 6, 9, 10, 11, 13, 14, 15, 17, 18, 19)
+_SOME = (2, 3)
+"""What ``...`` stands for, first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What holds for one argument."""
+
+    shapes: tuple[Shape, ...] = ()
+    kinds: frozenset[DeclaredKind] = frozenset()
+    use: Use = field(default_factory=Use)
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether it must be one."""
+        return bool(self.shapes or self.use.dims or self.use.least)
+
+    def takes(self, tensor: Tensor) -> bool:
+        """Say whether a tensor has dimensions and numbers of the right kind."""
+        return self._takes_kind(tensor) and self._takes_dims(len(tensor.shape))
+
+    def _takes_dims(self, count: int) -> bool:
+        if self.shapes:
+            return True  # looked at with those of the others
+        dims, least = self.use.dims, self.use.least
+        return count >= least and (not dims or self.use.tested or count in dims)
+
+    def _takes_kind(self, tensor: Tensor) -> bool:
+        said, kind = self.kinds, tensor.kind
+        if not said:
+            return True
+        numbers = said - {"zero-one"}
+        if kind == "int" and tensor.high > 2 and "zero-one" in said:  # noqa: PLR2004 - 0 and 1
+            return False
+        if not numbers:
+            return kind in {"bool", "int", "binary"}
+        if kind in {"float", "unit", "box"}:
+            return "float" in numbers and "zero-one" not in said
+        if kind in {"additive", "binary"}:
+            return bool(numbers & {"additive", "float"}) if kind == "additive" else "float" in said
+        return kind in numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Declarations:
+    """What holds for the arguments of a function."""
+
+    arguments: Mapping[str, Declared] = field(default_factory=dict)
+    assumed: frozenset[str] = frozenset()
+    """Those of which the user says it, and not the text."""
+
+    def of(self, name: str) -> Declared:
+        """Return what holds for one argument."""
+        return self.arguments.get(name, Declared())
+
+    @property
+    def shaped(self) -> bool:
+        """Whether any shape is known."""
+        return any(declared.shapes for declared in self.arguments.values())
+
+    def without_texts(self) -> Declarations:
+        """Return what the user says, for a text that says what the code does not take."""
+        return replace(
+            self, arguments={n: d for n, d in self.arguments.items() if n in self.assumed}
+        )
+
+    def fits(self, specs: Mapping[str, Spec]) -> bool:
+        """Say whether arguments are such that a caller makes."""
+        shaped: list[tuple[tuple[Shape, ...], tuple[int, ...]]] = []
+        for name, spec in specs.items():
+            declared = self.of(name)
+            for tensor in list_tensors(spec):
+                if not declared.takes(tensor):
+                    return False
+                if declared.shapes:
+                    shaped.append((declared.shapes, tensor.shape))
+        return any(True for _ in _unified(shaped, {}))
+
+    def list_shapes(self, name: str, width: int) -> list[tuple[int, ...]]:
+        """Return shapes in numbers for an argument, equal names being equal sizes."""
+        sizes = self._choose_sizes(width)
+        found: list[tuple[int, ...]] = []
+        for shape in self.of(name).shapes:
+            for some in (_SOME, _SOME[1:], ()) if ANY in shape else ((),):
+                parsed = read_sizes([size for size in shape if size != ANY])
+                numbers = [evaluate_size(size, sizes) for size in parsed or ()]
+                known = [n for n in numbers if n is not None and n >= 0]
+                if parsed is not None and len(known) == len(parsed):
+                    at = shape.index(ANY) if ANY in shape else len(known)
+                    found.append((*known[:at], *some, *known[at:]))
+        return list(dict.fromkeys(found))
+
+    def _choose_sizes(self, width: int) -> dict[str, int]:
+        names: dict[str, None] = {}
+        for declared in self.arguments.values():
+            for shape in declared.shapes:
+                for size in read_sizes([s for s in shape if s != ANY]) or ():
+                    names |= {n.id: None for n in ast.walk(size) if isinstance(n, ast.Name)}
+        chosen: dict[str, int] = {}
+        for name in names:
+            lower = name.lower()
+            likely = next((sizes for pattern, sizes in _SIZES if re.search(pattern, lower)), ())
+            if likely and likely[0] == _SIZES[-1][1][0]:
+                likely = (width, *likely)
+            free = (n for n in (*likely, *_OTHER) if n not in chosen.values())
+            chosen[name] = next(free, width)
+        return chosen
+
+
+NOTHING = Declarations()
+
+
+def _unified(
+    shaped: Sequence[tuple[tuple[Shape, ...], tuple[int, ...]]], known: Mapping[str, int]
+) -> Iterator[Mapping[str, int]]:
+    """Yield sizes for the names in shapes under which each tensor has one of its shapes."""
+    if not shaped:
+        yield known
+        return
+    (alternatives, sizes), *rest = shaped
+    for shape in alternatives:
+        bound = _bind(shape, sizes, known)
+        if bound is not None:
+            yield from _unified(rest, bound)
+
+
+def _bind(
+    shape: Shape, sizes: tuple[int, ...], known: Mapping[str, int]
+) -> Mapping[str, int] | None:
+    if ANY in shape:
+        at = shape.index(ANY)
+        more = len(sizes) - len(shape) + 1
+        if more < 0:
+            return None
+        shape, sizes = (*shape[:at], *shape[at + 1 :]), (*sizes[:at], *sizes[at + more :])
+    if len(shape) != len(sizes):
+        return None
+    bound = dict(known)
+    parsed = read_sizes(shape)
+    for expression, size in zip(parsed or (), sizes, strict=parsed is not None):
+        if isinstance(expression, ast.Name):
+            if bound.setdefault(expression.id, size) != size:
+                return None
+        else:
+            value = evaluate_size(expression, bound)
+            if value is not None and value != size:
+                return None
+    return bound
+
+
+def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> Declarations:
+    """Return what a module says of the arguments of one of its functions.
+
+    ``assumed`` is what the user says, beside comments: it goes before what the text says.
+
+    Raises:
+        AssumptionError: a comment is spelt wrong.
+
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return Declarations()
+    function = find_function(tree, qualname)
+    if function is None:
+        return Declarations()
+    names = [arg.arg for arg in list_arguments(function)]
+    uses = find_uses(function)
+    said = _said(text, tree, function, qualname, names)
+    found = {n: said.get(n, Declared()) for n in names}
+    found = {n: replace(one, use=uses[n]) for n, one in found.items()}
+    comments = list_comments(text, function.lineno, function.end_lineno or function.lineno)
+    sure = _read_assumed((*comments, *assumed), names)
+    for name, one in sure.items():
+        found[name] = replace(one, use=replace(uses[name], dims=set(), least=0))
+    return Declarations(found, frozenset(sure))
+
+
+def _read_assumed(texts: Sequence[str], names: Sequence[str]) -> dict[str, Declared]:
+    """Return what is said of these arguments; of other functions' nothing is taken."""
+    found: dict[str, Declared] = {}
+    for text in texts:
+        name, shape, kind = parse_assumption(text)
+        if name in names:
+            before = found.get(name, Declared())
+            found[name] = Declared((*before.shapes, shape), before.kinds | {kind})
+    return found
+
+
+def _said(
+    text: str, tree: ast.Module, function: Function, qualname: str, names: Sequence[str]
+) -> dict[str, Declared]:
+    texts = [ast.get_docstring(function) or "", _comments(text, function)]
+    owner = qualname.rpartition(".")[0]
+    cls = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == owner), None)
+    if cls is not None and function.name in {"forward", "__call__"}:
+        texts.append(ast.get_docstring(cls) or "")
+    found: dict[str, Said] = {}
+    for argument in list_arguments(function):
+        if argument.annotation is not None:
+            said = read_annotation(ast.unparse(argument.annotation))
+            if said.shapes:
+                found[argument.arg] = said
+    for one in texts:
+        for name, said in read_text(one, names).items():
+            before = found.get(name, Said())
+            found[name] = Said(before.shapes or said.shapes, before.kinds or said.kinds)
+    return {name: Declared(said.shapes, said.kinds) for name, said in found.items()}
+
+
+def _comments(text: str, function: Function) -> str:
+    """Return the comments of a signature and above the first statement, each with its argument.
+
+    ``q,  # (B, H, T, D)`` becomes ``q: (B, H, T, D)``.
+    """
+    lines = text.splitlines()
+    first = function.body[0]
+    docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    last = function.body[1] if docstring and len(function.body) > 1 else first
+    own = range(first.lineno, (first.end_lineno or 0) + 1) if docstring else ()
+    found = []
+    for number in range(function.lineno, last.lineno):
+        line = lines[number - 1] if number <= len(lines) else ""
+        if number in own or "#" not in line:
+            continue
+        code, _, comment = line.partition("#")
+        name = re.match(r"\s*(\w+)\s*[:,=]", code)
+        beside = name is not None and not code.lstrip().startswith("def ")
+        found.append(f"{name.group(1)}: {comment.strip()}" if beside and name else comment.strip())
+    return "\n".join(found)

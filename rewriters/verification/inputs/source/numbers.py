@@ -1,0 +1,90 @@
+"""The numbers that stand in code: what lies on both sides of them is worth trying.
+
+``scores.split(256)``, ``max_len: int = 512`` and ``positions.to(torch.uint8)`` each say at which
+sizes and values something else happens.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.verification.inputs.source.slicing import slice_module
+from npufix.rewriters.verification.sandbox.try_call import try_call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_LEAST = 9
+"""Smaller sizes are tried in any case."""
+_MOST = 1 << 20
+_PARSE_S = 2.0
+_OF_TYPES = (
+    # The first whole number that the type does not hold, or not exactly.
+    (r"\buint8\b|\bbyte\b|ByteTensor", 256),
+    (r"\bint8\b|CharTensor", 128),
+    (r"\bint16\b|\bshort\b|ShortTensor", 32768),
+    (r"\bbfloat16\b|\bBFloat16Tensor", 257),
+    (r"\bfloat16\b|\bhalf\b|HalfTensor", 2049),
+)
+_GROWING = r"arange|cumsum|cumprod|linspace|position|\bscan\b|outer\("
+"""What counts: in the dtype of the activations, it cannot beyond this."""
+_CAST = r"\.dtype\b|type_as|autocast"
+_BFLOAT16_COUNTS_TO = 257
+
+
+def list_numbers(texts: Iterable[str], qualname: str) -> list[int]:
+    """Return the numbers beyond which a function may do something else, the likeliest first.
+
+    ``texts`` are the versions of its module; what only one of them says comes first.
+    """
+    every = [_numbers(text, qualname) for text in texts]
+    shared = set.intersection(*map(set, every)) if every else set()
+    found = [n for numbers in every for n in numbers if n not in shared]
+    found += [n for n in next(iter(every), []) if n in shared]
+    return list(dict.fromkeys(found))
+
+
+def _numbers(text: str, qualname: str) -> list[int]:
+    tree = try_call(lambda: ast.parse(text), _PARSE_S).value
+    if not isinstance(tree, ast.Module):
+        return []
+    found: list[int] = []
+    for part in slice_module(tree, qualname.partition(".")[0]):
+        if isinstance(part, ast.Import | ast.ImportFrom):
+            continue
+        source = ast.unparse(part)
+        found += [first for pattern, first in _OF_TYPES if re.search(pattern, source)]
+        if re.search(_GROWING, source) and re.search(_CAST, source):
+            found.append(_BFLOAT16_COUNTS_TO)
+        found += list(_constants(part))
+    return found
+
+
+def _constants(tree: ast.AST) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp):
+            value = _power(node)
+            if value is not None:
+                yield value
+        if isinstance(node, ast.Constant) and type(node.value) in {int, float}:
+            number = node.value
+            if _LEAST <= number <= _MOST and number == int(number):  # type: ignore[operator,arg-type] # a number
+                yield int(number)  # type: ignore[arg-type] # same
+
+
+def _power(node: ast.BinOp) -> int | None:
+    """Return what ``2**13`` or ``4 * 1024`` is."""
+    left, right = node.left, node.right
+    if not (isinstance(left, ast.Constant) and isinstance(right, ast.Constant)):
+        return None
+    one, other = left.value, right.value
+    if type(one) is not int or type(other) is not int:
+        return None
+    value = 0
+    if isinstance(node.op, ast.Mult):
+        value = one * other
+    elif isinstance(node.op, ast.Pow | ast.LShift) and 0 <= other < _MOST.bit_length():
+        value = one**other if isinstance(node.op, ast.Pow) else one << other
+    return value if _LEAST <= value <= _MOST else None

@@ -1,0 +1,150 @@
+"""Parameters of a function, and what their names and annotations say of plain values."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.verification.calls.values import Spec, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
+    (r"_tp$|parallel|world_size", (1, 2)),
+    (r"intermediate|ffn|mlp_dim|inner", (16,)),
+    (r"vocab", (11,)),
+    (r"num_(key_value|kv)_heads|n_kv", (2, 1)),
+    (r"num_heads|n_?heads?|num_attention_heads", (2, 4)),
+    (r"top_?k|num_experts_per_tok|num_selected", (2, 1)),
+    (r"expert", (4,)),
+    (r"class|num_labels|categor", (4, 8)),
+    (r"head_dim", (4, 8)),
+    (r"kernel", (3,)),
+    (r"patch_?size|window_?size|^window$|^ws$", (2, 4)),
+    (r"im(a)?ge?_?size|resolution|input_size", (8,)),
+    (r"max_.*(pos|len|seq)|seq_?len|max_?len", (16,)),
+    (r"layers?$|depth|groups?$|stride|dilation", (1, 2)),
+    (r"padding$", (0, 1)),
+    (r"axis$|unsqueeze_dim", (-1, 2, 1, 0)),
+    (r"^dim$", (8, -1, 1, 0)),
+    (r"rep(eat)?s?$|times|n_rep", (2, 1)),
+    (r"layer_idx|rank|pad_token|_id$|_idx$|index$", (0, 3)),
+    (r"dim|hidden|size|features|channels|embed|width|d_model|shape", (8, 16, 4)),
+    (r"^(n|k|m|num.*|.*count)$", (2, 8, 4)),
+)
+FLOATS: tuple[tuple[str, tuple[object, ...]], ...] = (
+    (r"eps", (1e-5, 1e-3)),
+    (r"drop|^p$|prob|smooth", (0.1,)),
+    (r"theta|base", (10000.0,)),
+    (r"temperature|tau|gamma", (2.0, 0.5)),
+    (r"alpha|scal|momentum|rate|lambda|decay|factor|std|range|thresh|limit", (0.25, 1.0)),
+)
+FLAGS = (
+    r"^(is_|use_|return_|output_|do_|no_|with_|has_|keep|training|inplace|causal|bias$|.*_bias$)"
+)
+TEXTS: tuple[tuple[str, tuple[object, ...]], ...] = (
+    (r"reduction", ("mean", "sum", "none")),
+    (r"act", ("silu", "gelu", "relu")),
+    (r"attn_impl", ("eager",)),
+    (r"^device$|_device$", ("cpu",)),
+)
+# Every symbol has its own size, so that a wrong axis cannot pass by coincidence.
+WIDTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of the function to call."""
+
+    name: str
+    annotation: str
+    default: object
+    keyword_only: bool = False
+
+    @property
+    def has_default(self) -> bool:
+        """Whether the call may leave it out."""
+        return self.default is not inspect.Parameter.empty
+
+
+def list_parameters(signature: inspect.Signature) -> list[Parameter]:
+    """Return the named parameters; what ``*args`` would collect is left empty."""
+    return [
+        Parameter(
+            p.name,
+            "" if p.annotation is p.empty else _text(p.annotation),
+            p.default,
+            p.kind is p.KEYWORD_ONLY,
+        )
+        for p in signature.parameters.values()
+        if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}
+    ]
+
+
+def _text(annotation: object) -> str:
+    if isinstance(annotation, type):
+        return annotation.__name__
+    return str(annotation)
+
+
+def named(table: Sequence[tuple[str, tuple[object, ...]]], name: str) -> tuple[object, ...]:
+    """Return the values of the first pattern that a name matches."""
+    return next((values for pattern, values in table if re.search(pattern, name)), ())
+
+
+def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec]:
+    """Return guesses that are no tensors: by annotation if there is one, else by name."""
+    name, annotation = parameter.name.lower(), parameter.annotation
+    found: list[object] = []
+    if re.search(r"\bbool\b", annotation) or re.search(FLAGS, name):
+        found += [False, True]
+    if re.search(r"\bfloat\b", annotation) or (not annotation and named(FLOATS, name)):
+        found += named(FLOATS, name) or (0.5, 2.0)
+    if re.search(r"\bint\b", annotation) or (not annotation and named(SIZES, name)):
+        found += [*(named(SIZES, name) or (2, 8, 4, 1)), *widths]
+    if re.search(r"\bstr\b", annotation) or (not annotation and named(TEXTS, name)):
+        found += named(TEXTS, name)
+    specs: list[Spec] = []
+    for value in found:
+        if not any(
+            type(value) is type(s.value) and value == s.value for s in specs if isinstance(s, Value)
+        ):
+            specs.append(Value(value))
+    return specs
+
+
+def guess_attribute(name: str) -> object:
+    """Return what an attribute of this name may be.
+
+    Raises:
+        AttributeError: nobody knows.
+
+    """
+    lower = name.lower()
+    if re.search(FLAGS, lower):
+        return False
+    for table in (FLOATS, TEXTS, SIZES):
+        values = named(table, lower)
+        if values:
+            return values[0]
+    raise AttributeError(name)
+
+
+def is_default(spec: Spec | None) -> bool:
+    """Say whether an argument is left out of the call."""
+    return isinstance(spec, Value) and not spec.given
+
+
+def vary_default(parameter: Parameter) -> list[Spec]:
+    """Return what may be passed in place of a default that is a number or a flag."""
+    default = parameter.default
+    if isinstance(default, bool):
+        return [Value(not default)]
+    if not isinstance(default, int | float):
+        return []
+    known = [s for s in guess_scalars(parameter) if isinstance(s, Value) and s.value != default]
+    own = [s for s in known if type(s.value) is type(default)]
+    return [*own[:3], Value(default * 2 or type(default)(1))]

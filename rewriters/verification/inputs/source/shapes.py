@@ -1,0 +1,177 @@
+"""Shapes as people write them: ``q (B, H, T, D)``, ``Float[Tensor, "b t d"]``, ``[batch, seq]``."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+Shape: TypeAlias = tuple[str, ...]
+"""Sizes as written: a name, a number, ``2*d``, or ``...`` for any number of them."""
+DeclaredKind: TypeAlias = Literal["float", "int", "bool", "complex", "additive", "zero-one"]
+ANY = "..."
+
+_SIZE = r"(?:\.\.\.|\*\w*|\w+(?:\s*(?://|[*+/-])\s*\w+)*)"
+_GROUP = re.compile(rf"[(\[]\s*({_SIZE}(?:\s*(?:,|\bx\b|\u00d7)\s*{_SIZE})*)\s*,?\s*[)\]]")
+_NO_SIZES = re.compile(
+    r"(?i)^(optional|tensor|float\d*|int\d*|bool|default|long|none|str|list|tuple|or|true|false|dict"
+    r"|module|callable|n?d?array|0|required)$"
+)
+_NO_SHAPE_BEFORE = re.compile(
+    r"(?i)(\bin|range|between|within|betas?|from|values)\s*[:=]?\s*$|(?<!Tensor)(?<=[\w\]])$"
+)
+_RETURNED = re.compile(r"(?i)\breturn|\byield|\boutputs?:|->|→")
+_OTHER_PART = re.compile(
+    r"(?im)^[ \t]*(:?returns?|:?rtype|yields?|:?raises|outputs?|examples?|notes?|references)\b"
+)
+_JOINED = re.compile(r"(?:\s*(?:,|/|&|\band\b|\bor\b)\s*)+")
+_HEADER = (
+    r"^[ \t]*(?:[-*#][ \t]*|:param[ \t]+(?:[\w.\[\]]+[ \t]+)?|@param[ \t]+)?({names})[ \t]*"
+    r"(?=[:(\[=,\u2014-]|of |has |is |with |$)"
+)
+_JAXTYPED = re.compile(
+    r"\b(Float|Int|UInt|Integer|Bool|Complex|Shaped|Num|Inexact|Real|Key|Long"
+    r"|(?:B?Float|U?Int)\d+)\[[^'\"]*['\"]([^'\"]*)['\"]\]"
+)
+_KINDS: tuple[tuple[str, DeclaredKind], ...] = (
+    (r"(?i)\badditive\b|-inf\b|added to (the )?(scores|logits|attention)", "additive"),
+    (r"(?i)\b0 ?(/|or|and|,) ?1\b|\bzeros? (and|or) ones?\b|\{0, ?1\}", "zero-one"),
+    (r"(?i)\bbool(ean|tensor)?\b", "bool"),
+    (r"(?i)\b(long|int64|int32|integers?|longtensor|indices|indexes|ids)\b", "int"),
+    (r"(?i)\bfloat(ing)?\b", "float"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What is said of one argument."""
+
+    shapes: tuple[Shape, ...] = ()
+    """Alternatives; empty: nothing is said."""
+    kinds: frozenset[DeclaredKind] = frozenset()
+
+
+def read_annotation(text: str) -> Said:
+    """Return what an annotation of jaxtyping says."""
+    found = _JAXTYPED.search(text)
+    if found is None:
+        return Said()
+    word, shape = found.groups()
+    sizes = (size.partition("=")[2] or size for size in shape.split())
+    names = tuple(ANY if s == ANY or s.startswith("*") else s.lstrip("#?") for s in sizes)
+    plain = tuple(f"_{n}" if name == "_" else name for n, name in enumerate(names))
+    return Said((plain,), _kinds_of_word(word))
+
+
+def _kinds_of_word(word: str) -> frozenset[DeclaredKind]:
+    lower = word.lower()
+    if lower in {"bool", "complex"}:
+        return frozenset({lower})  # type: ignore[arg-type] # a kind
+    if "int" in lower or lower == "long":
+        return frozenset({"int"})
+    return frozenset({"float"}) if "float" in lower or lower in {"inexact", "real"} else frozenset()
+
+
+def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
+    """Return what a docstring or a comment says of the arguments of these names."""
+    shapes: dict[str, list[Shape]] = {}
+    kinds: dict[str, set[DeclaredKind]] = {}
+    for subjects, words, found in _entries(text, names):
+        for name in subjects:
+            shapes.setdefault(name, []).extend(found)
+            said = {kind for pattern, kind in _KINDS if re.search(pattern, words)}
+            kinds.setdefault(name, set()).update(said)
+    return {n: Said(tuple(dict.fromkeys(s)), frozenset(kinds[n])) for n, s in shapes.items()}
+
+
+def _entries(text: str, names: Sequence[str]) -> Iterator[tuple[list[str], str, list[Shape]]]:
+    """Yield the arguments that a part of a text is about, its words, and the shapes in it."""
+    one = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+    if not one:
+        return
+    several = rf"(?:{one})(?:(?:[ \t]*(?:,|/|&|\band\b)[ \t]*)+(?:{one})\b)*"
+    header = re.compile(_HEADER.format(names=several + r"\b"), re.MULTILINE)
+    inside = re.compile(rf"(?<![\w.]){several}(?![\w.])")
+    others = {m.start() for m in _OTHER_PART.finditer(text)}
+    starts = sorted({m.start() for m in header.finditer(text)} | others)
+    for begin, end in zip([0, *starts], [*starts, len(text)], strict=True):
+        part = text[begin:end]
+        if begin in others:
+            continue
+        heading = header.match(part) if begin in starts else None
+        subject = heading.group(1) if heading else ""
+        yield from _shapes_in(part, subject, inside, names)
+
+
+def _shapes_in(
+    part: str, subject: str, inside: re.Pattern[str], names: Sequence[str]
+) -> Iterator[tuple[list[str], str, list[Shape]]]:
+    known = [n for n in _JOINED.split(subject) if n]
+    at = len(subject)
+    told = False
+    for group in _GROUP.finditer(part):
+        before = part[at : group.start()]
+        shape = _shape(group.group(1), alone="," not in group.group(0))
+        if shape is None or set(shape) <= set(names) or _not_a_shape(before, known):
+            continue
+        named = [m.group(0) for m in inside.finditer(before)]
+        said = _RETURNED.search(before.rpartition(named[-1])[2] if named else before)
+        # ``mask: which x to keep (B, T)`` is about the mask; ``x (B, T), y (B, S)`` about y.
+        if named and (told or not known):
+            known = [n for n in _JOINED.split(named[-1]) if n]
+        elif told and not re.search(r"(?i)\bor\b", before):
+            known = []
+        at, told = group.end(), True
+        if known and not said:
+            rest = _GROUP.split(part[group.end() :])[0].partition(";")[0].partition("\n\n")[0]
+            yield known, f"{before} {rest.partition(chr(10))[0]}", [shape]
+        elif said:
+            return
+    if not told and known:
+        yield known, part.partition("\n\n")[0], []
+
+
+def _not_a_shape(before: str, known: Sequence[str]) -> bool:
+    """Say whether what stands before a bracket makes it something else: a range, a call."""
+    if not before and known:
+        return False
+    return _NO_SHAPE_BEFORE.search(before) is not None
+
+
+def _shape(text: str, *, alone: bool) -> Shape | None:
+    sizes = tuple(s.strip() for s in re.split(r",|\bx\b|\u00d7", text))
+    if any(_NO_SIZES.match(size) for size in sizes):
+        return None
+    if len(sizes) == 1 and alone and not re.fullmatch(r"[A-Z]\w?|\w*_\w+|[a-z]", sizes[0]):
+        return None  # a remark in brackets
+    return tuple(ANY if size == ANY or size.startswith("*") else size for size in sizes)
+
+
+def read_sizes(sizes: Sequence[str]) -> list[ast.expr] | None:
+    """Return sizes as expressions; None if one of them is none."""
+    try:
+        return [ast.parse(re.sub(r"(?<!/)/(?!/)", "//", s), mode="eval").body for s in sizes]
+    except SyntaxError:
+        return None
+
+
+def evaluate_size(size: ast.expr, known: Mapping[str, int]) -> int | None:
+    """Return what a size comes to; None if a name in it has no size yet."""
+    if isinstance(size, ast.Constant) and type(size.value) is int:
+        return size.value
+    if isinstance(size, ast.Name):
+        return known.get(size.id)
+    if not isinstance(size, ast.BinOp):
+        return None
+    left, right = evaluate_size(size.left, known), evaluate_size(size.right, known)
+    if left is None or right is None:
+        return None
+    if isinstance(size.op, ast.FloorDiv):
+        return left // right if right else None
+    ways = {ast.Mult: int.__mul__, ast.Add: int.__add__, ast.Sub: int.__sub__}
+    way = ways.get(type(size.op))  # type: ignore[call-overload] # other operators are none of it
+    return None if way is None else way(left, right)

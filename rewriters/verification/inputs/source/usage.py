@@ -1,0 +1,247 @@
+"""What a function does with its arguments: how many dimensions they have, what keys they hold.
+
+``b, h, t, d = q.shape`` says that q has four; ``x[:, :, 0]`` that x has at least three.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
+_BY_PATTERN = {"rearrange", "repeat", "reduce"}
+_BY_SIZE = {"size", "stride"}
+_BY_AXES = {"transpose", "unbind", "swapaxes"}
+_SEQUENCES = {"cat", "stack", "concat", "hstack", "vstack", "zip", "enumerate", "sorted", "list"}
+_PAIR = 2
+_OF_TENSORS = frozenset(
+    [
+        "shape",
+        "dtype",
+        "device",
+        "dim",
+        "ndim",
+        "size",
+        "view",
+        "reshape",
+        "to",
+        "float",
+        "half",
+        "bool",
+        "long",
+        "unsqueeze",
+        "squeeze",
+        "expand",
+        "masked_fill",
+        "transpose",
+        "permute",
+        "contiguous",
+        "sum",
+        "mean",
+        "new_zeros",
+        "type_as",
+    ]
+)
+
+
+@dataclass(slots=True)
+class Use:
+    """What is done with one argument."""
+
+    dims: set[int] = field(default_factory=set)
+    """How many dimensions it has, where the code says so."""
+    tested: bool = False
+    """Whether it asks how many there are: then others may do as well."""
+    least: int = 0
+    """How many it has at least."""
+    keys: list[str] = field(default_factory=list)
+    """Names under which it holds something."""
+    looped: bool = False
+    """Whether the code goes through it, or joins what it holds."""
+    called: bool = False
+    attributes: set[str] = field(default_factory=set)
+    added: bool = False
+    """Whether it stands in a sum or a product."""
+
+    @property
+    def as_tensor(self) -> bool:
+        """Whether it is used as a tensor is, or in sums, where a number says little."""
+        return self.added or bool(self.attributes & _OF_TENSORS)
+
+
+def find_function(tree: ast.Module, qualname: str) -> Function | None:
+    """Return the definition of a function, the last of several."""
+    body: list[ast.stmt] = tree.body
+    found: ast.AST | None = None
+    for name in qualname.partition(".<locals>")[0].split("."):
+        named = [n for n in _flat(body) if getattr(n, "name", None) == name]
+        if not named:
+            return None
+        found = named[-1]
+        body = getattr(found, "body", [])
+    return found if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef) else None
+
+
+def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield statements and those below ``if`` and ``try``."""
+    for statement in body:
+        yield statement
+        for part in ("body", "orelse", "handlers", "finalbody"):
+            if isinstance(statement, ast.If | ast.Try | ast.With | ast.ExceptHandler):
+                yield from _flat(getattr(statement, part, []))
+
+
+def list_arguments(function: Function) -> list[ast.arg]:
+    """Return the named arguments."""
+    given = function.args
+    return [*given.posonlyargs, *given.args, *given.kwonlyargs]
+
+
+def find_uses(function: Function) -> dict[str, Use]:
+    """Return what is done with each argument, as long as it is what was given."""
+    found = {arg.arg: Use() for arg in list_arguments(function)}
+    until = {name: _last_line(function, name) for name in found}
+    for node in ast.walk(function):
+        for name, use in found.items():
+            if getattr(node, "lineno", 0) <= until[name]:
+                _note(use, node, name)
+    return found
+
+
+def _last_line(function: Function, name: str) -> int:
+    """Return the last line on which a name is sure to mean the argument."""
+    stores = [
+        statement.lineno
+        for statement in ast.walk(function)
+        if isinstance(statement, ast.Assign | ast.AugAssign | ast.For | ast.AnnAssign)
+        and any(
+            isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
+            for n in ast.walk(statement)
+        )
+    ]
+    return min(stores, default=function.end_lineno or function.lineno)
+
+
+def _is(node: ast.AST | None, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _note(use: Use, node: ast.AST, name: str) -> None:
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple | ast.List):
+        _note_unpacking(use, node.targets[0], node.value, name)
+    elif isinstance(node, ast.Compare):
+        _note_comparison(use, node, name)
+    elif isinstance(node, ast.Subscript):
+        _note_subscript(use, node, name)
+    elif isinstance(node, ast.Call):
+        _note_call(use, node, name)
+    elif isinstance(node, ast.For | ast.comprehension) and _is(node.iter, name):
+        use.looped = True
+    elif isinstance(node, ast.Attribute) and _is(node.value, name):
+        use.attributes.add(node.attr)
+    elif isinstance(node, ast.BinOp) and (_is(node.left, name) or _is(node.right, name)):
+        use.added = True
+
+
+def _is_shape(node: ast.AST, name: str) -> bool:
+    """Say whether this is ``name.shape`` or ``name.size()``."""
+    if isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute):
+        return node.func.attr in _BY_SIZE and _is(node.func.value, name)
+    return isinstance(node, ast.Attribute) and node.attr == "shape" and _is(node.value, name)
+
+
+def _note_unpacking(use: Use, targets: ast.Tuple | ast.List, value: ast.expr, name: str) -> None:
+    stars = sum(isinstance(target, ast.Starred) for target in targets.elts)
+    count = len(targets.elts) - stars
+    if isinstance(value, ast.Tuple) and len(value.elts) == len(targets.elts):
+        return
+    if isinstance(value, ast.Subscript) and _is_shape(value.value, name):
+        use.least = max(use.least, count)
+    elif _is_shape(value, name):
+        if stars:
+            use.least = max(use.least, count)
+        else:
+            use.dims.add(count)
+
+
+def _note_comparison(use: Use, node: ast.Compare, name: str) -> None:
+    """See ``x.dim() == 3``, ``len(x.shape) == 3`` and ``x.ndim in (3, 4)``."""
+    left = node.left
+    counted = isinstance(left, ast.Attribute) and left.attr == "ndim" and _is(left.value, name)
+    if isinstance(left, ast.Call):
+        func = left.func
+        dim = isinstance(func, ast.Attribute) and func.attr in {"dim", "ndimension"}
+        counted = dim and _is(getattr(func, "value", None), name)
+        counted |= _is(func, "len") and len(left.args) == 1 and _is_shape(left.args[0], name)
+    if counted:
+        use.tested = True
+
+
+def _numbers(nodes: list[ast.expr]) -> list[int]:
+    return [n.value for n in nodes if isinstance(n, ast.Constant) and type(n.value) is int]
+
+
+def _note_subscript(use: Use, node: ast.Subscript, name: str) -> None:
+    if _is_shape(node.value, name):
+        use.least = max([use.least, *(_axes_for(n) for n in _axis(node.slice))])
+    if not _is(node.value, name):
+        return
+    if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+        if node.slice.value not in use.keys:
+            use.keys.append(node.slice.value)
+    elif isinstance(node.slice, ast.Tuple):
+        plain = [n for n in node.slice.elts if not _adds_nothing(n)]
+        use.least = max(use.least, len(plain))
+
+
+def _adds_nothing(node: ast.expr) -> bool:
+    """Say whether this is ``None`` or ``...`` in a subscript."""
+    return isinstance(node, ast.Constant) and (node.value is None or node.value is ...)
+
+
+def _axis(node: ast.expr) -> list[int]:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return [-n for n in _numbers([node.operand])]
+    return _numbers([node])
+
+
+def _axes_for(axis: int) -> int:
+    """Return how many dimensions there must be for an axis of this number."""
+    return axis + 1 if axis >= 0 else -axis
+
+
+def _note_call(use: Use, node: ast.Call, name: str) -> None:
+    func, arguments = node.func, node.args
+    called = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+    use.called |= _is(func, name)
+    use.looped |= called in _SEQUENCES and any(_is(argument, name) for argument in arguments)
+    if called == "einsum" and arguments and isinstance(arguments[0], ast.Constant):
+        operands = str(arguments[0].value).partition("->")[0].split(",")
+        for letters, operand in zip(operands, arguments[1:], strict=False):
+            if _is(operand, name) and "." not in letters:
+                use.dims.add(len(letters.strip().replace(" ", "")))
+    elif called in _BY_PATTERN and len(arguments) >= _PAIR and _is(arguments[0], name):
+        pattern = arguments[1]
+        left = str(getattr(pattern, "value", "...")).partition("->")[0]
+        if "..." not in left:
+            use.dims.add(len(re.sub(r"\([^)]*\)", "x", left).split()))
+    if isinstance(func, ast.Attribute) and _is(func.value, name):
+        _note_method(use, called, arguments)
+
+
+def _note_method(use: Use, called: str, arguments: list[ast.expr]) -> None:
+    if called == "permute":
+        flat = [n for a in arguments for n in (a.elts if isinstance(a, ast.Tuple) else [a])]
+        use.dims.add(len(flat))
+    elif called in _BY_AXES | _BY_SIZE:
+        least = [_axes_for(n) for a in arguments[:_PAIR] for n in _axis(a)]
+        use.least = max([use.least, *least])
+    elif called in {"get", "pop"} and arguments and isinstance(arguments[0], ast.Constant):
+        key = arguments[0].value
+        if isinstance(key, str) and key not in use.keys:
+            use.keys.append(key)
