@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from npufix.rewriters.verification.inputs.forms import is_mask, list_forms
 from npufix.rewriters.verification.inputs.source.numbers import list_numbers
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 from npufix.rewriters.verification.inputs.trials import Trials, with_specs
+from npufix.rewriters.verification.sandbox.remote import runs_with_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -53,6 +55,7 @@ _FAIRLY_LARGE = 600
 _LARGE_S = 2.0
 """Of such calls together."""
 _FEW_ASSIGNMENTS = 2
+_FEW_CASES = 4
 
 
 def is_mixed(recorded: Sequence[RecordedCall]) -> bool:
@@ -65,8 +68,30 @@ def generate_cases(
 ) -> Iterator[CallCase]:
     """Yield the cases worth comparing, the most telling first: values, modes, sizes, dtypes.
 
-    ``target`` is the original: what it takes is a case.
+    ``target`` is the original: what it takes is a case. It is asked where it is loaded, for a few
+    cases at a time: the last ones may not be wanted.
     """
+    begin_cases(target, tuple(assignments), job)
+    while few := next_cases(target):
+        yield from few
+
+
+_under_way: list[Iterator[CallCase]] = []
+
+
+@runs_with_target
+def begin_cases(target: Target, assignments: Sequence[Assignment], job: Job) -> None:
+    """Begin with the cases of a job."""
+    _under_way[:] = [_cases(target, assignments, job)]
+
+
+@runs_with_target
+def next_cases(_target: Target) -> list[CallCase]:
+    """Return the next cases, none at the end."""
+    return list(itertools.islice(_under_way[0], _FEW_CASES))
+
+
+def _cases(target: Target, assignments: Sequence[Assignment], job: Job) -> Iterator[CallCase]:
     for assignment in assignments:
         for seed in range(2):
             yield CallCase(assignment, seed=seed)
