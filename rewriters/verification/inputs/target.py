@@ -12,6 +12,7 @@ import torch
 
 from npufix.rewriters.verification.calls.device import instance_to_device, to_device
 from npufix.rewriters.verification.calls.observe import CALL_S, PreparedCall
+from npufix.rewriters.verification.calls.surroundings import Surroundings
 from npufix.rewriters.verification.calls.values import (
     Flavour,
     Several,
@@ -19,7 +20,6 @@ from npufix.rewriters.verification.calls.values import (
     Tensor,
     Value,
     materialise,
-    round_differently,
 )
 from npufix.rewriters.verification.inputs.arguments import Parameter, list_parameters
 from npufix.rewriters.verification.inputs.load import Loaded, LoadError
@@ -100,6 +100,8 @@ class Target:
     """Whether calls run on the virtual device of this process."""
     world: Callable[[], AbstractContextManager[None]] = nullcontext
     """What the code runs in: with its own version of the other files of a change."""
+    around: Surroundings | None = None
+    """The data of the module; every call that is prepared finds it as it was at first."""
     _function: Callable[..., Any] = print
     _failed: object = None
     """An object that a search has made, and no call of it has returned yet."""
@@ -128,6 +130,8 @@ class Target:
                 self._function, self.applied = scope.apply, scope
         if not callable(self._function):
             raise LoadError(f"{self.qualname} is no function")
+        if self.around is None:
+            self.around = Surroundings(self.loaded.namespace)
 
     def parameters(self) -> list[Parameter]:
         """Return what a call has to supply."""
@@ -154,26 +158,25 @@ class Target:
         dtype: torch.dtype,
         *,
         double: bool = False,
-        rounding: int | None = None,
         again: bool = False,
+        device: str = "",
     ) -> PreparedCall:
         """Make the call of ``case``, every floating tensor in ``dtype``.
 
-        With ``double``, in float64 and on the host; with a ``rounding``, as if it had been
-        rounded differently. ``again`` takes the object of the last call, if that has failed.
+        With ``double``, in float64 and on the host; with a ``device``, on that one. ``again`` takes
+        the object of the last call, if that has failed.
         """
+        assert self.around is not None  # noqa: S101 - made with the target
+        self.around.restore()
         one = case.assignment.specs, case.flavour, case.seed, dtype, case.digits
         arguments = materialise(*one, find=self.loaded.find)
         _cast_modules(arguments, dtype)
         if double:
             arguments = {name: _doubled(value) for name, value in arguments.items()}
-        if rounding is not None:
-            arguments = {
-                n: round_differently(value, dtype, rounding) for n, value in arguments.items()
-            }
-        moved = self.on_npu and not double
-        if moved:
-            arguments = {name: to_device(value) for name, value in arguments.items()}
+        moved = self.on_npu and not double and not device
+        place = (device,) if device else ()
+        if moved or device:
+            arguments = {name: to_device(value, *place) for name, value in arguments.items()}
         _bind_optimizers(arguments)
         first: tuple[object, ...] = ()
         state: Callable[[], Mapping[str, object]] = dict
@@ -183,12 +186,10 @@ class Target:
             instance = self._instance(case.assignment.recipe, own, again=again)
             if double:
                 cast_floats(instance, torch.float64)
-            if rounding is not None:
-                round_differently(instance, own, rounding)
             if isinstance(instance, torch.nn.Module):
                 instance.train(case.training)
-            if moved:
-                instance = instance_to_device(instance)
+            if moved or device:
+                instance = instance_to_device(instance, *place)
             first = (instance,)
             state = lambda: read_state(instance, "self")  # noqa: E731 - one expression over a local
             registered = lambda: list_registered(instance)  # noqa: E731 - same
@@ -200,7 +201,9 @@ class Target:
         state = lambda: dict(own_state()) | _states(given)  # noqa: E731 - same
         specs = case.assignment.specs.items()
         added = {n for n, s in specs if isinstance(s, Tensor) and s.kind == "additive"}
-        return PreparedCall(call, arguments, state, registered, frozenset(added), moved)
+        return PreparedCall(
+            call, arguments, state, registered, frozenset(added), moved, self.around
+        )
 
     def _instance(self, recipe: Recipe, dtype: torch.dtype, *, again: bool) -> object:
         failed = self._failed if again else None
