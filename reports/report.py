@@ -225,6 +225,25 @@ class Times(msgspec.Struct, frozen=True):
     with_backward: bool = False
 
 
+class Tried(msgspec.Struct, frozen=True):
+    """What both versions were called with; what is not here was not compared."""
+
+    arguments: list[str]
+    """Each once: ``x=float[2, 3, 8], mask=bool[2, 3]``."""
+    more: int
+    """How many arguments are left out of the list."""
+    dtypes: list[str]
+    """What float stood for."""
+    values: list[str]
+    """ordinary, zeros, NaN and Inf, strided, ..."""
+    modes: list[str]
+    """training mode, with gradients, 3 optimiser steps, ..."""
+    errors: list[str]
+    """What both raise, and for what."""
+    lines: list[int]
+    """The changed lines of the new text that have run."""
+
+
 class Verdict(msgspec.Struct, frozen=True):
     """What running both versions has shown: equivalent, refuted or not verified."""
 
@@ -245,6 +264,10 @@ class Verdict(msgspec.Struct, frozen=True):
     """None but on a real device."""
     worth: str = ""
     """What decided whether an equal change is offered, with its figures; "" if nothing had to."""
+    notes: list[str] = []
+    """Differences that refute nothing, as no ordinary caller sees them; why there is no script."""
+    tried: Tried | None = None
+    """None where nothing ran."""
 
 
 class Fact(msgspec.Struct, frozen=True):

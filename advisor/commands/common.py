@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from npufix.advisor.project.configuration import Configuration
-    from npufix.reports.report import Report
+    from npufix.reports.report import Report, Verdict
 
 PATH = click.Path(path_type=Path)
 
@@ -94,12 +94,21 @@ chip_option = click.option(
 )
 
 
-def write_scripts(scripts: Sequence[str], path: Path) -> None:
-    """Write each counterexample to a file of its own."""
+def write_scripts(verdicts: Sequence[Verdict], path: Path) -> None:
+    """Write each counterexample to a file of its own; say which refutations have none, and why."""
+    scripts = [verdict.script for verdict in verdicts if verdict.script]
     for number, script in enumerate(scripts, 1):
         stem = path.stem if number == 1 else f"{path.stem}-{number}"
         write_text(path.with_name(stem + (path.suffix or ".py")), script)
-    if not scripts and not is_quiet():
+    if is_quiet():
+        return
+    for verdict in verdicts:
+        if verdict.status == "refuted" and not verdict.script:
+            why = next(
+                (n for n in verdict.notes if n.startswith("no program ")), "no program shows it"
+            )
+            say(f"npufix: {verdict.scope} is refuted, but {why}")
+    if not scripts:
         say(f"npufix: nothing is refuted by a program; {path} is not written")
 
 

@@ -110,8 +110,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         made = output_files.Result(finished, Sources(tree.root), top=_TOP, run=run)
         output_files.save(reports, made)
     if counterexample is not None:
-        verdicts = (f.verdict for f in patched.findings)
-        common.write_scripts([v.script for v in verdicts if v and v.script], counterexample)
+        verdicts = [f.verdict for f in patched.findings if f.verdict is not None]
+        common.write_scripts(verdicts, counterexample)
     if write:
         common.warn(write_files(patched.changes, tree.root))
     if output is not None and not write and patched.diff:

@@ -106,8 +106,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         checked = check(changes, settings, Given(configuration.allow, recording, assume))
     found = _verification(changes, checked)
     if counterexample is not None:
-        scripts = [f.verdict.script for f in found.functions if f.verdict.script]
-        common.write_scripts(scripts, counterexample)
+        common.write_scripts([f.verdict for f in found.functions], counterexample)
     outputs = output_files.with_json((), as_json=as_json)
     output_files.write(outputs, output_files.Result(found, details=verbose))
     return _EXIT[found.status]

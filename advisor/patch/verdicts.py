@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from npufix.reports import report
 
 if TYPE_CHECKING:
-    from npufix.rewriters.verification.verdict import Times, Verdict
+    from npufix.rewriters.verification.verdict import Times, Tried, Verdict
 
 
 def report_verdict(verdict: Verdict, worth: str = "") -> report.Verdict:
@@ -28,6 +28,22 @@ def report_verdict(verdict: Verdict, worth: str = "") -> report.Verdict:
         launches=_launches(verdict),
         times=_times(verdict.times),
         worth=worth,
+        notes=list(verdict.notes),
+        tried=_tried(verdict.tried),
+    )
+
+
+def _tried(found: Tried) -> report.Tried | None:
+    if not found.arguments and not found.errors:
+        return None
+    return report.Tried(
+        list(found.arguments),
+        found.more,
+        list(found.dtypes),
+        list(found.values),
+        list(found.modes),
+        list(found.errors),
+        list(found.lines),
     )
 
 

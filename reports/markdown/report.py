@@ -232,6 +232,7 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
         notes = "; ".join(note for note in said if note)
         scope = code(verdict.scope)
         yield f"- **{verdict.status}** in {verdict.cases} runs of {scope}: {text(notes)}"
+        yield from (f"  - beside this: {text(note)}" for note in verdict.notes)
         yield from _on_device(verdict)
         if verdict.measures:
             yield from ("", "| compared | dtype | error of the original | of the patch |")

@@ -8,7 +8,14 @@ from rich.text import Text
 
 from npufix.reports.language.terminal import Verbatim
 from npufix.reports.terminal.text import print_indented
-from npufix.reports.wording.report import interval, launches, plain, signed, times
+from npufix.reports.wording.report import (
+    describe_tried,
+    interval,
+    launches,
+    plain,
+    signed,
+    times,
+)
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 
 if TYPE_CHECKING:
@@ -114,13 +121,17 @@ def show_verdict(verdict: Verdict, console: Console, *, details: bool) -> None:
         if part:
             text.append(f"; {plain(part)}")
     print_indented(text, console)
-    if verdict.launches is not None:
-        print_indented(plain(launches(verdict.launches)), console)
-    if verdict.times is not None:
-        print_indented(plain(times(verdict.times)), console)
-    if verdict.worth:
-        print_indented(plain(verdict.worth), console)
+    said = [
+        launches(verdict.launches) if verdict.launches is not None else "",
+        times(verdict.times) if verdict.times is not None else "",
+        verdict.worth,
+        *(f"beside this: {note}" for note in verdict.notes),
+    ]
+    for line in filter(None, said):
+        print_indented(plain(line), console)
     if details:
+        for line in describe_tried(verdict.tried) if verdict.tried is not None else ():
+            print_indented(f"  {plain(line)}", console)
         for m in verdict.measures:
             print_indented(
                 f"  {plain(m.what)} {m.dtype}: error {m.error_patched:.2g},"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from npufix.reports.report import (
         Environment,
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Saving,
         StepSplit,
         Times,
+        Tried,
     )
 
 _FEW_TENSORS = 6
@@ -138,6 +139,25 @@ def launches(found: Launches) -> str:
     if found.original_backward or found.patched_backward:
         words += f"; backward {len(found.original_backward)} -> {len(found.patched_backward)}"
     return words
+
+
+def describe_tried(found: Tried) -> Iterator[str]:
+    """Say what both versions were called with, a line for each kind of thing."""
+    if found.arguments:
+        rest = f" and {found.more} more" if found.more else ""
+        yield f"tried: {'; '.join(found.arguments)}{rest}"
+    yield from (
+        f"{what}: {', '.join(map(str, several))}"
+        for what, several in (
+            ("dtypes", found.dtypes),
+            ("values", found.values),
+            ("modes", found.modes),
+            ("lines", found.lines),
+        )
+        if several
+    )
+    if found.errors:
+        yield f"both raise: {'; '.join(found.errors)}"
 
 
 def times(found: Times) -> str:

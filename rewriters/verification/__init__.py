@@ -19,8 +19,9 @@ One job, for ``return x * torch.sigmoid(1.702 * x)`` that becomes ``torch_npu.np
 5. ``judge.compare_versions`` observes each call three times (``calls.observe``): the original, the
    patched code, and the original in float64. ``kernels`` compute what the device would;
 6. ``judge.judge`` asks whether the patched values are as close to float64 as the original's;
-7. if not, ``judge.shrink`` makes the call smaller (``x=float[1]``), and ``judge.counterexample``
-   writes it as a program that shows it;
+7. if not, ``judge.shrink`` makes the call smaller (``x=float[1]``), and
+   ``judge.programs.counterexample`` writes it as a program that shows it; if so, ``judge.checks``
+   asks what else must hold;
 8. the verdict goes back through the pipe, into the cache, to whoever has asked.
 
 Read in this order, in which no room imports a later one: ``kernels``, ``verdict``, ``sandbox``,

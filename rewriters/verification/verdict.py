@@ -72,6 +72,26 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
+class Tried:
+    """What both versions were called with."""
+
+    arguments: tuple[str, ...] = ()
+    """``x=float[2, 3, 8], mask=bool[2, 3]``: each once, without those beyond a few dozen."""
+    more: int = 0
+    """How many were left out of ``arguments``."""
+    dtypes: tuple[str, ...] = ()
+    """Of what is called float above."""
+    values: tuple[str, ...] = ()
+    """``ordinary``, ``zeros``, ``NaN and Inf``, ``strided``, ..."""
+    modes: tuple[str, ...] = ()
+    """``training mode``, ``with gradients``, ``3 optimiser steps``, ..."""
+    errors: tuple[str, ...] = ()
+    """What both raise, and for what: ``ValueError for x=float[2, 7]``."""
+    lines: tuple[int, ...] = ()
+    """The changed lines of the new text that have run."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether a change computes the same, on what ground, and with which figures."""
 
@@ -96,6 +116,9 @@ class Verdict:
     """The counterexample as a Python program that shows it; empty if there is none."""
     times: Times | None = None
     """Measured on a real device only."""
+    notes: tuple[str, ...] = ()
+    """Differences that refute nothing, as no ordinary caller sees them; why there is no script."""
+    tried: Tried = Tried()
 
 
 class NotVerifiedError(Exception):
@@ -109,7 +132,8 @@ class BackendLimitError(NotVerifiedError):
 class RefutedError(Exception):
     """The two are different; the message says in what."""
 
-    def __init__(self, message: str, script: str = "") -> None:
+    def __init__(self, message: str, script: str = "", why_no_script: str = "") -> None:
         super().__init__(message)
         self.script = script
         """A program that shows it."""
+        self.why_no_script = why_no_script

@@ -139,39 +139,37 @@ def forget_launches() -> None:
         _Here.device.clear()
 
 
-def to_device(value: object) -> object:
+def to_device(value: object, device: str = _DEVICE) -> object:
     """Return a value with its tensors on the device, strides and all."""
     if isinstance(value, torch.Tensor):
-        return _tensor_on_device(value)
+        return _tensor_on_device(value, device)
     if isinstance(value, torch.nn.Module):
-        return _object_on_device(value)
+        return instance_to_device(value, device)
     if isinstance(value, list):
-        return [to_device(item) for item in value]
+        return [to_device(item, device) for item in value]
     if type(value) is tuple:
-        return tuple(to_device(item) for item in value)
+        return tuple(to_device(item, device) for item in value)
     if type(value) is dict:
-        return {key: to_device(item) for key, item in value.items()}
+        return {key: to_device(item, device) for key, item in value.items()}
     return value
 
 
-def instance_to_device(instance: object) -> object:
+def instance_to_device(instance: object, device: str = _DEVICE) -> object:
     """Move the tensors of an object; a module keeps its parameters registered."""
-    return _object_on_device(instance)
-
-
-def _object_on_device(instance: object) -> object:
     parts = [instance]
     if isinstance(instance, torch.nn.Module):
-        instance.to(_DEVICE)
+        instance.to(device)
         parts = list(instance.modules())
     for part in parts:
         for name, value in list(getattr(part, "__dict__", {}).items()):
             if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-                part.__dict__[name] = _tensor_on_device(value)
+                part.__dict__[name] = _tensor_on_device(value, device)
     return instance
 
 
-def _tensor_on_device(value: torch.Tensor) -> torch.Tensor:
+def _tensor_on_device(value: torch.Tensor, device: str) -> torch.Tensor:
+    if device != _DEVICE:
+        return value.detach().to(device).requires_grad_(value.requires_grad)
     if on_device(value):
         return value
     if value.layout != torch.strided or 0 in value.stride():

@@ -1,15 +1,14 @@
 """Run one call and write down everything that it did.
 
-``judge.replay`` says ``observe``, ``leaves`` and ``seed_everything`` again for programs that run
-without npufix: what changes here changes there.
+``judge.programs.replay`` says ``observe``, ``find_leaves`` and ``seed_everything`` again for
+programs that run without npufix: what changes here changes there.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -25,18 +24,24 @@ from npufix.rewriters.verification.calls.device import (
     seed_device,
     wait_for,
 )
+from npufix.rewriters.verification.calls.leaves import find_leaves
+from npufix.rewriters.verification.calls.noise import round_otherwise
 from npufix.rewriters.verification.calls.oracle import compute_in_float64
+from npufix.rewriters.verification.calls.surroundings import (
+    Surroundings,
+    read_settings,
+    restore_settings,
+)
 from npufix.rewriters.verification.calls.training import draw_cotangent, train, use_result
 from npufix.rewriters.verification.calls.values import map_items
-from npufix.rewriters.verification.sandbox.try_call import try_call
+from npufix.rewriters.verification.sandbox.try_call import Outcome, try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 Gradients: TypeAlias = Literal["leaf", "copy", "none"]
 """Inputs are leaves; or copies of leaves, for code that writes into them; or want no gradient."""
 CALL_S = 3.0
-_DEPTH = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,30 @@ class PreparedCall:
     """Arguments that nobody asks a gradient of."""
     on_npu: bool = False
     """Whether its tensors are on the virtual device."""
+    around: Surroundings | None = None
+    """The data of the module that the code is in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a call computes, if not as it is written."""
+
+    oracle_of: torch.dtype | None = None
+    """In float64 instead of this dtype."""
+    noise: int | None = None
+    """With other roundings, drawn by this seed."""
+
+    def entered(self) -> ExitStack:
+        """Return the context that computes so."""
+        stack = ExitStack()
+        if self.oracle_of is not None:
+            stack.enter_context(compute_in_float64(self.oracle_of))
+        if self.noise is not None:
+            stack.enter_context(round_otherwise(self.noise))
+        return stack
+
+
+AS_WRITTEN = Way()
 
 
 @dataclass(slots=True)
@@ -75,6 +104,17 @@ class CallRecord:
     """Whether a gradient reaches a parameter."""
     drawn: int = 0
     """Tells how many random numbers it has drawn, and of what kind."""
+    draws_from: frozenset[str] = frozenset()
+    """The generators that it has drawn from: ``torch``, ``random``, ``numpy``."""
+    around: dict[str, object] = field(default_factory=dict)
+    """The data of its module after the call, ``LOG['loss'][0]``; ``changed`` names what it was
+    that the call has made it."""
+    known: frozenset[str] = frozenset()
+    """The names that are data in its module."""
+    strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of the results that are not contiguous."""
+    without_second: str = ""
+    """Why the gradients have none themselves, where those were asked for."""
     error: str = ""
     kind: str = ""
     stage: Literal["", "call", "backward"] = ""
@@ -94,10 +134,10 @@ class CallRecord:
         passed: Mapping[str, object],
         weights: Mapping[str, torch.Tensor],
         steps: int,
-        oracle_of: torch.dtype | None,
+        way: Way,
     ) -> None:
         """Take optimiser steps, and note what they come to."""
-        with nullcontext() if oracle_of is None else compute_in_float64(oracle_of):
+        with way.entered():
             outcome = try_call(
                 lambda: train(prepared.call, passed, weights, steps), scale_timeout(CALL_S)
             )
@@ -110,35 +150,6 @@ class CallRecord:
         if self.error:
             raise RuntimeError(self.error)
         return self
-
-
-def leaves(value: object, name: str, depth: int = 0) -> Iterator[tuple[str, object]]:
-    """Yield tensors and plain values of a nested result, each with a readable name."""
-    if isinstance(value, torch.Tensor | bool | int | str | bytes) or value is None:
-        yield name, value
-    elif isinstance(value, float):
-        yield name, torch.tensor(value, dtype=torch.float32)
-    elif isinstance(value, torch.dtype | torch.device):
-        yield name, str(value)
-    elif type(value).__module__ == "numpy" and hasattr(value, "dtype"):
-        yield f"type of {name}", type(value).__name__
-        yield name, torch.as_tensor(value)
-    else:
-        yield f"type of {name}", type(value).__name__
-        for inner, item in _items(value, name) if depth < _DEPTH else ():
-            yield from leaves(item, inner, depth + 1)
-
-
-def _items(value: object, name: str) -> list[tuple[str, object]]:
-    if isinstance(value, Mapping):
-        return [(f"{name}[{key!r}]", item) for key, item in value.items()]
-    if isinstance(value, list | tuple):
-        return [(f"{name}[{index}]", item) for index, item in enumerate(value)]
-    if isinstance(value, type | torch.nn.Module) or callable(value):
-        return []
-    if isinstance(value, torch.optim.Optimizer):
-        return [(f"{name}.param_groups", value.param_groups)]
-    return [(f"{name}.{key}", item) for key, item in getattr(value, "__dict__", {}).items()]
 
 
 def seed_everything(seed: int) -> None:
@@ -157,18 +168,21 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     gradients: Gradients,
     seed: int,
     *,
-    oracle_of: torch.dtype | None = None,
+    way: Way = AS_WRITTEN,
     seconds: float = CALL_S,
     steps: int = 0,
+    second: bool = False,
+    again: bool = False,
 ) -> CallRecord:
-    """Run the call, forward and backward; with ``oracle_of``, in float64 instead of that dtype.
+    """Run the call, forward and backward.
 
-    ``steps`` optimiser steps follow, on the same arguments.
+    ``steps`` optimiser steps follow, on the same arguments; with ``second``, the gradients are
+    propagated as well; with ``again``, this is the second call of its kind.
     """
     roots = {
         name: value
         for key, argument in prepared.arguments.items()
-        for name, value in leaves(argument, key)
+        for name, value in find_leaves(argument, key)
         if isinstance(value, torch.Tensor)
     }
     if gradients != "none":
@@ -178,6 +192,10 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     passed: Mapping[str, object] = prepared.arguments
     if gradients == "copy":
         passed = {key: copy_argument(value) for key, value in passed.items()}
+    if again:
+        seed_everything(seed)
+        with way.entered(), torch.set_grad_enabled(gradients != "none"):
+            try_call(lambda: prepared.call(passed), scale_timeout(seconds))
     inside = dict(prepared.state())
     weights = {
         name: value
@@ -185,24 +203,50 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
         if isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
     }
     before = _snapshot(passed, inside)
+    around = _read_around(prepared)
     held = {name: _memory(value) for name, value in inside.items()}
     seed_everything(seed)
     forget_launches()
-    mode = nullcontext() if oracle_of is None else compute_in_float64(oracle_of)
     most = scale_timeout(seconds)
-    with mode, torch.set_grad_enabled(gradients != "none"):
+    with way.entered(), torch.set_grad_enabled(gradients != "none"):
+        settings, generators = read_settings(), _read_generators()
         outcome = try_call(lambda: wait_for(use_result(prepared.call(passed))), most)
+        left = read_settings()
+        restore_settings(settings)
     seen = CallRecord(error=outcome.error, kind=outcome.kind, stage="call")
     seen.launched = LaunchedKernels(list_launched() if prepared.on_npu else ())
+    seen.draws_from = _find_moved(generators)
+    _note_around(seen, {**around, **settings}, {**_read_around(prepared), **left}, prepared)
     if outcome.error:
         return seen
     seen.stage = ""
     seen.drawn = hash(torch.get_rng_state().numpy().tobytes())
-    results = dict(leaves(outcome.value, "result"))
+    results = dict(find_leaves(outcome.value, "result"))
     _note_values(seen, results)
+    _note_effects(seen, prepared, passed, inside, before, held)
+    seen.aliases = _aliases(results, {**dict(_tensors(passed)), **inside})
+    if gradients != "none":
+        wanted = {n: r for n, r in roots.items() if r.requires_grad} | weights
+        with way.entered():
+            _propagate(seen, results, wanted, second=second)
+        seen.trains = any(seen.tensors.get(f"gradient of {name}") is not None for name in weights)
+        if steps and not seen.error:
+            seen.note_training(prepared, passed, weights, steps, way)
+    return seen
+
+
+def _note_effects(  # noqa: PLR0913, PLR0917 - what was there before
+    seen: CallRecord,
+    prepared: PreparedCall,
+    passed: Mapping[str, object],
+    inside: Mapping[str, object],
+    before: Mapping[str, object],
+    held: Mapping[str, int | None],
+) -> None:
+    """Note what the call has done to its arguments and its object."""
     after_state = dict(prepared.state())
     after = _snapshot(passed, after_state)
-    seen.changed = {name for name, value in after.items() if not _same(before.get(name), value)}
+    seen.changed |= {name for name, value in after.items() if not _same(before.get(name), value)}
     for name, value in after.items():
         (seen.tensors if isinstance(value, torch.Tensor) else seen.plain)[
             f"{name} after the call"
@@ -214,19 +258,42 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     come_and_gone = tuple(sorted(after_state.keys() ^ inside.keys()))
     seen.plain["attributes that the call makes or removes"] = come_and_gone
     seen.idle = (inside.keys() & after_state.keys()) - set(registered) - seen.changed
-    seen.aliases = _aliases(results, {**dict(_tensors(passed)), **inside})
-    if gradients != "none":
-        wanted = {n: r for n, r in roots.items() if r.requires_grad} | weights
-        _propagate(seen, results, wanted)
-        seen.trains = any(seen.tensors.get(f"gradient of {name}") is not None for name in weights)
-        if steps and not seen.error:
-            seen.note_training(prepared, passed, weights, steps, oracle_of)
-    return seen
+
+
+def _read_around(prepared: PreparedCall) -> dict[str, object]:
+    found = {} if prepared.around is None else prepared.around.read()
+    return {n: copy_to_host(v) if isinstance(v, torch.Tensor) else v for n, v in found.items()}
+
+
+def _note_around(
+    seen: CallRecord,
+    before: Mapping[str, object],
+    after: dict[str, object],
+    prepared: PreparedCall,
+) -> None:
+    every = before.keys() | after.keys()
+    gone = object()
+    seen.changed |= {n for n in every if not _same(before.get(n, gone), after.get(n, gone))}
+    seen.around = after
+    seen.known = (frozenset() if prepared.around is None else prepared.around.roots) | {
+        *read_settings()
+    }
+
+
+def _read_generators() -> dict[str, object]:
+    numpy = sys.modules.get("numpy")
+    own = () if numpy is None else tuple(map(str, numpy.random.get_state()))
+    return {"torch": torch.get_rng_state(), "random": random.getstate(), "numpy": own}
+
+
+def _find_moved(before: Mapping[str, object]) -> frozenset[str]:
+    after = _read_generators()
+    return frozenset(name for name, state in before.items() if not _same(state, after[name]))
 
 
 def _tensors(passed: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     for key, argument in passed.items():
-        yield from leaves(argument, key)
+        yield from find_leaves(argument, key)
 
 
 def copy_argument(value: object) -> object:
@@ -263,6 +330,8 @@ def _note_values(seen: CallRecord, results: Mapping[str, object]) -> None:
         if isinstance(value, torch.Tensor):
             seen.tensors[name] = copy_to_host(value)
             seen.plain[f"requires_grad of {name}"] = value.requires_grad
+            if value.layout == torch.strided and not value.is_contiguous():
+                seen.strides[name] = value.stride()
         else:
             seen.plain[name] = value
 
@@ -288,7 +357,11 @@ def _aliases(
 
 
 def _propagate(
-    seen: CallRecord, results: Mapping[str, object], wanted: Mapping[str, torch.Tensor]
+    seen: CallRecord,
+    results: Mapping[str, object],
+    wanted: Mapping[str, torch.Tensor],
+    *,
+    second: bool,
 ) -> None:
     outputs = [
         (value, draw_cotangent(value, name))
@@ -297,14 +370,8 @@ def _propagate(
     ]
     found: tuple[torch.Tensor | None, ...] = (None,) * len(wanted)
     if outputs and wanted:
-        values, cotangents = zip(*outputs, strict=True)
         before = len(list_launched())
-        outcome = try_call(
-            lambda: wait_for(
-                torch.autograd.grad(values, list(wanted.values()), cotangents, allow_unused=True)
-            ),
-            scale_timeout(CALL_S),
-        )
+        outcome = _gradients(outputs, wanted, create_graph=second)
         if outcome.error:
             seen.error, seen.kind, seen.stage = outcome.error, outcome.kind, "backward"
             return
@@ -313,3 +380,41 @@ def _propagate(
             seen.launched = seen.launched._replace(backward=list_launched(before))
     for name, gradient in zip(wanted, found, strict=True):
         seen.tensors[f"gradient of {name}"] = None if gradient is None else copy_to_host(gradient)
+    if not second:
+        return
+    again = [
+        (gradient, draw_cotangent(gradient, f"gradient of {name}"))
+        for name, gradient in zip(wanted, found, strict=True)
+        if gradient is not None and gradient.requires_grad
+    ]
+    further: tuple[torch.Tensor | None, ...] = (None,) * len(wanted)
+    if again:
+        outcome = _gradients(again, wanted, create_graph=False)
+        seen.without_second = outcome.error
+        further = further if outcome.error else outcome.value  # type: ignore[assignment] # same
+    for name, gradient in zip(wanted, further, strict=True):
+        # One that is not there and one that is zero both say that nothing flows.
+        here = gradient is not None and bool(gradient.count_nonzero())
+        kept = copy_to_host(gradient) if gradient is not None and here else None
+        seen.tensors[f"gradient of the gradients by {name}"] = kept
+
+
+def _gradients(
+    outputs: list[tuple[torch.Tensor, torch.Tensor]],
+    wanted: Mapping[str, torch.Tensor],
+    *,
+    create_graph: bool,
+) -> Outcome:
+    values, cotangents = zip(*outputs, strict=True)
+    return try_call(
+        lambda: wait_for(
+            torch.autograd.grad(
+                values,
+                list(wanted.values()),
+                cotangents,
+                allow_unused=True,
+                create_graph=create_graph,
+            )
+        ),
+        scale_timeout(CALL_S),
+    )

@@ -44,8 +44,6 @@ LARGE: Flavour = "NaN and large"
 """What stands for "NaN and Inf" where it matters what a gradient tends to."""
 _LARGE = 300.0
 """Its exponential is still a number in float64, and the square of that."""
-ROUNDINGS = range(3)
-"""Seeds of the roundings that show how far a result is determined."""
 _TINY = 1e-4
 _MATRIX = 2
 _FEW = 16
@@ -268,20 +266,6 @@ def _floats(shape: tuple[int, ...], flavour: Flavour, source: torch.Generator) -
         for low, special in ((0.0, math.nan), (0.1, most), (0.2, -most), (0.3, -0.0)):
             drawn = torch.where((at >= low) & (at < low + 0.1), special, drawn)
     return drawn
-
-
-def round_differently(value: object, dtype: torch.dtype, seed: int) -> object:
-    """Return a float64 argument as another rounding to ``dtype`` might have left it."""
-    if isinstance(value, torch.Tensor) and value.dtype == torch.float64 and value.numel():
-        drawn = torch.rand(
-            value.shape, generator=seed_generator("rounding", seed), dtype=value.dtype
-        )
-        factor = 1 + torch.finfo(dtype).eps * (drawn - 0.5)
-        return (value.detach() * factor).requires_grad_(value.requires_grad)
-    if isinstance(value, torch.nn.Module):
-        for number, parameter in enumerate(value.parameters()):
-            parameter.data = round_differently(parameter.data, dtype, seed + number)  # type: ignore[assignment] # a tensor stays one
-    return map_items(value, lambda item: round_differently(item, dtype, seed + 1))
 
 
 def list_tensors(spec: Spec) -> tuple[Tensor, ...]:

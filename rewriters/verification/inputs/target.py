@@ -12,6 +12,7 @@ import torch
 
 from npufix.rewriters.verification.calls.device import instance_to_device, to_device
 from npufix.rewriters.verification.calls.observe import CALL_S, PreparedCall
+from npufix.rewriters.verification.calls.surroundings import Surroundings
 from npufix.rewriters.verification.calls.values import (
     Flavour,
     Several,
@@ -21,7 +22,6 @@ from npufix.rewriters.verification.calls.values import (
     list_tensors,
     map_items,
     materialise,
-    round_differently,
 )
 from npufix.rewriters.verification.inputs.load import Loaded, LoadError
 from npufix.rewriters.verification.inputs.source.parameters import Parameter, list_parameters
@@ -118,6 +118,8 @@ class Target:
     """Whether calls run on the virtual device of this process."""
     world: Callable[[], AbstractContextManager[None]] = nullcontext
     """What the code runs in: with its own version of the other files of a change."""
+    around: Surroundings | None = None
+    """The data of the module; every call that is prepared finds it as it was at first."""
     _function: Callable[..., Any] = print
     _parameters: list[Parameter] | None = None
     """Read once: a search asks with every call."""
@@ -148,6 +150,8 @@ class Target:
                 self._function, self.applied = scope.apply, scope
         if not callable(self._function):
             raise LoadError(f"{self.qualname} is no function")
+        if self.around is None:
+            self.around = Surroundings(self.loaded.namespace)
 
     def parameters(self) -> list[Parameter]:
         """Return what a call has to supply.
@@ -184,18 +188,27 @@ class Target:
         dtype: torch.dtype,
         *,
         double: bool = False,
-        rounding: int | None = None,
         again: bool = False,
+        device: str = "",
     ) -> PreparedCall:
         """Make the call of ``case``, every floating tensor in ``dtype``.
 
-        With ``double``, in float64 and on the host; with a ``rounding``, as if it had been
-        rounded differently. ``again`` takes the object of the last call, if that has failed.
+        With ``double``, in float64 and on the host; with a ``device``, on that one. ``again`` takes
+        the object of the last call, if that has failed.
         """
-        arguments = self._make_arguments(case, dtype, double=double, rounding=rounding)
-        moved = self.on_npu and not double
-        if moved:
-            arguments = {name: to_device(value) for name, value in arguments.items()}
+        assert self.around is not None  # noqa: S101 - made with the target
+        self.around.restore()
+        specs = case.assignment.specs
+        arguments = materialise(
+            specs, case.flavour, case.seed, dtype, case.digits, find=self.loaded.find
+        )
+        _cast_modules(arguments, dtype)
+        if double:
+            arguments = {name: _doubled(value) for name, value in arguments.items()}
+        moved = self.on_npu and not double and not device
+        place = (device,) if device else ()
+        if moved or device:
+            arguments = {name: to_device(value, *place) for name, value in arguments.items()}
         _bind_optimizers(arguments)
         first: tuple[object, ...] = ()
         state: Callable[[], Mapping[str, object]] = dict
@@ -205,12 +218,10 @@ class Target:
             instance = self._instance(case.assignment.recipe, own, again=again)
             if double:
                 cast_floats(instance, torch.float64)
-            if rounding is not None:
-                round_differently(instance, own, rounding)
             if isinstance(instance, torch.nn.Module):
                 instance.train(case.training)
-            if moved:
-                instance = instance_to_device(instance)
+            if moved or device:
+                instance = instance_to_device(instance, *place)
             first = (instance,)
             state = lambda: read_state(instance, "self")  # noqa: E731 - one expression over a local
             registered = lambda: list_registered(instance)  # noqa: E731 - same
@@ -223,24 +234,9 @@ class Target:
 
         own_state, given = state, arguments
         state = lambda: dict(own_state()) | _states(given)  # noqa: E731 - same
-        constants = _find_constants(case.assignment.specs)
-        return PreparedCall(call, arguments, state, registered, constants, moved)
-
-    def _make_arguments(
-        self, case: CallCase, dtype: torch.dtype, *, double: bool, rounding: int | None
-    ) -> dict[str, object]:
-        specs = case.assignment.specs
-        made = materialise(
-            specs, case.flavour, case.seed, dtype, case.digits, find=self.loaded.find
+        return PreparedCall(
+            call, arguments, state, registered, _find_constants(specs), moved, self.around
         )
-        _cast_modules(made, dtype)
-        if double:
-            made = {name: _doubled(value) for name, value in made.items()}
-        if rounding is None:
-            return made
-        # What has a dtype of its own is rounded to that.
-        own = {n: getattr(spec, "dtype", None) or dtype for n, spec in specs.items()}
-        return {n: round_differently(value, own[n], rounding) for n, value in made.items()}
 
     def _instance(self, recipe: Recipe, dtype: torch.dtype, *, again: bool) -> object:
         failed = self._failed if again else None

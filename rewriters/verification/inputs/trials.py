@@ -14,7 +14,8 @@ from npufix.rewriters.verification.calls.device import (
     scale_timeout,
     wait_for,
 )
-from npufix.rewriters.verification.calls.observe import CALL_S, leaves, observe, seed_everything
+from npufix.rewriters.verification.calls.leaves import find_leaves
+from npufix.rewriters.verification.calls.observe import CALL_S, observe, seed_everything
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import BackendLimitError
@@ -75,7 +76,7 @@ class Trials:
             seed_everything(case.seed)
             with torch.no_grad():
                 result = wait_for(prepared.call(given))
-            return dict(leaves(result, "result")) | dict(prepared.state())
+            return dict(find_leaves(result, "result")) | dict(prepared.state())
 
         started = time.process_time()
         with compute_on_device(on_npu=self.target.on_npu):

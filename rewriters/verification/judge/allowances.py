@@ -19,8 +19,8 @@ _ZERO_TIMES = 16.0
 _ZERO_SHARE = 1e-3
 _LIMIT = 0.02
 """How far a gradient where it tends to may be from that at a large number."""
-_ROUNDED = 8.0
-"""How much more than some roundings of the arguments the patched code may change."""
+_NOISES = 8.0
+"""How many times as far off as the worst of a few other roundings a result may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,20 @@ class Triple:
     """The largest gradient in float64 of the same call, for a gradient: what it may be zero to."""
 
 
+class Spread(NamedTuple):
+    """The original, in one place."""
+
+    plain: CallRecord
+    """As it is written."""
+    noisy: Sequence[CallRecord]
+    """With other roundings."""
+
+
 class Further(NamedTuple):
     """What can be found out about a call whose numbers are off."""
 
-    rounded: Callable[[], list[CallRecord]]
-    """The original in float64, with other roundings of the arguments."""
+    spread: Callable[[], Spread | None]
+    """What other roundings make of the original."""
     exact: Callable[[], CallRecord | None] = lambda: None
     """The patched code in float64."""
     large: Callable[[], CallRecord | None] = lambda: None
@@ -84,18 +93,28 @@ def find_limits(triple: Triple, further: Further | None) -> torch.Tensor:
     return lost & limit.isfinite() & near
 
 
-def find_ill_conditioned(triple: Triple, others: Sequence[CallRecord]) -> torch.Tensor:
-    """Return for each element whether rounding the arguments would change it as much."""
-    spread = torch.zeros_like(triple.original, dtype=torch.float64)
-    if triple.oracle is None:
-        return spread.bool()
-    reference = triple.oracle.double()
-    for other in others:
-        found = other.tensors.get(triple.what)
-        if found is not None and found.shape == reference.shape:
-            spread = spread.maximum((found.double() - reference).abs().nan_to_num())
+def find_noise(triple: Triple, further: Further) -> torch.Tensor:
+    """Return for each element whether the original, rounded otherwise, is as far off."""
+    nowhere = torch.zeros_like(triple.original, dtype=torch.bool)
+    found = further.spread()
+    plain = None if found is None else found.plain.tensors.get(triple.what)
+    if found is None or plain is None or not triple.original.is_floating_point():
+        return nowhere
+    center, spread = make_real(plain).double(), torch.zeros_like(triple.original).double()
+    for other in found.noisy:
+        value = other.tensors.get(triple.what)
+        if value is not None and make_real(value).shape == spread.shape == center.shape:
+            spread = spread.maximum((make_real(value).double() - center).abs().nan_to_num(0, 0, 0))
     right = triple.patched.double()
-    return right.isfinite() & ((right - reference).abs() <= _ROUNDED * spread)
+    accepted = right.isfinite() & ((right - triple.original.double()).abs() <= _NOISES * spread)
+    if triple.oracle is not None:
+        accepted |= right.isfinite() & ((right - triple.oracle.double()).abs() <= _NOISES * spread)
+    return accepted
+
+
+def make_real(value: torch.Tensor) -> torch.Tensor:
+    """Return complex numbers as pairs, which are compared like other numbers."""
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 
 
 def max_magnitude(value: torch.Tensor, where: torch.Tensor) -> float:

@@ -12,7 +12,6 @@ from npufix.rewriters.verification.calls.device import LIMITS
 from npufix.rewriters.verification.calls.values import Tensor, Value, list_dimensions, list_kinds
 from npufix.rewriters.verification.inputs.cases import generate_cases
 from npufix.rewriters.verification.inputs.search import is_integral
-from npufix.rewriters.verification.judge.counterexample import Versions, write_program
 from npufix.rewriters.verification.judge.evidence import Proof, RefusedCase
 from npufix.rewriters.verification.judge.judge import Difference
 from npufix.rewriters.verification.judge.observe_case import (
@@ -20,12 +19,15 @@ from npufix.rewriters.verification.judge.observe_case import (
     choose_dtypes,
     drop_gradients,
     drop_incomparable,
+    name_dtype,
     observe_failure_on_device,
     observe_in_float64,
     observe_original,
     observe_version,
     offer_further_runs,
 )
+from npufix.rewriters.verification.judge.plausibility import Purpose
+from npufix.rewriters.verification.judge.programs.counterexample import Versions, write_program
 from npufix.rewriters.verification.judge.randomness import is_random
 from npufix.rewriters.verification.judge.shrink import Counterexample
 from npufix.rewriters.verification.kernels.common import ShapeRefusedError, collect_kernels
@@ -50,16 +52,21 @@ _COMPARE_S = 15.0
 """For all cases of a job; the first ones are the most telling."""
 _ENOUGH_DIFFERENCES = 12
 _STEPS = 3
+_MOST_AGAIN = 3
 _NO_CPU_KERNEL = r"not implemented for '(Half|BFloat16)'|not supported.*(Half|BFloat16)"
 _REFUSED_BY_WHEEL = r"ERR\d{5} (OPS|PTA)"
 """How the checks of torch_npu mark what they say."""
 _FUSED_ATTENTION = "scaled_dot_product_attention"
 _NO_REAL_LAYER = r"AttributeError: 'StandIn"
+_WRITES_INTO_LEAF = r"a (view of a )?leaf Variable that requires grad"
+_NO_VIEW = r"view size is not compatible"
+"""A matter of strides, not of shapes."""
 _WANTS_FLOATS = (
     r"(?i)expected scalar type|(found|output|support) dtype|not implemented for '(Long|Int)"
 )
 _WANTS_DIMENSIONS = (
-    r"must be (a )?\d-?D\b|[Dd]imension out of range|number of (subscripts|dimensions)"
+    r"must be (a )?\d-?D\b|at least \d dimensional|have (at least )?\d dimensions"
+    r"|[Dd]imension out of range|number of (subscripts|dimensions)"
     r"|too many indices|(not enough|too many) values to unpack|tuple index out of range"
     r"|(expected|got) \d-?D\b"
 )
@@ -87,7 +94,9 @@ def compare_versions(
         for dtype in choose_dtypes(case, original):
             if _FUSED_ATTENTION in job_text and _is_left_to_the_kernel(case, original):
                 continue
-            one = observe_original(original, case, dtype, inference=run.job.inference)
+            one = observe_original(
+                original, case, dtype, inference=run.job.inference, second=run.second
+            )
             if one is None:
                 _note_absent(run, original, case, dtype)
             if one is None or not keeps(case, dtype):
@@ -98,23 +107,76 @@ def compare_versions(
             _note_launches(run, one, after)
             if _tells_nothing(run, one, after, compared, assignments, flat):
                 continue
-            reference = observe_in_float64(original, case, dtype, one.gradients)
-            run.changed |= one.original.changed | after.changed
-            fused = bool(run.kernels)
-            before, then = (
-                drop_incomparable(case, s, reference=fused) for s in (one.original, after)
-            )
-            if _is_broadcast(one, compared):  # of one element, the gradient may be mere rounding
-                before, then = drop_gradients(before), drop_gradients(then)
-            # What draws the same numbers and makes something else of them is something else.
-            same = one.original.drawn == after.drawn and not (fused or original.on_npu)
-            judge = run.drawn if not same and draws_numbers(run, original, one) else run.judge
-            further = offer_further_runs(original, patched, one)
-            judge.add(one.label, case.size, before, then, reference, further=further)
-            compared.append(one)
+            beside = (*_beside_leaves(original, one, after), *_called_again(run, original, one))
+            for each in (one, *beside):
+                seen = after if each is one else observe_version(patched, each)
+                _compare(run, original, patched, each, seen, compared)
     _sort_out(run, flat, compared)
     _require_some(run, original, patched, compared)
     return compared
+
+
+def _compare(  # noqa: PLR0913, PLR0917 - all that is known of a call
+    run: Proof,
+    original: Target,
+    patched: Target,
+    one: CaseRun,
+    after: CallRecord,
+    compared: list[CaseRun],
+) -> None:
+    """Hand one call of both versions to the judge that it concerns."""
+    case = one.case
+    reference = observe_in_float64(original, one)
+    run.changed |= one.original.changed | after.changed
+    fused = bool(run.kernels)
+    before, then = (drop_incomparable(case, s, reference=fused) for s in (one.original, after))
+    if _is_broadcast(one, compared):  # of one element, the gradient may be mere rounding
+        before, then = drop_gradients(before), drop_gradients(then)
+    # What draws the same numbers and makes something else of them is something else.
+    same = one.original.drawn == after.drawn and not (fused or original.on_npu)
+    judge = run.drawn if not same and draws_numbers(run, original, one) else run.judge
+    if case.flavour == "NaN and Inf" and run.special_purpose is not Purpose.TREATS:
+        if judge is run.drawn:
+            return
+        judge = run.special
+    further = offer_further_runs(original, patched, one)
+    free = fused or original.on_npu
+    judge.add(one.label, case.size, before, then, reference, further=further, any_numbers=free)
+    run.note_gradients(original, one)
+    compared.append(one)
+
+
+def _beside_leaves(original: Target, one: CaseRun, after: CallRecord) -> Iterator[CaseRun]:
+    """Yield the same call on tensors that are no leaves, if only those keep the patch from running.
+
+    What it writes into, the caller sees.
+    """
+    if one.gradients == "leaf" and re.search(_WRITES_INTO_LEAF, after.error):
+        again = observe_original(
+            original, one.case, one.dtype, inference=False, modes=("copy",), second=one.second
+        )
+        if again is not None:
+            yield again
+
+
+def _called_again(run: Proof, original: Target, one: CaseRun) -> Iterator[CaseRun]:
+    """Yield the same call once more, if the first leaves something behind: a cache, a counter."""
+    kept = {n for n in one.original.changed if n in one.original.around or n.startswith("self.")}
+    ordinary = one.case.flavour == "ordinary" and one.dtype == torch.float32
+    if not kept or not ordinary or len(run.called_again) >= _MOST_AGAIN:
+        return
+    again = observe_original(
+        original,
+        one.case,
+        one.dtype,
+        inference=run.job.inference,
+        modes=(one.gradients,),
+        second=one.second,
+        again=True,
+    )
+    if again is not None:
+        run.called_again.append(again)
+        yield again
 
 
 def _sort_out(run: Proof, flat: list[tuple[CaseRun, CallRecord]], compared: list[CaseRun]) -> None:
@@ -220,10 +282,8 @@ def _require_some(run: Proof, original: Target, patched: Target, compared: list[
     if first is not None:
         text = f"the original runs, the patched code raises {first.error}, for {first.one.case}"
         shown = Counterexample(first.one, Difference(text, first.one.label, first.one.case.size))
-        script = write_program(
-            Versions(run.job, original, run.job.patched, patched.loaded), shown, text
-        )
-        raise RefutedError(text, script)
+        versions = Versions(run.job, original, run.job.patched, patched.loaded)
+        raise RefutedError(text, *write_program(versions, shown, text))
     if not compared:
         if run.absent:
             raise BackendLimitError(f"the device does not run the original: {run.absent}")
@@ -248,12 +308,14 @@ def _is_left_to_the_kernel(case: CallCase, original: Target) -> bool:
 
 
 def _note_absent(run: Proof, original: Target, case: CallCase, dtype: torch.dtype) -> None:
-    """Remember the first case that runs on the host and not on the device."""
-    if run.absent or not original.on_npu:
+    """Remember the first case of each dtype that runs on the host and not on the device."""
+    if dtype in run.unable or not original.on_npu:
         return
     seen = observe_failure_on_device(original, case, dtype)
     if seen is not None and seen.error:
-        run.absent = f"{case} in {str(dtype).removeprefix('torch.')}, {seen.error}"
+        run.absent = run.absent or f"{case} in {name_dtype(dtype)}, {seen.error}"
+        if not re.search(_REFUSED_BY_WHEEL, seen.error):  # then no device runs it either
+            run.unable[dtype] = f"the device does not run the original: {seen.error}"
 
 
 def _note_launches(run: Proof, one: CaseRun, after: CallRecord) -> None:
@@ -265,6 +327,7 @@ def _note_launches(run: Proof, one: CaseRun, after: CallRecord) -> None:
     if first or (low and not run.launches_in_low):
         run.launches_in_low = low
         then = after.launched
+        run.launched_for = one
         run.launches = Launches(before.forward, then.forward, before.backward, then.backward)
 
 
@@ -286,8 +349,13 @@ def _cannot_run(run: Proof, one: CaseRun, after: CallRecord) -> bool:
         raise BackendLimitError(after.error.partition(": ")[2])
     if after.error and re.search(f"{_NO_CPU_KERNEL}|{NO_MEMORY}|{_NO_REAL_LAYER}", after.error):
         run.skipped = f"the patched code cannot run here: {after.error}"
+        run.unable.setdefault(one.dtype, run.skipped)
         return True
-    refused = after.kind == ShapeRefusedError.__name__ or re.search(_REFUSED_BY_WHEEL, after.error)
+    of_wheel = re.search(_REFUSED_BY_WHEEL, after.error) and not re.search(_NO_VIEW, after.error)
+    # Kernels are not asked what they make of nothing.
+    empty = 0 in list_dimensions(one.case.assignment.specs)
+    empty = empty and any(map(_calls_npu, find_patched_lines(run.job)))
+    refused = after.kind == ShapeRefusedError.__name__ or of_wheel or (after.error and empty)
     vouched = run.job.vouched and not run.job.by_hand
     if refused or (after.error and vouched):
         # Eager code takes shapes that nobody meant, like an x of width one by broadcasting; that
@@ -295,6 +363,10 @@ def _cannot_run(run: Proof, one: CaseRun, after: CallRecord) -> bool:
         run.refused.append(RefusedCase(one, after.error))
         return True
     return False
+
+
+def _calls_npu(line: str) -> bool:
+    return "torch_npu." in line
 
 
 def find_patched_lines(job: Job) -> list[str]:

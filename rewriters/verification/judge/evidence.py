@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.verification.calls.device import describe_place
 from npufix.rewriters.verification.judge.judge import Judge
+from npufix.rewriters.verification.judge.observe_case import name_dtype, observe_original
+from npufix.rewriters.verification.judge.plausibility import Purpose
+from npufix.rewriters.verification.judge.tried_calls import TriedCalls
 from npufix.rewriters.verification.verdict import Launches, Measure, Status, Times, Verdict
 
 if TYPE_CHECKING:
+    import torch
+
     from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.inputs.target import Target
     from npufix.rewriters.verification.judge.observe_case import CaseRun
+
+
+_OTHER_NUMBERS = (
+    "; it draws other random numbers: what they do is compared without them, "
+    "how often by mean and variance"
+)
+_NO_KERNEL = (
+    r"NoReferenceKernel|UncoveredLaunch|not implemented|NotImplemented|no kernel|CPU kernel"
+)
 
 
 class RefusedCase(NamedTuple):
@@ -32,9 +48,34 @@ class Proof:
     judge: Judge = field(default_factory=Judge)
     drawn: Judge = field(default_factory=Judge)
     """Cases in which the original draws random numbers."""
+    special: Judge = field(default_factory=Judge)
+    """Cases of NaN and Inf, where it is not the purpose of the code to treat them."""
+    special_purpose: Purpose = Purpose.TREATS
+    second: bool = False
+    """Whether gradients are propagated as well: the code asks for it somewhere."""
+    notes: list[str] = field(default_factory=list)
+    """Differences that refute nothing."""
+    unable: dict[torch.dtype, str] = field(default_factory=dict)
+    """Why a dtype could not be compared in some case, for a reason of the ground."""
+    compared: set[torch.dtype] = field(default_factory=set)
+    propagated: set[torch.dtype] = field(default_factory=set)
+    """Dtypes in which gradients were compared."""
+    not_propagated: dict[torch.dtype, str] = field(default_factory=dict)
+    """Why they were not in some case, for a reason of the ground."""
+    propagated_twice: bool = False
+    not_twice: str = ""
+    tried: TriedCalls = field(default_factory=TriedCalls)
     drawing: dict[object, bool] = field(default_factory=dict)
     """Whether it does, by what it was called on and with."""
+    called_again: list[CaseRun] = field(default_factory=list)
+    refused_lines: set[int] = field(default_factory=set)
+    """Lines that have run in calls which the original refuses."""
+    refused_lines_patched: set[int] = field(default_factory=set)
+    launched_for: CaseRun | None = None
+    """The call whose launches were kept."""
     other_numbers: bool = False
+    without_own: str = ""
+    """Why the original itself has no gradients."""
     changed: set[str] = field(default_factory=set)
     skipped: str = ""
     without_init: bool = False
@@ -49,6 +90,39 @@ class Proof:
     launches_in_low: bool = False
     """Whether they are those of a call in low precision, where casts launch as well."""
 
+    def note_gradients(self, original: Target, one: CaseRun) -> None:
+        """Remember in what a call was compared, and in what it could not be."""
+        self.tried.add(one)
+        self.compared.add(one.dtype)
+        if one.gradients != "none":
+            self.propagated.add(one.dtype)
+            if one.original.without_second:
+                self.not_twice = one.original.without_second
+            elif one.second:
+                self.propagated_twice = True
+        elif one.why_without and one.dtype not in self.not_propagated:
+            text = _find_limit(original, one)
+            if text:
+                self.not_propagated[one.dtype] = text
+            elif not self.propagated:
+                self.without_own = one.why_without
+
+    def list_missing(self) -> list[tuple[str, str]]:
+        """Return what could not be compared though the code may do it, and why."""
+        found = [
+            (f"without {name_dtype(dtype)}", why)
+            for dtype, why in self.unable.items()
+            if dtype not in self.compared
+        ]
+        found += [
+            (f"without gradients in {name_dtype(dtype)}", why)
+            for dtype, why in self.not_propagated.items()
+            if dtype not in self.propagated
+        ]
+        if self.not_twice and not self.propagated_twice and re.search(_NO_KERNEL, self.not_twice):
+            found.append(("without second derivatives", self.not_twice))
+        return found
+
     def verdict(
         self,
         status: Status,
@@ -57,6 +131,32 @@ class Proof:
         measures: tuple[Measure, ...] = (),
     ) -> Verdict:
         """Return the verdict, with the ground that it stands on."""
+        scope, count = self.job.qualname, self.judge.cases
+        return Verdict(
+            status,
+            self._describe_ground(),
+            scope,
+            reason,
+            count,
+            measures,
+            counterexample,
+            self.on,
+            self.launches,
+            times=self.times,
+            notes=tuple(dict.fromkeys(self.notes)),
+            tried=self.tried.summarise(),
+        )
+
+    def _say_what_is_taken(self, ground: str) -> str:
+        if self.job.by_hand and self.job.vouched:
+            ground += f"; taken for granted: {', '.join(self.job.vouched)}"
+        if self.job.inference:
+            return f"without gradients, which nobody asks for; {ground}"
+        if self.without_own:
+            return f"{ground}; without gradients, the original has none: {self.without_own}"
+        return ground
+
+    def _describe_ground(self) -> str:
         ground = describe_place()
         if self.kernels:
             ground += f" + reference kernels: {', '.join(sorted(self.kernels))}"
@@ -68,26 +168,21 @@ class Proof:
         if self.absent:
             ground += f"; not for {self.absent}"
         if self.other_numbers:
-            ground += "; it draws other random numbers: what they do is compared without them, "
-            ground += "how often by mean and variance"
-        if self.job.by_hand and self.job.vouched:
-            ground += f"; taken for granted: {', '.join(self.job.vouched)}"
-        if self.job.inference:
-            ground += "; without gradients"
+            ground += _OTHER_NUMBERS
+        ground = self._say_what_is_taken(ground)
         if self.without_init:
             ground += "; on an object with stand-in attributes, its __init__ does not run here"
         if self.missing:
             ground += f"; without the imports {', '.join(sorted(self.missing))}"
-        scope, count = self.job.qualname, self.judge.cases
-        return Verdict(
-            status,
-            ground,
-            scope,
-            reason,
-            count,
-            measures,
-            counterexample,
-            self.on,
-            self.launches,
-            times=self.times,
-        )
+        return ground
+
+
+def _find_limit(original: Target, one: CaseRun) -> str:
+    """Return why backward fails here, if that is a matter of the ground and not of the code."""
+    why = one.why_without
+    if re.search(_NO_KERNEL, why):
+        return why
+    if not original.on_npu:
+        return ""
+    host = observe_original(original.on_host(), one.case, one.dtype, inference=False)
+    return why if host is not None and host.gradients != "none" else ""

@@ -13,15 +13,17 @@ from npufix.rewriters.verification.calls.device import (
     device_failure,
     scale_timeout,
 )
+from npufix.rewriters.verification.calls.noise import SEEDS
 from npufix.rewriters.verification.calls.observe import (
     CALL_S,
     CallRecord,
     Gradients,
     PreparedCall,
+    Way,
     observe,
 )
-from npufix.rewriters.verification.calls.values import LARGE, ROUNDINGS, list_kinds
-from npufix.rewriters.verification.judge.allowances import Further
+from npufix.rewriters.verification.calls.values import LARGE, list_kinds
+from npufix.rewriters.verification.judge.allowances import Further, Spread
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import BackendLimitError
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.target import CallCase, Target
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_NOISY_S = 20.0
+"""Every operator takes some times longer there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,27 @@ class CaseRun:
     dtype: torch.dtype
     gradients: Gradients
     original: CallRecord
+    why_without: str = ""
+    """Why gradients are not compared, though the results have some."""
+    second: bool = False
+    """Whether the gradients are propagated as well."""
+    again: bool = False
+    """Whether it is the second call of its kind: the first has left something behind."""
+    device: str = ""
+    """Where its tensors are, if not where the code is verified."""
 
     @property
     def label(self) -> str:
         """Describe the call in words."""
-        return f"{self.case} in {str(self.dtype).removeprefix('torch.')}"
+        made = ", on tensors that are no leaves" if self.gradients == "copy" else ""
+        made += ", called again" if self.again else ""
+        made += f", on the device {self.device}" if self.device else ""
+        return f"{self.case} in {name_dtype(self.dtype)}{made}"
+
+
+def name_dtype(dtype: torch.dtype) -> str:
+    """Return ``bfloat16`` for ``torch.bfloat16``."""
+    return str(dtype).removeprefix("torch.")
 
 
 @runs_with_target
@@ -63,25 +83,36 @@ def choose_dtypes(case: CallCase, target: Target) -> tuple[torch.dtype, ...]:
     return _DTYPES[:1]
 
 
-def observe_original(
-    target: Target, case: CallCase, dtype: torch.dtype, *, inference: bool
+def observe_original(  # noqa: PLR0913 - a call, and how to run it
+    target: Target,
+    case: CallCase,
+    dtype: torch.dtype,
+    *,
+    inference: bool,
+    second: bool = False,
+    modes: tuple[Gradients, ...] = ("leaf", "copy", "none"),
+    again: bool = False,
 ) -> CaseRun | None:
     """Run with gradients if the code allows it, else with copies of leaves, else without."""
-    modes: tuple[Gradients, ...] = ("none",) if inference else ("leaf", "copy", "none")
+    modes = ("none",) if inference else modes
     modes = modes[:1] if case.steps else modes
+    why = ""
     for mode in modes:
-        seen = _observe(target, case, dtype, mode, case.seed)
+        seen = _observe(target, case, dtype, mode, second=second, again=again)
         if not seen.error:
-            return CaseRun(case, dtype, mode, seen)
-        if seen.stage != "backward" and mode == "leaf" and "leaf" not in seen.error:
+            why = why if mode == "none" and not inference else ""
+            return CaseRun(case, dtype, mode, seen, why, second, again)
+        if seen.stage == "backward":
+            why = seen.error
+        elif mode == "leaf" and "leaf" not in seen.error:
             return None
     return None
 
 
 def observe_version(target: Target, one: CaseRun, seed: int | None = None) -> CallRecord:
     """Run another version through the same case; making its object may fail as well."""
-    seed = one.case.seed if seed is None else seed
-    return _observe(target, one.case, one.dtype, one.gradients, seed)
+    case, how = one.case, one.gradients
+    return _observe(target, case, one.dtype, how, seed, second=one.second, again=one.again)
 
 
 def observe_failure_on_device(
@@ -90,19 +121,29 @@ def observe_failure_on_device(
     """Return how the original fails on the device in a case that runs on the host."""
     if not target.on_npu or observe_original(target.on_host(), case, dtype, inference=True) is None:
         return None
-    seen = _observe(target, case, dtype, "none", case.seed)
-    return seen if seen.error else _observe(target, case, dtype, "leaf", case.seed)
+    seen = _observe(target, case, dtype, "none")
+    return seen if seen.error else _observe(target, case, dtype, "leaf")
 
 
 @runs_with_target
-def _observe(
-    target: Target, case: CallCase, dtype: torch.dtype, gradients: Gradients, seed: int
+def _observe(  # noqa: PLR0913 - a call, and how to run it
+    target: Target,
+    case: CallCase,
+    dtype: torch.dtype,
+    gradients: Gradients,
+    seed: int | None = None,
+    *,
+    second: bool = False,
+    again: bool = False,
 ) -> CallRecord:
     """Run one call where the target runs."""
+    seed = case.seed if seed is None else seed
     with compute_on_device(on_npu=target.on_npu):
         prepared = try_call(lambda: target.prepare(case, dtype), scale_timeout(CALL_S))
         if isinstance(prepared.value, PreparedCall):
-            seen = observe(prepared.value, gradients, seed, steps=case.steps)
+            seen = observe(
+                prepared.value, gradients, seed, steps=case.steps, second=second, again=again
+            )
         else:
             seen = CallRecord(error=prepared.error, kind=prepared.kind)
     failed = device_failure(seen.error) if target.on_npu else ""
@@ -112,40 +153,56 @@ def _observe(
 
 
 @runs_with_target
-def observe_in_float64(
-    target: Target,
-    case: CallCase,
-    dtype: torch.dtype,
-    gradients: Gradients,
-    rounding: int | None = None,
-) -> CallRecord | None:
-    """Run the original as if it computed in float64; None if it cannot."""
+def observe_in_float64(target: Target, one: CaseRun) -> CallRecord | None:
+    """Run a version as if it computed in float64; None if it cannot."""
+    return _observe_on_host(target, one, Way(oracle_of=one.dtype))
 
-    def prepare() -> PreparedCall:
-        return target.prepare(case, dtype, double=True, rounding=rounding)
 
-    prepared = try_call(prepare, CALL_S)
+@runs_with_target
+def observe_with_noise(target: Target, one: CaseRun, seed: int) -> CallRecord | None:
+    """Run a version with other roundings; None if it cannot."""
+    return _observe_on_host(target, one, Way(noise=seed))
+
+
+def _observe_on_host(target: Target, one: CaseRun, way: Way) -> CallRecord | None:
+    case, double, host = one.case, way.oracle_of is not None, target.on_host()
+    prepared = try_call(lambda: host.prepare(case, one.dtype, double=double), CALL_S)
     if not isinstance(prepared.value, PreparedCall):
         return None
-    seen = observe(prepared.value, gradients, case.seed, oracle_of=dtype, steps=case.steps)
+    seen = observe(
+        prepared.value,
+        one.gradients,
+        case.seed,
+        way=way,
+        steps=case.steps,
+        second=one.second,
+        again=one.again,
+        seconds=CALL_S if double else _NOISY_S,
+    )
     return None if seen.error else seen
 
 
 def offer_further_runs(original: Target, patched: Target, one: CaseRun) -> Further:
     """Return what a judge may ask for if the numbers of a case are off."""
-    case, dtype, gradients = one.case, one.dtype, one.gradients
 
-    def rounded() -> list[CallRecord]:
-        seen = (observe_in_float64(original, case, dtype, gradients, r) for r in ROUNDINGS)
-        return [found for found in seen if found is not None]
+    def noisy() -> Spread | None:
+        plain = one.original
+        if original.on_npu:
+            there = _observe_on_host(original, one, Way())
+            if there is None:
+                return None
+            plain = there
+        seen = (observe_with_noise(original, one, seed) for seed in SEEDS)
+        return Spread(plain, [found for found in seen if found is not None])
 
     def large() -> CallRecord | None:
-        if case.flavour != "NaN and Inf":
+        if one.case.flavour != "NaN and Inf":
             return None
-        return observe_in_float64(original, replace(case, flavour=LARGE), dtype, gradients)
+        twin = replace(one, case=replace(one.case, flavour=LARGE))
+        return observe_in_float64(original, twin)
 
-    exact = lru_cache(lambda: observe_in_float64(patched, case, dtype, gradients))
-    return Further(rounded, exact, lru_cache(large))
+    exact = lru_cache(lambda: observe_in_float64(patched, one))
+    return Further(lru_cache(noisy), exact, lru_cache(large))
 
 
 def drop_incomparable(case: CallCase, seen: CallRecord, *, reference: bool) -> CallRecord:

@@ -62,7 +62,7 @@ class Shrinker:
     keeps: Callable[[CallCase, torch.dtype], bool]
     inference: bool
     reference: bool
-    """Whether reference kernels run."""
+    """Whether reference kernels run, or a device."""
     earned: Earned
     """The tolerance of all calls: what is small shall not be judged more strictly."""
 
@@ -75,15 +75,23 @@ class Shrinker:
             for case, dtype in _smaller(best.one):
                 if spent_s() > deadline:
                     return best
-                found = self.shown(case, dtype)
+                found = self.shown(case, dtype, best.one)
                 if found is not None and found.rank < best.rank:
                     best, better = found, True
                     break
         return best
 
-    def shown(self, case: CallCase, dtype: torch.dtype) -> Counterexample | None:
+    def shown(self, case: CallCase, dtype: torch.dtype, like: CaseRun) -> Counterexample | None:
         """Run one call of both; None if they agree or one of them cannot run."""
-        one = observe_original(self.original, case, dtype, inference=self.inference)
+        one = observe_original(
+            self.original,
+            case,
+            dtype,
+            inference=self.inference,
+            modes=(like.gradients,),
+            second=like.second,
+            again=like.again,
+        )
         if one is None or not self.keeps(case, dtype):
             return None
         after = observe_version(self.patched, one)
@@ -94,9 +102,11 @@ class Shrinker:
             for seen in (one.original, after)
         )
         judge = Judge()
-        oracle = observe_in_float64(self.original, case, dtype, one.gradients)
+        oracle = observe_in_float64(self.original, one)
         further = offer_further_runs(self.original, self.patched, one)
-        judge.add(one.label, case.size, before, then, oracle, further=further)
+        judge.add(
+            one.label, case.size, before, then, oracle, further=further, any_numbers=self.reference
+        )
         judge.decide(self.earned)
         found = min(judge.differences, key=lambda d: d.rank, default=None)
         return None if found is None else Counterexample(one, found)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from npufix.rewriters.verification.calls.device import is_real, synchronise
-from npufix.rewriters.verification.calls.observe import copy_argument, leaves
+from npufix.rewriters.verification.calls.leaves import find_leaves
+from npufix.rewriters.verification.calls.observe import copy_argument
 from npufix.rewriters.verification.calls.training import draw_cotangent
 from npufix.rewriters.verification.calls.values import Several, Tensor, Value
 from npufix.rewriters.verification.inputs.arguments import shrink_recorded_shape
@@ -131,7 +132,7 @@ def _run_of(target: Target, one: CaseRun) -> _Run:
     roots = [
         value
         for key, argument in prepared.arguments.items()
-        for name, value in leaves(argument, key)
+        for name, value in find_leaves(argument, key)
         if isinstance(value, torch.Tensor)
         and value.is_floating_point()
         and name not in prepared.constants
@@ -151,7 +152,7 @@ def _run_of(target: Target, one: CaseRun) -> _Run:
             result = prepared.call(passed)
         outputs = [
             (value, upstream_of(value, name))
-            for name, value in leaves(result, "result")
+            for name, value in find_leaves(result, "result")
             if isinstance(value, torch.Tensor) and value.requires_grad and value.is_floating_point()
         ]
         if outputs and wanted:

@@ -14,18 +14,23 @@ import torch
 
 from npufix.rewriters.verification.calls.coverage import LinesToCover, find_names_read
 from npufix.rewriters.verification.calls.device import is_real
+from npufix.rewriters.verification.calls.values import Value
 from npufix.rewriters.verification.inputs.load import LoadError, list_own_files
 from npufix.rewriters.verification.inputs.search import search_as_declared, trace_call
 from npufix.rewriters.verification.inputs.source.assumed_shapes import AssumptionError
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
+from npufix.rewriters.verification.judge.checks.elsewhere import find_device_mismatch
+from npufix.rewriters.verification.judge.checks.refusals import (
+    compare_refusals,
+    find_running_lines,
+)
+from npufix.rewriters.verification.judge.checks.requirements import require_all
 from npufix.rewriters.verification.judge.compare_versions import (
     NO_MEMORY,
     compare_versions,
     draws_numbers,
-    find_patched_lines,
 )
-from npufix.rewriters.verification.judge.counterexample import Versions, write_program
 from npufix.rewriters.verification.judge.evidence import Proof
 from npufix.rewriters.verification.judge.judge import Difference, compare_bitwise
 from npufix.rewriters.verification.judge.observe_case import (
@@ -33,13 +38,19 @@ from npufix.rewriters.verification.judge.observe_case import (
     observe_original,
     observe_version,
 )
+from npufix.rewriters.verification.judge.plausibility import Purpose, find_purpose, set_aside
 from npufix.rewriters.verification.judge.probe import arguments_keep, operands_keep
+from npufix.rewriters.verification.judge.programs.counterexample import (
+    Program,
+    Versions,
+    write_program,
+)
 from npufix.rewriters.verification.judge.randomness import drop_alike
 from npufix.rewriters.verification.judge.shrink import Counterexample, Shrinker
 from npufix.rewriters.verification.judge.timing import measure_times
 from npufix.rewriters.verification.judge.versions import load_version
 from npufix.rewriters.verification.sandbox.messages import Answer
-from npufix.rewriters.verification.sandbox.remote import run_everywhere
+from npufix.rewriters.verification.sandbox.remote import run_everywhere, runs_with_target
 from npufix.rewriters.verification.verdict import (
     BackendLimitError,
     NotVerifiedError,
@@ -53,6 +64,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.judge.compare_versions import Keeps
 
 
+_SECOND = "create_graph"
 _NO_TIME = r"does not return within|no result within"
 
 
@@ -73,20 +85,56 @@ def _verdict(run: Proof) -> Verdict:
         verdict = run.verdict(Status.NOT_VERIFIED, str(error))
         return replace(verdict, limit=isinstance(error, BackendLimitError))
     except RefutedError as error:
+        if error.why_no_script:
+            run.notes.append(f"no program shows it: {error.why_no_script}")
         verdict = run.verdict(Status.REFUTED, str(error), counterexample=str(error))
         return replace(verdict, script=error.script)
 
 
 def _verify(run: Proof) -> Verdict:
     job = run.job
+    run.special_purpose = find_purpose(job)
+    run.second = _SECOND in job.original or _SECOND in job.patched
     original = _load(run, job.original, "original")
-    wanted = LinesToCover(job.original, original.loaded.filename, job.lines_original)
     keeps: Keeps = _anything
     if job.vouched and job.probes:
         texts = [_load(run, text, "probe").on_host() for text in job.probes]
         keeps = partial(operands_keep, tuple(texts), job.vouched)
     elif job.vouched and job.by_hand:
         keeps = partial(arguments_keep, original.on_host(), job.vouched)
+    assignments, keeps = _find_assignments(run, original, keeps)
+    try:
+        patched = _load(run, job.patched, "patched")
+    except LoadError as error:
+        words = f"the original loads, the patched text does not: {error}"
+        program = _of_the_first(run, original, assignments, words)
+        raise RefutedError(words, *program) from None
+    compared = compare_versions(run, original, patched, assignments, keeps)
+    _decide(run, original, patched, compared)
+    shown = compared + compare_refusals(run, original, patched, assignments, keeps)
+    mismatch = None if job.vouched else find_device_mismatch(original, patched, compared)
+    if mismatch is not None:
+        shown.append(mismatch[0])
+        run.judge.differences.append(mismatch[1])
+    run.judge.differences, aside = set_aside(job, run.judge.differences, compared)
+    run.notes += aside
+    if run.judge.differences:
+        raise _refuted(run, original, patched, shown, keeps)
+    require_all(run, original, patched, compared, assignments)
+    if job.portable:
+        _check_portable(run, original, compared)
+    run.times = measure_times(original, patched, compared, job.recorded)
+    return run.verdict(Status.EQUIVALENT, measures=run.judge.measures(run.changed))
+
+
+def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[Assignment], Keeps]:
+    """Return arguments under which the original runs every changed line, but those that raise.
+
+    And what tells whether a call is within what is said of the arguments.
+    """
+    job = run.job
+    running = find_running_lines(job.original, job.lines_original)
+    wanted = LinesToCover(job.original, original.loaded.filename, running)
     # The host is faster; code that calls torch_npu runs on the device alone.
     read = find_names_read(job.original, job.lines_original) | find_names_read(
         job.patched, job.lines_patched
@@ -101,27 +149,25 @@ def _verify(run: Proof) -> Verdict:
     if unreached:
         lines = ", ".join(map(str, unreached))
         raise NotVerifiedError(f"no arguments were found that reach line {lines} of the original")
-    try:
-        patched = _load(run, job.patched, "patched")
-    except LoadError as error:
-        words = f"the original loads, the patched text does not: {error}"
-        script = _of_the_first(run, original, found.assignments, words)
-        raise RefutedError(words, script) from None
-    compared = compare_versions(run, original, patched, found.assignments, keeps)
-    _decide(run, original, patched, compared)
-    if run.judge.differences:
-        raise _refuted(run, original, patched, compared, keeps)
-    if run.not_taken is not None:
-        one, why = run.not_taken
-        raise NotVerifiedError(
-            f"the changed code does not take {one.case}, which the original does: {why}; "
-            "with other numbers of dimensions the two agree"
-        )
-    _require_reached(run, patched, compared, found.assignments)
-    if job.portable:
-        _check_portable(run, original, compared)
-    run.times = measure_times(original, patched, compared, job.recorded)
-    return run.verdict(Status.EQUIVALENT, measures=run.judge.measures(run.changed))
+    more = _with_defaults(original, found.assignments)
+    return [*found.assignments, *more], keeps
+
+
+@runs_with_target
+def _with_defaults(original: Target, assignments: list[Assignment]) -> list[Assignment]:
+    """Return the first arguments with one of them left out: lines may have left their branch."""
+    found = []
+    first, known = assignments[0], [str(a) for a in assignments]
+    defaults = {p.name: p.default for p in original.parameters() if p.has_default}
+    for name, default in defaults.items():
+        spec = first.specs.get(name)
+        if not isinstance(spec, Value) or not spec.given:
+            continue
+        specs = {**first.specs, name: Value(default, given=False)}
+        other = replace(first, specs=specs)
+        if str(other) not in known and trace_call(original.on_host(), CallCase(other)) is not None:
+            found.append(other)
+    return found
 
 
 def _load(run: Proof, text: str, tag: str) -> Target:
@@ -137,6 +183,13 @@ def _anything(_case: CallCase, _dtype: torch.dtype = torch.float32) -> bool:
 def _decide(run: Proof, original: Target, patched: Target, compared: list[CaseRun]) -> None:
     """Judge all cases; where only the drawn numbers differ, by their mean and variance."""
     run.judge.decide()
+    run.special.decide()
+    run.judge.cases += run.special.cases
+    special = sorted(run.special.differences, key=lambda d: d.rank)
+    if run.special_purpose is Purpose.HIDES:  # what the original keeps out must stay out
+        run.judge.differences += [d for d in special if d.leaks]
+        special = [d for d in special if not d.leaks]
+    run.notes += [f"for NaN and Inf: {d.text}, for {d.case}" for d in special[:1]]
     structural = bool(run.drawn.differences)
     run.drawn.decide()
     if run.judge.differences or structural or not run.drawn.differences:
@@ -170,45 +223,21 @@ def _refuted(
     )
     shown = minimiser.smallest(Counterexample(one, smallest))
     words = f"{shown.difference.text}, for {shown.one.label}"
-    script = write_program(
-        Versions(run.job, original, run.job.patched, patched.loaded), shown, words
-    )
-    return RefutedError(words, script)
+    versions = Versions(run.job, original, run.job.patched, patched.loaded)
+    return RefutedError(words, *write_program(versions, shown, words))
 
 
-def _of_the_first(run: Proof, original: Target, assignments: list[Assignment], words: str) -> str:
+def _of_the_first(
+    run: Proof, original: Target, assignments: list[Assignment], words: str
+) -> Program:
     """Return a program for a patched text that does not even load."""
     one = observe_original(
         original, CallCase(assignments[0]), torch.float32, inference=run.job.inference
     )
     if one is None:
-        return ""
+        return Program("", "the original does not run on the first arguments")
     shown = Counterexample(one, Difference(words, one.label, one.case.size))
     return write_program(Versions(run.job, original, run.job.patched, None), shown, words)
-
-
-def _require_reached(
-    run: Proof, patched: Target, compared: list[CaseRun], assignments: list[Assignment]
-) -> None:
-    wanted = LinesToCover(run.job.patched, patched.loaded.filename, run.job.lines_patched)
-    ran: set[int] = set()
-    for assignment in assignments:
-        for training in (True, False) if patched.has_modes else (True,):
-            ran |= trace_call(patched, CallCase(assignment, training=training)) or set()
-        if not wanted.unreached(ran):
-            break
-    unreached = wanted.unreached(ran)
-    if unreached:
-        lines = ", ".join(map(str, unreached))
-        raise NotVerifiedError(f"line {lines} of the patched text was never reached")
-    launched = run.launches is not None and run.launches.patched
-    if not (run.kernels or launched or is_real()) and _calls_torch_npu(run.job):
-        raise NotVerifiedError("the patched lines call torch_npu, but no call was reached")
-    assert compared  # noqa: S101 - ``compare_versions`` raises otherwise
-
-
-def _calls_torch_npu(job: Job) -> bool:
-    return any("torch_npu." in line for line in find_patched_lines(job))
 
 
 def _check_portable(run: Proof, original: Target, compared: list[CaseRun]) -> None:
@@ -225,7 +254,5 @@ def _check_portable(run: Proof, original: Target, compared: list[CaseRun]) -> No
         if text:
             words = f"the portable text is not the original on CPU: {text}, for {one.case}"
             shown = Counterexample(one, Difference(text, one.label, one.case.size))
-            script = write_program(
-                Versions(run.job, original, run.job.portable, portable.loaded), shown, words
-            )
-            raise RefutedError(words, script)
+            versions = Versions(run.job, original, run.job.portable, portable.loaded)
+            raise RefutedError(words, *write_program(versions, shown, words))

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from npufix.rewriters.match.matching import pattern_of, unmentioned
+from npufix.rewriters.verification.calls.leaves import find_leaves
+from npufix.rewriters.verification.calls.noise import SEEDS
 from npufix.rewriters.verification.calls.observe import (
     CallRecord,
     Gradients,
     PreparedCall,
-    leaves,
+    Way,
     observe,
     seed_everything,
 )
-from npufix.rewriters.verification.calls.values import ROUNDINGS, round_differently
 from npufix.rewriters.verification.inputs.target import cast_floats, read_state
-from npufix.rewriters.verification.judge.allowances import Further
+from npufix.rewriters.verification.judge.allowances import Further, Spread
 from npufix.rewriters.verification.judge.judge import Judge
 from npufix.rewriters.verification.kernels.common import collect_kernels
 from npufix.rewriters.verification.reference import npu_operators
@@ -126,7 +127,7 @@ def verify_rule(form: Form, seed: int = 0, rounds: int = _ROUNDS) -> Verdict:
         kernels |= ran
         changed |= original.changed
         words, size = _words(first), _size(first)
-        judge.add(words, size, original, after, oracle.run(), further=Further(oracle.rounded))
+        judge.add(words, size, original, after, oracle.run(), further=Further(oracle.spread))
     judge.decide()
     ground = f"torch {torch.__version__.partition('+')[0]}, CPU"
     if kernels:
@@ -155,18 +156,20 @@ class _Oracle:
     number: int
     spelling: int
 
-    def run(self, rounding: int | None = None) -> CallRecord:
+    def run(self) -> CallRecord:
         drawn = _drawn(self.inputs, self.number)
         low = _lowest(drawn)
-        wide = {name: _doubled(value) for name, value in drawn.items()}
-        if rounding is not None:
-            wide = {name: round_differently(value, low, rounding) for name, value in wide.items()}
-        ready = _ready(self.pattern, wide)
-        with _spelling(self.spelling):
-            return observe(ready, self.mode, self.number, oracle_of=low, seconds=_RULE_S)
+        return self._observed({n: _doubled(v) for n, v in drawn.items()}, Way(oracle_of=low))
 
-    def rounded(self) -> list[CallRecord]:
-        return [self.run(rounding) for rounding in ROUNDINGS]
+    def spread(self) -> Spread:
+        ways = Way(), *(Way(noise=seed) for seed in SEEDS)
+        plain, *noisy = (self._observed(_drawn(self.inputs, self.number), way) for way in ways)
+        return Spread(plain, noisy)
+
+    def _observed(self, drawn: Mapping[str, Any], way: Way) -> CallRecord:
+        with _spelling(self.spelling):
+            ready = _ready(self.pattern, drawn)
+            return observe(ready, self.mode, self.number, way=way, seconds=_RULE_S)
 
 
 @contextmanager
@@ -220,7 +223,7 @@ def _ready(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Prepar
 
 
 def _tensors(arguments: Mapping[str, object]) -> list[torch.Tensor]:
-    found = (v for name, a in arguments.items() for _, v in leaves(a, name))
+    found = (v for name, a in arguments.items() for _, v in find_leaves(a, name))
     return [value for value in found if isinstance(value, torch.Tensor)]
 
 

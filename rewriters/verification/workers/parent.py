@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.sandbox.messages import Reply
-from npufix.rewriters.verification.verdict import Status, Verdict
+from npufix.rewriters.verification.verdict import Status, Tried, Verdict
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError, find_wheels, prepare
 from npufix.rewriters.verification.workers.backends import Backend
 from npufix.rewriters.verification.workers.machine import survey
@@ -25,6 +25,7 @@ _MEMORY = 4 << 30
 _LONGEST = 8192
 """Of a text in a verdict, in characters."""
 _MOST_MEASURES = 1000
+_MOST_TEXTS = 200
 _TIMEOUT_S, _ON_DEVICE_S = 60.0, 300.0
 
 
@@ -150,7 +151,25 @@ def _bounded(verdict: Verdict) -> Verdict:
         counterexample=_cut(verdict.counterexample),
         on=_cut(verdict.on),
         measures=verdict.measures[:_MOST_MEASURES],
+        notes=_few(verdict.notes),
+        tried=_bounded_tried(verdict.tried),
     )
+
+
+def _bounded_tried(found: Tried) -> Tried:
+    return Tried(
+        _few(found.arguments),
+        found.more,
+        _few(found.dtypes),
+        _few(found.values),
+        _few(found.modes),
+        _few(found.errors),
+        found.lines[:_MOST_TEXTS],
+    )
+
+
+def _few(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(map(_cut, texts[:_MOST_TEXTS]))
 
 
 def _cut(text: str) -> str:

@@ -72,6 +72,8 @@ def used_names(statement: ast.stmt) -> set[str]:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
     }
     for node in ast.walk(statement):
+        if isinstance(node, ast.Global):  # which the code may only ever write
+            names.update(node.names)
         # Annotations in quotes name classes that a dataclass or a signature may look up.
         value = node.value if isinstance(node, ast.Constant) else None
         if isinstance(value, str) and value.isidentifier():

@@ -101,7 +101,8 @@ def _expands_to(operand: Tensor, larger: Tensor) -> bool:
     if larger.numel() == 0 or not _MATRIX <= operand.dim() <= larger.dim():
         return False
     try:
-        return torch.broadcast_shapes(operand.shape, larger.shape) == larger.shape
+        shape = torch.broadcast_shapes(operand.shape, larger.shape)  # type: ignore[no-untyped-call] # torch does not annotate it
+        return bool(shape == larger.shape)
     except RuntimeError:
         return False
 

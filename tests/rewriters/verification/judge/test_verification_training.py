@@ -66,7 +66,7 @@ def test_what_is_kept_from_the_first_call_is_seen_in_the_second(tmp_path: Path) 
 def test_a_program_shows_what_differs_where_it_runs(
     capsys: pytest.CaptureFixture[str], what: str, said: str
 ) -> None:
-    from npufix.rewriters.verification.judge.replay import show
+    from npufix.rewriters.verification.judge.programs.replay import show
 
     assert show({"result": 1, "other": 2}, {"result": 3, "other": 2}, what, 0.0) == 1
     assert capsys.readouterr().out.startswith(f"{said}\n")

@@ -10,9 +10,9 @@ import ast
 import inspect
 import re
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -23,8 +23,11 @@ from npufix.rewriters.verification.calls.values import MadeArgument, Spec
 from npufix.rewriters.verification.inputs.objects import DESCENT
 from npufix.rewriters.verification.inputs.overlay import write_program_part
 from npufix.rewriters.verification.inputs.source.slicing import slice_module
-from npufix.rewriters.verification.judge import replay
-from npufix.rewriters.verification.judge.expressions import CannotSpellError, write_expression
+from npufix.rewriters.verification.judge.programs import replay
+from npufix.rewriters.verification.judge.programs.expressions import (
+    CannotSpellError,
+    write_expression,
+)
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.judge.shrink import Counterexample
 
 _RUN_S = 10.0
+_OTHER_NAME = "unexpected keyword argument"
 _NPU = ("torch_npu", "mindspeed")
 _HEAD = '''"""A counterexample by npufix: two versions of {qualname} that differ.
 
@@ -54,6 +58,7 @@ import os
 
 os.environ.update(PYTORCH_JIT="0", TORCHDYNAMO_DISABLE="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
 
+import collections
 import random
 import sys
 import types
@@ -109,6 +114,7 @@ def prepared(module):
 _BOUND = """    modules = (v for v in arguments.values() if isinstance(v, torch.nn.Module))
     arguments[{!r}].param_groups[0]["params"] = [p for m in modules for p in m.parameters()]
 """
+_ELSEWHERE = "    made, arguments = elsewhere(made, arguments)\n"
 _MAIN = """
 
 def run(text, name):
@@ -117,7 +123,7 @@ def run(text, name):
     except Exception as error:
         return {{"the call raises": f"{{type(error).__name__}}: {{error}}"}}
     how = {how!r}
-    return observe(call, made, arguments, how, seed={seed!r}{steps})
+    return observe(call, made, arguments, how, seed={seed!r}{steps}, module=sys.modules[name])
 
 
 if __name__ == "__main__":
@@ -136,26 +142,36 @@ class Versions:
     """What the changed text became; None if it does not load."""
 
 
+class Program(NamedTuple):
+    """A program that shows a difference, or why there is none."""
+
+    text: str
+    why_not: str = ""
+
+
 @runs_with_target
-def write_program(versions: Versions, shown: Counterexample, words: str) -> str:
-    """Return a program that shows a difference, empty if none can be written that does.
+def write_program(versions: Versions, shown: Counterexample, words: str) -> Program:
+    """Return a program that shows a difference.
 
     It has been run: in this process, where it must end with status 1.
     """
     try:
         call = _call_of(versions.original.on_host(), shown.one)
-    except CannotSpellError:
-        return ""
+    except CannotSpellError as error:
+        return Program("", f"the call cannot be written as text: {error}")
     ways = {loaded.way for loaded in (versions.original.loaded, versions.loaded) if loaded}
+    # A parameter may have another name: only who passes it by name sees that.
+    calls = [call, replace(call, by_name=True)] if _OTHER_NAME in words else [call]
     for partly in (False, True):
         if partly or "partly" not in ways:
             whole = partly or ways != {"exactly"}
             if is_virtual() and _needs_npufix(versions, call, whole=whole, partly=partly):
-                return ""  # where torch_npu is the real one, its stand-in cannot be tried
-            text = _text(versions, call, shown, words, partly=partly, whole=whole)
-            if try_call(lambda: _run(text), _RUN_S).error == "SystemExit: 1":  # noqa: B023 - at once
-                return text
-    return ""
+                return Program("", "its operators of torch_npu run on the virtual NPU only")
+            for one in calls:
+                text = _text(versions, one, shown, words, partly=partly, whole=whole)
+                if try_call(lambda: _run(text), _RUN_S).error == "SystemExit: 1":  # noqa: B023 - at once
+                    return Program(text)
+    return Program("", "a program that holds both versions and this call sees none")
 
 
 def _run(text: str) -> None:
@@ -183,9 +199,10 @@ def _text(  # noqa: PLR0913 - what the program consists of
     if npufix:
         head += _INSTALL.format(version=job.torch_npu_version)
     main = _MAIN.format(
-        how=(one.gradients, *call.constants),
+        how=(one.gradients, *call.constants, *(["second"] if one.second else [])),
         seed=one.case.seed,
-        steps=f", steps={one.case.steps}" if one.case.steps else "",
+        steps=(f", steps={one.case.steps}" if one.case.steps else "")
+        + (", again=True" if one.again else ""),
         what=shown.difference.what,
         least=shown.difference.least,
     )
@@ -255,7 +272,7 @@ def _runtime() -> str:
 
 def _prepared(target: Target, one: CaseRun, call: _Call) -> str:
     """Return the function of the program that makes the object and the arguments."""
-    keywords = target.keywords(call.arguments)
+    keywords = set(call.arguments) if call.by_name else target.keywords(call.arguments)
     given = [f"{n}=passed[{n!r}]" if n in keywords else f"passed[{n!r}]" for n in call.arguments]
     function = f"module.{target.qualname.partition('.<locals>')[0]}"
     function += ".fget" if target.is_property else ""
@@ -266,7 +283,8 @@ def _prepared(target: Target, one: CaseRun, call: _Call) -> str:
         made=call.made,
         mode=f"\n    made.train({one.case.training})" if is_module else "",
         arguments="".join(f"        {n!r}: {text},\n" for n, text in call.arguments.items()),
-        bound="".join(_BOUND.format(n) for n, text in call.arguments.items() if text == DESCENT),
+        bound="".join(_BOUND.format(n) for n, text in call.arguments.items() if text == DESCENT)
+        + (_ELSEWHERE if one.device else ""),
         function=function,
         given=", ".join([*(["made"] if call.made != "None" else []), *given]),
     )
@@ -281,6 +299,8 @@ class _Call:
     """The object that it is made on; ``None`` for a function."""
     constants: tuple[str, ...]
     """The arguments that take no gradient."""
+    by_name: bool = False
+    """Whether all arguments are passed by name."""
 
 
 def _call_of(target: Target, one: CaseRun) -> _Call:

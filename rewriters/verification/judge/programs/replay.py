@@ -7,7 +7,9 @@ what is observed there changes it here, or programs no longer show what was foun
 
 from __future__ import annotations
 
+import collections
 import random
+import types
 import zlib
 from typing import Any
 
@@ -47,10 +49,12 @@ def leaves(value: Any, name: str, depth: int = 0) -> dict[str, Any]:  # noqa: AN
         return {name: torch.tensor(value, dtype=torch.float32)}
     if value is None or isinstance(value, (torch.Tensor, bool, int, str, bytes)):
         return {name: value}
+    if isinstance(value, (set, frozenset)):
+        return {name: sorted(map(repr, value))}
     found: dict[str, Any] = {f"type of {name}": type(value).__name__}
     if isinstance(value, dict):
         items = [(f"{name}[{key!r}]", item) for key, item in value.items()]
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, (list, tuple, collections.deque)):
         items = [(f"{name}[{index}]", item) for index, item in enumerate(value)]
     elif isinstance(value, torch.optim.Optimizer):
         items = [(f"{name}.param_groups", value.param_groups)]
@@ -86,7 +90,37 @@ def modules_in(passed: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def observe(  # noqa: PLR0913
+def surroundings_of(module: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Return the data of a module and of its classes and functions, and the settings of torch."""
+    found: dict[str, Any] = {
+        "whether torch computes gradients": torch.is_grad_enabled(),
+        "the inference mode of torch": torch.is_inference_mode_enabled(),
+        "the default dtype of torch": str(torch.get_default_dtype()),
+        "the autocast of torch on the CPU": torch.is_autocast_enabled("cpu"),
+    }
+    for name, value in list(getattr(module, "__dict__", {}).items()):
+        if name.startswith("__") or isinstance(value, types.ModuleType):
+            continue
+        if isinstance(value, (type, types.FunctionType)):
+            own = vars(value).items() if value.__module__ == module.__name__ else ()
+            for key, item in own:
+                if not key.startswith("__") and not callable(item):
+                    found |= leaves(item, f"{name}.{key}")
+        elif not callable(value):
+            found |= leaves(value, name)
+    return {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in found.items()}
+
+
+def elsewhere(made: Any, arguments: dict[str, Any]) -> Any:  # noqa: ANN401
+    """Return the object and the arguments on a device that is not the CPU."""
+    moved = {
+        name: value.to("meta") if isinstance(value, (torch.Tensor, torch.nn.Module)) else value
+        for name, value in arguments.items()
+    }
+    return made.to("meta") if isinstance(made, torch.nn.Module) else made, moved
+
+
+def observe(  # noqa: C901, PLR0913
     call: Any,  # noqa: ANN401
     made: Any,  # noqa: ANN401
     arguments: dict[str, Any],
@@ -94,10 +128,13 @@ def observe(  # noqa: PLR0913
     *,
     seed: int = 0,
     steps: int = 0,
+    module: Any = None,  # noqa: ANN401
+    again: bool = False,
 ) -> dict[str, Any]:
     """Return everything that a call gives back, changes and propagates, by name.
 
-    ``how`` says whether arguments take gradients, themselves or through a copy, and which do not.
+    ``how`` says whether arguments take gradients, themselves or through a copy, and which do not;
+    with ``again``, it is the second call.
     """
     weights = dict(made.named_parameters()) if isinstance(made, torch.nn.Module) else {}
     gradients, *constants = how
@@ -116,17 +153,30 @@ def observe(  # noqa: PLR0913
             else v
             for k, v in arguments.items()
         }
+    if again:
+        seed_everything(seed)
+        call(passed)
+    around = surroundings_of(module)
     held = {n: v.data_ptr() for n, v in state_of(made).items() if isinstance(v, torch.Tensor)}
     seed_everything(seed)
+    before = torch.get_rng_state()
     with torch.set_grad_enabled(gradients != "none"):
+        around |= {k: v for k, v in surroundings_of(None).items() if k in around}
         try:
             results = leaves(call(passed), "result")
         except Exception as error:  # noqa: BLE001
             return {"the call raises": f"{type(error).__name__}: {error}"}
+        left = surroundings_of(module)
+    torch.set_grad_enabled(True)
     after = {k: v for key, value in passed.items() for k, v in leaves(value, key).items()}
     after |= state_of(made)
     after |= modules_in(passed)
     seen = dict(results)
+    seen |= {f"{n} after the call": v for n, v in left.items() if differs(around.get(n), v, 0)}
+    seen["random numbers of torch"] = not torch.equal(before, torch.get_rng_state())
+    if isinstance(made, torch.nn.Module):
+        trained = sorted(f"self.{n}" for n, _ in made.named_parameters())
+        seen["parameters and buffers"] = trained + sorted(made.state_dict())
     seen |= {
         f"memory of {name}": "as before" if v.data_ptr() == held[name] else "another"
         for name, v in state_of(made).items()
@@ -137,13 +187,15 @@ def observe(  # noqa: PLR0913
     for name, value in results.items():
         if isinstance(value, torch.Tensor):
             seen[f"requires_grad of {name}"] = value.requires_grad
+            seen[f"strides of {name}"] = "contiguous" if value.is_contiguous() else value.stride()
             seen[f"memory of {name}"] = sorted(
                 n
                 for n, t in tensors.items()
                 if n != name and t.numel() and t.data_ptr() == value.data_ptr()
             )
     if gradients != "none":
-        seen |= propagate(results, {**state_of(made), **roots})
+        every = {**state_of(made), **roots}
+        seen |= propagate(results, every, second="second" in constants)
     if steps:
         seen |= train(call, passed, weights, steps)
     return seen
@@ -183,8 +235,10 @@ def train(
     return seen | {f"self.{name} after {steps} steps": w for name, w in weights.items()}
 
 
-def propagate(results: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
-    """Return the gradients of a fixed loss over all results."""
+def propagate(
+    results: dict[str, Any], inputs: dict[str, Any], *, second: bool = False
+) -> dict[str, Any]:
+    """Return the gradients of a fixed loss over all results, and those of the gradients."""
     wanted = {n: v for n, v in inputs.items() if isinstance(v, torch.Tensor) and v.requires_grad}
     loss = torch.zeros((), dtype=torch.float64)
     for name, value in results.items():
@@ -194,10 +248,19 @@ def propagate(results: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]
     found: Any = [None] * len(wanted)
     if loss.requires_grad and wanted:
         try:
-            found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+            found = torch.autograd.grad(
+                loss, list(wanted.values()), allow_unused=True, create_graph=second
+            )
         except Exception as error:  # noqa: BLE001
             return {"the call raises": f"in backward, {type(error).__name__}: {error}"}
-    return {f"gradient of {n}": g for n, g in zip(wanted, found, strict=True)}
+    seen = {f"gradient of {n}": g for n, g in zip(wanted, found, strict=True)}
+    if second:
+        further = propagate({n: g for n, g in seen.items() if g is not None}, inputs)
+        for name, value in further.items():
+            flows = isinstance(value, torch.Tensor) and bool(value.count_nonzero())
+            shown = name.replace("gradient of ", "gradient of the gradients by ", 1)
+            seen[shown] = value if flows else None
+    return seen
 
 
 def differs(left: Any, right: Any, least: float) -> bool:  # noqa: ANN401
@@ -213,6 +276,12 @@ def differs(left: Any, right: Any, least: float) -> bool:  # noqa: ANN401
     return not bool(same.all())
 
 
+def raises_alike(original: dict[str, Any], changed: dict[str, Any]) -> bool:
+    """Say whether both raise, and the same kind of exception."""
+    kinds = [str(s.get("the call raises", "")).partition(":")[0] for s in (original, changed)]
+    return bool(kinds[0]) and kinds[0] == kinds[1]
+
+
 def print_largest(left: Any, right: Any) -> None:  # noqa: ANN401
     """Print by how much two tensors of numbers differ."""
     both = isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)
@@ -223,9 +292,9 @@ def print_largest(left: Any, right: Any) -> None:  # noqa: ANN401
 
 def show(original: dict[str, Any], changed: dict[str, Any], what: str, least: float) -> int:
     """Print what differs; return 1 if something does."""
-    raises = "the call raises" in changed and "the call raises" not in original
+    raises = "the call raises" in changed or "the call raises" in original
     first = "the call raises" if raises else what
-    every = [*{**original, **changed}]
+    every = [] if raises_alike(original, changed) else [*{**original, **changed}]
     found = [n for n in every if differs(original.get(n), changed.get(n), least)]
     names = [first] if first in found else found
     for name in names:

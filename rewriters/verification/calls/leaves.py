@@ -1,0 +1,51 @@
+"""The tensors and plain values inside of anything, each with the name that code would give it."""
+
+from __future__ import annotations
+
+import collections
+import random
+import zlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_DEPTH = 6
+
+
+def find_leaves(value: object, name: str, depth: int = 0) -> Iterator[tuple[str, object]]:
+    """Yield tensors and plain values of a nested result, each with a readable name."""
+    if isinstance(value, torch.Tensor | bool | int | str | bytes) or value is None:
+        yield name, value
+    elif isinstance(value, float):
+        yield name, torch.tensor(value, dtype=torch.float32)
+    elif isinstance(value, torch.dtype | torch.device):
+        yield name, str(value)
+    elif type(value).__module__ == "numpy" and hasattr(value, "dtype"):
+        yield f"type of {name}", type(value).__name__
+        yield name, torch.as_tensor(value)
+    elif isinstance(value, torch.Generator | random.Random):
+        state = value.get_state().numpy().tobytes() if isinstance(value, torch.Generator) else None
+        yield f"state of {name}", zlib.crc32(state or repr(value.getstate()).encode())  # type: ignore[union-attr] # then it has one
+    elif isinstance(value, set | frozenset):
+        yield f"type of {name}", type(value).__name__
+        yield name, tuple(sorted(map(repr, value)))
+    else:
+        yield f"type of {name}", type(value).__name__
+        for inner, item in _items(value, name) if depth < _DEPTH else ():
+            yield from find_leaves(item, inner, depth + 1)
+
+
+def _items(value: object, name: str) -> list[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        return [(f"{name}[{key!r}]", item) for key, item in value.items()]
+    if isinstance(value, list | tuple | collections.deque):
+        return [(f"{name}[{index}]", item) for index, item in enumerate(value)]
+    if isinstance(value, type | torch.nn.Module) or callable(value):
+        return []
+    if isinstance(value, torch.optim.Optimizer):
+        return [(f"{name}.param_groups", value.param_groups)]
+    return [(f"{name}.{key}", item) for key, item in getattr(value, "__dict__", {}).items()]

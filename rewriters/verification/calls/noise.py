@@ -1,0 +1,187 @@
+"""The same computation with other roundings: how far off a result may be and still be right.
+
+Every operator, forward and backward, gives a result that is off by up to a unit in the last place;
+a sum or a product of matrices is taken over operands that are off by as much. So a sum that
+cancels is uncertain by the size of what was summed, and a softmax over a single key has a gradient
+that is rounding alone, though the code as it is written makes exact zeros of both.
+
+What is merely moved, selected or compared is not touched, neither is a sum that is exact: nothing
+that rounds would make it another. Numbers as large as masks fill with stay as well.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from npufix.rewriters.verification.calls.values import seed_generator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SEEDS = range(5)
+"""An element that is off by luck alone in all of them is rare: one in many thousands."""
+_FILL = 5e3
+"""Masks fill with -1e4 and beyond; that rounding lets them swallow a score is meant."""
+_EXACTLY_ROUNDED = frozenset({"add", "sub", "mul", "div", "rsub"})
+_MOVES = frozenset({
+    "_to_copy", "_unsafe_view", "abs", "amax", "amin", "argmax", "argmin", "aminmax",
+    "bernoulli", "bernoulli_", "cat", "ceil", "clamp", "clamp_", "clamp_max", "clamp_min",
+    "clone", "constant_pad_nd", "copy", "copy_", "cummax", "cummin", "detach", "dropout",
+    "embedding", "empty", "empty_like", "eye", "fill", "fill_", "flip", "floor", "frac",
+    "full", "full_like", "gather", "index", "index_copy", "index_fill", "index_put",
+    "index_put_", "index_select", "kthvalue", "lift_fresh", "linspace", "masked_fill",
+    "masked_fill_", "masked_scatter", "masked_select", "max", "maximum", "median", "min",
+    "minimum", "native_dropout", "neg", "nan_to_num", "new_empty", "new_full", "new_ones",
+    "new_zeros", "normal", "normal_", "ones", "ones_like", "polar", "rand", "rand_like",
+    "randn", "randn_like", "relu", "relu_", "repeat", "roll", "round", "scalar_tensor",
+    "scatter", "select_scatter", "sgn", "sign", "slice_scatter", "sort", "stack",
+    "threshold_backward", "topk", "tril", "triu", "trunc", "uniform", "uniform_", "where",
+    "zero", "zero_", "zeros", "zeros_like", "arange", "as_strided_scatter",
+})  # fmt: skip
+_INNER_PRECISION = torch.finfo(torch.float32).eps
+"""Kernels sum numbers of a half dtype in float32."""
+_ROUNDS_ONCE = frozenset({"_softmax", "_log_softmax", "convert_element_type"})
+
+
+class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does not annotate it
+    def __init__(self, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # same
+        self._source = seed_generator("noise", seed)
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401 - an operator
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the operator returns
+        keywords = kwargs or {}
+        name = func._schema.name.rpartition("::")[2]  # noqa: SLF001 - how operators are told apart
+        if func.is_view or (name in _MOVES and not _accumulates(func, args, keywords)):
+            return func(*args, **keywords)
+        plain = name.removesuffix("_")
+        exact = None
+        written = func._schema.is_mutable  # noqa: SLF001 - same
+        if plain in _EXACTLY_ROUNDED:
+            exact = _in_float64(_out_of_place(func, plain), args, keywords)
+        elif not written and torch.Tag.pointwise not in func.tags and name not in _ROUNDS_ONCE:
+            return self._reduced(func, args, keywords)
+        result = func(*args, **keywords)
+        return self._rounded(result, exact, written=written)
+
+    def _reduced(
+        self, func: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> object:
+        """Return a sum over operands that are off by the precision in which it is taken."""
+        result = func(*args, **keywords)
+        found = _in_float64(func, args, keywords, self._shaken)
+        plain = _in_float64(func, args, keywords)
+        several = [list(r) if isinstance(r, tuple | list) else [r] for r in (result, found, plain)]
+        if len({len(s) for s in several}) == 1:
+            moved = [
+                _moved(r, f, p) if _fit(r, f) and _fit(r, p) else r
+                for r, f, p in zip(*several, strict=True)
+            ]
+            result = (
+                type(result)(moved)
+                if type(result) in {tuple, list}
+                else moved[0]
+                if isinstance(result, torch.Tensor)
+                else result
+            )
+        return self._rounded(result, None, written=False)
+
+    def _shaken(self, value: torch.Tensor) -> torch.Tensor:
+        size = torch.where(value.abs() < _FILL, value.abs() * _INNER_PRECISION, 0.0)
+        return value + size * self._drawn(value.shape)
+
+    def _drawn(self, shape: torch.Size) -> torch.Tensor:
+        return torch.rand(shape, generator=self._source, dtype=torch.float64) * 2 - 1
+
+    def _rounded(self, result: object, exact: object, *, written: bool) -> object:
+        if isinstance(result, tuple | list) and type(result) in {tuple, list}:
+            return type(result)(self._rounded(item, None, written=written) for item in result)
+        if not isinstance(result, torch.Tensor) or not _is_real(result):
+            return result
+        value = result.double()
+        kind = torch.finfo(result.dtype)
+        size = torch.maximum(value.abs() * kind.eps, torch.tensor(kind.smallest_normal * kind.eps))
+        touched = (value != 0) & (value.abs() < _FILL)
+        if isinstance(exact, torch.Tensor) and exact.shape == value.shape:
+            touched &= exact != value
+        other = (value + torch.where(touched, size * self._drawn(value.shape), 0.0)).to(
+            result.dtype
+        )
+        if not written:
+            return other
+        result.copy_(other)
+        return result
+
+
+def _accumulates(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> bool:  # noqa: ANN401 - an operator
+    """Say whether an operator that mostly moves adds up here."""
+    name = str(func)
+    return "index_put" in name and bool(args[3] if len(args) > 3 else keywords.get("accumulate"))  # noqa: PLR2004 - its position
+
+
+def _is_real(value: torch.Tensor) -> bool:
+    strided = value.layout == torch.strided and value.device.type == "cpu"
+    return strided and value.is_floating_point() and bool(value.numel())
+
+
+def _fit(result: object, other: object) -> bool:
+    return (
+        isinstance(result, torch.Tensor)
+        and isinstance(other, torch.Tensor)
+        and _is_real(result)
+        and result.shape == other.shape
+    )
+
+
+def _moved(result: torch.Tensor, shaken: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
+    off = (shaken.double() - plain.double()).nan_to_num(0.0, 0.0, 0.0)
+    return (result.double() + off).to(result.dtype)
+
+
+def _out_of_place(func: Any, plain: str) -> Any:  # noqa: ANN401 - an operator
+    if not func._schema.is_mutable:  # noqa: SLF001 - same
+        return func
+    packet = getattr(torch.ops.aten, plain, None)
+    overload = func._overloadname  # noqa: SLF001 - same
+    return getattr(packet, overload, func) if "out" not in overload else None
+
+
+def _in_float64(
+    func: Callable[..., Any] | None,
+    args: tuple[Any, ...],
+    keywords: dict[str, Any],
+    change: Callable[[torch.Tensor], torch.Tensor] = lambda value: value,
+) -> object:
+    """Return what an operator makes of its operands in float64; None if it cannot."""
+
+    def wide(value: object) -> object:
+        if isinstance(value, torch.Tensor):
+            return change(value.double()) if _is_real(value) else value
+        if isinstance(value, torch.dtype):
+            return torch.float64 if value.is_floating_point else value
+        if isinstance(value, list | tuple):
+            return type(value)(map(wide, value))
+        return value
+
+    if func is None:
+        return None
+    try:
+        return func(*map(wide, args), **{key: wide(value) for key, value in keywords.items()})
+    except (RuntimeError, TypeError, NotImplementedError):
+        return None
+
+
+@contextmanager
+def round_otherwise(seed: int) -> Iterator[None]:
+    """Run the block with roundings drawn by ``seed``."""
+    with _Noise(seed):
+        yield

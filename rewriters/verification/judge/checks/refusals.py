@@ -1,0 +1,198 @@
+"""Calls that the original refuses: the changed code has to refuse them in the same way.
+
+Calls that run are changed in one place: a size that no longer fits, another number of dimensions,
+a number or a name that nobody expects. Where the original then raises on purpose (``raise``,
+``assert``, a key that is missing), the changed code must raise as well, and the same. An error
+from within torch says nothing: nobody relies on it.
+"""
+
+from __future__ import annotations
+
+import ast
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from npufix.rewriters.verification.calls.coverage import trace_lines
+from npufix.rewriters.verification.calls.device import compute_on_device
+from npufix.rewriters.verification.calls.observe import CALL_S, CallRecord, seed_everything
+from npufix.rewriters.verification.calls.values import Spec, Tensor, Value
+from npufix.rewriters.verification.inputs.source.path_conditions import solve_path_condition
+from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
+from npufix.rewriters.verification.judge.judge import Difference, Seen
+from npufix.rewriters.verification.judge.observe_case import CaseRun
+from npufix.rewriters.verification.sandbox.limits import ExpiredError
+from npufix.rewriters.verification.sandbox.remote import runs_with_target
+from npufix.rewriters.verification.sandbox.try_call import try_call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.rewriters.verification.judge.compare_versions import Keeps
+    from npufix.rewriters.verification.judge.evidence import Proof
+
+_SECONDS = 4.0
+_MOST = 160
+_MOST_BASES = 3
+_NOBODY = "npufix_unknown"
+_STOPPED = frozenset({ExpiredError.__name__, "MemoryError", "ImportError"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    kinds: tuple[str, ...]
+    """Names of the class of what was raised, and of the classes that it comes from."""
+    text: str
+    where: str
+    lines: frozenset[int]
+
+
+def find_refusing_lines(text: str, lines: Sequence[int]) -> set[int]:
+    """Return those of the lines that only run to raise."""
+    wanted, found = set(lines), set[int]()
+    for node in ast.walk(ast.parse(text)):
+        blocks = [getattr(node, name, None) for name in ("body", "orelse")]
+        for block in (b for b in blocks if isinstance(b, list) and b):
+            last = block[-1]
+            if isinstance(last, ast.Raise) and isinstance(node, ast.If):
+                found |= set(range(block[0].lineno, (last.end_lineno or last.lineno) + 1))
+    return wanted & found
+
+
+def find_running_lines(text: str, lines: Sequence[int]) -> list[int]:
+    """Return the others of the lines."""
+    refusing = find_refusing_lines(text, lines)
+    return [line for line in lines if line not in refusing]
+
+
+def compare_refusals(
+    run: Proof, original: Target, patched: Target, assignments: Sequence[Assignment], keeps: Keeps
+) -> list[CaseRun]:
+    """Call both with what the original refuses; return the calls that tell them apart."""
+    deadline, told = time.process_time() + _SECONDS, list[CaseRun]()
+    tree = ast.parse(run.job.original)
+    raising = _raising_lines(tree)
+    for number, assignment in enumerate(_variants(tree, raising, assignments)):
+        if time.process_time() > deadline or number >= _MOST or len(told) > 1:
+            break
+        case = CallCase(assignment)
+        before = _refusal(original, case)
+        if not before.kinds or not _is_meant(before, original, raising):
+            continue
+        if not keeps(case, torch.float32):
+            continue
+        after = _refusal(patched, case)
+        run.refused_lines |= before.lines
+        run.refused_lines_patched |= after.lines
+        if _STOPPED & set(after.kinds):
+            continue
+        if before.kinds[0] in after.kinds:  # classes of two versions are two
+            run.tried.errors[f"{before.kinds[0]} for {assignment}"] = None
+            continue
+        does = f"raises {after.text}" if after.kinds else "returns"
+        text = f"the original raises {before.text}, the patched code {does}"
+        seen = CallRecord(error=before.text, kind=before.kinds[0], stage="call")
+        one = CaseRun(case, torch.float32, "none", seen)
+        told.append(one)
+        run.judge.differences.append(
+            Difference(text, one.label, max(1, case.size), seen=Seen.ERROR)
+        )
+    return told
+
+
+@runs_with_target
+def _refusal(target: Target, case: CallCase) -> _Refusal:
+    caught: list[BaseException] = []
+    with compute_on_device(on_npu=target.on_npu), trace_lines(target.loaded.filename) as lines:
+
+        def call() -> None:
+            prepared = target.prepare(case, torch.float32)
+            seed_everything(case.seed)
+            try:
+                prepared.call(prepared.arguments)
+            except BaseException as error:
+                caught.append(error)
+                raise
+
+        outcome = try_call(call, CALL_S)
+    kinds = tuple(kind.__name__ for error in caught for kind in type(error).__mro__)
+    return _Refusal(kinds, outcome.error, outcome.where, frozenset(lines))
+
+
+def _is_meant(refusal: _Refusal, target: Target, raising: set[int]) -> bool:
+    """Say whether the code itself raises, not something that it calls."""
+    file, _, line = refusal.where.rpartition(":")
+    if file != target.loaded.filename:
+        return False
+    return int(line) in raising or "KeyError" in refusal.kinds
+
+
+def _raising_lines(tree: ast.Module) -> set[int]:
+    return {
+        line
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Raise | ast.Assert)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+
+
+def _variants(
+    tree: ast.Module, raising: set[int], assignments: Sequence[Assignment]
+) -> Iterator[Assignment]:
+    seen: set[str] = set()
+    bases = list(assignments[:_MOST_BASES])
+    for made in (_asked_for, _changed_once):
+        for base in bases:
+            for specs in made(tree, raising, base):
+                variant = replace(base, specs=specs)
+                if str(variant) not in seen:
+                    seen.add(str(variant))
+                    yield variant
+
+
+def _asked_for(tree: ast.Module, raising: set[int], base: Assignment) -> Iterator[dict[str, Spec]]:
+    """Yield what the tests above a ``raise`` ask for."""
+    for line in sorted(raising):
+        values = solve_path_condition(tree, line)
+        forced: dict[str, Spec] = {n: Value(v) for n, v in values.items() if n in base.specs}
+        if forced:
+            yield {**base.specs, **forced}
+
+
+def _changed_once(
+    _tree: ast.Module, _raising: set[int], base: Assignment
+) -> Iterator[dict[str, Spec]]:
+    """Yield the arguments with one of them changed, in one respect."""
+    for name, spec in base.specs.items():
+        for other in _others(spec):
+            yield {**base.specs, name: other}
+
+
+def _others(spec: Spec) -> Iterator[Spec]:
+    if isinstance(spec, Tensor):
+        shape = spec.shape
+        for at, size in enumerate(shape):
+            yield replace(spec, shape=(*shape[:at], size + 1, *shape[at + 1 :]))
+        yield replace(spec, shape=(*shape, 2))
+        yield replace(spec, shape=(2, *shape))
+        yield replace(spec, shape=shape[1:])
+        yield replace(spec, shape=tuple(0 for _ in shape))
+        if spec.kind == "float":
+            yield replace(spec, kind="int")
+        yield Value(None)
+    elif isinstance(spec, Value):
+        value = spec.value
+        if isinstance(value, bool):
+            yield Value(not value)
+        elif isinstance(value, int):
+            yield from map(Value, (0, -1, value + 1, 7))
+        elif isinstance(value, float):
+            yield from map(Value, (-1.0, 0.0, 2.0))
+        elif isinstance(value, str):
+            yield Value(_NOBODY)
+        if value is not None:
+            yield Value(None)
+        else:
+            yield from map(Value, (_NOBODY, -1))

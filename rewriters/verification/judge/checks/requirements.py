@@ -1,0 +1,109 @@
+"""What must hold before two versions that do not differ are called equivalent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.verification.calls.coverage import LinesToCover
+from npufix.rewriters.verification.calls.device import is_real
+from npufix.rewriters.verification.inputs.search import trace_call
+from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
+from npufix.rewriters.verification.judge.checks.refusals import (
+    find_refusing_lines,
+    find_running_lines,
+)
+from npufix.rewriters.verification.judge.checks.work import list_repeated
+from npufix.rewriters.verification.judge.compare_versions import find_patched_lines
+from npufix.rewriters.verification.verdict import BackendLimitError, NotVerifiedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.judge.evidence import Proof
+    from npufix.rewriters.verification.judge.observe_case import CaseRun
+
+
+def require_all(
+    run: Proof,
+    original: Target,
+    patched: Target,
+    compared: Sequence[CaseRun],
+    assignments: Sequence[Assignment],
+) -> None:
+    """Require that everything that matters has been compared.
+
+    Raises:
+        NotVerifiedError: it has not; the message begins with what was left out.
+        BackendLimitError: another ground may compare it.
+
+    """
+    _require_refused(run)
+    if run.not_taken is not None:
+        one, why = run.not_taken
+        raise NotVerifiedError(
+            f"the changed code does not take {one.case}, which the original does: {why}; "
+            "with other numbers of dimensions the two agree"
+        )
+    _require_reached(run, patched, assignments)
+    _require_no_more_work(run, original, patched, compared)
+    missing = run.list_missing()
+    if missing:
+        words = "; ".join(f"{what}: {why}" for what, why in missing)
+        raise BackendLimitError(f"{words}; equal in {run.judge.cases} runs otherwise")
+
+
+def _require_refused(run: Proof) -> None:
+    """Require that the lines of the change which only run to raise have run."""
+    job = run.job
+    for text, lines, ran, which in (
+        (job.original, job.lines_original, run.refused_lines, "original"),
+        (job.patched, job.lines_patched, run.refused_lines_patched, "patched text"),
+    ):
+        refusing = find_refusing_lines(text, lines)
+        left = LinesToCover(text, which, refusing).unreached(ran)
+        if left:
+            numbers = ", ".join(map(str, left))
+            raise NotVerifiedError(
+                f"no arguments were found under which line {numbers} of the {which} raises"
+            )
+
+
+def _require_no_more_work(
+    run: Proof, original: Target, patched: Target, compared: Sequence[CaseRun]
+) -> None:
+    """Require that no module or function of the user is called once more than before."""
+    ordinary = next((c for c in compared if c.case.flavour == "ordinary"), compared[0])
+    repeated = list_repeated(original, patched, ordinary.case)
+    if not repeated:
+        return
+    words = f"the same, but more work: it calls {', '.join(repeated)}"
+    if not run.job.by_hand:
+        raise NotVerifiedError(words)
+    run.notes.append(words)
+
+
+def _require_reached(run: Proof, patched: Target, assignments: Sequence[Assignment]) -> None:
+    """Require that every line of the new code has run."""
+    job = run.job
+    running = find_running_lines(job.patched, job.lines_patched)
+    wanted = LinesToCover(job.patched, patched.loaded.filename, running)
+    ran: set[int] = set()
+    for assignment in assignments:
+        for training in (True, False) if patched.has_modes else (True,):
+            ran |= trace_call(patched, CallCase(assignment, training=training)) or set()
+        if not wanted.unreached(ran):
+            break
+    unreached = wanted.unreached(ran)
+    refusing = find_refusing_lines(job.patched, job.lines_patched)
+    run.tried.note_lines(wanted.reached(ran) | (refusing & run.refused_lines_patched))
+    if unreached:
+        lines = ", ".join(map(str, unreached))
+        raise NotVerifiedError(f"line {lines} of the patched text was never reached")
+    launched = run.launches is not None and run.launches.patched
+    if not (run.kernels or launched or is_real()) and _calls_torch_npu(run.job):
+        raise NotVerifiedError("the patched lines call torch_npu, but no call was reached")
+
+
+def _calls_torch_npu(job: Job) -> bool:
+    return any("torch_npu." in line for line in find_patched_lines(job))

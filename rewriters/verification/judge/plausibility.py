@@ -1,0 +1,138 @@
+"""Which differences a caller can see: the others are said, and refute nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.verification.calls.values import Value, list_dimensions
+from npufix.rewriters.verification.judge.judge import Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.judge.judge import Difference
+    from npufix.rewriters.verification.judge.observe_case import CaseRun
+
+_TREATS = (
+    r"isnan|isinf|isfinite|isposinf|isneginf|nan_to_num|nan(sum|mean|median|quantile)"
+    r"|equal_nan|errstate"
+)
+_HIDES = r"\bclamp|\bclip\("
+_SELECTS = frozenset({"masked_fill", "masked_fill_", "masked_scatter", "masked_scatter_"})
+_CHOICES = 2
+"""``torch.where`` with fewer further arguments says where, and selects nothing."""
+
+
+class Purpose(Enum):
+    """What code is for, where its arguments hold NaN and Inf."""
+
+    NONE = 0
+    HIDES = 1
+    """Some of them: ``where(mask, x, 0)`` keeps a NaN out that ``x * mask`` lets through."""
+    TREATS = 2
+    """It tests for them or replaces them."""
+
+
+def find_purpose(job: Job) -> Purpose:
+    """Say what the code that has changed does about NaN and Inf."""
+    lines = job.original.splitlines()
+    changed = "\n".join(lines[n - 1] for n in job.lines_original if n <= len(lines))
+    text = _text_of(job.original, job.qualname) + changed
+    if re.search(_TREATS, text):
+        return Purpose.TREATS
+    before, after = (
+        sum(1 for _ in _selections(text, wanted))
+        for text, wanted in ((job.original, job.lines_original), (job.patched, job.lines_patched))
+    )
+    return Purpose.HIDES if before > after or re.search(_HIDES, text) else Purpose.NONE
+
+
+def _selections(text: str, lines: Sequence[int]) -> Iterator[ast.AST]:
+    """Yield what takes some elements and leaves others out, on these lines."""
+    for node in ast.walk(ast.parse(text)):
+        span = range(getattr(node, "lineno", 0), (getattr(node, "end_lineno", 0) or 0) + 1)
+        if not any(line in span for line in lines):
+            continue
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name = node.func.attr
+            if name in _SELECTS or (name == "where" and len(node.args) >= _CHOICES):
+                yield node
+        elif isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Subscript) and isinstance(t.slice, ast.Name | ast.Compare | ast.Call)
+            for t in node.targets
+        ):
+            yield node
+
+
+def set_aside(
+    job: Job, differences: Sequence[Difference], compared: Sequence[CaseRun]
+) -> tuple[list[Difference], list[str]]:
+    """Return the differences that refute, and the others in words."""
+    kept: list[Difference] = []
+    aside: list[Difference] = []
+    cases = {one.label: one for one in compared}
+    ordinary = {label for label, one in cases.items() if not _has_ones(one)}
+    for difference in differences:
+        same = {d.case for d in differences if d.what == difference.what}
+        of_ones = not same & ordinary and bool(ordinary)
+        errors = {d.case for d in differences if d.seen is Seen.ERROR and d.case in cases}
+        thin = {label for label, one in cases.items() if _is_thin(one)}
+        if (
+            (difference.seen is Seen.MEMORY and of_ones)
+            or (
+                difference.case in thin
+                and errors <= thin < cases.keys()
+                and (difference.seen is Seen.ERROR)
+            )
+            or (difference.seen is Seen.STRIDES and not _wants_contiguous(job))
+        ):
+            aside.append(difference)
+        else:
+            kept.append(difference)
+    first = {d.what: d for d in sorted(aside, key=lambda d: d.rank, reverse=True)}
+    return kept, [f"{d.text}, for {d.case}" for d in first.values()]
+
+
+def _has_ones(one: CaseRun) -> bool:
+    """Say whether a size is one or nothing: ``repeat_interleave(x, 1)`` may be ``x`` itself."""
+    specs = one.case.assignment.specs
+    whole = [s.value for s in specs.values() if isinstance(s, Value) and type(s.value) is int]
+    return any(size in {0, 1} for size in (*list_dimensions(specs), *whole))
+
+
+def _is_thin(one: CaseRun) -> bool:
+    """Say whether the object is made with a width of one: its weights fit everything."""
+    recipe = one.case.assignment.recipe
+    arguments = () if recipe is None else recipe.arguments
+    return any(isinstance(s, Value) and type(s.value) is int and s.value == 1 for _, s in arguments)
+
+
+def _wants_contiguous(job: Job) -> bool:
+    """Say whether the code makes its result contiguous on purpose, or a caller beside it views it.
+
+    Elsewhere a result is contiguous because some kernel has made it so.
+    """
+    before, after = (_text_of(text, job.qualname) for text in (job.original, job.patched))
+    if before.count(".contiguous(") > after.count(".contiguous("):
+        return True
+    called = rf"\b{re.escape(job.qualname.rpartition('.')[2])}\("
+    functions = (n for n in ast.walk(ast.parse(job.original)) if isinstance(n, ast.FunctionDef))
+    texts = (ast.get_source_segment(job.original, n) or "" for n in functions)
+    return any(re.search(called, t.partition(":")[2]) and ".view(" in t for t in texts)
+
+
+def _text_of(text: str, qualname: str) -> str:
+    """Return the source of a function, or of the class that it is a method of."""
+    names = qualname.partition(".<locals>")[0].split(".")
+    scope: ast.AST = ast.parse(text)
+    for name in names:
+        body = getattr(scope, "body", [])
+        found = [n for n in body if getattr(n, "name", None) == name]
+        if not found:
+            return ""
+        scope = found[-1]
+    return ast.get_source_segment(text, scope) or ""

@@ -1,0 +1,71 @@
+"""The same computation with other roundings: how far it spreads, and what must not move."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from npufix.rewriters.verification.calls.noise import SEEDS, round_otherwise  # noqa: E402 - same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+
+def spread(compute: Callable[[], Tensor]) -> Tensor:
+    plain = compute()
+    most = torch.zeros_like(plain)
+    for seed in SEEDS:
+        with round_otherwise(seed):
+            most = most.maximum((compute() - plain).abs())
+    return most
+
+
+def test_a_sum_that_cancels_is_uncertain_by_what_was_summed() -> None:
+    x = torch.tensor([1000.0, 0.1, -1000.0, -0.1])
+    off = spread(lambda: x.sum())
+    assert 1e-6 < off < 1e-2
+
+
+def test_the_gradient_of_a_softmax_over_one_key_is_rounding_alone() -> None:
+    q, k, v = (torch.full((1, 8), c, requires_grad=True) for c in (0.3, 0.7, 1.1))
+
+    def gradient() -> Tensor:
+        return torch.autograd.grad(((q @ k.T).softmax(-1) @ v).sum(), q)[0]
+
+    assert not gradient().any()
+    assert 0 < spread(gradient).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x + 0.5,  # exact: no rounding makes another number of it
+        lambda x: torch.floor(x + 0.5),
+        torch.round,
+        lambda x: x.masked_fill(x > 1, -1e9),
+        lambda x: torch.cat([x, x]).index_select(0, torch.tensor([2, 0])),
+    ],
+)
+def test_what_is_exact_or_merely_moved_stays(compute: Callable[[Tensor], Tensor]) -> None:
+    x = torch.tensor([0.5, 1.5, 2.5])
+    assert not spread(lambda: compute(x)).any()
+
+
+def test_each_number_is_rounded_in_the_dtype_that_it_has() -> None:
+    x = torch.linspace(0.1, 0.9, 64)
+    wide = spread(lambda: x * 0.3).max()
+    low = spread(lambda: (x.half() * 0.3).float()).max()
+    assert wide < 1e-6 < low < 1e-2
+
+
+def test_what_a_mask_fills_with_still_swallows_a_score() -> None:
+    scores = torch.tensor([[0.3, 0.2]]) + torch.full((1, 2), -1e9)
+    plain = scores.softmax(-1)
+    with round_otherwise(0):
+        again = (torch.tensor([[0.3, 0.2]]) + torch.full((1, 2), -1e9)).softmax(-1)
+    assert torch.allclose(plain, again, atol=1e-5)

@@ -1,0 +1,220 @@
+"""What else than results and gradients tells two versions apart; what must not."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from npufix.advisor.verify.changed_functions import find_touched  # noqa: E402 - needs torch
+from npufix.rewriters.edit.job import Job  # noqa: E402 - same
+from npufix.rewriters.verification.judge.verify_function import verify_function  # noqa: E402 - same
+from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
+
+if TYPE_CHECKING:
+    from npufix.rewriters.verification.verdict import Verdict
+
+
+def verdict(original: str, *replaced: tuple[str, str], by_hand: bool = True) -> Verdict:
+    before = "import torch\nimport torch.nn.functional as F\n" + dedent(original)
+    after = before
+    for old, new in replaced:
+        assert old in after
+        after = after.replace(old, new)
+    (touched,) = [t for t in find_touched(before, after) if not t.reason]
+    lines = touched.lines_original, touched.lines_changed
+    job = Job("/user/m.py", "/user", before, after, touched.qualname, *lines, by_hand=by_hand)
+    return verify_function(job).verdict
+
+
+LOGGED = """
+LOG = {"loss": [], "steps": 0}
+def loss(x: torch.Tensor) -> torch.Tensor:
+    value = x.pow(2).mean()
+    LOG["loss"].append(value.item())
+    LOG["steps"] += 1
+    return value
+"""
+
+
+def test_data_of_the_module_is_compared() -> None:
+    found = verdict(LOGGED, ('    LOG["loss"].append(value.item())\n', "    value.item()\n"))
+    assert found.status is Status.REFUTED
+    assert "LOG['loss']" in found.reason
+    assert found.script
+
+
+def test_another_way_to_the_same_data_is_equivalent() -> None:
+    found = verdict(LOGGED, ('LOG["loss"].append(value.item())', 'LOG["loss"] += [float(value)]'))
+    assert found.status is Status.EQUIVALENT, found
+
+
+def test_what_is_left_for_the_second_call_is_compared() -> None:
+    text = """
+    calls = 0
+    def smooth(x: torch.Tensor) -> torch.Tensor:
+        global calls
+        calls += 1
+        return x * 0.5
+    """
+    found = verdict(text, ("calls += 1", "calls = 1"))
+    assert found.status is Status.REFUTED
+    assert "called again" in found.reason
+    assert found.script
+
+
+CHECKED = """
+def split(x: torch.Tensor, parts: int = 2) -> torch.Tensor:
+    if x.shape[-1] % parts:
+        raise ValueError("it does not fit")
+    return torch.stack(x.chunk(parts, -1))
+"""
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        '        raise RuntimeError("it does not fit")',
+        "        return x[None]",
+    ],
+)
+def test_what_the_original_refuses_must_be_refused_alike(new: str) -> None:
+    found = verdict(CHECKED, ('        raise ValueError("it does not fit")', new))
+    assert found.status is Status.REFUTED
+    assert "the original raises ValueError" in found.reason
+    assert found.script
+
+
+def test_another_message_of_the_same_exception_is_equivalent() -> None:
+    found = verdict(CHECKED, ('"it does not fit"', 'f"{x.shape} does not fit"'))
+    assert found.status is Status.EQUIVALENT, found
+    assert any(error.startswith("ValueError") for error in found.tried.errors)
+
+
+def test_a_missing_key_is_an_exception_of_the_code() -> None:
+    text = """
+    KINDS = {"relu": F.relu, "silu": F.silu}
+    def act(x: torch.Tensor, kind: str = "relu") -> torch.Tensor:
+        return KINDS[kind](x)
+    """
+    found = verdict(text, ("KINDS[kind](x)", "KINDS.get(kind, F.relu)(x)"))
+    assert found.status is Status.REFUTED
+    assert "KeyError" in found.reason
+
+
+def test_numbers_drawn_for_nothing_move_those_of_the_others() -> None:
+    text = """
+    def jitter(x: torch.Tensor) -> torch.Tensor:
+        return x.tanh()
+    """
+    found = verdict(text, ("    return x.tanh()", "    torch.rand(1)\n    return x.tanh()"))
+    assert found.status is Status.REFUTED
+    assert "random numbers" in found.reason
+    assert found.script
+
+
+def test_a_tensor_without_its_device_is_refuted_without_a_device() -> None:
+    text = """
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        steps = torch.arange(x.shape[-1], device=x.device)
+        return x + steps
+    """
+    found = verdict(text, (", device=x.device", ""))
+    assert found.status is Status.REFUTED
+    assert "on every device but the CPU" in found.reason
+    assert found.script
+
+
+CONTIGUOUS = """
+def heads(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    return y.transpose(-1, -2){}
+"""
+
+
+def test_a_result_made_contiguous_on_purpose_stays_so() -> None:
+    found = verdict(CONTIGUOUS.format(".contiguous()"), (".contiguous()", ""))
+    assert found.status is Status.REFUTED
+    assert "contiguous" in found.reason
+
+
+def test_strides_that_a_kernel_happened_to_make_are_said_and_refute_nothing() -> None:
+    text = """
+    def summed(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+    """
+    found = verdict(text, ("return x + 1", "return (x.transpose(0, -1) + 1).transpose(0, -1)"))
+    assert found.status is not Status.REFUTED, found
+    assert not found.notes or "strides" in found.notes[0]
+
+
+def test_nan_decides_where_the_code_treats_it() -> None:
+    text = """
+    def clean(x: torch.Tensor) -> torch.Tensor:
+        x = torch.where(torch.isfinite(x), x, 0.0)
+        return x * 2
+    """
+    found = verdict(text, ("torch.isfinite(x)", "~torch.isnan(x)"))
+    assert found.status is Status.REFUTED
+
+
+def test_elsewhere_nan_is_said_and_refutes_nothing() -> None:
+    text = """
+    def larger(x: torch.Tensor) -> torch.Tensor:
+        return (x + x.abs()) / 2
+    """
+    found = verdict(text, ("(x + x.abs()) / 2", "torch.relu(x)"))
+    assert found.status is Status.EQUIVALENT, found
+    assert found.notes[0].startswith("for NaN and Inf")
+
+
+def test_a_caller_with_a_name_of_the_parameter_is_shown() -> None:
+    text = """
+    def scaled(x: torch.Tensor, gamma: torch.Tensor) -> torch.Tensor:
+        return x * gamma
+    """
+    found = verdict(text, ("gamma", "weight"))
+    assert found.status is Status.REFUTED
+    assert found.script
+
+
+def test_what_is_tried_is_told() -> None:
+    found = verdict(LOGGED, ("x.pow(2)", "(x * x)"))
+    assert found.status is Status.EQUIVALENT, found
+    assert {"float32", "bfloat16", "float16"} == set(found.tried.dtypes)
+    assert "with gradients" in found.tried.modes
+    assert any(text.startswith("x=float[") for text in found.tried.arguments)
+    assert found.tried.lines
+
+
+MODULE = """
+class Gate(torch.nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.proj = torch.nn.Linear(dim, dim)
+    def forward(self, x):
+        g = self.proj(x)
+        return g * torch.sigmoid(g)
+"""
+TWICE = "return self.proj(x) * torch.sigmoid(self.proj(x))"
+
+
+def test_a_module_that_is_called_once_more_is_said_or_refused() -> None:
+    lines = "g = self.proj(x)\n        return g * torch.sigmoid(g)"
+    rule = verdict(MODULE, (lines, TWICE), by_hand=False)
+    assert rule.status is Status.NOT_VERIFIED
+    assert "a Linear 2 times instead of 1" in rule.reason
+    assert any("a Linear 2 times" in note for note in verdict(MODULE, (lines, TWICE)).notes)
+
+
+def test_what_is_written_into_shows_more_than_a_leaf_that_refuses_it() -> None:
+    text = """
+    def hidden(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x.masked_fill(mask.bool(), 0.0) * 2
+    """
+    found = verdict(text, ("x.masked_fill(", "x.masked_fill_("))
+    assert found.status is Status.REFUTED
+    assert "x after the call" in found.reason
