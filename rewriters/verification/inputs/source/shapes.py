@@ -182,5 +182,5 @@ def evaluate_size(size: ast.expr, known: Mapping[str, int]) -> int | None:
     if isinstance(size.op, ast.FloorDiv):
         return left // right if right else None
     ways = {ast.Mult: int.__mul__, ast.Add: int.__add__, ast.Sub: int.__sub__}
-    way = ways.get(type(size.op))  # type: ignore[call-overload] # other operators are none of it
+    way = ways.get(type(size.op))
     return None if way is None else way(left, right)
