@@ -46,6 +46,8 @@ _LARGE = 300.0
 """Its exponential is still a number in float64, and the square of that."""
 _TINY = 1e-4
 _MATRIX = 2
+_FLAGS = 2
+"""What whole numbers are below that say yes or no."""
 _FEW = 16
 """Numbers below this are not worth a word."""
 
@@ -246,7 +248,7 @@ def _integers(spec: Tensor, flavour: Flavour, source: torch.Generator) -> torch.
     drawn = torch.randint(spec.low, high, spec.shape, generator=source)
     if flavour == "zeros":
         return torch.zeros_like(drawn)
-    if flavour == "negative":
+    if flavour == "negative" and spec.high > _FLAGS:
         # -100 is what losses ignore, and what an index must not wrap around with.
         choice = torch.rand(spec.shape, generator=source)
         return drawn.masked_fill(choice < 0.25, -100)  # noqa: PLR2004 - a quarter of them

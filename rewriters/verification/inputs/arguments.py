@@ -30,8 +30,6 @@ INTEGER_TENSOR = (
     r"|selected|^y$|classes$|positions?$|_pos$|^pos$|inds?$"
 )
 _TABLE = r"^(cos|sin)|freqs|rotary|rope"
-HEADS = r"^x?([qkv]|query|key|value)(_|$)|^(queries|keys|values)$"
-"""Queries, keys and values: split into heads, more often than not."""
 BOXES = r"box|rois?$|anchors|proposals"
 """Corners: the first half of them is less than the other."""
 MASK = r"mask|keep|valid$|is_pad"
@@ -123,6 +121,7 @@ def _of_shapes(name: str, shapes: Sequence[tuple[int, ...]]) -> list[list[Tensor
     """Return tensors of known shapes, of the kinds that a name suggests."""
     floats = [Tensor(s) for s in shapes]
     highs = [*(s[-1] for s in shapes[:1] if s and "pos" in name), 4, 2, WIDTH]
+    highs = [2] if re.search(MASK, name) else highs
     ints = [Tensor(s, "int", h) for s in shapes for h in dict.fromkeys(highs)]
     bools = [Tensor(s, "bool") for s in shapes]
     units = [Tensor(s, "unit") for s in shapes]
@@ -172,7 +171,7 @@ def _integers(name: str, base: tuple[int, ...]) -> list[Tensor]:
     lead, last = base[:-1], base[-1:]
     rows, length = (*base[:1], *base[-2:-1]), base[-2:-1]
     shapes = [lead, base, (*lead, 1), base[:1], (*base[:1], 1), last, rows, (*lead, 2)]
-    highs = [4, 2, WIDTH]
+    highs = [2] if re.search(MASK, name) else [4, 2, WIDTH]
     if re.search("pos", name):
         shapes[:0] = [rows, length]
         highs[:0] = base[-2:-1]  # they index a table that is as long

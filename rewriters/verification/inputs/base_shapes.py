@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.inputs.arguments import BASES, HEADS, shrink_recorded_shape
-from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter
+from npufix.rewriters.verification.inputs.arguments import BASES, shrink_recorded_shape
+from npufix.rewriters.verification.inputs.source.parameters import HEADS, WIDTH, Parameter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,6 +30,7 @@ from npufix.rewriters.verification.inputs.axes import (
 )
 from npufix.rewriters.verification.inputs.forms import is_mask, list_forms
 from npufix.rewriters.verification.inputs.source.numbers import list_numbers
+from npufix.rewriters.verification.inputs.source.usage import read_source
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 from npufix.rewriters.verification.inputs.trials import Trials, with_specs
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
@@ -149,7 +150,8 @@ class _Telling:
 
     def list_forms(self) -> Iterator[CallCase]:
         """Yield masks and labels of other dtypes that mean the same."""
-        for assignment in list_forms(self.trials, self.distinct):
+        source = read_source(self.job.original, self.job.qualname)
+        for assignment in list_forms(self.trials, self.distinct, source):
             yield CallCase(assignment)
             if any(map(is_mask, _changed(self.distinct, assignment))):
                 yield CallCase(assignment, "whole rows", seed=1)

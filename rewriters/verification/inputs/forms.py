@@ -24,17 +24,27 @@ if TYPE_CHECKING:
 _SEGMENTS = 4
 _INDEXES = (torch.int32, torch.int16, torch.uint8)
 _TWO = 2
+_CAST = r"\.(long|int|to|type)\(|int64|torch\.long|any integer"
 
 
-def list_forms(trials: Trials, assignment: Assignment) -> Iterator[Assignment]:
-    """Yield the same arguments with one tensor in another form that the original means as well."""
+def list_forms(trials: Trials, assignment: Assignment, source: str) -> Iterator[Assignment]:
+    """Yield the same arguments with one tensor in another form that the original means as well.
+
+    ``source`` is the text of the function: what it makes int64 of may be of any type.
+    """
     for name, spec in assignment.specs.items():
         if not isinstance(spec, Tensor):
             continue
         if spec.kind in {"bool", "binary"} or (spec.kind == "int" and is_mask(name)):
             yield from _masks(trials, assignment, name, spec)
-        elif spec.kind == "int" and spec.dtype is None:
+        elif spec.kind == "int" and spec.dtype is None and _is_cast(name, source):
             yield from _integers(trials, assignment, name, spec)
+
+
+def _is_cast(name: str, source: str) -> bool:
+    """Say whether a line makes other whole numbers of an argument."""
+    lines = (line for line in source.splitlines() if re.search(rf"\b{name}\b", line))
+    return any(re.search(_CAST, line) for line in lines)
 
 
 def is_mask(name: str) -> bool:

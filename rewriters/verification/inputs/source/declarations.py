@@ -17,6 +17,7 @@ from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     list_comments,
     parse_assumption,
 )
+from npufix.rewriters.verification.inputs.source.parameters import HEADS
 from npufix.rewriters.verification.inputs.source.shapes import (
     ANY,
     DeclaredKind,
@@ -121,14 +122,21 @@ class Declarations:
     def fits(self, specs: Mapping[str, Spec]) -> bool:
         """Say whether arguments are such that a caller makes."""
         shaped: list[tuple[tuple[Shape, ...], tuple[int, ...]]] = []
+        ranks: set[int] = set()
         for name, spec in specs.items():
             declared = self.of(name)
             for tensor in list_tensors(spec):
+                one = (declared.shapes, tensor.shape)
                 if not declared.takes(tensor):
                     return False
-                if declared.shapes:
-                    shaped.append((declared.shapes, tensor.shape))
-        return any(True for _ in _unified(shaped, {}))
+                if declared.shapes and isinstance(spec, Tensor):
+                    shaped.append(one)
+                elif declared.shapes and not any(True for _ in _unified([one], {})):
+                    return False  # what a list holds may be of different lengths
+                if re.search(HEADS, name.lower()):
+                    ranks.add(len(tensor.shape))
+        # Queries, keys and values have as many dimensions, though a product takes others.
+        return len(ranks) <= 1 and any(True for _ in _unified(shaped, {}))
 
     def list_shapes(self, name: str, width: int) -> list[tuple[int, ...]]:
         """Return shapes in numbers for an argument, equal names being equal sizes."""

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from npufix.rewriters.verification.calls.values import Spec, Value
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ TEXTS: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"attn_impl", ("eager",)),
     (r"^device$|_device$", ("cpu",)),
 )
+HEADS = r"^x?([qkv]|query|key|value)(_|$)|^(queries|keys|values)$"
+"""Queries, keys and values: split into heads, more often than not."""
 # Every symbol has its own size, so that a wrong axis cannot pass by coincidence.
 WIDTH = 8
 
@@ -105,6 +109,8 @@ def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec
         found += named(FLOATS, name) or (0.5, 2.0)
     if re.search(r"\bint\b", annotation) or (not annotation and named(SIZES, name)):
         found += [*(named(SIZES, name) or (2, 8, 4, 1)), *widths]
+    if re.search(r"\bdtype$", annotation) or (not annotation and name == "dtype"):
+        found += [torch.float32, torch.bfloat16]
     if re.search(r"\bstr\b", annotation) or (not annotation and named(TEXTS, name)):
         found += named(TEXTS, name)
     specs: list[Spec] = []

@@ -28,6 +28,10 @@ _RETURNED = re.compile(r"(?i)\breturn|\byield|\boutputs?:|->|→")
 _OTHER_PART = re.compile(
     r"(?im)^[ \t]*(:?returns?|:?rtype|yields?|:?raises|outputs?|examples?|notes?|references)\b"
 )
+_OTHER_SECTION = re.compile(
+    r"(?ims)^[ \t]*(returns?|yields?|raises|outputs?|examples?|notes?|references)[ \t]*:?[ \t]*$"
+    r".*?(?=^[ \t]*(?:args|arguments|parameters|inputs?|shapes?)[ \t]*:?[ \t]*$|\Z)"
+)
 _JOINED = re.compile(r"(?:\s*(?:,|/|&|\band\b|\bor\b)\s*)+")
 _HEADER = (
     r"^[ \t]*(?:[-*#][ \t]*|:param[ \t]+(?:[\w.\[\]]+[ \t]+)?|@param[ \t]+)?({names})[ \t]*"
@@ -90,6 +94,7 @@ def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
 
 def _entries(text: str, names: Sequence[str]) -> Iterator[tuple[list[str], str, list[Shape]]]:
     """Yield the arguments that a part of a text is about, its words, and the shapes in it."""
+    text = _OTHER_SECTION.sub("", text)
     one = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
     if not one:
         return
@@ -118,7 +123,9 @@ def _shapes_in(
         shape = _shape(group.group(1), alone="," not in group.group(0))
         if shape is None or set(shape) <= set(names) or _not_a_shape(before, known):
             continue
-        named = [m.group(0) for m in inside.finditer(before)]
+        mentions = list(inside.finditer(before))
+        named = [m.group(0) for m in mentions]
+        words = before[mentions[-1].start() :] if mentions else before
         said = _RETURNED.search(before.rpartition(named[-1])[2] if named else before)
         # ``mask: which x to keep (B, T)`` is about the mask; ``x (B, T), y (B, S)`` about y.
         if named and (told or not known):
@@ -128,7 +135,9 @@ def _shapes_in(
         at, told = group.end(), True
         if known and not said:
             rest = _GROUP.split(part[group.end() :])[0].partition(";")[0].partition("\n\n")[0]
-            yield known, f"{before} {rest.partition(chr(10))[0]}", [shape]
+            other = inside.search(rest)
+            rest = rest[: other.start()] if other else rest
+            yield known, f"{words} {rest.partition(chr(10))[0]}", [shape]
         elif said:
             return
     if not told and known:

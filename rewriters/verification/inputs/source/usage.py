@@ -96,6 +96,15 @@ def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _flat(getattr(statement, part, []))
 
 
+def read_source(text: str, qualname: str) -> str:
+    """Return the text of a function; empty if there is none."""
+    try:
+        function = find_function(ast.parse(text), qualname)
+    except (SyntaxError, ValueError):
+        return ""
+    return "" if function is None else ast.get_source_segment(text, function) or ""
+
+
 def list_arguments(function: Function) -> list[ast.arg]:
     """Return the named arguments."""
     given = function.args

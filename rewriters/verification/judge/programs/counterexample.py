@@ -107,7 +107,7 @@ def prepared(module):
 {arguments}    }}
 {bound}
     def call(passed):
-        return {function}({given})
+        {within}return {function}({given})
 
     return call, made, arguments
 '''
@@ -278,6 +278,7 @@ def _prepared(target: Target, one: CaseRun, call: _Call) -> str:
     function += ".fget" if target.is_property else ""
     if target.applied is not None:
         function = f"module.{target.applied.__qualname__}.apply"
+    autocast = 'with torch.autocast("cpu", torch.bfloat16):\n            '
     is_module = target.owner is not None and issubclass(target.owner, torch.nn.Module)
     return _PREPARED.format(
         made=call.made,
@@ -286,6 +287,7 @@ def _prepared(target: Target, one: CaseRun, call: _Call) -> str:
         bound="".join(_BOUND.format(n) for n, text in call.arguments.items() if text == DESCENT)
         + (_ELSEWHERE if one.device else ""),
         function=function,
+        within=autocast if one.case.autocast else "",
         given=", ".join([*(["made"] if call.made != "None" else []), *given]),
     )
 

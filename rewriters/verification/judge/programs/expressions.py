@@ -36,6 +36,9 @@ def write_expression(value: object, namespace: Mapping[str, object]) -> str:
     if type(value) in {tuple, list} and isinstance(value, tuple | list):
         items = ", ".join(write_expression(item, namespace) for item in value)
         return f"[{items}]" if isinstance(value, list) else f"({items}{',' if value else ''})"
+    if type(value) is dict:
+        pairs = (f"{key!r}: {write_expression(item, namespace)}" for key, item in value.items())
+        return "{" + ", ".join(pairs) + "}"
     # inf and nan are names of the program.
     special = isinstance(value, float) and not math.isfinite(value)
     return repr(value) if special or _is_literal(value) else _object(value, namespace)

@@ -1,0 +1,158 @@
+"""What docstrings, annotations, comments, code and users say of arguments."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+pytest.importorskip("torch")
+
+from npufix.rewriters.verification.calls.values import Several, Tensor, Value
+from npufix.rewriters.verification.inputs.source.assumed_shapes import (
+    AssumptionError,
+    parse_assumption,
+)
+from npufix.rewriters.verification.inputs.source.declarations import (
+    Declarations,
+    read_declarations,
+)
+from npufix.rewriters.verification.inputs.source.numbers import list_numbers
+from npufix.rewriters.verification.inputs.source.shapes import read_annotation, read_text
+
+
+def declared(text: str, *assumed: str) -> Declarations:
+    return read_declarations(dedent(text), "f", assumed)
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "shapes"),
+    [
+        ("q, k: (B, H, T, D)", "qk", {"q": ("B", "H", "T", "D"), "k": ("B", "H", "T", "D")}),
+        ("q (B, T), k and v: [B, S]", "qkv", {"q": ("B", "T"), "k": ("B", "S"), "v": ("B", "S")}),
+        ("x: tensor of shape ``(N, C // 2)``", "x", {"x": ("N", "C // 2")}),
+        ("x: which of y to keep, (B, T)", "xy", {"x": ("B", "T")}),
+        (":param x: input, shape (batch, *, dim)", "x", {"x": ("batch", "...", "dim")}),
+        ("x : Tensor\n    Input of shape (N, C).\n", "x", {"x": ("N", "C")}),
+        ("x: Tensor[N, 4] in (x1, y1, x2, y2)", "x", {"x": ("N", "4")}),
+        ("x: labels in [0, 80] (required)", "x", {}),
+        ("Args:\n  x: input (B, T)\nReturns:\n  y of shape (B,)", "xy", {"x": ("B", "T")}),
+        ("Returns x of shape (B, T).", "x", {}),
+        ("f(x, y) adds.", "xy", {}),
+    ],
+)
+def test_shapes_in_docstrings(text: str, names: str, shapes: dict[str, tuple[str, ...]]) -> None:
+    found = read_text(text, list(names))
+    assert {n: said.shapes[0] for n, said in found.items() if said.shapes} == shapes
+
+
+def test_kinds_of_numbers_in_docstrings() -> None:
+    said = read_text("m: (B, T) bool; i: (N,) of int64; z: [B], 0 or 1", ["m", "i", "z"])
+    assert {n: set(one.kinds) for n, one in said.items()} == {
+        "m": {"bool"},
+        "i": {"int"},
+        "z": {"zero-one"},
+    }
+
+
+def test_annotations_of_jaxtyping() -> None:
+    said = read_annotation("Float[Tensor, 'b h *n d']")
+    assert said.shapes == (("b", "h", "...", "d"),)
+    assert said.kinds == {"float"}
+    assert read_annotation("Optional[Int[torch.Tensor, ' b']]").kinds == {"int"}
+    assert not read_annotation("dict[str, 'Tensor']").shapes
+
+
+def test_equal_names_are_equal_sizes() -> None:
+    found = declared('def f(x, y):\n    """x (N, C), y (N, 2 * C)"""\n')
+    assert found.list_shapes("x", 8) == [(3, 8)]
+    assert found.list_shapes("y", 8) == [(3, 16)]
+    assert found.fits({"x": Tensor((5, 2)), "y": Tensor((5, 4))})
+    assert not found.fits({"x": Tensor((5, 2)), "y": Tensor((4, 4))})
+    assert not found.fits({"x": Tensor((5, 2)), "y": Tensor((5, 2))})
+    assert not found.fits({"x": Tensor((5,)), "y": Tensor((5, 4))})
+
+
+def test_numbers_are_fixed_and_lists_may_be_ragged() -> None:
+    found = declared('def f(e, xs):\n    """e: [2, E], xs: list of [L, C]"""\n')
+    ragged = Several((Tensor((3, 8)), Tensor((4, 8))), "list")
+    assert found.fits({"e": Tensor((2, 7)), "xs": ragged})
+    assert not found.fits({"e": Tensor((3, 7)), "xs": ragged})
+
+
+def test_what_the_code_does_says_how_many_dimensions() -> None:
+    found = declared(
+        """
+        def f(a, b, c, d, e, batch):
+            n, t, w = a.shape
+            scores = torch.einsum("bhqd,bhkd->bhqk", b, b)
+            assert e.shape[2] == 4
+            if d.dim() == 3:
+                n, t, w = d.shape
+            return c.permute(0, 2, 1), batch["ids"], batch.get("mask")
+        """
+    )
+    dims = {name: one.use.dims for name, one in found.arguments.items()}
+    assert (dims["a"], dims["b"], dims["c"]) == ({3}, {4}, {3})
+    assert found.of("e").use.least == 3
+    assert found.of("batch").use.keys == ["ids", "mask"]
+    assert not found.fits({"a": Tensor((3, 8))})
+    assert found.fits({"d": Tensor((3, 8))}), "the code asks how many there are"
+
+
+def test_an_argument_that_changes_says_nothing_more() -> None:
+    found = declared("def f(x):\n    x = x[None]\n    b, t, c = x.shape\n")
+    assert found.fits({"x": Tensor((3, 8))})
+
+
+def test_queries_and_keys_have_as_many_dimensions() -> None:
+    found = declared("def f(q, k, scale): ...")
+    assert found.fits({"q": Tensor((2, 3, 8)), "k": Tensor((2, 5, 8)), "scale": Value(2.0)})
+    assert not found.fits({"q": Tensor((3, 8)), "k": Tensor((2, 5, 8))})
+
+
+def test_what_the_user_says_goes_first() -> None:
+    text = '''
+    # npufix: assume m: bool[b, t]
+    def f(x, m):
+        """x (B, T), m (B, T) of 0 or 1"""
+    '''
+    found = declared(text, "x: float[b, t, 2*h]")
+    assert found.fits({"x": Tensor((2, 3, 4)), "m": Tensor((2, 3), "bool")})
+    assert not found.fits({"x": Tensor((2, 3, 4)), "m": Tensor((2, 4), "bool")})
+    assert not found.fits({"x": Tensor((2, 3, 4)), "m": Tensor((2, 3), "int")})
+    assert not found.fits({"x": Tensor((2, 3)), "m": Tensor((2, 3), "bool")})
+    assert found.without_texts().assumed == {"x", "m"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("q", "is no assumption"),
+        ("q: float", "has no shape"),
+        ("q: half[b]", "'half'"),
+        ("q: float[b t]", "is no shape"),
+        ("q: float[..., ...]", "at most one"),
+        ("q: float[b(1)]", "is no shape"),
+        ("q: float[b,]", "is no shape"),
+    ],
+)
+def test_wrong_spelling_is_one_line(text: str, words: str) -> None:
+    with pytest.raises(AssumptionError, match=words) as caught:
+        parse_assumption(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_assumptions_as_they_are_written() -> None:
+    assert parse_assumption(" q: float[b, h, ..., 2*d]") == (
+        "q",
+        ("b", "h", "...", "2*d"),
+        "float",
+    )
+    assert parse_assumption("scale: float[]") == ("scale", (), "float")
+
+
+def test_numbers_of_the_code_and_of_its_types() -> None:
+    old = "def f(x, n=512):\n    return x.split(2**7), x.arange(3)\n"
+    new = old.replace("x.split(2**7)", "x.to(torch.uint8)")
+    assert list_numbers((old, new), "f") == [128, 256, 512]

@@ -1,0 +1,181 @@
+"""Changes whose difference only shows for sizes, values, forms and arguments of certain kinds."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+pytest.importorskip("torch")
+
+from npufix.advisor.verify.changed_functions import find_touched
+from npufix.rewriters.verification import Job
+from npufix.rewriters.verification.judge.verify_function import verify_function
+from npufix.rewriters.verification.verdict import Status, Verdict
+
+
+def verified(text: str, old: str, new: str, assumed: tuple[str, ...] = ()) -> Verdict:
+    """Verify a change of one expression."""
+    before = dedent(text).lstrip()
+    after = before.replace(old, new)
+    assert after != before
+    (one,) = find_touched(before, after)
+    lines = one.lines_original, one.lines_changed
+    job = Job("/user/m.py", "/user", before, after, one.qualname, *lines, assumed=assumed,
+              by_hand=True)  # fmt: skip
+    return verify_function(job).verdict
+
+
+ATTENTION = '''
+import torch
+
+def attend(q, k, v):
+    """q: (B, H, T, D); k, v: (B, H, S, D)"""
+    t, s = q.size(2), k.size(2)
+    keep = torch.ones(t, s, dtype=torch.bool).tril(s - t)
+    scores = (q @ k.mT).masked_fill(~keep, -1e4)
+    return scores.softmax(-1) @ v
+'''
+UNDECLARED = ATTENTION.replace('    """q: (B, H, T, D); k, v: (B, H, S, D)"""\n', "")
+MASKED = """
+import torch
+
+def total(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return x.masked_fill((MASK)[..., None], 0.0).sum(1)
+"""
+LITERAL = """
+def f(x):
+    return sum(c.amax(-1) for c in x.split(64, -1))
+"""
+CLAMPED = """
+import torch
+
+def f(lengths):
+    return lengths.clamp(max=400)
+"""
+RESIDUAL = """
+import torch
+
+def f(x: torch.Tensor, residual: torch.Tensor):
+    return residual + x.to(residual.dtype)
+"""
+AUTOCAST = """
+import torch
+
+def f(x, weight):
+    with torch.autocast("cpu", enabled=False):
+        return x @ weight.t()
+"""
+LAYER = """
+import torch
+from torch import nn
+
+@torch.no_grad()
+def f(norm: nn.BatchNorm1d, x: torch.Tensor) -> None:
+    norm.running_var.lerp_(x.var(0), 0.25)
+"""
+BATCH = """
+def f(batch):
+    return batch["ids"][:, :-1], batch["labels"][:, 1:]
+"""
+RAGGED = """
+import torch
+
+def f(rows: list[torch.Tensor]) -> torch.Tensor:
+    return torch.tensor([len(r) for r in rows])
+"""
+WEIGHTS = """
+def f(parameters):
+    return sum(p.grad.sum() for p in parameters if p.grad is not None)
+"""
+CASTS = """
+import torch
+
+def f(logits, labels):
+    return logits.gather(1, labels.long()[:, None])
+"""
+TABLE = """
+def f(x, how: str):
+    return {"all": x.sum, "each": x.cumsum}[how](-1)
+"""
+WRONG = {
+    "longer keys": (ATTENTION, "tril(s - t)", "tril()"),
+    "longer keys, undeclared": (UNDECLARED, "tril(s - t)", "tril()"),
+    "numbers of segments": (MASKED.replace("MASK", "mask == 0"), "mask == 0", "mask != 1"),
+    "sizes beyond a literal": (LITERAL, "x.split(64, -1)", "x.split(64, -1)[:1]"),
+    "values beyond uint8": (CLAMPED, "400)", "400).to(torch.uint8).long()"),
+    "residual in float32": (
+        RESIDUAL, "residual + x.to(residual.dtype)", "residual.to(x.dtype) + x"
+    ),
+    "autocast": (AUTOCAST, "enabled=False", "enabled=torch.is_autocast_enabled('cpu')"),
+    "a layer of torch.nn": (LAYER, "0.25", "0.75"),
+    "a dictionary": (BATCH, '["labels"][:, 1:]', '["labels"][:, :-1]'),
+    "tensors of different lengths": (RAGGED, "len(r) for r in", "len(rows[0]) for _ in"),
+    "gradients of weights": (WEIGHTS, "p.grad.sum()", "p.grad.abs().sum()"),
+    "labels of other types": (CASTS, "labels.long()", "labels"),
+    "the keys of a table": (TABLE, "x.cumsum", "x.cumprod"),
+}  # fmt: skip
+OPTIMIZER = """
+import torch
+
+class Average(torch.optim.Optimizer):
+    def __init__(self, params, lr=0.5):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                kept = self.state[p].setdefault("kept", torch.zeros_like(p))
+                kept.mul_(0.5).add_(p.grad)
+                p.sub_(kept, alpha=group["lr"])
+"""
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_changes_are_refuted(name: str) -> None:
+    verdict = verified(*WRONG[name])
+    assert verdict.status is Status.REFUTED, verdict
+
+
+def test_an_optimiser_takes_steps_with_weights_of_its_own() -> None:
+    assert verified(OPTIMIZER, "mul_(0.5)", "mul_(0.25)").status is Status.REFUTED
+    right = verified(OPTIMIZER, "p.sub_(kept, alpha=group", "p.add_(kept, alpha=-group")
+    assert right.status is Status.EQUIVALENT, right
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        (ATTENTION, "scores.softmax(-1)", "torch.softmax(scores, dim=3)"),
+        (MASKED.replace("MASK", "mask == 0"), "mask == 0", "mask.logical_not()"),
+        (
+            'def f(x, i):\n    """x: [N, C], i: [2, E]"""\n    a, b = i\n    return x[a] * x[b]\n',
+            "x[a] * x[b]",
+            "x.index_select(0, a) * x.index_select(0, b)",
+        ),
+    ],
+)
+def test_right_changes_are_not_refuted_by_calls_that_nobody_makes(
+    text: str, old: str, new: str
+) -> None:
+    verdict = verified(text, old, new)
+    assert verdict.status is Status.EQUIVALENT, verdict
+
+
+def test_an_assumption_keeps_calls_out() -> None:
+    text = "import torch\n\ndef f(x, mask):\n    y = x.clone()\n    y[mask] = 0\n    return y\n"
+    change = (
+        "    y = x.clone()\n    y[mask] = 0\n    return y\n",
+        "    return x.masked_fill(mask, 0)\n",
+    )
+    assert verified(text, *change).status is Status.REFUTED
+    assumed = "x: float[b, t]", "mask: bool[b, t]"
+    assert verified(text, *change, assumed).status is Status.EQUIVALENT
+    comments = "".join(f"# npufix: assume {one}\n" for one in assumed)
+    assert verified(text.replace("def f", f"{comments}def f"), *change).status is Status.EQUIVALENT
+    wrong = verified(text.replace("def f", "# npufix: assume x: float\ndef f"), *change)
+    assert wrong.status is Status.NOT_VERIFIED
+    assert "has no shape" in wrong.reason
