@@ -24,8 +24,9 @@ _SIZES = {
     "hidden_size_per_layer_input attention_hidden_size attn_hidden_size embedding_hidden_size "
     "cross_attention_hidden_size block_ff_dim word_embed_proj_dim",
     _INNER: "intermediate_size ffn_dim ffn_hidden_size d_ff moe_intermediate_size expert_dim "
-    "dim_ff shared_expert_intermediate_size shared_intermediate_size decoder_ffn_dim encoder_ffn_dim dff "
-    "feed_forward_size dense_intermediate_size intermediate_size_mlp expert_ffn_hidden_size "
+    "dim_ff shared_expert_intermediate_size shared_intermediate_size decoder_ffn_dim dff "
+    "encoder_ffn_dim feed_forward_size dense_intermediate_size intermediate_size_mlp "
+    "expert_ffn_hidden_size "
     "moe_shared_expert_intermediate_size n_inner",
     2: "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers top_k_experts "
     "num_key_value_heads num_kv_heads num_experts_per_tok moe_topk moe_k top_k n_groups "
@@ -90,6 +91,8 @@ def _shrunk(config: object, special: dict[str, Any]) -> dict[str, Any]:
     found |= {name: size for name, size in SMALL.items() if isinstance(own.get(name), int)}
     if "qk_rope_head_dim" in found:  # the rotated part is what some of them call a head
         found["head_dim"] = found["qk_rope_head_dim"]
+    if "kv_lora_rank" in found:  # every head has a key of its own
+        found["num_key_value_heads"] = found["num_attention_heads"]
     if getattr(config, "is_decoder", None) is False:
         found["is_decoder"] = True
     return found | {name: value for name, value in special.items() if not isinstance(value, dict)}
