@@ -93,6 +93,7 @@ def _as_kept(mask: Tensor, count: int) -> Tensor:
 DROPOUTS: Mapping[str, Callable[..., object]] = {
     "_dropout_with_byte_mask": _with_byte_mask,
     "_dropout_with_byte_mask_backward": _with_byte_mask_backward,
+    "dropout_with_byte_mask": lambda x, p, train: _with_byte_mask(x, p)[0] if train else x,
     "_npu_dropout": _dropout,
     "_npu_dropout_gen_mask": _dropout_mask,
     "native_dropout": _dropout,
