@@ -34,7 +34,6 @@ from npufix.rewriters.verification.inputs.slicing import (
     slice_module,
     used_names,
 )
-from npufix.rewriters.verification.sandbox.no_compiler import is_left_out
 from npufix.rewriters.verification.sandbox.remote import passes_on, runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -110,7 +109,7 @@ def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
         LoadError: nothing works; it says what has failed first.
 
     """
-    if "optim" in text and not is_left_out():
+    if "optim" in text:
         # The first optimiser imports this, which takes longer than a call may.
         importlib.import_module("torch._dynamo")
     _, folder = package_of(Path(path))

@@ -1,8 +1,8 @@
 """Torch without its compiler, which nothing is compiled with here.
 
 Functions of torch that are not to be compiled import it when they are called first: with the first
-operator of a virtual NPU, the first optimiser. That takes a second of each process, and a little of
-every call. ``TORCHDYNAMO_DISABLE`` switches the compiler off, and has it imported nevertheless.
+operator of a virtual NPU. That takes a second of each process, and a little of every call.
+``TORCHDYNAMO_DISABLE`` switches the compiler off, and has it imported nevertheless.
 """
 
 from __future__ import annotations
@@ -36,11 +36,6 @@ def leave_out_compiler() -> None:
     if hasattr(module, _MARK):
         setattr(module, _MARK, _leave)
         sys.modules[_MODULE] = module
-
-
-def is_left_out() -> bool:
-    """Say whether functions of torch can be called without it."""
-    return getattr(sys.modules.get(_MODULE), _MARK, None) is _leave
 
 
 def _leave(function: F | None = None, recursive: bool = True) -> F | Callable[[F], F]:  # noqa: ARG001, FBT001, FBT002 - as torch calls it

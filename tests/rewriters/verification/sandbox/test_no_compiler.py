@@ -11,27 +11,33 @@ pytest.importorskip("torch")
 
 PROGRAM = """
 import sys
-from npufix.rewriters.verification.sandbox.no_compiler import is_left_out, leave_out_compiler
+from npufix.rewriters.verification.sandbox.no_compiler import leave_out_compiler
 
-assert not is_left_out()
 leave_out_compiler()
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+class Counting(TorchDispatchMode):
+    calls = 0
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        self.calls += 1
+        return function(*arguments, **(keywords or {}))
+
+with Counting() as counting:
+    torch.ones(2) + 1
+assert counting.calls and "torch._dynamo" not in sys.modules
 w = torch.ones(2, requires_grad=True)
-for kind in (torch.optim.AdamW, torch.optim.SGD):
-    optimizer = kind([w], lr=0.5)
-    (w * w).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-assert is_left_out() and "torch._dynamo" not in sys.modules
-assert not torch.equal(w, torch.ones(2))
+optimizer = torch.optim.SGD([w], lr=0.5)
+(w * w).sum().backward()
+optimizer.step()
+assert torch.equal(w, torch.zeros(2))
 compiled = torch.compile(lambda x: x + 1, backend="eager")
 assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
 print("done")
 """
 
 
-def test_optimizers_step_without_it_and_what_asks_for_it_gets_it() -> None:
+def test_operators_do_without_it_and_what_asks_for_it_gets_it() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
     )
