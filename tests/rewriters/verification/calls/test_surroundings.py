@@ -89,7 +89,7 @@ def test_a_second_call_finds_what_the_first_has_left() -> None:
     around = Surroundings(made.__dict__)
     call = PreparedCall(lambda passed: made.step(passed["x"]), {"x": torch.ones(3)}, around=around)
     seen = observe(call, "none", 0, again=True)
-    assert seen.around["count"] == 2  # noqa: PLR2004 - the second
+    assert seen.around["count"] == 2
 
 
 def test_gradients_of_gradients_are_compared_where_they_are_asked_for() -> None:
