@@ -47,9 +47,9 @@ _INNER_PRECISION = torch.finfo(torch.float32).eps
 _ROUNDS_ONCE = frozenset({"_softmax", "_log_softmax", "convert_element_type"})
 
 
-class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] - torch does not annotate it
+class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does not annotate it
     def __init__(self, seed: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] - same
+        super().__init__()  # type: ignore[no-untyped-call] # same
         self._source = seed_generator("noise", seed)
 
     def __torch_dispatch__(
