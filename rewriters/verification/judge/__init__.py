@@ -3,7 +3,8 @@
 ``verify_function`` takes a job through it; ``verify_rule`` does for the functions of a rule.
 ``observe_case`` calls one version, ``compare_versions`` both of them in every case, ``judge``
 decides by the error of the original, with ``allowances`` where that says too little and
-``randomness`` where both draw numbers. ``probe`` asks whether a call keeps the assumptions.
-``shrink`` makes a difference small, ``counterexample`` writes it as a program (``expressions``,
-and the text of ``replay``). ``timing`` measures on a device. ``evidence`` gathers all of it.
+``randomness`` where both draw numbers; ``plausibility`` says which differences a caller sees.
+``probe`` asks whether a call keeps the assumptions. ``shrink`` makes a difference small,
+``programs`` writes it as a program; where there is none, ``checks`` asks what else must hold.
+``timing`` measures on a device. ``evidence`` gathers all of it, with the ``tried_calls``.
 """

@@ -240,6 +240,19 @@ def _of_the_first(
     return write_program(Versions(run.job, original, run.job.patched, None), shown, words)
 
 
+def _count_as_written(run: Proof, portable: Target) -> None:
+    """Count the launches of the text that is written, with its guard, on the device."""
+    one, found = run.launched_for, run.launches
+    if one is None or found is None or not portable.on_npu:
+        return
+    seen = observe_version(portable, one)
+    if seen.error:
+        raise RefutedError(f"the text that is written raises {seen.error}, for {one.label}")
+    run.launches = replace(
+        found, patched=seen.launched.forward, patched_backward=seen.launched.backward
+    )
+
+
 def _check_portable(run: Proof, original: Target, compared: list[CaseRun]) -> None:
     """Require that the guarded text is, on CPU, the original bit for bit."""
     try:
@@ -247,6 +260,7 @@ def _check_portable(run: Proof, original: Target, compared: list[CaseRun]) -> No
     except LoadError as error:
         raise RefutedError(f"the portable text does not load: {error}") from None
     assert original.name == portable.name  # noqa: S101 - same qualified name
+    _count_as_written(run, portable)
     for one in compared:
         seen = observe_version(portable.on_host(), one)
         before = observe_version(original.on_host(), one) if original.on_npu else one.original

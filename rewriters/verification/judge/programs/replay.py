@@ -120,7 +120,40 @@ def elsewhere(made: Any, arguments: dict[str, Any]) -> Any:  # noqa: ANN401
     return made.to("meta") if isinstance(made, torch.nn.Module) else made, moved
 
 
-def observe(  # noqa: C901, PLR0913
+def describe_results(
+    made: Any,  # noqa: ANN401
+    passed: dict[str, Any],
+    results: dict[str, Any],
+    held: dict[str, int],
+) -> dict[str, Any]:
+    """Return what a call has done to its arguments and its object, and whose memory it returns."""
+    after = {k: v for key, value in passed.items() for k, v in leaves(value, key).items()}
+    after |= state_of(made)
+    after |= modules_in(passed)
+    seen: dict[str, Any] = {}
+    if isinstance(made, torch.nn.Module):
+        trained = sorted(f"self.{n}" for n, _ in made.named_parameters())
+        seen["parameters and buffers"] = trained + sorted(made.state_dict())
+    seen |= {
+        f"memory of {name}": "as before" if v.data_ptr() == held[name] else "another"
+        for name, v in state_of(made).items()
+        if name in held and isinstance(v, torch.Tensor)
+    }
+    seen |= {f"{name} after the call": value for name, value in after.items()}
+    tensors = {n: v for n, v in {**after, **results}.items() if isinstance(v, torch.Tensor)}
+    for name, value in results.items():
+        if isinstance(value, torch.Tensor):
+            seen[f"requires_grad of {name}"] = value.requires_grad
+            seen[f"strides of {name}"] = "contiguous" if value.is_contiguous() else value.stride()
+            seen[f"memory of {name}"] = sorted(
+                n
+                for n, t in tensors.items()
+                if n != name and t.numel() and t.data_ptr() == value.data_ptr()
+            )
+    return seen
+
+
+def observe(  # noqa: PLR0913
     call: Any,  # noqa: ANN401
     made: Any,  # noqa: ANN401
     arguments: dict[str, Any],
@@ -168,31 +201,9 @@ def observe(  # noqa: C901, PLR0913
             return {"the call raises": f"{type(error).__name__}: {error}"}
         left = surroundings_of(module)
     torch.set_grad_enabled(True)
-    after = {k: v for key, value in passed.items() for k, v in leaves(value, key).items()}
-    after |= state_of(made)
-    after |= modules_in(passed)
-    seen = dict(results)
-    seen |= {f"{n} after the call": v for n, v in left.items() if differs(around.get(n), v, 0)}
+    seen = {f"{n} after the call": v for n, v in left.items() if differs(around.get(n), v, 0)}
     seen["random numbers of torch"] = not torch.equal(before, torch.get_rng_state())
-    if isinstance(made, torch.nn.Module):
-        trained = sorted(f"self.{n}" for n, _ in made.named_parameters())
-        seen["parameters and buffers"] = trained + sorted(made.state_dict())
-    seen |= {
-        f"memory of {name}": "as before" if v.data_ptr() == held[name] else "another"
-        for name, v in state_of(made).items()
-        if name in held and isinstance(v, torch.Tensor)
-    }
-    seen |= {f"{name} after the call": value for name, value in after.items()}
-    tensors = {n: v for n, v in {**after, **results}.items() if isinstance(v, torch.Tensor)}
-    for name, value in results.items():
-        if isinstance(value, torch.Tensor):
-            seen[f"requires_grad of {name}"] = value.requires_grad
-            seen[f"strides of {name}"] = "contiguous" if value.is_contiguous() else value.stride()
-            seen[f"memory of {name}"] = sorted(
-                n
-                for n, t in tensors.items()
-                if n != name and t.numel() and t.data_ptr() == value.data_ptr()
-            )
+    seen |= results | describe_results(made, passed, results, held)
     if gradients != "none":
         every = {**state_of(made), **roots}
         seen |= propagate(results, every, second="second" in constants)

@@ -64,7 +64,7 @@ def test_settings_of_torch_are_seen_and_put_back() -> None:
     def call(passed: object) -> object:
         torch.set_grad_enabled(False)
         torch.set_default_dtype(torch.float64)
-        return passed["x"]  # type: ignore[index] - a mapping
+        return passed["x"]  # type: ignore[index] # a mapping
 
     seen = observe(PreparedCall(call, {"x": torch.ones(1)}), "leaf", 0)
     assert {"whether torch computes gradients", "the default dtype of torch"} <= seen.changed
@@ -77,7 +77,7 @@ def test_settings_of_torch_are_seen_and_put_back() -> None:
 )
 def test_generators_that_are_drawn_from_are_named(draw: object, name: str) -> None:
     def call(_passed: object) -> object:
-        return draw() and None  # type: ignore[operator] - a function
+        return draw() and None  # type: ignore[operator] # a function
 
     seen = observe(PreparedCall(call, {"x": torch.ones(1)}), "none", 0)
     assert seen.draws_from == {name}
@@ -89,12 +89,12 @@ def test_a_second_call_finds_what_the_first_has_left() -> None:
     around = Surroundings(made.__dict__)
     call = PreparedCall(lambda passed: made.step(passed["x"]), {"x": torch.ones(3)}, around=around)
     seen = observe(call, "none", 0, again=True)
-    assert seen.around["count"] == 2  # noqa: PLR2004 - the second
+    assert seen.around["count"] == 2
 
 
 def test_gradients_of_gradients_are_compared_where_they_are_asked_for() -> None:
     def call(passed: object) -> object:
-        return passed["x"].pow(3)  # type: ignore[index] - a mapping
+        return passed["x"].pow(3)  # type: ignore[index] # a mapping
 
     seen = observe(PreparedCall(call, {"x": torch.ones(2)}), "leaf", 0, second=True)
     assert seen.tensors["gradient of the gradients by x"] is not None

@@ -242,10 +242,10 @@ def test_only_needed_definitions_are_executed() -> None:
 
 
 def test_results_are_named_for_people() -> None:
-    from npufix.rewriters.verification.calls.observe import leaves
+    from npufix.rewriters.verification.calls.leaves import find_leaves
 
     value = {"a": (torch.ones(1), None), "b": SimpleNamespace(c=3)}
-    assert {n for n, _ in leaves(value, "result")} >= {
+    assert {n for n, _ in find_leaves(value, "result")} >= {
         "result['a'][0]",
         "result['a'][1]",
         "result['b'].c",
