@@ -157,11 +157,15 @@ def describe(rows: list[dict[str, Any]]) -> str:
     functions = len({r["function"] for r in rows})
     return _PAGE.format(
         operators=len(wrong.OPERATORS), kinds=kinds,
-        packages=", ".join(p for p in PACKAGES if p.partition("==")[0].replace("-", "_") in packages),
+        packages=", ".join(p for p in PACKAGES if _module_of(p) in packages),
         keeping=len(right.OPERATORS), rows="\n".join(table),
         score=f"{refuted} of {refuted + len(missed)}", survivors="\n".join(lines),
         functions=functions,
     )  # fmt: skip
+
+
+def _module_of(requirement: str) -> str:
+    return requirement.partition("==")[0].replace("-", "_")
 
 
 def _listed(title: str, rows: list[dict[str, Any]], why: str) -> str:
