@@ -197,6 +197,8 @@ def _run_finding(number: int, finding: Finding) -> Iterator[str]:
     yield from ("", f"## {number}. {finding.rule} {text(finding.summary)}", "")
     yield text(finding.what)
     yield ""
+    if finding.overlap:
+        yield f"- {text(finding.overlap)}"
     if finding.saving is not None:
         yield f"- saves {interval(finding.saving)} per step ({text(finding.saving.basis)})"
     for fact in finding.evidence:

@@ -104,6 +104,15 @@ def figures_text(hot: HotOperator, *, details: bool) -> str:
     return "; ".join(parts)
 
 
+def small_findings(findings: Sequence[Finding]) -> str:
+    """Return the findings that are about less than a thousandth of the step, "" if none is."""
+    small = [(n, f) for n, f in enumerate(findings, 1) if f.is_small]
+    if not small:
+        return ""
+    names = ", ".join(f"{n} {f.rule} {f.name}" for n, f in small)
+    return f"{counted(len(small), 'finding')} below 0.1% of the step: {names}"
+
+
 def interval(saving: Saving) -> str:
     """Return ``about 3 to 5 ms``, ``at most 5 ms`` where nothing is certain."""
     low, high = milliseconds(saving.low_ns), milliseconds(saving.high_ns)
