@@ -58,6 +58,8 @@ class StepSplit(msgspec.Struct, frozen=True):
     left_out: list[LeftOutStep] = []
     recorded_steps: int = 1
     """How many steps the totals of the report are over."""
+    preparing_ns: int = 0
+    """Before the first kernel: loading, copies, the first launch; part of ``free_ns``."""
     unit: str = "step"
     """``recording`` where the dump has no steps: then all times "per step" are those of it."""
 

@@ -121,6 +121,9 @@ def _split(report: Report) -> Iterator[str]:
         ("free", split.free_ns),
     ):
         yield f"| {name} | {milliseconds(ns)} | {percent(ns / total)} |"
+    if split.preparing_ns:
+        yield ""
+        yield f"{milliseconds(split.preparing_ns)} of the free time is before the first kernel"
     for odd in split.left_out:
         name = "a step" if odd.step is None else f"step {odd.step}"
         yield ""

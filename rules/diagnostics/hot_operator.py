@@ -42,28 +42,28 @@ _WORK = re.compile(
 )
 _BY_TYPE = (
     (r"(LinearIndex|IndexPut)\w*|NonZero|NonZeroV2",
-     "x[mask] = v, x[index] = v or the gradient of x[index]: masked_fill_, where, index_fill_ or "
-     "embedding (NPU201, NPU210, NPU211); npufix scan FOLDER_OF_YOUR_CODE finds them"),
+     ("x[mask] = v, x[index] = v or the gradient of x[index]: masked_fill_, where, index_fill_ or "
+     "embedding (NPU201, NPU210, NPU211); npufix scan FOLDER_OF_YOUR_CODE finds them")),
     (r"Index|IndexByTensor|Gather\w*|Scatter\w*|InplaceIndexAdd\w*",
-     "rows picked or added one by one: index_select, one_hot and a product, or embedding (NPU210); "
-     "npufix scan FOLDER_OF_YOUR_CODE finds them"),
+     ("rows picked or added one by one: index_select, one_hot and a product, or embedding (NPU210); "
+     "npufix scan FOLDER_OF_YOUR_CODE finds them")),
     (r"Foreach\w*|Apply\w+",
-     "the optimizer: a fused one (torch.optim.AdamW(..., fused=True), torch_npu.optim.NpuFusedSGD)"
-     " reads and writes parameters and moments once"),
-    (r"Transpose\w*|TransData|AsStrided|ViewCopy|TensorMove|Contiguous|MemSet|ConcatD?\w*|Split\w*"
-     r"|Slice\w*|StridedSlice\w*|BroadcastTo|Tile\w*|Pad\w*",
-     "copies that compute nothing: fewer contiguous(), cat, expand and transposes in between, or "
-     "an operator that takes the layout as it is"),
+     ("the optimizer: a fused one (torch.optim.AdamW(..., fused=True), torch_npu.optim.NpuFusedSGD)"
+     " reads and writes parameters and moments once")),
+    ((r"Transpose\w*|TransData|AsStrided|ViewCopy|TensorMove|Contiguous|MemSet|ConcatD?\w*|Split\w*"
+     r"|Slice\w*|StridedSlice\w*|BroadcastTo|Tile\w*|Pad\w*"),
+     ("copies that compute nothing: fewer contiguous(), cat, expand and transposes in between, or "
+     "an operator that takes the layout as it is")),
     (r"Cast", "one dtype for the whole region: autocast or model.to(torch.bfloat16) once"),
-    (r"Reduce\w+|\w*Softmax\w*|\w*Norm\w*|Exp|Log|Sub|Div|RealDiv|Mul\w*|Add\w*|Pow\w*|Sqrt"
-     r"|Square|Rsqrt|Neg|Abs|Sigmoid|Tanh|Gelu\w*|Silu|Swish\w*|Select\w*|Muls|Adds",
-     "element-wise work that reads and writes the whole tensor each time: a fused operator of "
-     "torch_npu for the sequence around it; npufix scan FOLDER_OF_YOUR_CODE finds known ones"),
-    (r"MaxPool\w*|AvgPool\w*|Pooling\w*", "a stride in the convolution before it, or channels that "
-     "are a multiple of 16"),
+    ((r"Reduce\w+|\w*Softmax\w*|\w*Norm\w*|Exp|Log|Sub|Div|RealDiv|Mul\w*|Add\w*|Pow\w*|Sqrt"
+     r"|Square|Rsqrt|Neg|Abs|Sigmoid|Tanh|Gelu\w*|Silu|Swish\w*|Select\w*|Muls|Adds"),
+     ("element-wise work that reads and writes the whole tensor each time: a fused operator of "
+     "torch_npu for the sequence around it; npufix scan FOLDER_OF_YOUR_CODE finds known ones")),
+    (r"MaxPool\w*|AvgPool\w*|Pooling\w*", ("a stride in the convolution before it, or channels that "
+     "are a multiple of 16")),
     (r"Sort\w*|TopK\w*|ArgMax\w*|ArgMin\w*|Unique\w*|Cum\w+",
-     "fewer and smaller calls: values and indices once, on the part that is needed; float32 or "
-     "float16 instead of int64"),
+     ("fewer and smaller calls: values and indices once, on the part that is needed; float32 or "
+     "float16 instead of int64")),
 )  # fmt: skip
 _WORK_ADVICE = (
     "the work itself: bfloat16 or float16, sizes that are multiples of 16 (better 256), and no "
