@@ -50,6 +50,17 @@ def test_the_work_itself_comes_behind_what_is_beside_it() -> None:
     assert rank_items([work, found(0, 9)])[-1] is work
 
 
+def test_what_a_job_loses_comes_first_and_of_it_what_is_certain() -> None:
+    def of_job(item: Item, share: float) -> Item:
+        return replace(
+            item, of_job=True, finding=msgspec.structs.replace(item.finding, share=share)
+        )
+
+    sure, wide, tiny = of_job(found(5, 6), 0.02), of_job(found(0, 20), 0.1), of_job(found(9, 9), 0)
+    own = found(0, 50)
+    assert rank_items([own, tiny, wide, sure]) == [sure, wide, own, tiny]
+
+
 def test_shared_time_is_said_and_counted_once() -> None:
     first, second, third = settle(
         [found(0, 20, {1, 2}), found(0, 8, {2}), found(0, 8, {3})], None, KERNELS
