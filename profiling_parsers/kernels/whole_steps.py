@@ -87,7 +87,9 @@ def _first_kernels(kernels: pd.DataFrame) -> Mapping[tuple[int, int], int]:
     """Return the start of the first kernel by device and step; device -1: on any."""
     rows = kernels[["device", "step", "start_ns"]].dropna(subset="step")
     found: dict[tuple[int, int], int] = {}
-    for (device, step), start in rows.groupby(["device", "step"])["start_ns"].min().items():
+    earliest = rows.groupby(["device", "step"], as_index=False)["start_ns"].min()
+    columns = (earliest[name].tolist() for name in ("device", "step", "start_ns"))
+    for device, step, start in zip(*columns, strict=True):
         found[int(device), int(step)] = int(start)
         found[-1, int(step)] = min(found.get((-1, int(step)), int(start)), int(start))
     return found

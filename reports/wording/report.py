@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     )
 
 _FEW_TENSORS = 6
+_SHORT = 60
+"""Characters of code that fit into a sentence."""
 _TOLD, _TOLD_ALONE = 0.01, 0.05
 """Share of the step from which the first sentence is about a job, or about one finding."""
 
@@ -69,7 +71,10 @@ def _diagnosis(finding: Finding) -> str:
     what = finding.what
     if not what:
         spent = f"{milliseconds(finding.device_ns)} per step ({percent(finding.share)})"
-        return f"{finding.summary} takes {spent} at {finding.place}"
+        text = f"{finding.summary} takes {spent} at {finding.place}"
+        is_short = len(finding.replacement) < _SHORT and "\n" not in finding.replacement
+        written = finding.replacement if is_short else ""
+        return f"{text}; write {written} instead" if written else text
     where = finding.places[0] if finding.places else None
     if where is not None and where.path:
         what += f", asked for at {where.path}:{where.line}"
