@@ -5,7 +5,8 @@ the same choice of steady steps, the same medians, the same baseline file and th
 a dump. The steps of a run share its luck, each has some of its own, and a few have a hiccup.
 
 A change is put into the free time alone: then only the step time shows it, and the correction for
-testing several metrics costs the most. ``--dumps`` makes real dumps instead, and reads them.
+testing several metrics costs the most. ``--dumps`` makes dumps instead, and reads them: runs of the
+same program whose steps take longer, by luck or by a change.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from benchmarks import gate_dumps
+from benchmarks.generator.dump import write_dump
+from benchmarks.generator.parameters import Parameters
+from benchmarks.generator.run import Run, Step, simulate
 
 from npufix.advisor.diagnose.diagnosis import Options
 from npufix.advisor.evidence.steady_steps import split_steps
@@ -33,7 +36,10 @@ from npufix.reports.measurement import MeasuredMetric, Measurement
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_STEPS = 8
+    from benchmarks.generator.text import Integers
+
+STEPS = 8
+_FILES = ("kernel_details.csv", "step_trace_time.csv", "memory_record.csv")
 _PARTS = {"computing_ns": 500e6, "communication_exposed_ns": 200e6, "free_ns": 100e6}
 _STEP_NS = sum(_PARTS.values())
 _TAIL = 3
@@ -70,15 +76,15 @@ def a_run(noise: Noise, change: float, random: np.random.Generator) -> Measureme
     luck = random.standard_t(_TAIL, 2) / _TAIL**0.5 if noise.heavy else random.standard_normal(2)
     # Communication has its own luck: the network's.
     of_run = np.exp(noise.run * luck)[[0, 1, 0]]
-    of_step = np.exp(noise.step * random.standard_normal((_STEPS, 1)))
-    hiccup = random.random((_STEPS, 1)) < noise.hiccups
-    of_step = np.where(hiccup, of_step * random.uniform(1.2, 2, (_STEPS, 1)), of_step)
+    of_step = np.exp(noise.step * random.standard_normal((STEPS, 1)))
+    hiccup = random.random((STEPS, 1)) < noise.hiccups
+    of_step = np.where(hiccup, of_step * random.uniform(1.2, 2, (STEPS, 1)), of_step)
     parts = np.add(list(_PARTS.values()), [0, 0, change * _STEP_NS])
     frame = pd.DataFrame(np.rint(parts * of_run * of_step), columns=list(_PARTS))
-    frame["step"] = pd.array(range(_STEPS), "Int64")
+    frame["step"] = pd.array(range(STEPS), "Int64")
     metrics = {name: median_of(each) for name, each in step_times(split_steps(frame)[0]).items()}
     memory = MeasuredMetric(2e10 * float(np.exp(0.001 * random.standard_normal())), "bytes")
-    return Measurement("", None, _STEPS, {**metrics, "peak-memory": memory})
+    return Measurement("", None, STEPS, {**metrics, "peak-memory": memory})
 
 
 def fails(before: Sequence[Measurement], after: Sequence[Measurement]) -> bool:
@@ -105,18 +111,60 @@ def shares_failed(
     return [each / comparisons for each in failed]
 
 
+def write_slowed(dump: Path, factors: Sequence[float], kernels: int = 400) -> Path:
+    """Write a dump of the same program each time; each of its steps takes that many times as long.
+
+    ``dump`` is the path of its folder, which is returned.
+    """
+    own = Parameters(kernels=kernels, steps=STEPS, warmup=False, stacks=False)
+    run = slowed(simulate(own), factors)
+    return write_dump(own, dump.parent, only=_FILES, run=run).rename(dump)
+
+
+def slowed(run: Run, factors: Sequence[float]) -> Run:
+    """Stretch everything in each step of a run; each step starts when the one before has ended."""
+    begin = run.steps[0].start_ns
+    before = np.array([*(step.start_ns for step in run.steps), run.steps[-1].end_ns]) - begin
+    after = np.append(0, np.cumsum(np.diff(before) * factors))
+
+    def moved(times: Integers) -> Integers:
+        behind: Integers = np.rint(np.interp(times - begin, before, after)).astype(np.int64)
+        return begin + behind
+
+    launches, kernels = run.launches, run.kernels
+    started, began = moved(launches.start_ns), moved(kernels.start_ns)
+    host = moved(launches.start_ns + launches.host_ns) - started
+    duration = moved(kernels.start_ns + kernels.duration_ns) - began
+    wait = began - moved(kernels.start_ns - kernels.wait_ns)
+    edges = moved(np.array([(step.start_ns, step.end_ns) for step in run.steps])).tolist()
+    return replace(
+        run,
+        launches=replace(launches, start_ns=started, host_ns=host),
+        kernels=replace(kernels, start_ns=began, duration_ns=duration, wait_ns=wait),
+        steps=tuple(Step(*each) for each in edges),
+    )
+
+
+def step_factors(change: float, random: np.random.Generator) -> list[float]:
+    """Return how much longer each step of a run takes, by luck and by a change."""
+    noise = NOISES[1]
+    step = np.exp(noise.step * random.standard_normal(STEPS))
+    hiccup = np.where(random.random(STEPS) < noise.hiccups, random.uniform(1.2, 2, STEPS), 1.0)
+    of_run = np.exp(noise.run * random.standard_normal())
+    return [float(each) for each in (1 + change) * of_run * step * hiccup]
+
+
 def _print_dumps(comparisons: int, seed: int) -> None:
     """Print how often comparisons that are drawn from the pool fail."""
     random = np.random.default_rng(seed)
     runs: dict[float, list[Measurement]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        original = gate_dumps.program(Path(folder) / "program")
         for change, count in _POOL.items():
             for number in range(count):
-                copy = Path(folder) / f"{change}-{number}"
-                gate_dumps.slowed(original, copy, gate_dumps.factors(change, random))
-                runs.setdefault(change, []).append(measure(copy, None, Options()))
-                shutil.rmtree(copy)
+                dump = Path(folder) / f"{change}-{number}"
+                write_slowed(dump, step_factors(change, random))
+                runs.setdefault(change, []).append(measure(dump, None, Options()))
+                shutil.rmtree(dump)
     for change in _POOL:
         failed = 0
         for _ in range(comparisons):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 NPUFIX = (sys.executable, "-m", "npufix.advisor")
+_BETWEEN_SAMPLES_S = 0.1
 _COUNT_BYTES = """
 import pathlib, sys
 for path in pathlib.Path(sys.argv[1]).rglob("*"):
@@ -35,20 +38,57 @@ class Cost:
     cpu_s: float
     peak_mib: float
     """Resident memory of its largest process."""
+    all_mib: float = 0.0
+    """Memory of all its processes together, shared pages once, where samples are taken."""
 
 
-def cost(command: tuple[str, ...], folder: Path) -> Cost:
-    """Run a command in ``folder`` and return what it took."""
+def cost(
+    command: tuple[str, ...], folder: Path, *, cache: Path | None = None, samples: bool = False
+) -> Cost:
+    """Run a command in ``folder`` and return what it took; ``cache`` replaces the user's own."""
+    own = {"XDG_CACHE_HOME": str(cache)} if cache else {}
     began = time.perf_counter()
     process = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, **own},
+    )  # fmt: skip
+    peaks, ended = [0], threading.Event()
+    sampling = threading.Thread(target=_sample, args=(process.pid, peaks, ended))
+    if samples:
+        sampling.start()
     _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - began
+    if samples:
+        ended.set()
+        sampling.join()
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode not in {0, 2}:
         raise SystemExit(f"{' '.join(command)}: exit status {process.returncode}")
-    return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return Cost(wall, cpu_s, usage.ru_maxrss / 1024, peaks[0] / (1 << 20))
+
+
+def _sample(pid: int, peaks: list[int], ended: threading.Event) -> None:
+    """Note the most memory that a process and those below it hold, shared pages once."""
+    while not ended.wait(_BETWEEN_SAMPLES_S):
+        peaks[0] = max(peaks[0], sum(_proportional(each) for each in _family(pid)))
+
+
+def _family(pid: int) -> list[int]:
+    found = [pid]
+    for each in found:
+        with contextlib.suppress(OSError):  # it has ended
+            for file in Path(f"/proc/{each}/task").glob("*/children"):
+                found += map(int, file.read_text().split())
+    return found
+
+
+def _proportional(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
 
 
 def median(costs: list[Cost]) -> Cost:

@@ -21,8 +21,8 @@ sys.path.insert(0, str(HERE.parent))
 
 from benchmarks.generator import profiler_json  # noqa: E402
 from benchmarks.generator.dump import write_dump  # noqa: E402
+from benchmarks.generator.recorded.record import recorded_path  # noqa: E402
 from benchmarks.generator.recorded.routes import record  # noqa: E402
-from benchmarks.generator.recorded.text import recorded_path  # noqa: E402
 from benchmarks.generator.recorded.timeline import Simulation  # noqa: E402
 
 PROGRAM = HERE / "bert_like"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.edit.phrases import phrase
+from npufix.rewriters.facts.chosen import find_choice
 from npufix.rewriters.facts.site_facts import SourceFacts
-from npufix.rewriters.find import chosen_by_device
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.names import source_lines
 from npufix.rewriters.graph.special import Op
@@ -332,8 +332,8 @@ def refusals(flow: FunctionFlow, rules: Sequence[Substitution], lines: range) ->
 
 
 def _why_not(form: Form, flow: FunctionFlow, match: Match) -> tuple[str, str]:
-    if chosen_by_device(flow, match):
-        return "code for an NPU stands beside it: somebody has chosen already", ""
+    if choice := find_choice(flow, match, form):
+        return choice, ""
     facts = SourceFacts(flow, match)
     for condition in form.conditions:
         if condition.holds(facts) is False:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite, rewrite
+from npufix.rewriters.facts.chosen import find_choice
 from npufix.rewriters.facts.recorded_facts import RecordedFacts, aten_names
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
@@ -163,17 +164,6 @@ def off_limits(scope: Scope, names: ModuleNames) -> str:
     return ""
 
 
-def chosen_by_device(flow: FunctionFlow, match: Match) -> bool:
-    """Tell whether code for an NPU stands beside a match: then somebody has decided already."""
-    line = match.evaluation.statement.lineno
-    for node in flow.npu_branches:
-        inside = node.lineno <= line <= (node.end_lineno or node.lineno)
-        leaves = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return)
-        if inside or (leaves and line > node.lineno):
-            return True
-    return False
-
-
 @lru_cache(maxsize=1)
 def _mentions_npu(source: str) -> bool:
     return "npu" in source.lower().replace("input", "")
@@ -190,10 +180,10 @@ def _sites_of(
     """Yield the sites of a function, one for each place: the widest that can be written."""
     taken: set[int] = set()
     left: list[tuple[_Candidate, Site]] = []
-    for best in _in_order(_candidates(source, flow, rules, recorded)):
-        if id(best.match.evaluation.code) in taken:
+    for group in _in_order(_candidates(source, flow, rules, recorded)):
+        if id(group[0].match.evaluation.code) in taken:
             continue
-        site = _site(source, flow, best, with_text=with_text)
+        best, site = _best_site(source, flow, group, with_text=with_text)
         if site.rewrite is not None and not site.rule.advice:
             taken |= _codes(flow, best.match)
             yield site
@@ -203,6 +193,18 @@ def _sites_of(
         if id(best.match.evaluation.code) not in taken:
             taken |= _codes(flow, best.match)
             yield site
+
+
+def _best_site(
+    source: str, flow: FunctionFlow, group: Sequence[_Candidate], *, with_text: bool
+) -> tuple[_Candidate, Site]:
+    """Return the first of several forms that can be written, else the first one."""
+    sites = []
+    for candidate in group:
+        sites.append((candidate, _site(source, flow, candidate, with_text=with_text)))
+        if sites[-1][1].rewrite is not None or candidate.rule.advice:
+            return sites[-1]
+    return sites[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +227,7 @@ def _candidates(
     for rule in rules:
         for form in rule.forms:
             for match in find(pattern_of(form.pattern), flow):
-                if has_npu and chosen_by_device(flow, match):
+                if has_npu and find_choice(flow, match, form):
                     continue
                 proofs = _prove(form, flow, match, recorded)
                 if proofs is not None:
@@ -234,14 +236,14 @@ def _candidates(
     return found.values()
 
 
-def _in_order(groups: Iterable[list[_Candidate]]) -> list[_Candidate]:
-    """Return the best form of each rule and place, the one that comes first in front.
+def _in_order(groups: Iterable[list[_Candidate]]) -> list[list[_Candidate]]:
+    """Return the forms of each rule and place, the best first, and the first place in front.
 
     What has a gradient comes before what may have none, then the widest match: before the
     ``gather`` in ``gather(...).view(-1)`` all of it.
     """
-    best = [min(group, key=_open) for group in groups]
-    return sorted(best, key=lambda c: (_asks_for_inference(c), -_width(c.match)))
+    found = [sorted(group, key=_open) for group in groups]
+    return sorted(found, key=lambda g: (_asks_for_inference(g[0]), -_width(g[0].match)))
 
 
 def _open(found: _Candidate) -> int:

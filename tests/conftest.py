@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Read by torch when it is imported; tensors of tests are too small to share out anyway.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -12,5 +12,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["NPUFIX_LANG"] = "en"
 
 # What a machine with other work takes says nothing, and no test remembers another run's examples.
-settings.register_profile("npufix", max_examples=50, deadline=None, database=None)
+settings.register_profile(
+    "npufix",
+    max_examples=50,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("npufix")

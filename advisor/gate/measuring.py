@@ -66,7 +66,12 @@ def examine(dump: Path, tree: SourceTree | None, options: Options) -> MeasuredRu
 
 
 def measure_diagnosis(result: Diagnosis, dump: Path) -> MeasuredRun:
-    """Return the numbers of a dump that is diagnosed already."""
+    """Return the numbers of a dump that is diagnosed already.
+
+    Raises:
+        TypeError: the diagnosis has no evidence: it is of a source alone.
+
+    """
     made, evidence = result.report, result.evidence
     if evidence is None:  # pragma: no cover - a dump always has it
         raise TypeError("a diagnosis of a dump without its evidence")

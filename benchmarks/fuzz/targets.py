@@ -84,7 +84,6 @@ def _whole_dump(dump: Path) -> Callable[[Path, bool], Any]:
     """Return what diagnoses the dump at a place below the folder of an input."""
 
     def run(folder: Path, thorough: bool) -> None:  # noqa: FBT001 - one call
-
         oracle.check_profile(read_profile(folder / dump))
         oracle.check_diagnosis(diagnose(folder / dump, None), whole=thorough)
 
@@ -95,7 +94,6 @@ def _reader(module: str, function: str) -> Callable[[Path], Any]:
     """Return what calls a reader and looks at the tables that it returns."""
 
     def run(path: Path) -> None:
-
         found = getattr(import_module(f"npufix.profiling_parsers.{module}"), function)(path)
         for part in found if isinstance(found, tuple) else (getattr(found, "frame", None),):
             if isinstance(part, pd.DataFrame):
@@ -105,7 +103,6 @@ def _reader(module: str, function: str) -> Callable[[Path], Any]:
 
 
 def _profile(path: Path) -> None:
-
     oracle.check_profile(read_profile(path))
 
 
@@ -133,12 +130,10 @@ def _info(path: Path) -> None:
 
 
 def _trace(path: Path) -> None:
-
     read_trace(path, None)
 
 
 def _summary(path: Path) -> None:
-
     read = summary.decoded(path.read_bytes())
     for name, columns in summary.TABLES.items():
         for column, kind in columns.items():
@@ -149,7 +144,6 @@ def _summary(path: Path) -> None:
 
 
 def _summary_seed() -> list[bytes]:
-
     with tempfile.TemporaryDirectory() as folder:
         for name, content in corpus.generated().items():
             inner = folder if name.startswith("profiler_") else f"{folder}/{OUTPUT}"
@@ -164,19 +158,16 @@ def _signed(data: bytes) -> bytes:
 
 
 def _scan(path: Path) -> None:
-
     oracle.check_diagnosis(scan(read_source_tree(path)), whole=False)
 
 
 def _diff(path: Path) -> None:
-
     for file in read_diff(path.read_bytes()):
         for one in (file, file.reversed()):
             apply_diff(one, (path.parent / "m.py").read_bytes())
 
 
 def _verified_diff(folder: Path, _thorough: bool) -> None:  # noqa: FBT001 - as every target
-
     made = from_patch((folder / "x.patch").read_bytes(), "x.patch", folder)
     for file in made.files:
         if not file.path.resolve().is_relative_to(folder.resolve()):
@@ -184,7 +175,6 @@ def _verified_diff(folder: Path, _thorough: bool) -> None:  # noqa: FBT001 - as 
 
 
 def _report(path: Path) -> None:
-
     made = from_json(path.read_bytes())
     if from_json(to_json(made)) != made:
         raise oracle.Broken("a report reads back as another one")
@@ -206,7 +196,6 @@ def _use_baseline(folder: Path, _thorough: bool) -> None:  # noqa: FBT001 - as e
 
 @cache
 def _report_seed() -> list[bytes]:
-
     with tempfile.TemporaryDirectory() as folder:
         for name in ("kernel_details.csv", "step_trace_time.csv", "communication.json"):
             Path(folder, name).write_bytes(corpus.file(name))
@@ -214,7 +203,6 @@ def _report_seed() -> list[bytes]:
 
 
 def _baseline(path: Path) -> None:
-
     made = baselines.read(path)
     baselines.typical(made)
     baselines.fingerprints(made)
@@ -223,13 +211,11 @@ def _baseline(path: Path) -> None:
 
 
 def _baseline_seed() -> list[bytes]:
-
     run = measure_report(from_json(_report_seed()[0]))
     return [files.to_json(merge_baseline([run, run], commit="1234567")).encode()]
 
 
 def _configuration(path: Path) -> None:
-
     made = read_configuration(path.parent)
     made.excludes(path)
     made.ignored_in(path)

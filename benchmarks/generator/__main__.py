@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks.generator.collectives import RANKS_PER_NODE
 from benchmarks.generator.dump import TEXT_FILES, write_ranks
 from benchmarks.generator.parameters import VERSIONS, Parameters
-from benchmarks.generator.ranks import FAULTS, Layout, fault
-from benchmarks.generator.ranks_files import write_job
+from benchmarks.generator.ranks import FAULTS, fault
 
 _LINE_ENDS = {"crlf": "\r\n", "lf": "\n"}
 
@@ -47,19 +45,11 @@ def main() -> None:
     chosen = vars(parser.parse_args())
     folder, export, only = chosen.pop("out"), chosen.pop("format"), chosen.pop("only")
     with_truth, line_end = chosen.pop("truth"), _LINE_ENDS[chosen.pop("line_end")]
-    tp, pp = chosen.pop("tp"), chosen.pop("pp")
-    texts = chosen.pop("fault")
-    parameters = Parameters(**chosen, line_end=line_end)
-    if texts or tp * pp > 1:
-        try:
-            faults = tuple(fault(text) for text in texts)
-            layout = Layout(parameters.ranks, tp, pp, RANKS_PER_NODE, faults)
-            dumps = write_job(parameters, layout, folder, export, only=only, with_truth=with_truth)
-        except ValueError as error:
-            parser.error(str(error))
-        for dump in dumps:
-            print(dump)
-        return
+    try:
+        faults = tuple(fault(text) for text in chosen.pop("fault"))
+        parameters = Parameters(**chosen, faults=faults, line_end=line_end)
+    except ValueError as error:
+        parser.error(str(error))
     for dump in write_ranks(parameters, folder, export, only=only, with_truth=with_truth):
         print(dump)
 

@@ -44,25 +44,17 @@ _TIMES = (
 def write(run: Run, path: Path, communication: Json, matrix: Json) -> None:
     """Write the file; at Level0 there is nothing about collectives in it."""
     names = run.parameters.names_device
+    steps = [
+        (each.device, "" if each.step is None else str(each.step), *each.times_us)[not names :]
+        for each in run.splits
+    ]
     with new_database(path) as database:
         columns = "deviceId INTEGER, " + _STEPS if names else _STEPS
-        database.table("StepTraceTime", columns, _steps(run))
+        database.table("StepTraceTime", columns, steps)
         if run.parameters.level:
             database.table("CommAnalyzerBandwidth", _BANDWIDTH, _bandwidth(communication))
             database.table("CommAnalyzerMatrix", _MATRIX, _matrix(matrix))
             database.table("CommAnalyzerTime", _TIME, _time(communication))
-
-
-def _steps(run: Run) -> Rows:
-    for each in run.splits:
-        split = each.split
-        preparing = split.start_ns - each.start_ns if split.start_ns else 0
-        times = (
-            split.computing, split.exposed, split.overlapped, split.communication, split.free,
-            split.stage - each.bubble_ns, each.bubble_ns, split.exposed - each.bubble_ns, preparing,
-        )  # fmt: skip
-        row = ("" if each.step is None else str(each.step), *(value / 1000 for value in times))
-        yield (each.device, *row) if run.parameters.names_device else row
 
 
 def _collectives(steps: Json) -> Iterator[tuple[str, str, str, str, Json]]:

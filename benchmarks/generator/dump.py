@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.generator import (
     analysis_db,
@@ -18,8 +17,7 @@ from benchmarks.generator import (
     trace_view,
     truth,
 )
-from benchmarks.generator.collectives import RANKS_PER_NODE
-from benchmarks.generator.profiler_json import VARIABLES
+from benchmarks.generator.ranks_run import runs
 from benchmarks.generator.run import simulate
 
 if TYPE_CHECKING:
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from benchmarks.generator.parameters import Parameters
     from benchmarks.generator.run import Run
 
-    Json = dict[str, Any]
     Write = Callable[[Run, Path], None]
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
@@ -49,15 +46,6 @@ _COLLECTIVES = ("communication.json", "communication_matrix.json")
 TEXT_FILES = (*_TEXT, *_FROM_LEVEL1, *_COLLECTIVES)
 
 
-@dataclass(frozen=True)
-class Job:
-    """What the other ranks make of a rank: contents of its files."""
-
-    communication: Json
-    matrix: Json
-    metadata: Json
-
-
 def write_dump(  # noqa: PLR0913 - each is an option of the command
     parameters: Parameters,
     folder: Path,
@@ -66,25 +54,18 @@ def write_dump(  # noqa: PLR0913 - each is an option of the command
     only: Collection[str] = (),
     with_truth: bool = False,
     run: Run | None = None,
-    job: Job | None = None,
 ) -> Path:
     """Write the dump of one rank below ``folder`` and return its path.
 
     ``export`` is "text", "db" or "both". ``only`` names the files of the text export that are
     wanted, all if empty. ``with_truth`` adds truth.json. ``run`` is that of these parameters, if
-    it is there already; ``job`` is what ranks that wait for each other say of themselves.
+    it is there already.
     """
     run = run or simulate(parameters)
-    moved = (
-        (job.communication, job.matrix)
-        if job
-        else (collectives.communication(run), collectives.links_of_steps(run))
-    )
-    host = (
-        f"node{parameters.rank // RANKS_PER_NODE:04d}"
-        if parameters.ranks > RANKS_PER_NODE
-        else "host"
-    )
+    found = collectives.collectives(run)
+    moved = (collectives.communication(found), collectives.matrix(run, found))
+    layout = parameters.layout
+    host = f"node{layout.host(parameters.rank):04d}" if layout.ranks > layout.per_host else "host"
     dump = folder / f"{host}_{run.pid}_20250109153443{parameters.rank:03d}_ascend_pt"
     output = dump / OUTPUT
     output.mkdir(parents=True)
@@ -95,14 +76,12 @@ def write_dump(  # noqa: PLR0913 - each is an option of the command
     for name, content in zip(_COLLECTIVES, moved, strict=True):
         if content and parameters.level and export != "db" and (not only or name in only):
             (output / name).write_text(json.dumps(content), encoding="utf-8")
-    metadata = job.metadata if job else profiler_json.metadata(parameters)
     if export != "text":
-        path = output / f"ascend_pytorch_profiler_{parameters.rank}.db"
-        profiler_db.write(run, path, metadata if job else {"ENV_VARIABLES": VARIABLES})
+        profiler_db.write(run, output / f"ascend_pytorch_profiler_{parameters.rank}.db")
         analysis_db.write(run, output / "analysis.db", *moved)
     info = profiler_json.info(parameters, "db" if export == "db" else "text")
     profiler_json.write(info, dump / f"profiler_info_{parameters.rank}.json")
-    profiler_json.write(metadata, dump / "profiler_metadata.json")
+    profiler_json.write(profiler_json.metadata(parameters), dump / "profiler_metadata.json")
     if with_truth:
         truth.write(run, dump / "truth.json")
     return dump
@@ -118,6 +97,6 @@ def write_ranks(
 ) -> list[Path]:
     """Write the dumps of all ranks of a job."""
     return [
-        write_dump(replace(parameters, rank=rank), folder, export, only=only, with_truth=with_truth)
-        for rank in range(parameters.ranks)
+        write_dump(run.parameters, folder, export, only=only, with_truth=with_truth, run=run)
+        for run in runs(parameters)
     ]

@@ -1,26 +1,28 @@
-"""What the host does around its launches: operators and Python functions, as arrays.
-
-Both are made for a slice of launches at a time, because there are several per kernel.
-"""
+"""What the host does around its launches: operators, as arrays, and Python functions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from benchmarks.generator.program import LAYER, LOSS, PROGRAM, PROJECT, READ_LOSS, UPDATE
 from benchmarks.generator.run import NEST_NS
+from benchmarks.generator.transformer import (
+    LAYER,
+    LOSS,
+    PROGRAM,
+    PROJECT,
+    READ_LOSS,
+    UPDATE,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from benchmarks.generator.program import Launch
     from benchmarks.generator.run import Run
-    from numpy.typing import NDArray
-
-    Integers = NDArray[np.int64]
+    from benchmarks.generator.text import Integers
 
 MODULES = 32
 """So many layers are different nn.Modules; then they repeat."""
@@ -34,12 +36,17 @@ _NEXT = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 _LOOP = (f"{PROJECT}/train.py(188): main", f"{PROJECT}/train.py(201): <module>")
 
 
+_Made = TypeVar("_Made")
+
+
 @dataclass(frozen=True)
 class Operators:
-    """Operators of a slice of launches, outermost first: ``place`` in the chain of ``launch``."""
+    """Operators of a run, outermost first: ``place`` in the chain of ``launch``."""
 
     launch: Integers
     place: Integers
+    kind: Integers
+    """Into what ``of_each_kind`` returns."""
     start_ns: Integers
     duration_ns: Integers
     sequence: Integers
@@ -55,23 +62,34 @@ class Call:
     stack: tuple[str, ...] = ()
 
 
-def operators(run: Run, rows: slice) -> Operators:
-    """Return the operators of the launches in ``rows``."""
-    launches = run.launches
-    code = launches.code[rows]
-    depth = run.program.depth[code]
-    at = np.repeat(np.arange(len(code)), depth)
+def operators(run: Run) -> Operators:
+    """Return the operators of all launches."""
+    launches, program = run.launches, run.program
+    depth = program.depth[launches.code]
+    at = np.repeat(np.arange(len(depth)), depth)
     place = np.arange(len(at)) - np.repeat(np.cumsum(depth) - depth, depth)
-    places = range(run.program.depth.max())
-    numbered = np.array([[each.is_numbered(p) for p in places] for each in run.program.launches])
-    sequence = launches.sequence[rows][at]
+    code = launches.code[at]
+    places = range(program.depth.max())
+    numbered = np.array([[each.is_numbered(p) for p in places] for each in program.launches])
+    first = (np.cumsum(program.depth) - program.depth)[code]
     return Operators(
-        launch=at + rows.start,
+        launch=at,
         place=place,
-        start_ns=launches.start_ns[rows][at] + NEST_NS * place,
-        duration_ns=launches.host_ns[rows][at] - (NEST_NS + _END_NS) * place,
-        sequence=np.where(numbered[code[at], place], sequence, -1),
+        kind=(first + place) * run.parameters.variants + run.variants(at),
+        start_ns=launches.start_ns[at] + NEST_NS * place,
+        duration_ns=launches.host_ns[at] - (NEST_NS + _END_NS) * place,
+        sequence=np.where(numbered[code, place], launches.sequence[at], -1),
     )
+
+
+def of_each_kind(run: Run, make: Callable[[Run, Launch, int, int], _Made]) -> list[_Made]:
+    """Return what ``make`` makes of each launch of the program, place in its chain and variant."""
+    return [
+        make(run, launch, place, variant)
+        for launch in run.program.launches
+        for place in range(len(launch.chain))
+        for variant in range(run.parameters.variants)
+    ]
 
 
 def step_operators(run: Run) -> Iterator[Call]:

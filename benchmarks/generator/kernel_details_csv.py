@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-from benchmarks.generator.text import chunks, microseconds, of_variant
+from benchmarks.generator.text import filled, microseconds, of_variant, write_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,36 +59,28 @@ def header(own: Parameters) -> str:
 def write(run: Run, path: Path) -> None:
     """Write the file."""
     own, kernels = run.parameters, run.kernels
-    rows = [[_row(own, kernel, v) for v in range(own.variants)] for kernel in run.program.kernels]
+    templates = [
+        _row(own, kernel, v) for kernel in run.program.kernels for v in range(own.variants)
+    ]
     busy = np.array([_busy(kernel) for kernel in run.program.kernels]).T
-    listed = np.flatnonzero(run.program.listed[kernels.code])
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.write(header(own) + own.line_end)
-        for chunk in chunks(len(listed)):
-            at = listed[chunk]
-            launch, duration = kernels.launch[at], kernels.duration_ns[at]
-            active = duration * (_ACTIVE / 1000)
-            times = active * busy[:, kernels.code[at]]
-            cells = zip(
-                (run.step_id(0) + run.launches.step[launch]).tolist(),
-                run.launches.device[launch].tolist(),
-                (at % _TASKS).tolist(),
-                kernels.number[at].tolist(),
-                microseconds(kernels.start_ns[at]),
-                microseconds(duration),
-                microseconds(kernels.wait_ns[at]),
-                active.tolist(),
-                (active * _MHZ).astype(np.int64).tolist(),
-                *times.tolist(),
-                strict=True,
-            )
-            codes = zip(kernels.code[at].tolist(), run.variants(launch).tolist(), strict=True)
-            file.writelines(
-                [
-                    rows[code][variant] % row
-                    for (code, variant), row in zip(codes, cells, strict=True)
-                ]
-            )
+    at = np.flatnonzero(run.program.listed[kernels.code])
+    code, launch, duration = kernels.code[at], kernels.launch[at], kernels.duration_ns[at]
+    active = duration * (_ACTIVE / 1000)
+    rows = filled(
+        templates,
+        code * own.variants + run.variants(launch),
+        run.step_id(0) + run.launches.step[launch],
+        run.launches.device[launch],
+        at % _TASKS,
+        kernels.number[at],
+        (microseconds, kernels.start_ns[at]),
+        (microseconds, duration),
+        (microseconds, kernels.wait_ns[at]),
+        active,
+        (active * _MHZ).astype(np.int64),
+        *(active * share[code] for share in busy),
+    )
+    write_lines(path, chain([header(own)], rows), own.line_end)
 
 
 def _row(own: Parameters, kernel: Kernel, variant: int) -> str:
@@ -100,8 +93,7 @@ def _row(own: Parameters, kernel: Kernel, variant: int) -> str:
     if own.level == 0:
         # At Level0 the device says nothing of its kernels but their times.
         core = core if kernel.collective else "N/A"
-        cells = f"{step}{device}{_SKIP}{kernel.name}{number},N/A,{core},%s\t,%s,%s,0{rest}"
-        return cells + own.line_end
+        return f"{step}{device}{_SKIP}{kernel.name}{number},N/A,{core},%s\t,%s,%s,0{rest}"
     old = own.version == "old-2023"
     where = f"{_SKIP}N/A,N/A" if kernel.collective else f"%d,{kernel.stream}"
     state = "" if old else "N/A," if kernel.collective else "dynamic,"
@@ -111,11 +103,11 @@ def _row(own: Parameters, kernel: Kernel, variant: int) -> str:
     )
     if kernel.collective:
         empty = ",N/A" * (header(own).count(",") - head.count(","))
-        return f"{head}{empty}{rest}{own.line_end}"
+        return f"{head}{empty}{rest}"
     hf32 = "" if old else "NO,"
     mixed = "0" if kernel.core.startswith("MIX") else "N/A"
     pipes = _arithmetic(kernel) if old else _pipes(kernel)
-    return f"{head},0,{hf32}{_tensors(kernel, variant)},{mixed},{pipes}{own.line_end}"
+    return f"{head},0,{hf32}{_tensors(kernel, variant)},{mixed},{pipes}"
 
 
 def _tensors(kernel: Kernel, variant: int) -> str:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-from benchmarks.generator.text import microseconds
+from benchmarks.generator.text import moment, write_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from benchmarks.generator.run import Run
-    from numpy.typing import NDArray
-
-    Integers = NDArray[np.int64]
 
 _EVERY = 10
 _KB, _MB = 1 << 10, 1 << 20
@@ -30,88 +27,87 @@ _OPERATOR = (
     "Allocation Total Active(MB),Release Total Allocated(MB),Release Total Reserved(MB),"
     "Release Total Active(MB),Stream Ptr,Device Type"
 )
+_NOT_IN_2023 = (
+    "Total Active(MB)", "Stream Ptr", "Active Release Time(us)", "Active Duration(us)",
+    "Allocation Total Active(MB)", "Release Total Active(MB)",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """One row per block; bytes and nanoseconds."""
+class Block:
+    """One block; bytes and nanoseconds."""
 
-    name: list[str]
-    device: Integers
-    size: Integers
-    allocated_ns: Integers
-    duration_ns: Integers
-    total: Integers
+    name: str
+    device: int
+    size: int
+    allocated_ns: int
+    duration_ns: int
+    total: int
     """Bytes in use with this block."""
+    kept: bool
+    """It is not released while the recording goes on."""
 
 
-def blocks(run: Run) -> Blocks:
-    """Return the blocks that every tenth launch allocates."""
-    code = run.launches.code[::_EVERY]
-    size = (1 + run.launches.layer[::_EVERY] % 8) * _MB + 512
-    return Blocks(
-        name=[run.program.launches[each].chain[0] for each in code.tolist()],
-        device=run.launches.device[::_EVERY],
-        size=size,
-        allocated_ns=run.launches.start_ns[::_EVERY] + 500,
-        duration_ns=run.launches.host_ns[::_EVERY] + 4_000,
-        total=(512 + np.arange(len(code)) % _LEVELS) * _MB + size,
-    )
+def blocks(run: Run) -> Iterator[Block]:
+    """Yield the blocks that every tenth launch allocates."""
+    launches, count = run.launches, len(run.launches.code)
+    for number, at in enumerate(range(0, count, _EVERY)):
+        size = (1 + int(launches.layer[at]) % 8) * _MB + 512
+        yield Block(
+            name=run.program.launches[launches.code[at]].chain[0],
+            device=int(launches.device[at]),
+            size=size,
+            allocated_ns=int(launches.start_ns[at]) + 500,
+            duration_ns=int(launches.host_ns[at]) + 4_000,
+            total=(512 + number % _LEVELS) * _MB + size,
+            kept=at + _EVERY >= count,
+        )
 
 
 def write_memory_record(run: Run, path: Path) -> None:
     """Write memory_record.csv."""
-    own = blocks(run)
-    old = run.parameters.version == "old-2023"
-    header = _RECORD.replace(",Total Active(MB),Stream Ptr", "") if old else _RECORD
-    lines = [header]
-    times = zip(
-        microseconds(own.allocated_ns), own.total.tolist(), own.device.tolist(), strict=True
-    )
-    for at, total, device in times:
-        used, more = total / _MB, "" if old else f",{total / _MB},{STREAM}"
-        lines.append(f"PTA,{at}\t,{used},{RESERVED / _MB}{more},NPU:{device}")
-        nothing = "" if old else ",,"
-        lines.append(f"APP,{at}\t,,{RESERVED / _MB + 600}{nothing},NPU:{device}")
-    _write(run, path, lines)
+    rows = []
+    for each in blocks(run):
+        used = each.total / _MB
+        common = {
+            "Timestamp(us)": f"{moment(each.allocated_ns)}\t",
+            "Device Type": f"NPU:{each.device}",
+        }
+        framework = {"Total Allocated(MB)": used, "Total Active(MB)": used, "Stream Ptr": STREAM}
+        rows += [
+            {**common, **framework, "Component": "PTA", "Total Reserved(MB)": RESERVED / _MB},
+            {**common, "Component": "APP", "Total Reserved(MB)": RESERVED / _MB + 600},
+        ]
+    _write(run, path, _RECORD, rows)
 
 
 def write_operator_memory(run: Run, path: Path) -> None:
-    """Write operator_memory.csv; the last block is not released."""
-    own = blocks(run)
-    old = run.parameters.version == "old-2023"
-    header = _OPERATOR
-    for column in ("Active Release Time(us),", "Active Duration(us),", "Stream Ptr,",
-                   "Allocation Total Active(MB),", "Release Total Active(MB),"):  # fmt: skip
-        header = header.replace(column, "") if old else header
-    columns = header.split(",")
-    lines = [header]
-    rows = zip(
-        own.name, own.size.tolist(), microseconds(own.allocated_ns),
-        microseconds(own.allocated_ns + own.duration_ns), microseconds(own.duration_ns),
-        own.total.tolist(), own.device.tolist(), strict=True,
-    )  # fmt: skip
-    for number, (name, size, start, end, length, total, device) in enumerate(rows):
-        kept = number == len(own.name) - 1
-        moments = {
+    """Write operator_memory.csv."""
+    rows = []
+    for each in blocks(run):
+        end, length = moment(each.allocated_ns + each.duration_ns), moment(each.duration_ns)
+        rest = (each.total - each.size) / _MB
+        released = {
             "Release Time(us)": f"{end}\t", "Active Release Time(us)": f"{end}\t",
             "Duration(us)": f"{length}\t", "Active Duration(us)": f"{length}\t",
-            "Release Total Allocated(MB)": (total - size) / _MB,
-            "Release Total Reserved(MB)": RESERVED / _MB,
-            "Release Total Active(MB)": (total - size) / _MB,
+            "Release Total Allocated(MB)": rest, "Release Total Reserved(MB)": RESERVED / _MB,
+            "Release Total Active(MB)": rest,
         }  # fmt: skip
-        cells = {
-            "Name": name, "Size(KB)": size / _KB, "Allocation Time(us)": f"{start}\t",
-            "Allocation Total Allocated(MB)": total / _MB,
+        rows.append({
+            "Name": each.name, "Size(KB)": each.size / _KB,
+            "Allocation Time(us)": f"{moment(each.allocated_ns)}\t",
+            "Allocation Total Allocated(MB)": each.total / _MB,
             "Allocation Total Reserved(MB)": RESERVED / _MB,
-            "Allocation Total Active(MB)": total / _MB,
-            "Stream Ptr": STREAM, "Device Type": f"NPU:{device}",
-            **({} if kept else moments),
-        }  # fmt: skip
-        lines.append(",".join(str(cells.get(column, "")) for column in columns))
-    _write(run, path, lines)
+            "Allocation Total Active(MB)": each.total / _MB,
+            "Stream Ptr": STREAM, "Device Type": f"NPU:{each.device}",
+            **({} if each.kept else released),
+        })  # fmt: skip
+    _write(run, path, _OPERATOR, rows)
 
 
-def _write(run: Run, path: Path, lines: list[str]) -> None:
-    end = run.parameters.line_end
-    path.write_text(end.join(lines) + end, encoding="utf-8", newline="")
+def _write(run: Run, path: Path, header: str, rows: list[dict[str, object]]) -> None:
+    """Write the columns that the version has; a cell that a row lacks is empty."""
+    lacking = _NOT_IN_2023 if run.parameters.version == "old-2023" else ()
+    columns = [name for name in header.split(",") if name not in lacking]
+    lines = [",".join(str(row.get(name, "")) for name in columns) for row in rows]
+    write_lines(path, [",".join(columns), *lines], run.parameters.line_end)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-from benchmarks.generator.host import operators
-from benchmarks.generator.text import chunks, microseconds, of_variant
+from benchmarks.generator.host import of_each_kind, operators
+from benchmarks.generator.text import filled, microseconds, of_variant, write_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,38 +26,18 @@ _HEADER = (
 
 def write(run: Run, path: Path) -> None:
     """Write the file."""
-    kernels, launches = run.kernels, run.launches
+    kernels, found = run.kernels, operators(run)
     of_cores = np.array([kernel.core == "AI_CORE" for kernel in run.program.kernels])[kernels.code]
-    count = len(launches.code)
+    count = len(run.launches.code)
     device = np.bincount(kernels.launch, kernels.duration_ns, count).astype(np.int64)
     cores = np.bincount(kernels.launch, kernels.duration_ns * of_cores, count).astype(np.int64)
-    variants = range(run.parameters.variants)
-    texts = [
-        [[_row(run, launch, place, v) for place in range(len(launch.chain))] for v in variants]
-        for launch in run.program.launches
-    ]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        file.write(_HEADER + run.parameters.line_end)
-        for rows in chunks(count):
-            found = operators(run, rows)
-            code = launches.code[found.launch]
-            launching = found.place == run.program.depth[code] - 1
-            # Of an operator and the one inside it, only a little belongs to the outer one.
-            own = np.where(launching, found.duration_ns, 3_000)
-            total, of_core = device[found.launch], cores[found.launch]
-            cells = zip(
-                code.tolist(),
-                run.variants(found.launch).tolist(),
-                found.place.tolist(),
-                microseconds(own),
-                microseconds(found.duration_ns),
-                microseconds(total * launching),
-                microseconds(total),
-                microseconds(of_core * launching),
-                microseconds(of_core),
-                strict=True,
-            )
-            file.writelines([texts[row[0]][row[1]][row[2]] % row[3:] for row in cells])
+    total, of_core = device[found.launch], cores[found.launch]
+    launching = found.place == run.program.depth[run.launches.code[found.launch]] - 1
+    # Of an operator and the one inside it, only a little belongs to the outer one.
+    own = np.where(launching, found.duration_ns, 3_000)
+    times = (own, found.duration_ns, total * launching, total, of_core * launching, of_core)
+    lines = filled(of_each_kind(run, _row), found.kind, *((microseconds, each) for each in times))
+    write_lines(path, chain([_HEADER], lines), run.parameters.line_end)
 
 
 def _row(run: Run, launch: Launch, place: int, variant: int) -> str:
@@ -66,4 +47,4 @@ def _row(run: Run, launch: Launch, place: int, variant: int) -> str:
     stack = ";\r\n".join(launch.stack) if own.stacks else ""
     cells = io.StringIO()
     csv.writer(cells, lineterminator="").writerow([launch.chain[place], dims, stack])
-    return cells.getvalue().replace("%", "%%") + ",%s" * 6 + own.line_end
+    return cells.getvalue().replace("%", "%%") + ",%s" * 6

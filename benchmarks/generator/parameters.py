@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
+
+from benchmarks.generator.ranks import Fault, Layout
 
 Version = Literal["old-2023", "cann8.0", "cann8.2", "cann8.3", "newest"]
 VERSIONS: tuple[Version, ...] = ("old-2023", "cann8.0", "cann8.2", "cann8.3", "newest")
@@ -18,6 +21,12 @@ class Parameters:
     steps: int = 2
     rank: int = 0
     ranks: int = 1
+    tp: int = 1
+    """Ranks of a tensor parallel group."""
+    pp: int = 1
+    """Stages of the pipeline."""
+    faults: tuple[Fault, ...] = ()
+    """What is wrong with the ranks."""
     devices: int = 1
     """Devices that the process drives: several only from cann8.3 on."""
     level: int = 1
@@ -62,6 +71,17 @@ class Parameters:
             raise ValueError("devices, variants and ranks start at one")
         if self.devices > 1 and not self.names_device:
             raise ValueError("before cann8.3 a dump does not say which device it is of")
+        Layout(self.ranks, self.tp, self.pp, faults=self.faults)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Who is in which group and on which host."""
+        return Layout(self.ranks, self.tp, self.pp, faults=self.faults)
+
+    @property
+    def waits(self) -> bool:
+        """The ranks wait for each other: they do where they form groups, or something is wrong."""
+        return self.tp * self.pp > 1 or bool(self.faults)
 
     @property
     def names_device(self) -> bool:

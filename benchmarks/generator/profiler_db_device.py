@@ -5,16 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from benchmarks.generator.collectives import GROUP
 from benchmarks.generator.program import QUEUE
-from benchmarks.generator.text import chunks, of_variant
-from benchmarks.generator.threads import thread
-from benchmarks.generator.trace_device import (
-    FULL_MHZ,
-    NODE_LENGTH_NS,
-    connections,
-    node_starts,
-)
+from benchmarks.generator.run import FULL_MHZ, NODE_LENGTH_NS
+from benchmarks.generator.text import of_variant, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,10 +15,8 @@ if TYPE_CHECKING:
     from benchmarks.generator.program import Kernel
     from benchmarks.generator.run import Run
     from benchmarks.generator.sqlite_file import Writer
-    from numpy.typing import NDArray
 
     Rows = Iterator[tuple[object, ...]]
-    Integers = NDArray[np.int64]
 
 _NO_CONTEXT, _TASKS, _NODE = 4_294_967_295, 1 << 16, 10_000
 _TASK = (
@@ -82,97 +73,82 @@ def write(run: Run, database: Writer) -> None:
 
 
 def _tasks(run: Run, database: Writer) -> Rows:
-    kernels = run.kernels
-    kinds = [
-        database.text(_DRIVER_NAMES.get(kernel.core, kernel.core)) for kernel in run.program.kernels
-    ]
-    streams = [kernel.stream for kernel in run.program.kernels]
-    every = connections(run, slice(0, len(kernels.code)))
-    for rows in chunks(len(kernels.code)):
-        code = kernels.code[rows]
-        number = np.arange(rows.start, rows.stop)
-        device = run.launches.device[kernels.launch[rows]].tolist()
-        cells = zip(
-            kernels.start_ns[rows].tolist(),
-            (kernels.start_ns[rows] + kernels.duration_ns[rows]).tolist(),
-            device, every[rows].tolist(), number.tolist(), code.tolist(),
-            (number % _TASKS).tolist(), strict=True,
-        )  # fmt: skip
-        for start, end, device_id, connection, task, kind, task_id in cells:
-            yield (start, end, device_id, connection, task, run.pid, kinds[kind], _NO_CONTEXT,
-                   streams[kind], task_id, _NO_CONTEXT)  # fmt: skip
+    kernels, program = run.kernels, run.program
+    kinds = [database.text(_DRIVER_NAMES.get(each.core, each.core)) for each in program.kernels]
+    number = np.arange(len(kernels.code))
+    return rows(
+        kernels.start_ns, kernels.start_ns + kernels.duration_ns, run.devices, run.connections,
+        number, run.pid, np.array(kinds)[kernels.code], _NO_CONTEXT, program.streams[kernels.code],
+        number % _TASKS, _NO_CONTEXT,
+    )  # fmt: skip
 
 
 def _compute(run: Run, database: Writer) -> Rows:
     own, kernels = run.parameters, run.kernels
     texts = [
-        [_describe(kernel, v, run, database) for v in range(own.variants)]
+        _describe(kernel, v, run, database)
         for kernel in run.program.kernels
+        for v in range(own.variants)
     ]
-    listed = np.flatnonzero(
-        run.program.listed[kernels.code] & ~run.program.collective[kernels.code]
-    )
-    for chunk in chunks(len(listed)):
-        at = listed[chunk]
-        variants = run.variants(kernels.launch[at]).tolist()
-        for task, code, variant in zip(
-            at.tolist(), kernels.code[at].tolist(), variants, strict=True
-        ):
-            name, rest = texts[code][variant]
-            yield name, task, *rest
+    task = np.flatnonzero(run.program.computes[kernels.code])
+    kind = kernels.code[task] * own.variants + run.variants(kernels.launch[task])
+    name, *rest = np.array(texts)[kind].T
+    return rows(name, task, *rest)
 
 
-def _describe(
-    kernel: Kernel, variant: int, run: Run, database: Writer
-) -> tuple[int, tuple[int, ...]]:
-    """Return the name, and all columns behind the task."""
+def _describe(kernel: Kernel, variant: int, run: Run, database: Writer) -> tuple[int, ...]:
+    """Return all columns but the task."""
     nothing = database.text("N/A")
     state = (database.text("dynamic"),) if run.parameters.names_device else ()
     name = database.text(kernel.name)
     if run.parameters.level == 0:
-        return name, (0, 0, *[nothing] * 9, *state)
+        return name, 0, 0, *[nothing] * 9, *state
     tensors = []
     for shapes, dtypes, formats in (kernel.inputs, kernel.outputs):
         shape = of_variant(shapes, variant)
         quoted = shape if shape == "N/A" else f'"{shape}"'
         tensors += [database.text(text) for text in (formats, dtypes, quoted)]
     kinds = (database.text(kernel.core), database.text(kernel.type))
-    return name, (kernel.blocks, 0, *kinds, *tensors, nothing, *state)
+    return name, kernel.blocks, 0, *kinds, *tensors, nothing, *state
 
 
-def _collectives(run: Run) -> Integers:
-    return np.flatnonzero(run.program.collective[run.kernels.code])
+def _collectives(run: Run) -> Iterator[tuple[int, Kernel, str, int]]:
+    """Yield row, kernel, name and number (from 1) of each collective."""
+    kernels = run.kernels
+    for at in np.flatnonzero(run.program.collective[kernels.code]).tolist():
+        kernel, number = run.program.kernels[kernels.code[at]], int(kernels.number[at])
+        yield at, kernel, kernel.name % number, number + 1
 
 
 def _operations(run: Run, database: Writer) -> Rows:
-    kernels = run.kernels
-    every = connections(run, slice(0, len(kernels.code)))
-    group, algorithm = database.text(GROUP), database.text("MESH-RING")
-    for at in _collectives(run).tolist():
-        kernel, start = run.program.kernels[kernels.code[at]], int(kernels.start_ns[at])
-        name = database.text(kernel.name % kernels.number[at])
+    every = run.connections
+    group, algorithm = (
+        database.text(run.parameters.layout.everyone.number),
+        database.text("MESH-RING"),
+    )
+    for at, kernel, called, number in _collectives(run):
+        name, start = database.text(called), int(run.kernels.start_ns[at])
         kind = database.text(kernel.type if run.parameters.level else "N/A")
-        end, number = start + int(kernels.duration_ns[at]), int(kernels.number[at]) + 1
+        end = start + int(run.kernels.duration_ns[at])
         yield (name, start, end, int(every[at]), group, number, 0, 0, 4, algorithm, 4_097_000,
                kind)  # fmt: skip
 
 
 def _operation_tasks(run: Run, database: Writer) -> Rows:
-    kernels, rank = run.kernels, run.parameters.rank
-    group, kind = database.text(GROUP), database.text("Reduce_Inline")
-    for at in _collectives(run).tolist():
-        name = database.text(run.program.kernels[kernels.code[at]].name % kernels.number[at])
-        yield (name, at, kind, 0, group, 0, 65_535, rank, rank, 0, 2_064_384, 4, 1,
-               int(kernels.number[at]) + 1)  # fmt: skip
+    rank, group, kind = (
+        run.parameters.rank,
+        database.text(run.parameters.layout.everyone.number),
+        database.text("Reduce_Inline"),
+    )
+    for at, _, called, number in _collectives(run):
+        yield (database.text(called), at, kind, 0, group, 0, 65_535, rank, rank, 0, 2_064_384, 4, 1,
+               number)  # fmt: skip
 
 
 def _launches(run: Run, database: Writer) -> Rows:
-    name, thread_id = database.text("launch"), (run.pid << 32) | thread(run, QUEUE)
-    every = connections(run, slice(0, len(run.kernels.code)))
-    for rows in chunks(len(run.kernels.code)):
-        starts = node_starts(run, rows).tolist()
-        for start, connection in zip(starts, every[rows].tolist(), strict=True):
-            yield start, start + NODE_LENGTH_NS, _NODE, thread_id, connection, name
+    name, thread = database.text("launch"), (run.pid << 32) | run.thread(QUEUE)
+    start = run.node_ns
+    return rows(start, start + NODE_LENGTH_NS, _NODE, thread, run.connections, name)
 
 
 def _counters(run: Run, database: Writer) -> Rows:
@@ -181,10 +157,7 @@ def _counters(run: Run, database: Writer) -> Rows:
     names = [_counter_names(core) for core in _PIPES]
     numbers = [database.text(name) for part in names for name in part]
     factors = [_counter_factors(kernel) for kernel in run.program.kernels]
-    listed = np.flatnonzero(
-        run.program.listed[kernels.code] & ~run.program.collective[kernels.code]
-    )
-    for at in listed.tolist():
+    for at in np.flatnonzero(run.program.computes[kernels.code]).tolist():
         length = int(kernels.duration_ns[at])
         cells = zip(numbers, factors[kernels.code[at]], strict=True)
         yield from ((at, number, constant + length * slope) for number, (constant, slope) in cells)

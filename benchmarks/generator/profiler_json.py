@@ -66,15 +66,26 @@ def info(own: Parameters, export: str) -> dict[str, object]:
 
 
 def metadata(own: Parameters) -> dict[str, object]:
-    """Return the content of profiler_metadata.json."""
-    group = {
-        "group_name": "default_group", "group_rank": own.rank,
-        "global_ranks": list(range(own.ranks)),
-    }  # fmt: skip
+    """Return the content of profiler_metadata.json; only ranks that wait form several groups."""
     made: dict[str, object] = {"ENV_VARIABLES": VARIABLES}
+    layout = own.layout
+    groups = layout.groups_of(own.rank) if own.waits else [layout.everyone]
+    sizes = {
+        "tensor_model_parallel_size": layout.tp,
+        "pipeline_model_parallel_size": layout.pp,
+        "data_parallel_size": layout.dp,
+    }
     if own.ranks > 1:
-        made["distributed_args"] = {"rank": own.rank, "world_size": own.ranks}
-        made["parallel_group_info"] = {"group_name_0": group}
+        world = {"rank": own.rank, "world_size": own.ranks}
+        made["distributed_args"] = {**(sizes if own.waits else {}), **world}
+        made["parallel_group_info"] = {
+            group.name: {
+                "group_name": group.role,
+                "group_rank": group.members.index(own.rank),
+                "global_ranks": list(group.members),
+            }
+            for group in groups
+        }
     return made
 
 

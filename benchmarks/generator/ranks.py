@@ -94,6 +94,15 @@ class Layout:
         """Return the number of the host."""
         return rank // self.per_host
 
+    def network(self, *ranks: int) -> str:
+        """Return the kind of link between ranks: within a host, or between hosts."""
+        return "HCCS" if len({self.host(rank) for rank in ranks}) == 1 else "RDMA"
+
+    @property
+    def everyone(self) -> Group:
+        """The group of all ranks."""
+        return Group("group_name_0", "default_group", tuple(range(self.ranks)))
+
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """All groups; those of one rank too, as programs make them."""

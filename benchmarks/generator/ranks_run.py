@@ -6,16 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from benchmarks.generator.run import Kernels, Launches, Run, simulate
+from benchmarks.generator.run import Run, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.generator.parameters import Parameters
     from benchmarks.generator.ranks import Layout
-    from numpy.typing import NDArray
-
-    Integers = NDArray[np.int64]
+    from benchmarks.generator.text import Integers
 
 SLOW_LINK, SMALL_NS, SMALL_COUNT = 0.4, 45_000, 200
 """Share of its speed that a slow link has; time and number of small collectives in a step."""
@@ -40,34 +38,41 @@ class Waits:
         return whole
 
 
-def runs(parameters: Parameters, layout: Layout) -> Iterator[tuple[Run, Waits]]:
-    """Yield the run of each rank, and what it waits; each is simulated twice and kept once."""
-    ranks = [_parameters(parameters, layout, rank) for rank in range(layout.ranks)]
-    own = np.array([_own_ns(simulate(each)) for each in ranks])
+def runs(parameters: Parameters) -> Iterator[Run]:
+    """Yield the run of each rank; those that wait for others are simulated twice and kept once."""
+    ranks = [_of_rank(parameters, rank) for rank in range(parameters.ranks)]
+    if not parameters.waits:
+        yield from map(simulate, ranks)
+        return
+    layout = parameters.layout
+    own = np.array([_own_ns(each) for each in ranks])
     last = own.max(axis=0)
     together = _together(layout, last)
     bubble = round(_BUBBLE * float(np.median(last))) if layout.has("bubbles") else 0
     for each, taken in zip(ranks, own, strict=True):
         waits = Waits(last - taken, bubble if layout.pp > 1 else 0, together)
-        run = _stretched(simulate(each), waits.total)
-        yield replace(run, bubble_ns=waits.bubble), waits
+        yield replace(_stretched(simulate(each), waits.total), waits=waits)
 
 
-def _parameters(parameters: Parameters, layout: Layout, rank: int) -> Parameters:
+def _of_rank(parameters: Parameters, rank: int) -> Parameters:
+    layout = parameters.layout
     late = layout.late_step(rank)
     slow_host = layout.host_factor(rank) > 1
     return replace(
         parameters,
         rank=rank,
-        compute_factor=layout.compute_factor(rank),
+        compute_factor=parameters.compute_factor * layout.compute_factor(rank),
         outlier=parameters.outlier if late < 0 else late,
         gap_ns=parameters.gap_ns + (_HOST_GAP_NS if slow_host else 0),
     )
 
 
-def _own_ns(run: Run) -> list[int]:
-    """Return computing and idle time of each step."""
-    return [each.split.computing + each.split.free for each in run.splits]
+def _own_ns(parameters: Parameters) -> Integers:
+    """Return computing and idle time of each step, of the device that takes longest."""
+    run = simulate(replace(parameters, schedule=True))
+    times = np.array([each.computing + each.free for each in run.splits])
+    longest: Integers = times.reshape(parameters.steps, parameters.devices).max(axis=1)
+    return longest
 
 
 def _together(layout: Layout, last: Integers) -> Integers:
@@ -105,10 +110,8 @@ def _stretched(run: Run, waits: Integers) -> Run:
         host += np.where(begun & (launches.start_ns + launches.host_ns > end), wait, 0)
         shifts[step, 1] += wait
         shifts[step + 1 :] += wait
-    moved = Kernels(**{**vars(kernels), "start_ns": kernels.start_ns + shift_kernels,
-                       "duration_ns": duration})  # fmt: skip
-    called = Launches(**{**vars(launches), "start_ns": launches.start_ns + shift_launches,
-                         "host_ns": host})  # fmt: skip
+    moved = replace(kernels, start_ns=kernels.start_ns + shift_kernels, duration_ns=duration)
+    called = replace(launches, start_ns=launches.start_ns + shift_launches, host_ns=host)
     late = tuple(
         replace(each, start_ns=each.start_ns + int(begin), end_ns=each.end_ns + int(end))
         for each, (begin, end) in zip(run.steps, shifts, strict=True)

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from benchmarks.generator.overlap import split_step
-from benchmarks.generator.program import PROGRAM
-from benchmarks.generator.schedule import step_parts
+from benchmarks.generator.program import AUTOGRAD, MAIN, QUEUE
+from benchmarks.generator.transformer import PROGRAM, step_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from benchmarks.generator.overlap import Split
     from benchmarks.generator.parameters import Parameters
     from benchmarks.generator.program import Program
-    from benchmarks.generator.schedule import Part
-    from numpy.typing import NDArray
-
-    Integers = NDArray[np.int64]
+    from benchmarks.generator.ranks_run import Waits
+    from benchmarks.generator.text import Integers
+    from benchmarks.generator.transformer import Part
 
 EPOCH_NS = 1_736_408_883_000_000_000
 NEST_NS, BEFORE_QUEUE_NS, NODE_NS = 2_000, 8_000, 1_500
 """Start of an operator behind the one around it; of its task in the queue; between its kernels."""
 _BETWEEN_LAUNCHES_NS, _DATA_LOADER_NS, _LATENCY_NS = 16_000, 400_000, 6_000
+_ENQUEUE_NS, _CONNECTION = 1_500, 1_000
+ENQUEUE_LENGTH_NS, NODE_LENGTH_NS = 3_000, 1_000
+_DEQUEUE_NS, _NODE_BEFORE_NS = 2_000, 1_000
+FULL_MHZ, _REDUCED_MHZ = 1800, 1200
 _WARMUP, _OUTLIER = 1.6, 4.0
 
 _HOST_NS = np.array([round(launch.host_us * 1000) for launch in PROGRAM.launches])
@@ -71,15 +72,33 @@ class Step:
 
 
 @dataclass(frozen=True)
-class StepSplit:
-    """How the time of a step splits on one device; ``step`` is None without a schedule."""
+class Split:
+    """How the time of a step splits on one device, in nanoseconds."""
 
     step: int | None
+    """None without a schedule."""
     device: int
     start_ns: int
-    """Start of the step on the host."""
-    split: Split
-    bubble_ns: int
+    """Start of the first kernel, 0 without kernels."""
+    computing: int
+    exposed: int
+    overlapped: int
+    communication: int
+    free: int
+    preparing: int
+    """From the start of the step on the host to the first kernel."""
+    bubble: int
+    """Part of the exposed communication."""
+
+    @property
+    def times_us(self) -> list[float]:
+        """Return what step_trace_time.csv has behind step and device."""
+        stage = self.computing + self.exposed + self.free
+        times = (
+            self.computing, self.exposed, self.overlapped, self.communication, self.free,
+            stage - self.bubble, self.bubble, self.exposed - self.bubble, self.preparing,
+        )  # fmt: skip
+        return [each / 1000 for each in times]
 
 
 @dataclass(frozen=True)
@@ -93,21 +112,70 @@ class Run:
     program: Program = PROGRAM
     waits_ns: tuple[int, ...] = ()
     """How long the host waited for the device each time, where that was recorded."""
-    bubble_ns: int = 0
-    """Part of the exposed communication of a step that waits for other stages of a pipeline."""
+    waits: Waits | None = None
+    """What it waits for other ranks, if they wait for each other."""
 
     @property
     def pid(self) -> int:
         """Process id."""
         return self.parameters.pid + 1000 * self.parameters.rank
 
+    def thread(self, which: int) -> int:
+        """Return the id of a thread of the host."""
+        return self.pid + {MAIN: 0, AUTOGRAD: 8_571, QUEUE: 3_198}[which]
+
+    @property
+    def nested_ns(self) -> Integers:
+        """When the innermost operator of each launch starts."""
+        return _nested_ns(self.program, self.launches)
+
+    @property
+    def enqueue_ns(self) -> Integers:
+        """When each launch is handed to the thread of the queue."""
+        return self.nested_ns + _ENQUEUE_NS
+
     @property
     def queue_ns(self) -> Integers:
         """When the thread of the queue takes up each launch."""
-        return queue_ns(self.program, self.launches)
+        return self.nested_ns + BEFORE_QUEUE_NS
+
+    @property
+    def dequeue_length_ns(self) -> Integers:
+        """How long the thread of the queue is busy with each launch."""
+        length: Integers = _DEQUEUE_NS + NODE_NS * self.program.count[self.launches.code]
+        return length
+
+    @property
+    def node_ns(self) -> Integers:
+        """When CANN launches each kernel."""
+        queue = self.queue_ns[self.kernels.launch]
+        return queue + _NODE_BEFORE_NS + NODE_NS * self.kernels.within
+
+    @property
+    def connections(self) -> Integers:
+        """The number that joins each kernel to its launch by CANN."""
+        count = self.program.count[self.launches.code]
+        first = (np.cumsum(count) - count)[self.kernels.launch]
+        connection: Integers = _CONNECTION + 2 * (first + self.kernels.within)
+        return connection
+
+    @property
+    def devices(self) -> Integers:
+        """The device of each kernel."""
+        return self.launches.device[self.kernels.launch]
+
+    def frequencies(self) -> Iterator[tuple[int, int]]:
+        """Yield when the clock of the cores changes, and to how many MHz."""
+        for number, step in enumerate(self.steps):
+            yield step.start_ns, _REDUCED_MHZ if number == self.parameters.outlier else FULL_MHZ
+
+    def collections(self) -> Iterator[tuple[int, int]]:
+        """Yield start and duration of each run of the garbage collector."""
+        for step in self.steps:
+            yield step.start_ns + 2_000, 25_000
 
     @cached_property
-    def splits(self) -> tuple[StepSplit, ...]:
+    def splits(self) -> tuple[Split, ...]:
         """The split of each step and device; without a schedule all is one step."""
         return tuple(_splits(self))
 
@@ -146,12 +214,7 @@ class _Clock:
         steps = tuple(self._step(step) for step in range(self.parameters.steps))
         launches, kernels = _joined(Launches, self.launches), _joined(Kernels, self.kernels)
         number = np.cumsum(PROGRAM.collective[kernels.code]) - 1
-        return Run(
-            self.parameters,
-            launches,
-            Kernels(**{**vars(kernels), "number": number}),
-            steps,
-        )
+        return Run(self.parameters, launches, replace(kernels, number=number), steps)
 
     def _step(self, step: int) -> Step:
         own = self.parameters
@@ -206,7 +269,8 @@ class _Clock:
         jitter = random.uniform(0.95, 1.05, len(launch))
         speed = np.where(PROGRAM.collective[kernel], factor, factor * own.compute_factor)
         duration = np.maximum((_DEVICE_NS[kernel] * speed * batch * jitter).astype(np.int64), 20)
-        ready = queue_ns(PROGRAM, launches)[launch] + NODE_NS * (within + 1) + _LATENCY_NS
+        queued = _nested_ns(PROGRAM, launches) + BEFORE_QUEUE_NS
+        ready = queued[launch] + NODE_NS * (within + 1) + _LATENCY_NS
         start = np.empty_like(ready)
         for device in range(own.devices):
             here = launches.device[launch] == device
@@ -237,27 +301,47 @@ def _in_device_order(kernels: Kernels, device: Integers, devices: int) -> Kernel
     return Kernels(**columns)
 
 
-def queue_ns(program: Program, launches: Launches) -> Integers:
-    """Return when the thread of the queue takes up each launch."""
-    nested = NEST_NS * (program.depth[launches.code] - 1)
-    queued: Integers = launches.start_ns + nested + BEFORE_QUEUE_NS
-    return queued
+def _nested_ns(program: Program, launches: Launches) -> Integers:
+    nested: Integers = launches.start_ns + NEST_NS * (program.depth[launches.code] - 1)
+    return nested
 
 
-def _splits(run: Run) -> Iterator[StepSplit]:
-    own, launches, kernels = run.parameters, run.launches, run.kernels
-    device, step = launches.device[kernels.launch], launches.step[kernels.launch]
-    listed = run.program.listed[kernels.code]
+def _splits(run: Run) -> Iterator[Split]:
+    own, kernels = run.parameters, run.kernels
+    step, listed = run.launches.step[kernels.launch], run.program.listed[kernels.code]
     for number in range(own.steps if own.schedule else 1):
-        for each in range(own.devices):
-            rows = np.flatnonzero(
-                listed & (device == each) & ((step == number) | (not own.schedule))
-            )
+        for device in range(own.devices):
+            rows = listed & (run.devices == device) & ((step == number) | (not own.schedule))
             start = kernels.start_ns[rows]
             end = start + kernels.duration_ns[rows]
-            split = split_step(start, end, run.program.collective[kernels.code[rows]])
-            name = run.step_id(number) if own.schedule else None
-            yield StepSplit(name, each, run.steps[number].start_ns, split, run.bubble_ns)
+            collective = run.program.collective[kernels.code[rows]]
+            computing = _covered(start[~collective], end[~collective])
+            communication = _covered(start[collective], end[collective])
+            both = _covered(start, end)
+            first = int(start.min()) if len(start) else 0
+            yield Split(
+                step=run.step_id(number) if own.schedule else None,
+                device=device,
+                start_ns=first,
+                computing=computing,
+                exposed=both - computing,
+                overlapped=computing + communication - both,
+                communication=communication,
+                free=int(end.max()) - first - both if first else 0,
+                preparing=first - run.steps[number].start_ns if first else 0,
+                bubble=run.waits.bubble if run.waits else 0,
+            )
+
+
+def _covered(start: Integers, end: Integers) -> int:
+    """Return the length of the union of intervals."""
+    if not len(start):
+        return 0
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    begins = np.append(True, start[1:] > end[:-1])
+    last = np.append(np.flatnonzero(begins)[1:] - 1, len(start) - 1)
+    return int((end[last] - start[begins]).sum())
 
 
 def _in_turn(ready: Integers, taken: Integers, free: int) -> Integers:

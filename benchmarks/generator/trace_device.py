@@ -1,123 +1,122 @@
-"""The events of trace_view.json that come from CANN and the device."""
+"""The events of trace_view.json that come from CANN and the device, and all names of processes."""
 
 from __future__ import annotations
 
 import json
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 from benchmarks.generator.program import QUEUE
-from benchmarks.generator.run import NODE_NS
-from benchmarks.generator.text import chunks, microseconds, numbers
-from benchmarks.generator.threads import (
-    CANN,
-    FREQUENCY,
-    GARBAGE,
-    OVERLAP,
-    device_names,
-    has_node_launches,
-    kernel_places,
-    process,
-    thread,
-)
+from benchmarks.generator.text import chunks, filled, microseconds, moment, numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping
 
     from benchmarks.generator.program import Kernel
     from benchmarks.generator.run import Run
+    from benchmarks.generator.text import Integers
     from numpy.typing import NDArray
 
-    Integers = NDArray[np.int64]
-    Events = Sequence[str]
+    Events = Iterator[str]
 
-NODE_BEFORE_NS, NODE_LENGTH_NS = 1_000, 1_000
-_CONNECTION, _TASKS = 1_000, 1 << 16
-_COMPUTING, _COMMUNICATION, _FREE = 0, 1, 3
+_CANN, _HARDWARE, _FREQUENCY, _LINKS, _OVERLAP, _GARBAGE = 7, 13, 14, 15, 23, 24
+_LANES = ("Computing", "Communication", "Communication(Not Overlapped)", "Free")
+_TASKS = 1 << 16
 _ROWS = 500
 """Few, so that the events of host and device are mixed as in a file that is sorted by time."""
-FULL_MHZ, REDUCED_MHZ = 1800, 1200
 
 
-def connections(run: Run, rows: slice) -> Integers:
-    """Return the number that joins each kernel to its launch by CANN."""
-    launch = run.kernels.launch[rows]
-    count = run.program.count[run.launches.code]
-    first = (np.cumsum(count) - count)[launch]
-    connection: Integers = _CONNECTION + 2 * (first + run.kernels.within[rows])
-    return connection
+def kernel_places(run: Run) -> tuple[Integers, Integers]:
+    """Return process and thread of the events of kernels: the hardware, or the links."""
+    code = run.kernels.code
+    collective = run.program.collective[code]
+    kind = np.where(collective, _LINKS, _HARDWARE)
+    pid: Integers = (run.pid << 10) | (kind << 5) | run.devices
+    return pid, np.where(collective, 0, run.program.streams[code])
 
 
-def node_starts(run: Run, rows: slice) -> Integers:
-    """Return when CANN launches each kernel."""
-    queue = run.queue_ns[run.kernels.launch[rows]]
-    return queue + NODE_BEFORE_NS + NODE_NS * run.kernels.within[rows]
+def _process(run: Run, kind: int, device: int = 0) -> int:
+    """Return the id that the profiler makes up for a device."""
+    return (run.pid << 10) | (kind << 5) | device
 
 
-def frequencies(run: Run) -> Iterator[tuple[int, int]]:
-    """Yield when the clock of the cores changes, and to how many MHz."""
-    for number, step in enumerate(run.steps):
-        yield step.start_ns, REDUCED_MHZ if number == run.parameters.outlier else FULL_MHZ
-
-
-def collections(run: Run) -> Iterator[tuple[int, int]]:
-    """Yield start and duration of each run of the garbage collector."""
-    for step in run.steps:
-        yield step.start_ns + 2_000, 25_000
-
-
-def device_events(run: Run) -> Iterator[Events]:
+def device_events(run: Run) -> Events:
     """Yield the events of CANN, the devices and the clocks."""
-    yield list(device_names(run))
-    if run.parameters.runtime:
-        yield list(_clocks(run))
-    every = connections(run, slice(0, len(run.kernels.code)))
-    for rows in chunks(len(run.kernels.code), _ROWS):
-        if has_node_launches(run.parameters):
-            yield _nodes(run, rows, every[rows])
-        yield _tasks(run, rows, every[rows])
-        if run.parameters.runtime:
-            yield from _lanes(run, rows)
+    own = run.parameters
+    launches_of_cann = own.level > 0 and own.runtime  # CANN is not recorded at Level0
+    for device in range(own.devices):
+        yield from _device_names(run, device)
+    if launches_of_cann:
+        queue = {run.thread(QUEUE): f"Thread {run.thread(QUEUE)}"}
+        yield from named_process(_process(run, _CANN), "CANN", "CPU", _CANN, queue)
+    if own.runtime:
+        yield from named_process(_process(run, _GARBAGE), "Python GC", "CPU", _GARBAGE, {})
+        yield from _clocks(run)
+    every = np.ones(len(run.kernels.code), np.bool_)
+    streams = [(every, _nodes(run))] if launches_of_cann else []
+    streams.append((every, _tasks(run)))
+    streams += _lanes(run) if own.runtime else ()
+    for part in chunks(len(every), _ROWS):
+        for chosen, events in streams:
+            yield from islice(events, int(chosen[part].sum()))
 
 
-def _nodes(run: Run, rows: slice, connection: Integers) -> Events:
-    pid, tid = process(run, CANN), thread(run, QUEUE)
+def _device_names(run: Run, device: int) -> Events:
+    """Yield the metadata of the processes that stand for a device."""
+    own = run.parameters
+    is_newest = own.version == "newest"
+    label = f"NPU {device}" if is_newest else "NPU"
+    streams = {stream: f"Stream {stream}" for stream in sorted(set(run.program.streams.tolist()))}
+    for kind, name, threads in (
+        (_HARDWARE, "Ascend Hardware", streams),
+        (_FREQUENCY, "AI Core Freq", {}),
+        (_LINKS, "Communication" if is_newest else "HCCL", {0: "Group 0 Communication"}),
+        (_OVERLAP, "Overlap Analysis", dict(enumerate(_LANES))),
+    )[: 4 if own.runtime else 1]:
+        yield from named_process(_process(run, kind, device), name, label, kind, threads)
+
+
+def named_process(
+    pid: int, name: str, label: str, order: int, threads: Mapping[int, str]
+) -> Events:
+    """Yield the metadata of a process and its threads."""
+
+    def event(kind: str, tid: int, **arguments: object) -> str:
+        return json.dumps({"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": arguments})
+
+    yield event("process_name", 0, name=name)
+    yield event("process_labels", 0, labels=label)
+    yield event("process_sort_index", 0, sort_index=order)
+    for tid, text in threads.items():
+        yield event("thread_name", tid, name=text)
+        yield event("thread_sort_index", tid, sort_index=tid)
+
+
+def _nodes(run: Run) -> Events:
+    pid, tid = _process(run, _CANN), run.thread(QUEUE)
     node = f'{{"name": "Node@launch", "pid": {pid}, "tid": {tid}, "ts": "%s", "dur": 1.0, '
     node += f'"args": {{"Thread Id": {tid}, "Mode": "launch", "level": "node", "id": "0", '
-    node += '"item_id": "%s", "connection_id": %d}, "ph": "X"}, '
+    node += '"item_id": "{item}", "connection_id": %d}, "ph": "X"}, '
     node += '{"name": "HostToDevice%d", "ph": "s", "cat": "HostToDevice", "id": "%d", '
     node += f'"pid": {pid}, "tid": {tid}, "ts": "%s"}}'
-    cells = zip(
-        run.kernels.code[rows].tolist(),
-        microseconds(node_starts(run, rows)),
-        connection.tolist(),
-        strict=True,
-    )
-    names = [kernel.type if kernel.collective else kernel.name for kernel in run.program.kernels]
-    return [node % (at, names[code], link, link, link, at) for code, at, link in cells]
+    items = [kernel.type if kernel.collective else kernel.name for kernel in run.program.kernels]
+    texts = [node.replace("{item}", item) for item in items]
+    at, link = (microseconds, run.node_ns), run.connections
+    return filled(texts, run.kernels.code, at, link, link, link, at)
 
 
-def _tasks(run: Run, rows: slice, connection: Integers) -> Events:
+def _tasks(run: Run) -> Events:
     kernels = run.kernels
-    texts = [_task(run, kernel) for kernel in run.program.kernels]
     end = ', {"name": "HostToDevice%d", "ph": "f", "id": "%d", "ts": "%s", "cat": "HostToDevice", '
     end += '"pid": %d, "tid": %d, "bp": "e"}'
-    pid, tid = kernel_places(run, rows)
-    cells = zip(
-        kernels.code[rows].tolist(),
-        kernels.number[rows].tolist(),
-        pid.tolist(),
-        tid.tolist(),
-        microseconds(kernels.start_ns[rows]),
-        numbers(kernels.duration_ns[rows]),
-        (np.arange(rows.start, rows.stop) % _TASKS).tolist(),
-        connection.tolist(),
-        strict=True,
-    )
-    return [
-        texts[code] % (number, pid, tid, at, length, task, link) + end % (link, link, at, pid, tid)
-        for code, number, pid, tid, at, length, task, link in cells
-    ]
+    texts = [_task(run, kernel) + end for kernel in run.program.kernels]
+    place, link, start = kernel_places(run), run.connections, (microseconds, kernels.start_ns)
+    task, length = np.arange(len(kernels.code)) % _TASKS, (numbers, kernels.duration_ns)
+    return filled(
+        texts, kernels.code, kernels.number, *place, start, length, task, link,
+        link, link, start, *place,
+    )  # fmt: skip
 
 
 def _task(run: Run, kernel: Kernel) -> str:
@@ -140,39 +139,31 @@ def _task(run: Run, kernel: Kernel) -> str:
     )
 
 
-def _lanes(run: Run, rows: slice) -> Iterator[Events]:
-    """Yield when each device computes, communicates and is idle."""
-    text = '{"name": "%s", "pid": %d, "tid": %d, "ts": "%s", "dur": %r, "ph": "X"}'
-    kernels = run.kernels
-    device = run.launches.device[kernels.launch[rows]]
-    code, start = kernels.code[rows], kernels.start_ns[rows]
-    length, wait = kernels.duration_ns[rows], kernels.wait_ns[rows]
-    collective = run.program.collective[code]
-    compute = run.program.listed[code] & ~collective
-    for lane, name, chosen, starts, lengths in (
-        (_COMPUTING, "Computing", compute, start, length),
-        (_COMMUNICATION, "Communication", collective, start, length),
-        (_FREE, "Free", wait > 0, start - wait, wait),
+def _lanes(run: Run) -> Iterator[tuple[NDArray[np.bool_], Events]]:
+    """Yield in which kernels each device computes, communicates and was idle before; the events."""
+    text = '{"name": "%s", "pid": %%d, "tid": %d, "ts": "%%s", "dur": %%r, "ph": "X"}'
+    program, kernels = run.program, run.kernels
+    pid, waits = _process(run, _OVERLAP) + run.devices, kernels.wait_ns
+    collective, computes = program.collective[kernels.code], program.computes[kernels.code]
+    for lane, chosen, starts, lengths in (
+        (0, computes, kernels.start_ns, kernels.duration_ns),
+        (1, collective, kernels.start_ns, kernels.duration_ns),
+        (3, waits > 0, kernels.start_ns - waits, waits),
     ):
-        pids = (process(run, OVERLAP) + device[chosen]).tolist()
-        times = zip(pids, microseconds(starts[chosen]), numbers(lengths[chosen]), strict=True)
-        yield [text % (name, pid, lane, at, duration) for pid, at, duration in times]
+        times = ((microseconds, starts[chosen]), (numbers, lengths[chosen]))
+        yield chosen, filled([text % (_LANES[lane], lane)], pid[chosen] * 0, pid[chosen], *times)
 
 
-def _clocks(run: Run) -> Iterator[str]:
+def _clocks(run: Run) -> Events:
     """Yield the clock of the cores and the garbage collector."""
     for device in range(run.parameters.devices):
-        for start, mhz in frequencies(run):
+        for start, mhz in run.frequencies():
             yield json.dumps(
-                {"name": "AI Core Freq", "ts": _moment(start), "tid": 0, "args": {"MHz": mhz},
-                 "pid": process(run, FREQUENCY, device), "ph": "C"}
+                {"name": "AI Core Freq", "ts": moment(start), "tid": 0, "args": {"MHz": mhz},
+                 "pid": _process(run, _FREQUENCY, device), "ph": "C"}
             )  # fmt: skip
-    for start, length in collections(run):
+    for start, length in run.collections():
         yield json.dumps(
-            {"ph": "X", "name": "GC", "pid": process(run, GARBAGE), "tid": run.pid,
-             "ts": _moment(start), "dur": length / 1000, "cat": "GC", "args": {}}
+            {"ph": "X", "name": "GC", "pid": _process(run, _GARBAGE), "tid": run.pid,
+             "ts": moment(start), "dur": length / 1000, "cat": "GC", "args": {}}
         )  # fmt: skip
-
-
-def _moment(nanoseconds: int) -> str:
-    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from benchmarks.generator.host import modules_around
-from benchmarks.generator.program import forward_of
+from benchmarks.generator.transformer import forward_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.generator.run import Run
+
+
+_SPLIT = (
+    "step", "device", "start_ns", "computing", "exposed", "overlapped", "communication", "free",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,9 +90,7 @@ def write(run: Run, path: Path) -> None:
         total = types.setdefault(f"{each.type} {each.core}", [0, 0])
         total[0] += 1
         total[1] += each.duration_ns
-    steps = [
-        {"step": each.step, "device": each.device, **asdict(each.split)} for each in run.splits
-    ]
+    steps = [{name: getattr(each, name) for name in _SPLIT} for each in run.splits]
     path.write_text(
         json.dumps({"lines": lines, "types": types, "steps": steps}, indent=1), encoding="utf-8"
     )

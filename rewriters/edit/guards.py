@@ -45,9 +45,10 @@ class Guard:
     def of(
         self, code: ast.expr, for_npu: Container[str], tensors: Sequence[ast.expr]
     ) -> str | None:
-        """Return the condition for a new expression, "" if it runs everywhere, ``None`` if unknown.
+        """Return the condition for a new expression, "" if it runs everywhere.
 
-        ``for_npu`` are the functions that need an NPU, ``tensors`` the operands that are tensors.
+        ``None`` if nothing is there that can be asked at no cost. ``for_npu`` are the functions
+        that need an NPU, ``tensors`` the operands that are tensors.
         """
         for call in walk(code):
             if isinstance(call, ast.Call) and ast.unparse(call.func) in for_npu:
@@ -78,9 +79,7 @@ class Guard:
         own = [self._meant(node) for node in tensors if id(node) in inside]
         free = [code for code in own if is_simple(code) and not isinstance(code, ast.Constant)]
         found = free or [code for code in map(self._source, own) if code is not None]
-        if found:
-            return self.wording.shown(found[0])
-        return self.wording.shown(own[0]) if own else next(iter(call.args), None)
+        return self.wording.shown(found[0]) if found else None
 
     def _meant(self, node: ast.expr) -> ast.expr:
         """Return the expression that a name stands for."""

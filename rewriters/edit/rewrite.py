@@ -18,13 +18,14 @@ from npufix.rewriters.edit.imports import Import, add_import, insertion
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.layout import style_of
 from npufix.rewriters.edit.spelling import spell
-from npufix.rewriters.edit.validation import difference, unbound
+from npufix.rewriters.edit.validation import computes_the_same, difference, unbound
 from npufix.rewriters.edit.wording import Wording
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.modules.names import FunctionNode, module_names, source_lines
-from npufix.rewriters.graph.modules.scopes import MODULE, Scope, top_level
+from npufix.rewriters.graph.modules.scopes import MODULE, Scope, scopes, top_level
 from npufix.rewriters.graph.modules.syntax import stored_names, walk
 from npufix.rewriters.graph.reader import read_function
+from npufix.rewriters.match.matching import find, pattern_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from npufix.rewriters.match.matching import Match
     from npufix.rules.substitution import Form
 
+_CHOICES = (
+    ast.IfExp, ast.BoolOp, ast.Assert, ast.Lambda,
+    ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
+)  # fmt: skip
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 
 
@@ -83,7 +88,7 @@ def rewrite(
         spelled = spell(form.replacement, flow, match, names, Wording(lines, style.quote))
         if spelled is None:
             continue
-        if spelled.hoisted and _is_conditional(match):
+        if spelled.hoisted and _is_conditional(match.evaluation.code, match.evaluation.statement):
             raise NotRewritableError("its operands are computed on a condition only")
         edit = Edit(
             match.evaluation.code,
@@ -113,12 +118,12 @@ def _assigns_more(code: ast.expr | ast.stmt) -> bool:
     return isinstance(code, ast.Assign)
 
 
-def _is_conditional(match: Match) -> bool:
-    """Tell whether the statement computes the matched value only sometimes: ``a and b``."""
+def _is_conditional(code: ast.expr | ast.stmt, statement: ast.stmt) -> bool:
+    """Tell whether a statement computes a value only sometimes, or often: ``a and b``."""
     return any(
-        node is match.evaluation.code
-        for choice in walk(match.evaluation.statement)
-        if isinstance(choice, (ast.IfExp, ast.BoolOp, ast.Assert))
+        node is code
+        for choice in walk(statement)
+        if isinstance(choice, _CHOICES)
         for node in walk(choice)
     )
 
@@ -204,7 +209,8 @@ def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, with_text
         kept = [s for s in used if not stored_names(s) & again] or used
         removable = [s for s in removable if s not in kept]
     if around.spelled.guard is None:
-        raise NotRewritableError(f"no tensor to ask for its device in {edit.text}")
+        named = _named(around, match, form, edit)
+        return rewrite(*named, form, with_text=with_text)
     guarded = replace(edit, guard=around.spelled.guard, after=_guard_below(match))
     if guarded.guard:
         _check_layout(match, guarded)
@@ -225,6 +231,45 @@ def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, with_text
         return Rewrite(direct, direct, _shown(edit), line, on_npu, probe)
     portable, _ = around.module(around.spliced(guarded), guarded=True)
     return Rewrite(direct, portable, _shown(edit), line, portable, probe)
+
+
+def _named(
+    around: _Around, match: Match, form: Form, edit: Edit
+) -> tuple[str, FunctionFlow, Match]:
+    """Return the module, the function and the match in it, with a name for an operand.
+
+    ``if self.net(x).device.type == "npu":`` would compute ``self.net(x)`` once more: it becomes
+    ``h = self.net(x)`` and ``if h.device.type == "npu":``.
+    """
+    flow, (name, code) = around.flow, around.spelled.unnamed or ("", None)
+    problem = NotRewritableError(f"no tensor to ask for its device in {edit.text}")
+    of_form = pattern_of(form.pattern)
+    places = [e for e in flow.evaluations if e.code is code and e.certain]
+    if code is None or not places or flow.function.name == MODULE:
+        raise problem
+    held = places[0].statement
+    if not isinstance(held, _SIMPLE) or _is_conditional(code, held):
+        raise problem
+    before = [m.evaluation.code for m in find(of_form, flow)]
+    text = Wording(around.lines, '"').own(code)
+    naming = Edit(code, held, name, hoisted=[(name, text)], width=edit.width)
+    bare = replace(around, spelled=replace(around.spelled, imports=()))
+    source, _ = bare.module(bare.spliced(naming), guarded=False)
+    tree = ast.parse(source)
+    names = module_names(tree, flow.names.neighbour)
+    wanted = flow.scope or Scope(flow.function, flow.cls)
+    (scope,) = (
+        s for s in scopes(tree) if (s.qualname, s.number) == (wanted.qualname, wanted.number)
+    )
+    try:
+        new = read_function(scope.function, names, scope.cls, scope=scope)
+    except UnsupportedCodeError as error:
+        raise problem from error
+    again = list(find(of_form, new))
+    if len(again) != len(before) or not computes_the_same(new, flow):
+        raise problem
+    same = again[next(i for i, c in enumerate(before) if c is match.evaluation.code)]
+    return source, new, same
 
 
 def _on_npu(around: _Around, match: Match, edit: Edit) -> str:

@@ -39,6 +39,8 @@ class Spelled:
     """The operands as keywords, by the names of the rule: ``x=hidden_states, eps=self.eps``."""
     guard: str | None = ""
     """Where the text calls an operator for NPUs: the condition on which it can, if there is one."""
+    unnamed: tuple[str, ast.expr] | None = None
+    """A tensor that could be asked for its device if it had a name, and a name that is free."""
     tensors: frozenset[str] = frozenset()
     """The names that stand for tensors among the operands."""
     on_npu: str = ""
@@ -54,7 +56,7 @@ def spell(
 ) -> Spelled | None:
     """Write the replacement where ``names`` are the local names; ``None`` if that is impossible."""
     code = parse_rule_function(replacement)
-    body = without_defaults(code, match.bindings)
+    body = without_defaults(code, match)
     uses = [n.id for n in walk(body) if isinstance(n, ast.Name)]
     texts: dict[str, ast.expr] = {}
     hoisted: dict[str, ast.expr] = {}
@@ -80,26 +82,43 @@ def spell(
     body = _fold(_Substitute(shown).visit(library.visit(copied(body))))
     tensors = [shown[a.arg] for a in code.args.args if a.arg in shown and is_tensor(a)]
     guard = Guard(flow, wording, hoisted)
+    condition = guard.of(body, library.for_npu, tensors)
+    operands = [a.arg for a in code.args.args if a.arg in shown and is_tensor(a)]
     return Spelled(
         wording.written(body),
         {name: wording.own(value) for name, value in hoisted.items()},
         tuple(sorted(library.missing)),
         ", ".join(f"{name}={ast.unparse(code)}" for name, code in {**unused, **texts}.items()),
-        guard.of(body, library.for_npu, tensors),
+        condition,
+        None
+        if condition is not None or not operands
+        else _unnamed(operands[0], texts, hoisted, flow),
         frozenset(t.id for t in tensors if isinstance(t, ast.Name)),
         guard.anyhow(tensors),
     )
 
 
-def without_defaults(code: FunctionNode, bindings: Mapping[str, Node]) -> ast.expr:
-    """Return what a replacement returns, without keywords whose values are its own defaults."""
+def _unnamed(
+    param: str, texts: Mapping[str, ast.expr], hoisted: Mapping[str, ast.expr], flow: FunctionFlow
+) -> tuple[str, ast.expr]:
+    bound = _fresh(param, flow.function)
+    code = hoisted.get(bound, texts[param])
+    return bound if bound == param else _fresh("hidden", flow.function), code
+
+
+def without_defaults(code: FunctionNode, match: Match) -> ast.expr:
+    """Return what a replacement returns, without keywords whose values are its own defaults.
+
+    What the author says stays said: ``lr=1e-3``.
+    """
     spec = code.args
+    said = {k.arg for k in walk(match.evaluation.code) if isinstance(k, ast.keyword)}
     defaults = dict(zip([a.arg for a in spec.args][::-1], spec.defaults[::-1], strict=False))
 
     def is_default(value: ast.expr) -> bool:
         if not isinstance(value, ast.Name) or value.id not in defaults:
             return False
-        bound, default = bindings[value.id], ast.literal_eval(defaults[value.id])
+        bound, default = match.bindings[value.id], ast.literal_eval(defaults[value.id])
         return (
             bound.op == Op.CONST and bound.value == default and type(bound.value) is type(default)
         )
@@ -107,7 +126,7 @@ def without_defaults(code: FunctionNode, bindings: Mapping[str, Node]) -> ast.ex
     body = copied(result_expression(code))
     for node in walk(body):
         if isinstance(node, ast.Call):
-            node.keywords = [k for k in node.keywords if not is_default(k.value)]
+            node.keywords = [k for k in node.keywords if k.arg in said or not is_default(k.value)]
     return body
 
 
@@ -186,7 +205,12 @@ def _dotted(parts: list[str]) -> ast.expr:
 
 
 def result_expression(code: FunctionNode) -> ast.expr:
-    """Return the expression that a ``replacement`` returns or, for a write, executes."""
+    """Return the expression that a ``replacement`` returns or, for a write, executes.
+
+    Raises:
+        TypeError: it ends with something else.
+
+    """
     last = code.body[-1]
     if isinstance(last, (ast.Return, ast.Expr)) and last.value is not None:
         return last.value
@@ -199,19 +223,28 @@ def replacement_node(replacement: Callable[..., object], flow: FunctionFlow, mat
     state = State(ModuleNames(RULE_IMPORTS, {}, {}), None, flow.graph, declared(code))
     state.epoch, state.reshapes = match.evaluation.node.epoch, flow.reshapes
     state.env = {arg.arg: match.bindings[arg.arg] for arg in code.args.args}
-    body = without_defaults(code, match.bindings)
+    body = without_defaults(code, match)
     return ExpressionReader(state).read(_fold(_Literals(match.bindings).visit(body)))
 
 
 def _held(flow: FunctionFlow, match: Match) -> dict[Node, ast.expr]:
-    """Return the names and attributes that the statement itself calls its values by."""
+    """Return the names and attributes that the statement itself calls its values by.
+
+    A number has no identity: of ``n = 1`` and ``x[n] * 1`` nobody knows which one is meant. It
+    keeps its name where no literal of the same value stands beside it.
+    """
+    inside = {id(e.statement) for e in flow.evaluations if e.node in match.covered}
+    here = [
+        e for e in flow.evaluations if id(e.statement) in inside and isinstance(e.code, ast.expr)
+    ]
+    literals = {e.node for e in here if isinstance(e.code, ast.Constant)}
     return {
         e.node: e.code
-        for e in flow.evaluations
-        if e.statement is match.evaluation.statement
-        and isinstance(e.code, (ast.Name, ast.Attribute))
-        and e.node.op != Op.CONST
+        for e in here
+        if isinstance(e.code, (ast.Name, ast.Attribute))
         and is_simple(e.code)
+        and e.node not in literals
+        and (e.statement is match.evaluation.statement or e.node.op == Op.CONST)
     }
 
 

@@ -33,7 +33,12 @@ _Block = cst.IndentedBlock | cst.Module
 
 
 def splice(source: str, lines: Sequence[str], function: FunctionNode, edit: Edit) -> str:
-    """Return the text of ``function`` with one edit made in it."""
+    """Return the text of ``function`` with one edit made in it.
+
+    Raises:
+        CannotSpliceError: a comment would be lost, or what comes out is no Python.
+
+    """
     start, end = extent(function)
     # libcst takes long, so it gets to see no more than the statements that change.
     edited = [edit.statement, *edit.remove]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.spelling import replacement_node
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.nodes import Comparison, Node
 
 if TYPE_CHECKING:
@@ -39,7 +40,30 @@ def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) 
         if not (o.kind == "random" and o.node in match.covered)
     ]
     compared = Comparison()
-    if len(expected) != len(new.observables) or not all(
+    if not _same(expected, new.observables, compared):
+        return "a value that would be replaced is used elsewhere in the function"
+    writes = [o.node for o in new.observables if o.kind == "write"]
+    if any(compared.same_term(wanted, n) and not new.is_certain(n) for n in writes):
+        return "what is written to would be another tensor of the same value"
+    # What the fused operator computes must not be computed beside it once more.
+    needed = {node for node in wanted.walk() if node.op not in operators.PRODUCTS}
+    needed |= {e.node for e in flow.evaluations if _is_apart(e, match.evaluation)}
+    kept = [n for n in match.covered - needed if n is not root and n.op not in _FREE]
+    for evaluation in new.evaluations:
+        if any(Comparison.once(n, evaluation.node) for n in kept):
+            return "a value in between is needed elsewhere in the function"
+    return None
+
+
+def computes_the_same(new: FunctionFlow, flow: FunctionFlow) -> bool:
+    """Tell whether a function that is written in another way does what it did."""
+    return _same(flow.observables, new.observables, Comparison())
+
+
+def _same(
+    expected: Sequence[Observable], found: Sequence[Observable], compared: Comparison
+) -> bool:
+    return len(expected) == len(found) and all(
         a.kind == b.kind
         and compared.same_term(a.node, b.node)
         and len(a.path) == len(b.path)
@@ -47,20 +71,8 @@ def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) 
             x[1] == y[1] and compared.same_term(x[0], y[0])
             for x, y in zip(a.path, b.path, strict=True)
         )
-        for a, b in zip(expected, new.observables, strict=True)
-    ):
-        return "a value that would be replaced is used elsewhere in the function"
-    writes = [o.node for o in new.observables if o.kind == "write"]
-    if any(compared.same_term(wanted, n) and not new.is_certain(n) for n in writes):
-        return "what is written to would be another tensor of the same value"
-    # What the fused operator computes must not be computed beside it once more.
-    needed = set(wanted.walk())
-    needed |= {e.node for e in flow.evaluations if _is_apart(e, match.evaluation)}
-    kept = [n for n in match.covered - needed if n is not root and n.op not in _FREE]
-    for evaluation in new.evaluations:
-        if any(Comparison.once(n, evaluation.node) for n in kept):
-            return "a value in between is needed elsewhere in the function"
-    return None
+        for a, b in zip(expected, found, strict=True)
+    )
 
 
 def _is_apart(evaluation: Evaluation, root: Evaluation) -> bool:

@@ -5,5 +5,5 @@ In: a ``FunctionFlow`` and a ``Match``. Out: answers to the questions that a rul
 
 Read ``site_facts`` first, which has all questions; ``shapes``, ``value_kinds``, ``index_facts``,
 ``attention_facts``, ``activations``, ``origins`` and ``module_facts`` answer them.
-``recorded_facts`` adds what a profile saw.
+``recorded_facts`` adds what a profile saw. ``chosen`` tells where the author has decided already.
 """

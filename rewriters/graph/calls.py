@@ -35,7 +35,12 @@ class CallReader:
         self.helpers = HelperReader(state, expressions)
 
     def call(self, code: ast.Call) -> Node:  # noqa: C901, PLR0911, PLR0912 - a case a kind of call
-        """Return the value of a call."""
+        """Return the value of a call.
+
+        Raises:
+            UnsupportedCodeError: it looks at all local variables, as ``locals()`` does.
+
+        """
         dotted = self.state.dotted(code.func)
         if dotted is not None:
             helper = self._helper(code.func)

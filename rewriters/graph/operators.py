@@ -72,6 +72,7 @@ STATEFUL = _having("stateful")
 COMMUTATIVE = _having("commutative")
 PAIRS = _having("pair")
 SYMBOLS = _having("symbol")
+PRODUCTS = _having("product")
 SAME_SHAPE = _having("same-shape") | {Op.CAST}
 BROADCAST = _having("broadcast")
 BOOLEAN = _having("bool")

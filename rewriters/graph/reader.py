@@ -124,7 +124,12 @@ class FunctionReader:
         return node.op in _CONTAINERS or bool(_DISPLAY.match(written))
 
     def statement_of(self, code: ast.stmt) -> bool:  # noqa: C901, PLR0912 - one case a syntax
-        """Read one statement; return whether control leaves there."""
+        """Read one statement; return whether control leaves there.
+
+        Raises:
+            UnsupportedCodeError: nobody knows what it does.
+
+        """
         match code:
             case ast.Expr(value):
                 self._discard(value)
@@ -207,7 +212,12 @@ class FunctionReader:
             raise ReadAgainError(names)
 
     def assign(self, target: ast.expr, node: Node, code: ast.stmt) -> None:
-        """Give a target a value."""
+        """Give a target a value.
+
+        Raises:
+            UnsupportedCodeError: it is no name, attribute, item or sequence of these.
+
+        """
         match target:
             case ast.Name(name):
                 self.state.bind(name, self._container(node))

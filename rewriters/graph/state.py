@@ -179,7 +179,12 @@ class State:
         return self.graph.node(Op.ATTR, base, value=name, epoch=epoch)
 
     def reshaping(self) -> None:
-        """Take note that a tensor gets another shape in place."""
+        """Take note that a tensor gets another shape in place.
+
+        Raises:
+            ReadAgainError: the function was read as if none did.
+
+        """
         if not self.reshapes:
             raise ReadAgainError(reshapes=True)
 

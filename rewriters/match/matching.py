@@ -68,7 +68,12 @@ class Match:
 
 
 def parse_rule_function(function: Callable[..., object]) -> FunctionNode:
-    """Return the syntax of a ``pattern`` or ``replacement`` function."""
+    """Return the syntax of a ``pattern`` or ``replacement`` function.
+
+    Raises:
+        TypeError: it is a lambda, or made by a program.
+
+    """
     code = getattr(function, "__code__", None)
     known = _functions_of(inspect.getfile(function))
     if code is None or (code.co_name, code.co_firstlineno) not in known:
@@ -85,7 +90,12 @@ def _functions_of(path: str) -> Mapping[tuple[str, int], FunctionNode]:
 
 @cache
 def pattern_of(function: Callable[..., object]) -> Pattern:
-    """Return the graph of a ``pattern`` function, read through the same door as user code."""
+    """Return the graph of a ``pattern`` function, read through the same door as user code.
+
+    Raises:
+        TypeError: it has not one result.
+
+    """
     code = parse_rule_function(function)
     names = ModuleNames(RULE_IMPORTS, helpers_of(function), {})
     flow = read_function(code, names, declared=declared(code))

@@ -151,7 +151,12 @@ def path_of(text: str) -> Path:
 
 @contextlib.contextmanager
 def opened(record: Record, originals: Iterable[bytes]) -> Iterator[Kept]:
-    """Begin a write: its record and the originals are on the disk, its lock is held."""
+    """Begin a write: its record and the originals are on the disk, its lock is held.
+
+    Raises:
+        OSError: they cannot be written, or the folder belongs to somebody else.
+
+    """
     above = state_folder()
     above.mkdir(parents=True, exist_ok=True, mode=0o700)
     token = secrets.token_hex(4)

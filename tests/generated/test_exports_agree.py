@@ -87,11 +87,11 @@ def check_truth(own: Parameters, profile: Profile) -> None:
         assert rows["module"].tolist() == [t.module for t in truths]
     expected = [
         [
-            s.split.computing,
-            s.split.exposed,
-            s.split.overlapped,
-            s.split.communication,
-            s.split.free,
+            s.computing,
+            s.exposed,
+            s.overlapped,
+            s.communication,
+            s.free,
         ]
         for s in run.splits
     ]

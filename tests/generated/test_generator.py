@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -147,3 +148,21 @@ def test_command_writes_a_dump(tmp_path: Path) -> None:
 def test_impossible_parameters_are_refused() -> None:
     with pytest.raises(ValueError, match="one kernel per step"):
         Parameters(kernels=1, steps=2)
+
+
+def test_ranks_that_wait_may_have_no_schedule_and_several_devices(tmp_path: Path) -> None:
+    own = Parameters(kernels=400, steps=3, ranks=4, tp=2, version="newest", devices=2)
+    for name, job in (("devices", own), ("schedule", replace(own, devices=1, schedule=False))):
+        dumps = write_ranks(job, tmp_path / name, "both", only=["communication.json"])
+        content = json.loads((dumps[3] / OUTPUT / "communication.json").read_text())
+        assert list(content) == (["step10", "step11", "step12"] if job.schedule else ["step"])
+
+
+def test_the_database_names_the_groups_of_a_rank_as_the_metadata_does(tmp_path: Path) -> None:
+    for tp in (1, 2):
+        _, dump = write_ranks(Parameters(kernels=60, ranks=2, tp=tp), tmp_path / str(tp), "db")
+        told = json.loads((dump / "profiler_metadata.json").read_text())
+        with closing(sqlite3.connect(dump / OUTPUT / "ascend_pytorch_profiler_1.db")) as database:
+            rows = dict(database.execute("SELECT name, value FROM META_DATA").fetchall())
+        assert {name: json.loads(rows[name]) for name in told} == told
+        assert told["parallel_group_info"]["group_name_0"]["global_ranks"] == [0, 1]

@@ -16,7 +16,6 @@ import torch
 from benchmarks.generator.program import Kernel
 from benchmarks.generator.recorded import cost
 from benchmarks.generator.recorded.record import Operator, Tensor
-from benchmarks.generator.recorded.text import device_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,6 +78,15 @@ _MEMORY_BOUND, _SCALAR_BOUND = (0.16, 0.09, 0.58, 0.44), (0.03, 0.91, 0.11, 0.07
 _WALKING = {"IndexPutV2", "GatherElements", "RepeatInterleave", "OneHot", "ReduceSum"}
 
 
+def _device_tensors(tensors: Sequence[Tensor]) -> tuple[str, str, str]:
+    """Return shapes, types and formats."""
+    if not tensors:
+        return "N/A", "N/A", "N/A"
+    cells = zip(*((each.dims, each.types[0], "FORMAT_ND") for each in tensors), strict=True)
+    dims, types, formats = map(";".join, cells)
+    return dims, types, formats
+
+
 def kernel(  # noqa: PLR0913, PLR0917 - what a kernel is made of
     api: str,
     function: str,
@@ -96,7 +104,7 @@ def kernel(  # noqa: PLR0913, PLR0917 - what a kernel is made of
         elements = sum(tensor.numel for tensor in outputs or inputs)
         blocks = max(1, min(24 if core == "AI_CORE" else 48, -(-elements // 2048)))
     busy = _CUBE if core == "AI_CORE" else _SCALAR_BOUND if kind in _WALKING else _MEMORY_BOUND
-    name, tensors = f"aclnn{api}_{function}_{kind}", map(device_tensors, (inputs, outputs))
+    name, tensors = f"aclnn{api}_{function}_{kind}", map(_device_tensors, (inputs, outputs))
     return Kernel(name, kind, core, duration_us, *tensors, blocks, busy=busy)
 
 

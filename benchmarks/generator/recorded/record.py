@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from types import FrameType
 
 HERE = Path(__file__).resolve().parent
+_SITE = Path(torch.__file__).parents[1]
+_LIBRARIES = "/usr/local/lib/python3.11"
+_TYPES = {
+    torch.float32: ("FLOAT", "float"), torch.float16: ("FLOAT16", "c10::Half"),
+    torch.bfloat16: ("DT_BF16", "c10::BFloat16"), torch.float64: ("DOUBLE", "double"),
+    torch.int64: ("INT64", "long int"), torch.int32: ("INT32", "int"),
+    torch.uint8: ("UINT8", "unsigned char"), torch.bool: ("BOOL", "bool"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,16 @@ class Tensor:
         """Size."""
         return self.numel * self.dtype.itemsize
 
+    @property
+    def dims(self) -> str:
+        """The shape as the profiler writes it."""
+        return ",".join(map(str, self.shape))
+
+    @property
+    def types(self) -> tuple[str, str]:
+        """The type as the device and as the host name it."""
+        return _TYPES[self.dtype]
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -49,6 +67,19 @@ class Frame:
     path: str
     line: int
     function: str
+
+    def text(self, program: Path) -> str:
+        """Return the frame as the profiler writes it."""
+        return f"{recorded_path(self.path, program)}({self.line}): {self.function}"
+
+
+def recorded_path(path: str | Path, program: Path) -> str:
+    """Return where a file would have been on the machine with the NPU."""
+    if Path(path).is_relative_to(program):
+        return f"/workspace/{program.name}/{Path(path).relative_to(program).as_posix()}"
+    if Path(path).is_relative_to(_SITE):
+        return f"{_LIBRARIES}/site-packages/{Path(path).relative_to(_SITE).as_posix()}"
+    return f"{_LIBRARIES}/{Path(path).name}"
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from benchmarks.generator.parameters import Parameters
 from benchmarks.generator.program import AUTOGRAD, MAIN, Kernel, Launch, Program
 from benchmarks.generator.recorded.kernels import launches
-from benchmarks.generator.recorded.text import host_arguments, stack
+from benchmarks.generator.recorded.record import Tensor
 from benchmarks.generator.run import Kernels, Launches, Run
 from benchmarks.generator.run import Step as StepTimes
 
@@ -31,6 +32,7 @@ SYNC_US = 16.0  # from the end of a kernel to the host going on
 LAUNCH_US = 7.0  # from the end of the host call to the earliest start of its kernel
 KERNEL_GAP_NS = 240
 NOISE = 0.012
+_JOIN = ";\r\n"
 READS = "aten::_local_scalar_dense"
 COPY = Kernel("MEMCPY_ASYNC", "MEMCPY_ASYNC", "PCIE_DMA_SQE", 2.3, blocks=0)
 
@@ -210,18 +212,29 @@ def _without_empty_nodes(events: list[Event]) -> list[Event]:
     return kept[::-1]
 
 
+def _type(argument: object) -> str:
+    """Return the type of an argument as the host names it."""
+    if isinstance(argument, Tensor):
+        return argument.types[1]
+    if isinstance(argument, (list, tuple)):
+        tensors = any(isinstance(item, Tensor) for item in argument)
+        return "TensorList" if tensors else "ScalarList"
+    return "Scalar" if isinstance(argument, (bool, int, float, torch.dtype)) else "None"
+
+
 def _launches(events: list[Event], program: Path) -> list[Launch]:
     """Return what each event is an instance of."""
     forward = {each.sequence for each in events if not each.backward}
     linked = forward & {each.sequence for each in events if each.is_node} - {-1}
     found = []
     for each in events:
-        dims, types = host_arguments(each.arguments)
+        dims = (item.dims if isinstance(item, Tensor) else "" for item in each.arguments)
         is_linked = each.sequence in linked and each.is_node == each.backward
         found.append(
             Launch(
                 (each.name,), tuple(task.kernel for task in each.tasks),
-                stack(each.stack, program), dims=dims, types=types,
+                tuple(frame.text(program) for frame in each.stack),
+                dims=_JOIN.join(dims), types=_JOIN.join(map(_type, each.arguments)),
                 thread=AUTOGRAD if each.backward else MAIN, slot=is_linked - 1, calls_cann=False,
             )
         )  # fmt: skip

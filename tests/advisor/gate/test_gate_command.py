@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from benchmarks.gate_dumps import STEPS, program, slowed
+from benchmarks.gate_power import STEPS, write_slowed
 
 from npufix.advisor.diagnose.diagnosis import Options
 from npufix.advisor.gate.measuring import measure, measure_report
@@ -28,10 +28,9 @@ _LUCK = {"a": 1.0, "b": 1.01, "c": 0.99, "d": 1.005, "slow1": 1.09, "slow2": 1.1
 def dumps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return runs of one program, four alike and three slower ones."""
     folder = tmp_path_factory.mktemp("runs")
-    original = program(folder / "program", kernels=200)
     return {
-        name: slowed(
-            original, folder / f"{name}_ascend_pt", [luck * 1.002**n for n in range(STEPS)]
+        name: write_slowed(
+            folder / f"{name}_ascend_pt", [luck * 1.002**n for n in range(STEPS)], kernels=200
         )
         for name, luck in _LUCK.items()
     }

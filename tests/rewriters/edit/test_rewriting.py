@@ -207,7 +207,7 @@ def test_the_portable_form_of_an_assignment_has_both_branches() -> None:
         ("(x - y)", "(w + 1)", "w"),
         ("(x - y)", "w.view(-1)", "w"),
         ("x.float()", "(w * y)", "x"),
-        ("(x - y)", "(w * y)", "(x - y)"),
+        ("(x - y)", "(w * y)", "hidden"),
     ],
 )
 def test_a_guard_asks_what_costs_nothing(operand: str, weight: str, asked: str) -> None:
@@ -221,6 +221,94 @@ def test_a_guard_asks_what_costs_nothing(operand: str, weight: str, asked: str) 
     )
     assert site.rewrite is not None
     assert f'if {asked}.device.type == "npu":' in site.rewrite.portable
+
+
+@pytest.mark.parametrize(
+    ("before", "name"),
+    [
+        ("a, b = self.net(x).chunk(2, dim=-1)", "hidden = self.net(x)"),
+        ("hidden = 1\n                a, b = self.net(x + hidden).chunk(2, -1)",
+         "hidden_ = self.net(x + hidden)"),
+        ("a, b = F.linear(x, self.w[0]).chunk(2, dim=-1)", "hidden = F.linear(x, self.w[0])"),
+    ],
+)  # fmt: skip
+def test_an_operand_gets_a_name_before_it_is_asked_for_its_device(before: str, name: str) -> None:
+    (site,) = sites(
+        f"""
+        class M(nn.Module):
+            def __init__(self, net, w):
+                self.net, self.w = net, w
+
+            def forward(self, x):
+                {before}
+                return F.silu(a) * b
+    """,
+        "NPU103",
+    )
+    assert site.rewrite is not None
+    for text in (site.rewrite.portable, site.rewrite.direct):
+        operand = name.partition(" = ")[2]
+        assert text.count(operand) == text.count(name) == 1, "it is computed once"
+    variable = name.partition(" = ")[0]
+    assert f'if {variable}.device.type == "npu":' in site.rewrite.portable
+    assert f"a, b = {variable}.chunk(2, " in site.rewrite.portable
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "return self.down(F.silu(self.one(x)) * self.two(x)) if x is not None else x",
+        "return [F.silu(self.one(x)) * self.two(x) for x in x]",
+    ],
+)
+def test_an_operand_that_is_computed_on_a_condition_is_not_computed_before(code: str) -> None:
+    found = sites(
+        f"""
+        class M(nn.Module):
+            def __init__(self, one, two, down):
+                self.one, self.two, self.down = one, two, down
+
+            def forward(self, x):
+                {code}
+    """,
+        "NPU103",
+    )
+    assert all(s.rewrite is None or "hidden" not in s.rewrite.portable for s in found)
+
+
+def test_a_product_that_is_needed_anyway_is_not_computed_twice() -> None:
+    found = sites(
+        """
+        def f(x: torch.Tensor, y: torch.Tensor):
+            p = x @ y
+            return 2.0 * p + p.relu()
+    """,
+        "NPU115",
+    )
+    assert [site.rewrite for site in found] in ([], [None])
+
+
+def test_numbers_keep_the_names_and_keywords_that_the_author_gave_them() -> None:
+    (norm,) = sites(
+        """
+        EPS = 1e-6
+        def f(x, w):
+            v = x.pow(2).mean(-1, keepdim=True)
+            return x * torch.rsqrt(v + EPS) * w
+    """,
+        "NPU101",
+    )
+    assert norm.rewrite is not None
+    assert "npu_rms_norm(x, w, epsilon=EPS)" in norm.rewrite.portable
+    (optimizer,) = sites(
+        """
+        def f(model):
+            return torch.optim.Adam(model.parameters(), lr=1e-3)
+    """,
+        "NPU112",
+    )
+    assert optimizer.rewrite is not None
+    assert "NpuFusedAdam(model.parameters(), lr=1e-3)" in optimizer.rewrite.portable
 
 
 def test_every_rewrite_can_be_a_job_of_the_verifier() -> None:

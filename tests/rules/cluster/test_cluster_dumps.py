@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from benchmarks.generator.dump import write_ranks
 from benchmarks.generator.parameters import Parameters
 from benchmarks.generator.ranks import Layout, fault
-from benchmarks.generator.ranks_files import write_job
 
 from npufix.advisor.cluster.looking import Ways
 from npufix.advisor.diagnose.diagnosis import Options, diagnose
@@ -25,8 +25,10 @@ def report_of(
     folder: Path, layout: tuple[int, int, int], *faults: str, export: str = "text"
 ) -> Report:
     ranks, tp, pp = layout
-    job = Layout(ranks, tp, pp, faults=tuple(fault(each) for each in faults))
-    write_job(Parameters(kernels=600, steps=6, ranks=ranks), job, folder, export, only=FILES)
+    job = Parameters(
+        kernels=600, steps=6, ranks=ranks, tp=tp, pp=pp, faults=tuple(map(fault, faults))
+    )
+    write_ranks(job, folder, export, only=FILES)
     return diagnose(folder, None, Options(ways=Ways(cache=False))).report
 
 

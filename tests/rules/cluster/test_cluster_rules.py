@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pytest
 from benchmarks.generator.ranks import Layout, fault
-from benchmarks.generator.ranks_power import RULES, SHAPES, seen_in
-from benchmarks.generator.ranks_tables import simulate_job
+from benchmarks.generator.ranks_power import RULES, SHAPES, seen_in, simulate_job
 
 from npufix.advisor.cluster.reporting import observe_cluster
 from npufix.advisor.diagnose.savings import settle, total_saving

@@ -1,0 +1,162 @@
+"""Whether the author has chosen already: code for an NPU stands beside a match.
+
+Then what is left is what runs elsewhere, or where the fused operator does not apply::
+
+    if args.use_fused_rmsnorm:            def fused_swiglu(x): return torch_npu.npu_swiglu(x)
+        return torch_npu.npu_rms_norm(x, w)[0]
+    return x * torch.rsqrt(...) * w       def unfused_swiglu(x): return F.silu(a) * b
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.graph.modules.names import FunctionNode
+from npufix.rewriters.graph.modules.syntax import last_name, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.match.matching import Match
+    from npufix.rules.substitution import Form
+
+_FOR_NPU = re.compile(r"\b(?:torch_npu|mindspeed[\w.]*)\.(?:\w+\.)*(\w+)\(")
+_FUSED = re.compile(r"npu|fused|fusion|flash|mindspeed", re.IGNORECASE)
+_PREFIX = re.compile(r"^(npu|fused?|fusion|flash)_?|_?v\d+$")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
+_HOW = frozenset(
+    {
+        "npu", "ascend", "fused", "fusion", "flash", "fast", "optimized", "oot", "kernel",
+        "unfused", "eager", "native", "naive", "vanilla", "plain", "slow", "fallback", "reference",
+        "ref", "impl", "torch", "pytorch", "python", "non", "not", "original", "orig", "basic",
+        "default",
+    }
+)  # fmt: skip
+"""Words of a name that say how something is computed, not what."""
+
+
+def find_choice(flow: FunctionFlow, match: Match, form: Form) -> str:
+    """Return where the author has chosen what runs on an NPU, "" if that is not so."""
+    statement = match.evaluation.statement
+    for node in flow.npu_branches:
+        leaves = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return)
+        if _holds(node, statement.lineno) or (leaves and statement.lineno > node.lineno):
+            return "code for an NPU stands beside it: somebody has chosen already"
+    wanted = _fused_calls(form.replacement)
+    if not wanted or flow.names.tree is None:
+        return ""
+    beside: list[ast.AST] = [b for branch in _other_branches(flow, statement) for b in branch]
+    beside += _other_choices(statement, match.evaluation.code)
+    called = _fused(flow, beside, wanted)
+    if not called:
+        called = next((c for f in _siblings(flow) if (c := _fused(flow, f.body, wanted))), "")
+    return f"{called} stands beside it: somebody has chosen already" if called else ""
+
+
+@cache
+def _fused_calls(replacement: Callable[..., object]) -> tuple[str, ...]:
+    """Return the operators for NPUs that a replacement calls: ``npu_rms_norm``."""
+    return tuple(dict.fromkeys(_FOR_NPU.findall(inspect.getsource(replacement))))
+
+
+def _holds(node: ast.AST, line: int) -> bool:
+    first = getattr(node, "lineno", 0)
+    return bool(first <= line <= (getattr(node, "end_lineno", None) or first))
+
+
+def _other_branches(flow: FunctionFlow, statement: ast.stmt) -> Iterator[Sequence[ast.stmt]]:
+    """Yield what runs instead of a statement, or instead of the function that holds it."""
+    assert flow.names.tree is not None  # noqa: S101 - asked before
+    line = statement.lineno
+    for node in walk(flow.names.tree):
+        if not isinstance(node, (ast.If, ast.Try)):
+            continue
+        branches = _branches(node)
+        inside = [b for b in branches if b[0].lineno <= line <= _end(b)]
+        if inside:
+            yield from (b for b in branches if b not in inside)
+        elif _is_before(flow.function, node, line):
+            yield from (b for b in branches if isinstance(b[-1], (ast.Return, ast.Continue)))
+
+
+def _other_choices(statement: ast.stmt, code: ast.expr | ast.stmt) -> Iterator[ast.expr]:
+    """Yield what an expression is instead of the one that holds some code: ``a if c else b``."""
+    for node in walk(statement):
+        if isinstance(node, ast.IfExp):
+            for one, other in ((node.body, node.orelse), (node.orelse, node.body)):
+                if any(inner is code for inner in walk(one)):
+                    yield other
+
+
+def _branches(node: ast.If | ast.Try) -> list[list[ast.stmt]]:
+    if isinstance(node, ast.If):
+        return [b for b in (node.body, node.orelse) if b]
+    return [b for b in (node.body, *(h.body for h in node.handlers), node.orelse) if b]
+
+
+def _end(block: Sequence[ast.stmt]) -> int:
+    return block[-1].end_lineno or block[-1].lineno
+
+
+def _is_before(function: FunctionNode, node: ast.If | ast.Try, line: int) -> bool:
+    """Tell whether a choice of the same function comes first, and may leave it."""
+    return _holds(function, node.lineno) and (node.end_lineno or node.lineno) < line
+
+
+def _siblings(flow: FunctionFlow) -> Iterator[FunctionNode]:
+    """Yield functions of the module that compute the same in another way, by their names.
+
+    Beside ``unfused_swiglu`` that is ``fused_swiglu``, beside ``forward_native`` the
+    ``forward_oot`` of the class, beside ``EagerNorm.forward`` the ``NpuNorm.forward``.
+    """
+    name, cls = flow.function.name, flow.cls
+    functions = flow.names.functions.values() if cls is None else _methods(cls)
+    yield from (f for f in functions if f.name != name and _are_alike(name, f.name))
+    for other in flow.names.classes.values() if cls is not None else ():
+        if cls is not None and other is not cls and _are_alike(cls.name, other.name):
+            yield from (f for f in _methods(other) if f.name == name)
+
+
+def _methods(cls: ast.ClassDef) -> list[FunctionNode]:
+    return [node for node in cls.body if isinstance(node, FunctionNode)]
+
+
+def _are_alike(name: str, other: str) -> bool:
+    """Tell whether a name says how something is computed that another one computes as well."""
+    (own, how), (its, _) = _what(name), _what(other)
+    return bool(own) and how and own == its
+
+
+def _what(name: str) -> tuple[tuple[str, ...], bool]:
+    """Return ``swiglu`` for ``unfused_swiglu``, and whether the name says how it is computed."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    what = tuple(word for word in words if word not in _HOW)
+    return what, len(what) < len(words)
+
+
+def _fused(flow: FunctionFlow, code: Iterable[ast.AST], wanted: Sequence[str]) -> str:
+    """Return the call of one of these operators, or of a relative, in some statements."""
+    for call in (n for statement in code for n in walk(statement) if isinstance(n, ast.Call)):
+        if _is_fused(flow, call, wanted):
+            return ast.unparse(call.func)
+        inner = flow.names.functions.get(call.func.id) if isinstance(call.func, ast.Name) else None
+        if inner is not None and any(
+            _is_fused(flow, n, wanted) for n in walk(inner) if isinstance(n, ast.Call)
+        ):
+            return ast.unparse(call.func)
+    return ""
+
+
+def _is_fused(flow: FunctionFlow, call: ast.Call, wanted: Sequence[str]) -> bool:
+    """Tell whether a call is one of the operators or, as ``fused_rms_norm``, a relative."""
+    name = last_name(call.func) or ""
+    if name in wanted:
+        return True
+    whole = f"{flow.names.dotted(call.func) or ''} {ast.unparse(call.func)}"
+    kinds = {_PREFIX.sub("", one.lower()) for one in wanted}
+    return _FUSED.search(whole) is not None and any(kind in name.lower() for kind in kinds)

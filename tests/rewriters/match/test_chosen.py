@@ -1,0 +1,127 @@
+"""Where the fused operator stands beside the code, its author has chosen."""
+
+from __future__ import annotations
+
+import pytest
+from rewriting_snippets import sites
+
+NORM = "x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w"
+NPU = "torch_npu.npu_rms_norm(x, w, 1e-6)[0]"
+
+CHOSEN = {
+    "a flag": f"""
+        def f(x, w, args):
+            if args.use_fused_rmsnorm:
+                return {NPU}
+            return {NORM}
+    """,
+    "a shape": f"""
+        def f(x, w):
+            if x.shape[-1] % 32 == 0:
+                y = {NPU}
+            else:
+                y = {NORM}
+            return y
+    """,
+    "a failure": f"""
+        def f(x, w):
+            try:
+                y = {NPU}
+            except RuntimeError:
+                y = {NORM}
+            return y
+    """,
+    "an expression": f"""
+        def f(x, w, fast):
+            return {NPU} if fast else {NORM}
+    """,
+    "a function": f"""
+        def fused_norm(x, w):
+            return {NPU}
+        def unfused_norm(x, w):
+            return {NORM}
+    """,
+    "a method": f"""
+        class A:
+            def forward_oot(self, x, w):
+                return {NPU}
+            def forward_native(self, x, w):
+                return {NORM}
+    """,
+    "a class": f"""
+        class NpuNorm:
+            def forward(self, x, w):
+                return {NPU}
+        class EagerNorm:
+            def forward(self, x, w):
+                return {NORM}
+    """,
+    "a helper": f"""
+        def helper(x, w):
+            return {NPU}
+        def f(x, w, fast):
+            if fast:
+                return helper(x, w)
+            return {NORM}
+    """,
+    "an import": f"""
+        try:
+            import torch_npu
+            def norm(x, w):
+                return {NPU}
+        except ImportError:
+            def norm(x, w):
+                return {NORM}
+    """,
+    "a relative": f"""
+        def f(x, w, fast):
+            if fast:
+                return torch_npu.npu_gemma_rms_norm(x, w)[0]
+            return {NORM}
+    """,
+}
+LEFT = {
+    "another operator": f"""
+        def f(x, w, fast):
+            if fast:
+                return torch_npu.npu_swiglu(x)
+            return {NORM}
+    """,
+    "in another function": f"""
+        def f(x, w):
+            return {NPU}
+        def g(x, w):
+            return {NORM}
+    """,
+    "another class": f"""
+        class A:
+            def forward_npu(self, x, w):
+                return {NPU}
+        class B:
+            def forward_native(self, x, w):
+                return {NORM}
+    """,
+    "after it": f"""
+        def f(x, w, more):
+            y = {NORM}
+            if more:
+                y = torch_npu.npu_rms_norm(y, w, 1e-6)[0]
+            return y
+    """,
+    "another fused kernel": f"""
+        def f(x, w, apex):
+            if apex:
+                return apex.FusedLayerNorm(x, w)
+            return {NORM}
+    """,
+}
+
+
+@pytest.mark.parametrize("code", CHOSEN.values(), ids=CHOSEN)
+def test_nothing_is_found_where_the_author_has_chosen(code: str) -> None:
+    assert sites(code, "NPU101") == []
+
+
+@pytest.mark.parametrize("code", LEFT.values(), ids=LEFT)
+def test_what_stands_elsewhere_is_no_choice(code: str) -> None:
+    assert len(sites(code, "NPU101")) == 1
