@@ -156,8 +156,8 @@ class Judge:
         for name in sorted(patched.draws_from - original.draws_from) * (not any_numbers):
             text = f"the patched code draws random numbers from {name}, the original none"
             differs(text, f"random numbers of {name}")
-        for text, name in _of_memory(original, patched):
-            differs(text, f"memory of {name}", Seen.MEMORY)
+        for text, name, seen in _of_memory(original, patched):
+            differs(text, f"memory of {name}", seen)
         for text, name in _of_strides(original, patched):
             differs(text, f"strides of {name}", Seen.STRIDES)
         for text, name in self._of_tensors(
@@ -332,8 +332,11 @@ def _of_plain_values(
             yield f"{name} is {this} in the original, {that} in the patched code", name
 
 
-def _of_memory(original: CallRecord, patched: CallRecord) -> Iterator[tuple[str, str]]:
-    """Yield what differs in who holds which memory, and whose it is."""
+def _of_memory(original: CallRecord, patched: CallRecord) -> Iterator[tuple[str, str, Seen]]:
+    """Yield what differs in who holds which memory, whose it is, and where that is seen.
+
+    Who writes into a result that shares what it did not share before changes something else.
+    """
     for name in original.aliases.keys() | patched.aliases.keys():
         mine, theirs = original.aliases.get(name), patched.aliases.get(name)
         left, right = original.tensors.get(name), patched.tensors.get(name)
@@ -345,9 +348,14 @@ def _of_memory(original: CallRecord, patched: CallRecord) -> Iterator[tuple[str,
                     f"with {_names(theirs)} in the patched code"
                 ),
                 name,
+                Seen.EFFECT if theirs and not theirs <= (mine or frozenset()) else Seen.MEMORY,
             )
     for name in sorted(patched.replaced & original.changed - original.replaced):
-        yield f"{name} is written into by the original, the patched code replaces it", name
+        yield (
+            f"{name} is written into by the original, the patched code replaces it",
+            name,
+            Seen.MEMORY,
+        )
 
 
 def _of_strides(original: CallRecord, patched: CallRecord) -> Iterator[tuple[str, str]]:

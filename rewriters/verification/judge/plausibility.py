@@ -53,7 +53,7 @@ def find_purpose(job: Job) -> Purpose:
 
 def _selections(text: str, lines: Sequence[int]) -> Iterator[ast.AST]:
     """Yield what takes some elements and leaves others out, on these lines."""
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(_parse(text)):
         span = range(getattr(node, "lineno", 0), (getattr(node, "end_lineno", 0) or 0) + 1)
         if not any(line in span for line in lines):
             continue
@@ -120,15 +120,23 @@ def _wants_contiguous(job: Job) -> bool:
     if before.count(".contiguous(") > after.count(".contiguous("):
         return True
     called = rf"\b{re.escape(job.qualname.rpartition('.')[2])}\("
-    functions = (n for n in ast.walk(ast.parse(job.original)) if isinstance(n, ast.FunctionDef))
+    functions = (n for n in ast.walk(_parse(job.original)) if isinstance(n, ast.FunctionDef))
     texts = (ast.get_source_segment(job.original, n) or "" for n in functions)
     return any(re.search(called, t.partition(":")[2]) and ".view(" in t for t in texts)
+
+
+def _parse(text: str) -> ast.Module:
+    """Return the syntax of a text, nothing where it has none: that is said when it is loaded."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
 
 
 def _text_of(text: str, qualname: str) -> str:
     """Return the source of a function, or of the class that it is a method of."""
     names = qualname.partition(".<locals>")[0].split(".")
-    scope: ast.AST = ast.parse(text)
+    scope: ast.AST = _parse(text)
     for name in names:
         body = getattr(scope, "body", [])
         found = [n for n in body if getattr(n, "name", None) == name]
