@@ -99,7 +99,7 @@ class Site:
         return Safety.CONDITIONAL if self.open_conditions else Safety.SAFE
 
 
-def find_sites(
+def find_sites(  # noqa: PLR0913 - what is looked for, and where
     source: str,
     rules: Sequence[Substitution],
     recorded: Mapping[int, Sequence[RecordedCall]] | None = None,
@@ -113,8 +113,8 @@ def find_sites(
     ``neighbour`` returns the text of a module of the same package (``.configuration_llama``).
     ``recorded`` holds the operator calls of a profile of *this very* source, by line; without it
     only the source itself can prove a condition. Without ``with_text`` the rewrites are only tried
-    out: their texts stay empty, which takes half of the time. With ``chosen_too`` those come as well
-    beside which the author has put code for an NPU.
+    out: their texts stay empty, which takes half of the time. With ``chosen_too`` those come
+    as well beside which the author has put code for an NPU.
 
     Raises:
         SyntaxError: the source is not Python.
@@ -173,7 +173,7 @@ def _mentions_npu(source: str) -> bool:
     return "npu" in source.lower().replace("input", "")
 
 
-def _sites_of(
+def _sites_of(  # noqa: PLR0913 - same
     source: str,
     flow: FunctionFlow,
     rules: Sequence[Substitution],
