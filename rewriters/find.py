@@ -99,20 +99,22 @@ class Site:
         return Safety.CONDITIONAL if self.open_conditions else Safety.SAFE
 
 
-def find_sites(
+def find_sites(  # noqa: PLR0913 - what is looked for, and where
     source: str,
     rules: Sequence[Substitution],
     recorded: Mapping[int, Sequence[RecordedCall]] | None = None,
     neighbour: Callable[[str], str | None] | None = None,
     *,
     with_text: bool = True,
+    chosen_too: bool = False,
 ) -> Iterator[Site]:
     """Yield the sites of a module in the order of its lines.
 
     ``neighbour`` returns the text of a module of the same package (``.configuration_llama``).
     ``recorded`` holds the operator calls of a profile of *this very* source, by line; without it
     only the source itself can prove a condition. Without ``with_text`` the rewrites are only tried
-    out: their texts stay empty, which takes half of the time.
+    out: their texts stay empty, which takes half of the time. With ``chosen_too`` those come
+    as well beside which the author has put code for an NPU.
 
     Raises:
         SyntaxError: the source is not Python.
@@ -132,7 +134,9 @@ def find_sites(
             continue
         try:
             flow = read_function(scope.function, names, scope.cls, scope=scope)
-            sites += _sites_of(source, flow, here, recorded or {}, with_text=with_text)
+            sites += _sites_of(
+                source, flow, here, recorded or {}, with_text=with_text, chosen_too=chosen_too
+            )
         except (UnsupportedCodeError, RecursionError):  # the latter: thousands of operations
             continue
     kept = [site for site in sites if not any(_calls(site, other) for other in sites)]
@@ -169,18 +173,19 @@ def _mentions_npu(source: str) -> bool:
     return "npu" in source.lower().replace("input", "")
 
 
-def _sites_of(
+def _sites_of(  # noqa: PLR0913 - same
     source: str,
     flow: FunctionFlow,
     rules: Sequence[Substitution],
     recorded: Mapping[int, Sequence[RecordedCall]],
     *,
     with_text: bool,
+    chosen_too: bool,
 ) -> Iterator[Site]:
     """Yield the sites of a function, one for each place: the widest that can be written."""
     taken: set[int] = set()
     left: list[tuple[_Candidate, Site]] = []
-    for group in _in_order(_candidates(source, flow, rules, recorded)):
+    for group in _in_order(_candidates(source, flow, rules, recorded, chosen_too)):
         if id(group[0].match.evaluation.code) in taken:
             continue
         best, site = _best_site(source, flow, group, with_text=with_text)
@@ -220,10 +225,11 @@ def _candidates(
     flow: FunctionFlow,
     rules: Sequence[Substitution],
     recorded: Mapping[int, Sequence[RecordedCall]],
+    chosen_too: bool,  # noqa: FBT001 - one call
 ) -> Iterable[list[_Candidate]]:
     """Return what each rule may do at each place, one for each form that fits."""
     found: dict[tuple[str, int], list[_Candidate]] = {}
-    has_npu = _mentions_npu(source)
+    has_npu = not chosen_too and _mentions_npu(source)
     for rule in rules:
         for form in rule.forms:
             for match in find(pattern_of(form.pattern), flow):
@@ -334,7 +340,7 @@ def apply_in_order(
         rule = dataclasses.replace(site.rule, forms=(site.form,))
         again = [
             s
-            for s in find_sites(text, [rule], neighbour=neighbour)
+            for s in find_sites(text, [rule], neighbour=neighbour, chosen_too=True)
             if (s.function, s.code) == (site.function, site.code)
         ]
         same = min(again, key=lambda s: abs(s.depth - site.depth), default=None)

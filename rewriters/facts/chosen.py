@@ -140,8 +140,14 @@ def _what(name: str) -> tuple[tuple[str, ...], bool]:
 
 
 def _fused(flow: FunctionFlow, code: Iterable[ast.AST], wanted: Sequence[str]) -> str:
-    """Return the call of one of these operators, or of a relative, in some statements."""
+    """Return the call of one of these operators, or of a relative, in some statements.
+
+    What is called on an NPU only, in code that has another way as well, is no choice of a way.
+    """
+    asks = [n for n in flow.npu_branches if isinstance(n, ast.If) and n.orelse]
     for call in (n for statement in code for n in walk(statement) if isinstance(n, ast.Call)):
+        if any(_holds(node, call.lineno) for node in asks):
+            continue
         if _is_fused(flow, call, wanted):
             return ast.unparse(call.func)
         inner = flow.names.functions.get(call.func.id) if isinstance(call.func, ast.Name) else None

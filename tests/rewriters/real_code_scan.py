@@ -84,7 +84,7 @@ def _fault(source: str, sites: list[Site], site: Site) -> str:
     if new == site.rewrite.portable:
         left = {new: [site.function]}
     for text, gone in left.items():
-        after = Counter(s.function for s in find_sites(text, [site.rule]))
+        after = Counter(s.function for s in find_sites(text, [site.rule], chosen_too=True))
         if after != before - Counter(gone):
             return f"left after the change: {after}"
     return ""
