@@ -79,7 +79,8 @@ class Profile:
     ``steps`` -- one row per step: ``step`` (Int64), ``device`` (int32), ``computing_ns``,
     ``communication_exposed_ns``, ``overlapped_ns``, ``communication_ns``, ``free_ns``,
     ``bubble_ns`` (int64): how long it received from other stages of a pipeline, -1 if the dump
-    does not say.
+    does not say; ``preparing_ns`` (int64): the part of ``free_ns`` before the first kernel. A step
+    lasts from its mark on the host to the next one.
 
     ``op_statistic`` -- the dump's own totals: ``type``, ``core``, ``count``, ``total_ns``;
     empty if the dump has none.

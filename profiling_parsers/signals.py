@@ -44,6 +44,7 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
         "source": _INT, "destination": _INT, "transport": _CATEGORY, "size_bytes": _INT,
         "transit_ns": _INT, "gb_per_s": _FLOAT,
     },
+    "payloads": {"name": _CATEGORY, "size_bytes": _INT},
     "operator_totals": {
         "name": _CATEGORY, "input_dims": _CATEGORY, "stack": _INT, "host_self_ns": _INT,
         "device_self_ns": _INT,
@@ -91,6 +92,8 @@ class Signals:
     """Bandwidth of each collective per kind of link."""
     links: pd.DataFrame = field(default_factory=_none("links"))
     """Bandwidth between two ranks (communication_matrix.json)."""
+    payloads: pd.DataFrame = field(default_factory=_none("payloads"))
+    """Size of the operand of each collective: its count times the width of its dtype."""
     operator_totals: pd.DataFrame = field(default_factory=_none("operator_totals"))
     """Host operators with their device time (operator_details): leads to lines without a trace.
     ``stack`` is an index into ``operator_stacks``."""

@@ -15,6 +15,7 @@ from npufix.rules.diagnostic import Place
 __all__ = ["Place", "Problem"]
 
 SCHEMA_VERSION = 2
+_SMALL = 0.001
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -57,6 +58,8 @@ class StepSplit(msgspec.Struct, frozen=True):
     left_out: list[LeftOutStep] = []
     recorded_steps: int = 1
     """How many steps the totals of the report are over."""
+    preparing_ns: int = 0
+    """Before the first kernel: loading, copies, the first launch; part of ``free_ns``."""
     unit: str = "step"
     """``recording`` where the dump has no steps: then all times "per step" are those of it."""
 
@@ -290,11 +293,18 @@ class Finding(msgspec.Struct, frozen=True):
     places: list[Place] = []
     ranks: list[int] = []
     """The ranks that a finding about a cluster is about, the worst first."""
+    overlap: str = ""
+    """Which finding before it is about the same time, "" if none: ``the same 20.1 ms as 1``."""
 
     @property
     def place(self) -> str:
         """Return ``file.py:12``, "" for a finding that has no line."""
         return f"{self.path}:{self.line}" if self.path else ""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is about less than a thousandth of the step, and told in one line."""
+        return 0 < self.share < _SMALL and self.verdict is None
 
 
 class Report(msgspec.Struct, frozen=True):

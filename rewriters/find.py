@@ -284,7 +284,8 @@ def _prove(
     for condition in form.conditions:
         basis = Basis.SOURCE
         holds = condition.holds(source)
-        if holds is None:
+        if not holds and condition.holds(profile) is not holds:
+            # A name that speaks against it counts less than what the run has shown.
             basis, holds = Basis.PROFILE, condition.holds(profile)
         if holds is False:
             return None

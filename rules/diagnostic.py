@@ -69,6 +69,8 @@ class Observation:
     """Index labels of ``Recording.kernels`` whose time would go."""
     is_idle: bool = False
     """Whether ``cost_ns`` is time in which the device waits, not time of kernels."""
+    is_work: bool = False
+    """Whether it is the work that the program is there for: told behind all that is beside it."""
     advice: str = ""
     """What to do in this run, where that is not ``Diagnostic.advice`` as it stands: without what
     is set already."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -11,7 +11,7 @@ from npufix.advisor.cluster.details import led_to_source
 from npufix.advisor.cluster.reporting import observe_cluster, rank_problems, rank_rows, rank_steps
 from npufix.advisor.diagnose.ranks import ALONE, Ways, read_dump
 from npufix.advisor.diagnose.result import Diagnosis
-from npufix.advisor.diagnose.savings import total_saving
+from npufix.advisor.diagnose.savings import settle, total_saving, without_explained
 from npufix.advisor.evidence.estimate import calibrate
 from npufix.advisor.evidence.hygiene import missing_parts, snippet
 from npufix.advisor.evidence.item import rank_items
@@ -78,14 +78,18 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
         compared, failed = observe_cluster(cluster, of_job, run.step.length_ns)
         seen, faults = [*seen, *compared], [*faults, *failed]
     located = _find(run, tree, rules, options) if tree else None
-    found = located.found if located else []
-    everything = rank_items([*found, *seen])
+    ranked = rank_items([*(located.found if located else ()), *seen])
+    everything = settle(
+        without_explained(ranked, run.evidence.kernels), run.split, run.evidence.kernels
+    )
+    seen = [item for item in everything if item.finding.kind == "run"]
+    found = [cast("Located", item) for item in everything if item.finding.kind == "code"]
     measured = _report_measures(run, options)
     made = msgspec.structs.replace(
         measured,
         headline=headline(
             [item.finding for item in everything],
-            total_saving(everything, run.split),
+            total_saving(everything),
             run.split,
             measured.hot_operators,
             with_source=tree is not None,

@@ -1,81 +1,182 @@
-"""What all findings save together: nothing twice, and never more than the step."""
+"""All findings together: nothing is saved twice, and never more than the step.
+
+What a finding saves is what it adds to those before it, so that a reader may add the figures up.
+Those of the source come before those of the run: they are the more specific. ``overlap`` says where
+the rest is: "the same 20.1 ms
+as 1".
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from npufix.advisor.evidence.item import expected_ns
 from npufix.reports.report import Saving
+from npufix.rules.shared.quantities import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from npufix.advisor.evidence.item import Item
+    import pandas as pd
+
+    from npufix.advisor.evidence.item import Item, T
     from npufix.reports.report import StepSplit
 
-
-@dataclass(frozen=True, slots=True)
-class _Budget:
-    """What there is to save per step; ``None`` where the dump does not say."""
-
-    busy_ns: int | None
-    idle_ns: int | None
+_MOST = 0.5
+"""Share of a finding's time that others explain, from which it says nothing of its own."""
 
 
-def total_saving(found: Sequence[Item], split: StepSplit | None) -> Saving:
-    """Return what all changes save together, most rewarding first.
-
-    Kernels that two findings share count once, and so does the time in which the device waits.
-    """
-    budget = _Budget(None, None)
-    if split is not None:
-        budget = _Budget(split.computing_ns + split.exposed_communication_ns, split.free_ns)
-    of_job = [item for item in found if item.of_job]
-    found = [item for item in found if not item.of_job]
-    busy = _capped([_fresh(item, share) for item, share in _shares(found)], budget.busy_ns)
-    waiting = [item.finding.saving for item in found if item.is_idle]
-    # Waiting has many causes at once; what one of them removes another cannot remove again.
-    longest = max((saving for saving in waiting if saving), key=lambda s: s.high_ns, default=None)
-    idle = _capped([(longest.low_ns, longest.high_ns)] if longest else [], budget.idle_ns)
-    low, high = _with_job((busy[0] + idle[0], busy[1] + idle[1]), of_job)
-    if split is not None:
-        high = min(high, max(split.total_ns, busy[1] + idle[1]))
-    return Saving(min(low, high), high, "sum of the findings, shared time counted once")
-
-
-def _with_job(own: tuple[int, int], of_job: Sequence[Item]) -> tuple[int, int]:
-    """Add what the ranks together can gain to what the one that was looked into can.
-
-    Several of these findings may be sides of one cause (a late rank, and who waits for it), so
-    only the largest counts. What it gains may be the same time as on that rank: at least the
-    larger of both, at most their sum; and never the sum where both are idle time or communication,
-    which the findings of the rank count already.
-    """
-    gaining = (item for item in of_job if item.finding.saving)
-    largest = max(gaining, key=lambda item: expected_ns(item.finding), default=None)
-    if largest is None or largest.finding.saving is None:
-        return own
-    saving = largest.finding.saving
-    shared = largest.is_idle or largest.is_communication
-    high = max(own[1], saving.high_ns) if shared else own[1] + saving.high_ns
-    return max(own[0], saving.low_ns), high
-
-
-def _shares(found: Sequence[Item]) -> Iterable[tuple[Item, float]]:
-    """Yield each finding that frees kernels with the share of them that no other freed before."""
-    claimed: set[int] = set()
+def without_explained(found: Sequence[T], kernels: pd.DataFrame) -> list[T]:
+    """Return the findings without those about a Type whose time the others explain already."""
+    explained: set[int] = set()
     for item in found:
-        if not item.is_idle and item.kernels:
-            yield item, len(item.kernels - claimed) / len(item.kernels)
-            claimed |= item.kernels
+        if not item.is_rest and not item.is_idle:
+            explained |= item.kernels
+    spent = kernels["duration_ns"]
+
+    def is_explained(item: Item) -> bool:
+        whole = int(spent.reindex(list(item.kernels)).sum())
+        other = int(spent.reindex(list(item.kernels & explained)).sum())
+        return other >= _MOST * whole
+
+    return [item for item in found if not item.is_rest or not is_explained(item)]
 
 
-def _fresh(item: Item, share: float) -> tuple[float, float]:
-    saving = item.finding.saving
-    return (saving.low_ns * share, saving.high_ns * share) if saving else (0.0, 0.0)
+def settle(found: Sequence[T], split: StepSplit | None, kernels: pd.DataFrame) -> list[T]:
+    """Return the findings with what each saves beside the others, and what it shares with them.
+
+    ``found`` are all findings in the order of the report; it stays. ``kernels`` have a
+    ``duration_ns``, by the labels that the findings hold.
+    """
+    labels = sorted(frozenset[int]().union(*(item.kernels for item in found)))
+    spent = dict(zip(labels, kernels["duration_ns"].reindex(labels).tolist(), strict=True))
+    claims = _Claims(split, spent)
+    savings: dict[int, Saving | None] = {}
+    # What the ranks gain together first, the largest of it in front; then what is in the source.
+    for at in sorted(range(len(found)), key=lambda at: _precedence(found[at])):
+        savings[at] = claims.enter(found[at])
+    overlaps = _overlaps(found, spent)
+    return [_changed(item, savings[at], overlaps[at]) for at, item in enumerate(found)]
 
 
-def _capped(savings: Sequence[tuple[float, float]], most: int | None) -> tuple[int, int]:
-    low, high = round(sum(s[0] for s in savings)), round(sum(s[1] for s in savings))
-    return (low, high) if most is None else (min(low, most), min(high, most))
+def total_saving(settled: Sequence[Item]) -> Saving:
+    """Return what all changes save together: the sum of what ``settle`` left each."""
+    savings = [item.finding.saving for item in settled if item.finding.saving]
+    low, high = sum(s.low_ns for s in savings), sum(s.high_ns for s in savings)
+    return Saving(low, high, "sum of the findings, shared time counted once")
+
+
+def _precedence(item: Item) -> tuple[int, float]:
+    if item.of_job:
+        return 0, -expected_ns(item.finding)
+    return 1 + (item.finding.kind != "code"), 0.0
+
+
+class _Claims:
+    """What findings have claimed of the step so far; times in ns."""
+
+    def __init__(self, split: StepSplit | None, spent: Mapping[int, float]) -> None:
+        self._spent = spent
+        most = float("inf")
+        self._step = split.total_ns if split else most
+        self._busy = split.computing_ns + split.exposed_communication_ns if split else most
+        self._free = split.free_ns if split else most
+        self._kernels: set[int] = set()
+        self._idle = self._job = (0.0, 0.0)
+        self._of_job = (0.0, 0.0)
+        """What the job gains and this rank may gain as well: surely, and of waiting at most."""
+
+    def enter(self, item: Item) -> Saving | None:
+        """Return what a finding saves beside those before it; ``None`` where nothing is left."""
+        saving = item.finding.saving
+        if saving is None:
+            return None
+        wanted = (float(saving.low_ns), float(saving.high_ns))
+        if item.of_job:
+            low, high = self._enter_of_job(item, wanted)
+        elif item.is_idle:
+            low, high = _beyond(wanted, self._idle)
+            self._idle = _larger(wanted, self._idle)
+            high = min(high, self._free)
+            self._free -= high
+        else:
+            share = 1.0 if item.kernels else 0.0
+            if item.kernels:
+                share = _part(item.kernels - self._kernels, item.kernels, self._spent)
+                self._kernels |= item.kernels
+            low, high = wanted[0] * share, min(wanted[1] * share, self._busy)
+            self._busy -= high
+        if not item.of_job:
+            low, high = self._beside_job(item, low, high)
+        high = min(round(high), self._step)
+        self._step -= high
+        if not high and saving.high_ns:
+            return None
+        return Saving(min(round(low), int(high)), int(high), saving.basis)
+
+    def _enter_of_job(self, item: Item, wanted: tuple[float, float]) -> tuple[float, float]:
+        """Several may be sides of one cause (a late rank, and who waits for it)."""
+        low, high = _beyond(wanted, self._job)
+        self._job = _larger(wanted, self._job)
+        shared = item.is_idle or item.is_communication
+        self._of_job = (self._of_job[0] + low, self._of_job[1] + high * shared)
+        return low, high
+
+    def _beside_job(self, item: Item, low: float, high: float) -> tuple[float, float]:
+        """Take away what the job gains already: what is sure, and waiting and communication."""
+        sure, waiting = self._of_job
+        known = min(low, sure)
+        same = min(high, waiting) if item.is_idle or item.is_communication else 0.0
+        self._of_job = (sure - known, waiting - same)
+        return low - known, high - same
+
+
+def _beyond(wanted: tuple[float, float], taken: tuple[float, float]) -> tuple[float, float]:
+    """Return what a claim adds to the largest one: waiting has many causes at once.
+
+    What one of them removes another cannot remove again: behind 20 ms, 14 ms add nothing.
+    """
+    return max(0.0, wanted[0] - taken[0]), max(0.0, wanted[1] - taken[1])
+
+
+def _larger(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    return max(one[0], other[0]), max(one[1], other[1])
+
+
+def _part(some: Iterable[int], kernels: Iterable[int], spent: Mapping[int, float]) -> float:
+    """Return the share of the time of kernels that some of them take."""
+    return sum(spent[k] for k in some) / (sum(spent[k] for k in kernels) or 1)
+
+
+def _overlaps(found: Sequence[Item], spent: Mapping[int, float]) -> list[str]:
+    """Say of each finding which one before it is about the same time."""
+    owners: dict[int, int] = {}
+    first_idle = first_of_job = 0
+    texts = []
+    for number, item in enumerate(found, 1):
+        text = ""
+        if item.of_job:
+            text = f"part of the same time as {first_of_job}" if first_of_job else ""
+            first_of_job = first_of_job or number
+        elif item.is_idle:
+            text = f"part of the same idle time as {first_idle}" if first_idle else ""
+            first_idle = first_idle or number
+        elif item.kernels:
+            told: dict[int, set[int]] = {}
+            for kernel in item.kernels & owners.keys():
+                told.setdefault(owners[kernel], set()).add(kernel)
+            owners.update(dict.fromkeys(item.kernels - owners.keys(), number))
+            shares = {n: _part(own, item.kernels, spent) for n, own in told.items()}
+            other = max(shares, key=lambda n: (shares[n], -n), default=0)
+            if other and (same := round(item.finding.device_ns * shares[other])):
+                text = f"the same {milliseconds(same)} as {other}"
+        texts.append(text)
+    return texts
+
+
+def _changed(item: T, saving: Saving | None, overlap: str) -> T:
+    finding = msgspec.structs.replace(item.finding, saving=saving, overlap=overlap)
+    return replace(item, finding=finding)

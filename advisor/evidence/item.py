@@ -28,6 +28,11 @@ class Item:
     of_job: bool = False
     """It compares the ranks of a job."""
     is_communication: bool = False
+    """Its kernels, or what the ranks wait for, are collectives."""
+    is_work: bool = False
+    """The work that the program is there for: behind all that is beside it."""
+    is_rest: bool = False
+    """It is about kernels that no other finding explains, and left out where one does."""
 
 
 def make_finding(  # noqa: PLR0913 - what a finding may hold
@@ -63,8 +68,16 @@ def make_finding(  # noqa: PLR0913 - what a finding may hold
     )  # fmt: skip
 
 
+_TOLD = 0.01
+"""Share of the step from which what a job loses comes first."""
+
+
 def rank_items(found: Iterable[T]) -> list[T]:
-    """Return the findings, the most rewarding first."""
+    """Return the findings, those first that are about the largest share of the step.
+
+    What one rank, link or stage costs a whole job comes before what a rank is busy with; of that,
+    what is certain to be gained counts first: several of them are sides of one cause.
+    """
     return sorted(found, key=_rank)
 
 
@@ -73,6 +86,11 @@ def expected_ns(finding: report.Finding) -> float:
     return (finding.saving.low_ns + finding.saving.high_ns) / 2 if finding.saving else 0.0
 
 
-def _rank(item: Item) -> tuple[float, float, str, int, str]:
+def _rank(item: Item) -> tuple[bool, bool, float, float, float, str, int, str]:
     finding = item.finding
-    return (-expected_ns(finding), -finding.device_ns, finding.path, finding.line, finding.rule)
+    of_job = item.of_job and finding.share >= _TOLD
+    certain = finding.saving.low_ns if of_job and finding.saving else 0
+    return (
+        item.is_work, not of_job, -certain, -finding.device_ns, -expected_ns(finding),
+        finding.path, finding.line, finding.rule,
+    )  # fmt: skip

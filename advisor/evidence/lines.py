@@ -13,9 +13,10 @@ from npufix.advisor.evidence.steady_steps import split_steps
 from npufix.advisor.project.user_frames import user_frame
 from npufix.profiling_parsers.tables.columns import category
 from npufix.rewriters.match.recorded_call import RecordedCall
+from npufix.rules.shared.recording.recorded_cells import dtypes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 _NOT_TENSORS = frozenset({"", "None", "Scalar", "ScalarList", "TensorList", "Device", "str"})
+# The dtypes of kernels as the profiler names those of operators.
+_PROFILER_NAMES = {
+    "BF16": "c10::BFloat16", "BOOL": "bool", "DOUBLE": "double", "FLOAT": "float",
+    "FLOAT16": "c10::Half", "INT16": "short int", "INT32": "int", "INT64": "long int",
+    "INT8": "signed char", "UINT8": "unsigned char",
+}  # fmt: skip
 _FUNCTION_LEVEL = ("function", "forward-function")
 _STEP_OPERATOR = re.compile(r"ProfilerStep#(\d{1,18})")
 
@@ -52,14 +59,26 @@ class Evidence:
     left_out: tuple[LeftOutStep, ...]
 
     def recorded(self, path: str) -> dict[int, list[RecordedCall]]:
-        """Return the operator calls of a file by line."""
+        """Return the operator calls of a file by line, and the kernels by their Types."""
         found: dict[int, list[RecordedCall]] = {}
         rows = self.calls[self.calls["path"] == path]
         for line, name, dims, types in zip(
             rows["line"], rows["name"], rows["input_dims"], rows["input_types"], strict=True
         ):
             found.setdefault(int(line), []).append(_call(str(name), str(dims), str(types)))
+        for line, name, dims, types in self._kernel_calls(path):
+            names = ";".join(_PROFILER_NAMES.get(dtype, dtype) for dtype in dtypes(types))
+            found.setdefault(line, []).append(_call(name, dims, names))
         return found
+
+    def _kernel_calls(self, path: str) -> Iterator[tuple[int, str, str, str]]:
+        """Yield line, Type, shapes and dtypes of the different kernels that a file's lines got."""
+        frame = self.kernels
+        own = frame[(frame["path"] == path).to_numpy() & self.computes]
+        own = own[(own["level"] == "line") & (own["basis"] == "call-stack")]
+        cells = own[["line", "type", "input_shapes", "input_dtypes"]].drop_duplicates()
+        for line, kind, shapes, types in cells.itertuples(index=False):
+            yield int(line), str(kind), str(shapes), str(types)
 
     def at(self, path: str, lines: frozenset[int], function: str) -> pd.DataFrame:
         """Return the steady kernels that these lines asked for.

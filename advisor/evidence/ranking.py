@@ -193,6 +193,7 @@ def step_split(evidence: Evidence) -> StepSplit | None:
         return None
     columns = ["computing_ns", "communication_exposed_ns", "free_ns", "overlapped_ns"]
     computing, exposed, free, hidden = (round(float(value)) for value in steps[columns].mean())
+    preparing = round(float(steps["preparing_ns"].clip(lower=0).mean()))
     return StepSplit(
         steps=max(1, int(steps["step"].nunique())),
         recorded_steps=max(1, int(evidence.kernels["step"].nunique())),
@@ -202,6 +203,7 @@ def step_split(evidence: Evidence) -> StepSplit | None:
         exposed_communication_ns=exposed,
         free_ns=free,
         overlapped_ns=hidden,
+        preparing_ns=min(preparing, free),
         left_out=list(evidence.left_out),
     )
 

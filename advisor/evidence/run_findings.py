@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Diagnostic, Observation
 
 
+_HOT_OPERATOR = "NPU310"
+
+
 def observe(
     profile: Profile, evidence: Evidence, step: Step, diagnostics: Sequence[Diagnostic]
 ) -> tuple[list[Item], list[report.Problem]]:
@@ -57,7 +60,15 @@ def _findings(diagnostic: Diagnostic, recording: Recording) -> Iterator[Item]:
             finding=_finding(diagnostic, seen, recording, number),
             kernels=seen.kernels,
             is_idle=seen.is_idle,
+            is_communication=_only_collectives(seen, recording),
+            is_work=seen.is_work,
+            is_rest=diagnostic.id == _HOT_OPERATOR,
         )
+
+
+def _only_collectives(seen: Observation, recording: Recording) -> bool:
+    own = recording.kernels["communication"].reindex(list(seen.kernels))
+    return bool(len(own)) and bool(own.all())
 
 
 def _of_recording(text: str) -> str:

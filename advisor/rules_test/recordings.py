@@ -52,7 +52,7 @@ _HOST_OP: dict[str, Any] = {
 }  # fmt: skip
 _STEP: dict[str, Any] = {
     "step": 1, "device": 0, "computing_ns": 0, "communication_exposed_ns": 0, "overlapped_ns": 0,
-    "communication_ns": 0, "free_ns": 0, "bubble_ns": -1,
+    "communication_ns": 0, "free_ns": 0, "bubble_ns": -1, "preparing_ns": 0,
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from npufix.profiling_parsers.cluster.job import groups_in, read_groups
 from npufix.profiling_parsers.dump_folder import analysed_folder, find_database
 from npufix.profiling_parsers.kernels.steps import no_steps
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
+from npufix.profiling_parsers.kernels.whole_steps import whole_steps
 from npufix.profiling_parsers.profile import DumpError, Problem
 from npufix.profiling_parsers.signals import empty
 from npufix.profiling_parsers.special_files import kind_of
@@ -64,7 +65,7 @@ def read_cheap_files(dump: Path, environment: Environment) -> CheapFiles:
     """Read them: those of the text export where it says how the steps split, else the databases."""
     output, problems = analysed_folder(dump), list[Problem]()
     if len(steps := _read(output / STEPS, read_step_trace_time, problems)) and len(steps[0]):
-        found: dict[str, Any] = {"steps": steps[0]}
+        found: dict[str, Any] = {"steps": whole_steps(steps[0])}
         for name, (read, fields) in _TEXT_FILES.items():
             found |= zip(fields, _read(output / name, read, problems), strict=False)
         return CheapFiles(environment, read_groups(dump), tuple(problems), **found)
@@ -89,7 +90,7 @@ def _databases(
 
     with ExitStack() as opened:
         analysis = opened.enter_context(closing(Database(file.with_name(ANALYSIS))))
-        steps = read_split(analysis)
+        steps = whole_steps(read_split(analysis))
         collectives, transports, links = read_analysed(analysis)
         main = opened.enter_context(closing(Database(file)))
         stated = complete_environment(environment, main, np.empty(0, np.int32))

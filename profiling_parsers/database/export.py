@@ -14,9 +14,10 @@ from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.database.call_chains import STACKS
 from npufix.profiling_parsers.database.host_ops import CONNECTIONS, HOST
 from npufix.profiling_parsers.database.profile import read_database
-from npufix.profiling_parsers.database.steps import SPLIT
+from npufix.profiling_parsers.database.steps import SPLIT, read_marks
 from npufix.profiling_parsers.database.tables import Database
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
+from npufix.profiling_parsers.kernels.whole_steps import host_marks, whole_steps
 from npufix.profiling_parsers.profile import DumpError, Environment, Problem, Profile
 from npufix.profiling_parsers.profiler_info import read_environment
 
@@ -40,13 +41,17 @@ def read_db_export(dump: Path, file: Path) -> Profile:
         if analysis is not None:
             opened.enter_context(closing(analysis))
         profile = read_database(dump, database, analysis, environment)
+        marks = read_marks(database) or host_marks(profile.host_ops)
     problems += profile.problems
     problems += _link_problems(profile, file.name)
     if contradicts := _contradiction(profile):
         problems.append(Problem(_ANALYSIS, contradicts, remedies.analyse(dump), damaged=True))
     if contradicts or profile.steps.empty:
-        return _with_computed_steps(profile, problems, dump, exists=beside.exists())
-    return replace(profile, steps=_of_device(profile), problems=tuple(problems))
+        steps = _computed_steps(profile, problems, dump, exists=beside.exists())
+    else:
+        steps = _of_device(profile)
+    steps = whole_steps(steps, profile.kernels, marks)
+    return replace(profile, steps=steps, problems=tuple(problems))
 
 
 def read_msprof_db(dump: Path, file: Path) -> Profile:
@@ -75,9 +80,10 @@ def _contradiction(profile: Profile) -> str:
     )
 
 
-def _with_computed_steps(
+def _computed_steps(
     profile: Profile, problems: list[Problem], dump: Path, *, exists: bool
-) -> Profile:
+) -> pd.DataFrame:
+    """Return the steps as the kernels show them, and tell why."""
     computed = "the split of the steps is computed from the kernels"
     why = f"does not say how the steps split ({SPLIT})" if exists else "missing"
     broken = [problem for problem in problems if problem.where == _ANALYSIS]
@@ -86,8 +92,7 @@ def _with_computed_steps(
         problems[problems.index(problem)] = told
     if not broken:
         problems.append(Problem(_ANALYSIS, f"{why}; {computed}", remedies.analyse(dump)))
-    steps = steps_from_kernels(profile.kernels)
-    return replace(profile, steps=steps, problems=tuple(problems))
+    return steps_from_kernels(profile.kernels)
 
 
 def _of_device(profile: Profile) -> pd.DataFrame:

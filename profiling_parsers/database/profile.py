@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 def read_database(
     dump: Path, database: Database, analysis: Database | None, environment: Environment
 ) -> Profile:
-    """Read a profile; raise ``DumpError`` if there are no kernel times.
+    """Read a profile, its steps from their first kernel on.
+
+    Raise ``DumpError`` if there are no kernel times.
 
     ``analysis`` is the database beside it that says how steps and collectives split. Steps are
     empty where it does not; what is wrong with the two files is told in ``problems``.

@@ -8,10 +8,12 @@ import numpy as np
 import pandas as pd
 
 from npufix.profiling_parsers.database.communication import read_communication
+from npufix.profiling_parsers.database.kernels import COMMUNICATION
 from npufix.profiling_parsers.database.memory import read_allocations, read_memory
 from npufix.profiling_parsers.database.query import LATEST_NS, Query
 from npufix.profiling_parsers.signals import SCHEMAS, Signals
 from npufix.profiling_parsers.tables.columns import NONE
+from npufix.profiling_parsers.tables.payloads import payload, payload_table
 
 if TYPE_CHECKING:
     from npufix.profiling_parsers.database.tables import Database
@@ -31,6 +33,15 @@ _FREQUENCY = Query(
 )
 
 
+_DTYPES = "ENUM_HCCL_DATA_TYPE"
+_PAYLOADS = Query(
+    COMMUNICATION,
+    {"name": ("opName",), "count": ("count",), "dtype": ("dataType",)},
+    required=("name",),
+    dtypes={"name": np.int32},
+)
+
+
 def read_signals(
     database: Database, texts: Texts, analysis: Database | None, apis: pd.DataFrame
 ) -> Signals:
@@ -45,6 +56,19 @@ def read_signals(
         collectives=collectives,
         transports=transports,
         links=links,
+        payloads=_read_payloads(database, texts),
+    )
+
+
+def _read_payloads(database: Database, texts: Texts) -> pd.DataFrame:
+    rows = database.columns(_PAYLOADS)
+    dtypes = dict(database.values(_DTYPES, {"id": ("id",), "name": ("name",)}, "TEXT"))
+    names = texts.category(rows["name"])
+    return payload_table(
+        {
+            str(name): payload(int(count), dtypes.get(str(dtype), ""))
+            for name, count, dtype in zip(names, rows["count"], rows["dtype"], strict=True)
+        }
     )
 
 

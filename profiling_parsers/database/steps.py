@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from npufix.profiling_parsers.database.tables import Database
+    from npufix.profiling_parsers.kernels.whole_steps import Marks
 
     Integers = NDArray[np.int64]
 
@@ -34,11 +35,12 @@ _SPLIT = {
     "communication_ns": ("communication",),
     "free_ns": ("free",),
 }
+_STATED = ("bubble_ns", "preparing_ns")
 _SPLITS = Query(
     SPLIT,
-    {"device": ("deviceId",), **_SPLIT, "bubble_ns": ("bubble",)},
+    {"device": ("deviceId",), **_SPLIT, "bubble_ns": ("bubble",), "preparing_ns": ("preparing",)},
     required=tuple(_SPLIT),
-    dtypes={"device": np.int32, **dict.fromkeys((*_SPLIT, "bubble_ns"), np.float64)},
+    dtypes={"device": np.int32, **dict.fromkeys((*_SPLIT, *_STATED), np.float64)},
 )
 _NUMBER = re.compile("-?[0-9]{1,18}")
 _ROUNDING_US = 2  # the profiler takes the ends of a step as float64 microseconds
@@ -76,8 +78,21 @@ def find_kernel_steps(
     return pd.arrays.IntegerArray(ids, missing)
 
 
+def read_marks(database: Database) -> Marks:
+    """Return begin and end of each step on the host."""
+    steps = pd.DataFrame(database.columns(_STEPS))
+    rows = steps[(steps["step"] != NONE) & (steps["start_ns"] > 0) & (steps["end_ns"] < LATEST_NS)]
+    return {
+        int(step): (int(start), int(end))
+        for step, start, end in rows[["step", "start_ns", "end_ns"]].itertuples(index=False)
+    }
+
+
 def read_split(analysis: Database) -> pd.DataFrame:
-    """Read ``Profile.steps``; a row whose numbers contradict each other is left out, and told."""
+    """Read steps from their first kernel on.
+
+    A row whose numbers contradict each other is left out, and told.
+    """
     rows = analysis.columns(_SPLITS)
     count = len(rows["device"])
     if not count:
@@ -93,8 +108,9 @@ def read_split(analysis: Database) -> pd.DataFrame:
     if malformed := int(np.count_nonzero(~usable)):
         analysis.damaged(f"{malformed} of {count} rows of {SPLIT} are malformed and left out")
     times = {key: np.rint(np.where(usable, rows[key], 0) * 1000).astype(np.int64) for key in _SPLIT}
-    stated = (rows["bubble_ns"] >= 0) & (rows["bubble_ns"] < LARGEST_US)  # not NaN
-    bubble = np.rint(np.where(stated, rows["bubble_ns"], 0) * 1000).astype(np.int64)
-    times["bubble_ns"] = np.where(stated, bubble, -1)
+    for key in _STATED:
+        stated = (rows[key] >= 0) & (rows[key] < LARGEST_US)  # not NaN
+        spent = np.rint(np.where(stated, rows[key], 0) * 1000).astype(np.int64)
+        times[key] = np.where(stated, spent, -1)
     frame = pd.DataFrame({"step": step, "device": rows["device"].clip(NONE), **times})
     return frame[usable].reset_index(drop=True)

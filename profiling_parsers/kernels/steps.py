@@ -31,7 +31,13 @@ def no_steps() -> pd.DataFrame:
     step = pd.array([], dtype="Int64")
     bubble = np.empty(0, np.int64)
     return pd.DataFrame(
-        {"step": step, "device": np.empty(0, np.int32), **empty, "bubble_ns": bubble}
+        {
+            "step": step,
+            "device": np.empty(0, np.int32),
+            **empty,
+            "bubble_ns": bubble,
+            "preparing_ns": bubble,
+        }
     )
 
 
@@ -58,7 +64,9 @@ def steps_from_kernels(kernels: pd.DataFrame) -> pd.DataFrame:
     outside = steps == _OUTSIDE
     ids = pd.arrays.IntegerArray(np.where(outside, 0, steps), outside)
     bubble = np.full(len(ids), -1, np.int64)
-    return pd.DataFrame({"step": ids, "device": devices, **split, "bubble_ns": bubble})
+    return pd.DataFrame(
+        {"step": ids, "device": devices, **split, "bubble_ns": bubble, "preparing_ns": bubble}
+    )
 
 
 def _groups(

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
+from npufix.profiling_parsers.kernels.whole_steps import whole_steps
 from npufix.profiling_parsers.kineto.timeline import ThreadTimeline
 from npufix.profiling_parsers.tables.columns import pick
 
@@ -58,43 +59,9 @@ def _step_at(steps: pd.DataFrame, moments: Integers) -> Integers:
 
 
 def split_steps(kernels: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """Return ``Profile.steps``.
-
-    On a device a step lasts until the next one starts, so that no time counts twice. The first one
-    starts, and the last one ends, no later and no earlier than its annotation on the host.
-    """
-    split = steps_from_kernels(kernels)
-    first = int(kernels["start_ns"].min())  # an epoch does not fit a float64, what follows it does
-    spans = _spans(kernels, first).reindex(pd.MultiIndex.from_frame(split[["device", "step"]]))
+    """Return ``Profile.steps``: from mark to mark, as far as the device has kept up."""
     host = steps[steps["on_device"] == 0]
-    begins = host["start_ns"] - first
-    marks = host.assign(begins=begins, ends=begins + host["duration_ns"]).groupby("step")
-    on_host = marks.agg({"begins": "min", "ends": "max"}).reindex(split["step"])
-    begin, end, after, is_first = (spans[name].to_numpy(np.float64) for name in spans)
-    begin = np.where(is_first > 0, np.fmin(begin, on_host["begins"].to_numpy(np.float64)), begin)
-    end = np.where(np.isnan(after), np.fmax(end, on_host["ends"].to_numpy(np.float64)), after)
-    busy = split["computing_ns"] + split["communication_exposed_ns"]
-    free = np.nan_to_num(end - begin - busy.to_numpy(np.float64)).clip(min=0).astype(np.int64)
-    # A trace without steps is one step, which has no mark on the host.
-    return split.assign(free_ns=np.where(split["step"].isna(), split["free_ns"], free))
-
-
-def _spans(kernels: pd.DataFrame, first: int) -> pd.DataFrame:
-    """Return when the kernels of each (device, step) begin and end, since ``first``.
-
-    ``after`` is when the next step begins, NaN where that was not recorded; ``is_first`` tells
-    that the step before was not.
-    """
-    begins = kernels["start_ns"] - first
-    own = kernels[["device", "step"]].assign(begins=begins, ends=begins + kernels["duration_ns"])
-    spans = (
-        own.dropna(subset="step").groupby(["device", "step"]).agg({"begins": "min", "ends": "max"})
-    )
-    steps = spans.index.get_level_values("step").to_numpy(np.float64)
-    numbers = pd.Series(steps, index=spans.index)
-    by_device = numbers.groupby(level="device")
-    following = spans["begins"].groupby(level="device").shift(-1)
-    return spans.assign(
-        after=following.where(by_device.shift(-1) == numbers + 1),
-        is_first=by_device.shift(1) != numbers - 1,
-    )
+    marks = host.assign(end_ns=host["start_ns"] + host["duration_ns"]).groupby("step")
+    begins, ends = marks["start_ns"].min(), marks["end_ns"].max()
+    known = {int(s): (int(begins[s]), int(ends[s])) for s in begins.index}
+    return whole_steps(steps_from_kernels(kernels), kernels, known)

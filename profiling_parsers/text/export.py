@@ -9,6 +9,7 @@ from npufix.profiling_parsers.attribution.launches import link_kernels
 from npufix.profiling_parsers.dump_folder import DATABASES, KERNEL_DETAILS, trace_file
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
+from npufix.profiling_parsers.kernels.whole_steps import host_marks, whole_steps
 from npufix.profiling_parsers.profile import DumpError, Problem, Profile
 from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.text.kernel_checks import check_steps, check_totals
@@ -59,7 +60,7 @@ def read_text_export(path: Path, output: Path) -> Profile:
         environment=environment,
         kernels=found.kernels,
         host_ops=attribution.host_ops,
-        steps=steps,
+        steps=whole_steps(steps, found.kernels, host_marks(attribution.host_ops)),
         op_statistic=statistic,
         stacks=attribution.stacks,
         modules=attribution.modules,
@@ -123,7 +124,7 @@ def _read_op_statistic(
 def _read_steps(
     output: Path, kernels: pd.DataFrame, dump: Path
 ) -> tuple[pd.DataFrame, list[Problem]]:
-    """Read how the steps split; where that cannot be read, compute it from the kernels."""
+    """Read how the steps split from their first kernel on, or compute it from the kernels."""
     file = output / _STEP_TRACE_TIME
     is_there, fault, remedy = file.exists(), "missing", remedies.analyse(dump)
     problems: list[Problem] = []

@@ -26,14 +26,16 @@ _COLUMNS = {
     "communication_ns": ("Communication",),
     "free_ns": ("Free",),
 }
-_STAGE = {"stage_ns": ("Stage",), "bubble_ns": ("Bubble",)}
+_STAGE = {"stage_ns": ("Stage",), "bubble_ns": ("Bubble",), "preparing_ns": ("Preparing",)}
 _NAMES = {"device": ("Device_id",), "step": ("Step",), **_COLUMNS, **_STAGE}
 _ROUNDING_NS = 2_000  # the profiler takes the ends of a step as float64 microseconds
 _LARGEST_DEVICE = 2**31
 
 
 def read_step_trace_time(path: Path) -> tuple[pd.DataFrame, list[Problem]]:
-    """Read ``Profile.steps`` and what is wrong with it; raise ``DumpError`` if the file is none.
+    """Read steps from their first kernel on, and what is wrong with them.
+
+    Raise ``DumpError`` if the file is none.
 
     A row whose numbers contradict each other is malformed: which of them is wrong is unknown.
     """
@@ -53,10 +55,8 @@ def read_step_trace_time(path: Path) -> tuple[pd.DataFrame, list[Problem]]:
             _fits(file, values, device),
         ]
     )
-    bubble = _bubble(file)
-    frame = pd.DataFrame(
-        {"step": number, "device": device.astype(np.int32), **values, "bubble_ns": bubble}
-    )
+    stated = {key: _stated(file, key) for key in ("bubble_ns", "preparing_ns")}
+    frame = pd.DataFrame({"step": number, "device": device.astype(np.int32), **values, **stated})
     whole = file.whole(valid)
     return frame[whole].reset_index(drop=True), file.problems(whole)
 
@@ -70,12 +70,12 @@ def _device(file: SideCsv) -> NDArray[np.int64]:
     return np.where(known, device, -1).astype(np.int64)
 
 
-def _bubble(file: SideCsv) -> NDArray[np.int64]:
-    """Return how long each row received from other stages, -1 where the file does not say."""
-    if "bubble_ns" not in file:
+def _stated(file: SideCsv, column: str) -> NDArray[np.int64]:
+    """Return how long each row received from other stages or prepared, -1 where it is not said."""
+    if column not in file:
         return np.full(len(file.columns), -1, np.int64)
-    bubble, valid = file.signed_ns("bubble_ns")
-    return np.where(valid & (bubble >= 0), bubble, -1).astype(np.int64)
+    spent, valid = file.signed_ns(column)
+    return np.where(valid & (spent >= 0), spent, -1).astype(np.int64)
 
 
 def _adds_up(ns: Mapping[str, NDArray[np.int64]]) -> NDArray[np.bool_]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.profile import Problem
+from npufix.profiling_parsers.tables.payloads import payload_table
 from npufix.profiling_parsers.text.trace_kernels import find_devices
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def add_trace_signals(signals: Signals, found: LinkedKernels) -> Signals:
     return replace(
         signals,
         gc=gc[["start_ns", "duration_ns"]],
+        payloads=payload_table(trace.payloads),
         frequency=frequency[["device", "start_ns", "mhz"]].astype({"device": "int64"}),
     )
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from npufix.profiling_parsers.tables.payloads import payload
 from npufix.profiling_parsers.trace.rows import (
     BUILT_IN,
     MODULE,
@@ -73,8 +74,11 @@ class _Other(msgspec.Struct, gc=False):
     task: Any = msgspec.field(name="Task Type", default=None)
     mode: Any = msgspec.field(name="Mode", default=None)
     subtask: Any = msgspec.field(name="task type", default=None)
+    count: Any = None
+    dtype: Any = msgspec.field(name="data_type", default="")
 
 
+_COLLECTIVE = ("hcom_", "Hccl", "hccl")
 _Args = TypeVar("_Args", _Arguments, _Other)
 
 _ARGUMENTS = msgspec.json.Decoder(_Arguments)
@@ -93,6 +97,8 @@ class Collector:
         self.processes: dict[int, str] = {}
         self.labels: dict[int, str] = {}
         self.lanes: dict[tuple[int, int], str] = {}
+        self.payloads: dict[str, int] = {}
+        """Bytes of each collective by name."""
         self.malformed = 0
         self.tables = {
             name: EventTable(*columns, small=_CODES) for name, columns in _TABLES.items()
@@ -171,6 +177,10 @@ class Collector:
         found = [event for event, code in zip(events, codes, strict=True) if code >= 0]
         known = np.array([code for code in codes if code >= 0], np.int64)
         self._add("device", found, known)
+        for event in found:
+            if (name := text_of(event.name)).startswith(_COLLECTIVE):
+                arguments = self._decoded(_OTHER, event) or _Other()
+                self.payloads[name] = payload(arguments.count, text_of(arguments.dtype))
 
     def _tasks(self, events: list[Event]) -> None:
         """Take what is no call of CANN, no part of a collective and no lane of a summary."""

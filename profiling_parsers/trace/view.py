@@ -42,6 +42,7 @@ class Trace:
     ``gc`` -- runs of the garbage collector: ``start_ns``, ``duration_ns``.
     ``frequency`` -- clock of the AI cores: ``pid``, ``start_ns``, ``mhz``.
     ``stacks`` -- texts, as recorded; the first is empty, for operators without.
+    ``payloads`` -- bytes of the collectives among the kernels, by name, 0 unknown.
     ``processes``, ``labels``, ``lanes`` -- names of pids and of (pid, tid).
     """
 
@@ -59,6 +60,7 @@ class Trace:
     processes: Mapping[int, str]
     labels: Mapping[int, str]
     lanes: Mapping[tuple[int, int], str]
+    payloads: Mapping[str, int]
     cut: int | None
     malformed: int
 
@@ -124,6 +126,7 @@ def _trace(rows: Collector, cut: int | None, malformed: int) -> Trace:
         processes=rows.processes,
         labels=rows.labels,
         lanes=rows.lanes,
+        payloads=rows.payloads,
         cut=cut,
         malformed=malformed + rows.malformed,
         **frames,

@@ -121,6 +121,9 @@ def _split(report: Report) -> Iterator[str]:
         ("free", split.free_ns),
     ):
         yield f"| {name} | {milliseconds(ns)} | {percent(ns / total)} |"
+    if split.preparing_ns:
+        yield ""
+        yield f"{milliseconds(split.preparing_ns)} of the free time is before the first kernel"
     for odd in split.left_out:
         name = "a step" if odd.step is None else f"step {odd.step}"
         yield ""
@@ -197,6 +200,8 @@ def _run_finding(number: int, finding: Finding) -> Iterator[str]:
     yield from ("", f"## {number}. {finding.rule} {text(finding.summary)}", "")
     yield text(finding.what)
     yield ""
+    if finding.overlap:
+        yield f"- {text(finding.overlap)}"
     if finding.saving is not None:
         yield f"- saves {interval(finding.saving)} per step ({text(finding.saving.basis)})"
     for fact in finding.evidence:

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from npufix.reports.language.terminal import Verbatim
-from npufix.reports.terminal.text import print_indented
-from npufix.reports.wording.report import interval, launches, plain, signed, times
+from npufix.reports.terminal.text import paragraph, print_indented
+from npufix.reports.wording.report import (
+    interval,
+    launches,
+    plain,
+    signed,
+    small_findings,
+    times,
+)
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 
 if TYPE_CHECKING:
@@ -30,8 +37,10 @@ _STYLES = {
 
 
 def show_findings(findings: Sequence[Finding], console: Console, *, details: bool) -> None:
-    """Print each finding: where, what it costs, what to write instead."""
+    """Print each finding: where, what it costs, what to write instead; small ones in one line."""
     for number, finding in enumerate(findings, 1):
+        if finding.is_small and not details:
+            continue
         title = Text.assemble(
             (f"{number}. {finding.rule} {finding.name}  ", "bold"),
             (finding.safety, _STYLES[finding.safety]),
@@ -56,6 +65,8 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
             print_indented(Verbatim("\n".join(map(plain, signed(finding.code, " ")))), console)
         if finding.verdict is not None:
             show_verdict(finding.verdict, console, details=details)
+    if not details and (line := small_findings(findings)):
+        paragraph(line, console, "dim")
     code = (f for f in findings if f.kind == "code")
     for basis in sorted({f.saving.basis for f in code if f.saving is not None}):
         console.print(Text(f"Estimates: {plain(basis)}.", "dim"))
@@ -64,6 +75,8 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
 def _show_run_finding(finding: Finding, console: Console, *, details: bool) -> None:
     """Print a finding about the run: the fact, what it costs, who takes part, what to do."""
     print_indented(finding.what, console)
+    if finding.overlap:
+        print_indented(finding.overlap, console)
     for line in _savings(finding):
         basis = f" ({finding.saving.basis})" if finding.saving is not None else ""
         print_indented(f"{line}{basis}", console)
@@ -87,7 +100,8 @@ def _costs(finding: Finding) -> list[str]:
         return []
     spent = f"{milliseconds(finding.device_ns)} per step ({percent(finding.share)})"
     launches = counted(finding.calls, "launch", "launches")
-    return [f"{spent}, {launches} of {', '.join(finding.kernels)}", *_savings(finding)]
+    same = [finding.overlap] if finding.overlap else []
+    return [f"{spent}, {launches} of {', '.join(finding.kernels)}", *same, *_savings(finding)]
 
 
 def _savings(finding: Finding) -> list[str]:

@@ -42,6 +42,11 @@ def show_split(split: StepSplit | None, console: Console) -> None:
     line = f"{split.unit.capitalize()} {milliseconds(split.total_ns)}{mean}: "
     line += ", ".join(f"{name} {milliseconds(ns)} {percent(ns / total)}" for name, ns in parts)
     paragraph(line, console)
+    if split.preparing_ns:
+        before = milliseconds(split.preparing_ns)
+        print_indented(
+            Text(f"{before} of the free time is before the first kernel", "dim"), console
+        )
     if split.overlapped_ns:
         hidden = milliseconds(split.overlapped_ns)
         print_indented(

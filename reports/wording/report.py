@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     )
 
 _FEW_TENSORS = 6
+_SHORT = 60
+"""Characters of code that fit into a sentence."""
+_TOLD, _TOLD_ALONE = 0.01, 0.05
+"""Share of the step from which the first sentence is about a job, or about one finding."""
 
 
 def headline(
@@ -39,16 +43,43 @@ def headline(
             return "No known slow pattern in this source."
         return f"{counted(len(findings), 'slow pattern')} in {counted(files, 'file')}."
     worth = [f for f in findings if f.device_ns and f.saving is not None]
+    first = _largest(findings)
+    reason = _diagnosis(first) if first is not None else _bottleneck(split, hot)[:-1]
+    reason = f"{reason[:1].upper()}{reason[1:]}"
     if not total.high_ns or not worth:
-        return _bottleneck(split, hot)
+        return f"{reason}."
     step = f" of a {milliseconds(split.total_ns)} {split.unit}" if split else " per step"
-    if with_source and any(f.kind == "code" for f in worth):
-        return f"{counted(len(worth), 'finding')}: {interval(total)} can be saved{step}."
     found = counted(len(worth), "finding")
-    first = worth[0]
-    # What one rank costs all others comes before what the diagnosed one is busy with.
-    reason = first.what if first.ranks else _bottleneck(split, hot)[:-1]
-    return f"{reason[:1].upper()}{reason[1:]}; {found} could save {interval(total)}{step}."
+    if with_source and first is None and any(f.kind == "code" for f in worth):
+        return f"{found}: {interval(total)} can be saved{step}."
+    return f"{reason}; {found} could save {interval(total)}{step}."
+
+
+def _largest(findings: Sequence[Finding]) -> Finding | None:
+    """Return the finding that the first sentence is about, ``None`` if none is large enough.
+
+    What one rank costs all others comes before what the diagnosed one is busy with.
+    """
+    of_job = [f for f in findings if f.ranks and f.share >= _TOLD]
+    if of_job:
+        return max(of_job, key=lambda f: (f.saving.low_ns if f.saving else 0, f.device_ns))
+    return findings[0] if findings and findings[0].share >= _TOLD_ALONE else None
+
+
+def _diagnosis(finding: Finding) -> str:
+    """Return what is wrong, where, and what to do first."""
+    what = finding.what
+    if not what:
+        spent = f"{milliseconds(finding.device_ns)} per step ({percent(finding.share)})"
+        text = f"{finding.summary} takes {spent} at {finding.place}"
+        is_short = len(finding.replacement) < _SHORT and "\n" not in finding.replacement
+        written = finding.replacement if is_short else ""
+        return f"{text}; write {written} instead" if written else text
+    where = finding.places[0] if finding.places else None
+    if where is not None and where.path:
+        what += f", asked for at {where.path}:{where.line}"
+    advice = finding.advice.splitlines()[0].split("; ")[0] if finding.advice else ""
+    return f"{what}; {advice}" if advice else what
 
 
 def environment_text(environment: Environment) -> str:
@@ -102,6 +133,15 @@ def figures_text(hot: HotOperator, *, details: bool) -> str:
         busy = "" if hot.bound_ratio is None else f" ({hot.bound_ratio:.0%} busy)"
         parts.append(f"{hot.bound}-bound{busy}")
     return "; ".join(parts)
+
+
+def small_findings(findings: Sequence[Finding]) -> str:
+    """Return the findings that are about less than a thousandth of the step, "" if none is."""
+    small = [(n, f) for n, f in enumerate(findings, 1) if f.is_small]
+    if not small:
+        return ""
+    names = ", ".join(f"{n} {f.rule} {f.name}" for n, f in small)
+    return f"{counted(len(small), 'finding')} below 0.1% of the step: {names}"
 
 
 def interval(saving: Saving) -> str:

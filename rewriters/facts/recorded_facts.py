@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.shapes import Shapes
@@ -21,6 +22,14 @@ _ATEN_NAMES: Mapping[str, tuple[str, ...]] = {
     Op.SETITEM: ("aten::index_put_",),
     Op.CAST: ("aten::to", "aten::_to_copy"),
 }
+# Indexing with a mask looks for its positions first: nothing but that does it unasked.
+_FIND_POSITIONS = frozenset({"aten::nonzero", "NonZero"})
+_INDEXED_KERNEL = re.compile(r"(IndexPut|Index|LinearIndex)(ByTensor|WithSort)?(V\d+)?")
+# What else in a line may ask for positions, or hide an operator that does.
+_MAY_FIND_POSITIONS = frozenset(
+    {"nonzero", "where", "masked_select", "argwhere", "unique", "repeat_interleave", Op.CALL}
+)
+_INDEXING = frozenset({Op.SETITEM, Op.GETITEM})
 # The names that the profiler writes.
 _DTYPES = {
     "double": "float64",
@@ -62,12 +71,38 @@ class RecordedFacts(SourceFacts):
                     if arg.op == Op.CAST and arg.args[1].op == Op.DTYPE_OF:
                         # ``y.to(x.dtype)`` was recorded, so the dtype of ``x`` is known.
                         self._types.setdefault(arg.args[1].args[0], set()).add(dtype)
+        self._indexed: set[Node] = set()
+        for node in {e.node for e in flow.evaluations if e.node.op in _INDEXING}:
+            self._read_indexing(node, recorded)
         ranks = {
             node: len(next(iter(shapes)) or ())
             for node, shapes in self._dims.items()
             if None not in shapes and len({len(shape or ()) for shape in shapes}) == 1
         }
         self.shapes = Shapes(flow, {**ranks, **match.evaluation.ranks})
+
+    def _read_indexing(self, node: Node, recorded: Mapping[int, Sequence[RecordedCall]]) -> None:
+        """Take from the kernels of ``x[i]`` that ``x`` is a tensor, and that ``i`` is a mask.
+
+        ``y[pad] = 0`` that launched IndexPutV2 and, before it, a NonZero of a BOOL tensor of shape
+        4,5: then ``pad`` is a mask of that shape, whatever it is called.
+        """
+        lines = self.flow.lines.get(node, frozenset())
+        others = {e.node for e in self.flow.evaluations} - {node}
+        beside = [o for o in others if self.flow.lines.get(o, frozenset()) & lines]
+        index = _only_index(node.args[1])
+        if any(o.op in _MAY_FIND_POSITIONS or _has_index(o) for o in beside):
+            return
+        calls = [call for line in lines for call in recorded.get(line, ())]
+        if any(_INDEXED_KERNEL.fullmatch(call.name) for call in calls):
+            self._indexed.add(node.args[0])
+        found = [call for call in calls if call.name in _FIND_POSITIONS]
+        if index is None or not found or any(call.types[:1] != ("bool",) for call in found):
+            return
+        # ``index_put_`` itself tells no more than that it got a list.
+        self._types[index] = self._types.get(index, set()) - {"TensorList", ""} | {"bool"}
+        shapes = {call.dims[0] for call in found if call.dims}
+        self._dims[index] = self._dims.get(index, set()) - {None} | shapes
 
     def _calls(
         self, node: Node, recorded: Mapping[int, Sequence[RecordedCall]]
@@ -103,6 +138,8 @@ class RecordedFacts(SourceFacts):
 
     def _is_tensor(self, node: Node) -> bool | None:
         known = super()._is_tensor(node)
+        if known is None and node in self._indexed:
+            return True
         return True if known is None and self._dims.get(node, {None}) != {None} else known
 
     def same_dtype(self, first: str, second: str) -> bool | None:
@@ -112,3 +149,15 @@ class RecordedFacts(SourceFacts):
             return known
         left, right = (self._types.get(self.match.bindings[n], set()) for n in (first, second))
         return left == right if len(left) == 1 == len(right) else None
+
+
+def _only_index(node: Node) -> Node | None:
+    """Return the one thing that may be a tensor in an index, ``pad`` of ``x[..., pad]``."""
+    parts = node.args if node.op == Op.TUPLE else (node,)
+    known = {Op.CONST, Op.SLICE, Op.COUNTER, Op.SIZE}
+    tensors = [part for part in parts if part.op not in known]
+    return tensors[0] if len(tensors) == 1 else None
+
+
+def _has_index(node: Node) -> bool:
+    return node.op in _INDEXING and _only_index(node.args[1]) is not None

@@ -21,7 +21,7 @@ from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Evaluation, Node
@@ -58,6 +58,12 @@ _INDEX_NAME = re.compile(
 )
 _MASK_NAME = re.compile(
     r"mask|pad.|valid|ignore|(^|_)(is|has|keep|bad|pos|neg|flags?|done|inside|outside)(_|$)"
+)
+# What numbers, keys and slices are called.
+_COUNTING_NAME = re.compile(
+    r"[a-z]\d?|\w*(key|name|num|step|start|end|begin|stop|row|col|column|offset|slot|slice|sl"
+    r"|layer|head|batch|rank|level|epoch|dim|axis|size|len|length|count|channel|block|page|line"
+    r"|side|part|stage|bucket|shard|chunk|group|which|where|at|item|field|attr|option)s?",
 )
 # Methods of a dictionary, and what else returns a number.
 _RETURNS_NUMBER = re.compile(r"(^|_)(pad|unk|eos|bos|mask|blank)(_|$)")
@@ -163,7 +169,24 @@ class ValueKinds:
         names = names_of(node, self.match.evaluation.names)
         if any(_INDEX_NAME.search(n) for n in names):
             return False
-        return None if any(_MASK_NAME.search(n) for n in names) else False
+        if any(_MASK_NAME.search(n) for n in names):
+            return None
+        return None if self._may_be_given_mask(node, names) else False
+
+    def _may_be_given_mask(self, node: Node, names: Sequence[str]) -> bool:
+        """Tell whether ``pad`` of ``y[pad] = 0.0`` is an argument that nothing speaks against.
+
+        Not in ``y[:, pad] = 0``, where it counts columns, and not where ``y`` may be a dictionary.
+        """
+        whole = self.match.evaluation.node
+        if node.op != Op.PARAM or whole.op != Op.SETITEM or whole.args[1] is not node:
+            return False
+        declared = self._annotation(node)
+        if declared and not _TENSOR_ANNOTATION.fullmatch(declared):
+            return False
+        if any(_COUNTING_NAME.fullmatch(n) for n in names):
+            return False
+        return isinstance(whole.args[2].value, float) or self._is_tensor(whole.args[0]) is True
 
     def _may_be_number(self, node: Node) -> bool:
         """Tell whether a value may be a number: a setting or computed from settings."""

@@ -55,9 +55,11 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     rows = rows[~alone]
     last = rows.groupby(["group", "name"])["elapse_ns"].transform("min")
     shares = rows["rank"].map(exposed_share(cluster)).fillna(0.0)
+    moved = rows["transit_ns"].where(rows["transit_ns"] > 0, rows["moved_ns"])
     rows = rows.assign(
         exposed=rows["elapse_ns"] * shares,
-        transfer=last * shares,
+        together=last * shares,
+        transfer=moved.clip(upper=last) * shares,
         key=rows["role"].where(rows["role"] != "", rows["group"]),
     )
     for key, own in rows.groupby("key"):
@@ -65,18 +67,19 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
 
 
 def _observation(key: str, rows: pd.DataFrame, step: float) -> Iterator[ClusterObservation]:
-    ranks = rows.groupby(["group", "rank"])[["elapse_ns", "exposed", "transfer"]].sum()
-    cost, transfer = float(ranks["exposed"].mean()), float(ranks["transfer"].mean())
+    columns = ["elapse_ns", "exposed", "together", "transfer"]
+    ranks = rows.groupby(["group", "rank"])[columns].sum()
+    cost, together, transfer = (float(ranks[name].mean()) for name in columns[1:])
     if cost <= max(_LEAST * step, FLOOR_NS):
         return
-    waiting = cost - transfer
+    waiting, still = cost - together, together - transfer
     late = _late(ranks)
     where = named(key if key in set(rows["role"]) else "", key)
     yield ClusterObservation(
         what=(
             f"collectives of {where} take {milliseconds(cost)} per step that nothing hides "
             f"({percent(cost / step)} of the step): {milliseconds(waiting)} wait for the last "
-            f"rank, {milliseconds(transfer)} move data"
+            f"rank, {milliseconds(transfer)} move data, {milliseconds(still)} do neither"
         ),
         ranks=tuple(rank for _, rank, _ in late),
         evidence=(
@@ -91,8 +94,14 @@ def _observation(key: str, rows: pd.DataFrame, step: float) -> Iterator[ClusterO
         saving_ns=(0, round(transfer)),
         basis="at most the transfer, as waiting goes when the last rank arrives earlier",
         is_communication=True,
-        advice=_LATE if waiting > transfer else _TRANSFER,
+        advice=_advice(waiting, transfer, still),
     )
+
+
+def _advice(waiting: float, transfer: float, still: float) -> str:
+    if still > max(waiting, transfer):
+        return _STILL
+    return _LATE if waiting > transfer else _TRANSFER
 
 
 def _late(ranks: pd.DataFrame) -> list[tuple[str, int, float]]:
@@ -110,6 +119,10 @@ _LATE = "mostly waiting: npufix diagnose DUMP --rank N for the rank that arrives
 _TRANSFER = (
     "mostly transfer: --overlap-grad-reduce --overlap-param-gather, gradient accumulation, or "
     "groups that stay within a host"
+)
+_STILL = (
+    "mostly neither: npufix diagnose DUMP --rank N names the collectives that stand still; sizes "
+    "that are multiples of 512 bytes, another HCCL_ALGO"
 )
 
 RULE = ClusterDiagnostic(

@@ -25,7 +25,16 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, percent
-from npufix.rules.shared.recording.collectives import labels, of_steady_steps
+from npufix.rules.shared.recording.collectives import (
+    LEAST_SHARE,
+    PARTS,
+    collective_times,
+    kernels_of,
+    labels,
+    longest_collectives,
+    standing_still,
+    waiting,
+)
 from npufix.rules.shared.recording.observing import places, share
 
 if TYPE_CHECKING:
@@ -50,7 +59,12 @@ def check(recording: Recording) -> Iterator[Observation]:
     if share(exposed, recording) <= FREE_LLM:
         return
     whole = max(1.0, float(recording.steps["communication_ns"].mean()))
+    told, elsewhere = _told_elsewhere(recording)
+    cost = max(0, exposed - elsewhere)
+    if elsewhere and share(cost, recording) < LEAST_SHARE:
+        return
     rows = recording.kernels[recording.kernels["communication"].to_numpy(bool)]
+    rows = rows.drop(index=kernels_of(told, recording).index)
     moving = _moving_ns(recording)
     level = "of concern" if share(exposed, recording) > _CONCERN else "more than 10 %"
     basis = "the dump does not tell moving data from waiting"
@@ -62,23 +76,35 @@ def check(recording: Recording) -> Iterator[Observation]:
             f"({percent(share(exposed, recording))} of the step: {level}){_parts(recording)}"
         ),
         evidence=_evidence(rows, exposed / whole, whole, moving, recording),
-        cost_ns=exposed,
-        saving_ns=None if moving is None else (0, min(exposed, moving)),
+        cost_ns=cost,
+        saving_ns=None if moving is None else (0, min(cost, moving)),
         basis=basis,
         places=places(rows, rows["duration_ns"].to_numpy() * min(1.0, exposed / whole), recording),
         kernels=labels(rows),
     )
 
 
+def _told_elsewhere(recording: Recording) -> tuple[pd.Series[str], int]:
+    """Return the collectives that wait or stand still, and how long: other rules tell of them."""
+    rows, steps = collective_times(recording)
+    names, told = rows["name"][:0], 0
+    for part, column in ((waiting(rows), "waiting_ns"), (standing_still(rows), "still_ns")):
+        spent = int(part[column].sum()) // steps
+        if share(spent, recording) >= LEAST_SHARE:
+            names, told = rows["name"][rows.index.isin([*names.index, *part.index])], told + spent
+    return names, told
+
+
 def _parts(recording: Recording) -> str:
-    """Return what all collectives spend their time on, as HCCL says it."""
-    rows, steps = of_steady_steps(recording.signals.collectives, recording)
-    names = {"transit_ns": "moving data", "wait_ns": "waiting", "idle_ns": "idle"}
-    parts = [
-        f"{milliseconds(int(rows[column].clip(lower=0).sum()) / steps)} {name}"
-        for column, name in names.items()
-    ]
-    return f"; inside the collectives: {', '.join(parts)}" if len(rows) else ""
+    """Return what all collectives spend their time on, and which of them the most."""
+    rows, steps = collective_times(recording)
+    if rows.empty:
+        return ""
+    spent = {column: int(rows[column].sum()) for column in PARTS}
+    parts = [f"{milliseconds(spent[column] / steps)} {name}" for column, name in PARTS.items()]
+    most = max(PARTS, key=lambda column: spent[column])
+    longest = longest_collectives(rows[rows[most] > 0], most, steps)
+    return f"; inside the collectives: {', '.join(parts)}; most {PARTS[most]}: {longest}"
 
 
 def _evidence(
@@ -96,10 +122,11 @@ def _evidence(
 
 def _moving_ns(recording: Recording) -> int | None:
     """Return how long collectives move data per step, ``None`` if the dump does not say."""
-    rows, steps = of_steady_steps(recording.signals.collectives, recording)
-    moving, waiting = (int(rows[name].clip(lower=0).sum()) for name in ("transit_ns", "wait_ns"))
+    rows, steps = collective_times(recording)
+    moving = int(rows["moving_ns"].sum())
+    known = moving + int(rows["waiting_ns"].sum()) + int(rows["notify_ns"].sum())
     # HCCL calls much of some collectives neither: then the sums say little about the whole.
-    if moving + waiting < _EXPLAINED * int(rows["elapse_ns"].sum()):
+    if known < _EXPLAINED * int(rows["elapse_ns"].sum()):
         return None
     return moving // steps or None
 

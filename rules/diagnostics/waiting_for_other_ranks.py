@@ -25,10 +25,11 @@ from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.collectives import (
     LEAST_SHARE,
+    collective_times,
     kernels_of,
     labels,
-    of_steady_steps,
-    waiting_ratio,
+    longest_collectives,
+    waiting,
 )
 from npufix.rules.shared.recording.observing import places, share
 
@@ -39,42 +40,37 @@ if TYPE_CHECKING:
 
     from npufix.rules.diagnostic import Recording
 
-FAST_SLOW = 0.2
-"""Share of waiting in a collective."""
 WAIT_FALSE = 0.95
 """Share of waiting from which a collective is no work at all."""
 
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for collectives that only wait, one for those that wait as well."""
-    rows, steps = of_steady_steps(recording.signals.collectives, recording)
-    rows = rows[rows["wait_ns"] > 0]
-    ratio = waiting_ratio(rows)
-    only = ratio > WAIT_FALSE
+    rows, steps = collective_times(recording)
+    rows = waiting(rows)
+    only = rows["ratio"] > WAIT_FALSE
     yield from _observation(rows[only], steps, recording, "did nothing else")
-    yield from _observation(rows[(ratio > FAST_SLOW) & ~only], steps, recording, "also moved data")
+    yield from _observation(rows[~only], steps, recording, "also moved data")
 
 
 def _observation(
     rows: pd.DataFrame, steps: int, recording: Recording, they: str
 ) -> Iterator[Observation]:
-    waited = int(rows["wait_ns"].sum()) // steps
+    waited = int(rows["waiting_ns"].sum()) // steps
     cost = min(waited, _exposed(recording))
     if share(cost, recording) < LEAST_SHARE:
         return
-    moved = rows["transit_ns"].clip(lower=0).sum() / steps
     own = kernels_of(rows["name"], recording)
-    longest = rows.iloc[int(rows["wait_ns"].to_numpy().argmax())]
     spent = own["duration_ns"].to_numpy()
     part = min(1.0, cost * max(1, recording.step_count) / max(1, int(spent.sum())))
     yield Observation(
         what=(
             f"{milliseconds(waited)} per step ({percent(share(cost, recording))} of the step) are "
-            f"waiting for other ranks, in {counted(len(rows) / steps, 'collective')} that {they}"
+            f"waiting for other ranks, in {counted(len(rows) / steps, 'collective')} that {they}: "
+            f"{longest_collectives(rows, 'waiting_ns', steps)}"
         ),
         evidence=(
-            ("longest wait", f"{milliseconds(longest['wait_ns'])} in {longest['name']}"),
-            ("moved data", f"{milliseconds(moved)} per step"),
+            ("moved data", f"{milliseconds(rows['moving_ns'].sum() / steps)} per step"),
             ("kind", ", ".join(sorted({str(kind) for kind in rows["kind"] if kind}))),
         ),
         cost_ns=cost,

@@ -226,6 +226,7 @@ def test_step_times(dump: Path) -> None:
         "communication_ns": 100_000,
         "free_ns": 5_000,
         "bubble_ns": 0,
+        "preparing_ns": 0,
     }
 
 

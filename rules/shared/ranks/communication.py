@@ -21,7 +21,8 @@ _WITHIN, _BETWEEN = "SDMA", "RDMA"
 def per_step(cluster: Cluster) -> pd.DataFrame:
     """Return one row a rank, group and operation, per step, with the ``role`` of the group.
 
-    Beside its keys: ``kind``, ``count``, ``elapse_ns``, ``moved_ns``, ``waited_ns``.
+    Beside its keys: ``kind``, ``count``, ``elapse_ns``, ``moved_ns``, ``waited_ns``,
+    ``transit_ns`` (what HCCL itself calls moving, 0 where the version does not say).
     """
     rows = cluster.collectives.astype({"group": str, "name": str, "kind": str})
     all_steps = steps_of(rows, cluster)
@@ -41,6 +42,7 @@ def per_step(cluster: Cluster) -> pd.DataFrame:
         count=sums["count"].to_numpy(np.float64) / steps,
         elapse_ns=elapse / steps,
         moved_ns=moving / steps,
+        transit_ns=sums["transit_ns"].to_numpy(np.float64) / steps,
         waited_ns=(elapse - moving) / steps,
         role=role_of(cluster, sums["group"]),
     )

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npufix.rules.shared.quantities import milliseconds
+
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
@@ -23,6 +25,21 @@ CONTENTION_SHARE = 0.8
 """Share of it below which something is wrong."""
 LEAST_SHARE = 0.01
 """Share of the step from which a collective is worth telling, as for FUSIBLE."""
+PARTS = {
+    "moving_ns": "moving data",
+    "waiting_ns": "waiting for other ranks",
+    "notify_ns": "waiting inside",
+    "idle_ns": "idle",
+}
+"""Columns of ``collective_times``, as every finding calls them."""
+_RECEIVES = r"(?i)p2p|send|recv|receive"
+FAST_SLOW = 0.2
+"""Share of waiting in a collective."""
+_MOST_STILL = 0.5
+"""Share of a collective from which standing still is what it does."""
+_NAMED = 0.1
+"""Share of a time from which a collective is told by name."""
+_MOST_NAMED = 4
 _TOTALS = r".*Total Op Info.*"
 
 
@@ -76,6 +93,81 @@ def moving_ns(rows: pd.DataFrame, recording: Recording) -> Integers:
     summed = rows["transit_ns"].to_numpy(np.float64)
     moved: Integers = np.fmin(stated, summed).astype(np.int64)
     return moved
+
+
+def collective_times(recording: Recording) -> tuple[pd.DataFrame, int]:
+    """Return what each collective of the steady steps spends its time on, and how many steps.
+
+    Columns ``name``, ``kind``, ``group``, ``size_bytes`` (0 unknown), and in ns ``elapse_ns``, the
+    sum of ``moving_ns``, ``waiting_ns`` (for other ranks), ``notify_ns`` (waiting inside) and
+    ``idle_ns`` (neither, by the dump). Some versions state no transfer time of a collective (CANN
+    8.3): then that of its links counts. Who receives waits until the sender has sent.
+    """
+    rows, steps = of_steady_steps(recording.signals.collectives, recording)
+    linked = _by_collective(recording.signals.transports, rows)
+    elapse, wait, transit = (
+        rows[name].clip(lower=0).to_numpy(np.int64)
+        for name in ("elapse_ns", "wait_ns", "transit_ns")
+    )
+    wait = np.minimum(wait, elapse)
+    links = linked["transit_ns"].to_numpy(np.int64)
+    moving = np.minimum(np.where(transit > 0, transit, links), elapse - wait)
+    others = np.minimum(rows["synchronization_ns"].clip(lower=0).to_numpy(np.int64), wait)
+    rest = elapse - moving - wait
+    names = rows["name"].astype(str) + " " + rows["kind"].astype(str)
+    receives = names.str.contains(_RECEIVES, regex=True).to_numpy(bool)
+    return rows[["step", "kind", "name", "group"]].assign(
+        size_bytes=linked["size_bytes"].to_numpy(np.int64),
+        elapse_ns=elapse,
+        moving_ns=moving,
+        waiting_ns=np.where(receives, elapse - moving, others),
+        notify_ns=np.where(receives, 0, wait - others),
+        idle_ns=np.where(receives, 0, rest),
+    ), steps
+
+
+def _by_collective(transports: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return size and time of the links of each row: the slowest kind, as they run at a time."""
+    import pandas as pd
+
+    keys = ["step", "kind", "name", "group"]
+    texts = transports.astype(dict.fromkeys([*keys, "transport"], str))
+    links = texts.groupby([*keys, "transport"])[["size_bytes", "transit_ns"]].sum()
+    most = links.groupby(keys).max()
+    wanted = pd.MultiIndex.from_frame(rows[keys].astype(str))
+    return most.reindex(wanted).fillna(0)
+
+
+def longest_collectives(rows: pd.DataFrame, column: str, steps: int) -> str:
+    """Name the collectives that take most of a time: ``hcom_allReduce__1_0_1 79.1 ms``."""
+    spent = rows.assign(bare=rows["name"].astype(str).str.split("@").str[0])
+    totals = spent.groupby("bare")[[column, "size_bytes"]].sum()
+    totals = totals.sort_values(column, ascending=False, kind="stable")
+    whole = int(totals[column].sum())
+    named = totals[totals[column] >= _NAMED * max(1, whole)].head(_MOST_NAMED)
+    return ", ".join(
+        f"{name} {milliseconds(ns / steps)}" + (f" for {size / steps / 1e6:.3g} MB" if size else "")
+        for name, ns, size in named.itertuples()
+    )
+
+
+def waiting(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return those of ``collective_times`` that wait for other ranks, with the share ``ratio``."""
+    busy = rows["waiting_ns"] + rows["moving_ns"]
+    ratio = (rows["waiting_ns"] / busy.where(busy > 0, np.nan)).fillna(0.0)
+    return rows.assign(ratio=ratio)[ratio > FAST_SLOW]
+
+
+def standing_still(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return those of ``collective_times`` that mostly do nothing, for ``still_ns``."""
+    still = rows["idle_ns"] + rows["notify_ns"]
+    return rows.assign(still_ns=still)[still > _MOST_STILL * rows["elapse_ns"]]
+
+
+def payload_bytes(recording: Recording) -> dict[str, int]:
+    """Return how much each collective reduces or sends, by name, where the dump has its count."""
+    rows = recording.signals.payloads
+    return dict(zip(rows["name"].astype(str), rows["size_bytes"].tolist(), strict=True))
 
 
 def waiting_ratio(rows: pd.DataFrame) -> pd.Series[float]:

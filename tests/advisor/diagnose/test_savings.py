@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
+import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npufix.advisor.diagnose.savings import total_saving
+from npufix.advisor.diagnose.savings import settle, total_saving, without_explained
 from npufix.advisor.evidence.item import Item, rank_items
 from npufix.reports.report import Finding, Saving, StepSplit
 
+KERNELS = pd.DataFrame({"duration_ns": [1] * 10})
 FINDING = Finding(
     rule="NPU999", name="x", summary="", path="", line=0, function="", code="", replacement="",
     safety="advice", conditions=[], problem="", fingerprint="", kernels=[], calls=0, device_ns=0,
@@ -23,20 +28,61 @@ def found(low: int, high: int, kernels: set[int] | None = None, *, is_idle: bool
 
 
 def test_kernels_that_two_findings_free_count_once() -> None:
-    total = total_saving([found(10, 20, {1, 2}), found(6, 8, {2, 3})], None)
+    total = total_saving(settle([found(10, 20, {1, 2}), found(6, 8, {2, 3})], None, KERNELS))
     assert (total.low_ns, total.high_ns) == (10 + 3, 20 + 4)
 
 
 def test_waiting_is_removed_once_and_no_more_than_there_is() -> None:
     split = StepSplit(1, 100, 80, 5, 15)
     waits = [found(0, 40, is_idle=True), found(5, 12, is_idle=True)]
-    assert total_saving(waits, split).high_ns == 15
-    assert total_saving(waits[1:], split).low_ns == 5
+    assert total_saving(settle(waits, split, KERNELS)).high_ns == 15
+    assert total_saving(settle(waits[1:], split, KERNELS)).low_ns == 5
 
 
-def test_the_most_rewarding_comes_first() -> None:
+def test_what_takes_most_comes_first_whatever_it_saves() -> None:
+    unknown = Item(finding=msgspec.structs.replace(FINDING, device_ns=50))
     small, large = found(1, 2), found(0, 9)
-    assert rank_items([small, large]) == [large, small]
+    assert rank_items([small, large, unknown]) == [unknown, large, small]
+
+
+def test_the_work_itself_comes_behind_what_is_beside_it() -> None:
+    work = replace(found(0, 50), is_work=True)
+    assert rank_items([work, found(0, 9)])[-1] is work
+
+
+def test_what_a_job_loses_comes_first_and_of_it_what_is_certain() -> None:
+    def of_job(item: Item, share: float) -> Item:
+        return replace(
+            item, of_job=True, finding=msgspec.structs.replace(item.finding, share=share)
+        )
+
+    sure, wide, tiny = of_job(found(5, 6), 0.02), of_job(found(0, 20), 0.1), of_job(found(9, 9), 0)
+    own = found(0, 50)
+    assert rank_items([own, tiny, wide, sure]) == [sure, wide, own, tiny]
+
+
+def test_shared_time_is_said_and_counted_once() -> None:
+    first, second, third = settle(
+        [found(0, 20, {1, 2}), found(0, 8, {2}), found(0, 8, {3})], None, KERNELS
+    )
+    assert not first.finding.overlap
+    assert second.finding.overlap == "the same 0.008 us as 1"
+    assert second.finding.saving is None
+    assert third.finding.saving == Saving(0, 8, "")
+
+
+def test_waiting_that_an_earlier_finding_removes_saves_nothing_more() -> None:
+    first, second = settle([found(0, 40, is_idle=True), found(0, 12, is_idle=True)], None, KERNELS)
+    assert first.finding.saving == Saving(0, 40, "")
+    assert second.finding.saving is None
+    assert second.finding.overlap == "part of the same idle time as 1"
+
+
+@pytest.mark.parametrize(("other", "left"), [({1, 2, 3}, 1), ({1, 2}, 1), ({1}, 2), (set(), 2)])
+def test_a_hot_type_is_told_unless_another_finding_explains_it(other: set[int], left: int) -> None:
+    kernels = pd.DataFrame({"duration_ns": [0, 10, 10, 20, 5]})
+    hot = Item(finding=FINDING, kernels=frozenset({1, 2, 3}), is_rest=True)
+    assert len(without_explained([found(0, 1, other), hot], kernels)) == left
 
 
 @given(
@@ -52,5 +98,7 @@ def test_the_total_is_never_more_than_the_step(
 ) -> None:
     everything = [found(low, high, rows, is_idle=idle) for low, high, rows, idle in drawn]
     computing, exposed, free = parts
-    total = total_saving(everything, StepSplit(1, sum(parts), computing, exposed, free))
+    total = total_saving(
+        settle(everything, StepSplit(1, sum(parts), computing, exposed, free), KERNELS)
+    )
     assert 0 <= total.low_ns <= total.high_ns <= sum(parts)

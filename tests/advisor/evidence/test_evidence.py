@@ -29,9 +29,16 @@ def run_of(lengths: list[int], dims: list[str]) -> Profile:
         ops.append(operator("aten::gather", start + 1, 1, shape))
         start += length
     step = pd.array(range(len(lengths)), dtype="Int64")
-    kernels = pd.DataFrame({"step": step, "stack": 0, "basis": "", "communication": False})
+    kernels = pd.DataFrame({"step": step, "stack": 0, "basis": "", "communication": False,
+                            "type": "Gather", "input_shapes": "", "input_dtypes": ""})  # fmt: skip
     steps = pd.DataFrame(
-        {"step": step, "computing_ns": lengths, "communication_exposed_ns": 0, "free_ns": 0}
+        {
+            "step": step,
+            "computing_ns": lengths,
+            "communication_exposed_ns": 0,
+            "free_ns": 0,
+            "preparing_ns": 0,
+        }
     )
     host_ops = pd.DataFrame(ops).astype(dict.fromkeys(texts, "category"))
     stacks = ((CallSite("/w/model.py", 7, "forward"),),)

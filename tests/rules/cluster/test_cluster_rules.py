@@ -13,7 +13,7 @@ from benchmarks.generator.ranks import Layout, fault
 from benchmarks.generator.ranks_power import RULES, SHAPES, seen_in, simulate_job
 
 from npufix.advisor.cluster.reporting import observe_cluster
-from npufix.advisor.diagnose.savings import total_saving
+from npufix.advisor.diagnose.savings import settle, total_saving
 from npufix.reports.report import StepSplit
 from npufix.rules import cluster as folder
 from npufix.rules.cluster_diagnostic import (
@@ -229,16 +229,19 @@ def test_a_rule_that_fails_is_a_problem_not_the_end() -> None:
     assert first.finding.kind == "run"
 
 
+NONE = pd.DataFrame({"duration_ns": [1, 1]})
+
+
 def test_what_the_ranks_gain_together_is_the_largest_of_its_sides() -> None:
     seen, _ = observe_cluster(
         cluster("slow-compute:5 slow-link:0-1"), all_cluster_diagnostics(), 400 * MS
     )
     highs = [item.finding.saving.high_ns for item in seen if item.finding.saving]
-    assert total_saving(seen, None).high_ns == max(highs)
+    assert total_saving(settle(seen, None, NONE)).high_ns == max(highs)
     assert len(highs) > 1
     own = replace(seen[0], of_job=False, kernels=frozenset({1}))
-    both = total_saving([own, *seen], None)
+    both = total_saving(settle([own, *seen], None, NONE))
     low, high = (own.finding.saving.low_ns, max(highs)) if own.finding.saving else (0, 0)
     assert (both.low_ns, both.high_ns) == (low, 2 * high)
     split = StepSplit(1, 100 * MS, 80 * MS, 15 * MS, 5 * MS)
-    assert total_saving([own, *seen], split).high_ns <= 100 * MS
+    assert total_saving(settle([own, *seen], split, NONE)).high_ns <= 100 * MS

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from npufix.advisor.rules_test.recordings import MS, recording
+from npufix.profiling_parsers.tables.payloads import payload_table
 from npufix.rules.diagnostic import Observation, Recording
 from npufix.rules.diagnostics import (
     exposed_communication,
     low_bandwidth,
     rdma_retransmission,
     small_packets,
+    stalled_collectives,
     waiting_for_other_ranks,
 )
+from npufix.rules.shared.recording.collectives import PARTS, collective_times
 
 MB = 1_000_000
 STEP = {"communication_exposed_ns": 50 * MS, "communication_ns": 80 * MS}
@@ -61,11 +65,58 @@ def test_only_moving_data_can_be_hidden() -> None:
     assert only(exposed_communication, looked_at).saving_ns == (0, 6 * MS)
 
 
-@pytest.mark.parametrize(("elapse", "known"), [(92 * MS, True), (92 * MS + 1, False)])
-def test_collectives_that_are_mostly_unexplained_tell_nothing(elapse: int, *, known: bool) -> None:
-    rows = [collective("a", 40 * MS, 6 * MS, elapse_ns=elapse)]
-    looked_at = recording([kernel("a")], step=STEP, collectives=rows)
-    assert (only(exposed_communication, looked_at).saving_ns is not None) == known
+def test_collectives_that_stand_still_are_told_as_that_alone() -> None:
+    rows = [collective("a", 4 * MS, MS, elapse_ns=50 * MS), collective("b", 0, 9 * MS)]
+    looked_at = recording([kernel("a", 50 * MS), kernel("b", 9 * MS)], step=STEP, collectives=rows)
+    seen = only(stalled_collectives, looked_at)
+    assert seen.cost_ns == 45 * MS
+    assert seen.kernels == {0}
+    assert "a 45 ms" in seen.what
+    assert "of 2 collectives" in seen.what
+    rest = only(exposed_communication, looked_at)
+    assert rest.kernels == {1}
+    assert rest.cost_ns == STEP["communication_exposed_ns"] - 45 * MS - 4 * MS
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [((4_097, 1_024), "4,097 bytes) are no multiples of 512 bytes, those of all others are"),
+     ((4_097, 1_025), "4,097 bytes) are no multiples of 512 bytes"), ((4_096, 1_024), ""),
+     ((4_097, 0), "")],
+)  # fmt: skip
+def test_sizes_are_named_where_they_tell_slow_collectives_from_the_others(
+    sizes: tuple[int, int], said: str
+) -> None:
+    rows = [collective("a", 0, MS, elapse_ns=50 * MS), collective("b", 0, 9 * MS)]
+    looked_at = recording([kernel("a"), kernel("b")], step=STEP, collectives=rows)
+    payloads = payload_table(dict(zip("ab", sizes, strict=True)))
+    looked_at = replace(looked_at, signals=replace(looked_at.signals, payloads=payloads))
+    seen = only(stalled_collectives, looked_at)
+    assert ("512" in seen.what) == bool(said)
+    assert seen.what.endswith(said)
+    assert ("bucket" in seen.advice) == bool(said)
+
+
+def test_the_time_of_the_links_counts_where_a_version_states_none() -> None:
+    rows = [collective("a", 0, 0, elapse_ns=30 * MS)]
+    links = [transport("a", 360 * MB, 18.0), transport("a", 360 * MB, 18.0, transport="HCCS")]
+    looked_at = recording([kernel("a")], step=STEP, collectives=rows, transports=links)
+    (one,) = collective_times(looked_at)[0].to_dict("records")
+    assert (one["moving_ns"], one["idle_ns"], one["size_bytes"]) == (20 * MS, 10 * MS, 360 * MB)
+    assert only(exposed_communication, looked_at).saving_ns == (0, 20 * MS)
+
+
+@pytest.mark.parametrize("kind", [{"kind": "p2p"}, {"name": "hcom_batchSendRecv__1_2_3"}])
+def test_who_receives_waits_for_the_sender(kind: dict[str, str]) -> None:
+    rows = [collective("a", 0, MS, elapse_ns=40 * MS) | kind]
+    (one,) = collective_times(recording(collectives=rows))[0].to_dict("records")
+    assert (one["waiting_ns"], one["moving_ns"], one["idle_ns"]) == (39 * MS, MS, 0)
+
+
+def test_the_parts_of_a_collective_are_all_of_it() -> None:
+    row = collective("a", 20 * MS, 5 * MS, elapse_ns=40 * MS) | {"synchronization_ns": 15 * MS}
+    (one,) = collective_times(recording(collectives=[row]))[0].to_dict("records")
+    assert [one[part] for part in PARTS] == [5 * MS, 15 * MS, 5 * MS, 15 * MS]
 
 
 def test_a_transit_of_zero_is_unknown() -> None:

@@ -1,0 +1,95 @@
+"""Steps from mark to mark: with what lies before their first kernel and behind the last."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pandas as pd
+
+_MARK = re.compile(r"ProfilerStep#(\d{1,18})")
+_BUSY = ["computing_ns", "communication_exposed_ns", "free_ns"]
+Marks = dict[int, tuple[int, int]]
+"""Begin and end of each step on the host."""
+
+
+class _Row(NamedTuple):
+    device: int
+    step: int
+    stated: int
+    """From the first kernel on, as the dump splits it."""
+    preparing: int
+
+
+def host_marks(host_ops: pd.DataFrame) -> Marks:
+    """Return the steps that ``ProfilerStep#7`` marks among the operators of the host."""
+    names = host_ops["name"].cat
+    numbers = [_MARK.fullmatch(str(name)) for name in names.categories]
+    known = np.array([found is not None for found in numbers] + [False])
+    rows = host_ops[known[names.codes]]
+    found: Marks = {}
+    for name, start, duration in rows[["name", "start_ns", "duration_ns"]].itertuples(index=False):
+        step = int(str(name).removeprefix("ProfilerStep#"))
+        begin, end = found.get(step, (start, start))
+        found[step] = min(begin, int(start)), max(end, int(start + duration))
+    return found
+
+
+def whole_steps(
+    steps: pd.DataFrame, kernels: pd.DataFrame | None = None, marks: Marks | None = None
+) -> pd.DataFrame:
+    """Return steps as ``Profile.steps`` from those that begin with their first kernel.
+
+    A step lasts from its mark to the next one. Of 150 ms of which the first kernel runs after 20 ms
+    and the last ends after 148, these 20 and 2 are free, too; the 20 are ``preparing_ns``. Where
+    the device still runs the step before when the mark is set, the step begins behind that. Without
+    ``marks`` the column Preparing says where the mark was (-1 in ``preparing_ns``: unknown);
+    without ``kernels`` that is only used where the step before was not recorded.
+    """
+    firsts = {} if kernels is None else _first_kernels(kernels)
+    heads, tails = np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64)
+    last: _Row | None = None
+    ended = 0
+    for at, row in _in_order(steps):
+        follows = last is not None and (last.device, last.step + 1) == (row.device, row.step)
+        last = row
+        if kernels is None:
+            heads[at] = 0 if follows else max(0, row.preparing)
+            continue
+        first = firsts.get((row.device, row.step), firsts.get((-1, row.step)))
+        if first is None:
+            last = None
+            continue
+        mark = (marks or {}).get(row.step, (first - max(0, row.preparing), 0))
+        begin = min(first, max(mark[0], ended) if follows else mark[0])
+        stated_end = first + row.stated
+        ended = max(stated_end, mark[1])
+        heads[at], tails[at] = first - begin, ended - stated_end
+    return steps.assign(free_ns=steps["free_ns"] + heads + tails, preparing_ns=heads)
+
+
+def _in_order(steps: pd.DataFrame) -> Iterator[tuple[int, _Row]]:
+    stated = steps[_BUSY].sum(axis=1).to_numpy(np.int64)
+    preparing = steps["preparing_ns"].to_numpy(np.int64)
+    number = steps["step"].to_numpy(np.int64, na_value=-1)
+    device = steps["device"].to_numpy(np.int64)
+    for at in np.lexsort((number, device)):
+        if number[at] >= 0:
+            yield int(at), _Row(*(int(v[at]) for v in (device, number, stated, preparing)))
+
+
+def _first_kernels(kernels: pd.DataFrame) -> Mapping[tuple[int, int], int]:
+    """Return the start of the first kernel by device and step; device -1: on any."""
+    rows = kernels[["device", "step", "start_ns"]].dropna(subset="step")
+    found: dict[tuple[int, int], int] = {}
+    earliest = rows.groupby(["device", "step"], as_index=False)["start_ns"].min()
+    columns = (earliest[name].tolist() for name in ("device", "step", "start_ns"))
+    for device, step, start in zip(*columns, strict=True):
+        found[int(device), int(step)] = int(start)
+        found[-1, int(step)] = min(found.get((-1, int(step)), int(start)), int(start))
+    return found

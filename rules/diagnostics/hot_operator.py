@@ -1,0 +1,126 @@
+"""One Type of kernel takes much of the time, and no other rule says why.
+
+What: kernels of one Type take 5 % of the compute time or more. Where another finding is about most
+of their time, this one is left out.
+
+Why it is slow on the NPU: that depends on the Type. Products and attention are the work itself: what
+helps them is a lower precision, aligned sizes, fewer of them. Everything else moves memory around
+that work; IndexPut, Index and NonZero are the worst, as they compute an address for each element.
+
+Evidence: time and number of the kernels, their shapes, and the lines that asked for them.
+
+Use instead: what the Type usually comes from, and the rules that exchange it; ``npufix scan`` finds
+their patterns in a source without a dump.
+
+Safety: advice.
+
+References: PRIORITY of msprof-analyze (5 %); AI CPU and affinity operator pages of the performance
+tuning guide of Ascend Extension for PyTorch.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.recording.conversions import PRIORITY
+from npufix.rules.shared.recording.observing import compute_ns, per_step, places, share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from npufix.rules.diagnostic import Recording
+
+_MOST_SHAPES = 3
+_WORK = re.compile(
+    r"(Batch|Grouped|Quant\w*|Weight\w*)?(MatMul|Matmul|Gemm)\w*|Conv\w*|Depthwise\w*"
+    r"|\w*Attention\w*|\w*FlashAttn\w*|MoeDistribute\w*|Mla\w*"
+)
+_BY_TYPE = (
+    (r"(LinearIndex|IndexPut)\w*|NonZero|NonZeroV2",
+     ("x[mask] = v, x[index] = v or the gradient of x[index]: masked_fill_, where, index_fill_ or "
+     "embedding (NPU201, NPU210, NPU211); npufix scan FOLDER_OF_YOUR_CODE finds them")),
+    (r"Index|IndexByTensor|Gather\w*|Scatter\w*|InplaceIndexAdd\w*",
+     ("rows picked or added one by one: index_select, one_hot and a product, or embedding (NPU210); "
+     "npufix scan FOLDER_OF_YOUR_CODE finds them")),
+    (r"Foreach\w*|Apply\w+",
+     ("the optimizer: a fused one (torch.optim.AdamW(..., fused=True), torch_npu.optim.NpuFusedSGD)"
+     " reads and writes parameters and moments once")),
+    ((r"Transpose\w*|TransData|AsStrided|ViewCopy|TensorMove|Contiguous|MemSet|ConcatD?\w*|Split\w*"
+     r"|Slice\w*|StridedSlice\w*|BroadcastTo|Tile\w*|Pad\w*"),
+     ("copies that compute nothing: fewer contiguous(), cat, expand and transposes in between, or "
+     "an operator that takes the layout as it is")),
+    (r"Cast", "one dtype for the whole region: autocast or model.to(torch.bfloat16) once"),
+    ((r"Reduce\w+|\w*Softmax\w*|\w*Norm\w*|Exp|Log|Sub|Div|RealDiv|Mul\w*|Add\w*|Pow\w*|Sqrt"
+     r"|Square|Rsqrt|Neg|Abs|Sigmoid|Tanh|Gelu\w*|Silu|Swish\w*|Select\w*|Muls|Adds"),
+     ("element-wise work that reads and writes the whole tensor each time: a fused operator of "
+     "torch_npu for the sequence around it; npufix scan FOLDER_OF_YOUR_CODE finds known ones")),
+    (r"MaxPool\w*|AvgPool\w*|Pooling\w*", ("a stride in the convolution before it, or channels that "
+     "are a multiple of 16")),
+    (r"Sort\w*|TopK\w*|ArgMax\w*|ArgMin\w*|Unique\w*|Cum\w+",
+     ("fewer and smaller calls: values and indices once, on the part that is needed; float32 or "
+     "float16 instead of int64")),
+)  # fmt: skip
+_WORK_ADVICE = (
+    "the work itself: bfloat16 or float16, sizes that are multiples of 16 (better 256), and no "
+    "product that is computed twice (recomputation) where memory is left"
+)
+_ELSE = "look at the line and the shapes; the call with the largest time first"
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation for each Type with a share of the compute time that matters."""
+    kernels = recording.kernels
+    own = kernels[~kernels["communication"].to_numpy(bool)]
+    whole = compute_ns(recording)
+    totals = own.groupby("type", observed=True)["duration_ns"].sum()
+    hot = totals[(totals >= PRIORITY * whole) & (totals > 0)]
+    for kind in hot.sort_values(ascending=False, kind="stable").index:
+        yield _observation(str(kind), own[(own["type"] == kind).to_numpy()], whole, recording)
+
+
+def _observation(kind: str, rows: pd.DataFrame, whole: int, recording: Recording) -> Observation:
+    spent = int(rows["duration_ns"].sum())
+    cost, steps = per_step(spent, recording), max(1, recording.step_count)
+    is_work = _WORK.fullmatch(kind) is not None
+    return Observation(
+        what=(
+            f"{kind} takes {milliseconds(cost)} per step ({percent(share(cost, recording))} of the "
+            f"step, {percent(spent / whole)} of the compute time) in "
+            f"{counted(len(rows) / steps, 'kernel')}"
+        ),
+        evidence=tuple(_shapes(rows, steps)),
+        cost_ns=cost,
+        basis="nothing in the dump tells how much of it can go",
+        places=places(rows, rows["duration_ns"].to_numpy(), recording),
+        kernels=frozenset(int(label) for label in rows.index),
+        advice=_WORK_ADVICE if is_work else _advice(kind),
+        is_work=is_work,
+    )
+
+
+def _advice(kind: str) -> str:
+    found = (text for pattern, text in _BY_TYPE if re.fullmatch(pattern, kind))
+    return next(found, _ELSE)
+
+
+def _shapes(rows: pd.DataFrame, steps: int) -> Iterator[tuple[str, str]]:
+    known = rows[rows["input_shapes"] != ""]
+    cells = known.groupby("input_shapes", observed=True)["duration_ns"].agg(["sum", "size"])
+    cells = cells.sort_values("sum", ascending=False, kind="stable").head(_MOST_SHAPES)
+    for shapes, spent, count in cells.itertuples():
+        per = f"{milliseconds(spent / steps)} per step"
+        yield f"on {shapes}", f"{counted(count / steps, 'kernel')}, {per}"
+
+
+RULE = Diagnostic(
+    id="NPU310",
+    name="hot-operator",
+    summary="one Type of kernel takes much of the time",
+    advice=_ELSE,
+    check=check,
+)

@@ -1,0 +1,53 @@
+"""A Type that takes much of the compute time is told, and what it comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from npufix.advisor.rules_test.recordings import MS, recording
+from npufix.rules.diagnostics.hot_operator import check
+
+
+def kernel(kind: str, duration: int, **columns: Any) -> dict[str, Any]:
+    return {
+        "type": kind,
+        "name": kind,
+        "core": "AI_VECTOR_CORE",
+        "duration_ns": duration,
+        **columns,
+    }
+
+
+@pytest.mark.parametrize(("spent", "told"), [(5 * MS, 1), (5 * MS - 1, 0)])
+def test_a_twentieth_of_the_compute_time_is_told(spent: int, told: int) -> None:
+    rows = [kernel("IndexPutV2", spent, path="m.py", line=7, function="f")]
+    # Collectives are no computing.
+    rows += [kernel("MatMulV3", 100 * MS - spent), kernel("hcom", 500 * MS, communication=True)]
+    found = [o for o in check(recording(rows, step_ns=800 * MS)) if "IndexPutV2" in o.what]
+    assert len(found) == told
+    for seen in found:
+        assert seen.cost_ns == spent
+        assert seen.kernels == {0}
+        assert (seen.places[0].path, seen.places[0].line) == ("m.py", 7)
+        assert "NPU201" in seen.advice
+        assert not seen.is_work
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_work"),
+    [("MatMulV3", True), ("BatchMatMulV2", True), ("GroupedMatmul", True), ("Conv2D", True),
+     ("FlashAttentionScoreGrad", True), ("Cast", False), ("NonZero", False), ("Exp", False),
+     ("SomethingNew", False)],
+)  # fmt: skip
+def test_products_and_attention_are_the_work_itself(kind: str, *, is_work: bool) -> None:
+    (seen,) = check(recording([kernel(kind, MS)]))
+    assert seen.is_work == is_work
+    assert seen.advice
+
+
+def test_a_type_without_a_line_is_told_with_its_shapes() -> None:
+    (seen,) = check(recording([kernel("Sort", MS, input_shapes="4,5")]))
+    assert not seen.places
+    assert seen.evidence == (("on 4,5", "1 kernel, 1 ms per step"),)
