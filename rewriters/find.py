@@ -114,7 +114,7 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     ``recorded`` holds the operator calls of a profile of *this very* source, by line; without it
     only the source itself can prove a condition. Without ``with_text`` the rewrites are only tried
     out: their texts stay empty, which takes half of the time. With ``chosen_too`` those come
-    as well beside which the author has put code for an NPU.
+    as well beside which the author calls the fused operator in another branch or function.
 
     Raises:
         SyntaxError: the source is not Python.
@@ -229,11 +229,11 @@ def _candidates(
 ) -> Iterable[list[_Candidate]]:
     """Return what each rule may do at each place, one for each form that fits."""
     found: dict[tuple[str, int], list[_Candidate]] = {}
-    has_npu = not chosen_too and _mentions_npu(source)
+    has_npu = _mentions_npu(source)
     for rule in rules:
         for form in rule.forms:
             for match in find(pattern_of(form.pattern), flow):
-                if has_npu and find_choice(flow, match, form):
+                if has_npu and find_choice(flow, match, None if chosen_too else form):
                     continue
                 proofs = _prove(form, flow, match, recorded)
                 if proofs is not None:

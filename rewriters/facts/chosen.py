@@ -40,14 +40,17 @@ _HOW = frozenset(
 """Words of a name that say how something is computed, not what."""
 
 
-def find_choice(flow: FunctionFlow, match: Match, form: Form) -> str:
-    """Return where the author has chosen what runs on an NPU, "" if that is not so."""
+def find_choice(flow: FunctionFlow, match: Match, form: Form | None) -> str:
+    """Return where the author has chosen what runs on an NPU, "" if that is not so.
+
+    Without ``form`` it is only asked whether the code stands beside a test for an NPU.
+    """
     statement = match.evaluation.statement
     for node in flow.npu_branches:
         leaves = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return)
         if _holds(node, statement.lineno) or (leaves and statement.lineno > node.lineno):
             return "code for an NPU stands beside it: somebody has chosen already"
-    wanted = _fused_calls(form.replacement)
+    wanted = () if form is None else _fused_calls(form.replacement)
     if not wanted or flow.names.tree is None:
         return ""
     beside: list[ast.AST] = [b for branch in _other_branches(flow, statement) for b in branch]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from rewriting_snippets import sites
 
+from npufix.rewriters.find import find_sites
+
 NORM = "x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w"
 NPU = "torch_npu.npu_rms_norm(x, w, 1e-6)[0]"
 
@@ -125,3 +127,21 @@ def test_nothing_is_found_where_the_author_has_chosen(code: str) -> None:
 @pytest.mark.parametrize("code", LEFT.values(), ids=LEFT)
 def test_what_stands_elsewhere_is_no_choice(code: str) -> None:
     assert len(sites(code, "NPU101")) == 1
+
+
+def test_what_is_written_into_one_branch_is_no_choice_in_the_other() -> None:
+    code = f"""
+        def f(x, w, parts):
+            if parts:
+                y = {NORM}
+            else:
+                z = x * x * torch.rsqrt((x * x).pow(2).mean(-1, keepdim=True) + 1e-6) * w
+                y = z + 1
+            return y
+    """
+    both = sites(code, "NPU101")
+    assert len(both) == 2
+    for site in both:
+        assert site.rewrite is not None
+        assert len(list(find_sites(site.rewrite.portable, [site.rule]))) == 1
+        assert len(list(find_sites(site.rewrite.direct, [site.rule], chosen_too=True))) == 1
