@@ -77,13 +77,24 @@ def rewrite(
     """
     if _assigns_more(match.evaluation.code):
         raise NotRewritableError("the statement assigns something else as well")
+    try:
+        return _rewritten(source, flow, match, form, with_text=with_text)
+    except _UnnamedError as unnamed:
+        named = _named(unnamed, match, form)
+        return _rewritten(*named, form, with_text=with_text)
+
+
+def _rewritten(
+    source: str, flow: FunctionFlow, match: Match, form: Form, *, with_text: bool
+) -> Rewrite:
+    """Return the module with one match replaced by names that are there already."""
     covered = list(_covered_statements(flow, match))
     lines, style = source_lines(source), style_of(source)
     places = [match.evaluation.names]
     if covered:
         first = min(covered, key=lambda s: s.lineno)
         places.insert(0, next(e.names for e in flow.evaluations if e.statement is first))
-    reason = "its operands have no name at this place"
+    problem = NotRewritableError("its operands have no name at this place")
     for names in places:
         spelled = spell(form.replacement, flow, match, names, Wording(lines, style.quote))
         if spelled is None:
@@ -106,8 +117,8 @@ def rewrite(
             around = _Around(source, lines, flow, spelled)
             return _checked(around, match, form, edit, with_text=with_text)
         except NotRewritableError as error:
-            reason = str(error)
-    raise NotRewritableError(reason)
+            problem = problem if isinstance(problem, _UnnamedError) else error
+    raise problem
 
 
 def _assigns_more(code: ast.expr | ast.stmt) -> bool:
@@ -189,6 +200,14 @@ class _Around:
         return insertion(tree, self.lines, needed, guarded=only, unit=self._unit)
 
 
+class _UnnamedError(NotRewritableError):
+    """It could be asked on which device it runs if one of its operands had a name."""
+
+    def __init__(self, around: _Around, edit: Edit) -> None:
+        super().__init__(f"no tensor to ask for its device in {edit.text}")
+        self.around, self.edit = around, edit
+
+
 def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, with_text: bool) -> Rewrite:
     """Apply an edit; keep statements whose values are still read; validate the result."""
     flow = around.flow
@@ -209,8 +228,7 @@ def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, with_text
         kept = [s for s in used if not stored_names(s) & again] or used
         removable = [s for s in removable if s not in kept]
     if around.spelled.guard is None:
-        named = _named(around, match, form, edit)
-        return rewrite(*named, form, with_text=with_text)
+        raise _UnnamedError(around, edit)
     guarded = replace(edit, guard=around.spelled.guard, after=_guard_below(match))
     if guarded.guard:
         _check_layout(match, guarded)
@@ -233,16 +251,14 @@ def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, with_text
     return Rewrite(direct, portable, _shown(edit), line, portable, probe)
 
 
-def _named(
-    around: _Around, match: Match, form: Form, edit: Edit
-) -> tuple[str, FunctionFlow, Match]:
+def _named(problem: _UnnamedError, match: Match, form: Form) -> tuple[str, FunctionFlow, Match]:
     """Return the module, the function and the match in it, with a name for an operand.
 
     ``if self.net(x).device.type == "npu":`` would compute ``self.net(x)`` once more: it becomes
     ``h = self.net(x)`` and ``if h.device.type == "npu":``.
     """
+    around, edit = problem.around, problem.edit
     flow, (name, code) = around.flow, around.spelled.unnamed or ("", None)
-    problem = NotRewritableError(f"no tensor to ask for its device in {edit.text}")
     of_form = pattern_of(form.pattern)
     places = [e for e in flow.evaluations if e.code is code and e.certain]
     if code is None or not places or flow.function.name == MODULE:
