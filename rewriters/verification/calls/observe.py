@@ -282,7 +282,8 @@ def _note_around(
 
 def _read_generators() -> dict[str, object]:
     numpy = sys.modules.get("numpy")
-    own = () if numpy is None else tuple(map(str, numpy.random.get_state()))
+    kind, words, *rest = ("", None) if numpy is None else numpy.random.get_state()
+    own = (kind, b"" if words is None else words.tobytes(), *rest)
     return {"torch": torch.get_rng_state(), "random": random.getstate(), "numpy": own}
 
 
