@@ -335,12 +335,13 @@ def draws_numbers(run: Proof, original: Target, one: CaseRun) -> bool:
     """Say whether the original draws random numbers in this case: in training, with dropout."""
     plain = tuple(str(s) for s in one.case.assignment.specs.values() if isinstance(s, Value))
     key = (one.case.assignment.recipe, one.case.training, plain)
-    if key not in run.drawing:
-        seed = one.case.seed
-        run.drawing[key] = is_random(
-            one.original, lambda s: observe_version(original, one, s), seed
-        )
-    return run.drawing[key]
+    if key in run.drawing:
+        return True
+    if not (one.original.draws_from or original.on_npu):
+        return False
+    if is_random(one.original, lambda s: observe_version(original, one, s), one.case.seed):
+        run.drawing.add(key)  # of zeros nothing is seen, of other numbers with them it is
+    return key in run.drawing
 
 
 def _cannot_run(run: Proof, one: CaseRun, after: CallRecord) -> bool:

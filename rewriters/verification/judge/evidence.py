@@ -65,7 +65,7 @@ class Proof:
     propagated_twice: bool = False
     not_twice: str = ""
     tried: TriedCalls = field(default_factory=TriedCalls)
-    drawing: dict[object, bool] = field(default_factory=dict)
+    drawing: set[object] = field(default_factory=set)
     """Whether it does, by what it was called on and with."""
     called_again: list[CaseRun] = field(default_factory=list)
     refused_lines: set[int] = field(default_factory=set)

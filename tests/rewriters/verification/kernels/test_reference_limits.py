@@ -131,7 +131,7 @@ def test_what_is_not_modelled_says_so(npu: Any) -> None:
     with pytest.raises(NoReferenceKernelError, match="npu_fusion_attention"):
         npu.npu_fusion_attention(CUBE, CUBE, CUBE, 3, "BNSD", prefix=[1])
     with pytest.raises(NoReferenceKernelError, match="npu_grouped_matmul"):
-        npu.npu_grouped_matmul([ROW], [ROW.T], scale=[ROW[0]])
+        npu.npu_grouped_matmul([ROW], [ROW.T], activation_input=[ROW])
     with pytest.raises(NoReferenceKernelError, match="npu_mm_all_reduce_base"):
         npu.npu_mm_all_reduce_base(ROW, ROW.T, "group")
 
