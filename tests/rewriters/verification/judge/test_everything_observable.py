@@ -202,6 +202,7 @@ class Gate(torch.nn.Module):
 TWICE = "return self.proj(x) * torch.sigmoid(self.proj(x))"
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors:UserWarning")
 def test_a_module_that_is_called_once_more_is_said_or_refused() -> None:
     lines = "g = self.proj(x)\n        return g * torch.sigmoid(g)"
     rule = verdict(MODULE, (lines, TWICE), by_hand=False)
