@@ -209,13 +209,13 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     forget_launches()
     most = scale_timeout(seconds)
     with way.entered(), torch.set_grad_enabled(gradients != "none"):
-        settings, generators = read_settings(), _read_generators()
+        settings, generators = read_settings(), _read_generators(on_npu=prepared.on_npu)
         outcome = try_call(lambda: wait_for(use_result(prepared.call(passed))), most)
         left = read_settings()
         restore_settings(settings)
     seen = CallRecord(error=outcome.error, kind=outcome.kind, stage="call")
     seen.launched = LaunchedKernels(list_launched() if prepared.on_npu else ())
-    seen.draws_from = _find_moved(generators)
+    seen.draws_from = _find_moved(generators, on_npu=prepared.on_npu)
     _note_around(seen, {**around, **settings}, {**_read_around(prepared), **left}, prepared)
     if outcome.error:
         return seen
@@ -280,15 +280,17 @@ def _note_around(
     }
 
 
-def _read_generators() -> dict[str, object]:
+def _read_generators(*, on_npu: bool) -> dict[str, object]:
     numpy = sys.modules.get("numpy")
     kind, words, *rest = ("", None) if numpy is None else numpy.random.get_state()
     own = (kind, b"" if words is None else words.tobytes(), *rest)
-    return {"torch": torch.get_rng_state(), "random": random.getstate(), "numpy": own}
+    device = torch.npu.get_rng_state() if on_npu else None  # type: ignore[attr-defined] # torch_npu adds it
+    states = {"torch": torch.get_rng_state(), "random": random.getstate(), "numpy": own}
+    return {**states, "the device": device}
 
 
-def _find_moved(before: Mapping[str, object]) -> frozenset[str]:
-    after = _read_generators()
+def _find_moved(before: Mapping[str, object], *, on_npu: bool) -> frozenset[str]:
+    after = _read_generators(on_npu=on_npu)
     return frozenset(name for name, state in before.items() if not _same(state, after[name]))
 
 

@@ -337,7 +337,7 @@ def draws_numbers(run: Proof, original: Target, one: CaseRun) -> bool:
     key = (one.case.assignment.recipe, one.case.training, plain)
     if key in run.drawing:
         return True
-    if not (one.original.draws_from or original.on_npu):
+    if not one.original.draws_from:
         return False
     if is_random(one.original, lambda s: observe_version(original, one, s), one.case.seed):
         run.drawing.add(key)  # of zeros nothing is seen, of other numbers with them it is
