@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from npufix.profiling_parsers.kernels.whole_steps import Marks
+
 _ANALYSIS = "analysis.db"
 _MOST_TIMES = 20
 """Kernels that run at a time are summed up, and some are outside of all steps."""
@@ -44,7 +46,7 @@ def read_db_export(dump: Path, file: Path) -> Profile:
         marks = read_marks(database) or host_marks(profile.host_ops)
     problems += profile.problems
     problems += _link_problems(profile, file.name)
-    if contradicts := _contradiction(profile):
+    if contradicts := _contradiction(profile, marks):
         problems.append(Problem(_ANALYSIS, contradicts, remedies.analyse(dump), damaged=True))
     if contradicts or profile.steps.empty:
         steps = _computed_steps(profile, problems, dump, exists=beside.exists())
@@ -69,8 +71,16 @@ def read_msprof_db(dump: Path, file: Path) -> Profile:
     )
 
 
-def _contradiction(profile: Profile) -> str:
-    """Say how the steps contradict the kernels; the unit of StepTraceTime is stated nowhere."""
+def _contradiction(profile: Profile, marks: Marks) -> str:
+    """Say how the steps contradict the marks of the host or the kernels, "" if they do not.
+
+    The unit of StepTraceTime is stated nowhere.
+    """
+    named = {int(step) for step in profile.steps["step"].dropna()}
+    if marks and len(profile.steps) and not named:
+        return f"{SPLIT} names no step, though the host marks step {min(marks)}"
+    if marks and (foreign := sorted(named - marks.keys())):
+        return f"{SPLIT} names step {foreign[0]}, which the host does not mark"
     compute = profile.kernels.loc[~profile.kernels["communication"], "duration_ns"]
     stated, summed = int(profile.steps["computing_ns"].sum()), int(compute.sum())
     if profile.steps.empty or (summed <= _MOST_TIMES * stated and stated <= _MOST_TIMES * summed):

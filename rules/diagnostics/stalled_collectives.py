@@ -95,10 +95,9 @@ def _unaligned(rows: pd.DataFrame, still: pd.DataFrame, sizes: dict[str, int]) -
     if any(sizes[name] % _ALIGNED == 0 for name in slow):
         return ""
     told = ", ".join(f"{sizes[name]:,}" for name in sorted(slow)[:4])
-    text = f"; their sizes ({told} bytes) are no multiples of {_ALIGNED} bytes"
     if others and all(sizes[name] % _ALIGNED == 0 for name in others):
-        text += ", those of all others are"
-    return text
+        return f"; their sizes alone are no multiples of {_ALIGNED} bytes: {told}"
+    return f"; their sizes are no multiples of {_ALIGNED} bytes: {told}"
 
 
 def _bare(name: object) -> str:

@@ -17,6 +17,7 @@ from npufix.profiling_parsers.reader import read_profile
 
 if TYPE_CHECKING:
     from benchmarks.generator.parameters import Parameters
+    from benchmarks.generator.run import Run, Split
 
     from npufix.profiling_parsers.profile import Profile
 
@@ -85,14 +86,20 @@ def check_truth(own: Parameters, profile: Profile) -> None:
         assert set(rows["frame"]) == {""}
     if own.modules:
         assert rows["module"].tolist() == [t.module for t in truths]
-    expected = [
-        [
-            s.computing,
-            s.exposed,
-            s.overlapped,
-            s.communication,
-            s.free,
-        ]
-        for s in run.splits
-    ]
-    assert profile.steps[_TIMES].to_numpy().tolist() == expected
+    found = profile.steps[[*_TIMES, "preparing_ns"]].to_numpy().tolist()
+    assert found == [step_times(run, split) for split in run.splits]
+
+
+def step_times(run: Run, split: Split) -> list[int]:
+    """Return the times of a step from its mark to its end on the host."""
+    known = [split.computing, split.exposed, split.overlapped, split.communication]
+    if split.step is None:
+        # Nothing marks a step: it begins with its first kernel.
+        return [*known, split.free, 0]
+    starts = [s.start_ns for s in run.splits if s.step == split.step and s.start_ns]
+    if not starts:
+        return [*known, 0, 0]
+    step = run.steps[split.step - run.parameters.first_step]
+    free = step.end_ns - step.start_ns - split.computing - split.exposed
+    # A device that runs nothing in a step waits for the first kernel of the others.
+    return [*known, free, (split.start_ns or min(starts)) - step.start_ns]

@@ -146,7 +146,9 @@ def longest_collectives(rows: pd.DataFrame, column: str, steps: int) -> str:
     whole = int(totals[column].sum())
     named = totals[totals[column] >= _NAMED * max(1, whole)].head(_MOST_NAMED)
     return ", ".join(
-        f"{name} {milliseconds(ns / steps)}" + (f" for {size / steps / 1e6:.3g} MB" if size else "")
+        f"{name} {milliseconds(ns / steps)} for {size / steps / 1e6:.3g} MB"
+        if size
+        else f"{name} {milliseconds(ns / steps)}"
         for name, ns, size in named.itertuples()
     )
 

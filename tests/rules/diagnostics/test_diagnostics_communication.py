@@ -80,8 +80,8 @@ def test_collectives_that_stand_still_are_told_as_that_alone() -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "said"),
-    [((4_097, 1_024), "4,097 bytes) are no multiples of 512 bytes, those of all others are"),
-     ((4_097, 1_025), "4,097 bytes) are no multiples of 512 bytes"), ((4_096, 1_024), ""),
+    [((4_097, 1_024), "sizes alone are no multiples of 512 bytes: 4,097"),
+     ((4_097, 1_025), "sizes are no multiples of 512 bytes: 4,097"), ((4_096, 1_024), ""),
      ((4_097, 0), "")],
 )  # fmt: skip
 def test_sizes_are_named_where_they_tell_slow_collectives_from_the_others(
