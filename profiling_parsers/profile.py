@@ -102,3 +102,6 @@ class Profile:
     signals: Signals = field(default_factory=Signals)
     format: str = "ascend-text"
     """``ascend-text``, ``ascend-db``, ``msprof``, ``trace`` (trace_view.json alone), ``kineto``."""
+    step_bounds: str = "kernels"
+    """From where to where ``steps`` last: ``marks`` of the host, as ``stated`` by the profiler, or
+    ``kernels``, from the first to the last: then what is idle between two steps is in none."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.reports.encoding import encode
+from npufix.reports.encoding import encode, without_mark
 from npufix.reports.report import ReportError, tool
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ SCHEMA_VERSION = 1
 UNITS = {"us": 1_000.0, "bytes": 1.0, "count": 1.0}
 """Of a number in the file, and what it is times that in ``ns``, ``bytes`` and ``count``."""
 _DIGITS = 4
+_LONGEST_STEP_US = 86_400e6
+"""A day."""
+_POSITIVE = ("step-time", "compute")
 _UPDATE = "write it anew with npufix baseline update"
 
 
@@ -39,8 +42,11 @@ class BaselineEnvironment(msgspec.Struct, frozen=True, omit_defaults=True):
     profiler: str = "ascend"
     """``ascend`` or ``kineto``, whatever it exports to."""
     step_times: str = "recorded"
-    """``recorded`` by the profiler; ``from kernels``: from the first to the last; or ``of the whole
-    recording``, where no step is marked: then runs must hold equally many."""
+    """``recorded`` by the profiler; ``from mark to mark`` of the host; ``from kernels``: from the
+    first to the last; or ``of the whole recording``, where no step is marked: then runs must hold
+    equally many."""
+    ranks: int = 1
+    """So many dumps were in a run."""
     simulated: bool = False
     """No device has run it."""
 
@@ -85,6 +91,8 @@ class Baseline(msgspec.Struct, frozen=True):
     """``RULE:path:fingerprint``, sorted."""
     with_source: bool = False
     """Whether findings in code were looked for in every run."""
+    run_digests: list[str] = []
+    """Of the exact numbers of each run, sorted: no two runs have the same."""
     schema: int = SCHEMA_VERSION
 
 
@@ -145,6 +153,7 @@ def from_json(text: str | bytes) -> Baseline:
 
     """
     try:
+        text = without_mark(text)
         head = msgspec.json.decode(text, type=_Versioned)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReportError(f"not a baseline: {error} -- {_UPDATE}") from error
@@ -177,6 +186,10 @@ def _faults(baseline: Baseline) -> Iterator[str]:
         yield "it holds no metric"
     for name, metric in baseline.metrics.items():
         yield from _wrong_metric(f"metrics.{name}", metric, baseline.run_count)
+    if baseline.metrics and baseline.run_count > (
+        most := max(len(metric.runs) for metric in baseline.metrics.values())
+    ):
+        yield f"run_count is {baseline.run_count}, and no metric holds more than {most} numbers"
     for name, operator in baseline.hot_ops.items():
         yield from _wrong_runs(f"hot_ops.{name}", operator.runs, baseline.run_count)
         if not _is_size(operator.calls):
@@ -194,6 +207,11 @@ def _wrong_metric(where: str, metric: BaselineMetric, count: int) -> Iterator[st
     if metric.mad_within is not None and not _is_size(metric.mad_within):
         yield f"{where}.mad_within is {metric.mad_within}"
     yield from _wrong_runs(where, metric.runs, count)
+    for number in metric.runs:
+        if metric.unit == "us" and number > _LONGEST_STEP_US:
+            yield f"{where}.runs holds {number:.4g} us, more than a day a step"
+        if not number and where.endswith(_POSITIVE):
+            yield f"{where}.runs holds 0: nothing was measured"
 
 
 def _wrong_runs(where: str, runs: Sequence[float], count: int) -> Iterator[str]:

@@ -35,3 +35,10 @@ def _whole(value: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, dict):
         return {_whole(key): _whole(item) for key, item in value.items()}
     return [_whole(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def without_mark(text: str | bytes) -> str | bytes:
+    """Return a text without the byte order mark that editors on Windows put before it."""
+    if isinstance(text, bytes):
+        return text.removeprefix(b"\xef\xbb\xbf")
+    return text.removeprefix("\ufeff")

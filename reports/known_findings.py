@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.reports.encoding import encode_indented
+from npufix.reports.encoding import encode_indented, without_mark
 from npufix.reports.report import ReportError, tool
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def from_json(text: str | bytes) -> list[Known]:
 
     """
     try:
+        text = without_mark(text)
         head = msgspec.json.decode(text, type=_Head)
         if head.metrics is not msgspec.UNSET:
             return _of_runs(text)

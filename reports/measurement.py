@@ -77,3 +77,7 @@ class Measurement(msgspec.Struct, frozen=True):
     """The source that findings in code were looked for in, "" if there was none."""
     unit: str = "step"
     """What the numbers are of: a ``step``, or the whole ``recording``, where none is marked."""
+    bounds: str = ""
+    """From where to where a step lasts, as in ``StepSplit``; "" if nobody says."""
+    ranks: int = 1
+    """How many ranks the dump holds, of which the slowest stands for the run."""

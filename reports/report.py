@@ -62,6 +62,9 @@ class StepSplit(msgspec.Struct, frozen=True):
     """Before the first kernel: loading, copies, the first launch; part of ``free_ns``."""
     unit: str = "step"
     """``recording`` where the dump has no steps: then all times "per step" are those of it."""
+    bounds: str = ""
+    """From where to where a step lasts: ``marks`` of the host, as ``stated`` by the profiler, or
+    ``kernels``, from the first to the last."""
 
 
 class Rank(msgspec.Struct, frozen=True):

@@ -49,6 +49,7 @@ Examples:
 @click.option("--source", type=common.PATH, help="Folder of the program, to keep its findings.")
 @common.rank_option
 @common.path_map_option
+@common.environment_option
 @click.option("--append", is_flag=True, help="Keep the runs that FILE holds already.")
 @click.option("--mix-environments", is_flag=True,
               help="Take runs of different chips, sizes or versions as one.")  # fmt: skip
@@ -60,6 +61,7 @@ def update(  # noqa: PLR0913, PLR0917 - one parameter an option
     source: Path | None,
     rank: int | None,
     path_map: tuple[tuple[str, str], ...],
+    given: tuple[str, ...],
     commit: str,
     *,
     append: bool,
@@ -84,7 +86,7 @@ def update(  # noqa: PLR0913, PLR0917 - one parameter an option
     with progress("Reading the source") as tell:
         tree = read_source_tree(source, configuration) if source else None
         options = Options(rank=rank, path_map=path_map, configuration=configuration)
-        read = read_runs(dumps, tree, options, tell)
+        read = read_runs(dumps, tree, options, tell, given)
     for each in read[:1]:
         common.warn(each.warnings)
     runs = [each.measurement for each in read]
@@ -116,7 +118,7 @@ def _check(
             raise baselines.BaselineError(message, "collect it again, or give --allow-partial")
         if not run.metrics:
             raise baselines.BaselineError(f"{run.origin} holds nothing to keep", "leave it out")
-        if earlier and baselines.holds(earlier, run):
+        if earlier and baselines.digest(run) in earlier.run_digests:
             message = f"{run.origin} is in the baseline already: all of its times are"
             remedy = "leave it out; a run that counts twice makes the noise look smaller"
             raise baselines.BaselineError(message, remedy)

@@ -58,6 +58,10 @@ path_map_option = click.option(
     help="Where a folder of the profiled machine is here; may be repeated.",
 )
 
+environment_option = click.option(
+    "--environment", "given", multiple=True, metavar="NAME=VALUE",
+    help="What the dumps do not record, as chip=Ascend910B2; may be repeated.",
+)  # fmt: skip
 
 rule_option = click.option(
     "--rule", "--rules", "rules", multiple=True, metavar="ID", callback=split,

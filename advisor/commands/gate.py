@@ -39,6 +39,7 @@ dump."""
 @click.option("--source", type=common.PATH, help="Folder of the program, to find what is new.")
 @common.rank_option
 @common.path_map_option
+@common.environment_option
 @click.option("--tolerance", metavar="PERCENT",
               help="Changes up to this one do not matter. Default: 5%.")  # fmt: skip
 @click.option("--floor", metavar="TIME", help="Nor do smaller ones per step. Default: 50 us.")
@@ -60,6 +61,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     source: Path | None,
     rank: int | None,
     path_map: tuple[tuple[str, str], ...],
+    given: tuple[str, ...],
     tolerance: str | None,
     floor: str | None,
     budgets: tuple[str, ...],
@@ -99,7 +101,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     with progress("Reading the source") as say:
         tree = read_source_tree(source, configuration) if source else None
         options = Options(rank=rank, path_map=path_map, configuration=configuration)
-        measured = read_runs(dumps, tree, options, say)
+        measured = read_runs(dumps, tree, options, say, given)
     common.warn(measured[0].warnings)
     made = gate(measured, Asked(settings, path, known, dt.datetime.now().astimezone().date()))
     sources = Sources(tree.root if tree else None)

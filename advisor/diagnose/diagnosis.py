@@ -137,6 +137,8 @@ def _run(
     mapped, unclear = map_recorded_paths(recorded, tree, options.path_map) if tree else ({}, [])
     evidence = gather_evidence(profile, mapped)
     split = step_split(evidence)
+    if split is not None:
+        split = msgspec.structs.replace(split, bounds=profile.step_bounds)
     step = Step(split.total_ns if split else _span_ns(evidence), evidence.steps)
     return _Run(profile, mapped, evidence, split, step), unclear
 

@@ -37,12 +37,15 @@ if TYPE_CHECKING:
 
 WANTED_RUNS = 3
 """With fewer the noise between runs is a guess."""
-_HOT_OPERATORS = 30
+HOT_OPERATORS = 30
 _IN_FILE = {"ns": "us", "bytes": "bytes", "count": "count"}
 _IN_MEMORY = {unit: name for name, unit in _IN_FILE.items()}
 _LONGEST_SHAPES = 100
 _MOST_BYTES = 64 << 20
-_FACTS = ("chip", "world_size", "cann", "torch", "torch_npu", "profiler_level")
+_BOUNDS = {"": "recorded", "stated": "recorded", "marks": "from mark to mark",
+           "kernels": "from kernels"}  # fmt: skip
+FACTS = ("chip", "world_size", "cann", "torch", "torch_npu", "profiler_level")
+"""What must be the same for numbers to be comparable, where the dumps say it."""
 _ENOUGH_FOR_NOISE = 2
 _WIDTH = 80
 
@@ -71,6 +74,7 @@ def merge_baseline(
         hot_ops=_hot_operators(measurements, earlier.hot_ops),
         with_source=all(run.source for run in measurements)
         and (earlier.with_source or not earlier.run_count),
+        run_digests=sorted([*earlier.run_digests, *map(digest, measurements)]),
         findings=sorted(
             {*earlier.findings, *(format_finding(f) for run in measurements for f in run.findings)}
         ),
@@ -80,19 +84,18 @@ def merge_baseline(
 def environment_of(run: Measurement) -> BaselineEnvironment:
     """Return what must be the same for another run to be comparable."""
     recorded = run.environment
-    facts = {name: getattr(recorded, name, None) for name in _FACTS}
+    facts = {name: getattr(recorded, name, None) for name in FACTS}
     return BaselineEnvironment(
         **facts,
         profiler="kineto" if run.format == "kineto" else "ascend",
         step_times=_step_times(run),
         simulated=recorded is not None and recorded.simulated is not None,
+        ranks=run.ranks,
     )
 
 
 def _step_times(run: Measurement) -> str:
-    if run.unit == "recording":
-        return "of the whole recording"
-    return "recorded" if "free-time" in run.metrics else "from kernels"
+    return "of the whole recording" if run.unit == "recording" else _BOUNDS[run.bounds]
 
 
 def differences(one: BaselineEnvironment, other: BaselineEnvironment) -> list[str]:
@@ -163,7 +166,7 @@ def _hot_operators(
     hottest = sorted(spent, key=lambda name: (-statistics.median(spent[name]), name))
     return {
         name: BaselineOperator(sorted(spent[name]), round_measure(statistics.median(calls[name])))
-        for name in sorted(hottest[:_HOT_OPERATORS])
+        for name in sorted(hottest[:HOT_OPERATORS])
     }
 
 
@@ -175,7 +178,7 @@ def typical(baseline: Baseline, origin: str = "") -> Measurement:
         environment=Environment(
             rank=None,
             simulated="as the baseline says" if known.simulated else None,
-            **{name: getattr(known, name) for name in _FACTS},
+            **{name: getattr(known, name) for name in FACTS},
         ),
         steps=1,
         metrics={
@@ -243,14 +246,14 @@ def read(path: Path) -> Baseline:
     return baseline
 
 
-def holds(baseline: Baseline, run: Measurement) -> bool:
-    """Tell whether a run seems to be in a baseline already: all of its times are."""
-    times = {name: metric for name, metric in run.metrics.items() if metric.unit == "ns"}
-    return bool(times) and all(
-        (known := baseline.metrics.get(name)) is not None
-        and round_measure(metric.value / UNITS["us"]) in known.runs
-        for name, metric in times.items()
-    )
+def digest(run: Measurement) -> str:
+    """Return what no two runs have in common: a digest of their exact times.
+
+    A time has nine digits; that all of them agree is a copy and no luck.
+    """
+    times = sorted((name, each.value) for name, each in run.metrics.items() if each.unit == "ns")
+    text = "\n".join(f"{name} {spent:.9g}" for name, spent in times)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def write(path: Path, baseline: Baseline) -> None:

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from npufix.advisor.gate import baselines
-from npufix.advisor.gate.significance import FEWEST_RUNS, compare, detectable, holm
+from npufix.advisor.gate.significance import (
+    FEWEST_RUNS,
+    compare,
+    detectable,
+    holm,
+    runs_to_decide,
+)
 from npufix.advisor.project.gate_settings import METRICS
 from npufix.reports.baseline import UNITS
 from npufix.reports.gate_report import GatedMetric
-from npufix.rules.shared.quantities import percent, quantity
+from npufix.rules.shared.quantities import counted, percent, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +31,8 @@ if TYPE_CHECKING:
 
 FEW_RUNS_TOLERANCE = 0.10
 """Where there is no test."""
+_BLIND = 0.5
+"""Runs among which a step that takes half as long again would go unnoticed show nothing."""
 HOT = "hot-ops"
 
 
@@ -53,7 +61,7 @@ def cases(
             continue
         known = baseline.metrics.get(name) if baseline else None
         before, now = known.values if known else [], baselines.values(runs, name)
-        if before or now or own.budget is not None:
+        if before or now or own.required or own.budget is not None:
             tolerance, floor = settings.tolerance_of(name), settings.floor_of(name)
             made.append(
                 MetricCase(name, own.level, unit, before, now, tolerance, floor, own.budget)
@@ -90,11 +98,16 @@ def _hottest(spent: Mapping[str, list[float]], top: int) -> list[str]:
 
 
 def decide(
-    every: Sequence[MetricCase], settings: GateSettings, accepted: Mapping[str, Acceptance]
+    every: Sequence[MetricCase],
+    settings: GateSettings,
+    accepted: Mapping[str, Acceptance],
+    *,
+    has_baseline: bool = True,
 ) -> list[GatedMetric]:
     """Return the decision about each case.
 
-    ``accepted``: the acceptances that still hold, by metric.
+    ``accepted``: the acceptances that still hold, by metric. ``has_baseline``: there is one, so
+    that what it lacks was not recorded.
     """
     compared = {
         case.name: compare(case.baseline, case.current, case.floor)
@@ -119,24 +132,27 @@ def decide(
     for case in every:
         seen = compared.get(case.name)
         if seen is None:
-            decided.append(_decide_alone(case))
+            decided.append(_decide_alone(case, has_baseline=has_baseline))
             continue
         smallest = detectable(seen, settings.alpha, tests[case.level], case.tolerance)
-        judged = _judge(case, seen, corrected.get(case.name), settings)
+        asked = _Asked(settings.alpha, tests[case.level], smallest)
+        judged = _judge(case, seen, corrected.get(case.name), asked)
         known = accepted.get(case.name.partition(":")[0])
-        if judged.verdict == "regression" and known:
-            judged = _accept(case, judged, known, corrected.get(case.name), settings)
+        if judged.verdict in {"regression", "inconclusive"} and known:
+            judged = _accept(case, judged, known, corrected.get(case.name), asked)
         decided.append(_with_figures(_within_budget(case, judged), seen, smallest))
     return decided
 
 
-def _decide_alone(case: MetricCase) -> GatedMetric:
+def _decide_alone(case: MetricCase, *, has_baseline: bool) -> GatedMetric:
     """Return what can be said of a metric that only one side has, or none."""
     if not case.current:
-        what = "the baseline has it" if case.baseline else "there is a budget for it"
+        what = "the baseline has it" if case.baseline else "it must hold"
         reason = f"{what}, but the runs did not record it"
         return _make_metric(case, "inconclusive", reason)
-    made = _make_metric(case, "new", "the baseline does not have it")
+    # An operator that is not among the hottest of the baseline may well have been there.
+    missing = has_baseline and case.level == "error" and not case.name.startswith(HOT)
+    made = _make_metric(case, "inconclusive" if missing else "new", "the baseline does not have it")
     made = msgspec.structs.replace(made, after=statistics.median(case.current))
     return _within_budget(case, made)
 
@@ -156,32 +172,55 @@ def _make_metric(case: MetricCase, verdict: str, reason: str) -> GatedMetric:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a change must be to count."""
+
+    alpha: float
+    tests: int
+    """So many it is corrected for."""
+    smallest: float | None
+    """The smallest relative change that would have been seen."""
+
+
 def _judge(
-    case: MetricCase, seen: SignificanceTest, p_value: float | None, settings: GateSettings
+    case: MetricCase, seen: SignificanceTest, p_value: float | None, asked: _Asked
 ) -> GatedMetric:
-    """Return whether a metric got worse, better, or neither."""
+    """Return whether a metric got worse, better, neither, or that nobody can tell."""
     change = f"{_change(case, seen)}, {_noise(seen)}"
     beyond_floor = abs(seen.after - seen.before) > case.floor
     if not seen.tested:
         return _judge_without_test(case, seen, change, beyond_floor=beyond_floor)
-    if seen.effect < -case.tolerance and beyond_floor and (seen.faster or 0.0) < settings.alpha:
+    if seen.effect < -case.tolerance and beyond_floor and (seen.faster or 0.0) < asked.alpha:
         return _make_metric(case, "improvement", change)
-    if seen.effect <= case.tolerance or not beyond_floor:
-        limit = percent(case.tolerance)
-        why = "within the tolerance of " + limit
-        if seen.effect > case.tolerance:
+    # The median and the mean may not agree; as long as one of them is worse, nobody can tell.
+    measured = max(seen.effect, seen.change or 0.0)
+    if measured <= case.tolerance or not beyond_floor:
+        verdict, why = "ok", f"within the tolerance of {percent(case.tolerance)}"
+        if measured > case.tolerance:
             why = f"less than the floor of {quantity(case.floor, case.unit)}"
-        return msgspec.structs.replace(
-            _make_metric(case, "ok", f"{change}; {why}"), p_value=p_value
-        )
-    if p_value is not None and p_value < settings.alpha:
+        elif case.name == "step-time" and (asked.smallest or 0.0) > _BLIND:
+            verdict = "inconclusive"
+            blind = f"less than {percent(asked.smallest or 0.0)} would not have been seen"
+            why = f"these runs differ so much that {blind}; make them alike, or add runs"
+    elif seen.effect > case.tolerance and p_value is not None and p_value < asked.alpha:
         verdict, why = "regression", f"p = {p_value:.2g}"
-    elif min(len(case.baseline), len(case.current)) < settings.min_runs:
-        verdict = "inconclusive"
-        why = f"too few runs to tell it from noise (p = {p_value:.2g}); add runs"
     else:
-        verdict, why = "ok", f"may be noise (p = {p_value:.2g})"
+        verdict = "inconclusive"
+        said = "" if p_value is None else f" (p = {p_value:.2g})"
+        why = f"too few runs to tell it from noise{said}; {_say_more_runs(case, seen, asked)}"
     return msgspec.structs.replace(_make_metric(case, verdict, f"{change}; {why}"), p_value=p_value)
+
+
+def _say_more_runs(case: MetricCase, seen: SignificanceTest, asked: _Asked) -> str:
+    """Say how many runs would decide it, were the change as large as it seems."""
+    more = runs_to_decide(seen, len(case.baseline), len(case.current), asked.alpha, asked.tests)
+    if more is None or seen.effect <= case.tolerance:
+        return "add runs"
+    before, now = more
+    if before:
+        return f"{counted(before, 'more run')} of the baseline and {now} now would decide it"
+    return f"{counted(now, 'more run')} would decide it"
 
 
 def _judge_without_test(
@@ -211,16 +250,22 @@ def _accept(
     judged: GatedMetric,
     known: Acceptance,
     p_value: float | None,
-    settings: GateSettings,
+    asked: _Asked,
 ) -> GatedMetric:
     """Return ``accepted`` if the change is no more than what the project knows of."""
     raised = replace(case, baseline=[value * (1 + known.increase) for value in case.baseline])
     seen = compare(raised.baseline, raised.current, raised.floor)
-    again = _judge(raised, seen, seen.slower if p_value is not None else None, settings)
-    if again.verdict == "regression":
-        return judged
+    again = _judge(raised, seen, seen.slower if p_value is not None else None, asked)
+    if again.verdict in {"regression", "inconclusive"}:
+        return judged if again.verdict == "regression" else _as_unknown(judged, again)
     reason = f"{judged.reason}; accepted until {known.until}: {known.reason}"
     return msgspec.structs.replace(judged, verdict="accepted", reason=reason)
+
+
+def _as_unknown(judged: GatedMetric, again: GatedMetric) -> GatedMetric:
+    """Return that nobody can tell whether a change is no more than the accepted one."""
+    reason = f"{judged.reason}; beyond what is accepted: {again.reason}"
+    return msgspec.structs.replace(judged, verdict="inconclusive", reason=reason)
 
 
 def _within_budget(case: MetricCase, made: GatedMetric) -> GatedMetric:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.advisor.gate import baselines, changes
+from npufix.advisor.gate import baselines, changes, comparability
 from npufix.advisor.gate.deciding import cases, decide
 from npufix.advisor.gate.new_findings import Sorted, sort_findings
 from npufix.advisor.gate.significance import FEWEST_RUNS
@@ -65,14 +65,20 @@ def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
     reasons = _Reasons()
     problems = [problem for each in measured for problem in each.report.problems]
     _check_runs(runs, reasons)
-    comparable = _check_environment(runs, asked, reasons, problems)
+    comparable = _check_comparable(runs, asked, reasons, problems)
     _check_baseline(asked, reasons, problems)
+    problems += comparability.meaningless(settings, asked.today)
     valid = [entry for entry in settings.accept if entry.until >= asked.today]
     problems += [
         _report_expired(entry, settings) for entry in settings.accept if entry not in valid
     ]
     accepted = {entry.metric: entry for entry in valid if entry.metric}
-    metrics = decide(cases(baseline if comparable else None, runs, settings), settings, accepted)
+    metrics = decide(
+        cases(baseline if comparable else None, runs, settings),
+        settings,
+        accepted,
+        has_baseline=baseline is not None and comparable,
+    )
     every = changes.changes(baseline, runs) if baseline and comparable else []
     metrics = [_finish_metric(metric, settings, every) for metric in metrics]
     found = sort_findings(
@@ -106,7 +112,7 @@ def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
         problems=_once(problems),
         source=runs[0].source,
         known=len(baseline.findings) if baseline else 0,
-        next_steps=_next_steps(asked, runs, verdict),
+        next_steps=_next_steps(asked, runs, metrics, verdict),
     )
 
 
@@ -115,26 +121,34 @@ def _check_runs(runs: Sequence[Measurement], reasons: _Reasons) -> None:
         reasons.partial += [f"{run.origin} is not whole: {what}" for what in run.partial[:1]]
         if not run.metrics:
             reasons.partial.append(f"{run.origin} holds nothing to compare")
+        reasons.partial += [f"{run.origin}: {what}" for what in comparability.implausible(run)]
 
 
-def _check_environment(
+def _check_comparable(
     runs: Sequence[Measurement], asked: Asked, reasons: _Reasons, problems: list[Problem]
 ) -> bool:
-    """Tell whether numbers can be compared: all runs are of the environment of the baseline."""
-    first = baselines.environment_of(runs[0])
-    wanted = asked.baseline.environment if asked.baseline else first
-    same = True
-    for run in runs:
-        different = baselines.differences(wanted, baselines.environment_of(run))
-        if not different:
-            continue
-        what = f"{run.origin} is of another environment: {'; '.join(different)}"
+    """Tell whether numbers can be compared: new runs of the same work where the baseline ran."""
+    baseline, same = asked.baseline, True
+    for origin, what in comparability.other_environment(baseline, runs):
         if asked.settings.on_different_environment == "warn":
             remedy = "a difference may come from that; make a baseline of this environment"
-            problems.append(Problem(run.origin, what, remedy))
+            problems.append(Problem(origin, f"{origin} {what}", remedy))
         else:
             same = False
-            reasons.unknown.append(what)
+            reasons.unknown.append(f"{origin} {what}")
+    if baseline is None:
+        return same
+    for origin in comparability.own_runs(baseline, runs):
+        same = False
+        what = f"{origin} is one of the runs that {asked.path} was made of: all of its times are"
+        reasons.unknown.append(f"{what}; collect runs of the changed program")
+    for run in runs if same else ():
+        if different := comparability.other_workload(baseline, run):
+            same = False
+            what = f"{run.origin} did other work than the baseline: {'; '.join(different)}"
+            reasons.unknown.append(f"{what}; run the same, or make a baseline of it")
+    problems += comparability.unknown_environment(baselines.environment_of(runs[0]), "the run")
+    problems += comparability.unknown_workload(baseline)
     return same
 
 
@@ -211,7 +225,7 @@ def _finish_metric(
 def _mark_not_compared(metric: GatedMetric) -> GatedMetric:
     if metric.verdict != "new":
         return metric
-    reason = "not compared: the baseline is of another environment"
+    reason = "not compared with the baseline: see above"
     return msgspec.structs.replace(metric, verdict="inconclusive", reason=reason)
 
 
@@ -280,10 +294,16 @@ def _once(problems: Sequence[Problem]) -> list[Problem]:
     return list({(Path(p.where).name, p.what): p for p in reversed(problems)}.values())[::-1]
 
 
-def _next_steps(asked: Asked, runs: Sequence[Measurement], verdict: str) -> list[str]:
+def _next_steps(
+    asked: Asked, runs: Sequence[Measurement], metrics: Sequence[GatedMetric], verdict: str
+) -> list[str]:
+    """Return commands; what got faster is given away again unless the baseline says so."""
     dumps = " ".join(run.origin for run in runs)
-    if verdict == PASS or asked.path is None:
+    if asked.path is None:
         return []
+    if verdict == PASS:
+        better = any(metric.verdict == "improvement" for metric in metrics)
+        return [f"npufix baseline update {dumps} -o {asked.path}"] if better else []
     if asked.baseline is None:
         return [f"npufix baseline update {dumps} -o {asked.path}"]
     return [f"npufix compare {asked.path} {runs[0].origin}"] if verdict == FAIL else []

@@ -90,6 +90,8 @@ def measure_diagnosis(result: Diagnosis, dump: Path) -> MeasuredRun:
         partial=_partial(made),
         source=made.source,
         unit="recording" if evidence.kernels["step"].isna().all() else "step",
+        bounds=made.split.bounds if made.split else "kernels",
+        ranks=_ranks(made),
     )
     return MeasuredRun(measurement, made, result.warnings)
 
@@ -122,7 +124,14 @@ def measure_report(made: report.Report) -> Measurement:
         partial=_partial(made),
         source=made.source,
         unit=split.unit if split else "step",
+        bounds=split.bounds if split else "kernels",
+        ranks=_ranks(made),
     )
+
+
+def _ranks(made: report.Report) -> int:
+    """Return how many ranks were measured: the slowest of fewer is faster."""
+    return max(1, sum(row.computing_ns is not None for row in made.ranks))
 
 
 def _of(value: float) -> MeasuredMetric:

@@ -26,6 +26,7 @@ what is left of the noise of a few steps in their median. A smaller one finds mo
 often; of those that find a true +8% in three of four gates this one is wrong the least."""
 _WEIGHT = 4.0
 """Degrees of freedom that ``TYPICAL_NOISE`` counts for."""
+_MOST_RUNS = 20
 _POWER = 0.8
 """How surely the smallest detectable change is found."""
 
@@ -106,6 +107,30 @@ def detectable(
     strict = -float(stdtrit(compared.freedom, alpha / max(1, tests)))
     sure = float(stdtrit(compared.freedom, _POWER))
     return max(tolerance, math.expm1(min(50.0, (strict + sure) * compared.error)))
+
+
+def runs_to_decide(
+    seen: SignificanceTest, before: int, after: int, alpha: float, tests: int
+) -> tuple[int, int] | None:
+    """Return how many more runs before and after would prove what these show, if it is true.
+
+    More runs now where they are enough, else as many on both sides; None: no number that is worth
+    the time. ``before`` and ``after``: how many there are, ``tests``: how many are corrected for.
+    """
+    if seen.effect <= 0:
+        return None
+    from scipy.special import stdtrit
+
+    own = seen.error / math.sqrt(1 / before + 1 / after)
+    size = math.log1p(seen.effect)
+    for both in (False, True):
+        for more in range(1, _MOST_RUNS + 1):
+            old, new = before + more * both, after + more
+            freedom = seen.freedom + more * (1 + both)
+            strict = -float(stdtrit(freedom, alpha / max(1, tests)))
+            if size > strict * own * math.sqrt(1 / old + 1 / new):
+                return more * both, more
+    return None
 
 
 def holm(probabilities: Mapping[str, float]) -> dict[str, float]:

@@ -33,7 +33,7 @@ FAILURES = ("regression", "budget", "new-finding")
 _TOP = 20
 _HOT_TOLERANCE = 0.10
 _KEYS = (
-    "baseline", "tolerance", "floor", "alpha", "min-runs", "fail-on", "on-missing-baseline",
+    "baseline", "tolerance", "floor", "alpha", "fail-on", "on-missing-baseline",
     "on-different-environment", "metrics", "accept",
 )  # fmt: skip
 _METRIC_KEYS = ("level", "tolerance", "floor", "budget")
@@ -51,6 +51,8 @@ class MetricSettings:
     budget: float | None = None
     top: int = _TOP
     """How many hot operators."""
+    required: bool = False
+    """It must have been recorded: the project names it, or nothing means much without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Acceptance:
 
 def _metrics() -> dict[str, MetricSettings]:
     made = {name: MetricSettings(level) for name, (_, level) in METRICS.items()}
+    made["step-time"] = replace(made["step-time"], required=True)
     made["hot-ops"] = MetricSettings("warn", _HOT_TOLERANCE)
     return made
 
@@ -85,7 +88,6 @@ class GateSettings:
     tolerance: float = 0.05
     floor: float = FLOORS["ns"]
     alpha: float = 0.01
-    min_runs: int = 3
     fail_on: frozenset[str] = frozenset(FAILURES)
     on_missing_baseline: str = "fail"
     on_different_environment: str = "fail"
@@ -127,7 +129,6 @@ def read_settings(path: Path, table: Mapping[str, Any]) -> GateSettings:
         tolerance=plain.tolerance if tolerance is None else tolerance,
         floor=plain.floor if floor is None else floor,
         alpha=reader.probability("gate.alpha", gate.get("alpha", plain.alpha)),
-        min_runs=reader.count("gate.min-runs", gate.get("min-runs", plain.min_runs)),
         fail_on=frozenset(reader.choices("gate.fail-on", gate.get("fail-on", FAILURES), FAILURES)),
         on_missing_baseline=reader.choice(
             "gate.on-missing-baseline", gate.get("on-missing-baseline", "fail"), ("fail", "pass")
@@ -287,8 +288,10 @@ class _Reader:
         table = self.table(key, given, own)
         tolerance = self.amount(f"{key}.tolerance", table.get("tolerance"), share)
         read = partial(amount, unit=unit)
+        level = self.choice(f"{key}.level", table.get("level", plain.level), LEVELS)
         return MetricSettings(
-            level=self.choice(f"{key}.level", table.get("level", plain.level), LEVELS),
+            level=level,
+            required=level == "error" and (plain.required or "level" in table),
             tolerance=plain.tolerance if tolerance is None else tolerance,
             floor=self.amount(f"{key}.floor", table.get("floor"), read),
             budget=self.amount(f"{key}.budget", table.get("budget"), read),

@@ -17,7 +17,7 @@ from npufix.profiling_parsers.database.profile import read_database
 from npufix.profiling_parsers.database.steps import SPLIT, read_marks
 from npufix.profiling_parsers.database.tables import Database
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
-from npufix.profiling_parsers.kernels.whole_steps import host_marks, whole_steps
+from npufix.profiling_parsers.kernels.whole_steps import bounds, host_marks, whole_steps
 from npufix.profiling_parsers.profile import DumpError, Environment, Problem, Profile
 from npufix.profiling_parsers.profiler_info import read_environment
 
@@ -48,12 +48,18 @@ def read_db_export(dump: Path, file: Path) -> Profile:
     problems += _link_problems(profile, file.name)
     if contradicts := _contradiction(profile, marks):
         problems.append(Problem(_ANALYSIS, contradicts, remedies.analyse(dump), damaged=True))
-    if contradicts or profile.steps.empty:
+    stated = not contradicts and not profile.steps.empty
+    if not stated:
         steps = _computed_steps(profile, problems, dump, exists=beside.exists())
     else:
         steps = _of_device(profile)
     steps = whole_steps(steps, profile.kernels, marks)
-    return replace(profile, steps=steps, problems=tuple(problems))
+    return replace(
+        profile,
+        steps=steps,
+        problems=tuple(problems),
+        step_bounds=bounds(marks, stated=stated),
+    )
 
 
 def read_msprof_db(dump: Path, file: Path) -> Profile:

@@ -73,6 +73,11 @@ def whole_steps(
     return steps.assign(free_ns=steps["free_ns"] + heads + tails, preparing_ns=heads)
 
 
+def bounds(marks: Marks, *, stated: bool) -> str:
+    """Return ``Profile.step_bounds`` of steps that ``whole_steps`` returned."""
+    return "marks" if marks else "stated" if stated else "kernels"
+
+
 def _in_order(steps: pd.DataFrame) -> Iterator[tuple[int, _Row]]:
     stated = steps[_BUSY].sum(axis=1).to_numpy(np.int64)
     preparing = steps["preparing_ns"].to_numpy(np.int64)

@@ -71,6 +71,7 @@ def read_kineto(path: Path) -> Profile:
         kernels=kernels.assign(**found.columns()),
         host_ops=found.host_ops,
         steps=split_steps(_with_whole_operators(kernels, trace), steps),
+        step_bounds="marks" if len(steps) else "kernels",
         op_statistic=no_op_statistic(),
         stacks=found.stacks,
         problems=tuple(_problems(path.name, trace, found, has_steps=bool(len(steps)))),

@@ -9,7 +9,7 @@ from npufix.profiling_parsers.attribution.launches import link_kernels
 from npufix.profiling_parsers.dump_folder import DATABASES, KERNEL_DETAILS, trace_file
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
-from npufix.profiling_parsers.kernels.whole_steps import host_marks, whole_steps
+from npufix.profiling_parsers.kernels.whole_steps import bounds, host_marks, whole_steps
 from npufix.profiling_parsers.profile import DumpError, Problem, Profile
 from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.text.kernel_checks import check_steps, check_totals
@@ -53,14 +53,16 @@ def read_text_export(path: Path, output: Path) -> Profile:
         unknown = [_without_kernel_details(path, output, error), *unknown]
     attribution = found.attribution
     statistic, disagreeing = _read_op_statistic(output, found.kernels, path)
-    steps, contradicting = _read_steps(output, found.kernels, path)
+    steps, contradicting, stated = _read_steps(output, found.kernels, path)
     signals, broken = read_signals(output, with_operator_details=not attribution.stacks)
+    marks = host_marks(attribution.host_ops)
     return Profile(
         root=path,
         environment=environment,
         kernels=found.kernels,
         host_ops=attribution.host_ops,
-        steps=whole_steps(steps, found.kernels, host_marks(attribution.host_ops)),
+        steps=whole_steps(steps, found.kernels, marks),
+        step_bounds=bounds(marks, stated=stated),
         op_statistic=statistic,
         stacks=attribution.stacks,
         modules=attribution.modules,
@@ -123,8 +125,11 @@ def _read_op_statistic(
 
 def _read_steps(
     output: Path, kernels: pd.DataFrame, dump: Path
-) -> tuple[pd.DataFrame, list[Problem]]:
-    """Read how the steps split from their first kernel on, or compute it from the kernels."""
+) -> tuple[pd.DataFrame, list[Problem], bool]:
+    """Read how the steps split from their first kernel on, or compute it from the kernels.
+
+    The last one tells whether it was read.
+    """
     file = output / _STEP_TRACE_TIME
     is_there, fault, remedy = file.exists(), "missing", remedies.analyse(dump)
     problems: list[Problem] = []
@@ -138,11 +143,11 @@ def _read_steps(
                 files = KERNEL_DETAILS, file.name
                 problems = check_steps(kernels, steps, files, remedies.analyse(dump))
             if len(steps):
-                return steps, problems
+                return steps, problems, True
             fault = "holds no step"
     what = f"{fault}: the split of a step is computed from its kernels, from the first one on"
     computed = Problem(file.name, what, remedy, damaged=is_there)
-    return steps_from_kernels(kernels), [*problems, computed]
+    return steps_from_kernels(kernels), [*problems, computed], False
 
 
 def _trace_remedy(dump: Path, output: Path, environment: Environment) -> str:

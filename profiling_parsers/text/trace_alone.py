@@ -9,7 +9,7 @@ from npufix.profiling_parsers.attribution.launches import link_kernels
 from npufix.profiling_parsers.dump_folder import dump_of_file
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
-from npufix.profiling_parsers.kernels.whole_steps import host_marks, whole_steps
+from npufix.profiling_parsers.kernels.whole_steps import bounds, host_marks, whole_steps
 from npufix.profiling_parsers.profile import DumpError, Problem, Profile
 from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.signals import Signals
@@ -45,16 +45,14 @@ def read_trace_alone(path: Path) -> Profile:
     environment, problems = read_environment(dump)
     found, faults = read_trace_kernels(path, dump)
     partial = Problem(path.name, WITHOUT_KERNEL_DETAILS, remedies.analyse(dump))
+    marks = host_marks(found.attribution.host_ops)
     return Profile(
         root=path,
         environment=environment,
         kernels=found.kernels,
         host_ops=found.attribution.host_ops,
-        steps=whole_steps(
-            steps_from_kernels(found.kernels),
-            found.kernels,
-            host_marks(found.attribution.host_ops),
-        ),
+        steps=whole_steps(steps_from_kernels(found.kernels), found.kernels, marks),
+        step_bounds=bounds(marks, stated=False),
         op_statistic=no_op_statistic(),
         stacks=found.attribution.stacks,
         modules=found.attribution.modules,

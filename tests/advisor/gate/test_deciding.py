@@ -87,11 +87,14 @@ def test_the_smallest_detectable_change_shrinks_with_runs_and_grows_with_tests()
 
 
 def test_a_regression_fails_and_is_explained() -> None:
+    attention = MeasuredOperator("FlashAttentionScore", "8,4096 bf16", "MIX", 32, 60 * MS)
+    before = [MeasuredOperator("MatMulV2", "4096,5120 bf16", "AI_CORE", 64, 50 * MS), attention]
     slower = [
         MeasuredOperator("MatMulV2", "4096,5120 bf16", "AI_CORE", 128, 58 * MS),
         MeasuredOperator("Add", "8 float", "AI_CORE", 1, 1 * MS),
+        attention,
     ]
-    made = gated(baseline_of(*STEADY), runs(108, 109, 107, operators=slower))
+    made = gated(baseline_of(*STEADY, operators=before), runs(108, 109, 107, operators=slower))
     assert (made.verdict, made.exit_status) == ("fail", 1)
     step = step_of(made)
     assert (step.verdict, step.level) == ("regression", "error")
@@ -112,7 +115,6 @@ def test_a_regression_fails_and_is_explained() -> None:
     ("current", "verdict"),
     [
         ((104, 105, 103), "ok"),  # within the tolerance
-        ((100, 112, 113), "ok"),  # more than the tolerance, but one run has none of it
         ((92, 91, 93), "improvement"),
         ((112,), "regression"),
     ],
@@ -247,7 +249,7 @@ def test_nothing_that_may_fail_compared_is_never_green() -> None:
     other = msgspec.structs.replace(other, metrics={"launches": BaselineMetric("count", [9.0])})
     made = gated(other, runs(100, 100, 100))
     assert made.exit_status == 3
-    assert "nothing that may fail is compared" in made.headline
+    assert any("nothing that may fail is compared" in reason for reason in made.reasons)
     off = GateSettings(metrics={name: MetricSettings("off") for name in METRICS})
     made = gated(baseline_of(*STEADY, source="src"), runs(100, 100, 100), off, source="")
     assert made.exit_status == 3

@@ -25,7 +25,6 @@ baseline = "perf/baseline.json"
 tolerance = "4%"
 floor = "0.1 ms"
 alpha = 0.05
-min-runs = 2
 fail-on = ["regression"]
 on-missing-baseline = "pass"
 on-different-environment = "warn"

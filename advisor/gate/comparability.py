@@ -1,0 +1,194 @@
+"""Whether runs may be compared with a baseline at all, and what nobody can check."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npufix.advisor.gate import baselines
+from npufix.reports.baseline import UNITS
+from npufix.reports.report import Problem
+from npufix.rules.shared.quantities import percent
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from npufix.advisor.project.gate_settings import GateSettings
+    from npufix.reports.baseline import Baseline, BaselineEnvironment
+    from npufix.reports.measurement import Measurement
+
+_LONGEST_STEP_NS = 86_400e9
+"""A day."""
+_OTHER_SHAPES = 0.25
+"""Of the time in hot operators, on both sides: a changed layer is less, another batch is more."""
+_OTHER_CALLS = 0.5
+"""Of that time, as much more or less often, in several Types: what recomputes its activations calls
+a third of its operators twice, and what joins three products into one has fewer of one Type."""
+_SAME_CALLS = 0.1
+_SAME_RATIO = 0.02
+_TOLD = 3
+_WIDE_TOLERANCE = 0.5
+_HIGH_ALPHA = 0.2
+_LONG_ACCEPTANCE_DAYS = 731
+
+
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """Of a side: a Type on shapes, or a Type alone where shapes are not recorded."""
+
+    kind: str
+    spent: float
+    calls: float
+
+
+def other_environment(
+    baseline: Baseline | None, runs: Sequence[Measurement]
+) -> Iterator[tuple[str, str]]:
+    """Yield the runs that are of another environment than the baseline, and what differs."""
+    first = baselines.environment_of(runs[0])
+    wanted = baseline.environment if baseline else first
+    for run in runs:
+        if different := baselines.differences(wanted, baselines.environment_of(run)):
+            yield run.origin, f"is of another environment: {'; '.join(different)}"
+
+
+def unknown_environment(environment: BaselineEnvironment, where: str) -> list[Problem]:
+    """Say which facts neither side records: they may differ, and nobody sees it."""
+    unknown = [name for name in baselines.FACTS if getattr(environment, name) is None]
+    if environment.profiler == "kineto" or not unknown:
+        return []
+    names = ", ".join(name.replace("_", " ") for name in unknown)
+    what = f"not recorded, so nobody can tell whether it is the same: {names}"
+    given = " ".join(f"--environment {name}=..." for name in unknown[:2])
+    return [Problem(where, what, f"give it to npufix baseline update and npufix gate: {given}")]
+
+
+def own_runs(baseline: Baseline, runs: Sequence[Measurement]) -> list[str]:
+    """Return the runs that the baseline was made of, however they are called."""
+    return [run.origin for run in runs if baselines.digest(run) in baseline.run_digests]
+
+
+def implausible(run: Measurement) -> Iterator[str]:
+    """Say what no program can have taken."""
+    for name in ("step-time", "compute"):
+        metric = run.metrics.get(name)
+        if metric is None:
+            continue
+        if metric.value <= 0:
+            yield f"its {name} is 0: nothing was measured"
+        if metric.value > _LONGEST_STEP_NS:
+            yield f"its {name} is more than a day"
+
+
+def other_workload(baseline: Baseline, run: Measurement) -> list[str]:
+    """Say how the hot operators differ, if the run did other work than the baseline.
+
+    Another batch, length, depth or accumulation is no change of speed: on both sides a good part of
+    the time is in operators that the other side ran on other shapes, or not as often. An operator
+    whose Type only one side has is a changed program; so is one that only one side is slow in.
+    """
+    steady = {
+        name: operator
+        for name, operator in baseline.hot_ops.items()
+        # What not every run did is of data, as the shapes of a batch of texts.
+        if len(operator.runs) >= baseline.run_count
+    }
+    before = {
+        name: _Operator(_kind(name), statistics.median(op.runs) * UNITS["us"], op.calls)
+        for name, op in steady.items()
+    }
+    every = {
+        name: _Operator(_kind(name), spent, calls)
+        for name, (spent, calls) in baselines.by_key(run).items()
+    }
+    # A full baseline keeps the hottest only: what is colder may have been there.
+    full = len(baseline.hot_ops) >= baselines.HOT_OPERATORS
+    least = min((op.spent for op in before.values()), default=0.0) if full else 0.0
+    now = {
+        name: op for name, op in every.items() if name in baseline.hot_ops or op.spent > 2 * least
+    }
+    changed: set[str] = set()
+    for find, limit in ((_other_shapes, _OTHER_SHAPES), (_other_calls, _OTHER_CALLS)):
+        there, here = find(before, every), find(now, before)
+        if min(_share(there, before), _share(here, now)) >= limit:
+            changed |= {*there, *here}
+    named = sorted(changed, key=lambda n: (-max(_spent(n, before), _spent(n, now)), n))
+    return [_differ(name, before.get(name), every.get(name)) for name in named[:_TOLD]]
+
+
+def _other_shapes(own: Mapping[str, _Operator], other: Mapping[str, _Operator]) -> list[str]:
+    """Return what the other side ran on other shapes only."""
+    new_kinds = {op.kind for name, op in other.items() if name not in own}
+    return [name for name, op in own.items() if name not in other and op.kind in new_kinds]
+
+
+def _other_calls(own: Mapping[str, _Operator], other: Mapping[str, _Operator]) -> list[str]:
+    """Return what the other side ran more or less often, all of it in the same ratio."""
+    ratios = {
+        name: op.calls / other[name].calls
+        for name, op in own.items()
+        if name in other
+        and other[name].calls
+        and abs(op.calls / other[name].calls - 1) > _SAME_CALLS
+    }
+    found: list[str] = []
+    for ratio in ratios.values():
+        alike = [name for name, one in ratios.items() if abs(one / ratio - 1) <= _SAME_RATIO]
+        if len({own[name].kind for name in alike}) > 1:
+            found = max(found, alike, key=lambda names: _share(names, own))
+    return found
+
+
+def _share(names: Sequence[str], operators: Mapping[str, _Operator]) -> float:
+    whole = sum(operator.spent for operator in operators.values())
+    return sum(operators[name].spent for name in names) / whole if whole else 0.0
+
+
+def _spent(name: str, operators: Mapping[str, _Operator]) -> float:
+    return operators[name].spent if name in operators else 0.0
+
+
+def _differ(name: str, before: _Operator | None, now: _Operator | None) -> str:
+    title = name.replace("|", " on ", 1)
+    if before is None:
+        return f"{title} is only in the run"
+    if now is None:
+        return f"{title} is only in the baseline"
+    return f"{title} runs {now.calls:.4g} times a step instead of {before.calls:.4g}"
+
+
+def _kind(name: str) -> str:
+    return name.partition("|")[0]
+
+
+def unknown_workload(baseline: Baseline) -> list[Problem]:
+    """Say that another batch or length would not be seen."""
+    if any(name.partition("|")[2] for name in baseline.hot_ops):
+        return []
+    what = "the baseline holds no shapes: another batch or length of the input would not be seen"
+    remedy = "collect with record_shapes=True and a level that records them"
+    return [Problem("baseline", what, remedy)]
+
+
+def meaningless(settings: GateSettings, today: dt.date) -> list[Problem]:
+    """Name the settings with which hardly anything can fail."""
+    found = []
+    for name, own in settings.metrics.items():
+        tolerance = settings.tolerance_of(name)
+        if own.level == "error" and tolerance > _WIDE_TOLERANCE:
+            found.append(f"the tolerance of {name} is {percent(tolerance)}")
+    if settings.alpha > _HIGH_ALPHA:
+        found.append(f"alpha is {settings.alpha:g}: noise alone fails the gate")
+    if not settings.fail_on:
+        found.append("fail-on is empty, so nothing fails")
+    if settings.metrics and all(own.level != "error" for own in settings.metrics.values()):
+        found.append("no metric is an error, so no slower run fails")
+    for entry in settings.accept:
+        if (entry.until - today).days > _LONG_ACCEPTANCE_DAYS:
+            found.append(f"{entry.what} is accepted until {entry.until}, for good")
+        if entry.increase > _WIDE_TOLERANCE:
+            found.append(f"{entry.what} may grow by {percent(entry.increase)}")
+    where = settings.where or "command line"
+    return [Problem(where, what, "choose one that a regression can fail") for what in found]
