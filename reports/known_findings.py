@@ -5,11 +5,11 @@ One line a finding, sorted, without line numbers: a review shows what came and w
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.reports.code_digest import digest, normal_form
 from npufix.reports.encoding import encode_indented, without_mark
 from npufix.reports.report import ReportError, tool
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from npufix.reports.report import Finding
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Of 1 the digests were of the text, so that a renamed variable was a new finding."""
 _REMEDY = "write it anew with npufix scan SOURCE --write-baseline FILE"
 
 
@@ -30,7 +31,7 @@ class Known(msgspec.Struct, frozen=True, order=True):
     """From the repository on."""
     function: str
     code: str
-    """A digest of the rule and the code, whatever the file and the function are called."""
+    """A digest of the rule and of what the code means, whatever its names and its layout are."""
     fingerprint: str = ""
     """Of a baseline of runs, whose entries have no digest of the code."""
 
@@ -50,10 +51,8 @@ class KnownFindings(msgspec.Struct, frozen=True):
 
 def known(finding: Finding, path: str) -> Known:
     """Return how a finding is recognised, whose file is at ``path``."""
-    code = " ".join(finding.code.split())
-    key = f"{finding.rule}\0{code}"
-    digest = sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
-    return Known(finding.rule, path, finding.function, digest[:16], finding.fingerprint)
+    code = digest(finding.rule, normal_form(finding.code))
+    return Known(finding.rule, path, finding.function, code, finding.fingerprint)
 
 
 def to_json(entries: Iterable[Known]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from npufix.advisor.evidence.item import Item, make_finding, rank_items
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
 from npufix.reports import report
+from npufix.reports.code_digest import digest, normal_form
 from npufix.rules.shared.recording.recorded_cells import tensor_bytes
 
 if TYPE_CHECKING:
@@ -159,7 +159,11 @@ def _saving(
 
 
 def _fingerprint(file: SourceFile, site: Site, seen: dict[str, int]) -> str:
-    """Return a name that survives moved lines: rule, file, function, code, and which of twins."""
-    key = "\0".join([site.rule.id, file.relative, site.function, " ".join(site.code.split())])
-    seen[key] = seen.get(key, 0) + 1
-    return hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    """Return a name that survives moved lines and renamed locals.
+
+    It is of rule, file, function, code, and which of twins.
+    """
+    key = site.rule.id, file.relative, site.function, normal_form(site.code)
+    name = digest(*key)
+    seen[name] = seen.get(name, 0) + 1
+    return digest(*key, str(seen[name]))

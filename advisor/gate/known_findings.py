@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -48,6 +49,15 @@ class Searched:
         """Return a path of a finding from the repository on."""
         return self.sources.relative(relative) or relative
 
+    def has_home(self, entry: Known) -> bool:
+        """Tell whether the function of an entry is still in its file."""
+        try:
+            text = (self.sources.repository / entry.path).read_text("utf-8", "replace")
+        except OSError:
+            return False
+        name = entry.function.rpartition(".")[2]
+        return not name.isidentifier() or re.search(rf"\b(def|class)\s+{name}\b", text) is not None
+
     def covers(self, entry: Known, paths: frozenset[str]) -> bool:
         """Tell whether an entry would have been found if it were still there."""
         if entry.rule not in self.rules:
@@ -79,7 +89,8 @@ def compare(
     A finding is known by its rule, file, function and code, as often as the baseline holds it.
     What is left on both sides is the same finding in a renamed function of its file where rule and
     code agree, or in a renamed or another file where rule, function and code agree, and nothing
-    else could be meant.
+    else could be meant; or in a function of another name in another file, where as many of a rule
+    and code came as went with functions that are not there any more.
     """
     paths = searched.paths
     missing: dict[str, list[Known]] = defaultdict(list)
@@ -97,7 +108,9 @@ def compare(
         else:
             missing[key].pop()
     left = [e for entries in missing.values() for e in entries if searched.covers(e, paths)]
-    moved_to, moved_from = _find_moved([entry for entry, _ in new], left)
+    entries = [entry for entry, _ in new]
+    moved_to, moved_from = _find_moved(entries, left)
+    _add_renamed(entries, left, moved_to, moved_from, searched)
     fresh = [f for number, (_, f) in enumerate(new) if number not in moved_to]
     gone = sorted(entry for number, entry in enumerate(left) if number not in moved_from)
     return ComparedFindings(fresh, gone, len(findings) - len(fresh))
@@ -120,6 +133,28 @@ def _find_moved(new: Sequence[Known], left: Sequence[Known]) -> tuple[set[int], 
                 to |= {n for n, _ in pairs}
                 of |= {n for _, n in pairs}
     return to, of
+
+
+def _add_renamed(
+    new: Sequence[Known],
+    left: Sequence[Known],
+    moved_to: set[int],
+    moved_from: set[int],
+    searched: Searched,
+) -> None:
+    """Add what went with its function and came in another, whatever both are called."""
+    went: dict[tuple[str, str], list[int]] = defaultdict(list)
+    came: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, entry in enumerate(left):
+        if entry.code and number not in moved_from and not searched.has_home(entry):
+            went[entry.rule, entry.code].append(number)
+    for number, entry in enumerate(new):
+        if number not in moved_to:
+            came[entry.rule, entry.code].append(number)
+    for key, numbers in came.items():
+        if len(numbers) == len(went.get(key, [])):
+            moved_to.update(numbers)
+            moved_from.update(went[key])
 
 
 def _home(entry: Known) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +100,69 @@ def test_a_renamed_function_is_not_new(gate: Callable[..., Any], project: Path) 
     assert gate("src")[0] == 1, "nobody knows which of both it was"
 
 
+MASKS = """
+    import torch
+    import torch.nn.functional as F
+
+    def scale(x, mask, gate, up):
+        x[~mask] = -1e9
+        probs = F.silu(gate(x)) * up(x)
+        return torch.repeat_interleave(probs, repeats=2, dim=1).gather(1, mask).view(-1)
+
+    def pad(x: torch.Tensor, lengths):
+        rows = torch.repeat_interleave(lengths, x.shape[1])
+        x[x > 0] = 0.0
+        return x, rows
+"""
+
+
+@pytest.mark.parametrize(
+    "renamed",
+    [
+        (("mask", "valid"), ("probs", "p"), ("lengths", "valid_lens"), ("x", "hidden_states")),
+        (("x[~mask] = -1e9", "x[(~mask)] = (\n            -1E9  # padding\n        )"),),
+        (("(probs, repeats=2, dim=1)", "(\n     probs,\n     repeats=2,\n     dim=1,\n  )"),),
+        (("F.silu(gate(x)) * up(x)", "(F.silu(gate(x))\n            * up(x))"), ("F", "fn")),
+        (("scale", "scaled"), ("pad", "padded"), ("mask", "keep"), ("x", "y")),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["a.py", "deep/er/other.py"])
+def test_what_means_the_same_is_not_new(
+    npufix_in: Callable[..., Result], project: Path, renamed: Any, path: str
+) -> None:
+    put(project / "src" / "a.py", MASKS)
+    assert npufix_in(project, "scan", "src", "--write-baseline", "b.json").return_value == 0
+    text = textwrap.dedent(MASKS)
+    for old, new in renamed:
+        text = re.sub(rf"(?<!\w){re.escape(old)}(?!\w)", lambda _, new=new: new, text)
+    (project / "src" / "a.py").unlink()
+    (project / "src" / path).parent.mkdir(parents=True, exist_ok=True)
+    put(project / "src" / path, text)
+    done = npufix_in(project, "scan", "src", "--baseline", "b.json", "-o", "json=-")
+    made = json.loads(done.stdout)
+    assert (made["new_findings"], made["gone"], done.return_value) == ([], [], 0)
+    assert made["known"] > 3
+
+
+def test_a_mended_function_pays_for_no_new_one(gate: Callable[..., Any], project: Path) -> None:
+    put(
+        project / "src" / "a.py",
+        """
+        import torch
+
+        def twice(x: torch.Tensor):
+            return x
+    """,
+    )
+    put(project / "src" / "c.py", REPEAT.replace("def twice", "def other"))
+    assert gate("src")[0] == 1
+
+
+def test_another_meaning_is_new(gate: Callable[..., Any], project: Path) -> None:
+    put(project / "src" / "a.py", REPEAT.replace("(x, 2)", "(x, 3)"))
+    assert gate("src")[0] == 1
+
+
 def test_a_copy_is_new(gate: Callable[..., Any], project: Path) -> None:
     put(project / "src" / "c.py", REPEAT)
     status, made = gate("src")
@@ -150,9 +214,10 @@ def test_a_baseline_is_updated_in_part(npufix_in: Callable[..., Result], project
     ("text", "said"),
     [
         ("", "not a baseline"),
-        ('{"schema": 1, "tool": "npufix 0", "findings": ["NPU2', "not a baseline"),
-        ('{"schema": 2, "tool": "npufix 9", "findings": []}', "baseline schema 2"),
-        ('{"schema": 1, "tool": "npufix 0", "findings": ["x"]}', "not RULE:path:function:digest"),
+        ('{"schema": 2, "tool": "npufix 0", "findings": ["NPU2', "not a baseline"),
+        ('{"schema": 1, "tool": "npufix 0", "findings": []}', "baseline schema 1"),
+        ('{"schema": 3, "tool": "npufix 9", "findings": []}', "baseline schema 3"),
+        ('{"schema": 2, "tool": "npufix 0", "findings": ["x"]}', "not RULE:path:function:digest"),
     ],
 )
 def test_a_broken_baseline_is_no_green_light(
