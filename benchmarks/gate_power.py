@@ -52,35 +52,48 @@ FEW_RUNS = ((3, 1), (1, 1))
 
 @dataclass(frozen=True)
 class Noise:
-    """Relative standard deviations, and how often a step takes 1.2 to 2 times as long."""
+    """Relative standard deviations, and how often a step takes 1.2 to 2 times as long.
+
+    ``disturbed``: how often a run takes 10% longer, ``day``: by what all runs of the change differ
+    from those of the baseline.
+    """
 
     run: float
     step: float
     hiccups: float = 0.03
     heavy: bool = False
+    disturbed: float = 0.0
+    day: float = 0.0
 
     def __str__(self) -> str:
         """Return the cells of a row."""
         tail = ", heavy tails" if self.heavy else ""
+        tail += f", {self.disturbed:.0%} of the runs +10%" if self.disturbed else ""
+        tail += f", another day {self.day:.0%}" if self.day else ""
         return f"{self.run:.1%} / {self.step:.0%} / {self.hiccups:.0%}{tail}"
 
 
 NOISES = (
     Noise(0.015, 0.0, 0.0), Noise(0.015, 0.03), Noise(0.015, 0.03, heavy=True), Noise(0.03, 0.03),
-    Noise(0.03, 0.05, heavy=True),
+    Noise(0.03, 0.05, heavy=True), Noise(0.015, 0.01, disturbed=0.2), Noise(0.015, 0.01, day=0.02),
 )  # fmt: skip
 
 
-def a_run(noise: Noise, change: float, random: np.random.Generator) -> Measurement:
-    """Return a run whose steps take ``change`` longer, all of it idle time."""
+def a_run(
+    noise: Noise, change: float, random: np.random.Generator, day: float = 1.0
+) -> Measurement:
+    """Return a run whose steps take ``change`` longer, all of it idle time.
+
+    On such a day everything takes ``day`` times as long.
+    """
     luck = random.standard_t(_TAIL, 2) / _TAIL**0.5 if noise.heavy else random.standard_normal(2)
     # Communication has its own luck: the network's.
-    of_run = np.exp(noise.run * luck)[[0, 1, 0]]
+    of_run = np.exp(noise.run * luck)[[0, 1, 0]] * (1.1 if random.random() < noise.disturbed else 1)
     of_step = np.exp(noise.step * random.standard_normal((STEPS, 1)))
     hiccup = random.random((STEPS, 1)) < noise.hiccups
     of_step = np.where(hiccup, of_step * random.uniform(1.2, 2, (STEPS, 1)), of_step)
     parts = np.add(list(_PARTS.values()), [0, 0, change * _STEP_NS])
-    frame = pd.DataFrame(np.rint(parts * of_run * of_step), columns=list(_PARTS))
+    frame = pd.DataFrame(np.rint(parts * of_run * of_step * day), columns=list(_PARTS))
     frame["step"] = pd.array(range(STEPS), "Int64")
     metrics = {name: median_of(each) for name, each in step_times(split_steps(frame)[0]).items()}
     memory = MeasuredMetric(2e10 * float(np.exp(0.001 * random.standard_normal())), "bytes")
@@ -107,7 +120,9 @@ def shares_failed(
     for _ in range(comparisons):
         before = [a_run(noise, 0.0, random) for _ in range(runs[0])]
         for at, change in enumerate(changes):
-            failed[at] += fails(before, [a_run(noise, change, random) for _ in range(runs[1])])
+            day = float(np.exp(noise.day * random.standard_normal()))
+            after = [a_run(noise, change, random, day) for _ in range(runs[1])]
+            failed[at] += fails(before, after)
     return [each / comparisons for each in failed]
 
 

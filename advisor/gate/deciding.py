@@ -13,6 +13,7 @@ from npufix.advisor.gate.significance import (
     FEWEST_RUNS,
     compare,
     detectable,
+    enough_runs,
     holm,
     runs_to_decide,
 )
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 FEW_RUNS_TOLERANCE = 0.10
 """Where there is no test."""
+_FEW_RUNS_ALPHA = 0.2
+"""Of ``alpha``."""
+_CLEARLY = 1.2
+"""Times the tolerance: at its very border a day makes the difference."""
 _BLIND = 0.5
 """Runs among which a step that takes half as long again would go unnoticed show nothing."""
 HOT = "hot-ops"
@@ -134,8 +139,8 @@ def decide(
         if seen is None:
             decided.append(_decide_alone(case, has_baseline=has_baseline))
             continue
-        smallest = detectable(seen, settings.alpha, tests[case.level], case.tolerance)
-        asked = _Asked(settings.alpha, tests[case.level], smallest)
+        smallest = detectable(seen, _alpha(case, settings), tests[case.level], case.tolerance)
+        asked = _Asked(_alpha(case, settings), tests[case.level], smallest)
         judged = _judge(case, seen, corrected.get(case.name), asked)
         known = accepted.get(case.name.partition(":")[0])
         if judged.verdict in {"regression", "inconclusive"} and known:
@@ -172,6 +177,12 @@ def _make_metric(case: MetricCase, verdict: str, reason: str) -> GatedMetric:
     )
 
 
+def _alpha(case: MetricCase, settings: GateSettings) -> float:
+    """Return how sure a change must be: surer where one or two runs stand for a side."""
+    enough = enough_runs(case.baseline, case.current)
+    return settings.alpha if enough else settings.alpha * _FEW_RUNS_ALPHA
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """What a change must be to count."""
@@ -193,7 +204,7 @@ def _judge(
         return _judge_without_test(case, seen, change, beyond_floor=beyond_floor)
     if seen.effect < -case.tolerance and beyond_floor and (seen.faster or 0.0) < asked.alpha:
         return _make_metric(case, "improvement", change)
-    # The median and the mean may not agree; as long as one of them is worse, nobody can tell.
+    # The median and the other runs may not agree: as long as one is worse, nobody can tell.
     measured = max(seen.effect, seen.change or 0.0)
     if measured <= case.tolerance or not beyond_floor:
         verdict, why = "ok", f"within the tolerance of {percent(case.tolerance)}"
@@ -203,7 +214,7 @@ def _judge(
             verdict = "inconclusive"
             blind = f"less than {percent(asked.smallest or 0.0)} would not have been seen"
             why = f"these runs differ so much that {blind}; make them alike, or add runs"
-    elif seen.effect > case.tolerance and p_value is not None and p_value < asked.alpha:
+    elif seen.effect > _CLEARLY * case.tolerance and p_value is not None and p_value < asked.alpha:
         verdict, why = "regression", f"p = {p_value:.2g}"
     else:
         verdict = "inconclusive"
@@ -215,7 +226,7 @@ def _judge(
 def _say_more_runs(case: MetricCase, seen: SignificanceTest, asked: _Asked) -> str:
     """Say how many runs would decide it, were the change as large as it seems."""
     more = runs_to_decide(seen, len(case.baseline), len(case.current), asked.alpha, asked.tests)
-    if more is None or seen.effect <= case.tolerance:
+    if more is None or seen.effect <= _CLEARLY * case.tolerance:
         return "add runs"
     before, now = more
     if before:

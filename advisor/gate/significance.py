@@ -5,6 +5,10 @@ relative. The question has one side: is it slower? Both groups run on the same m
 noise is one, estimated from all runs together. Of six or eight runs that estimate is poor: now and
 then runs agree by luck, and any difference seems certain. So it is drawn towards a typical value
 with the weight of four more runs (the moderated t-test of Smyth, 2004).
+
+What disturbs a run makes it slower, never faster: a neighbour, a checkpoint, a hot chip. So a group
+is where the faster half of its runs is, its noise is that of all but the slowest, and it is slower
+by no more than its fastest run and its median say.
 ``benchmarks/gate_power.py`` shows what comes of it.
 """
 
@@ -20,10 +24,17 @@ if TYPE_CHECKING:
 
 FEWEST_RUNS = 4
 """In all; with fewer nothing tells noise from change."""
-TYPICAL_NOISE = 0.0275
+TYPICAL_NOISE = 0.0175
 """Relative standard deviation between runs of one program on one machine: what runs differ by, and
-what is left of the noise of a few steps in their median. A smaller one finds more and is wrong more
-often; of those that find a true +8% in three of four gates this one is wrong the least."""
+what is left of the noise of a few steps in their median."""
+FEW_RUNS_NOISE = 0.0275
+"""The same where a group is too small to leave out its slowest run."""
+ENOUGH_RUNS = 3
+"""In each group."""
+SESSION = 0.01
+"""Relative: that much another day makes a difference, so that much proves nothing."""
+_WITHOUT_SLOWEST = 2.0
+"""By what the variance of three runs without their slowest is too small."""
 _WEIGHT = 4.0
 """Degrees of freedom that ``TYPICAL_NOISE`` counts for."""
 _MOST_RUNS = 20
@@ -41,7 +52,9 @@ class SignificanceTest:
     change: float | None
     """Relative; None from nothing."""
     effect: float
-    """Relative, the smaller one of medians and means; above 0 is worse."""
+    """Relative, the smallest by the faster half, the median and the fastest run; above 0 is worse.
+
+    0 where these do not agree on the direction."""
     noise: float | None
     """Relative standard deviation between runs, as these show it; None of fewer than four."""
     error: float
@@ -57,32 +70,55 @@ def compare(baseline: Sequence[float], current: Sequence[float], floor: float) -
     """Compare two groups, neither of them empty; ``floor`` is the scale of values near zero."""
     before, after = median(baseline), median(current)
     old, new, relative = _scale_groups(baseline, current, floor)
-    freedom = len(old) + len(new) - 2
-    squares = sum((x - fmean(group)) ** 2 for group in (old, new) for x in group)
-    noise = math.sqrt(squares / freedom) if freedom else None
-    variance = (squares + _WEIGHT * TYPICAL_NOISE**2) / (freedom + _WEIGHT)
+    count = len(old) + len(new)
+    tested = count >= FEWEST_RUNS
+    all_squares = _squares(old) + _squares(new)
+    noise = math.sqrt(all_squares / (count - 2)) if tested else None
+    squares, typical, freedom = all_squares, FEW_RUNS_NOISE, count - 2
+    if enough_runs(baseline, current):
+        quiet = [sorted(group)[:-1] for group in (old, new)]
+        squares, typical = _WITHOUT_SLOWEST * sum(map(_squares, quiet)), TYPICAL_NOISE
+        freedom -= 2
+    freedom = max(0, freedom) + _WEIGHT
+    variance = (squares + _WEIGHT * typical**2) / freedom
     error = math.sqrt(variance * (1 / len(old) + 1 / len(new)))
-    by_mean, by_median = fmean(new) - fmean(old), median(new) - median(old)
-    tested = len(old) + len(new) >= FEWEST_RUNS
-    smaller = min(by_mean, by_median, key=abs) if by_mean * by_median > 0 else 0.0
+    by_half = fmean(_faster_half(new)) - fmean(_faster_half(old))
+    differences = by_half, median(new) - median(old), min(new) - min(old)
+    one_way = min(differences) > 0 or max(differences) < 0
+    smaller = min(differences, key=abs) if one_way else 0.0
     slower = faster = None
     if tested:
         from scipy.special import stdtr
 
-        faster = float(stdtr(freedom + _WEIGHT, by_mean / error))
-        slower = float(stdtr(freedom + _WEIGHT, -by_mean / error))
+        faster = float(stdtr(freedom, (by_half + SESSION) / error))
+        slower = float(stdtr(freedom, (SESSION - by_half) / error))
     return SignificanceTest(
         before=before,
         after=after,
         change=after / before - 1 if before > 0 else None,
         effect=relative(smaller),
-        noise=noise if tested and before > 0 else None,
+        noise=noise if before > 0 else None,
         error=error,
-        freedom=freedom + _WEIGHT,
+        freedom=freedom,
         tested=tested,
         slower=slower,
         faster=faster,
     )
+
+
+def enough_runs(baseline: Sequence[float], current: Sequence[float]) -> bool:
+    """Tell whether each group has a faster half: of one or two runs both may be disturbed."""
+    return min(len(baseline), len(current)) >= ENOUGH_RUNS
+
+
+def _squares(group: Sequence[float]) -> float:
+    middle = fmean(group)
+    return sum((x - middle) ** 2 for x in group)
+
+
+def _faster_half(group: Sequence[float]) -> list[float]:
+    """Return the faster half of a group, the middle one included, of at least two runs."""
+    return sorted(group)[: max(2, (len(group) + 1) // 2)]
 
 
 def _scale_groups(
@@ -106,7 +142,7 @@ def detectable(
 
     strict = -float(stdtrit(compared.freedom, alpha / max(1, tests)))
     sure = float(stdtrit(compared.freedom, _POWER))
-    return max(tolerance, math.expm1(min(50.0, (strict + sure) * compared.error)))
+    return max(tolerance, math.expm1(min(50.0, SESSION + (strict + sure) * compared.error)))
 
 
 def runs_to_decide(
@@ -128,7 +164,7 @@ def runs_to_decide(
             old, new = before + more * both, after + more
             freedom = seen.freedom + more * (1 + both)
             strict = -float(stdtrit(freedom, alpha / max(1, tests)))
-            if size > strict * own * math.sqrt(1 / old + 1 / new):
+            if size - SESSION > strict * own * math.sqrt(1 / old + 1 / new):
                 return more * both, more
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from gate_runs import MACHINE, MS, a_run, baseline_of, measured, runs
+from scipy import stats
 
 from npufix.advisor.gate.gating import Asked, gate
 from npufix.advisor.gate.reading import RunError, check_together
-from npufix.advisor.gate.significance import compare, runs_to_decide
+from npufix.advisor.gate.significance import SESSION, compare, runs_to_decide
 from npufix.advisor.project.gate_settings import Acceptance, GateSettings, MetricSettings
 from npufix.reports.baseline import BaselineMetric
 from npufix.reports.measurement import MeasuredMetric, MeasuredOperator
@@ -42,7 +44,7 @@ def ops(*rows: tuple[str, str, float, float]) -> list[MeasuredOperator]:
 @pytest.mark.parametrize(
     ("before", "now"),
     [
-        ((95, 99, 100, 101, 111), (104, 116, 118)),  # +16%, p = 0.014
+        ((95, 99, 100, 101, 111), (97, 116, 118)),  # +16%, but a run is as fast as before
         (STEADY, (100, 112, 113)),
         (STEADY, (99, 101, 109, 110, 111)),  # the median is slower, the mean less so
         ((100, 120, 80, 110, 90), (109, 111, 90)),
@@ -57,18 +59,29 @@ def test_a_change_that_may_be_noise_is_never_green(
     assert "run" in made.headline.rpartition(";")[2]
 
 
-def test_as_many_more_runs_as_are_said_decide_it() -> None:
-    before, now = [95, 99, 100, 101, 111], [104, 116, 118]
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [([96, 100, 104], [104, 108, 112]), ([94, 99, 101, 106, 100], [104, 116, 112])],
+)
+@pytest.mark.parametrize("alpha", [0.01, 0.001])
+def test_as_many_more_runs_as_are_said_decide_it(
+    before: list[float], now: list[float], alpha: float
+) -> None:
     seen = compare(before, now, 1.0)
-    more = runs_to_decide(seen, len(before), len(now), 0.01, 4)
+    more = runs_to_decide(seen, len(before), len(now), alpha, 3)
     assert more is not None
-    # More runs that look like these.
-    old = before + before[: more[0]]
-    again = compare(old, now + (now * 7)[: more[1]], 1.0)
-    fewer = compare(before, now, 1.0)
-    assert again.slower is not None
-    assert fewer.slower is not None
-    assert again.slower < 0.01 / 4 * 1.5 < fewer.slower
+    size, own = (
+        math.log1p(seen.effect) - SESSION,
+        seen.error / (1 / len(before) + 1 / len(now)) ** 0.5,
+    )
+
+    def p_value(old: int, new: int) -> float:
+        """Return that of as many more runs that are like these."""
+        freedom = seen.freedom + old + new
+        error = own * (1 / (len(before) + old) + 1 / (len(now) + new)) ** 0.5
+        return float(stats.t.sf(size / error, freedom))
+
+    assert p_value(*more) < alpha / 3 <= p_value(more[0] and more[0] - 1, more[1] - 1)
     assert runs_to_decide(compare([100] * 3, [99] * 3, 1.0), 3, 3, 0.01, 1) is None
 
 
