@@ -77,11 +77,13 @@ def join_tables(before: CostTable, after: CostTable, keys: Sequence[str]) -> pd.
         sums = sums.astype({key: bool if key == "communication" else object for key in keys})
         sides[name] = sums.rename(columns={column: f"{name}_{column}" for column in _SUMS})
     both = sides["before"].merge(sides["after"], on=list(keys), how="outer")
-    for name, table in (("before", before), ("after", after)):
+    for name, table, other in (("before", before, "after"), ("after", after, "before")):
         columns = [f"{name}_{column}" for column in _SUMS]
         both[columns] = both[columns].astype(np.float64)
-        if table.complete:
-            both[columns] = both[columns].fillna(0.0)
+        absent = both[f"{name}_total_ns"].isna()
+        if not table.complete:
+            absent &= both[f"{other}_total_ns"].astype(np.float64) > table.missing_ns
+        both.loc[absent, columns] = 0.0
     return by_change(both, keys)
 
 

@@ -74,12 +74,12 @@ def compare(baseline: Sequence[float], current: Sequence[float], floor: float) -
     tested = count >= FEWEST_RUNS
     all_squares = _squares(old) + _squares(new)
     noise = math.sqrt(all_squares / (count - 2)) if tested else None
-    squares, typical, freedom = all_squares, FEW_RUNS_NOISE, count - 2
+    squares, typical, freedom = all_squares, FEW_RUNS_NOISE, count - 2.0
     if enough_runs(baseline, current):
         quiet = [sorted(group)[:-1] for group in (old, new)]
         squares, typical = _WITHOUT_SLOWEST * sum(map(_squares, quiet)), TYPICAL_NOISE
         freedom -= 2
-    freedom = max(0, freedom) + _WEIGHT
+    freedom = max(0.0, freedom) + _WEIGHT
     variance = (squares + _WEIGHT * typical**2) / freedom
     error = math.sqrt(variance * (1 / len(old) + 1 / len(new)))
     by_half = fmean(_faster_half(new)) - fmean(_faster_half(old))

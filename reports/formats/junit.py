@@ -28,7 +28,7 @@ def _render(result: Result[Report | GateReport]) -> str:
             _metric(suite, metric)
     told = [notice for notice in notices(made, result.sources) if notice.finding is not None]
     for notice in told:
-        _finding(suite, notice)
+        _finding(suite, notice, fails=isinstance(made, GateReport))
     if isinstance(made, GateReport):
         if not made.new_findings:
             ET.SubElement(suite, "testcase", classname="npufix.findings", name="no new finding")
@@ -54,9 +54,16 @@ def _render(result: Result[Report | GateReport]) -> str:
 
 
 def _metric(suite: ET.Element, metric: GatedMetric) -> None:
-    case = ET.SubElement(
-        suite, "testcase", classname="npufix.metrics", name=_clean(metric.name), time="0"
-    )
+    case = ET.SubElement(suite, "testcase", classname="npufix.metrics", name=_clean(metric.name))
+    if metric.unit == "ns" and metric.after is not None:
+        case.set("time", f"{metric.after / 1e9:.9f}")
+    values = {name: getattr(metric, name) for name in ("before", "after", "change", "noise")}
+    known = {name: value for name, value in values.items() if value is not None}
+    if known:  # what a server draws a trend of
+        properties = ET.SubElement(case, "properties")
+        ET.SubElement(properties, "property", name="unit", value=metric.unit)
+        for name, value in known.items():
+            ET.SubElement(properties, "property", name=name, value=f"{value:.9g}")
     reason = _clean(metric.reason)
     if metric.verdict in {"regression", "over budget"} and metric.level == "error":
         _add(case, "failure", f"{metric.verdict}: {reason}", _why(metric), metric.verdict)
@@ -71,7 +78,8 @@ def _why(metric: GatedMetric) -> str:
     return "\n".join([metric.reason, *lines])
 
 
-def _finding(suite: ET.Element, notice: Notice) -> None:
+def _finding(suite: ET.Element, notice: Notice, *, fails: bool) -> None:
+    """Add a finding; without a gate it is told and fails nothing."""
     place = f"{notice.path}:{notice.line}" if notice.path else "the run"
     case = ET.SubElement(
         suite,
@@ -82,7 +90,7 @@ def _finding(suite: ET.Element, notice: Notice) -> None:
     if notice.path:
         case.set("file", _clean(notice.path))
         case.set("line", str(notice.line))
-    if notice.accepted or notice.level == NOTE:
+    if not fails or notice.accepted or notice.level == NOTE:
         ET.SubElement(case, "system-out").text = _clean(notice.message)
     else:
         first = notice.message.split("\n", 1)[0]

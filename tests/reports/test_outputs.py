@@ -166,6 +166,7 @@ def test_scan_and_diagnose_take_it(npufix_in: Callable[..., Result], here: Path)
     assert done.return_value == 0
     assert done.stdout.startswith("::warning file=a.py,line=5,title=NPU203")
     assert (here / "a.md").read_text(encoding="utf-8").startswith("# 1 slow pattern in 1 file")
+    assert 'failures="0"' in (here / "a.xml").read_text(encoding="utf-8"), "no gate, no failure"
     assert isinstance(npufix_in(here, "diagnose", ".", "-o", "x=y").exception, click.UsageError)
     both = npufix_in(here, "scan", "a.py", "--json", "-o", "sarif=-").exception
     assert isinstance(both, click.UsageError)

@@ -64,6 +64,16 @@ def test_junit_has_a_case_a_metric_and_a_finding(sources: Sources) -> None:
     assert len(suite) == 5 + 2
 
 
+def test_junit_holds_the_figures(sources: Sources) -> None:
+    (suite,) = ET.fromstring(render("junit", gated(), sources))  # noqa: S314 - our own
+    step = next(case for case in suite if case.attrib["name"] == "step-time")
+    values = {each.attrib["name"]: each.attrib["value"] for each in step.findall("*/property")}
+    assert float(step.attrib["time"]) == 0.0868
+    assert (values["unit"], values["before"], values["after"]) == ("ns", "80000000", "86800000")
+    memory = next(case for case in suite if case.attrib["name"] == "peak-memory")
+    assert "time" not in memory.attrib
+
+
 def test_an_undecided_gate_is_no_green_test(sources: Sources) -> None:
     unknown = metric("step-time", verdict="inconclusive")
     made = gated(exit_status=3, verdict="inconclusive", metrics=[unknown], new_findings=[])

@@ -204,3 +204,18 @@ def test_ranks_are_shown_side_by_side(inside: Command, tmp_path: Path) -> None:
     assert {"rank 1 -> 0", "ranks recorded 2 -> 1"} <= set(made["differences"])
     made = compared(inside, tmp_path / "a", tmp_path / "b", "--rank", 0)
     assert made["headline"].endswith("no difference.")
+
+
+@pytest.mark.parametrize("others", [5, 40])
+def test_what_a_baseline_does_not_hold_is_new(inside: Command, tmp_path: Path, others: int) -> None:
+    known = [("MatMulV3", "64,128", 500.0)]
+    known += [("Mul", f"{n},8", 10.0 + n / 8) for n in range(others)]
+    grown = [("MatMulV3", "64,128", 650.0), ("Tile", "64,64", 80.0), *known[1:]]
+    before, after = write_run(tmp_path / "a", known), write_run(tmp_path / "b", grown)
+    path = tmp_path / "b.json"
+    assert inside("baseline", "update", before, "-o", path).returncode == 0
+    made = compared(inside, path, after)
+    told = {part["what"].partition(" on ")[0]: part for part in made["explanation"]["parts"]}
+    assert (told["Tile"]["before_ns"], told["Tile"]["after_ns"]) == (0, 80_000)
+    assert told["MatMulV3"]["after_ns"] - told["MatMulV3"]["before_ns"] == 150_000
+    assert abs(made["explanation"]["unexplained_ns"]) <= 1_000
