@@ -37,11 +37,11 @@ def normal_form(code: str) -> str:
     arguments by name and what Python itself provides keep their names.
     """
     tree = _parse(code)
-    if tree is None:
-        return " ".join(_words(code))
-    numbers: dict[str, str] = {}
-    normal = _Numbering(numbers).visit(tree)
-    return ast.dump(normal)
+    if tree is not None:
+        # A sum of a thousand terms is nested as deep.
+        with contextlib.suppress(RecursionError):
+            return ast.dump(_Numbering({}).visit(tree))
+    return " ".join(_words(code))
 
 
 def _parse(code: str) -> ast.Module | None:

@@ -29,8 +29,8 @@ Examples:
   npufix gate runs/*_ascend_pt -o markdown=comment.md -o sarif=npufix.sarif
 \b
 Exit status: 0 pass, 1 a regression, budget or new finding, 2 wrong usage or
-input, 3 inconclusive: no baseline, another environment, too few runs, a broken
-dump."""
+input, 3 inconclusive: no baseline, another environment, other work, a change
+that may be noise, a broken dump."""
 )
 @click.argument("dumps", type=common.PATH, nargs=-1, required=True, metavar="DUMP...")
 @click.option("--baseline", type=common.PATH, metavar="FILE",

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from npufix.advisor.gate.known_findings import read
+from npufix.reports.code_digest import normal_form
 from npufix.reports.report import ReportError
 
 if TYPE_CHECKING:
@@ -156,6 +157,12 @@ def test_a_mended_function_pays_for_no_new_one(gate: Callable[..., Any], project
     )
     put(project / "src" / "c.py", REPEAT.replace("def twice", "def other"))
     assert gate("src")[0] == 1
+
+
+@pytest.mark.parametrize("code", ["x" + " + x" * 5000, "else:", "'", "with a as b:", ""])
+def test_any_code_has_a_form(code: str) -> None:
+    assert normal_form(code) == normal_form(code.replace("x", "y"))
+    assert normal_form("a.b(c)") != normal_form("a.b(a)")
 
 
 def test_another_meaning_is_new(gate: Callable[..., Any], project: Path) -> None:
