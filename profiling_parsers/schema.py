@@ -46,6 +46,9 @@ KERNELS: Mapping[str, ColumnSchema] = {
     "communication": ColumnSchema("bool", "a collective, not compute"),
     "device": ColumnSchema("int32", "Device_id, -1 if the dump does not say"),
     "state": ColumnSchema("category", "OP State: ``dynamic`` or ``static``", unknown=""),
+    "hf32": ColumnSchema(
+        "category", "HF32 Eligible: ``YES`` if float32 is rounded to HF32, ``NO``", unknown=""
+    ),
     "bound": ColumnSchema(
         "category",
         "the busiest pipe by the PMU columns: ``cube``, ``vector``, ``mte``, ``scalar``, or "

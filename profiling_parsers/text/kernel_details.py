@@ -141,6 +141,7 @@ def _convert(columns: CsvColumns, ratios: tuple[str, ...]) -> _Part:
             "communication": np.isin(core.codes, _codes_of(core, COMMUNICATION_CORES.__contains__)),
             "device": _device_ids(columns.category("device", clean_text)),
             "state": columns.category("state", clean_text),
+            "hf32": columns.category("hf32", clean_text),
             "bound": bound,
             "bound_ratio": bound_ratio,
         }

@@ -17,6 +17,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "name": ("Name", "Op Name", "op_name"),
     "type": ("Type", "OP Type", "op_type"),
     "state": ("OP State", "op_state"),
+    "hf32": ("HF32 Eligible", "hf32_eligible"),
     "core": ("Accelerator Core", "Task Type", "task_type"),
     "start": ("Start Time(us)", "Task Start Time(us)", "task_start_time"),
     "duration": ("Duration(us)", "Task Duration(us)", "task_duration"),
