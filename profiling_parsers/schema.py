@@ -52,11 +52,14 @@ KERNELS: Mapping[str, ColumnSchema] = {
     "bound": ColumnSchema(
         "category",
         "the busiest pipe by the PMU columns: ``cube``, ``vector``, ``mte``, ``scalar``, or "
-        "``launch`` if none is busy",
+        "``none`` if each is idle for a fifth of the time",
         unknown="",
     ),
     "bound_ratio": ColumnSchema(
-        "float32", "share of the duration in which that pipe was busy", "0..1", np.nan
+        "float32",
+        "share of the duration in which that pipe, or the busiest, was busy",
+        "0..1",
+        np.nan,
     ),
     "launch_ns": ColumnSchema("int64", "when the host launched it", "ns since the epoch", -1),
     "host_op": ColumnSchema(

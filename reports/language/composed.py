@@ -111,7 +111,6 @@ MESSAGES: tuple[str, ...] = (
     "{shapes} and {n} other shape",
     "{shapes} and {n} other shapes",
     "{bound}-bound",
-    "{bound}-bound ({n} busy)",
     "Hot line",
     "Hot function",
     "yes: {what}",

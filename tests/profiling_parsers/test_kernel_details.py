@@ -239,7 +239,7 @@ def test_times(start: str, duration: str, start_ns: int, duration_ns: int) -> No
     ("names", "cells", "bound", "ratio"),
     [
         ("aic_mac_ratio,aic_mte2_ratio,aiv_vec_ratio", "0.8,0.7,0", "cube", 0.8),
-        ("aic_mac_ratio,aic_mte2_ratio,aiv_vec_ratio", "0.1,0.2,0.7", "vector", 0.7),
+        ("aic_mac_ratio,aic_mte2_ratio,aiv_vec_ratio", "0.1,0.2,0.9", "vector", 0.9),
         ("aic_mac_ratio,aic_mte2_ratio,aiv_vec_ratio", "N/A,N/A,N/A", "", np.nan),
         ("aic_mac_ratio,aic_mte2_ratio,aiv_vec_ratio", "0.8,garbage,0", "cube", 0.8),
     ],
