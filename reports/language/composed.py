@@ -24,7 +24,7 @@ MESSAGES: tuple[str, ...] = (
     "write it with operators that have a kernel (log|det| of a matrix: torch.linalg.svdvals(c).log().sum(-1)), or try a newer torch_npu",  # noqa: E501
     "x.unflatten(-1, (-1, 2)).unbind(-1) instead of x[..., ::2] and x[..., 1::2]; halves instead of even and odd elements where the order is free",  # noqa: E501
     'torch.npu.config.allow_internal_format = False before the model is built; for a weight that is converted at every call: w.data = torch_npu.npu_format_cast(w.data, 29); torch_npu.npu.set_option({"MM_BMM_ND_ENABLE": "enable"}) for matrix products (the default; it works where all dimensions are multiples of 16)',  # noqa: E501
-    'torch.npu.matmul.allow_hf32 = True (unless it is set: a dump does not say); or torch.autocast("npu", dtype=torch.bfloat16)',  # noqa: E501
+    'torch.npu.matmul.allow_hf32 = True (unless it is set: this dump does not say); or torch.autocast("npu", dtype=torch.bfloat16)',  # noqa: E501
     "{what}; with more calls or longer inputs, spread the work evenly",
     "torch.npu.config.allow_internal_format = False before the model is built; for a weight that is converted at every call: w.data = torch_npu.npu_format_cast(w.data, 29)",  # noqa: E501
     "torch_npu.optim.NpuFusedSGD, NpuFusedAdam, ... for parameters in float32 and float16 that keep their memory",  # noqa: E501
@@ -111,7 +111,6 @@ MESSAGES: tuple[str, ...] = (
     "{shapes} and {n} other shape",
     "{shapes} and {n} other shapes",
     "{bound}-bound",
-    "{bound}-bound ({n} busy)",
     "Hot line",
     "Hot function",
     "yes: {what}",

@@ -125,14 +125,16 @@ def totals_text(split: StepSplit | None) -> str:
 def figures_text(hot: HotOperator, *, details: bool) -> str:
     """Return the pipe that limits an operator and, with ``details``, how its times spread."""
     parts = []
+    ratio = "" if hot.bound_ratio is None else f"{hot.bound_ratio:.0%}"
     if details:
         spread = (("p50", hot.p50_ns), ("p95", hot.p95_ns), ("max", hot.max_ns))
         parts.append(", ".join(f"{name} {milliseconds(ns)}" for name, ns in spread))
         if hot.share_of_step:
             parts.append(f"{percent(hot.share_of_step)} of the step")
-    if hot.bound:
-        busy = "" if hot.bound_ratio is None else f" ({hot.bound_ratio:.0%} busy)"
-        parts.append(f"{hot.bound}-bound{busy}")
+    if hot.bound == "none":
+        parts.append("no unit is busy" if not ratio else f"no unit is busy ({ratio})")
+    elif hot.bound:
+        parts.append(f"{hot.bound}-bound ({ratio} busy)" if ratio else f"{hot.bound}-bound")
     return "; ".join(parts)
 
 

@@ -77,6 +77,27 @@ def test_without_launch_times_nothing_is_said_about_the_host() -> None:
     assert nothing(host_bound_step, recording(rows, step={"free_ns": 10 * MS}, step_ns=12 * MS))
 
 
+@pytest.mark.parametrize(
+    ("gaps", "expected"),
+    [([MS - US] * 100, 1), ([MS - US] * 99, 0), ([MS] * 100, 0),
+     ([100 * US] * 100 + [9 * MS], 1), ([100 * US] * 100 + [11 * MS], 0), ([30 * MS], 0)],
+    ids=["many", "few", "long", "mostly short", "a loader", "one"],
+)  # fmt: skip
+def test_many_short_gaps_stand_for_launches_that_were_not_recorded(
+    gaps: list[int], expected: int
+) -> None:
+    rows, at = [], 0
+    for gap in (0, *gaps):
+        at += gap
+        rows.append({"start_ns": at, "duration_ns": 100 * US})
+        at += 100 * US
+    free = sum(gaps)
+    found = list(host_bound_step.check(recording(rows, step={"free_ns": free}, step_ns=at)))
+    short = sum(gap for gap in gaps if gap < MS)
+    assert [(o.cost_ns, o.saving_ns) for o in found] == [(free, (0, short))] * expected
+    assert all(f"{len(gaps) - (9 * MS in gaps)} short gaps" in o.what for o in found)
+
+
 def test_blocking_launches_are_not_called_host_bound() -> None:
     blocking = {"ASCEND_LAUNCH_BLOCKING": "1"}
     assert nothing(host_bound_step, host_bound(950 * US, variables=blocking))
