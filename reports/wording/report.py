@@ -46,7 +46,8 @@ def headline(
     worth = [f for f in findings if f.device_ns and f.saving is not None]
     first = _largest(findings)
     reason = _diagnosis(first) if first is not None else _bottleneck(split, hot)[:-1]
-    reason = f"{reason[:1].upper()}{reason[1:]}"
+    if reason.split(" ", 1)[0].isalpha():  # no name of an operator
+        reason = f"{reason[:1].upper()}{reason[1:]}"
     if not total.high_ns or not worth:
         return f"{reason}."
     step = f" of a {milliseconds(split.total_ns)} {split.unit}" if split else " per step"
