@@ -176,6 +176,22 @@ def test_headlines_of_several_parts(english: str, said: str) -> None:
             "gradient of w float32[2] is 1 in the original, 2 in the patched code",
             "w float32[2] 的梯度在原代码中为 1，在补丁代码中为 2",
         ),
+        (
+            (
+                "in 3 runs of f; gradient of w float32[2] is 1 in the original, 2 in the patched "
+                "code, for x=[4], tiny rows, w=[2]; reference: torch"
+            ),
+            (
+                "，共运行 3 次，范围 f；w float32[2] 的梯度在原代码中为 1，在补丁代码中为 2，"
+                "针对 x=[4], 极小的行, w=[2]；reference: torch"
+            ),
+        ),
+        ("tried: " + "x=[4, 5]; " * 60 + "x=[1]", "已尝试：" + "x=[4, 5]; " * 60 + "x=[1]"),
+        ("1 changed function: 1 refuted.", "1 个修改的函数：1 个被证伪。"),
+        (
+            "result in step 2 float16: error 0.5, original 0.25",
+            "第 2 步的结果 float16：误差 0.5，原代码 0.25",
+        ),
     ],
 )
 def test_verdicts_of_several_parts(english: str, said: str) -> None:
