@@ -162,6 +162,56 @@ MESSAGES: tuple[str, ...] = (
     "step {n}",
     "a step",
     "{n} findings",
+    # verdicts
+    "the original raises {text}, the patched code returns",
+    "the original raises {text}, the patched code returns; {ground}",
+    "{name} is None in the original and a tensor in the patched code",
+    "{name} is None in the patched code and a tensor in the original",
+    "gradient of {name} is {left} in the original, {right} in the patched code{reference}",
+    "gradient of the gradients by {name} is {left} in the original, {right} in the patched code{reference}",  # noqa: E501
+    "whether torch computes gradients is {left} in the original, {right} in the patched code{reference}",  # noqa: E501
+    "whether torch demands deterministic algorithms is {left} in the original, {right} in the patched code{reference}",  # noqa: E501
+    "the inference mode of torch is {left} in the original, {right} in the patched code{reference}",
+    "the default dtype of torch is {left} in the original, {right} in the patched code{reference}",
+    "the autocast of torch on the CPU is {left} in the original, {right} in the patched code{reference}",  # noqa: E501
+    "{name} after the call {kind} is {left} in the original, {right} in the patched code{reference}",  # noqa: E501
+    "for NaN and Inf: {what} is {left} in the original, {right} in the patched code, for {case}",
+    "beside this: for NaN and Inf: {what} is {left} in the original, {right} in the patched code, for {case}",  # noqa: E501
+    "- beside this: for NaN and Inf: {what} is {left} in the original, {right} in the patched code, for {case}",  # noqa: E501
+    "- **equivalent** in {n} runs of {scope}: {text}",
+    "- **refuted** in {n} runs of {scope}: {text}",
+    "- **not verified** in {n} runs of {scope}: {text}",
+    "gradient of {name} differs",
+    "gradient of the gradients by {name} differs",
+    "equal in {n} runs otherwise",
+    "without gradients in {dtype}: {why}",
+    "without gradients, the original has none: {why}",
+    "torch {version}, CPU + reference kernels: {names}",
+    "a {name} {after} times instead of {before}",
+    "on the device {device}",
+    "{text} is no assumption: write it as 'q: float[b, h, t, d]', 'mask: bool[b, 1, t, t]' or 'scale: float[]'",  # noqa: E501
+    "{text} has no shape: write it as 'q: float[b, h, t, d]', 'mask: bool[b, 1, t, t]' or 'scale: float[]'",  # noqa: E501
+    "--assume: {kind} in {text} is none of {kinds}",
+    "dtypes: {what}",
+    "values: {what}",
+    "modes: {what}",
+    "modes: without gradients, {more}",
+    "modes: {modes}, without gradients",
+    "modes: {modes}, without gradients, {more}",
+    "lines: {what}",
+    "tried: {arguments} and {n} more",
+    "in {n} runs of {scope}; {what} is {left} in the original, {right} in the patched code, for {case}; {ground}",  # noqa: E501
+    "{n} equivalent",
+    "{n} equivalent.",
+    "{n} refuted",
+    "{n} refuted.",
+    "{n} not verified",
+    "{n} not verified.",
+    "gradient of {name} {dtype}: error {error}, original {before}",
+    "gradient of the gradients by {name} {dtype}: error {error}, original {before}",
+    "{name} after the call {dtype}: error {error}, original {before}",
+    "{name} after {steps} steps {dtype}: error {error}, original {before}",
+    "result in step {step} {dtype}: error {error}, original {before}",
     # words
     "none",
     "memory",
@@ -188,6 +238,7 @@ MESSAGES: tuple[str, ...] = (
     "forward",
     "backward",
     "forward and backward",
+    "original",
 )
 NO_MESSAGES: frozenset[str] = frozenset(
     {
@@ -259,6 +310,20 @@ NO_MESSAGES: frozenset[str] = frozenset(
         "Callable[[str], object]",
         "soc version",
         "not implemented for '",
+        "a (view of a )?leaf Variable that requires grad",
+        "view size is not compatible",
+        ", again=True",
+        "made, arguments = elsewhere(made, arguments)",
+        "unexpected keyword argument",
+        'with torch.autocast("cpu", torch.bfloat16):',
+        "requires_grad of",
+        "state of",
+        "type of",
+        "type of result",
+        "gradient of the gradients by",
+        "no program",
+        "{changed} after the call",
+        "gradient of {changed}",
     }
 )
 """What looks like a message, but is code, a column of a file, or for developers."""
