@@ -46,14 +46,20 @@ KERNELS: Mapping[str, ColumnSchema] = {
     "communication": ColumnSchema("bool", "a collective, not compute"),
     "device": ColumnSchema("int32", "Device_id, -1 if the dump does not say"),
     "state": ColumnSchema("category", "OP State: ``dynamic`` or ``static``", unknown=""),
+    "hf32": ColumnSchema(
+        "category", "HF32 Eligible: ``YES`` if float32 is rounded to HF32, ``NO``", unknown=""
+    ),
     "bound": ColumnSchema(
         "category",
         "the busiest pipe by the PMU columns: ``cube``, ``vector``, ``mte``, ``scalar``, or "
-        "``launch`` if none is busy",
+        "``none`` if each is idle for a fifth of the time",
         unknown="",
     ),
     "bound_ratio": ColumnSchema(
-        "float32", "share of the duration in which that pipe was busy", "0..1", np.nan
+        "float32",
+        "share of the duration in which that pipe, or the busiest, was busy",
+        "0..1",
+        np.nan,
     ),
     "launch_ns": ColumnSchema("int64", "when the host launched it", "ns since the epoch", -1),
     "host_op": ColumnSchema(

@@ -123,9 +123,9 @@ class HotOperator(msgspec.Struct, frozen=True):
     p95_ns: int = 0
     max_ns: int = 0
     bound: str = ""
-    """The pipe that limits most of its time: cube, vector, mte, scalar or launch; "" unknown."""
+    """The pipe that limits most of its time: cube, vector, mte, scalar; or none; "" unknown."""
     bound_ratio: float | None = None
-    """Share of the duration in which that pipe is busy, 0..1."""
+    """Share of the duration in which that pipe, or the busiest, is busy, 0..1."""
     via: str = ""
     """The library function that the line called."""
 

@@ -90,3 +90,5 @@ class Diagnostic:
     table: str = "settings"
     requires: str = ""
     """Versions and chips on which the advice can be followed, "" for any."""
+    gpu_advice: str = ""
+    """What to do where the recording is of a GPU; "" where the rule is about NPUs alone."""

@@ -30,13 +30,14 @@ from npufix.rules.shared.recording.versions import unmet
 from npufix.rules.substitution import Substitution
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from npufix.advisor.diagnose.findings import Findings, Located
     from npufix.advisor.project.source_tree import SourceTree
     from npufix.profiling_parsers.profile import Profile
     from npufix.rules.cluster_diagnostic import Cluster
+    from npufix.rules.diagnostic import Observation, Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,16 +206,26 @@ def _applicable(
     profile: Profile, options: Options
 ) -> tuple[list[Substitution], list[Diagnostic | ClusterDiagnostic], list[report.Fact]]:
     """Return the rules that the versions of the run allow, and why the others are left out."""
-    # What a GPU does says nothing about the settings of an NPU.
-    on_npu = profile.format != "kineto"
     cores = profile.kernels["core"].cat.categories
     wanted = [rule for rule in every_rule() if options.configuration.wants(rule)]
     reasons = {rule.id: unmet(rule.requires, profile.environment, cores) for rule in wanted}
     met = [rule for rule in wanted if not reasons[rule.id]]
     rules = [rule for rule in met if isinstance(rule, Substitution)]
-    kinds = (Diagnostic, ClusterDiagnostic)
-    diagnostics = [rule for rule in met if isinstance(rule, kinds) and on_npu]
+    diagnostics = [rule for rule in met if isinstance(rule, (Diagnostic, ClusterDiagnostic))]
+    if profile.format == "kineto":
+        # What a GPU does says nothing about the settings of an NPU.
+        of_gpu = (rule for rule in diagnostics if isinstance(rule, Diagnostic) and rule.gpu_advice)
+        diagnostics = [_on_gpu(rule) for rule in of_gpu if "GPU" in cores]
     return rules, diagnostics, [report.Fact(key, why) for key, why in reasons.items() if why]
+
+
+def _on_gpu(rule: Diagnostic) -> Diagnostic:
+    """Return a rule that says what to do on a GPU, whatever it would say of settings of an NPU."""
+
+    def check(recording: Recording) -> Iterator[Observation]:
+        return (replace(seen, advice="") for seen in rule.check(recording))
+
+    return replace(rule, advice=rule.gpu_advice, check=check)
 
 
 def _environment(profile: Profile) -> report.Environment:

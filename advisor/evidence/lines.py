@@ -11,6 +11,7 @@ import pandas as pd
 
 from npufix.advisor.evidence.steady_steps import split_steps
 from npufix.advisor.project.user_frames import user_frame
+from npufix.profiling_parsers.kineto.names import is_host_copy
 from npufix.profiling_parsers.tables.columns import category
 from npufix.rewriters.match.recorded_call import RecordedCall
 from npufix.rules.shared.recording.recorded_cells import dtypes
@@ -109,7 +110,7 @@ def gather_evidence(profile: Profile, mapped: Mapping[str, str]) -> Evidence:
     host_ops, steady_ops = frames.located(ops), _is_steady(_host_steps(ops), odd)
     return Evidence(
         kernels=frames.located(profile.kernels),
-        computes=~profile.kernels["communication"].to_numpy(dtype=bool),
+        computes=_computes(profile.kernels),
         steady=steady,
         host_ops=rows_of(host_ops, steady_ops),
         calls=_distinct_calls(host_ops, steady_ops),
@@ -117,6 +118,14 @@ def gather_evidence(profile: Profile, mapped: Mapping[str, str]) -> Evidence:
         steps=max(1, int(profile.kernels["step"][steady].nunique())),
         left_out=tuple(left_out),
     )
+
+
+def _computes(kernels: pd.DataFrame) -> Mask:
+    """Tell which tasks compute: no collectives, and no copies between host and GPU."""
+    communicates: Mask = kernels["communication"].to_numpy(dtype=bool)
+    copies = [kind for kind in kernels["type"].unique() if is_host_copy(str(kind))]
+    computes: Mask = ~communicates & ~kernels["type"].isin(copies).to_numpy(bool)
+    return computes
 
 
 def rows_of(rows: pd.DataFrame, chosen: Mask) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npufix.profiling_parsers.cluster.job import groups_in, read_groups
-from npufix.profiling_parsers.dump_folder import analysed_folder, find_database
+from npufix.profiling_parsers.dump_folder import KERNEL_DETAILS, analysed_folder, find_database
 from npufix.profiling_parsers.kernels.steps import no_steps
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
 from npufix.profiling_parsers.kernels.whole_steps import whole_steps
 from npufix.profiling_parsers.profile import DumpError, Problem
 from npufix.profiling_parsers.signals import empty
 from npufix.profiling_parsers.special_files import kind_of
+from npufix.profiling_parsers.tables.file_damage import damage_problem
 from npufix.profiling_parsers.text.communication_json import (
     read_communication,
     read_communication_matrix,
 )
+from npufix.profiling_parsers.text.kernel_header import COLUMNS
 from npufix.profiling_parsers.text.op_statistic import read_op_statistic
 from npufix.profiling_parsers.text.step_trace_time import read_step_trace_time
 
@@ -43,6 +46,7 @@ _TEXT_FILES: Mapping[str, tuple[Callable[[Path], tuple[Any, ...]], tuple[str, ..
     MATRIX: (read_communication_matrix, ("links",)),
 }
 """The reader of each file, and the fields of ``CheapFiles`` that it returns before the problems."""
+_LONGEST_LINE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ def read_cheap_files(dump: Path, environment: Environment) -> CheapFiles:
         found: dict[str, Any] = {"steps": whole_steps(steps[0])}
         for name, (read, fields) in _TEXT_FILES.items():
             found |= zip(fields, _read(output / name, read, problems), strict=False)
+        problems += _broken_kernels(output / KERNEL_DETAILS)
         return CheapFiles(environment, read_groups(dump), tuple(problems), **found)
     database = find_database(output)
     if database is not None and (output / ANALYSIS).is_file():
@@ -112,6 +117,35 @@ def _databases(
         host=str(hosts[0][0] or "") if len(hosts) == 1 else "",
         format="ascend-db",
     )
+
+
+def _broken_kernels(file: Path) -> list[Problem]:
+    """Tell of a table of kernels whose begin or end shows that it is cut or overwritten.
+
+    It may have gigabytes; its first and last line are all that is read here.
+    """
+    if kind_of(file) or not file.is_file():
+        return []
+    try:
+        with file.open("rb") as opened:
+            first = opened.readline(_LONGEST_LINE)
+            opened.seek(max(0, file.stat().st_size - _LONGEST_LINE))
+            last = opened.read(_LONGEST_LINE).rstrip(b"\r\n").rpartition(b"\n")[2]
+    except OSError as error:
+        return [damage_problem(file, str(error.strerror))]
+    header, row = _cells(first), _cells(last)
+    if not {name.strip() for name in header}.intersection(COLUMNS["duration"]):
+        return [damage_problem(file, "does not begin as a table of kernels")]
+    if len(row) != len(header):
+        return [damage_problem(file, "is cut off in its last row")]
+    return []
+
+
+def _cells(line: bytes) -> list[str]:
+    try:
+        return next(csv.reader([line.decode("utf-8-sig", "replace").rstrip("\r\n")]), [])
+    except csv.Error:
+        return []
 
 
 def _read(

@@ -14,7 +14,11 @@ import pandas as pd
 
 from npufix.profiling_parsers.database.query import Query
 from npufix.profiling_parsers.database.texts import Lookup
-from npufix.profiling_parsers.kernels.pmu_bound import dominant_pipe, is_pipe_ratio
+from npufix.profiling_parsers.kernels.pmu_bound import (
+    UTILISATION,
+    dominant_pipe,
+    is_pipe_ratio,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,10 +46,10 @@ _LARGEST = 1e6  # far above any ratio, be it in percent
 
 
 def read_bounds(
-    database: Database, texts: Texts, task: Integers, duration_ns: Integers
+    database: Database, texts: Texts, task: Integers, types: pd.Categorical[str]
 ) -> tuple[pd.Categorical[str], Ratios]:
     """Return ``bound`` and ``bound_ratio`` of each kernel; ``task`` is its globalTaskId."""
-    wanted = texts.where(is_pipe_ratio)
+    wanted = texts.where(lambda name: is_pipe_ratio(name) or name == UTILISATION)
     ratios = {number: np.full(len(task), np.nan, np.float32) for number in wanted.tolist()}
     kernel_of, names = Lookup(task), Lookup(wanted)
     some = _Stretches(names)
@@ -55,7 +59,7 @@ def read_bounds(
             rows = (block["name"] == number) & (kernel >= 0) & (np.abs(block["value"]) < _LARGEST)
             ratios[number][kernel[rows]] = block["value"][rows]
     named = {texts[number].strip(): ratio for number, ratio in ratios.items()}
-    return dominant_pipe(named, duration_ns)
+    return dominant_pipe(named, types)
 
 
 class _Stretches:

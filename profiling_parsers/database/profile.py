@@ -101,7 +101,7 @@ def _columns(
 ) -> pd.DataFrame:
     """Return ``Profile.kernels``."""
     frame = kernels.frame
-    bound, ratio = read_bounds(database, texts, kernels.task, frame["duration_ns"].to_numpy())
+    bound, ratio = read_bounds(database, texts, kernels.task, frame["type"].array)
     # The operator is where the launch began, in the step of the program; CANN may lag behind.
     asked_ns = np.where(found.launch_ns >= 0, found.launch_ns, launch_ns)
     return pd.DataFrame(

@@ -13,14 +13,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-BOUNDS = ("", "cube", "vector", "mte", "scalar", "launch")
+BOUNDS = ("", "cube", "vector", "mte", "scalar", "none")
 """Values of ``kernels.bound``."""
 
-LAUNCH_RATIO = 0.5
-"""No pipe is busy even half of the time ..."""
-LAUNCH_NS = 20_000
-"""... of so short a kernel: its fixed costs are what it costs. Longer ones are tiled badly
-instead (msprof-analyze asks from 20 us on for one busy pipe)."""
+BUSY = 0.8
+"""A pipe that is busy for less of the time is no bound (msprof-analyze)."""
+UTILISATION = "cube_utilization(%)"
+_ATTENTION = re.compile(r"\w*Attention\w*")
 
 # aic_ and aiv_ are the cube and the vector core; chips that have one core write neither. The
 # group ArithmeticUtilization splits a pipe by data type, older ones add _exe or _extra.
@@ -39,19 +38,17 @@ def is_pipe_ratio(column: str) -> bool:
 
 
 def dominant_pipe(
-    ratios: Mapping[str, NDArray[Any]], duration_ns: NDArray[np.int64] | None = None
+    ratios: Mapping[str, NDArray[Any]], types: pd.Categorical[str]
 ) -> tuple[pd.Categorical[str], NDArray[np.float32]]:
     """Return ``bound`` and ``bound_ratio`` of each kernel: its busiest pipe, and how busy it was.
 
     ``ratios`` are PMU columns by name, in 0..1 or percent, NaN where not recorded; columns that
-    are no ratio of a pipe are ignored. Without ``duration_ns`` a kernel of idle pipes counts as
-    short, however long it was. A kernel whose core did nothing (AI CPU, collectives) has no bound.
+    are no ratio of a pipe are ignored. Where no pipe is busy, ``bound`` is ``none``. Attention uses
+    cube and vector cores in turn, so that no pipe of it tells: there the utilisation of the cube
+    counts, and without it nothing is known. A kernel whose core did nothing (AI CPU, collectives)
+    has no bound.
     """
-    rows = (
-        len(next(iter(ratios.values())))
-        if ratios
-        else len(() if duration_ns is None else duration_ns)
-    )
+    rows = len(types)
     codes, busiest = np.zeros(rows, np.int8), np.zeros(rows, np.float32)
     pipes = _pipes(ratios)
     for bound, ratio in pipes:
@@ -60,19 +57,26 @@ def dominant_pipe(
         np.copyto(busiest, ratio, where=higher)
     if _is_percent(busiest):
         busiest /= 100
-    idle = busiest < LAUNCH_RATIO
-    if not {"mte", "scalar"} & {bound for bound, _ in pipes}:
-        # Only the arithmetic was counted: what kept an idle kernel busy is not known.
-        codes[idle] = 0
-    elif duration_ns is not None:
-        idle &= duration_ns < LAUNCH_NS
-    codes[idle & (codes > 0)] = BOUNDS.index("launch")
+    attention = _is_attention(types)
+    used = np.asarray(ratios.get(UTILISATION, np.zeros(rows)), np.float32) / 100
+    codes[attention] = np.where(used[attention] > 0, BOUNDS.index("cube"), 0)
+    np.copyto(busiest, used, where=attention)
+    idle = (busiest < BUSY) & (codes > 0)
+    # Where only the arithmetic was counted, what kept an idle kernel busy is not known.
+    memory_too = {"mte", "scalar"} & {bound for bound, _ in pipes}
+    codes[idle] = BOUNDS.index("none") if memory_too else 0
     unknown = (codes == 0) | (busiest > _HIGHEST)
     codes[unknown], busiest[unknown] = 0, np.nan
     return (
         pd.Categorical.from_codes(codes, categories=pd.Index(BOUNDS, dtype=object)),
         np.minimum(busiest, 1, out=busiest),
     )
+
+
+def _is_attention(types: pd.Categorical[str]) -> NDArray[np.bool_]:
+    matches = [_ATTENTION.fullmatch(str(name)) is not None for name in types.categories]
+    found: NDArray[np.bool_] = np.array([*matches, False], np.bool_)[types.codes]
+    return found
 
 
 def _pipes(ratios: Mapping[str, NDArray[Any]]) -> list[tuple[str, NDArray[np.float32]]]:

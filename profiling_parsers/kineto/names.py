@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _MANGLED = re.compile(r"_Z(?:TS|TI)?N?K?(?=[0-9])")
 _MANGLED_PART = re.compile(r"(?:S[ta0-9]?_?|N|K)*([0-9]{1,9})")
+_HOST_COPY = re.compile(r"Memcpy (HtoD|DtoH)|Copy(HostToDevice|DeviceToHost)")
 _BRACKETS = {"<": ">", "(": ")", "{": "}"}
 _ANONYMOUS = "(anonymous namespace)::"
 _WRAPPERS = ("cutlass::Kernel", "cutlass::Kernel2", "cutlass::device_kernel", "device_kernel")
@@ -24,6 +25,11 @@ _DTYPES = {
     "unsigned short": "UINT16", "unsigned int": "UINT32", "unsigned long": "UINT64",
     "c10::complex<float>": "COMPLEX64", "c10::complex<double>": "COMPLEX128",
 }  # fmt: skip
+
+
+def is_host_copy(kind: str) -> bool:
+    """Tell whether a Type is a copy between host and device, in the words of CUDA or of ROCm."""
+    return _HOST_COPY.fullmatch(kind) is not None
 
 
 def short_name(kernel: str) -> str:

@@ -6,9 +6,10 @@ So that the run on a GPU can stand beside the one on the NPU.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from npufix.profiling_parsers.attribution.call_stack import intern_stacks
 from npufix.profiling_parsers.attribution.operators import attribute_launches
@@ -22,15 +23,16 @@ from npufix.profiling_parsers.kineto.header import (
 )
 from npufix.profiling_parsers.kineto.kernels import device_kernels, operator_kernels
 from npufix.profiling_parsers.kineto.launches import find_launches
-from npufix.profiling_parsers.kineto.names import operator_dims, operator_types
+from npufix.profiling_parsers.kineto.names import is_host_copy, operator_dims, operator_types
 from npufix.profiling_parsers.kineto.steps import find_steps, split_steps, step_annotations
 from npufix.profiling_parsers.profile import DumpError, Environment, Problem, Profile
+from npufix.profiling_parsers.tables.columns import category, find_rows_with
+from npufix.profiling_parsers.trace.rows import Codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import pandas as pd
     from numpy.typing import NDArray
 
     from npufix.profiling_parsers.attribution.operators import Attribution
@@ -63,14 +65,14 @@ def read_kineto(path: Path) -> Profile:
     kernels, launching = _kernels(trace)
     launched = kernels["launch_ns"] if len(trace.device) else kernels["start_ns"]
     kernels["step"] = find_steps(steps, kernels["start_ns"].to_numpy(), launched.to_numpy())
-    found = _attribution(trace, launching)
+    found = _with_annotations(_attribution(trace, launching), trace)
     environment = _environment(read_environment(header, _busiest(kernels)), trace)
     return Profile(
         root=path,
         environment=environment,
         kernels=kernels.assign(**found.columns()),
         host_ops=found.host_ops,
-        steps=split_steps(_with_whole_operators(kernels, trace), steps),
+        steps=split_steps(_without_copies(_with_whole_operators(kernels, trace)), steps),
         step_bounds="marks" if len(steps) else "kernels",
         op_statistic=no_op_statistic(),
         stacks=found.stacks,
@@ -155,6 +157,15 @@ def _with_whole_operators(kernels: pd.DataFrame, trace: KinetoTrace) -> pd.DataF
     return kernels.assign(duration_ns=trace.operators["duration_ns"].to_numpy())
 
 
+def _without_copies(kernels: pd.DataFrame) -> pd.DataFrame:
+    """Return the tasks that are work of the device; a copy from or to the host is none.
+
+    Of a trace that holds nothing else they are what it can tell of.
+    """
+    works = ~find_rows_with(kernels["type"], is_host_copy)
+    return kernels[works] if works.any() else kernels
+
+
 def _attribution(trace: KinetoTrace, launching: Rows) -> Attribution:
     # Until torch 1.12 the frames stand on one line.
     texts = [text if "\n" in text else text.replace(";", ";\n") for text in trace.stacks]
@@ -166,6 +177,41 @@ def _attribution(trace: KinetoTrace, launching: Rows) -> Attribution:
     )
     calls = trace.calls if len(trace.calls) else None
     return attribute_launches(operators, stacks, launching, calls)
+
+
+def _with_annotations(found: Attribution, trace: KinetoTrace) -> Attribution:
+    """Add the annotations of the host to its operators, as in dumps of an NPU.
+
+    They say when a step began and when a loader was waited for, and have launched nothing.
+    """
+    notes = trace.annotations[trace.annotations["on_device"] == 0]
+    if notes.empty:
+        return found
+    ops = found.host_ops
+    columns: dict[str, Any] = {}
+    for name in map(str, ops):
+        column = ops[name]
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            columns[name] = _appended(column, notes.get(name), len(notes))
+        else:
+            said = notes[name].to_numpy() if name in notes else np.full(len(notes), -1)
+            columns[name] = np.append(column.to_numpy(), said.astype(column.to_numpy().dtype))
+    host_ops = pd.DataFrame(columns)
+    order = np.lexsort((-host_ops["duration_ns"].to_numpy(), host_ops["start_ns"].to_numpy()))
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order))
+    host_op = np.where(found.host_op >= 0, place[found.host_op], np.int32(-1))
+    return replace(found, host_ops=host_ops.iloc[order].reset_index(drop=True), host_op=host_op)
+
+
+def _appended(texts: pd.Series[str], more: pd.Series[str] | None, count: int) -> Any:  # noqa: ANN401 - a column
+    """Return a column of texts with ``count`` more below it, "" where they are not said."""
+    codes = Codes[str]()
+    added = [""] if more is None else [str(name) for name in more.cat.categories]
+    own = np.array([codes[str(name)] for name in texts.cat.categories], np.int64)
+    of_added = np.array([codes[name] for name in added], np.int64)
+    rows = np.zeros(count, np.int64) if more is None else more.cat.codes.to_numpy()
+    return category(np.append(own[texts.cat.codes], of_added[rows]), list(codes))
 
 
 def _environment(stated: Environment, trace: KinetoTrace) -> Environment:

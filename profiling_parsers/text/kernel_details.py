@@ -125,12 +125,13 @@ def _convert(columns: CsvColumns, ratios: tuple[str, ...]) -> _Part:
     start, has_start = kernel_times.read_starts(columns)
     duration, has_duration = kernel_times.read_durations(columns, "duration")
     core, step = columns.category("core", clean_text), columns.category("step", clean_text)
-    bound, bound_ratio = dominant_pipe({name: columns.floats(name) for name in ratios}, duration)
+    types = columns.category("type", clean_type)
+    bound, bound_ratio = dominant_pipe({name: columns.floats(name) for name in ratios}, types)
     frame = pd.DataFrame(
         {
             "step": step_ids(step),
             "name": columns.category("name"),
-            "type": columns.category("type", clean_type),
+            "type": types,
             "core": core,
             "start_ns": start,
             "duration_ns": duration,
@@ -141,6 +142,7 @@ def _convert(columns: CsvColumns, ratios: tuple[str, ...]) -> _Part:
             "communication": np.isin(core.codes, _codes_of(core, COMMUNICATION_CORES.__contains__)),
             "device": _device_ids(columns.category("device", clean_text)),
             "state": columns.category("state", clean_text),
+            "hf32": columns.category("hf32", clean_text),
             "bound": bound,
             "bound_ratio": bound_ratio,
         }

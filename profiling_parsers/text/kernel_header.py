@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from npufix.profiling_parsers.kernels.pmu_bound import is_pipe_ratio
+from npufix.profiling_parsers.kernels.pmu_bound import UTILISATION, is_pipe_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -17,6 +17,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "name": ("Name", "Op Name", "op_name"),
     "type": ("Type", "OP Type", "op_type"),
     "state": ("OP State", "op_state"),
+    "hf32": ("HF32 Eligible", "hf32_eligible"),
     "core": ("Accelerator Core", "Task Type", "task_type"),
     "start": ("Start Time(us)", "Task Start Time(us)", "task_start_time"),
     "duration": ("Duration(us)", "Task Duration(us)", "task_duration"),
@@ -37,8 +38,9 @@ _PIPE_TIME = re.compile(
 
 
 def find_ratio_columns(header: Collection[str]) -> tuple[str, ...]:
-    """Return the columns that say how busy a pipe was."""
-    return tuple(dict.fromkeys(name for name in header if is_pipe_ratio(name)))
+    """Return the columns that say how busy a pipe was, and the cube as a whole."""
+    wanted = (name for name in header if is_pipe_ratio(name) or name == UTILISATION)
+    return tuple(dict.fromkeys(wanted))
 
 
 def find_missing_columns(header: Collection[str]) -> list[str]:

@@ -39,7 +39,8 @@ def add_trace_signals(signals: Signals, found: LinkedKernels) -> Signals:
 def unread_problem(file: Path, error: OSError, remedy: str) -> Problem:
     """Say why a trace could not be read at all."""
     if isinstance(error, FileNotFoundError):
-        return Problem(file.name, "missing, so no kernel is led to a line", remedy)
+        what = "missing, so no kernel is led to a line, and a step begins with its first kernel"
+        return Problem(file.name, what, remedy)
     what = f"cannot be read ({error.strerror}), so no kernel is led to a line"
     return Problem(file.name, what, "make the file readable", damaged=True)
 

@@ -61,6 +61,8 @@ _SPOKEN = frozenset(
     ]
 )
 """Names of placeholders that stand for a single word of ours, not for a name of the user's."""
+_ANYTHING = frozenset({"basis", "arguments"})
+"""Names of placeholders that stand for a sentence of ours in parentheses, or for a long list."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,8 @@ class Template:
             return False
         if _is_number(name):
             return _NUMBER.fullmatch(value) is not None
-        if name == "basis" and self.literals[0]:
-            return True  # a sentence of ours in parentheses
+        if name in _ANYTHING and self.literals[0]:
+            return True
         if self._several(name, value):
             return False
         if self.literals[0] or self.letters >= _FEW_LETTERS:

@@ -24,7 +24,7 @@ MESSAGES: tuple[str, ...] = (
     "write it with operators that have a kernel (log|det| of a matrix: torch.linalg.svdvals(c).log().sum(-1)), or try a newer torch_npu",  # noqa: E501
     "x.unflatten(-1, (-1, 2)).unbind(-1) instead of x[..., ::2] and x[..., 1::2]; halves instead of even and odd elements where the order is free",  # noqa: E501
     'torch.npu.config.allow_internal_format = False before the model is built; for a weight that is converted at every call: w.data = torch_npu.npu_format_cast(w.data, 29); torch_npu.npu.set_option({"MM_BMM_ND_ENABLE": "enable"}) for matrix products (the default; it works where all dimensions are multiples of 16)',  # noqa: E501
-    'torch.npu.matmul.allow_hf32 = True (unless it is set: a dump does not say); or torch.autocast("npu", dtype=torch.bfloat16)',  # noqa: E501
+    'torch.npu.matmul.allow_hf32 = True (unless it is set: this dump does not say); or torch.autocast("npu", dtype=torch.bfloat16)',  # noqa: E501
     "{what}; with more calls or longer inputs, spread the work evenly",
     "torch.npu.config.allow_internal_format = False before the model is built; for a weight that is converted at every call: w.data = torch_npu.npu_format_cast(w.data, 29)",  # noqa: E501
     "torch_npu.optim.NpuFusedSGD, NpuFusedAdam, ... for parameters in float32 and float16 that keep their memory",  # noqa: E501
@@ -111,7 +111,6 @@ MESSAGES: tuple[str, ...] = (
     "{shapes} and {n} other shape",
     "{shapes} and {n} other shapes",
     "{bound}-bound",
-    "{bound}-bound ({n} busy)",
     "Hot line",
     "Hot function",
     "yes: {what}",
@@ -163,6 +162,56 @@ MESSAGES: tuple[str, ...] = (
     "step {n}",
     "a step",
     "{n} findings",
+    # verdicts
+    "the original raises {text}, the patched code returns",
+    "the original raises {text}, the patched code returns; {ground}",
+    "{name} is None in the original and a tensor in the patched code",
+    "{name} is None in the patched code and a tensor in the original",
+    "gradient of {name} is {left} in the original, {right} in the patched code{reference}",
+    "gradient of the gradients by {name} is {left} in the original, {right} in the patched code{reference}",  # noqa: E501
+    "whether torch computes gradients is {left} in the original, {right} in the patched code{reference}",  # noqa: E501
+    "whether torch demands deterministic algorithms is {left} in the original, {right} in the patched code{reference}",  # noqa: E501
+    "the inference mode of torch is {left} in the original, {right} in the patched code{reference}",
+    "the default dtype of torch is {left} in the original, {right} in the patched code{reference}",
+    "the autocast of torch on the CPU is {left} in the original, {right} in the patched code{reference}",  # noqa: E501
+    "{name} after the call {kind} is {left} in the original, {right} in the patched code{reference}",  # noqa: E501
+    "for NaN and Inf: {what} is {left} in the original, {right} in the patched code, for {case}",
+    "beside this: for NaN and Inf: {what} is {left} in the original, {right} in the patched code, for {case}",  # noqa: E501
+    "- beside this: for NaN and Inf: {what} is {left} in the original, {right} in the patched code, for {case}",  # noqa: E501
+    "- **equivalent** in {n} runs of {scope}: {text}",
+    "- **refuted** in {n} runs of {scope}: {text}",
+    "- **not verified** in {n} runs of {scope}: {text}",
+    "gradient of {name} differs",
+    "gradient of the gradients by {name} differs",
+    "equal in {n} runs otherwise",
+    "without gradients in {dtype}: {why}",
+    "without gradients, the original has none: {why}",
+    "torch {version}, CPU + reference kernels: {names}",
+    "a {name} {after} times instead of {before}",
+    "on the device {device}",
+    "{text} is no assumption: write it as 'q: float[b, h, t, d]', 'mask: bool[b, 1, t, t]' or 'scale: float[]'",  # noqa: E501
+    "{text} has no shape: write it as 'q: float[b, h, t, d]', 'mask: bool[b, 1, t, t]' or 'scale: float[]'",  # noqa: E501
+    "--assume: {kind} in {text} is none of {kinds}",
+    "dtypes: {what}",
+    "values: {what}",
+    "modes: {what}",
+    "modes: without gradients, {more}",
+    "modes: {modes}, without gradients",
+    "modes: {modes}, without gradients, {more}",
+    "lines: {what}",
+    "tried: {arguments} and {n} more",
+    "in {n} runs of {scope}; {what} is {left} in the original, {right} in the patched code, for {case}; {ground}",  # noqa: E501
+    "{n} equivalent",
+    "{n} equivalent.",
+    "{n} refuted",
+    "{n} refuted.",
+    "{n} not verified",
+    "{n} not verified.",
+    "gradient of {name} {dtype}: error {error}, original {before}",
+    "gradient of the gradients by {name} {dtype}: error {error}, original {before}",
+    "{name} after the call {dtype}: error {error}, original {before}",
+    "{name} after {steps} steps {dtype}: error {error}, original {before}",
+    "result in step {step} {dtype}: error {error}, original {before}",
     # words
     "none",
     "memory",
@@ -189,6 +238,7 @@ MESSAGES: tuple[str, ...] = (
     "forward",
     "backward",
     "forward and backward",
+    "original",
 )
 NO_MESSAGES: frozenset[str] = frozenset(
     {
@@ -196,6 +246,7 @@ NO_MESSAGES: frozenset[str] = frozenset(
         "{taken}\n            [[ $value == *= ]] && compopt -o nospace",
         'from torch_npu.profiler.profiler import analyse; analyse("{dump}"{arguments})',
         "from {module} import {name}",
+        "{lines}\n    pass",
         "long int",
         "signed char",
         "unsigned char",
@@ -260,6 +311,20 @@ NO_MESSAGES: frozenset[str] = frozenset(
         "Callable[[str], object]",
         "soc version",
         "not implemented for '",
+        "a (view of a )?leaf Variable that requires grad",
+        "view size is not compatible",
+        ", again=True",
+        "made, arguments = elsewhere(made, arguments)",
+        "unexpected keyword argument",
+        'with torch.autocast("cpu", torch.bfloat16):',
+        "requires_grad of",
+        "state of",
+        "type of",
+        "type of result",
+        "gradient of the gradients by",
+        "no program",
+        "{changed} after the call",
+        "gradient of {changed}",
     }
 )
 """What looks like a message, but is code, a column of a file, or for developers."""

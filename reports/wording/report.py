@@ -46,7 +46,8 @@ def headline(
     worth = [f for f in findings if f.device_ns and f.saving is not None]
     first = _largest(findings)
     reason = _diagnosis(first) if first is not None else _bottleneck(split, hot)[:-1]
-    reason = f"{reason[:1].upper()}{reason[1:]}"
+    if reason.split(" ", 1)[0].isalpha():  # no name of an operator
+        reason = f"{reason[:1].upper()}{reason[1:]}"
     if not total.high_ns or not worth:
         return f"{reason}."
     step = f" of a {milliseconds(split.total_ns)} {split.unit}" if split else " per step"
@@ -125,14 +126,16 @@ def totals_text(split: StepSplit | None) -> str:
 def figures_text(hot: HotOperator, *, details: bool) -> str:
     """Return the pipe that limits an operator and, with ``details``, how its times spread."""
     parts = []
+    ratio = "" if hot.bound_ratio is None else f"{hot.bound_ratio:.0%}"
     if details:
         spread = (("p50", hot.p50_ns), ("p95", hot.p95_ns), ("max", hot.max_ns))
         parts.append(", ".join(f"{name} {milliseconds(ns)}" for name, ns in spread))
         if hot.share_of_step:
             parts.append(f"{percent(hot.share_of_step)} of the step")
-    if hot.bound:
-        busy = "" if hot.bound_ratio is None else f" ({hot.bound_ratio:.0%} busy)"
-        parts.append(f"{hot.bound}-bound{busy}")
+    if hot.bound == "none":
+        parts.append("no unit is busy" if not ratio else f"no unit is busy ({ratio})")
+    elif hot.bound:
+        parts.append(f"{hot.bound}-bound ({ratio} busy)" if ratio else f"{hot.bound}-bound")
     return "; ".join(parts)
 
 

@@ -7,7 +7,8 @@ precision inserts them where operators of both kinds alternate; so do masks and 
 bool that are turned into floats in every layer.
 
 Evidence: time and number of Cast kernels; shapes that are cast from more than one dtype, which is
-what back and forth looks like.
+what back and forth looks like. Casts of a loss that is written out, and those inside of operators
+that make random numbers, are not counted: no autocast removes them.
 
 Use instead: ``model.to(torch.bfloat16)`` or one autocast region around the whole step instead of
 single ``.float()`` calls; create masks once, in the dtype of their use; cast weights once, outside
@@ -26,7 +27,8 @@ from typing import TYPE_CHECKING
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import counted, milliseconds
 from npufix.rules.shared.recording.conversions import conversion_storm, takes_too_much
-from npufix.rules.shared.recording.observing import computing
+from npufix.rules.shared.recording.observing import computing, named
+from npufix.rules.shared.recording.vocabulary import written_out_loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,11 +38,16 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Recording
 
 _MOST_DTYPES = 3
+_RANDOM = r"aclnn(Inplace)?(Normal|Uniform|Random|Bernoulli|Multinomial|Dropout\w*)_.*"
+"""Operators that make random numbers in float32, whatever dtype they return."""
 
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation where conversions take a share of the compute time that matters."""
     rows = computing(recording, "Cast")
+    loss, _ = written_out_loss(recording)
+    within = named(rows, _RANDOM, "name").index
+    rows = rows[~rows.index.isin(loss.index.union(within))]
     if takes_too_much(rows, recording):
         steps = max(1, recording.step_count)
         evidence = (*_sources(rows), _back_and_forth(rows, steps))

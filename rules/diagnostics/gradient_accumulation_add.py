@@ -7,7 +7,7 @@ Why it is slow on the NPU: the product is written and read once more only to be 
 product can accumulate into the float32 gradient.
 
 Evidence: MatMul (or GroupedMatmul) of half precision followed by an Add that reads a tensor of the
-same shape as its result and writes float32, with a Cast at most in between.
+same shape as its result and writes float32, with a Cast or a TransData at most in between.
 
 Use instead: ``--gradient-accumulation-fusion`` of Megatron with MindSpeed (``npu_matmul_add_fp32``),
 ``--gemm-gradient-accumulation-fusion`` for grouped products (``npu_groupmatmul_add_fp32``).
@@ -51,7 +51,7 @@ def check(recording: Recording) -> Iterator[Observation]:
                 saved=(1,),
                 operator=operator,
                 basis="at most all these additions",
-                between=("Cast",),
+                between=("Cast", "TransData"),
                 links=_accumulates,
             ),
         )

@@ -9,8 +9,10 @@ the queue is empty and the device waits. Shorter kernels make it worse.
 
 Evidence: Free of step_trace_time; for each gap between kernels, how much of it had passed when the
 host launched the next kernel. On the time line the lines HostToDevice of such launches are nearly
-vertical. Late launches must explain more than half of all gaps. Nothing is said where launches are
-not recorded, or where ASCEND_LAUNCH_BLOCKING is set: that is blocking-launches.
+vertical. What a loader or a value that the host waits for explains is not counted. Late launches must
+explain more than half of all gaps. Where launches are not recorded, a
+hundred gaps below 1 ms that are more than half of the idle time. Nothing is said where
+ASCEND_LAUNCH_BLOCKING is set: that is blocking-launches.
 
 Use instead: those of these that the run had not. ``TASK_QUEUE_ENABLE=2`` moves work off the thread
 that launches (it needs more device memory, and has no effect under ASCEND_LAUNCH_BLOCKING=1 or with
@@ -36,8 +38,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import milliseconds, percent
-from npufix.rules.shared.recording.observing import free_ns, idle_time, per_step, places, share
+from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.recording.observing import (
+    explained_ns,
+    free_ns,
+    idle_time,
+    per_step,
+    places,
+    share,
+)
 from npufix.rules.shared.recording.run_settings import Setting, advice, lines_to_set, recorded
 
 if TYPE_CHECKING:
@@ -60,6 +69,10 @@ _BESIDE = (
     "Python, torch and torch_npu built with LTO and PGO"
 )
 _FEWER = "launch fewer kernels: fused operators, a fused optimizer, a larger batch"
+_SHORT_NS = 1_000_000
+_MANY = 100
+"""Gaps shorter than that, and from how many per step on they are a habit of the host."""
+_LEAST_SHARE = 0.01
 _EARLIEST = 0.01
 """Not the very first of all delays: one wrong link must not move all launches."""
 
@@ -70,10 +83,15 @@ def check(recording: Recording) -> Iterator[Observation]:
     if share(free, recording) <= FREE_10 or _is_blocking(recording):
         return
     idle = idle_time(recording)
+    if not (recording.kernels["launch_ns"] >= 0).any():
+        yield from _by_gaps(recording, idle, free)
+        return
     late = _late_ns(recording, idle)
     if late.sum() <= MOSTLY * idle.total_ns:
         return
     waited = min(free, per_step(int(late.sum()), recording))
+    if share(waited, recording) < _LEAST_SHARE:
+        return
     rows = recording.kernels.iloc[idle.next_kernel]
     yield Observation(
         what=(
@@ -82,10 +100,42 @@ def check(recording: Recording) -> Iterator[Observation]:
             "was not launched yet"
         ),
         evidence=_evidence(recording, idle, late),
-        cost_ns=free,
+        cost_ns=waited,
         saving_ns=(0, waited),
         basis="at most the time in which the device had nothing to do",
         places=places(rows[late > 0], late[late > 0], recording),
+        is_idle=True,
+        advice=_advice(recording),
+    )
+
+
+def _by_gaps(recording: Recording, idle: Idle, free: int) -> Iterator[Observation]:
+    """Yield one observation where many short gaps are most of the idle time.
+
+    A loader, a checkpoint or another rank leaves few long gaps; a host that is too slow leaves a
+    short one before every other kernel.
+    """
+    gaps = idle.end_ns - idle.start_ns
+    short = gaps < _SHORT_NS
+    count = float(short.sum()) / max(1, recording.step_count)
+    if count < _MANY or gaps[short].sum() <= MOSTLY * idle.total_ns:
+        return
+    waited = min(free, per_step(int(gaps[short].sum()), recording))
+    rows = recording.kernels.iloc[idle.next_kernel]
+    yield Observation(
+        what=(
+            f"free is {percent(share(free, recording))} of the step ({milliseconds(free)} of "
+            f"{milliseconds(recording.step_ns)}); {milliseconds(waited)} of it are "
+            f"{counted(count, 'short gap')} between kernels, as late launches leave them"
+        ),
+        evidence=(
+            ("median gap", milliseconds(float(np.median(gaps[short])))),
+            ("longest gap", milliseconds(gaps.max())),
+        ),
+        cost_ns=waited,
+        saving_ns=(0, waited),
+        basis="at most these gaps; launches were not recorded, so the host is likely, not proven",
+        places=places(rows[short], gaps[short], recording),
         is_idle=True,
         advice=_advice(recording),
     )
@@ -114,7 +164,9 @@ def _is_blocking(recording: Recording) -> bool:
 def _late_ns(recording: Recording, idle: Idle) -> Integers:
     """Return how much of each gap had passed when its next kernel was launched."""
     launched = _launches(recording)[idle.next_kernel]
-    late = np.clip(launched - idle.start_ns, 0, idle.end_ns - idle.start_ns)
+    # What a loader or a value that is waited for explains is not for want of speed.
+    most = idle.end_ns - idle.start_ns - explained_ns(recording, idle)
+    late = np.clip(launched - idle.start_ns, 0, most.clip(min=0))
     return np.where(launched >= 0, late, 0)
 
 
@@ -169,4 +221,8 @@ RULE = Diagnostic(
         "then launch fewer kernels: fused operators, a fused optimizer, a larger batch"
     ),
     check=check,
+    gpu_advice=(
+        "launch fewer kernels: torch.compile(mode='reduce-overhead') or CUDA graphs, "
+        "torch.optim.AdamW(..., fused=True), a larger batch"
+    ),
 )

@@ -7,7 +7,8 @@ at. An operator that cannot read such a view copies it first, and every operator
 view copies it anew.
 
 Evidence: time and number of these kernels, the lines that ask for them, and copies of one shape in
-one function more than once per step.
+one function more than once per step. Copies that DDP makes of its buckets are a finding of their
+own.
 
 Use instead: where several operators read one view, ``z = x.transpose(1, 2).contiguous()`` once;
 where nothing needs the new order, none at all: ``einsum``, ``matmul`` and the fused attention of
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.conversions import conversion_storm, takes_too_much
+from npufix.rules.shared.recording.kernel_groups import bucket_copies
 from npufix.rules.shared.recording.observing import computing
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ _SAME = ["type", "input_shapes", "output_shapes", "path", "function"]
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation where copies take a share of the compute time that matters."""
     rows = computing(recording, COPIES)
+    rows = rows.drop(index=rows.index.intersection(bucket_copies(recording).index))
     if takes_too_much(rows, recording):
         evidence = (_alike(rows, max(1, recording.step_count)),)
         basis = "at most all copies"

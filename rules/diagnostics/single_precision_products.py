@@ -6,14 +6,14 @@ Why it is slow on the NPU: the cube is made for half precision; float32 takes se
 and moves twice the bytes. HF32 keeps the exponent of float32 and rounds its mantissa inside of the
 product only.
 
-Evidence: recorded dtypes and time of these kernels.
+Evidence: recorded dtypes and time of these kernels, without those that HF32 Eligible names.
 
 Use instead: ``torch.npu.matmul.allow_hf32 = True`` (off by default;
 ``torch.npu.conv.allow_hf32`` is on), or mixed precision: ``torch.autocast("npu",
 dtype=torch.bfloat16)``.
 
-Safety: advice; HF32 keeps 10 of 23 bits of the mantissa, bfloat16 7. Check the accuracy. A dump
-does not say whether HF32 is on already.
+Safety: advice; HF32 keeps 10 of 23 bits of the mantissa, bfloat16 7. Check the accuracy. A database
+does not say whether HF32 is on already, kernel_details.csv does.
 
 References: HF32 in the API reference of torch_npu; HF32 Eligible of kernel_details.
 """
@@ -35,12 +35,15 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Observation, Recording
 
 _PRODUCTS = r"(Batch)?MatMul(V\d|Common)?|GroupedMatmul\w*|Conv[23]D\w*|Conv3DV2"
+_OFF = 'torch.npu.matmul.allow_hf32 = True; or torch.autocast("npu", dtype=torch.bfloat16)'
 
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all such kernels together."""
     rows = computing(recording, _PRODUCTS)
     rows = rows[per_row(rows, ["input_dtypes"], _is_float32) > 0]
+    recorded = rows["hf32"].isin(["YES", "NO"]).all()
+    rows = rows[(rows["hf32"] != "YES").to_numpy()]
     if not takes_too_much(rows, recording):
         return
     part = int(rows["duration_ns"].sum()) / compute_ns(recording)
@@ -50,6 +53,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         recording,
         basis="what lower precision takes is not in the dump",
         evidence=(("of the compute time", percent(part)),),
+        advice=_OFF if recorded else "",
     )
 
 
@@ -62,7 +66,7 @@ RULE = Diagnostic(
     name="single-precision-products",
     summary="matrix products and convolutions run in float32",
     advice=(
-        "torch.npu.matmul.allow_hf32 = True (unless it is set: a dump does not say); or "
+        "torch.npu.matmul.allow_hf32 = True (unless it is set: this dump does not say); or "
         'torch.autocast("npu", dtype=torch.bfloat16)'
     ),
     check=check,

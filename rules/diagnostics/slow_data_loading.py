@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, percent
-from npufix.rules.shared.recording.observing import idle_time, named, per_step, places, share
+from npufix.rules.shared.recording.observing import (
+    NEXT_BATCH,
+    idle_time,
+    named,
+    per_step,
+    places,
+    share,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,12 +41,11 @@ if TYPE_CHECKING:
 
 DL_10_MS = 10_000_000
 """Nanoseconds of one call."""
-_NEXT = r"enumerate\(DataLoader\)#.*__next__"
 
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for the slow calls together."""
-    calls = named(recording.host_ops, _NEXT)
+    calls = named(recording.host_ops, NEXT_BATCH)
     slow = calls[calls["duration_ns"] > DL_10_MS]
     if slow.empty or recording.kernels.empty:
         return
@@ -77,4 +83,8 @@ RULE = Diagnostic(
         "pin_memory=True); keep the data on a local disk and unpacked"
     ),
     check=check,
+    gpu_advice=(
+        "DataLoader(..., num_workers=8, persistent_workers=True, prefetch_factor=4, "
+        "pin_memory=True); keep the data on a local disk and unpacked"
+    ),
 )

@@ -7,8 +7,8 @@ Why it is slow on the NPU: the cube reads tiles from memory in lines of 512 byte
 in the middle of a line, each tile costs more reads, and CANN adds vector cores that re-arrange the
 operands (Accelerator Core is then MIX_AIC).
 
-Evidence: recorded shapes and dtypes; the operations per second of these products against those of
-the aligned ones of this recording.
+Evidence: recorded shapes and dtypes, and the TransData around these products; the operations per
+second of these products against those of the aligned ones of this recording.
 
 Use instead: pad that dimension once, when the layer is made: a vocabulary to a multiple of 256 for
 half precision, 128 for float32 (``--make-vocab-size-divisible-by 256`` in Megatron,
@@ -34,6 +34,7 @@ from npufix.rules.shared.recording.kernel_groups import told_together
 from npufix.rules.shared.recording.observing import computing
 from npufix.rules.shared.recording.recorded_cells import dtypes, per_row, width
 from npufix.rules.shared.recording.recorded_shapes import elements, shapes
+from npufix.rules.shared.recording.sequences import find
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +49,10 @@ MIXAIC_AXIS = 1000
 LINE_BYTES = 512
 """ALIGN512"""
 _MATMUL = r"(Batch)?MatMul(V\d|Common)?"
+_CONVERSION = r"TransData\w*"
+_AROUND = (
+    (_CONVERSION, _MATMUL), (_CONVERSION, _CONVERSION, _MATMUL), (_MATMUL, _CONVERSION)
+)  # fmt: skip
 _MATRIX = 2
 _OPERANDS = 2
 _FEW = 3
@@ -63,9 +68,14 @@ def check(recording: Recording) -> Iterator[Observation]:
         return
     axes = np.unique(unaligned[unaligned > 0]).astype(np.int64)
     saved, basis = _saved(rows, long[unaligned == 0])
+    around = _conversions(rows, recording)
+    converted = int(around["duration_ns"].sum())
+    if converted and saved is not None:
+        saved, basis = saved + converted, f"{basis}, and the conversions around them"
     yield from told_together(
-        "matrix products with rows that are no multiple of 512 bytes",
-        rows,
+        "matrix products with rows that are no multiple of 512 bytes"
+        + (", with their format conversions" if converted else ""),
+        recording.kernels.loc[rows.index.union(around.index)],
         recording,
         basis=basis,
         saved_ns=saved,
@@ -74,6 +84,18 @@ def check(recording: Recording) -> Iterator[Observation]:
             ("run as MIX_AIC", percent(float((rows["core"] == "MIX_AIC").mean()))),
         ),
     )
+
+
+def _conversions(products: pd.DataFrame, recording: Recording) -> pd.DataFrame:
+    """Return the format conversions right before and behind products."""
+    labels: set[int] = set()
+    for parts in _AROUND:
+        found = find(recording, parts)
+        product = found.part(parts.index(_MATMUL))
+        found = found.where(product.index.isin(products.index))
+        labels |= found.labels
+    rows = recording.kernels.loc[sorted(labels)]
+    return rows.drop(index=rows.index.intersection(products.index))
 
 
 def _worst_axis(inputs: str, kinds: str) -> float:

@@ -87,9 +87,10 @@ class _Output(io.TextIOWrapper):
 
 
 @pytest.fixture
-def example(tmp_path: Path) -> Path:
-    """Return a copy of the example's source."""
-    copy = tmp_path / "bert_like"
+def example(cache: Path) -> Path:
+    """Return a copy of the example's source, always at one place: a verdict holds for a file."""
+    copy = cache.parents[1] / "source" / "bert_like"
+    shutil.rmtree(copy.parent, ignore_errors=True)
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "examples" / "bert_like", copy, ignore=ignored)
     return copy

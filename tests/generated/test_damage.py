@@ -116,7 +116,7 @@ def check_same(profile: Profile, sound: Sound) -> None:
         for found, right in zip(rows[column], expected[column], strict=True):
             assert found in {"", right} or not right, column
     assert rows.equals(expected) or profile.problems
-    if len(profile.steps):
+    if len(profile.steps) and not any("begins with its first" in p.what for p in profile.problems):
         pd.testing.assert_frame_equal(profile.steps[_STEP_TIMES], sound.profile.steps[_STEP_TIMES])
     if len(profile.op_statistic):
         kernels = sound.profile.kernels

@@ -72,7 +72,8 @@ def test_a_report(npufix, tmp_path: Path) -> None:  # noqa: ANN001
     assert status == 0
     headline = "".join(out.splitlines()[:3])
     assert re.match(
-        r"bert_like/masking.py:30 处“通过布尔掩码赋值”每步 .*；\d+ 个问题可节省约", headline
+        r"bert_like/masking.py:30 处“通过布尔掩码赋值”每步 .*；.* 的步中，\d+ 个问题可节省约",
+        headline,
     )
     shown = [line for line in out.splitlines() if not line.startswith("下一步")]
     assert max(map(layout.width, shown)) <= 80

@@ -91,7 +91,7 @@ def test_real_sentences(chinese: None) -> None:
             ),
             (
                 "该步为 132 ms，其中 74.2% 为未掩盖通信；Mul 占计算时间的 21.9%，由 /a/main.py:366 "
-                "引起；6 个问题可节省至多 27.9 ms，该步为 132 ms。"
+                "引起；132 ms 的步中，6 个问题可节省至多 27.9 ms。"
             ),
         ),
         (
@@ -102,7 +102,7 @@ def test_real_sentences(chinese: None) -> None:
             ),
             (
                 "rank 3 的计算每步比其他 3 个 rank 的中位数长 10.4 ms：52 ms 对 41.6 ms"
-                "（占单步的 19.8%）；2 个问题可节省约 10 ms 到 10.1 ms，该步为 52.6 ms。"
+                "（占单步的 19.8%）；52.6 ms 的步中，2 个问题可节省约 10 ms 到 10.1 ms。"
             ),
         ),
         (
@@ -112,6 +112,89 @@ def test_real_sentences(chinese: None) -> None:
     ],
 )
 def test_headlines_of_several_parts(english: str, said: str) -> None:
+    assert language.both(english)[1] == said
+
+
+@pytest.mark.parametrize(
+    ("english", "said"),
+    [
+        (
+            (
+                "npufix: f is refuted, but no program shows it: the original does not run on "
+                "the first arguments"
+            ),
+            "npufix：f 已被证伪，但没有程序能演示：原代码在第一组参数上无法运行",
+        ),
+        (
+            (
+                "Error: --assume: 'q: float' has no shape: write it as 'q: float[b, h, t, d]', "
+                "'mask: bool[b, 1, t, t]' or 'scale: float[]'"
+            ),
+            (
+                "错误：--assume：'q: float' 没有 shape：请写成 'q: float[b, h, t, d]'、"
+                "'mask: bool[b, 1, t, t]' 或 'scale: float[]'"
+            ),
+        ),
+        (
+            "Error: --assume: 'flt' in 'q: flt[b]' is none of bool, int, float, complex",
+            "错误：--assume：'q: flt[b]' 中的 'flt' 不在 bool, int, float, complex 之中",
+        ),
+        (
+            (
+                "beside this: for NaN and Inf: result is nan in the original, 0.0 in the "
+                "patched code, for x=[4]"
+            ),
+            "此外：对于 NaN 和 Inf：result 在原代码中为 nan，在补丁代码中为 0.0，针对 x=[4]",
+        ),
+        (
+            "modes: training mode, with gradients, without gradients, eval mode",
+            "模式：训练模式，含梯度，不含梯度，eval 模式",
+        ),
+        (
+            (
+                "the original raises E: odd, the patched code returns; torch 2.7.1, CPU "
+                "+ reference kernels: Mul"
+            ),
+            "原代码引发 E: odd，补丁代码正常返回；torch 2.7.1，CPU + 参考 kernel：Mul",
+        ),
+        (
+            "no arguments were found under which line 3 of the original raises",
+            "没有找到使原代码第 3 行引发异常的参数",
+        ),
+        (
+            (
+                "without float16: no kernel; without gradients in bfloat16: no kernel; "
+                "equal in 12 runs otherwise"
+            ),
+            "不含 float16: no kernel; 不含 bfloat16 下的梯度：no kernel；除此之外，12 次运行均一致",
+        ),
+        (
+            "whether torch computes gradients is True in the original, False in the patched code",
+            "torch 是否计算梯度在原代码中为 True，在补丁代码中为 False",
+        ),
+        (
+            "gradient of w float32[2] is 1 in the original, 2 in the patched code",
+            "w float32[2] 的梯度在原代码中为 1，在补丁代码中为 2",
+        ),
+        (
+            (
+                "in 3 runs of f; gradient of w float32[2] is 1 in the original, 2 in the patched "
+                "code, for x=[4], tiny rows, w=[2]; reference: torch"
+            ),
+            (
+                "，共运行 3 次，范围 f；w float32[2] 的梯度在原代码中为 1，在补丁代码中为 2，"
+                "针对 x=[4], 极小的行, w=[2]；reference: torch"
+            ),
+        ),
+        ("tried: " + "x=[4, 5]; " * 60 + "x=[1]", "已尝试：" + "x=[4, 5]; " * 60 + "x=[1]"),
+        ("1 changed function: 1 refuted.", "1 个修改的函数：1 个被证伪。"),
+        (
+            "result in step 2 float16: error 0.5, original 0.25",
+            "第 2 步的结果 float16：误差 0.5，原代码 0.25",
+        ),
+    ],
+)
+def test_verdicts_of_several_parts(english: str, said: str) -> None:
     assert language.both(english)[1] == said
 
 

@@ -43,6 +43,7 @@ CELLS = {
     "Step Id": "50",
     "Device_id": "3",
     "OP State": "dynamic",
+    "HF32 Eligible": "YES",
     "Name": "aclnnMul_Mul",
     "Op Name": "aclnnMul_Mul",
     "op_name": "aclnnMul_Mul",
@@ -81,6 +82,7 @@ DTYPES = {
     "communication": "bool",
     "device": "int32",
     "state": "category",
+    "hf32": "category",
     "bound": "category",
     "bound_ratio": "float32",
 }
@@ -125,6 +127,7 @@ def test_every_header(header: str, end: str) -> None:
         "communication": False,
         "device": 3 if "Device_id" in header else -1,
         "state": "dynamic" if "OP State" in header else "",
+        "hf32": "YES" if "HF32" in header else "",
         "bound": "",
     }
     assert DTYPES.items() <= frame.dtypes.astype(str).to_dict().items()
@@ -236,7 +239,7 @@ def test_times(start: str, duration: str, start_ns: int, duration_ns: int) -> No
     ("names", "cells", "bound", "ratio"),
     [
         ("aic_mac_ratio,aic_mte2_ratio,aiv_vec_ratio", "0.8,0.7,0", "cube", 0.8),
-        ("aic_mac_ratio,aic_mte2_ratio,aiv_vec_ratio", "0.1,0.2,0.7", "vector", 0.7),
+        ("aic_mac_ratio,aic_mte2_ratio,aiv_vec_ratio", "0.1,0.2,0.9", "vector", 0.9),
         ("aic_mac_ratio,aic_mte2_ratio,aiv_vec_ratio", "N/A,N/A,N/A", "", np.nan),
         ("aic_mac_ratio,aic_mte2_ratio,aiv_vec_ratio", "0.8,garbage,0", "cube", 0.8),
     ],

@@ -10,17 +10,16 @@ from hypothesis import strategies as st
 
 from npufix.profiling_parsers.kernels.pmu_bound import (
     BOUNDS,
-    LAUNCH_NS,
+    BUSY,
+    UTILISATION,
     dominant_pipe,
     is_pipe_ratio,
 )
 
-LONG = 1_000_000
 
-
-def bound_of(duration_ns: int = LONG, **ratios: float) -> tuple[str, float]:
+def bound_of(kind: str = "Add", **ratios: float) -> tuple[str, float]:
     columns = {name: np.array([value]) for name, value in ratios.items()}
-    bound, ratio = dominant_pipe(columns, np.array([duration_ns]))
+    bound, ratio = dominant_pipe(columns, pd.Categorical([kind]))
     assert ratio.dtype == np.float32
     return str(bound[0]), round(float(ratio[0]), 3)
 
@@ -30,16 +29,16 @@ def bound_of(duration_ns: int = LONG, **ratios: float) -> tuple[str, float]:
     [
         ({"aic_mac_ratio": 0.82, "aic_mte2_ratio": 0.6}, "cube", 0.82),
         ({"aic_mac_ratio": 0.6, "aic_mte2_ratio": 0.95}, "mte", 0.95),
-        ({"aic_mac_ratio": 0.6, "aic_fixpipe_ratio": 0.7}, "mte", 0.7),
-        ({"aic_mac_ratio": 0.6, "aic_mte1_ratio": 0.7}, "mte", 0.7),
+        ({"aic_mac_ratio": 0.6, "aic_fixpipe_ratio": 0.8}, "mte", 0.8),
+        ({"aic_mac_ratio": 0.6, "aic_mte1_ratio": 0.85}, "mte", 0.85),
         ({"aiv_vec_ratio": 0.9, "aiv_mte3_ratio": 0.7}, "vector", 0.9),
-        ({"aiv_vec_ratio": 0.1, "aiv_scalar_ratio": 0.7}, "scalar", 0.7),
+        ({"aiv_vec_ratio": 0.1, "aiv_scalar_ratio": 0.9}, "scalar", 0.9),
         ({"aic_mac_ratio": 0.3, "aiv_vec_ratio": 0.9, "aic_mte2_ratio": 0.8}, "vector", 0.9),
         ({"mac_ratio": 0.9, "mte2_ratio": 0.3}, "cube", 0.9),
         ({"vec_exe_ratio": 0.9, "mte2_exe_ratio": 0.3}, "vector", 0.9),
         ({"mac_ratio_extra": 0.9, "mte1_ratio_extra": 0.3}, "cube", 0.9),
-        ({"aic_mac_fp16_ratio": 0.5, "aic_mac_int8_ratio": 0.25}, "cube", 0.75),
-        ({"aiv_vec_fp32_ratio": 0.3, "aiv_vec_misc_ratio": 0.3}, "vector", 0.6),
+        ({"aic_mac_fp16_ratio": 0.5, "aic_mac_int8_ratio": 0.35}, "cube", 0.85),
+        ({"aiv_vec_fp32_ratio": 0.6, "aiv_vec_misc_ratio": 0.3}, "vector", 0.9),
         ({"aic_mac_ratio": 82.0, "aic_mte2_ratio": 60.0}, "cube", 0.82),
         ({"aic_mac_ratio": 1.01, "aic_mte2_ratio": 0.2}, "cube", 1.0),
     ],
@@ -56,6 +55,7 @@ def test_the_busiest_pipe(ratios: dict[str, float], bound: str, ratio: float) ->
         {"aic_mac_ratio": 0.0, "aic_mte2_ratio": 0.0},
         {"aiv_vec_bank_cflt_ratio": 0.9, "aic_icache_miss_rate": 0.9},
         {"aic_mac_fp16_ratio": 0.1},
+        {"aic_mac_fp16_ratio": 0.79},
         {"aic_mac_ratio": -0.5, "aic_mte2_ratio": -1.0},
     ],
 )
@@ -65,18 +65,26 @@ def test_without_a_pipe_that_was_measured_there_is_no_bound(ratios: dict[str, fl
     assert np.isnan(ratio)
 
 
-def test_a_short_kernel_whose_pipes_idle_is_bound_by_its_launch() -> None:
-    idle = {"aiv_vec_ratio": 0.1, "aiv_mte2_ratio": 0.49}
-    assert bound_of(LAUNCH_NS - 1, **idle) == ("launch", pytest.approx(0.49))
-    assert bound_of(LAUNCH_NS, **idle) == ("mte", pytest.approx(0.49))
-    assert bound_of(LAUNCH_NS - 1, aiv_vec_ratio=0.1, aiv_mte2_ratio=0.5)[0] == "mte"
-    bound, _ = dominant_pipe({name: np.array([value]) for name, value in idle.items()})
-    assert list(bound) == ["launch"]
+def test_a_pipe_that_idles_for_a_fifth_of_the_time_is_no_bound() -> None:
+    assert bound_of(aiv_vec_ratio=0.1, aiv_mte2_ratio=BUSY) == ("mte", pytest.approx(BUSY))
+    assert bound_of(aiv_vec_ratio=0.1, aiv_mte2_ratio=0.79) == ("none", pytest.approx(0.79))
+    assert bound_of(aic_mac_ratio=30.0, aic_mte2_ratio=44.0) == ("none", pytest.approx(0.44))
+
+
+def test_attention_is_bound_by_the_use_of_the_cube_alone() -> None:
+    busy = {"aic_scalar_ratio": 0.91, "aic_fixpipe_ratio": 0.8, "aiv_vec_ratio": 0.5}
+    for kind in ("FlashAttentionScore", "FlashAttentionScoreGrad", "FusedInferAttentionScore"):
+        assert bound_of(kind, **busy, **{UTILISATION: 93.5}) == ("cube", pytest.approx(0.935))
+        assert bound_of(kind, **busy, **{UTILISATION: 60.0}) == ("none", pytest.approx(0.6))
+        assert bound_of(kind, **busy)[0] == ""
+    # The cores of a product are in use while its pipes wait for memory.
+    product = {"aic_mac_ratio": 0.5, "aic_mte2_ratio": 0.95, UTILISATION: 97.3}
+    assert bound_of("MatMulV3", **product) == ("mte", pytest.approx(0.95))
 
 
 def test_one_absurd_ratio_does_not_make_the_others_percent() -> None:
     columns = {"aic_mac_ratio": np.array([0.8, 900.0, 0.9]), "aic_mte2_ratio": np.full(3, 0.1)}
-    bound, ratio = dominant_pipe(columns, np.full(3, LONG))
+    bound, ratio = dominant_pipe(columns, pd.Categorical(["Add"] * 3))
     assert list(bound) == ["cube", "", "cube"]
     assert np.isnan(ratio[1])
 
@@ -93,7 +101,7 @@ NAMES = st.sampled_from(["aic_mac_ratio", "aiv_vec_ratio", "aic_mte2_ratio", "ai
 @given(st.dictionaries(NAMES, st.lists(st.floats(width=32), min_size=4, max_size=4), min_size=1))
 def test_any_ratios(columns: dict[str, Any]) -> None:
     arrays = {name: np.array(values, np.float32) for name, values in columns.items()}
-    bound, ratio = dominant_pipe(arrays, np.full(4, LONG))
+    bound, ratio = dominant_pipe(arrays, pd.Categorical(["Add", "Attention"] * 2))
     assert list(bound.categories) == list(BOUNDS)
     assert not pd.isna(bound).any()
     known = np.asarray(bound != "")

@@ -56,6 +56,8 @@ _FAIRLY_LARGE = 600
 _LARGE_S = 2.0
 """Of such calls together."""
 _FEW_ASSIGNMENTS = 2
+_RESIZED = 3
+"""So many assignments are tried with other sizes."""
 _FEW_CASES = 4
 
 
@@ -109,7 +111,7 @@ def _cases(target: Target, assignments: Sequence[Assignment], job: Job) -> Itera
         yield from (CallCase(assignment, flavour) for flavour in _flavours(assignment))
         if number < len(telling):
             yield from telling[number].list_around_numbers()
-    for assignment in assignments[:3]:
+    for assignment in assignments[:_RESIZED]:
         for old, resized in _resizes(assignment):
             yield CallCase(resized, was=old)
 
@@ -225,6 +227,14 @@ class _Telling:
 
 def _changed(one: Assignment, other: Assignment) -> list[str]:
     return [name for name, spec in other.specs.items() if one.specs.get(name) != spec]
+
+
+def list_edges(assignments: Sequence[Assignment]) -> list[CallCase]:
+    """Return calls with values and sizes at their edges: no rows, all true, zeros."""
+    found = [CallCase(a, flavour) for a in assignments for flavour in _flavours(a)]
+    return found + [
+        CallCase(resized, was=old) for a in assignments[:_RESIZED] for old, resized in _resizes(a)
+    ]
 
 
 def _flavours(assignment: Assignment) -> Iterator[Flavour]:

@@ -447,3 +447,16 @@ def _look(specs: Mapping[str, Spec]) -> tuple[object, ...]:
         else str(s)
         for s in specs.values()
     )
+
+
+@runs_with_target
+def trace_cases(
+    target: Target, cases: Sequence[CallCase], wanted: LinesToCover, ran: set[int]
+) -> set[int]:
+    """Return the lines that have run once these calls have, as far as all of them are wanted."""
+    ran, deadline = set(ran), time.process_time() + scale_timeout(_FURTHER_S)
+    for case in cases:
+        if not wanted.unreached(ran) or time.process_time() > deadline:
+            break
+        ran |= trace_call(target, case) or set()
+    return ran

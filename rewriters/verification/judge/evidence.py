@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.calls.coverage import LinesToCover
     from npufix.rewriters.verification.inputs.target import Target
     from npufix.rewriters.verification.judge.observe_case import CaseRun
 
@@ -65,6 +66,8 @@ class Proof:
     propagated_twice: bool = False
     not_twice: str = ""
     tried: TriedCalls = field(default_factory=TriedCalls)
+    at_edges: tuple[LinesToCover, set[int]] | None = None
+    """What ordinary calls reach of the original; the rest must run in calls that are compared."""
     drawing: set[object] = field(default_factory=set)
     """Whether it does, by what it was called on and with."""
     called_again: list[CaseRun] = field(default_factory=list)

@@ -147,6 +147,8 @@ class Judge:
             )
             differs(text, seen=Seen.GRADIENT)
         unlike = _own_affair(original, patched)
+        nothing = (n for n, t in original.tensors.items() if t is not None and not t.numel())
+        unlike |= {f"requires_grad of {name}" for name in nothing}
         if patched.without_second or original.without_second:
             every = original.tensors.keys() | patched.tensors.keys()
             unlike |= {n for n in every if n.startswith("gradient of the gradients by ")}

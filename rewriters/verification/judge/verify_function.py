@@ -15,8 +15,13 @@ import torch
 from npufix.rewriters.verification.calls.coverage import LinesToCover, find_names_read
 from npufix.rewriters.verification.calls.device import is_real
 from npufix.rewriters.verification.calls.values import Value
+from npufix.rewriters.verification.inputs.cases import list_edges
 from npufix.rewriters.verification.inputs.load import LoadError, list_own_files
-from npufix.rewriters.verification.inputs.search import search_as_declared, trace_call
+from npufix.rewriters.verification.inputs.search import (
+    search_as_declared,
+    trace_call,
+    trace_cases,
+)
 from npufix.rewriters.verification.inputs.source.assumed_shapes import AssumptionError
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
@@ -25,7 +30,7 @@ from npufix.rewriters.verification.judge.checks.refusals import (
     compare_refusals,
     find_running_lines,
 )
-from npufix.rewriters.verification.judge.checks.requirements import require_all
+from npufix.rewriters.verification.judge.checks.requirements import require_all, require_reached
 from npufix.rewriters.verification.judge.compare_versions import (
     NO_MEMORY,
     compare_versions,
@@ -147,10 +152,11 @@ def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[
         raise NotVerifiedError(found.reason)
     recipes = [a.recipe for a in found.assignments]
     run.without_init = any(r is not None and r.attributes is not None for r in recipes)
-    unreached = wanted.unreached(found.reached)
-    if unreached:
-        lines = ", ".join(map(str, unreached))
-        raise NotVerifiedError(f"no arguments were found that reach line {lines} of the original")
+    if wanted.unreached(found.reached):
+        # ``if not rows:`` -- only what is compared counts in the end, and that may reach them too.
+        run.at_edges = wanted, found.reached
+        edges = list_edges(found.assignments)
+        require_reached(wanted, trace_cases(original, edges, wanted, found.reached))
     more = _with_defaults(original, found.assignments)
     return [*found.assignments, *more], keeps
 

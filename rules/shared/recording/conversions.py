@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Observation
 from npufix.rules.shared.quantities import milliseconds, number, percent
-from npufix.rules.shared.recording.observing import compute_ns, per_step, places
+from npufix.rules.shared.recording.observing import compute_ns, per_step, places, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 
 PRIORITY = 0.05
 """Share of the compute time (PRIORITY)."""
+_LEAST_SHARE = 0.001
+"""Share of the step: where almost nothing is computed, a twentieth of it is no storm."""
 
 
 def takes_too_much(rows: pd.DataFrame, recording: Recording) -> bool:
-    """Tell whether conversions take a share of the compute time that matters."""
+    """Tell whether conversions take a share of the compute time and of the step that matters."""
     spent = int(rows["duration_ns"].sum())
-    return spent > 0 and spent >= PRIORITY * compute_ns(recording)
+    if not spent or share(per_step(spent, recording), recording) < _LEAST_SHARE:
+        return False
+    return spent >= PRIORITY * compute_ns(recording)
 
 
 def conversion_storm(

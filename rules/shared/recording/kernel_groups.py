@@ -71,6 +71,30 @@ def asked_by(recording: Recording, pattern: str) -> pd.DataFrame:
     return found
 
 
+def asked_within(recording: Recording, pattern: str) -> pd.DataFrame:
+    """Return the kernels whose host operators lie within others with these names.
+
+    ``copy_bucket_to_grad`` of DDP asks for no kernel by itself: the ``aten::copy_`` inside does.
+    """
+    kernels, ops = recording.kernels, recording.host_ops
+    around = named(ops, pattern)
+    if around.empty:
+        return kernels[:0]
+    begins = np.sort(around["start_ns"].to_numpy())
+    ends = np.sort((around["start_ns"] + around["duration_ns"]).to_numpy())
+    starts = ops["start_ns"].to_numpy()
+    at = np.searchsorted(begins, starts, side="right") - 1
+    # Operators of one name follow each other, so the last one that began is the one around.
+    inside = (at >= 0) & (starts + ops["duration_ns"].to_numpy() <= ends[at.clip(min=0)])
+    found: pd.DataFrame = kernels[np.isin(kernels["host_op"].to_numpy(), ops.index[inside])]
+    return found
+
+
+def bucket_copies(recording: Recording) -> pd.DataFrame:
+    """Return the kernels with which DDP copies reduced buckets back into the gradients."""
+    return asked_within(recording, r"(torch\.distributed\.ddp\.)?reducer::copy_bucket_to_grad")
+
+
 def in_functions(recording: Recording, pattern: str, types: str = ".*") -> pd.DataFrame:
     """Return the kernels of these Types that functions of the user with these names asked for."""
     rows = named(recording.kernels, pattern, "function")

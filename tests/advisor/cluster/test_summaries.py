@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from benchmarks.generator.dump import write_dump
+from benchmarks.generator.parameters import Parameters
 from cluster_dumps import SHARED, output, write_cluster
 
 from npufix.profiling_parsers.cluster.job import collective_group
@@ -21,6 +23,7 @@ from npufix.profiling_parsers.cluster.summary import (
 from npufix.profiling_parsers.reader import read_profile
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 real = pytest.mark.skipif(not SHARED.exists(), reason="real dumps are not in the repository")
@@ -56,6 +59,35 @@ def test_both_exports_and_the_whole_dump_say_the_same(tmp_path: Path) -> None:
     ]
     assert steps[0][at] == marked[0][at]
     assert all(row[at] < of_marks[at] for row, of_marks in zip(steps[1:], marked[1:], strict=True))
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2 - content[: len(content) // 2][::-1].index(b",") + 1]
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (cut, "kernel_details.csv: is cut off in its last row"),
+        (lambda content: content[:40], "kernel_details.csv: does not begin as a table of kernels"),
+        (lambda content: content[:0], "kernel_details.csv: does not begin as a table of kernels"),
+        (lambda content: content[::-1], "does not begin as a table of kernels"),
+        (lambda content: content, ""),
+        (lambda content: content.rstrip(), ""),
+        (lambda content: content.replace(b"\n", b"\r\n"), ""),
+    ],
+    ids=["cut", "cut in its header", "empty", "overwritten", "whole", "edited", "of Windows"],
+)
+def test_a_rank_whose_kernels_are_destroyed_is_told_in_a_job(
+    tmp_path: Path, broken: Callable[[bytes], bytes], said: str
+) -> None:
+    dump = write_dump(Parameters(kernels=60, steps=2), tmp_path)
+    file = output(dump) / "kernel_details.csv"
+    file.write_bytes(broken(file.read_bytes()))
+    found = summarise(dump)
+    assert said in found.problem
+    assert bool(found.problem) == bool(said)
+    assert rows(found, "steps"), "what its small files say still stands"
 
 
 def test_a_trace_alone_is_read_as_a_whole(tmp_path: Path) -> None:

@@ -313,6 +313,17 @@ def test_products_in_float32(dtypes: str, other: int, expected: int) -> None:
     assert len(told(single_precision_products, recording(rows))) == expected
 
 
+def test_products_that_are_rounded_to_hf32_already_are_left_alone() -> None:
+    product = {"type": "MatMulV3", "input_dtypes": "FLOAT;FLOAT", "duration_ns": 2 * MS}
+    rows = [{**product, "hf32": "YES"}, {**product, "hf32": "NO"}, {"duration_ns": MS}]
+    (found,) = told(single_precision_products, recording(rows))
+    assert found.kernels == {1}
+    assert "does not say" not in found.advice
+    assert not told(single_precision_products, recording(rows[:1]))
+    (unknown,) = told(single_precision_products, recording([product]))
+    assert not unknown.advice, "that of the rule, which says that the dump does not say"
+
+
 def overlapped(slower: float, beside: int = 6) -> Recording:
     product = {"type": "MatMulV3", "name": "mm", "input_shapes": "8,8;8,8"}
     rows: list[dict[str, Any]] = [

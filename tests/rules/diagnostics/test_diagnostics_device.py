@@ -111,7 +111,7 @@ def converts(source: str, target: str, duration: int) -> dict[str, Any]:
 def test_conversions_matter_from_5_percent_of_compute(other: int, expected: int) -> None:
     rows = [{"duration_ns": other}, converts("1,8", "8", 3 * US), converts("8", "1,8", 2 * US)]
     rows += [{"duration_ns": MS, "communication": True}]
-    found = list(transdata_storm.check(recording(rows)))
+    found = list(transdata_storm.check(recording(rows, step_ns=MS)))
     assert [o.cost_ns for o in found] == [5 * US] * expected
     for seen in found:
         assert seen.kernels == {1, 2}
@@ -119,9 +119,9 @@ def test_conversions_matter_from_5_percent_of_compute(other: int, expected: int)
 
 
 def test_conversions_in_one_direction_are_no_pairs() -> None:
-    found = only(transdata_storm, recording([converts("1,8", "8", US)] * 3))
+    found = only(transdata_storm, recording([converts("1,8", "8", US)] * 3, step_ns=MS))
     assert ("converted and converted back", "0 pairs per step") in found.evidence
-    found = only(transdata_storm, recording([converts("", "", US)]))
+    found = only(transdata_storm, recording([converts("", "", US)], step_ns=MS))
     assert found.evidence[0][1] == "unknown, shapes were not recorded"
 
 
@@ -133,7 +133,7 @@ def test_casts_matter_from_5_percent_of_compute(other: int, expected: int) -> No
         {**cast, "input_dtypes": "FLOAT"},
         {**cast, "input_dtypes": "DT_BF16"},
     ]
-    found = list(cast_storm.check(recording(rows)))
+    found = list(cast_storm.check(recording(rows, step_ns=MS)))
     assert [o.cost_ns for o in found] == [5 * US] * expected
     assert all(("same shape cast from two dtypes", "1 pair per step") in o.evidence for o in found)
 

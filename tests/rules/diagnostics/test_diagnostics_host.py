@@ -49,11 +49,46 @@ def host_bound(launched_after: int, free_ns: int = 10 * MS, **more: Any) -> Reco
 
 def test_late_launches_make_a_step_host_bound() -> None:
     found = only(host_bound_step, host_bound(950 * US))
-    assert found.cost_ns == 10 * MS
+    assert found.cost_ns == 9_500_000
     assert found.saving_ns == (0, 9_500_000)
     assert found.is_idle
     assert found.places == (Place("train.py", 7, "step", 9_500_000, 10),)
     assert "83.3% of the step (10 ms of 12 ms); in 9.5 ms" in found.what
+
+
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "expected"),
+    [(LOADER, 10 * MS, 0), (LOADER, 2 * MS, 1), ("my own work", 10 * MS, 1),
+     ("aten::_local_scalar_dense", 500 * US, 1)],
+)  # fmt: skip
+def test_what_a_loader_explains_is_not_the_speed_of_the_host(
+    name: str, length: int, expected: int
+) -> None:
+    calls = [{"name": name, "start_ns": 100 * US + i, "duration_ns": length} for i in range(1)]
+    rows = late(11, MS, launched_after=950 * US)
+    looked_at = recording(rows, calls, step={"free_ns": 10 * MS}, step_ns=12 * MS)
+    found = list(host_bound_step.check(looked_at))
+    assert len(found) == expected
+    if name == LOADER and found:
+        # Of its 2 ms, 1.9 lie in the first two gaps of 1 ms and 0.95 ms are late in each.
+        assert found[0].cost_ns == 8 * 950 * US + 100 * US
+
+
+def test_a_gap_behind_a_value_that_was_waited_for_is_not_the_speed_of_the_host() -> None:
+    rows = [{**row, "launch_ns": row["start_ns"] - US} for row in in_a_row([100 * US] * 9, 10 * US)]
+    end = rows[-1]["start_ns"] + 100 * US
+    rows.append({"start_ns": end + 5 * MS, "duration_ns": US, "launch_ns": end + 5 * MS - US})
+    read = {"name": "aten::_local_scalar_dense", "start_ns": end - 50 * US, "duration_ns": 60 * US}
+    free = {"free_ns": 5 * MS}
+    assert nothing(host_bound_step, recording(rows, [read], step=free, step_ns=6 * MS))
+    assert len(list(synchronising_operator.check(recording(rows, [read], step_ns=6 * MS)))) == 1
+    other = {**read, "name": "aten::add"}
+    assert (
+        len(list(host_bound_step.check(recording(rows, [other], step=free, step_ns=6 * MS)))) == 1
+    )
 
 
 @pytest.mark.parametrize(("free_ns", "expected"), [(1_200_000, 0), (1_200_001, 1)])
@@ -75,6 +110,27 @@ def test_kernels_launched_long_ago_wait_for_something_else() -> None:
 def test_without_launch_times_nothing_is_said_about_the_host() -> None:
     rows = in_a_row([100 * US] * 11, MS)
     assert nothing(host_bound_step, recording(rows, step={"free_ns": 10 * MS}, step_ns=12 * MS))
+
+
+@pytest.mark.parametrize(
+    ("gaps", "expected"),
+    [([MS - US] * 100, 1), ([MS - US] * 99, 0), ([MS] * 100, 0),
+     ([100 * US] * 100 + [9 * MS], 1), ([100 * US] * 100 + [11 * MS], 0), ([30 * MS], 0)],
+    ids=["many", "few", "long", "mostly short", "a loader", "one"],
+)  # fmt: skip
+def test_many_short_gaps_stand_for_launches_that_were_not_recorded(
+    gaps: list[int], expected: int
+) -> None:
+    rows, at = [], 0
+    for gap in (0, *gaps):
+        at += gap
+        rows.append({"start_ns": at, "duration_ns": 100 * US})
+        at += 100 * US
+    free = sum(gaps)
+    found = list(host_bound_step.check(recording(rows, step={"free_ns": free}, step_ns=at)))
+    short = sum(gap for gap in gaps if gap < MS)
+    assert [(o.cost_ns, o.saving_ns) for o in found] == [(short, (0, short))] * expected
+    assert all(f"{len(gaps) - (9 * MS in gaps)} short gaps" in o.what for o in found)
 
 
 def test_blocking_launches_are_not_called_host_bound() -> None:

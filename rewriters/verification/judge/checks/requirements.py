@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.calls.coverage import LinesToCover
 from npufix.rewriters.verification.calls.device import is_real
-from npufix.rewriters.verification.inputs.search import trace_call
+from npufix.rewriters.verification.inputs.search import trace_call, trace_cases
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.judge.checks.refusals import (
     find_refusing_lines,
@@ -45,7 +45,7 @@ def require_all(
             f"the changed code does not take {one.case}, which the original does: {why}; "
             "with other numbers of dimensions the two agree"
         )
-    _require_reached(run, patched, assignments)
+    _require_all_reached(run, original, patched, compared, assignments)
     _require_no_more_work(run, original, patched, compared)
     missing = run.list_missing()
     if missing:
@@ -83,17 +83,35 @@ def _require_no_more_work(
     run.notes.append(words)
 
 
-def _require_reached(run: Proof, patched: Target, assignments: Sequence[Assignment]) -> None:
-    """Require that every line of the new code has run."""
-    job = run.job
+def require_reached(wanted: LinesToCover, ran: set[int]) -> None:
+    """Require that every changed line of the original has run."""
+    unreached = wanted.unreached(ran)
+    if unreached:
+        lines = ", ".join(map(str, unreached))
+        raise NotVerifiedError(f"no arguments were found that reach line {lines} of the original")
+
+
+def _require_all_reached(
+    run: Proof,
+    original: Target,
+    patched: Target,
+    compared: Sequence[CaseRun],
+    assignments: Sequence[Assignment],
+) -> None:
+    """Require that every line of the change has run in calls that were compared."""
+    job, cases = run.job, [one.case for one in compared]
+    if run.at_edges is not None:
+        wanted, ran = run.at_edges
+        require_reached(wanted, trace_cases(original, cases, wanted, ran))
     running = find_running_lines(job.patched, job.lines_patched)
     wanted = LinesToCover(job.patched, patched.loaded.filename, running)
-    ran: set[int] = set()
+    ran = set()
     for assignment in assignments:
         for training in (True, False) if patched.has_modes else (True,):
             ran |= trace_call(patched, CallCase(assignment, training=training)) or set()
         if not wanted.unreached(ran):
             break
+    ran = trace_cases(patched, cases, wanted, ran)
     unreached = wanted.unreached(ran)
     refusing = find_refusing_lines(job.patched, job.lines_patched)
     run.tried.note_lines(wanted.reached(ran) | (refusing & run.refused_lines_patched))

@@ -219,3 +219,27 @@ def test_what_is_written_into_shows_more_than_a_leaf_that_refuses_it() -> None:
     found = verdict(text, ("x.masked_fill(", "x.masked_fill_("))
     assert found.status is Status.REFUTED
     assert "x after the call" in found.reason
+
+
+LOOP = """    found = []
+    for i in range(rows.shape[0]):
+        if bool(keep[i]):
+            found.append(rows[i] * 2)
+"""
+KEPT = f"""
+def kept(rows: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    assert keep.shape == rows.shape[:1]
+{LOOP}    if not len(found):
+        return rows.new_zeros((0, rows.shape[1]))
+    return torch.stack(found)
+"""
+AT_ONCE = "    found = rows[keep.reshape(-1).bool()] * 2\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "status"), [("(0, ", Status.EQUIVALENT), ("(1, ", Status.REFUTED)]
+)
+def test_lines_that_only_an_edge_reaches_are_compared_there(rows: str, status: Status) -> None:
+    at_once = (LOOP, AT_ONCE), ("torch.stack(found)", "found"), ("((0, ", f"({rows}")
+    found = verdict(KEPT, *at_once)
+    assert found.status is status, found.reason

@@ -1,0 +1,77 @@
+"""The loss over a vocabulary is computed by small operators.
+
+What: Exp, Sub, reductions, divisions and casts of a tensor as wide as the
+vocabulary, 1 % of the step or more together.
+
+Why it is slow on the NPU: logits of 4,096 tokens and 151,936 words are 1.2 GB in bfloat16 and 2.5 GB
+in float32. Written out, softmax, logarithm and their gradient read and write them a dozen times, and
+compute almost nothing.
+
+Evidence: time and shapes of these kernels. A product of two matrices writes rows of that
+width, which makes it a vocabulary and not a long sequence of scores; no source is needed.
+
+Use instead: a fused loss: ``--cross-entropy-loss-fusion`` of Megatron,
+``torch_npu.npu_cross_entropy_loss(logits, labels)[0]`` elsewhere; logits that stay in bfloat16; the
+rows in chunks, so that the logits are never whole in memory.
+
+Safety: advice; a fused loss rounds differently, and what it accepts is in the page of NPU114.
+
+References: npu_cross_entropy_loss in the API reference of Ascend Extension for PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.shared.quantities import counted, milliseconds
+from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.recorded_cells import moved_bytes
+from npufix.rules.shared.recording.vocabulary import logits_bytes, written_out_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from npufix.rules.diagnostic import Observation, Recording
+
+_MOST_TYPES = 8
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation for all kernels of the loss together."""
+    rows, words = written_out_loss(recording)
+    if rows.empty:
+        return
+    moved = float(moved_bytes(rows).sum())
+    kept = min(1.0, logits_bytes(rows) / moved) if moved else 1.0
+    yield from told_together(
+        f"the loss over {words} classes is written out",
+        rows,
+        recording,
+        basis="at most all but one read and one write of the logits in half precision",
+        saved_ns=float(rows["duration_ns"].sum()) * (1 - kept),
+        evidence=tuple(_by_type(rows, max(1, recording.step_count))),
+    )
+
+
+def _by_type(rows: pd.DataFrame, steps: int) -> Iterator[tuple[str, str]]:
+    spent = rows.groupby("type", observed=True)["duration_ns"].agg(["sum", "size"])
+    spent = spent.sort_values("sum", ascending=False, kind="stable").head(_MOST_TYPES)
+    for kind, total, count in spent.itertuples():
+        yield str(kind), f"{counted(count / steps, 'kernel')}, {milliseconds(total / steps)}"
+
+
+RULE = Diagnostic(
+    id="NPU150",
+    name="written-out-vocabulary-loss",
+    summary="the loss over a vocabulary is computed by small operators",
+    advice=(
+        "Megatron: --cross-entropy-loss-fusion; elsewhere "
+        "torch_npu.npu_cross_entropy_loss(logits, labels)[0] (NPU114); logits in bfloat16, and the "
+        "loss in chunks of rows"
+    ),
+    check=check,
+    table="fusion",
+)

@@ -1,0 +1,94 @@
+"""A trace of a GPU gets a diagnosis too, in the words of that device; a healthy one gets none."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from npufix.advisor.diagnose.diagnosis import diagnose
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from npufix.reports.report import Report
+
+Event = dict[str, Any]
+_LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+def event(cat: str, name: str, start: float, length: float, number: int = -1) -> Event:
+    """Return an event on the host or, if it is a task, on the GPU; times in us."""
+    on_gpu = cat in {"kernel", "gpu_memcpy"}
+    arguments = {"External id": number, "correlation": number} if number >= 0 else {}
+    arguments |= {"device": 0, "stream": 7} if on_gpu else {}
+    place = {"pid": 0, "tid": 7} if on_gpu else {"pid": 1, "tid": 10}
+    return {"ph": "X", "cat": cat, "name": name, **place, "ts": start, "dur": length,
+            "args": arguments}  # fmt: skip
+
+
+def trace(loading: float = 100, copying: float = 100, kernel: float = 100, launch: float = 8,
+          reading: float = 0) -> list[Event]:  # fmt: skip
+    """Return three steps that load, copy, launch a hundred kernels, and read a value."""
+    events, now, number = [], 0.0, 0
+    for step in range(3):
+        begin = now
+        events.append(event("user_annotation", _LOADER, now + 5, loading))
+        now += loading + 50
+        events.append(event("cpu_op", "aten::copy_", now, copying, number))
+        events.append(event("cuda_runtime", "cudaMemcpyAsync", now + 5, 20, number))
+        copied = event("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", now + 20, copying, number)
+        events.append(copied)
+        now, number = now + copying + 20, number + 1
+        free = now + 20
+        for _ in range(100):
+            events.append(event("cpu_op", "aten::mm", now, launch + 1, number))
+            events.append(event("cuda_runtime", "cudaLaunchKernel", now + launch - 3, 3, number))
+            free = max(free, now + launch + 4)
+            events.append(event("kernel", "ampere_sgemm_128x64_tn", free, kernel, number))
+            free, now, number = free + kernel, now + launch + 2, number + 1
+        if reading:
+            waited = max(free - now + 10, 20)
+            events.append(event("cpu_op", "aten::_local_scalar_dense", now, waited, number))
+            now += waited + reading
+        now = max(now, free) + 20
+        events.append(event("user_annotation", f"ProfilerStep#{step + 3}", begin, now - begin))
+        now += 5
+    return events
+
+
+def report_of(events: list[Event], folder: Path) -> Report:
+    path = folder / "trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}), encoding="utf-8")
+    return diagnose(path, None).report
+
+
+@pytest.mark.parametrize(
+    ("planted", "rule"),
+    [({"loading": 30_000}, "NPU408"), ({"copying": 20_000}, "NPU410"),
+     ({"kernel": 3, "launch": 50}, "NPU401"), ({"reading": 5_000}, "NPU406")],
+    ids=["loader", "copy", "launches", "value"],
+)  # fmt: skip
+def test_the_first_finding_is_what_was_planted(
+    planted: dict[str, float], rule: str, tmp_path: Path
+) -> None:
+    report = report_of(trace(**planted), tmp_path)
+    first = report.findings[0]
+    assert first.rule == rule
+    assert first.share > 0.2
+    assert report.split is not None
+    assert first.device_ns <= report.split.total_ns
+    said = " ".join(f"{f.what} {f.advice}" for f in report.findings)
+    assert not any(word in said for word in ("npu", "NPU", "TASK_QUEUE", "HCCL", "CANN"))
+
+
+def test_a_healthy_run_has_no_finding(tmp_path: Path) -> None:
+    assert report_of(trace(), tmp_path).findings == []
+
+
+def test_copies_are_no_computing(tmp_path: Path) -> None:
+    report = report_of(trace(copying=20_000), tmp_path)
+    assert [op.type for op in report.hot_operators] == ["aten::mm"]
+    assert report.split is not None
+    assert report.split.computing_ns == 100 * 100_000

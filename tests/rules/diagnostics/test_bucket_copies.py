@@ -1,0 +1,43 @@
+"""What DDP copies is told as such, though no line of the program asks for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from npufix.advisor.rules_test.recordings import MS, US, recording
+from npufix.rules.diagnostics import gradient_bucket_copies, layout_copies
+
+WITHIN = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+
+
+def copies(
+    around: str, *, later: bool = False
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return two copies; the second is within the operator unless it is ``later``."""
+    ops = [
+        {"name": around, "start_ns": 0, "duration_ns": 50 * US},
+        {"name": "aten::copy_", "start_ns": 10 * US, "duration_ns": 5 * US},
+        {"name": "aten::copy_", "start_ns": (70 if later else 30) * US, "duration_ns": 5 * US},
+    ]
+    kernel = {"type": "TensorMove", "duration_ns": MS}
+    return [{**kernel, "host_op": 1}, {**kernel, "host_op": 2}, {"duration_ns": MS}], ops
+
+
+def test_copies_within_the_reducer_are_told_with_what_avoids_them() -> None:
+    looked_at = recording(*copies(WITHIN))
+    (seen,) = gradient_bucket_copies.check(looked_at)
+    assert (seen.kernels, seen.cost_ns, seen.saving_ns) == ({0, 1}, 2 * MS, (0, 2 * MS))
+    assert not list(layout_copies.check(looked_at)), "no transpose makes them"
+
+
+def test_other_copies_are_not_those_of_the_reducer() -> None:
+    (seen,) = gradient_bucket_copies.check(recording(*copies(WITHIN, later=True)))
+    assert seen.kernels == {0}
+    looked_at = recording(*copies("aten::contiguous"))
+    assert not list(gradient_bucket_copies.check(looked_at))
+    (other,) = layout_copies.check(looked_at)
+    assert other.kernels == {0, 1}
+
+
+def test_few_copies_are_left_alone() -> None:
+    assert not list(gradient_bucket_copies.check(recording(*copies(WITHIN), step_ns=2000 * MS)))
