@@ -29,7 +29,7 @@ def test_a_merge_request_shows_what_is_new(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "perf").mkdir()
     (tmp_path / "src" / "a.py").write_text(SLOW, encoding="utf-8")
-    known = {"schema": 1, "tool": "npufix 0", "findings": []}
+    known = {"schema": 2, "tool": "npufix 0", "findings": []}
     (tmp_path / "perf" / "findings.json").write_text(json.dumps(known), encoding="utf-8")
     done = script("npufix", tmp_path)
     assert done.returncode == 1, done.stderr

@@ -197,7 +197,10 @@ def test_analysis_of_a_run_says_what_its_communication_json_says(megatron: Path)
             )
         )  # fmt: skip
     stated, _ = read_step_trace_time(output / "step_trace_time.csv")
-    assert steps.drop(columns="device").equals(stated.drop(columns="device"))
+    apart = ["device", "preparing_ns"]
+    assert steps.drop(columns=apart).equals(stated.drop(columns=apart))
+    # The profiler itself states 206.09 us in the database, 206.25 in the table.
+    assert (steps["preparing_ns"] - stated["preparing_ns"]).abs().max() < 1000
 
 
 def test_the_machine_is_known(db: Profile) -> None:
