@@ -27,7 +27,7 @@ def check_end(ended: Ended, which: int) -> bool:
         return False
     wanted = 130 if which == signal.SIGINT else 128 + which
     # By the signal itself before npufix listens, and when Python has given the signals back.
-    ended.check({0, 1, wanted, -which})
+    ended.check({0, 1, 3, wanted, -which})
     if ended.status == wanted:
         assert ended.err.strip().splitlines()[-1:] == ["npufix: interrupted"]
     return ended.status >= 0
