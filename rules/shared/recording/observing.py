@@ -92,18 +92,23 @@ class Idle:
 
     def covered(self, start_ns: Integers, end_ns: Integers) -> Integers:
         """Return how much of each interval is idle; an interval may cross several idle times."""
-        return self._before(end_ns) - self._before(start_ns)
+        return covered_ns(self.start_ns, self.end_ns, start_ns, end_ns)
 
-    def _before(self, moments: Integers) -> Integers:
-        """Return the idle time before each moment."""
-        sums = np.concatenate([[0], np.cumsum(self.end_ns - self.start_ns)])
-        at = np.searchsorted(self.start_ns, moments, side="right")
+
+def covered_ns(begins: Integers, ends: Integers, start_ns: Integers, end_ns: Integers) -> Integers:
+    """Return how much of each interval lies within periods that follow each other."""
+    sums = np.concatenate([[0], np.cumsum(ends - begins)])
+
+    def before(moments: Integers) -> Integers:
+        at = np.searchsorted(begins, moments, side="right")
         inside = np.zeros(len(moments), np.int64)
         last = at > 0
-        end = np.minimum(self.end_ns[at[last] - 1], moments[last])
-        inside[last] = end - self.start_ns[at[last] - 1]
-        before: Integers = sums[np.maximum(at - 1, 0)] + np.where(last, inside, 0)
-        return before
+        end = np.minimum(ends[at[last] - 1], moments[last])
+        inside[last] = end - begins[at[last] - 1]
+        found: Integers = sums[np.maximum(at - 1, 0)] + np.where(last, inside, 0)
+        return found
+
+    return before(end_ns) - before(start_ns)
 
 
 def idle_time(recording: Recording, *, before_first: bool = False) -> Idle:
@@ -228,21 +233,11 @@ def explained_ns(recording: Recording, idle: Idle) -> Integers:
     loads = named(recording.host_ops, NEXT_BATCH)
     starts = np.sort(loads["start_ns"].to_numpy())
     ends = np.maximum.accumulate(np.sort((loads["start_ns"] + loads["duration_ns"]).to_numpy()))
-    loading = np.concatenate([[0], np.cumsum(ends - starts)])
-    explained: Integers = _lasted(idle.end_ns, starts, ends, loading)
-    explained -= _lasted(idle.start_ns, starts, ends, loading)
+    explained = covered_ns(starts, ends, idle.start_ns, idle.end_ns)
     if len(recording.host_ops) and len(idle.start_ns):
         waits = host_waits(recording, idle)
         np.maximum.at(explained, waits["gap"].to_numpy(), waits["high"].to_numpy())
     return explained
-
-
-def _lasted(moments: Integers, starts: Integers, ends: Integers, sums: Integers) -> Integers:
-    at = np.searchsorted(starts, moments, side="right")
-    last = np.maximum(at - 1, 0)
-    inside = np.maximum(ends[last] - moments, 0) if len(ends) else np.zeros(len(moments), np.int64)
-    before: Integers = sums[at] - np.where(at > 0, inside, 0)
-    return before
 
 
 def host_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
