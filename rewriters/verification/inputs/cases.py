@@ -111,9 +111,7 @@ def _cases(target: Target, assignments: Sequence[Assignment], job: Job) -> Itera
         yield from (CallCase(assignment, flavour) for flavour in _flavours(assignment))
         if number < len(telling):
             yield from telling[number].list_around_numbers()
-    for assignment in assignments[:_RESIZED]:
-        for old, resized in _resizes(assignment):
-            yield CallCase(resized, was=old)
+    yield from _resized(assignments)
 
 
 @dataclass(slots=True)
@@ -231,10 +229,14 @@ def _changed(one: Assignment, other: Assignment) -> list[str]:
 
 def list_edges(assignments: Sequence[Assignment]) -> list[CallCase]:
     """Return calls with values and sizes at their edges: no rows, all true, zeros."""
-    found = [CallCase(a, flavour) for a in assignments for flavour in _flavours(a)]
-    return found + [
-        CallCase(resized, was=old) for a in assignments[:_RESIZED] for old, resized in _resizes(a)
-    ]
+    flavoured = [CallCase(a, flavour) for a in assignments for flavour in _flavours(a)]
+    return [*flavoured, *_resized(assignments)]
+
+
+def _resized(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
+    for assignment in assignments[:_RESIZED]:
+        for old, other in _resizes(assignment):
+            yield CallCase(other, was=old)
 
 
 def _flavours(assignment: Assignment) -> Iterator[Flavour]:

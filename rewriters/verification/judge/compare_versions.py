@@ -26,7 +26,6 @@ from npufix.rewriters.verification.judge.observe_case import (
     observe_version,
     offer_further_runs,
 )
-from npufix.rewriters.verification.judge.plausibility import Purpose
 from npufix.rewriters.verification.judge.programs.counterexample import Versions, write_program
 from npufix.rewriters.verification.judge.randomness import is_random
 from npufix.rewriters.verification.judge.shrink import Counterexample
@@ -135,7 +134,7 @@ def _compare(  # noqa: PLR0913, PLR0917 - all that is known of a call
     # What draws the same numbers and makes something else of them is something else.
     same = one.original.drawn == after.drawn and not (fused or original.on_npu)
     judge = run.drawn if not same and draws_numbers(run, original, one) else run.judge
-    if case.flavour == "NaN and Inf" and run.special_purpose is not Purpose.TREATS:
+    if not run.counts(case):
         if judge is run.drawn:
             return
         judge = run.special

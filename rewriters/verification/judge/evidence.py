@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.calls.coverage import LinesToCover
-    from npufix.rewriters.verification.inputs.target import Target
+    from npufix.rewriters.verification.inputs.target import CallCase, Target
     from npufix.rewriters.verification.judge.observe_case import CaseRun
 
 
@@ -69,7 +69,7 @@ class Proof:
     at_edges: tuple[LinesToCover, set[int]] | None = None
     """What ordinary calls reach of the original; the rest must run in calls that are compared."""
     drawing: set[object] = field(default_factory=set)
-    """Whether it does, by what it was called on and with."""
+    """What the original was called on and with where it draws random numbers."""
     called_again: list[CaseRun] = field(default_factory=list)
     refused_lines: set[int] = field(default_factory=set)
     """Lines that have run in calls which the original refuses."""
@@ -92,6 +92,13 @@ class Proof:
     times: Times | None = None
     launches_in_low: bool = False
     """Whether they are those of a call in low precision, where casts launch as well."""
+
+    def counts(self, case: CallCase) -> bool:
+        """Say whether a difference in a call refutes: of NaN and Inf only where code treats them.
+
+        Elsewhere it is said beside the verdict.
+        """
+        return case.flavour != "NaN and Inf" or self.special_purpose is Purpose.TREATS
 
     def note_gradients(self, original: Target, one: CaseRun) -> None:
         """Remember in what a call was compared, and in what it could not be."""

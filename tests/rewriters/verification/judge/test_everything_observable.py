@@ -243,3 +243,17 @@ def test_lines_that_only_an_edge_reaches_are_compared_there(rows: str, status: S
     at_once = (LOOP, AT_ONCE), ("torch.stack(found)", "found"), ("((0, ", f"({rows}")
     found = verdict(KEPT, *at_once)
     assert found.status is status, found.reason
+
+
+@pytest.mark.parametrize("at_nan", ["x * 5", "x + x + x"])
+def test_lines_that_only_nan_reaches_are_not_compared_where_it_refutes_nothing(at_nan: str) -> None:
+    text = """
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        top = x.sum()
+        if (top - top).item() == 0:
+            return x * 2
+        return x * 3
+    """
+    found = verdict(text, ("x * 2", "x + x"), ("x * 3", at_nan))
+    assert found.status is Status.NOT_VERIFIED
+    assert "reach line" in found.reason
