@@ -172,13 +172,13 @@ def from_json(text: str | bytes) -> Baseline:
         baseline = msgspec.json.decode(text, type=Baseline)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReportError(f"not a baseline: {error} -- {_UPDATE}") from error
-    wrong = next(_faults(baseline), None) if baseline.run_count else "it holds no run"
+    wrong = next(find_faults(baseline), None) if baseline.run_count else "it holds no run"
     if wrong:
         raise ReportError(f"not a baseline: {wrong} -- {_UPDATE}")
     return baseline
 
 
-def _faults(baseline: Baseline) -> Iterator[str]:
+def find_faults(baseline: Baseline) -> Iterator[str]:
     """Say what no run can have measured."""
     if baseline.run_count < 0:
         yield f"run_count is {baseline.run_count}"

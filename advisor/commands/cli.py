@@ -30,6 +30,7 @@ _COMMANDS: Mapping[str, str] = {
     "doctor": "Say what verification can run on here, and what to install for more.",
     "explain": "Say why a line of code is found, or what it lacks to match a rule.",
     "gate": "Fail if runs are slower than their baseline, beyond noise.",
+    "history": "Keep what every run was measured at; find what became slower over weeks.",
     "patch": "Write what to change as a patch, each change verified.",
     "redact": "Copy a dump or report without names, paths and addresses, to share it.",
     "rules": "List and explain the substitutions.",

@@ -9,6 +9,7 @@ from npufix.reports.encoding import encode_indented
 from npufix.reports.formats import Format, Result
 from npufix.reports.gate_report import GateReport
 from npufix.reports.report import Report
+from npufix.reports.trend_report import TrendReport
 from npufix.reports.verification import Verification
 
 
@@ -25,6 +26,7 @@ FORMAT = Format(
     about="The whole report; its [schema](schemas.md) is published.",
     renders={
         Report: _render_report, GateReport: _render, Comparison: _render, Verification: _render,
+        TrendReport: _render,
     },
     ending=".json",
 )  # fmt: skip

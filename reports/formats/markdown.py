@@ -8,6 +8,7 @@ from npufix.reports.comparison import Comparison
 from npufix.reports.formats import Format
 from npufix.reports.gate_report import GateReport
 from npufix.reports.report import Report
+from npufix.reports.trend_report import TrendReport
 
 if TYPE_CHECKING:
     from npufix.reports.formats import Result
@@ -36,11 +37,18 @@ def _render_comparison(result: Result[Comparison]) -> str:
     return to_markdown(result.report)
 
 
+def _render_history(result: Result[TrendReport]) -> str:
+    from npufix.reports.markdown.history import to_markdown
+
+    return to_markdown(result.report)
+
+
 FORMAT = Format(
     name="markdown",
     about="A page; of the gate a comment for a pull request, with a marker that lets CI update it.",
     renders={
         Report: _render_report, GateReport: _render_gate, Comparison: _render_comparison,
+        TrendReport: _render_history,
     },
     ending=".md",
 )  # fmt: skip

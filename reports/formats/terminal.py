@@ -9,6 +9,7 @@ from npufix.reports.comparison import Comparison
 from npufix.reports.formats import Format
 from npufix.reports.gate_report import GateReport
 from npufix.reports.report import Report
+from npufix.reports.trend_report import TrendReport
 from npufix.reports.verification import Verification
 
 if TYPE_CHECKING:
@@ -45,11 +46,18 @@ def _show_verification(result: Result[Verification], console: Console) -> None:
     show(result.report, console, details=result.details)
 
 
+def _show_history(result: Result[TrendReport], console: Console) -> None:
+    from npufix.reports.terminal.history import show_history
+
+    show_history(result.report, console, details=result.details)
+
+
 _SHOWS: dict[type, Callable[[Result[Any], Console], None]] = {
     Report: _show_report,
     GateReport: _show_gate,
     Comparison: _show_comparison,
     Verification: _show_verification,
+    TrendReport: _show_history,
 }
 
 

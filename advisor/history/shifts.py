@@ -1,0 +1,210 @@
+"""Where a series of runs changed for good: steps and drifts, told apart from noise.
+
+A series holds one number a run in the order of time, as logarithms, so that changes are relative.
+First it is cut into pieces of one level each, so that what is left over is small (``_cut``): a
+piece pays a penalty, and residuals count by Huber, because a disturbed run says nothing about the
+level. A cut is kept only if the runs beside it differ by ranks as well, which no disturbed run can
+make up. Steps in one direction that a line explains as well are a drift:
+
+    100 101 99 100 108 107 109 108   a step of 8 % before the fifth run
+    100 101 102 104 105 106 108 109  a drift of 9 %
+
+``benchmarks/history_power.py`` shows what is found and how often nothing is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+FEWEST_RUNS = 8
+"""With fewer a level and its noise are one guess."""
+SHORTEST = 3
+"""Runs that make a level."""
+_PENALTY = 16.0
+"""Of a piece, in squares of the noise: what luck saves by a cut of its own choice is less."""
+_LINE_PENALTY = 8.0
+"""A line has one parameter more than a level."""
+_CLIP = 2.5
+_QUIETEST = 0.004
+"""Relative: no two runs agree better than by luck."""
+_LAGS = (1, 3, 7)
+_ALPHA = 5e-4
+_BENEATH = 2.0
+"""So many times fewer noise than a step has; else it is not seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A change of level for good."""
+
+    kind: str
+    """``step`` or ``drift``."""
+    start: int
+    """A step: the first run of the new level. A drift: its first run."""
+    end: int
+    """A step: as ``start``. A drift: its last run."""
+    change: float
+    """Relative: above 0 is slower."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """A series taken apart."""
+
+    levels: tuple[float, ...]
+    """What each run would have measured without noise, in the unit of the values."""
+    shifts: tuple[Shift, ...]
+    noise: float
+    """Relative standard deviation between runs."""
+
+
+def find_shifts(values: Sequence[float], smallest: float) -> Trend:
+    """Return the steps and drifts of a series of positive values in the order of time.
+
+    ``smallest``: relative; what changes by less is noise of another day.
+    """
+    x = np.log(np.asarray(values, np.float64))
+    measured = _measure_noise(x)
+    noise = max(measured, _QUIETEST)
+    cuts = _keep_certain(x, _cut(x / noise), smallest, noise)
+    pieces = list(itertools.pairwise([0, *cuts, len(x)]))
+    levels = np.concatenate([np.full(b - a, np.median(x[a:b])) for a, b in pieces])
+    steps = levels.copy()
+    shifts: list[Shift] = []
+    for start, end in (*_list_climbs(pieces, steps), *pieces):
+        if any(start < shift.end and shift.start < end for shift in shifts):
+            continue
+        line = _fit_line(x[start:end])
+        inner = sum(start < cut < end for cut in cuts)
+        saved = _cost((x[start:end] - steps[start:end]) / noise) + inner * _PENALTY
+        saved -= _cost((x[start:end] - line) / noise) + (_LINE_PENALTY if inner else _PENALTY)
+        if saved > 0 and _is_certain_drift(x[start:end], line, smallest):
+            levels[start:end] = line
+            shifts.append(Shift("drift", start, end - 1, math.expm1(line[-1] - line[0])))
+    drifts = [(shift.start, shift.end) for shift in shifts]
+    shifts += [
+        Shift("step", cut, cut, math.expm1(steps[cut] - steps[cut - 1]))
+        for cut in cuts
+        if not any(start < cut <= end for start, end in drifts)
+    ]
+    found = tuple(sorted(shifts, key=lambda shift: shift.start))
+    return Trend(tuple(np.exp(levels).tolist()), found, measured)
+
+
+def _measure_noise(x: Floats) -> float:
+    """Return the noise from differences of runs: steps are few of them, a drift is their median.
+
+    Differences over several runs see what runs of one day have in common.
+    """
+    found = [0.0]
+    for lag in _LAGS:
+        if len(x) > lag + 5:
+            apart = x[lag:] - x[:-lag]
+            deviation = np.median(np.abs(apart - np.median(apart)))
+            found.append(float(1.4826 * deviation) / math.sqrt(2))
+    return max(found)
+
+
+def _cost(residuals: Floats) -> float:
+    """Return the sum of Huber's loss, squares of the noise."""
+    size = np.abs(residuals)
+    return float(np.where(size < _CLIP, size**2, 2 * _CLIP * size - _CLIP**2).sum())
+
+
+def _cut(z: Floats) -> list[int]:
+    """Return where levels begin, with the least cost over all ways to cut (optimal partition)."""
+    count = len(z)
+    best = np.full(count + 1, np.inf)
+    best[0] = -_PENALTY
+    before = np.zeros(count + 1, np.int64)
+    for end in range(SHORTEST, count + 1):
+        for start in range(end - SHORTEST + 1):
+            if best[start] + _PENALTY >= best[end]:
+                continue
+            piece = z[start:end]
+            total = best[start] + _PENALTY + _cost(piece - np.median(piece))
+            if total < best[end]:
+                best[end], before[end] = total, start
+    cuts: list[int] = []
+    while count > 0:
+        count = int(before[count])
+        cuts.append(count)
+    return sorted(cuts)[1:]
+
+
+def _keep_certain(x: Floats, cuts: list[int], smallest: float, noise: float) -> list[int]:
+    """Leave out cuts between pieces that do not differ for certain, the least certain first."""
+    while cuts:
+        bounds = [0, *cuts, len(x)]
+        doubts = [
+            _doubt(x[start:cut], x[cut:end], smallest, noise)
+            for start, cut, end in zip(bounds[:-2], cuts, bounds[2:], strict=True)
+        ]
+        worst = int(np.argmax(doubts))
+        if doubts[worst] <= 1:
+            break
+        del cuts[worst]
+    return cuts
+
+
+def _doubt(old: Floats, new: Floats, smallest: float, noise: float) -> float:
+    """Return how little certain a step is; above 1 it is none."""
+    from scipy.stats import mannwhitneyu
+
+    size = abs(float(np.median(new) - np.median(old)))
+    if size < math.log1p(smallest):
+        return math.inf
+    # Of 5 and 3 runs no order is rarer than 1 in 56: then all of one are above all of the other.
+    rarest = 2 / math.comb(len(old) + len(new), len(new))
+    alpha = max(_ALPHA, 1.001 * rarest)
+    by_rank = float(mannwhitneyu(old, new).pvalue) / alpha
+    by_size = _BENEATH * noise * math.sqrt(1 / len(old) + 1 / len(new)) / size
+    return max(by_rank, by_size)
+
+
+def _list_climbs(pieces: list[tuple[int, int]], levels: Floats) -> list[tuple[int, int]]:
+    """Return pieces that follow each other in one direction; no run twice."""
+    if len(pieces) == 1:
+        return []
+    rises = [bool(levels[start] > levels[start - 1]) for start, _ in pieces[1:]]
+    found: list[tuple[int, int]] = []
+    first = 0
+    for last in range(1, len(pieces)):
+        if last == len(rises) or rises[last] != rises[first]:
+            found.append((pieces[first][0], pieces[last][1]))
+            first = last
+    # Where it goes up and down again both have the piece between; the second begins behind it.
+    return [
+        (max(start, found[number - 1][1] if number else 0), end)
+        for number, (start, end) in enumerate(found)
+    ]
+
+
+def _fit_line(x: Floats) -> Floats:
+    """Return the line of the median slope between two runs (Theil and Sen)."""
+    time = np.arange(len(x))
+    one, other = np.triu_indices(len(x), 1)
+    slope = float(np.median((x[other] - x[one]) / (other - one)))
+    line: Floats = slope * time + np.median(x - slope * time)
+    return line
+
+
+def _is_certain_drift(x: Floats, line: Floats, smallest: float) -> bool:
+    """Tell whether runs rise or fall by more than luck and by enough (Mann and Kendall)."""
+    if len(x) < FEWEST_RUNS or abs(line[-1] - line[0]) < math.log1p(smallest):
+        return False
+    from scipy.stats import kendalltau
+
+    return float(kendalltau(np.arange(len(x)), x).pvalue) < _ALPHA

@@ -1,0 +1,63 @@
+"""A history on a terminal: the verdict, what changed when, a row with a line of bars a metric."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from npufix.reports.terminal.rows import Columns
+from npufix.reports.terminal.text import paragraph, print_indented
+from npufix.reports.wording.gate import VERDICTS
+from npufix.reports.wording.history import HEADER, list_shifts, name_run, row, sparkline
+from npufix.reports.wording.report import plain
+from npufix.rules.shared.quantities import counted
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from npufix.reports.trend_report import TrendReport, TrendSeries
+
+_STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
+_METRICS = Columns(24, (6, 12, 12, 10, 9))
+_MARGIN = 6
+
+
+def show_history(report: TrendReport, console: Console, *, details: bool = False) -> None:
+    """Print a history; ``details`` adds the hot operators that did not change."""
+    style = _STYLES.get(report.verdict, "bold")
+    paragraph(f"{VERDICTS[report.verdict]}: {report.headline}", console, style)
+    if report.runs:
+        first, last = name_run(report.runs[0]), name_run(report.runs[-1])
+        left = f"; {counted(report.left_out, 'run')} left out" if report.left_out else ""
+        span = f"{counted(len(report.runs), 'run')} from {first} to {last}{left}"
+        paragraph(f"{report.file}: {span}", console, "dim")
+    if report.accepted:
+        paragraph(f"Accepted: {report.accepted}", console, "dim")
+    for reason in report.reasons[1:]:
+        print_indented(f"- {reason}", console)
+    console.print()
+    _METRICS.show(HEADER, console, "bold")
+    for series in report.metrics:
+        _show_series(series, console)
+    shown = [s for s in report.operators if details or s.shifts]
+    if shown:
+        console.print()
+        console.print(Text("Hot operators:", "bold"))
+    for series in shown:
+        _show_series(series, console)
+    found = list_shifts(report)
+    if found:
+        console.print()
+        console.print(Text("What changed:", "bold"))
+    for name, text in found:
+        print_indented(f"{name}: {text}", console)
+    for step in report.next_steps:
+        console.print()
+        console.print(Text.assemble("Next: ", (plain(step), "bold")), soft_wrap=True)
+
+
+def _show_series(series: TrendSeries, console: Console) -> None:
+    _METRICS.show([plain(cell) for cell in row(series)], console)
+    bars = sparkline(series.values, console.width - _MARGIN)
+    console.print(Text(f"   {bars}", "dim"), soft_wrap=True)
