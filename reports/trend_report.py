@@ -18,11 +18,11 @@ class TrendShift(msgspec.Struct, frozen=True):
     """A change of level for good."""
 
     kind: str
-    """``step`` or ``drift``."""
+    """``jump`` or ``drift``."""
     first: int
-    """Index of its first run in ``TrendReport.runs``: of a step the first of the new level."""
+    """Index of its first run in ``TrendReport.runs``: of a jump the first of the new level."""
     last: int
-    """Index of its last run; of a step as ``first``."""
+    """Index of its last run; of a jump as ``first``."""
     before: float
     """The level before it, in the unit of the series."""
     after: float

@@ -50,11 +50,11 @@ class Shift:
     """A change of level for good."""
 
     kind: str
-    """``step`` or ``drift``."""
+    """``jump`` or ``drift``."""
     start: int
-    """A step: the first run of the new level. A drift: its first run."""
+    """A jump: the first run of the new level. A drift: its first run."""
     end: int
-    """A step: as ``start``. A drift: its last run."""
+    """A jump: as ``start``. A drift: its last run."""
     change: float
     """Relative: above 0 is slower."""
 
@@ -95,7 +95,7 @@ def find_shifts(values: Sequence[float], smallest: float) -> Trend:
             shifts.append(Shift("drift", start, end - 1, math.expm1(line[-1] - line[0])))
     drifts = [(shift.start, shift.end) for shift in shifts]
     shifts += [
-        Shift("step", cut, cut, math.expm1(steps[cut] - steps[cut - 1]))
+        Shift("jump", cut, cut, math.expm1(steps[cut] - steps[cut - 1]))
         for cut in cuts
         if not any(start < cut <= end for start, end in drifts)
     ]

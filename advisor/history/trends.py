@@ -133,7 +133,7 @@ def _examine(
         levels[place] = level
     shifts = []
     for shift in trend.shifts:
-        before = trend.levels[shift.start - 1 if shift.kind == "step" else shift.start]
+        before = trend.levels[shift.start - 1 if shift.kind == "jump" else shift.start]
         first, last = places[shift.start], places[shift.end]
         shifts.append(
             TrendShift(

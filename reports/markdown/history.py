@@ -40,5 +40,8 @@ def _lines(report: TrendReport) -> Iterator[str]:
     found = list_shifts(report)
     if found:
         yield ""
-        yield from (f"- **{text(name)}**: {text(said)}" for name, said in found)
+    for name, said, behind in found:
+        yield f"- **{text(name)}**: {text(said)}"
+        if behind:
+            yield f"  - {text(behind)}"
     yield from (f"\n{code(step)}" for step in report.next_steps)

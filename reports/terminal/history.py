@@ -46,15 +46,21 @@ def show_history(report: TrendReport, console: Console, *, details: bool = False
         console.print(Text("Hot operators:", "bold"))
     for series in shown:
         _show_series(series, console)
+    _show_shifts(report, console)
+    for step in report.next_steps:
+        console.print()
+        console.print(Text.assemble("Next: ", (plain(step), "bold")), soft_wrap=True)
+
+
+def _show_shifts(report: TrendReport, console: Console) -> None:
     found = list_shifts(report)
     if found:
         console.print()
         console.print(Text("What changed:", "bold"))
-    for name, text in found:
+    for name, text, behind in found:
         print_indented(f"{name}: {text}", console)
-    for step in report.next_steps:
-        console.print()
-        console.print(Text.assemble("Next: ", (plain(step), "bold")), soft_wrap=True)
+        if behind:
+            print_indented(f"   {behind}", console)
 
 
 def _show_series(series: TrendSeries, console: Console) -> None:

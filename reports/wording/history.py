@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from npufix.reports.trend_report import TrendReport, TrendRun, TrendSeries, TrendShift
 
-HEADER = ("metric", "runs", "first", "now", "change", "noise")
+HEADER = ("metric", "runs", "before", "now", "change", "noise")
 _BARS = "▁▂▃▄▅▆▇█"
 _SHORT_COMMIT = 12
 
@@ -26,15 +26,11 @@ def name_run(run: TrendRun) -> str:
 def shift_text(shift: TrendShift, runs: Sequence[TrendRun], unit: str) -> str:
     """Say what changed, and from which run on."""
     change = percent(shift.change, signed=True)
-    levels = f"{quantity(shift.before, unit)} -> {quantity(shift.after, unit)}"
+    before, after = quantity(shift.before, unit), quantity(shift.after, unit)
+    first, last = name_run(runs[shift.first]), name_run(runs[shift.last])
     if shift.kind == "drift":
-        place = f"between {name_run(runs[shift.first])} and {name_run(runs[shift.last])}"
-        said = f"drift of {change} {place} ({levels})"
-    else:
-        said = (
-            f"step of {change} at run {shift.first + 1} ({name_run(runs[shift.first])}; {levels})"
-        )
-    return said
+        return f"drift of {change} from {before} to {after} between {first} and {last}"
+    return f"jump of {change} from {before} to {after} at run {shift.first + 1} ({first})"
 
 
 def operator_change(name: str, before: float, after: float) -> str:
@@ -71,12 +67,11 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
     return "".join(_BARS[round((mean - low) * scale)] for mean in means)
 
 
-def list_shifts(report: TrendReport) -> list[tuple[str, str]]:
-    """Return what changed: the metric, and its sentence with the operators behind it."""
+def list_shifts(report: TrendReport) -> list[tuple[str, str, str]]:
+    """Return what changed: the metric, its sentence, and the operators behind it."""
     found = []
     for series in report.metrics:
         for shift in series.shifts:
             said = shift_text(shift, report.runs, series.unit)
-            behind = f", with {'; '.join(shift.why)}" if shift.why else ""
-            found.append((series.name, said + behind))
+            found.append((series.name, said, f"with {'; '.join(shift.why)}" if shift.why else ""))
     return found

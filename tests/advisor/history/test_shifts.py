@@ -37,7 +37,7 @@ def test_a_step_is_found_where_it_is(size: float, place: int) -> None:
 
     (found,) = find_shifts(np.exp(x), _SMALLEST).shifts
 
-    assert found.kind == "step"
+    assert found.kind == "jump"
     assert abs(found.start - place) <= 1
     assert found.change == pytest.approx(size, abs=0.02)
 
@@ -50,8 +50,8 @@ def test_two_steps_are_two_and_no_drift() -> None:
     found = find_shifts(np.exp(x), _SMALLEST).shifts
 
     assert [(shift.kind, shift.start, shift.change > 0) for shift in found] == [
-        ("step", 30, True),
-        ("step", 60, False),
+        ("jump", 30, True),
+        ("jump", 60, False),
     ]
 
 
@@ -72,7 +72,7 @@ def test_a_drift_after_a_step_is_both() -> None:
 
     found = find_shifts(np.exp(x), _SMALLEST).shifts
 
-    assert {shift.kind for shift in found} == {"step", "drift"}
+    assert {shift.kind for shift in found} == {"jump", "drift"}
 
 
 @settings(max_examples=30, deadline=None)
