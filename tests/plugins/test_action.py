@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from benchmarks.gate_power import STEPS as STEPS_OF_A_RUN
+from benchmarks.gate_power import write_slowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,7 +130,7 @@ def test_the_action_is_whole() -> None:
     workflow = yaml.safe_load((ROOT / "examples/ci/github-workflow.yml").read_text())
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     ours = [step for step in steps if step.get("uses", "").startswith("OWNER/npufix@")]
-    assert len(ours) == 2
+    assert len(ours) == 3
     assert all(set(step["with"]) <= set(ACTION["inputs"]) for step in ours)
 
 
@@ -172,6 +174,21 @@ def test_two_uses_have_a_comment_and_files_each(runner: Runner) -> None:
     assert STEPS["Upload SARIF"]["with"]["category"] == "npufix-${{ inputs.id }}"
 
 
+def test_a_baseline_is_measured_and_written(runner: Runner) -> None:
+    for number, luck in enumerate((1.0, 1.01, 0.99)):
+        write_slowed(
+            runner.workspace / f"runs/{number}_ascend_pt", [luck] * STEPS_OF_A_RUN, kernels=20
+        )
+    done = runner.run(
+        "Run npufix", command="baseline", paths="src", dumps="runs/*", baseline="perf/new.json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert runner.outputs()["status"] == "0"
+    made = json.loads((runner.workspace / "perf/new.json").read_text(encoding="utf-8"))
+    assert made["run_count"] == 3
+    assert runner.run("Verdict").returncode == 0
+
+
 def test_a_baseline_passes_and_a_fork_may_not_comment(runner: Runner) -> None:
     baseline = {"schema": 2, "tool": "npufix 0", "findings": []}
     (runner.workspace / "known.json").write_text(json.dumps(baseline), encoding="utf-8")
@@ -192,7 +209,7 @@ def test_a_baseline_passes_and_a_fork_may_not_comment(runner: Runner) -> None:
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [
-        ({"command": "scan; rm -rf /"}, "not scan, gate or diagnose"),
+        ({"command": "scan; rm -rf /"}, "not scan, gate, diagnose or baseline"),
         ({"paths": "nowhere"}, "no source at nowhere"),
     ],
 )
