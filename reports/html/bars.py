@@ -80,8 +80,8 @@ def pairs(rows: Sequence[tuple[str, int | None, int | None]]) -> list[Bar]:
         Bar(
             name,
             changes.change(one, other) if one is not None and other is not None else "",
-            [("half before", *_placed(0, one or 0, 0, most)),
-             ("half after", *_placed(0, other or 0, 0, most))],
+            [("half-before", *_placed(0, one or 0, 0, most)),
+             ("half-after", *_placed(0, other or 0, 0, most))],
         )
         for name, one, other in rows
     ]  # fmt: skip
