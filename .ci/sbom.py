@@ -2,15 +2,14 @@
 
     python .ci/sbom.py [FILE]
 
-It names what the wheel holds (npufix, the vendored chart library and what is bundled in that), and
-what is installed with it: the closure of its dependencies on this Python, in the versions and with
-the hashes of .ci/lock.txt. Start it where these are installed. The same tree and packages give the
-same bytes. cyclonedx-py describes the packages; it takes extras for needs, and knows no JavaScript.
+It names npufix, which bundles nothing of others, and what is installed with it: the closure of its
+dependencies on this Python, in the versions and with the hashes of .ci/lock.txt. Start it where
+these are installed. The same tree and packages give the same bytes. cyclonedx-py describes the
+packages; it takes extras for needs.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
-VENDORED = ROOT / "reports/html/vendor"
 
 
 def main(arguments: list[str]) -> int:
@@ -48,7 +46,7 @@ def bill() -> dict[str, Any]:
         part["purl"]: part for part in _cyclonedx("requirements", ".ci/lock.txt")["components"]
     }
     installed = {canonicalize_name(part["name"]): part for part in told["components"]}
-    installed["npufix"] = own = told["metadata"]["component"]
+    installed["npufix"] = told["metadata"]["component"]
     needs: dict[str, list[str]] = {}
     waiting = ["npufix"]
     while waiting:
@@ -59,14 +57,11 @@ def bill() -> dict[str, Any]:
     for package in packages:
         # One hash for each of its files; which of them is installed depends on the machine.
         package["externalReferences"] += locked[package["purl"]]["externalReferences"]
-    bundle, *bundled = _bundle()
     graph = {
         installed[name]["bom-ref"]: [installed[other]["bom-ref"] for other in others]
         for name, others in needs.items()
     }
-    graph[own["bom-ref"]].append(bundle["bom-ref"])
-    graph[bundle["bom-ref"]] = [part["bom-ref"] for part in bundled]
-    told["components"] = [bundle, *bundled, *packages]
+    told["components"] = packages
     told["dependencies"] = [{"ref": ref, "dependsOn": sorted(graph[ref])} for ref in sorted(graph)]
     content = json.dumps(told, sort_keys=True)
     return {**told, "serialNumber": uuid.uuid5(uuid.NAMESPACE_URL, content).urn}
@@ -89,35 +84,6 @@ def _needed(name: str) -> list[str]:
             if one.marker is None or one.marker.evaluate({"extra": ""})
         }
     )
-
-
-def _bundle() -> list[dict[str, Any]]:
-    """Return the vendored file, and what was bundled into it."""
-    said = json.loads((VENDORED / "bundle.json").read_text(encoding="utf-8"))
-    path = (VENDORED / said["file"]).relative_to(ROOT).as_posix()
-    whole = {
-        "type": "file",
-        "name": path,
-        "bom-ref": path,
-        "version": said["contains"][0]["version"],
-        "licenses": [{"expression": " AND ".join(part["licence"] for part in said["contains"])}],
-        "hashes": [
-            {"alg": "SHA-256", "content": hashlib.sha256((ROOT / path).read_bytes()).hexdigest()}
-        ],
-        "properties": [{"name": "npufix:bundler", "value": said["bundler"]}],
-    }
-    parts = [
-        {
-            "type": "library",
-            "name": part["name"],
-            "version": part["version"],
-            "licenses": [{"license": {"id": part["licence"]}}],
-            "purl": f"pkg:npm/{part['name']}@{part['version']}",
-            "bom-ref": f"pkg:npm/{part['name']}@{part['version']}",
-        }
-        for part in said["contains"]
-    ]
-    return [whole, *parts]
 
 
 if __name__ == "__main__":

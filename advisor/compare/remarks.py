@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from npufix.reports.wording.comparison import relative
 from npufix.rules.shared.quantities import counted, milliseconds
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def headline(
     times = f"{name} {milliseconds(start)} -> {milliseconds(end)}"
     if not start or start == end:
         return f"{times}: no difference."
-    change = f"{times} ({end / start - 1:+.1%})"
+    change = f"{times} ({relative(start, end)})"
     if across_devices:
         gpu, npu = (start, end) if before.shown.format == "kineto" else (end, start)
         ratio = npu / gpu if gpu else 0.0
@@ -82,7 +83,7 @@ def _of_metrics(metrics: Sequence[MetricChange]) -> str:
     for metric in metrics:
         if metric.unit == "ns" and metric.before and metric.after is not None:
             times = f"{milliseconds(metric.before)} -> {milliseconds(metric.after)}"
-            return f"{metric.name} {times} ({metric.after / metric.before - 1:+.1%})."
+            return f"{metric.name} {times} ({relative(metric.before, metric.after)})."
     return "Nothing is known about the time of both runs."
 
 

@@ -31,3 +31,5 @@ class Diagnosis:
     """The findings about the run, with their kernels."""
     steps: pd.DataFrame | None = None
     """All recorded steps, as ``Profile.steps``."""
+    modules: tuple[str, ...] = ()
+    """The paths of nn.Module that its kernels refer to, as ``Profile.modules``."""

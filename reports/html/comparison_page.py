@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from npufix.reports.html import bars
 from npufix.reports.html.rendering import render_page
 from npufix.reports.html.tables import (
     CALLS,
@@ -16,25 +17,28 @@ from npufix.reports.html.tables import (
 )
 from npufix.reports.wording import comparison as words
 from npufix.reports.wording.report import few_tensors
+from npufix.rules.shared.quantities import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from npufix.reports.comparison import (
         Comparison,
         Explanation,
         HostOperatorChange,
         LineChange,
-        MetricChange,
         OperatorChange,
         Prediction,
         Side,
+        StepTime,
     )
     from npufix.reports.html.tables import Row
 
-_MOST_STEPS = 400
+_MOST_STEPS = 100
 """Steps of a run that the page draws: the last ones."""
 _CARDS = 4
+_OPERATORS = 20
+_ALIKE = 0.5
 _SEEN = 0.001
 """Of the difference: less is not seen in a chart."""
 _SUMS = (
@@ -51,30 +55,80 @@ def to_html(comparison: Comparison) -> str:
     """Return a comparison as a page."""
     tables = [table for table in _tables(comparison) if table.rows]
     sides = (comparison.before, comparison.after)
+    explained = comparison.explanation
+    differs = bool(explained and explained.difference_ns)
+    predictions = _predictions(comparison)
     return render_page(
         "comparison.html",
-        ("comparison.js",),
+        (),
         tables,
-        _data(comparison),
+        {},
         comparison=comparison,
         sides=[("before", sides[0]), ("after", sides[1])],
         simulated=_simulated(*sides),
-        cards=[_card(m) for m in comparison.metrics if m.before or m.after][:_CARDS],
+        cards=list(_cards(comparison)),
+        common=_common(comparison),
         facts=list(_facts(*sides)),
-        differs=bool(comparison.explanation and comparison.explanation.difference_ns),
-        changed=_changed(comparison),
-        predictions=_predictions(comparison),
-        steps=any(_has_steps(side) for side in sides),
+        split=_split(comparison),
+        explained=_waterfall(explained) if explained is not None and differs else [],
+        changed=bars.pairs(_changed(comparison)[:_OPERATORS]),
+        predictions=predictions,
+        intervals=bars.intervals(
+            [(words.applied_text(p), p.low_ns, p.high_ns, p.measured_ns) for p in predictions]
+        ),
+        steps=_steps(sides),
         raw=tables,
     )
 
 
-def _card(metric: MetricChange) -> tuple[str, str, str]:
-    """Return a number on top of the page: value, name, note."""
-    before, after, change = words.metric_values(metric)
-    relative = words.relative(metric.before, metric.after)
-    name = words.METRIC_NAMES.get(metric.name, metric.name)
-    return relative or change, name, f"{before} → {after}"
+def _split(comparison: Comparison) -> list[tuple[str, str, list[bars.Part], float]]:
+    """Return what the steps of both runs are made of, as bars on one scale: name, time, parts."""
+    metrics = {metric.name: metric for metric in comparison.metrics}
+    wanted = ("step-time", "compute", "exposed-communication", "free-time")
+    found = [metrics[name] for name in wanted if name in metrics]
+    if len(found) < len(wanted):
+        return []
+    rows = []
+    for name, side in (("before", "before"), ("after", "after")):
+        whole, *several = (getattr(metric, side) for metric in found)
+        if whole is None or None in several:
+            return []
+        kinds = (("compute", "computing"), ("communication", "exposed communication"),
+                 ("idle", "free"))  # fmt: skip
+        parts = [(*kind, round(ns)) for kind, ns in zip(kinds, several, strict=True)]
+        rows.append((name, words.time(whole), bars.parts(parts), sum(several)))
+    longest = max(length for *_, length in rows) or 1
+    return [(name, text, parts, length / longest) for name, text, parts, length in rows]
+
+
+def _cards(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
+    """Yield the numbers on top of the page: value, name, note; none that the first sentence says.
+
+    That one is about the mean of the steps, these are medians: two figures for one thing.
+    """
+    told = comparison.explanation.of if comparison.explanation else ""
+    told = {"step": "step-time", "recording": "step-time"}.get(told, told)
+    shown = [m for m in comparison.metrics if (m.before or m.after) and m.name != told]
+    for metric in shown[:_CARDS]:
+        before, after, change = words.metric_values(metric)
+        relative = words.relative(metric.before, metric.after)
+        name = words.METRIC_NAMES.get(metric.name, metric.name)
+        yield relative or change, name, f"{before} → {after}"
+
+
+def _common(comparison: Comparison) -> str:
+    """Return that the runs are of different programs, "" where most of their time is alike."""
+    rows: Sequence[OperatorChange | HostOperatorChange] = comparison.operators
+    if comparison.across_devices:
+        rows = comparison.host_operators
+    both = [row for row in rows if row.before_ns and row.after_ns]
+    for side in ("before_ns", "after_ns"):
+        whole = sum(getattr(row, side) or 0 for row in rows)
+        alike = sum(getattr(row, side) for row in both)
+        if whole and alike < _ALIKE * whole:
+            share = percent(alike / whole)
+            return f"These are different programs: only {share} of the time is in common operators."
+    return ""
 
 
 def _simulated(before: Side, after: Side) -> list[tuple[str, str]]:
@@ -194,34 +248,29 @@ def _times(row: HostOperatorChange | OperatorChange | LineChange) -> Row:
     return (one, other, other - one, relative)
 
 
-def _data(comparison: Comparison) -> dict[str, object]:
-    """Return what the scripts draw."""
-    return {
-        "explanation": _parts(comparison.explanation) if comparison.explanation else None,
-        "operators": _changed(comparison),
-        "predictions": [
-            (words.applied_text(p), p.low_ns, p.high_ns, p.measured_ns)
-            for p in _predictions(comparison)
-        ],
-        "steps": [
-            side.recorded[-_MOST_STEPS:] if _has_steps(side) else []
-            for side in (comparison.before, comparison.after)
-        ],
-    }
-
-
-def _parts(explanation: Explanation) -> list[tuple[str, float, float | None, float | None]]:
-    """Return what leads from before to after: name, change, and its time before and after."""
-    parts: list[tuple[str, float, float | None, float | None]] = [
-        (part.what, part.after_ns - part.before_ns, part.before_ns, part.after_ns)
-        for part in explanation.parts
-    ]
+def _waterfall(explanation: Explanation) -> list[bars.Bar]:
+    """Return what leads from before to after."""
+    steps = [(part.what, float(part.after_ns - part.before_ns)) for part in explanation.parts]
     if explanation.others:
-        parts.append(("smaller parts", explanation.others_ns, None, None))
+        steps.append(("smaller parts", float(explanation.others_ns)))
     if abs(explanation.unexplained_ns) > _SEEN * abs(explanation.difference_ns):
-        parts.append(("unexplained", explanation.unexplained_ns, None, None))
-    return [
-        ("before", explanation.before_ns, None, None),
-        *parts,
-        ("after", explanation.after_ns, None, None),
-    ]
+        steps.append(("unexplained", float(explanation.unexplained_ns)))
+    return bars.waterfall(steps, explanation.before_ns, explanation.after_ns)
+
+
+def _steps(sides: Iterable[Side]) -> list[list[tuple[StepTime, int, float, list[bars.Part]]]]:
+    """Return the steps of each run: length, how long of the longest of all, and the parts."""
+    runs = [side.recorded[-_MOST_STEPS:] for side in sides if _has_steps(side)]
+    longest = max((sum(_lengths(step)) for run in runs for step in run), default=0) or 1
+    return [[_step(step, longest) for step in run] for run in runs]
+
+
+def _step(step: StepTime, longest: int) -> tuple[StepTime, int, float, list[bars.Part]]:
+    lengths = _lengths(step)
+    kinds = (("compute", "computing"), ("communication", "exposed communication"), ("idle", "free"))
+    parts = [(*kind, ns) for kind, ns in zip(kinds, lengths, strict=True)]
+    return step, sum(lengths), sum(lengths) / longest, bars.parts(parts)
+
+
+def _lengths(step: StepTime) -> tuple[int, int, int]:
+    return step.computing_ns, step.exposed_communication_ns, step.free_ns

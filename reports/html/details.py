@@ -1,6 +1,7 @@
 """What the page shows beyond the report: where each part of the time went, and when.
 
-Times are nanoseconds on the device, over all recorded steps.
+Times are nanoseconds. Names are written once, in lists; rows hold their numbers, so that ten
+thousand operators are a small page.
 """
 
 from __future__ import annotations
@@ -8,37 +9,102 @@ from __future__ import annotations
 import msgspec
 
 
-class Cell(msgspec.Struct, frozen=True, array_like=True):
-    """The kernels of one Type on the same shapes that one line asked for."""
+class Cells(msgspec.Struct, frozen=True):
+    """The compute kernels of the steady steps, by module, line, Type and shapes."""
 
-    type: str
-    shapes: str
+    steps: int
+    """How many steps the sums are over."""
+    modules: list[str]
+    """``Model_0/Linear_0``; "" where none is known."""
+    places: list[str]
+    """``file.py:12 forward``; "" where none is known."""
+    types: list[str]
+    shapes: list[str]
     """"" for all others of the Type."""
-    path: str
-    line: int
-    function: str
-    calls: int
-    total_ns: int
+    rows: list[tuple[int, int, int, int, int, int, int]]
+    """Backward (0 or 1), module, place, Type, shapes, calls, time."""
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """A row of the time line."""
+
+    kind: str
+    """``host``, ``compute``, ``communication``, ``AI CPU`` or ``idle``."""
+    number: int
+    """From 1: kernels that overlap lie on several."""
+    stream: int = -1
+    """Of the device, -1 where the dump does not say."""
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """One typical step; kernels too short to be seen are drawn as one with their neighbours."""
+    """One typical step; what is too short to be seen is drawn as one with its neighbours."""
 
     title: str
     length_ns: int
-    lanes: list[str]
+    lanes: list[Lane]
     labels: list[str]
-    spans: list[tuple[int, int, int, int, int, int]]
-    """Lane, start from that of the step, duration, label, finding (-1: none), kernels."""
+    places: list[str]
+    spans: list[tuple[int, int, int, int, int, int, int]]
+    """Lane, start from that of the step, duration, label, finding (-1: none), how many these are,
+    place. The labels of ``idle`` are causes: ``late``, ``value``, ``loading``, ``launched`` or
+    ``unknown``."""
+
+
+class Collective(msgspec.Struct, frozen=True):
+    """One collective and what it spends its time on."""
+
+    name: str
+    moving_ns: int
+    waiting_ns: int
+    """For other ranks."""
+    idle_ns: int
+    """Neither."""
+    size_bytes: int | None
+    gb_per_s: float | None
+
+
+class Links(msgspec.Struct, frozen=True):
+    """How fast ranks reach each other."""
+
+    ranks: list[int]
+    gb_per_s: list[list[float | None]]
+    """A row for each source, a column for each destination."""
+    left_out: int = 0
+    """Ranks that moved less than those shown."""
+
+
+class Communication(msgspec.Struct, frozen=True):
+    """The collectives of a run, the longest first."""
+
+    collectives: list[Collective]
+    left_out: int = 0
+    links: Links | None = None
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """Bytes over time."""
+
+    name: str
+    points: list[tuple[int, int]]
+    """Time since the first of all points, bytes."""
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """Device memory over the recording."""
+
+    length_ns: int
+    curves: list[Curve]
+    at_peak: list[tuple[str, int, int]]
+    """Who holds memory at the peak: operator, blocks, bytes; the most first."""
 
 
 class ShownLine(msgspec.Struct, frozen=True):
-    """A line of a file; text as it is in the source now."""
+    """A line of a file; text as it is in the source now; time and calls per step."""
 
     number: int
     text: str
     total_ns: int = 0
-    calls: int = 0
+    calls: float = 0
     findings: list[int] = []
     """Positions in the report's findings."""
 
@@ -53,8 +119,10 @@ class ShownFile(msgspec.Struct, frozen=True):
 
 
 class Details(msgspec.Struct, frozen=True):
-    """Everything that the charts of a page are drawn from."""
+    """Everything that the pictures of a page are drawn from."""
 
-    cells: list[Cell] = []
+    cells: Cells | None = None
     timeline: Timeline | None = None
+    communication: Communication | None = None
+    memory: Memory | None = None
     sources: list[ShownFile] = []

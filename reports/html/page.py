@@ -5,82 +5,127 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from npufix.reports.html import bars
 from npufix.reports.html.details import Details
+from npufix.reports.html.memory_plot import memory_plot
 from npufix.reports.html.rank_map import rank_map
 from npufix.reports.html.rendering import render_page
-from npufix.reports.html.tables import rank_table, report_tables
+from npufix.reports.html.tables import (
+    findings_by_type,
+    link_matrix,
+    rank_table,
+    report_tables,
+)
 from npufix.reports.wording import report as wording
-from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.quantities import milliseconds, percent, size
 
 if TYPE_CHECKING:
+    from npufix.reports.html.bars import Bar
+    from npufix.reports.html.details import Collective
     from npufix.reports.report import Finding, Report
 
 _RANKS_NAMED = 24
 """Ranks of a finding that its card names."""
+_SCRIPTS = ("picture.js", "findings.js", "timeline.js", "icicle.js")
 
 
 def to_html(report: Report, details: Details | None = None) -> str:
     """Return a report as a page."""
     details = details or Details()
     tables = report_tables(report)
-    shown = rank_map(report)
+    ranks = rank_map(report)
+    communication = details.communication
     return render_page(
         "page.html",
-        ("keyboard.js", "page.js", "treemap.js", "timeline.js", *(("ranks.js",) if shown else ())),
+        (*_SCRIPTS, *(("ranks.js",) if ranks else ())),
         [*tables, rank_table(report)] if report.ranks else tables,
-        _data(report, details) | ({"ranks": shown} if shown else {}),
+        _data(report, details) | ({"ranks": ranks} if ranks else {}),
         report=report,
         details=details,
-        numbers=_numbers(report),
-        raw=tables,
-        rank_map=shown,
-        named=_RANKS_NAMED,
+        parts=bars.step_parts(report.split) if report.split else [],
+        basis=_basis(report),
+        groups=[_group(finding) for finding in report.findings],
         commands=[_command(report, finding) for finding in report.findings],
+        reasons=_reasons(report),
+        anchors={file.path: number for number, file in enumerate(details.sources)},
+        collectives=_collectives(communication.collectives) if communication else [],
+        matrix=link_matrix(communication.links) if communication and communication.links else None,
+        memory=memory_plot(details.memory) if details.memory else None,
+        raw=tables,
+        rank_map=ranks,
+        named=_RANKS_NAMED,
         environment=wording.environment_text(report.environment) if report.environment else "",
     )
 
 
-def _numbers(report: Report) -> list[tuple[str, str, str]]:
-    """Return the numbers on top of the page: value, name, note."""
-    split, found = report.split, []
-    if split is not None and split.total_ns:
-        steps = f"average of {split.steps} steps" if split.steps > 1 else f"one {split.unit}"
-        found.append((milliseconds(split.total_ns), split.unit, steps))
-        for ns, name, note in (
-            (split.computing_ns, "computing", ""),
-            (split.exposed_communication_ns, "exposed communication", ""),
-            (split.free_ns, "free", "the device waits for the host"),
-        ):
-            share = percent(ns / split.total_ns)
-            found.append((share, name, f"{milliseconds(ns)}{', ' if note else ''}{note}"))
+def _basis(report: Report) -> list[str]:
+    """Return what the figures of the step are over, and how much of them is led to code."""
+    split = report.split
+    found = []
+    if split is not None:
+        found.append(f"average of {split.steps} steps" if split.steps > 1 else f"one {split.unit}")
     led = report.attributed + report.attributed_to_functions
-    found.append((percent(led), "led to your code", "of the compute time, to a line or a function"))
+    if report.hot_operators:
+        found.append(f"{percent(led)} of the compute time is led to your code")
     return found
+
+
+def _group(finding: Finding) -> str:
+    """Return under which filter a finding is: ``written``, ``by-hand`` or ``run``."""
+    if finding.kind != "code":
+        return "run"
+    return "written" if finding.replacement and not finding.problem else "by-hand"
 
 
 def _data(report: Report, details: Details) -> dict[str, object]:
     """Return what the scripts draw."""
+    split = report.split
     return {
         "cells": details.cells,
         "timeline": details.timeline,
-        "findings": [(f.rule, f.name, f.place) for f in report.findings],
-        "marked": _marked(report),
-        "compute": report.compute_ns,
+        "findings": [(f.rule, f.name, f.place, f.share) for f in report.findings],
+        "marked": findings_by_type(report.findings),
+        "idle": split.free_ns if split else 0,
+        "exposed": split.exposed_communication_ns if split else 0,
     }
 
 
-def _marked(report: Report) -> dict[str, list[int]]:
-    """Return the positions of the findings that are about a Type."""
-    found: dict[str, list[int]] = {}
-    for number, finding in enumerate(report.findings):
-        for kernel in finding.kernels:
-            found.setdefault(kernel, []).append(number)
+def _collectives(found: list[Collective]) -> list[Bar]:
+    """Return what each collective does with its time, on one scale."""
+    most = max((c.moving_ns + c.waiting_ns + c.idle_ns for c in found), default=0) or 1
+    rows = []
+    for one in found:
+        total = one.moving_ns + one.waiting_ns + one.idle_ns
+        left, drawn = 0.0, []
+        for kind, ns in (
+            ("communication", one.moving_ns), ("late", one.waiting_ns), ("idle", one.idle_ns),
+        ):  # fmt: skip
+            drawn.append((kind, round(left, 3), round(100 * ns / most, 3)))
+            left += 100 * ns / most
+        known = [milliseconds(total)]
+        known += [size(one.size_bytes)] if one.size_bytes else []
+        known += [f"{one.gb_per_s:.3g} GB/s"] if one.gb_per_s else []
+        rows.append(bars.Bar(one.name, ", ".join(known), [part for part in drawn if part[2]]))
+    return rows
+
+
+def _reasons(report: Report) -> dict[str, str]:
+    """Return why what each rule finds is slow, from the documentation of the rule."""
+    from npufix.rules.registry import documentation, every_rule
+
+    wanted = {finding.rule for finding in report.findings}
+    found = {}
+    for rule in every_rule() if wanted else ():
+        if rule.id in wanted:
+            paragraphs = documentation(rule).split("\n\n")
+            slow = next((text for text in paragraphs if text.startswith("Why it is slow")), "")
+            found[rule.id] = " ".join(slow.partition(":")[2].split())
     return found
 
 
 def _command(report: Report, finding: Finding) -> str:
     """Return how to write a change, "" where the tool does not."""
-    if finding.kind != "code" or finding.problem or not finding.replacement:
+    if _group(finding) != "written":
         return ""
     words = ["npufix", "patch", *filter(None, [report.dump])]
     words += ["--source", report.source, "--rule", finding.rule]

@@ -19,14 +19,15 @@ from npufix.reports.encoding import encode
 from npufix.reports.html import tables
 from npufix.reports.wording import comparison as comparison_wording
 from npufix.reports.wording import report as wording
-from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.quantities import milliseconds, number, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _SAID = re.compile(r'\bt\("([^"]+)"')
-_SHARED = ("shared.js", "tables.js", "charts.js")
+_SHARED = ("shared.js", "tables.js")
 _LONGEST = 300
+_TAIL = 2
 _ROWS_WITHOUT_SCRIPTS = 100
 """Rows of each table that the page holds as text; scripts show the others."""
 
@@ -71,11 +72,16 @@ def _environment() -> Environment:
         "signed": wording.signed,
         "percent": percent,
         "figure": tables.figure,
+        "number": number,
+        "saved": wording.saved,
+        "size": size,
+        "tail": _tail,
     }
     made.globals |= {
         "asset": _asset,
         "t": _spoken,
         "label": _label,
+        "parted": _parted,
         "said": language.tr,
         "heat": tables.heat,
         "is_figure": tables.is_figure,
@@ -87,6 +93,12 @@ def _environment() -> Environment:
 def _short(text: str) -> str:
     """Return the beginning of a text that is too long for a table; shared.js does the same."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,})"
+
+
+def _tail(path: str) -> str:
+    """Return the end of a long path, which tells it from others."""
+    parts = path.split("/")
+    return path if len(parts) <= _TAIL else "…/" + "/".join(parts[-_TAIL:])
 
 
 def _text(name: str) -> str:
@@ -104,13 +116,27 @@ def _asset(name: str) -> Markup:
 
 def _spoken(text: str) -> Markup:
     """Return a text that the switch of the page puts into the other language."""
-    english, chinese = map(wording.plain, language.both(text))
+    return _switched(*language.both(text))
+
+
+def _switched(english: str, chinese: str) -> Markup:
+    english, chinese = wording.plain(english), wording.plain(chinese)
     if english == chinese:
         return escape(english)
     shown = chinese if language.current() == "zh" else english
     return Markup('<span class="t" data-en="{}" data-zh="{}">{}</span>').format(
         english, chinese, shown
     )
+
+
+def _parted(sentence: str) -> tuple[Markup, Markup]:
+    """Return the first part of a long sentence, and the rest of it."""
+    english, chinese = language.both(sentence)
+    first, _, rest = english.partition("; ")
+    one, _, other = chinese.partition("；")
+    if not rest or not other:
+        return _spoken(sentence), Markup("")
+    return _switched(first, one), _switched(rest, other)
 
 
 def _label(text: str) -> Markup:
@@ -126,9 +152,9 @@ def _words(scripts: Sequence[str], made: Sequence[tables.DataTable]) -> dict[str
     """Return what the scripts say, and the texts of ours in tables, in Chinese."""
     said = dict.fromkeys(text for name in scripts for text in _SAID.findall(_text(name)))
     for table in made:
-        for number, kind in enumerate(table.kinds):
+        for column, kind in enumerate(table.kinds):
             if kind in {tables.SAID, tables.RELATIVE}:
-                texts = (row[number] for row in table.rows)
+                texts = (row[column] for row in table.rows)
                 said |= dict.fromkeys(text for text in texts if text and isinstance(text, str))
     return {text: chinese for text in said if (chinese := language.both(text)[1]) != text}
 

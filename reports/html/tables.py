@@ -12,16 +12,26 @@ from npufix.rules.shared.quantities import milliseconds, number, percent
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from npufix.reports.report import Finding, HotLine, HotOperator, HotShape, Rank, Report
+    from npufix.reports.html.details import Links
+    from npufix.reports.report import (
+        Finding,
+        HotLine,
+        HotModule,
+        HotOperator,
+        HotShape,
+        Rank,
+        Report,
+    )
 
 Row = tuple[object, ...]
 
 TEXT, SAID, FINDINGS = "text", "said", "findings"
 """A name from the dump, a text of ours that is translated, and positions of findings."""
-NS, HEAT, SHARE, COUNT, CALLS, NUMBER, SIGNED, RELATIVE = (
-    "ns", "heat", "share", "count", "calls", "number", "signed", "relative",
+NS, HEAT, SHARE, CALLS, NUMBER, SIGNED, RELATIVE = (
+    "ns", "heat", "share", "calls", "number", "signed", "relative",
 )  # fmt: skip
-"""Figures; ``None`` where one is unknown. ``HEAT`` is a time with a colour for its size."""
+"""Figures; ``None`` where one is unknown. ``HEAT`` is a time with a colour for its size, ``SHARE``
+has a bar."""
 _HEATS = 9
 _SAME = 1.02
 """Times that differ by less are one colour."""
@@ -77,52 +87,83 @@ _FIGURES: Mapping[str, Callable[..., str]] = {
     NS: milliseconds,
     HEAT: milliseconds,
     SHARE: percent,
-    COUNT: "{:,}".format,
     CALLS: number,
     NUMBER: str,
     SIGNED: changes.signed_time,
-    RELATIVE: "{:+.1%}".format,
+    RELATIVE: changes.relative_change,
 }
 
 
 def report_tables(report: Report) -> list[DataTable]:
-    """Return the tables of a diagnosis that have rows."""
-    spent = (("calls", COUNT), ("total", NS), ("mean", NS))
+    """Return the tables of a diagnosis that have rows; times and calls are per recorded step."""
+    split = report.split
+    steps = max(1, split.recorded_steps) if split else 1
+    spent = (("per step", NS), ("calls", CALLS))
+    owners = findings_by_type(report.findings)
     made = [
         DataTable(
             "operators",
             "Operators",
             (
-                ("Type", TEXT), ("core", TEXT), *spent, ("p50", NS), ("p95", NS), ("max", NS),
-                ("share", SHARE), ("bound", TEXT), ("line", TEXT), ("shapes", TEXT),
+                ("Type", TEXT), ("of compute", SHARE), *spent, ("mean", NS), ("p95", NS),
+                ("max", NS), ("core", TEXT), ("bound", TEXT), ("busy", SHARE), ("line", TEXT),
+                ("shapes", TEXT), ("findings", FINDINGS),
             ),
-            [_operator(op) for op in report.hot_operators],
-        ),
-        DataTable(
-            "shapes",
-            "Shapes",
-            (("Type", TEXT), ("core", TEXT), ("shapes", TEXT), *spent, ("share", SHARE),
-             ("bound", TEXT)),
-            [_shape(hot) for hot in report.hot_shapes],
+            [(*_operator(op, steps), owners.get(op.type, [])) for op in report.hot_operators],
         ),
         DataTable(
             "lines",
             "Lines",
-            (("line", TEXT), ("function", TEXT), ("through", TEXT), ("Types", TEXT),
-             *spent[:2], ("share", SHARE)),
-            [_line(hot) for hot in report.hot_lines],
+            (("line", TEXT), ("function", TEXT), ("of compute", SHARE), *spent, ("Types", TEXT),
+             ("through", TEXT)),
+            [_line(hot, steps) for hot in report.hot_lines],
         ),
         DataTable(
             "modules",
             "Modules",
-            (("nn.Module", TEXT), ("Types", TEXT), *spent[:2], ("share", SHARE)),
+            (("nn.Module", TEXT), ("of compute", SHARE), *spent, ("Types", TEXT)),
             [
-                (hot.module, ", ".join(hot.types), hot.calls, hot.total_ns, hot.share)
+                (hot.module, *_spent(hot, steps), ", ".join(hot.types))
                 for hot in report.hot_modules
             ],
         ),
+        DataTable(
+            "shapes",
+            "Shapes",
+            (("Type", TEXT), ("shapes", TEXT), ("of compute", SHARE), *spent, ("mean", NS),
+             ("core", TEXT), ("bound", TEXT)),
+            [_shape(hot, steps) for hot in report.hot_shapes],
+        ),
     ]  # fmt: skip
     return [table for table in made if table.rows]
+
+
+def findings_by_type(findings: Sequence[Finding]) -> dict[str, list[int]]:
+    """Return the positions of the findings that are about a Type."""
+    found: dict[str, list[int]] = {}
+    for position, finding in enumerate(findings):
+        for kernel in finding.kernels:
+            found.setdefault(kernel, []).append(position)
+    return found
+
+
+def link_matrix(links: Links) -> list[tuple[int, list[tuple[str, int]]]]:
+    """Return a row for each source that sends: its rank, and GB/s with how slow that is, 0 to 9."""
+    known = [rate for row in links.gb_per_s for rate in row if rate is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+
+    def cell(rate: float | None) -> tuple[str, int]:
+        return ("", 0) if rate is None else (f"{rate:.3g}", _slowness(rate, low, high))
+
+    return [
+        (rank, [cell(rate) for rate in row])
+        for rank, row in zip(links.ranks, links.gb_per_s, strict=True)
+        if any(rate is not None for rate in row)
+    ]
+
+
+def _slowness(rate: float, low: float, high: float) -> int:
+    return 0 if high <= _SAME * low else round(_HEATS * (high - rate) / (high - low))
 
 
 def rank_table(report: Report) -> DataTable:
@@ -155,16 +196,21 @@ def _rank(rank: Rank, found: list[int]) -> Row:
     return (rank.rank, rank.host, *times, rank.role, note, found)
 
 
-def _operator(op: HotOperator) -> Row:
-    spent = (op.calls, op.total_ns, op.mean_ns, op.p50_ns, op.p95_ns, op.max_ns, op.share)
-    return (op.type, op.core, *spent, op.bound, op.where, wording.few_tensors(op.shapes))
+def _spent(hot: HotOperator | HotShape | HotLine | HotModule, steps: int) -> Row:
+    return (hot.share, hot.total_ns / steps, hot.calls / steps)
 
 
-def _shape(hot: HotShape) -> Row:
-    spent = (hot.calls, hot.total_ns, hot.mean_ns, hot.share)
-    return (hot.type, hot.core, wording.few_tensors(hot.shapes), *spent, hot.bound)
+def _operator(op: HotOperator, steps: int) -> Row:
+    times = (op.mean_ns, op.p95_ns, op.max_ns)
+    limit = (op.core, op.bound, op.bound_ratio)
+    return (op.type, *_spent(op, steps), *times, *limit, op.where, wording.few_tensors(op.shapes))
 
 
-def _line(hot: HotLine) -> Row:
-    place = (f"{hot.path}:{hot.line}", hot.function, hot.via)
-    return (*place, ", ".join(hot.types), hot.calls, hot.total_ns, hot.share)
+def _shape(hot: HotShape, steps: int) -> Row:
+    shapes = wording.few_tensors(hot.shapes)
+    return (hot.type, shapes, *_spent(hot, steps), hot.mean_ns, hot.core, hot.bound)
+
+
+def _line(hot: HotLine, steps: int) -> Row:
+    place = (f"{hot.path}:{hot.line}", hot.function)
+    return (*place, *_spent(hot, steps), ", ".join(hot.types), hot.via)

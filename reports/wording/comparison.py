@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "—"
 _FEW = 0.05
+_TIMES_AS_MUCH = 10
 _MIB = 1 << 20
 METRIC_NAMES = {
     "step-time": "step",
@@ -53,12 +54,17 @@ def signed_time(ns: float) -> str:
 
 
 def relative(before: float | None, after: float | None) -> str:
-    """Return ``-15.4%``; ``new`` and ``gone`` where one of them is nothing."""
+    """Return ``-15.4%``, ``31.3x``; ``new`` and ``gone`` where one of them is nothing."""
     if before is None or after is None:
         return ""
     if not before or not after:
         return "" if before == after else "gone" if before else "new"
-    return f"{after / before - 1:+.1%}"
+    return relative_change(after / before - 1)
+
+
+def relative_change(change: float) -> str:
+    """Return ``+8.0%``; how many times as much, ``31.3x``, from ten times on."""
+    return f"{change + 1:,.3g}x" if change + 1 >= _TIMES_AS_MUCH else f"{change:+.1%}"
 
 
 def calls(before: float | None, after: float | None) -> str:

@@ -156,6 +156,17 @@ def interval(saving: Saving) -> str:
     return f"about {low}" if low == high else f"about {low} to {high}"
 
 
+def saved(saving: Saving | None) -> str:
+    """Return a saving for a column: ``3 ms``, ``3 to 5 ms``, ``≤ 5 ms``; ``?`` if none is known."""
+    if saving is None:
+        return "?"
+    low, high = milliseconds(saving.low_ns), milliseconds(saving.high_ns)
+    if not saving.low_ns:
+        return f"≤ {high}"
+    unit = high.rpartition(" ")[2]
+    return low if low == high else f"{low.removesuffix(unit).rstrip()} … {high}"
+
+
 def _bottleneck(split: StepSplit | None, hot: Sequence[HotOperator]) -> str:
     first = ""
     if hot:

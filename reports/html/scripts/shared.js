@@ -14,26 +14,24 @@ const page = (() => {
   // Functions that draw anew: after a change of the language, after one of the language or theme.
   const redraws = [], repaints = [];
 
-  // The same figures as the program prints: three significant digits, us below 0.1 ms.
+  // The same figures as the program prints (quantities.py): three significant digits.
   const three = (x) => String(Number(x.toPrecision(3)));
   const even = (x) => { const low = Math.floor(x); return x - low === 0.5 ? low + (low % 2) : Math.round(x); };
   const many = (x) => x.toLocaleString("en-US");
+  const TIMES = [[60e9, "min"], [1e9, "s"], [1e6, "ms"], [1e3, "us"]], ROUNDS_UP = 0.9995;
   const time = (ns) => {
-    const size = Math.abs(ns);
-    if (size < 100000) return size < 99950 ? `${three(ns / 1e3)} us` : "0.1 ms";
-    const ms = ns / 1e6;
-    return ms >= 100 ? `${many(even(ms))} ms` : `${three(ms)} ms`;
+    const [size, name] = TIMES.find(([unit]) => Math.abs(ns) >= unit * ROUNDS_UP) || TIMES[3], value = ns / size;
+    return `${Math.abs(value) >= 100 ? many(even(value)) : three(value)} ${name}`;
   };
   const percent = (x) => `${(100 * x).toFixed(1)}%`;
   const FORMATS = {
     ns: time,
     heat: time,
     share: percent,
-    count: many,
     calls: (x) => (Math.abs(x) >= 999.5 || Math.abs(x - Math.round(x)) < 1e-6 ? many(even(x)) : three(x)),
     number: String,
     signed: (ns) => `${Math.round(ns) > 0 ? "+" : Math.round(ns) < 0 ? "-" : ""}${time(Math.abs(ns))}`,
-    relative: (x) => `${x < 0 ? "" : "+"}${percent(x)}`,
+    relative: (x) => (x + 1 >= 10 ? `${three(x + 1)}x` : `${x < 0 ? "" : "+"}${percent(x)}`),
   };
   const WORDS = new Set(["text", "said", "findings"]);
   const printable = (text) => String(text).replace(/[\p{Cc}\p{Cf}]/gu, "?");
@@ -45,7 +43,6 @@ const page = (() => {
   const MOST = 300;
   const short = (text) => (text.length > MOST ? `${text.slice(0, MOST)}… (${many(text.length)})` : text);
   const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-  const html = (text) => { const e = document.createElement("i"); e.textContent = printable(text); return e.innerHTML; };
   const button = (text, act) => {
     const made = document.createElement("button");
     made.type = "button";
@@ -57,7 +54,7 @@ const page = (() => {
   const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const dark = () => root.dataset.theme === "dark";
   const go = (finding) => { location.hash = `finding-${finding}`; };
-  const named = (finding) => { const [rule, name, place] = data.findings[finding]; return `${rule} ${name} ${place}`; };
+  const named = (finding) => { const [rule, name, place] = data.findings[finding]; return `${finding + 1} ${rule} ${name} ${place}`; };
 
-  return { root, data, byId, t, redraws, repaints, time, many, percent, figure, WORDS, printable, cut, html, button, color, dark, go, named };
+  return { root, data, byId, t, redraws, repaints, time, many, percent, figure, WORDS, printable, cut, button, color, dark, go, named };
 })();

@@ -1,13 +1,14 @@
 "use strict";
 // The switches for the theme and the language, and what printing needs.
 (() => {
-  const { root, byId, dark, redraws, repaints } = page;
+  const { root, byId, t, dark, redraws, repaints } = page;
   const keep = (name, value) => { try { localStorage.setItem(name, value); } catch { /* not kept */ } };
   const kept = (name) => { try { return localStorage.getItem(name); } catch { return null; } };
   const repaint = () => { for (const draw of repaints) draw(); };
 
   const theme = byId("theme");
-  const say = () => { theme.setAttribute("aria-pressed", String(dark())); };
+  const say = () => { theme.setAttribute("aria-pressed", String(dark())); theme.textContent = t(dark() ? "light" : "dark"); };
+  redraws.push(say);
   theme.addEventListener("click", () => {
     root.dataset.theme = dark() ? "light" : "dark";
     keep("npufix-theme", root.dataset.theme);
@@ -30,12 +31,29 @@
   const wanted = kept("npufix-language");
   if ((wanted === "zh" || wanted === "en") && wanted !== root.lang) speak(wanted);
 
+  // Where a link leads is unfolded; what is copied is the text before the button.
+  const reach = () => {
+    const aim = location.hash.length > 1 && byId(decodeURIComponent(location.hash.slice(1)));
+    if (!aim) return;
+    for (let fold = aim.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+    aim.scrollIntoView();
+  };
+  addEventListener("hashchange", reach);
+  reach();
+  addEventListener("click", async (event) => {
+    const pressed = event.target.closest?.("button.copy");
+    if (!pressed) return;
+    const shown = pressed.previousElementSibling;
+    try { await navigator.clipboard.writeText(shown.textContent); } catch { getSelection().selectAllChildren(shown); document.execCommand("copy"); }
+    pressed.textContent = t("copied");
+    setTimeout(() => { pressed.textContent = t("copy"); }, 2000);
+  });
+
   // Paper is white, and nothing on it unfolds.
   let before = null;
   addEventListener("beforeprint", () => {
     before = root.dataset.theme;
     root.dataset.theme = "light";
-    charts.drawAll();
     repaint();
   });
   addEventListener("afterprint", () => {

@@ -20,8 +20,17 @@
       }
       return;
     }
-    cell.textContent = figure(value, kind);
-    if (range && value !== null && range[1] > SAME * range[0]) cell.classList.add(`heat-${Math.round(HEATS * (value - range[0]) / Math.max(range[1] - range[0], 1))}`);
+    if (kind === "share" && value !== null) {
+      const bar = document.createElement("span"), part = document.createElement("i");
+      bar.className = "bar thin";
+      part.className = "compute";
+      part.style.width = `${Math.min(100, 100 * value)}%`;
+      bar.append(part);
+      cell.append(bar);
+    }
+    cell.append(figure(value, kind));
+    if (kind === "text") cell.className = "text";
+    if (range && value !== null && range[1] > SAME * range[0]) cell.classList.add("heat", `heat-${Math.round(HEATS * (value - range[0]) / Math.max(range[1] - range[0], 1))}`);
   };
 
   for (const [name, rows] of Object.entries(data.tables)) {
@@ -53,6 +62,12 @@
       }));
       const count = document.createElement("span");
       count.setAttribute("role", "status");
+      if (!shown.length) {
+        const none = body.insertRow().insertCell();
+        none.colSpan = kinds.length;
+        none.className = "none";
+        none.textContent = t("Nothing matches.");
+      }
       const numbers = { n: many(shown.length), n2: many(rows.length), page: number + 1, pages };
       count.textContent = t("{n} of {n2}", numbers) + (pages > 1 ? t(", page {page} of {pages}", numbers) : "");
       const turn = (text, step) => {

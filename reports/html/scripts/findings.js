@@ -1,0 +1,53 @@
+"use strict";
+// The findings: filtered, searched, sorted; the first of many, more on request.
+(() => {
+  const { byId, t, redraws, many, button } = page;
+  const find = byId("find");
+  if (!find) return;
+  const MOST = 50;
+  const section = byId("findings");
+  const rows = [...section.querySelectorAll(".finding")];
+  const said = (row) => [...row.querySelectorAll(".t")].map((part) => `${part.dataset.en} ${part.dataset.zh}`);
+  const texts = rows.map((row) => [row.textContent, ...said(row)].join("\n").toLowerCase());
+  const more = byId("more"), none = byId("none");
+  const groups = [...section.querySelectorAll("button[data-group]")], sorts = [...section.querySelectorAll("[data-sort]")];
+  let most = MOST, group = "", key = "";
+
+  const draw = () => {
+    const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let left = most, hidden = 0, shown = 0;
+    const ordered = key ? [...rows].sort((a, b) => b.dataset[key] - a.dataset[key]) : rows;
+    for (const row of ordered) {
+      const text = texts[rows.indexOf(row)];
+      const wanted = (!group || row.dataset.group === group) && words.every((word) => text.includes(word));
+      row.hidden = !wanted || left-- <= 0;
+      hidden += wanted && row.hidden;
+      shown += wanted;
+    }
+    none.hidden = shown > 0;
+    const label = t("show {count} more", { count: many(hidden) });
+    more.replaceChildren(...(hidden ? [button(label, () => { most = Infinity; draw(); })] : []));
+    for (const one of groups) one.setAttribute("aria-pressed", String(one.dataset.group === group));
+    return ordered;
+  };
+  const all = () => { find.value = ""; group = ""; most = Infinity; draw(); };
+  const show = () => {
+    const row = location.hash.startsWith("#finding-") && byId(location.hash.slice(1));
+    if (!row) return;
+    if (row.hidden) all();
+    row.open = true;
+  };
+  find.addEventListener("input", draw);
+  for (const one of groups) one.addEventListener("click", () => { group = one.dataset.group; draw(); });
+  for (const one of sorts) one.addEventListener("click", () => {
+    key = one.dataset.sort;
+    for (const other of sorts) other.setAttribute("aria-pressed", String(other === one));
+    none.before(...draw());
+  });
+  byId("clear").addEventListener("click", all);
+  addEventListener("hashchange", show);
+  addEventListener("beforeprint", () => { most = Infinity; draw(); });
+  draw();
+  show();
+  redraws.push(draw);
+})();
