@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +23,9 @@ T = TypeVar("T")
 
 Activation = Callable[["torch.Tensor"], "torch.Tensor"]
 """Annotates a pattern variable that stands for a function out of a table of activations."""
+
+Buffer: TypeAlias = "torch.Tensor"
+"""Annotates a tensor that takes no gradient: nobody asks a replacement for it."""
 
 
 class Spelling:
@@ -128,6 +131,9 @@ class Site(Protocol):
 
     def is_detached(self, name: str) -> bool | None:
         """Tell whether gradients are cut off on purpose (``.data``, ``.detach()``)."""
+
+    def is_buffer(self, name: str) -> bool | None:
+        """Tell whether a tensor belongs to a module and takes no gradient."""
 
     def is_int(self, name: str) -> bool | None:
         """Tell whether the value is a Python int."""

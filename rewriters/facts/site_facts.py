@@ -12,7 +12,7 @@ from npufix.rewriters.facts.index_facts import is_device, is_position
 from npufix.rewriters.facts.shapes import RelativeRank, Shapes
 from npufix.rewriters.facts.value_kinds import KEEPS_DTYPE, ValueKinds
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.attributes import is_plain_attribute
+from npufix.rewriters.graph.attributes import is_buffer, is_plain_attribute
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -119,6 +119,10 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def is_detached(self, name: str) -> bool | None:
         """Tell whether gradients are cut off on purpose."""
         return any(n.op in {"data", "detach"} for n in self.match.bindings[name].walk())
+
+    def is_buffer(self, name: str) -> bool | None:
+        """Tell whether a tensor belongs to a module and takes no gradient."""
+        return is_buffer(self.flow, self.match.bindings[name])
 
     def is_int(self, name: str) -> bool | None:
         """Tell whether the value is a Python int."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Written in the patterns of rules only.
 _EITHER = "npufix.rules.substitution.either"
+# Where ``F.batch_norm`` takes its ``training``.
+_TRAINING = 5
 
 
 class CallReader:
@@ -248,21 +250,28 @@ class CallReader:
 
 def _writes(name: str, code: ast.Call, env: Mapping[str, Node]) -> bool:
     """Tell whether a function of torch changes one of its arguments, or the state of torch."""
+    given = {k.arg: k.value for k in code.keywords}
+    trains = code.args[_TRAINING] if len(code.args) > _TRAINING else given.get("training")
+    if name == "batch_norm" and None not in given and (trains is None or _is_false(trains)):
+        return False  # it reads the statistics alone
     if (
         name.endswith("_")
         or name.startswith(torch_names.STATEFUL_PREFIXES)
         or name in operators.STATEFUL
     ):
         return True
-    given = {k.arg: k.value for k in code.keywords}
     place = operators.inplace_position(name)
     flag = given.get("inplace")
     if place is not None and place < len(code.args):
         flag = code.args[place]
-    no = flag is None or (isinstance(flag, ast.Constant) and flag.value is False)
+    no = flag is None or _is_false(flag)
     if isinstance(flag, ast.Name) and flag.id in env:  # a parameter of a helper
         no = env[flag.id].op == Op.CONST and env[flag.id].value is False
     return "out" in given or not no
+
+
+def _is_false(code: ast.expr | None) -> bool:
+    return isinstance(code, ast.Constant) and code.value is False
 
 
 def is_static(method: FunctionNode) -> bool:

@@ -174,6 +174,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "activation-is-gelu-tanh": _is_function(partial(functional.gelu, approximate="tanh")),
     "activation-is-silu": _is_function(functional.silu),
     "batch-sequence-hidden": _dims(3, "x", "residual"),
+    "batch-of-images": _dims(4, "x"),
     "batches-of-matrices": _dims(3),
     "boolean-mask": lambda o: all(t.dtype == torch.bool for t in _tensors(o, "mask")),
     "column-mask": _fewer_dims(1),
