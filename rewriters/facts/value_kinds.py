@@ -253,6 +253,10 @@ class ValueKinds:
             return "int64"
         if node.op in KEEPS_DTYPE or node.op in {"masked_fill", "softmax", "relu"}:
             return self._dtype(node.args[0])
+        if node.op in {"matmul", "bmm"}:  # of one dtype
+            return self._dtype(node.args[0]) or self._dtype(node.args[1])
+        if node.op == "inverse":  # torch inverts no matrix in half precision
+            return self._dtype(node.args[0]) or "float32"
         return None
 
     def _is_int(self, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind of proof
