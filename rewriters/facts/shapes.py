@@ -153,7 +153,7 @@ class Shapes:
             return parameter_shape(self.flow, node)
         return tuple(self._length(node, dim - rank) for dim in range(rank))
 
-    def _length(self, node: Node, dim: int) -> int | None:  # noqa: PLR0911 - one case an operator
+    def _length(self, node: Node, dim: int) -> int | None:  # noqa: C901, PLR0911 - one case an operator
         """Return the length of dimension ``dim``, counted from the end (negative)."""
         rank, args = self.rank(node), node.args
         if self.may_have_changed(node):
@@ -218,7 +218,7 @@ class Shapes:
         ranks = [self._least_rank(part) for part in parts.args] if _is_sequence(parts) else []
         return type(dim.value) is int and 0 <= dim.value < max(ranks, default=0) - 1
 
-    def _least_rank(self, node: Node) -> int:
+    def _least_rank(self, node: Node) -> int:  # noqa: PLR0911 - one case an operator
         """Return how many dimensions a tensor has at least."""
         rank = self.rank(node)
         if isinstance(rank, int):

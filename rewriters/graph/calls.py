@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Written in the patterns of rules only.
 _EITHER = "npufix.rules.substitution.either"
+# What the value of an activation may be the result of.
+_OF_ACTIVATIONS = frozenset({"mul", "silu", "gelu", "mish", Op.CAST})
 # Where ``F.batch_norm`` takes its ``training``.
 _TRAINING = 5
 
@@ -175,9 +177,14 @@ class CallReader:
         return self.state.op(f"module:{made.name}", target, *args)
 
     def _own_forward(self, code: ast.Call, home: ModuleNames, forward: FunctionNode) -> Node:
-        """Read the call of a module whose class the package defines, if it is a dropout."""
-        node = self.helpers.inline(code, forward, (self.expressions.read(code.func),), home)
-        return node if node.op == "dropout" else self.expressions.unknown(code)
+        """Read the call of a module whose class the package defines: a dropout, an activation."""
+        module = self.expressions.read(code.func)
+        node = self.helpers.inline(code, forward, (module,), home)
+        if node.op == "dropout":
+            return node
+        # An activation has neither parameters nor settings.
+        plain = node.op in _OF_ACTIVATIONS and module not in set(node.walk())
+        return node if plain else self.expressions.unknown(code)
 
     def _library_call(self, code: ast.Call, dotted: str) -> Node:
         module, _, name = dotted.rpartition(".")

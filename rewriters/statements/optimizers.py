@@ -21,12 +21,12 @@ _CLASSES = frozenset({"Adam", "AdamW", "SGD", "Adadelta", "RMSprop"})
 _DECIDED = frozenset({"fused", "foreach", "capturable", "differentiable"})
 """Settings beside which ``fused`` is an error, or which decide about it."""
 _TABLE = (
-    "its class comes out of a table: give torch.optim.AdamW the setting fused=True; instead of Adam "
-    "and SGD take torch_npu.optim.NpuFusedAdam and NpuFusedSGD"
+    "its class comes out of a table: give torch.optim.AdamW the setting fused=True; instead of "
+    "Adam and SGD take torch_npu.optim.NpuFusedAdam and NpuFusedSGD"
 )
 _COMBINED = (
-    "write type='NpuFused{0}', which mmengine registers where torch_npu is installed; with mmcv 1.x "
-    "register torch_npu.optim.NpuFused{0} in mmcv.runner.OPTIMIZERS first. Measure it: one model "
+    "write type='NpuFused{0}', which mmengine registers where torch_npu is installed; with "
+    "mmcv 1.x register torch_npu.optim.NpuFused{0} in mmcv.runner.OPTIMIZERS first. Measure it: one model "
     "lost 10 % with it"
 )
 _SCALED = (
@@ -47,7 +47,9 @@ def find_optimizers(here: Surroundings) -> Iterator[Proposal]:
             yield from _of_trainer(here, node, named)
 
 
-def _made(here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]) -> Iterator[Proposal]:
+def _made(
+    here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]
+) -> Iterator[Proposal]:
     """Yield ``torch.optim.AdamW(params, **settings)`` and ``table[name](params)``."""
     if here.flow.names.dotted(call.func) == "torch.optim.AdamW" and None in named and call.args:
         given = _settings(here, named[None])
@@ -117,7 +119,9 @@ def _configured(
             elif _scales(here):
                 yield Proposal(call, _SCALED)
             else:
-                yield from _written(here, call, ", fused=True", {"fused-undecided", "parameters-on-npu"})
+                yield from _written(
+                    here, call, ", fused=True", {"fused-undecided", "parameters-on-npu"}
+                )
 
 
 def _is_for_optimizer(here: Surroundings, call: ast.Call) -> bool:
@@ -149,9 +153,7 @@ def _of_trainer(
             )
 
 
-def _written(
-    here: Surroundings, call: ast.Call, text: str, proven: set[str]
-) -> Iterator[Proposal]:
+def _written(here: Surroundings, call: ast.Call, text: str, proven: set[str]) -> Iterator[Proposal]:
     at = behind_arguments(call, here.lines)
     if at is not None:
         shown = re.sub(r"\s+", " ", here.text(call)).rstrip(" ,)")

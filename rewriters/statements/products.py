@@ -62,7 +62,7 @@ def spell_product(
     return min(filter(None, ways), key=lambda way: way.count("."), default=None)
 
 
-def _spelled(  # noqa: PLR0913 - an equation in parts
+def _spelled(  # noqa: PLR0911, PLR0913, PLR0917 - an equation in parts, a case a kind of it
     a: str, b: str, out: str, summed: str, texts: tuple[str, str], product: str, *, named: bool
 ) -> str | None:
     """Return the product with the rows of ``a`` and the columns of ``b``."""
@@ -74,7 +74,9 @@ def _spelled(  # noqa: PLR0913 - an equation in parts
     if not shared and len(columns) == 1:  # one matrix for all rows
         if len(rows) > 1 and a != rows + summed:
             return None  # turning an image costs more than it saves
-        text = f"{product}({_turned(left, a, rows + summed)}, {_turned(right, b, summed + columns)})"
+        text = (
+            f"{product}({_turned(left, a, rows + summed)}, {_turned(right, b, summed + columns)})"
+        )
         return _turned(text, rows + columns, out)
     if not shared and len(rows) == 1 and b[-_MATRIX:-1] == summed:  # one for all images
         batch, last = b[:-_MATRIX], b[-1]

@@ -92,5 +92,9 @@ def written(source: str, flow: FunctionFlow, proposal: Proposal) -> Rewrite:
 
 def _line_of(scope: Scope, first: int) -> int:
     """Return the line of the first statement at a line, or of the last one before."""
-    lines = sorted(n.lineno for n in walk(scope.function) if isinstance(n, ast.stmt) and n is not scope.function)
+    lines = sorted(
+        n.lineno
+        for n in walk(scope.function)
+        if isinstance(n, ast.stmt) and n is not scope.function
+    )
     return next((line for line in lines if line >= first), lines[-1])

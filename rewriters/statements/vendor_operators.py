@@ -6,6 +6,7 @@ import ast
 import re
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.statements.proposal import Proposal
@@ -51,7 +52,7 @@ _ROWS = (
     _Row(
         r"scatter_max",
         "scatter_max(updates, indices, out=None)",
-        f"{_GROUPED}; along the first dimension, below 491520 groups, rows of a multiple of 32 bytes",
+        f"{_GROUPED}; along the first dimension, below 491520 groups, rows of n * 32 bytes",
         "torch_scatter",
     ),
     _Row(
@@ -89,7 +90,9 @@ _ROWS = (
         r"DynamicScatter|dynamic_scatter|DynamicPointToVoxel\w*",
         'dynamic_scatter(feats, coors, reduce_type="max")',
     ),
-    _Row(r"SparseConv3d", "SparseConv3d(in_channels, out_channels, kernel_size, ...)", "", "spconv"),
+    _Row(
+        r"SparseConv3d", "SparseConv3d(in_channels, out_channels, kernel_size, ...)", "", "spconv"
+    ),
     _Row(r"SubMConv3d", "SubMConv3d(in_channels, out_channels, kernel_size, ...)", "", "spconv"),
     _Row(
         r"modulated_deform_conv2d|ModulatedDeformConv2dFunction\.apply",
@@ -103,34 +106,35 @@ _ROWS = (
         "groups of 1",
     ),
     _Row(r"furthest_point_sample", "furthest_point_sampling(points, num_points)"),
-    _Row(
-        r"furthest_point_sample_with_dist", "furthest_point_sample_with_dist(points, num_points)"
-    ),
+    _Row(r"furthest_point_sample_with_dist", "furthest_point_sample_with_dist(points, num_points)"),
     _Row(r"three_nn", "three_nn(target, source)"),
     _Row(r"three_interpolate", "three_interpolate(features, indices, weight)"),
     _Row(r"knn", "knn(k, xyz, center_xyz, transposed)", "", "mmcv"),
     _Row(r"group_points|grouping_operation", "group_points(features, indices)"),
     _Row(r"radius", "radius(x, y, ptr_x, ptr_y, r, max_num_neighbors)", "", "torch_cluster"),
     _Row(r"softmax", "graph_softmax(src, index)", "", "torch_geometric"),
-    _Row(
-        r"points_in_boxes_(part|gpu|all)", "points_in_box(boxes, points) or points_in_boxes_all"
-    ),
+    _Row(r"points_in_boxes_(part|gpu|all)", "points_in_box(boxes, points) or points_in_boxes_all"),
     _Row(r"nms3d|nms_gpu|nms_bev", "nms3d(boxes, scores, iou_threshold)"),
-    _Row(r"nms3d_normal|nms_normal_gpu|nms_normal_bev", "nms3d_normal(boxes, scores, iou_threshold)"),
+    _Row(
+        r"nms3d_normal|nms_normal_gpu|nms_normal_bev", "nms3d_normal(boxes, scores, iou_threshold)"
+    ),
     _Row(r"boxes_iou_bev|boxes_iou_bev_gpu", "boxes_iou_bev(boxes_a, boxes_b)"),
     _Row(r"diff_iou_rotated_2d", "diff_iou_rotated_2d(boxes_a, boxes_b)"),
     _Row(
-        r"box_iou_rotated", "box_iou_rotated(boxes_a, boxes_b, mode, aligned, clockwise)", "", "mmcv"
+        r"box_iou_rotated",
+        "box_iou_rotated(boxes_a, boxes_b, mode, aligned, clockwise)",
+        "",
+        "mmcv",
     ),
-    _Row(r"border_align|BorderAlignFunction\.apply", "border_align(feature_map, rois, pooled_size)"),
+    _Row(
+        r"border_align|BorderAlignFunction\.apply", "border_align(feature_map, rois, pooled_size)"
+    ),
     _Row(
         r"roi_align_rotated",
         "roi_align_rotated(feature_map, rois, spatial_scale, sampling_ratio, pooled_height, "
         "pooled_width, aligned, clockwise)",
     ),
-    _Row(
-        r"RoIAwarePool3d\w*|RoIPointPool3d", "roiaware_pool3d or roipoint_pool3d", "", ""
-    ),
+    _Row(r"RoIAwarePool3d\w*|RoIPointPool3d", "roiaware_pool3d or roipoint_pool3d", "", ""),
     _Row(
         r"draw_(umich_)?(heatmap_gaussian|gaussian)",
         "npu_draw_gaussian_to_heatmap(mask, cur_class_id, center_int_trans, radius, "
@@ -221,7 +225,7 @@ def _imported(here: Surroundings, code: ast.expr) -> str:
 
 def _sums_cut_off(here: Surroundings, block: list[ast.stmt]) -> Iterator[Proposal]:
     """Yield ``out += identity`` with ``out = relu(out)`` behind it."""
-    for first, second in zip(block, block[1:], strict=False):
+    for first, second in pairwise(block):
         match first:
             case ast.AugAssign(ast.Name(name), ast.Add(), ast.Name() | ast.Attribute()):
                 pass

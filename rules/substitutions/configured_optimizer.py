@@ -51,7 +51,10 @@ def inputs(draw: Draw) -> dict[str, Any]:
     """Return parameters, and settings in a dictionary."""
     drawn = adam_inputs(draw)
     params = drawn.pop("params")
-    return {"params": params, "settings": {n: v for n, v in drawn.items() if n != "literal_foreach"}}
+    return {
+        "params": params,
+        "settings": {n: v for n, v in drawn.items() if n != "literal_foreach"},
+    }
 
 
 UNDECIDED = Condition(

@@ -42,7 +42,8 @@ def masks(a: Tensor, b: Tensor) -> Tensor:
 
 def pixels_as_columns(a: Tensor, b: Tensor) -> Tensor:
     """Take the pixels as the columns of a matrix."""
-    return torch.matmul(a, b.flatten(2)).unflatten(2, b.shape[2:])
+    product = torch.matmul(a, b.flatten(2))
+    return product.reshape(*product.shape[:2], *b.shape[2:])
 
 
 def graph(a: Tensor, b: Tensor) -> Tensor:

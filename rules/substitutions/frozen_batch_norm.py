@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def vectors(x: Tensor, mean: Buffer, var: Buffer, weight: Tensor, bias: Tensor, eps: float) -> Tensor:  # fmt: skip  # noqa: E501 - one line a form
+def vectors(x: Tensor, mean: Buffer, var: Buffer, weight: Tensor, bias: Tensor, eps: float) -> Tensor:  # fmt: skip
     """Compute the scale of each channel as a vector, then turn it (Detectron2)."""
     scale = weight * (var + eps).rsqrt()
     shift = bias - mean * scale
@@ -51,7 +51,7 @@ def vectors(x: Tensor, mean: Buffer, var: Buffer, weight: Tensor, bias: Tensor, 
     )
 
 
-def turned(x: Tensor, mean: Buffer, var: Buffer, weight: Tensor, bias: Tensor, eps: float) -> Tensor:  # fmt: skip  # noqa: E501 - same
+def turned(x: Tensor, mean: Buffer, var: Buffer, weight: Tensor, bias: Tensor, eps: float) -> Tensor:  # fmt: skip
     """Turn the statistics, then compute the scale (torchvision, DETR)."""
     scale = weight.reshape(1, -1, 1, 1) * (var.reshape(1, -1, 1, 1) + eps).rsqrt()
     other = weight.view(1, -1, 1, 1) * (var.view(1, -1, 1, 1) + eps).rsqrt()
@@ -61,7 +61,7 @@ def turned(x: Tensor, mean: Buffer, var: Buffer, weight: Tensor, bias: Tensor, e
     )
 
 
-def batch_norm(x: Tensor, mean: Buffer, var: Buffer, weight: Tensor, bias: Tensor, eps: float) -> Tensor:  # fmt: skip  # noqa: E501 - same
+def batch_norm(x: Tensor, mean: Buffer, var: Buffer, weight: Tensor, bias: Tensor, eps: float) -> Tensor:  # fmt: skip
     """Normalise with one kernel."""
     return F.batch_norm(x, mean, var, weight, bias, eps=eps)
 

@@ -113,9 +113,7 @@ BATCHES = Condition(
     "both operands have three dimensions",
     lambda site: _are(3, site),
 )
-MATRICES = Condition(
-    "matrix-factors", "both operands are matrices", lambda site: _are(2, site)
-)
+MATRICES = Condition("matrix-factors", "both operands are matrices", lambda site: _are(2, site))
 FIT = Condition(
     "matrices-that-fit",
     "the left matrices have as many columns as the right ones rows: nothing is broadcast",

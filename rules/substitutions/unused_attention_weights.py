@@ -69,7 +69,15 @@ RULE = Substitution(
     table="fusion",
     forms=(Form(with_weights, without_weights, inputs, (RANDOM_NUMBERS, NO_MASK)),),
     search="attention weights",
-    replaces=("Add", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Mul", "ReduceMean", "SoftmaxV2"),  # fmt: skip  # noqa: E501 - one line
+    replaces=(
+        "Add",
+        "BatchMatMul",
+        "BatchMatMulV2",
+        "BatchMatMulV3",
+        "Mul",
+        "ReduceMean",
+        "SoftmaxV2",
+    ),
     becomes=("FlashAttentionScore", "FlashAttentionScoreGrad"),
     passes=(0.5, 1),
     requires="torch_npu>=2.1; chip A2 A3",

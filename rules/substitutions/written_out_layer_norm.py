@@ -52,7 +52,6 @@ def variance(x: Tensor) -> Tensor:
         x.var(-1, unbiased=False, keepdim=True),
         x.var(-1, keepdim=True, correction=0),
         x.var(dim=-1, keepdim=True, correction=0),
-        x.var(-1, False, True),
     )
 
 
@@ -106,7 +105,9 @@ def _without_half(drawn: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     is_half = drawn["x"].dtype == torch.float16
-    return {n: v.float() if is_half and isinstance(v, torch.Tensor) else v for n, v in drawn.items()}
+    return {
+        n: v.float() if is_half and isinstance(v, torch.Tensor) else v for n, v in drawn.items()
+    }
 
 
 def plain_inputs(draw: Draw) -> dict[str, Any]:
@@ -133,7 +134,7 @@ def image_inputs(draw: Draw) -> dict[str, Any]:
 ONE_DIMENSIONAL = Condition(
     "one-dimensional-weight",
     "the weight has one dimension, as long as the one that is normalised",
-    lambda site: is_vector_weight(site),
+    is_vector_weight,
 )
 IMAGES = Condition(
     "batch-of-images",
