@@ -25,9 +25,9 @@ _TABLE = (
     "Adam and SGD take torch_npu.optim.NpuFusedAdam and NpuFusedSGD"
 )
 _COMBINED = (
-    "write type='NpuFused{0}', which mmengine registers where torch_npu is installed; with "
-    "mmcv 1.x register torch_npu.optim.NpuFused{0} in mmcv.runner.OPTIMIZERS first. Measure it: one model "
-    "lost 10 % with it"
+    "write type='NpuFused{0}', which mmengine registers where torch_npu is installed; with mmcv of "
+    "1.x register torch_npu.optim.NpuFused{0} in mmcv.runner.OPTIMIZERS first. Measure it: one "
+    "model lost 10 % with it"
 )
 _SCALED = (
     "write type='NpuFusedAdamW', which mmengine registers where torch_npu is installed: torch_npu "

@@ -18,9 +18,9 @@ from npufix.rewriters.statements.products import find_einsum_products
 from npufix.rewriters.statements.proposal import Proposal, changed
 from npufix.rewriters.statements.surroundings import Surroundings
 from npufix.rewriters.statements.vendor_operators import (
-    VENDOR_WORDS,
     find_flash_attention,
     find_vendor_operators,
+    vendor_words,
 )
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     Search = Callable[[Surroundings], Iterator[Proposal]]
 
 SEARCHES: Mapping[str, tuple[Search, str]] = {
-    "attention weights": (find_unused_weights, r"(?i)att|mha"),
-    "index lists": (find_index_lists, r"\[\d+,[ \d,]*\d,?\s*\]\s*[,\]]"),
+    "attention-weights": (find_unused_weights, r"(?i)att|mha"),
+    "index-lists": (find_index_lists, r"\[\d+,[ \d,]*\d,?\s*\]\s*[,\]]"),
     "optimizers": (find_optimizers, r"(?i)optim|Adam|SGD"),
-    "einsum products": (find_einsum_products, r"\beinsum\("),
-    "flash attention": (find_flash_attention, r"flash_att"),
-    "vendor operators": (find_vendor_operators, VENDOR_WORDS),
+    "einsum-products": (find_einsum_products, r"\beinsum\("),
+    "flash-attention": (find_flash_attention, r"flash_att"),
+    "vendor-operators": (find_vendor_operators, vendor_words()),
 }
 """By name: the search, and what stands in the text of a function that it may find something in."""
 

@@ -90,7 +90,7 @@ RULE = Substitution(
         Form(masks, pixels_as_columns, mask_inputs),
         Form(graph, one_matrix, graph_inputs),
     ),
-    search="einsum products",
+    search="einsum-products",
     replaces=("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Transpose"),
     becomes=("BatchMatMulV2", "BatchMatMulV3", "MatMulV2", "MatMulV3"),
     passes=(1, 1),

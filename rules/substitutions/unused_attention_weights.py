@@ -68,7 +68,7 @@ RULE = Substitution(
     summary="an nn.MultiheadAttention computes weights that nobody reads",
     table="fusion",
     forms=(Form(with_weights, without_weights, inputs, (RANDOM_NUMBERS, NO_MASK)),),
-    search="attention weights",
+    search="attention-weights",
     replaces=(
         "Add",
         "BatchMatMul",

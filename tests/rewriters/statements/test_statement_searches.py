@@ -185,7 +185,6 @@ def test_settings_in_a_dictionary(setup: str, expected: list[str] | None) -> Non
             "multi_scale",
         ),
         ("from mmcv.ops import furthest_point_sample", "furthest_point_sample(x, 8)", "furthest"),
-        ("from torch_geometric.utils import softmax", "softmax(x, i)", "graph_softmax"),
         ("from mx_driving import scatter_max", "scatter_max(x, i)", ""),
         ("from einops import reduce as scatter_mean", "scatter_mean(x, i)", ""),
         ("from mylib import scatter_mean", "scatter_mean(x, i)", ""),
