@@ -63,7 +63,7 @@ def rows(draw: Draw) -> dict[str, Any]:
     import torch
 
     shape = draw.choice([(3, 8), (2, 5, 24), (2, 1, 3, 16)])
-    return {"x": draw.floats(*shape, dtype=torch.float32)}
+    return {"x": draw.floats(*shape, dtype=torch.float32) * draw.choice([1.0, 1.0, 0.0])}
 
 
 def activations(draw: Draw) -> dict[str, Any]:
