@@ -151,7 +151,11 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
             sites += [*matched, *(s for s in found if s.rewrite is None or not s.lines & lines)]
         except (UnsupportedCodeError, RecursionError):  # the latter: thousands of operations
             continue
-    kept = [site for site in sites if not any(_calls(site, other) for other in sites)]
+    kept = [
+        site
+        for site in sites
+        if not any(_calls(site, other) or _is_inside(site, other) for other in sites)
+    ]
     yield from sorted(kept, key=lambda site: (site.line, site.rule.id))
 
 
@@ -184,6 +188,13 @@ def _proposed(source: str, flow: FunctionFlow, rules: Sequence[Substitution]) ->
             operators=frozenset(),
             function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
         )
+
+
+def _is_inside(site: Site, other: Site) -> bool:
+    """Tell whether a site is in a method that ``other`` takes the place of: ``self._norm(x)``."""
+    owner, method = site.function.rpartition(".")[0], other.function.rpartition(".")[0]
+    covered = site.lines < other.lines and other.rewrite is not None
+    return bool(owner) and owner == method and site.function != other.function and covered
 
 
 def _calls(site: Site, other: Site) -> bool:

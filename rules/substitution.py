@@ -213,6 +213,9 @@ class Site(Protocol):
     def arguments(self, method: str) -> Sequence[Mapping[str, str]]:
         """Return the arguments of each call of a method in the module, as they are written."""
 
+    def is_scaled(self) -> bool | None:
+        """Tell whether something multiplies what the pattern computes, cast or not."""
+
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted (``torch.no_grad``)."""
 

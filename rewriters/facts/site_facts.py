@@ -221,6 +221,13 @@ class SourceFacts(ValueKinds, AttentionFacts):
         """Return the arguments of each call of a method in the module, as they are written."""
         return module_facts.arguments(self.flow.names, method)
 
+    def is_scaled(self) -> bool | None:
+        """Tell whether something multiplies what the pattern computes, cast or not."""
+        root = self.match.evaluation.node
+        nodes = [e.node for e in self.flow.evaluations]
+        same = {root, *(n for n in nodes if n.op == Op.CAST and n.args[0] is root)}
+        return any(n.op == "mul" and not same.isdisjoint(n.args) for n in nodes)
+
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted."""
         return module_facts.is_without_gradients(self.flow, self.match)

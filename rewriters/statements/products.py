@@ -32,7 +32,18 @@ def find_einsum_products(here: Surroundings) -> Iterator[Proposal]:
                 product = here.text(function).removesuffix("einsum") + "matmul"
                 text = spell_product(equation, left, right, product, named=named[0] and named[1])
                 if text is not None:
-                    yield Proposal(node, changes=(Change(here.span(node), text),), shown=text)
+                    left_indices, _, rest = equation.replace(" ", "").partition(",")
+                    shared = (
+                        set(left_indices)
+                        & set(rest.partition("->")[0])
+                        & set(rest.partition("->")[2])
+                    )
+                    yield Proposal(
+                        node,
+                        form="scores" if shared else "graph",
+                        changes=(Change(here.span(node), text),),
+                        shown=text,
+                    )
 
 
 def _operand(here: Surroundings, code: ast.expr) -> str:

@@ -344,11 +344,6 @@ def f(a: torch.Tensor, b: torch.Tensor):
     a = a.float().view(2, 1, 1, 64, 64)
     return a.matmul(b.unsqueeze(-1)).squeeze(-1)
 """,
-        # a matrix product
-        """
-def f(a: torch.Tensor, b: torch.Tensor):
-    return torch.einsum("bd,cd->bc", a.float(), b.float())
-""",
         # the sum is not over the last dimension
         """
 def f(a: torch.Tensor, b: torch.Tensor):

@@ -6,7 +6,9 @@ graph convolutions; images whose channels are weighed, as in the masks of MaskFo
 
 Why it is slow on the NPU: einsum turns and folds both operands in several calls of the host, and
 makes a batch of products even where one matrix is shared by all: BatchMatMul, with a Transpose of
-what the folding made copy. ``matmul`` is one call, and one plain MatMul where a matrix is shared.
+what the folding made copy. ``matmul`` is one call, and one plain MatMul where a matrix is shared;
+for batches on both sides it launches what einsum does, and saves time of the host alone (condition
+``host-bound``).
 
 Safety: the same products and sums. einsum lets an index that is added up have the length one in one
 operand and any in the other, which ``matmul`` refuses with an error.
@@ -18,7 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import Draw, Form, Rewritten, Substitution
+from npufix.rules.shared.operands.norms import unknown
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
 
 if TYPE_CHECKING:
     import torch
@@ -80,14 +83,21 @@ def graph_inputs(draw: Draw) -> dict[str, Any]:
     return _drawn(draw, "nctv", "vw")
 
 
+HOST_BOUND = Condition(
+    "host-bound",
+    "the calls of the host count here: einsum launches the same batched product after them",
+    unknown,
+    time_alone=True,
+)
+
 RULE = Substitution(
     id="NPU265",
     name="einsum-product",
     summary="a matrix product written as an einsum",
     table="affinity",
     forms=(
-        Form(scores, rows_by_rows, score_inputs),
-        Form(masks, pixels_as_columns, mask_inputs),
+        Form(scores, rows_by_rows, score_inputs, (HOST_BOUND,)),
+        Form(masks, pixels_as_columns, mask_inputs, (HOST_BOUND,)),
         Form(graph, one_matrix, graph_inputs),
     ),
     search="einsum-products",

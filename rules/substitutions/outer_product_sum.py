@@ -136,10 +136,10 @@ RULE = Substitution(
     summary="a matrix product written as a broadcast product and a sum",
     table="affinity",
     forms=(
-        Form(batches, product_of_mask, mask_inputs, (MASK, BATCHES, FIT)),
-        Form(matrices, product_of_mask, mask_matrix_inputs, (MASK, MATRICES, FIT)),
         Form(batches, product, batch_inputs, (BATCHES, FIT, SAME_DTYPE)),
         Form(matrices, product, matrix_inputs, (MATRICES, FIT, SAME_DTYPE)),
+        Form(batches, product_of_mask, mask_inputs, (MASK, BATCHES, FIT)),
+        Form(matrices, product_of_mask, mask_matrix_inputs, (MASK, MATRICES, FIT)),
     ),
     replaces=("Mul", "ReduceSum", "BroadcastTo"),
     becomes=("BatchMatMulV2", "BatchMatMulV3", "MatMulV2", "MatMulV3"),

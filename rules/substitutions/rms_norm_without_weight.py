@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.shared.operands.norms import PLAIN_EPS, inputs
-from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
 
 if TYPE_CHECKING:
     import torch
@@ -66,6 +66,12 @@ def rows(draw: Draw) -> dict[str, Any]:
     return {"x": draw.floats(*shape, dtype=torch.float32) * draw.choice([1.0, 1.0, 0.0])}
 
 
+def _stands_alone(site: Site) -> bool | None:
+    if site.is_centred("x"):
+        return False
+    return None if site.is_scaled() else True
+
+
 def activations(draw: Draw) -> dict[str, Any]:
     """Return activations with rows so small that a forgotten ``eps`` shows."""
     drawn = inputs(draw)
@@ -74,8 +80,9 @@ def activations(draw: Draw) -> dict[str, Any]:
 
 NO_WEIGHT = Condition(
     "no-wider-fusion",
-    "the rows are not those of a LayerNorm, which layer-norm kernels compute as a whole",
-    lambda site: not site.is_centred("x"),
+    "no weight is multiplied to the rows, and no mean was taken off: one kernel does that as well",
+    _stands_alone,
+    time_alone=True,
 )
 
 SINGLE_PRECISION = Condition(
