@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +23,9 @@ T = TypeVar("T")
 
 Activation = Callable[["torch.Tensor"], "torch.Tensor"]
 """Annotates a pattern variable that stands for a function out of a table of activations."""
+
+Buffer: TypeAlias = "torch.Tensor"
+"""Annotates a tensor that takes no gradient: nobody asks a replacement for it."""
 
 
 class Spelling:
@@ -129,6 +132,9 @@ class Site(Protocol):
     def is_detached(self, name: str) -> bool | None:
         """Tell whether gradients are cut off on purpose (``.data``, ``.detach()``)."""
 
+    def is_buffer(self, name: str) -> bool | None:
+        """Tell whether a tensor belongs to a module and takes no gradient."""
+
     def is_int(self, name: str) -> bool | None:
         """Tell whether the value is a Python int."""
 
@@ -206,6 +212,9 @@ class Site(Protocol):
 
     def arguments(self, method: str) -> Sequence[Mapping[str, str]]:
         """Return the arguments of each call of a method in the module, as they are written."""
+
+    def is_scaled(self) -> bool | None:
+        """Tell whether something multiplies what the pattern computes, cast or not."""
 
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted (``torch.no_grad``)."""
@@ -296,5 +305,8 @@ class Substitution:
     """If given, the tool only points at the code, and this says why it does not change it."""
     needs_whole: bool = False
     """Nothing is gained, and nothing said, where a slow operator's result is needed besides."""
+    search: str = ""
+    """The search of ``rewriters.statements`` that finds it, where no pattern of one value can: the
+    functions of ``forms`` then show and prove what is done."""
     silent: str = ""
     """Why runs outside ``requires`` do not need the change, if that is so."""

@@ -153,7 +153,7 @@ class Shapes:
             return parameter_shape(self.flow, node)
         return tuple(self._length(node, dim - rank) for dim in range(rank))
 
-    def _length(self, node: Node, dim: int) -> int | None:  # noqa: PLR0911 - one case an operator
+    def _length(self, node: Node, dim: int) -> int | None:  # noqa: C901, PLR0911 - one case an operator
         """Return the length of dimension ``dim``, counted from the end (negative)."""
         rank, args = self.rank(node), node.args
         if self.may_have_changed(node):
@@ -171,9 +171,17 @@ class Shapes:
                     return 1
                 return self._length(args[0], dim if dim > at else dim + 1)
             case Op.GETITEM if dim == -1:
-                return 1 if self._ends_with_new_axis(args[0], args[1]) else None
+                if self._ends_with_new_axis(args[0], args[1]):
+                    return 1
+                return self._length(args[0], dim) if self._takes_last(args[0], args[1]) else None
             case "nonzero" if self._has_one_column(node) and dim == -1:
                 return 1
+            case "matmul" if dim == -1 and self._least_rank(args[1]) >= _MATRIX:
+                return self._length(args[1], dim)
+            case "add" | "sub" | "mul" | "div" if dim == -1:
+                return self._broadcast_length(args[0], args[1])
+            case "cat" if dim == -1 and self._is_in_front(args[1], args[0]):
+                return self._length(args[0].args[0], dim)
             case Op.ITEM if args[0].op == "topk" and args[0].args[2].value == -1 == dim:
                 return _positive(args[0].args[1])
         return None
@@ -190,6 +198,50 @@ class Shapes:
         taken = sum(not _is_new_axis(item) for item in items)
         whole = items[0].op == Op.CONST and items[0].value is Ellipsis
         return whole or taken == self.rank(base)
+
+    def _broadcast_length(self, left: Node, right: Node) -> int | None:
+        """Return the length of the last dimension of a sum or product, if that is one."""
+        tensors = [node for node in (left, right) if not self.is_number(node)]
+        return 1 if tensors and all(self._length(node, -1) == 1 for node in tensors) else None
+
+    def _takes_last(self, base: Node, index: Node) -> bool:
+        """Tell whether a subscript of slices takes all of the last dimension: ``x[..., :2, :]``."""
+        items = index.args if index.op == Op.TUPLE else (index,)
+        dots = [i for i in items if i.op == Op.CONST and i.value is Ellipsis]
+        if any(i.op != Op.SLICE and i not in dots for i in items):
+            return False
+        whole = items[-1].op == Op.SLICE and all(_is_new_axis(part) for part in items[-1].args)
+        return whole if dots else len(items) < self._least_rank(base)
+
+    def _is_in_front(self, dim: Node, parts: Node) -> bool:
+        """Tell whether a dimension of tensors that are joined is none of the last ones."""
+        ranks = [self._least_rank(part) for part in parts.args] if _is_sequence(parts) else []
+        return type(dim.value) is int and 0 <= dim.value < max(ranks, default=0) - 1
+
+    def _least_rank(self, node: Node) -> int:  # noqa: PLR0911 - one case an operator
+        """Return how many dimensions a tensor has at least."""
+        rank = self.rank(node)
+        if isinstance(rank, int):
+            return rank
+        if self.may_have_changed(node):
+            return 0
+        match node.op:
+            case "matmul":
+                # Of matrices and vectors nobody knows what is left.
+                ranks = [self._least_rank(arg) for arg in node.args]
+                return max(ranks) if min(ranks) >= _MATRIX else max(0, *ranks) - 1
+            case "unsqueeze":
+                return self._least_rank(node.args[0]) + 1
+            case "cat" if _is_sequence(node.args[0]):
+                return max(map(self._least_rank, node.args[0].args), default=0)
+            case Op.GETITEM if self._keeps_dims(node.args[1]):
+                return self._least_rank(node.args[0])
+        return self._least_rank(node.args[0]) if node.op in SAME_SHAPE and node.args else 0
+
+    @staticmethod
+    def _keeps_dims(index: Node) -> bool:
+        items = index.args if index.op == Op.TUPLE else (index,)
+        return all(i.op == Op.SLICE or (i.op == Op.CONST and i.value is Ellipsis) for i in items)
 
     def last(self, node: Node) -> int | None:
         """Return the length of the last dimension, if it is a known number."""

@@ -12,7 +12,7 @@ from npufix.rewriters.facts.index_facts import is_device, is_position
 from npufix.rewriters.facts.shapes import RelativeRank, Shapes
 from npufix.rewriters.facts.value_kinds import KEEPS_DTYPE, ValueKinds
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.attributes import is_plain_attribute
+from npufix.rewriters.graph.attributes import is_buffer, is_plain_attribute
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -120,6 +120,10 @@ class SourceFacts(ValueKinds, AttentionFacts):
         """Tell whether gradients are cut off on purpose."""
         return any(n.op in {"data", "detach"} for n in self.match.bindings[name].walk())
 
+    def is_buffer(self, name: str) -> bool | None:
+        """Tell whether a tensor belongs to a module and takes no gradient."""
+        return is_buffer(self.flow, self.match.bindings[name])
+
     def is_int(self, name: str) -> bool | None:
         """Tell whether the value is a Python int."""
         return self._is_int(self.match.bindings[name])
@@ -216,6 +220,13 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def arguments(self, method: str) -> Sequence[Mapping[str, str]]:
         """Return the arguments of each call of a method in the module, as they are written."""
         return module_facts.arguments(self.flow.names, method)
+
+    def is_scaled(self) -> bool | None:
+        """Tell whether something multiplies what the pattern computes, cast or not."""
+        root = self.match.evaluation.node
+        nodes = [e.node for e in self.flow.evaluations]
+        same = {root, *(n for n in nodes if n.op == Op.CAST and n.args[0] is root)}
+        return any(n.op == "mul" and not same.isdisjoint(n.args) for n in nodes)
 
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted."""

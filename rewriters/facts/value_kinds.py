@@ -242,7 +242,7 @@ class ValueKinds:
     def _may_be_compared(self, node: Node) -> bool:
         return not self.shapes.is_number(node) and self._is_tensor(node) is True
 
-    def _dtype(self, node: Node) -> str | None:
+    def _dtype(self, node: Node) -> str | None:  # noqa: PLR0911 - one case a kind of proof
         if self._is_bool(node):
             return "bool"
         if node.op == Op.CAST and node.args[1].op == Op.DTYPE:
@@ -253,6 +253,10 @@ class ValueKinds:
             return "int64"
         if node.op in KEEPS_DTYPE or node.op in {"masked_fill", "softmax", "relu"}:
             return self._dtype(node.args[0])
+        if node.op in {"matmul", "bmm"}:  # of one dtype
+            return self._dtype(node.args[0]) or self._dtype(node.args[1])
+        if node.op == "inverse":  # torch inverts no matrix in half precision
+            return self._dtype(node.args[0]) or "float32"
         return None
 
     def _is_int(self, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind of proof

@@ -49,6 +49,15 @@ def is_int_attribute(flow: FunctionFlow, node: Node) -> bool | None:
     return True if found and all(found) else None
 
 
+def is_buffer(flow: FunctionFlow, node: Node) -> bool | None:
+    """Tell whether ``self.name`` is only ever a new tensor, no ``nn.Parameter``: no gradient."""
+    found = [
+        isinstance(v, ast.Call) and flow.names.dotted(v.func) in _FILLED
+        for _, v in _values(flow, node)
+    ]
+    return True if found and all(found) else None
+
+
 def is_plain_attribute(flow: FunctionFlow, node: Node) -> bool | None:
     """Tell whether ``self.name`` is a setting: a literal, a parameter or a field of one."""
     found = [v is not None and _is_plain(v, method) for method, v in _values(flow, node)]

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 # Written in the patterns of rules only.
 _EITHER = "npufix.rules.substitution.either"
+# What the value of an activation may be the result of.
+_OF_ACTIVATIONS = frozenset({"mul", "silu", "gelu", "mish", Op.CAST})
+# Where ``F.batch_norm`` takes its ``training``.
+_TRAINING = 5
 
 
 class CallReader:
@@ -173,9 +177,14 @@ class CallReader:
         return self.state.op(f"module:{made.name}", target, *args)
 
     def _own_forward(self, code: ast.Call, home: ModuleNames, forward: FunctionNode) -> Node:
-        """Read the call of a module whose class the package defines, if it is a dropout."""
-        node = self.helpers.inline(code, forward, (self.expressions.read(code.func),), home)
-        return node if node.op == "dropout" else self.expressions.unknown(code)
+        """Read the call of a module whose class the package defines: a dropout, an activation."""
+        module = self.expressions.read(code.func)
+        node = self.helpers.inline(code, forward, (module,), home)
+        if node.op == "dropout":
+            return node
+        # An activation has neither parameters nor settings.
+        plain = node.op in _OF_ACTIVATIONS and module not in set(node.walk())
+        return node if plain else self.expressions.unknown(code)
 
     def _library_call(self, code: ast.Call, dotted: str) -> Node:
         module, _, name = dotted.rpartition(".")
@@ -248,21 +257,28 @@ class CallReader:
 
 def _writes(name: str, code: ast.Call, env: Mapping[str, Node]) -> bool:
     """Tell whether a function of torch changes one of its arguments, or the state of torch."""
+    given = {k.arg: k.value for k in code.keywords}
+    trains = code.args[_TRAINING] if len(code.args) > _TRAINING else given.get("training")
+    if name == "batch_norm" and None not in given and (trains is None or _is_false(trains)):
+        return False  # it reads the statistics alone
     if (
         name.endswith("_")
         or name.startswith(torch_names.STATEFUL_PREFIXES)
         or name in operators.STATEFUL
     ):
         return True
-    given = {k.arg: k.value for k in code.keywords}
     place = operators.inplace_position(name)
     flag = given.get("inplace")
     if place is not None and place < len(code.args):
         flag = code.args[place]
-    no = flag is None or (isinstance(flag, ast.Constant) and flag.value is False)
+    no = flag is None or _is_false(flag)
     if isinstance(flag, ast.Name) and flag.id in env:  # a parameter of a helper
         no = env[flag.id].op == Op.CONST and env[flag.id].value is False
     return "out" in given or not no
+
+
+def _is_false(code: ast.expr | None) -> bool:
+    return isinstance(code, ast.Constant) and code.value is False
 
 
 def is_static(method: FunctionNode) -> bool:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _BATCH = 3
+_SMALL = 16
+"""What a block of the Cube unit has in rows and columns."""
 _DOT_PRODUCT = re.compile(r"(\w+)(\w),\1\2->\1")
 
 
@@ -93,6 +95,16 @@ def add_weighed_rows(a: Tensor, b: Tensor) -> Tensor:
 def by_column(a: Tensor, b: Tensor) -> Tensor:
     """Multiply matrices by a column each."""
     return either(torch.bmm(a, b), torch.matmul(a, b))
+
+
+def points(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply points by matrices, as turning and projecting them does."""
+    return torch.matmul(a, b.unsqueeze(-1)).squeeze(-1)
+
+
+def weigh_points(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply each row of the matrices by the point, then add."""
+    return (a * b.unsqueeze(-2)).sum(-1)
 
 
 def weigh_rows(a: Tensor, b: Tensor) -> Tensor:
@@ -163,6 +175,17 @@ def column_inputs(draw: Draw) -> dict[str, Any]:
     }
 
 
+def point_inputs(draw: Draw) -> dict[str, Any]:
+    """Return matrices of cameras and the points of each."""
+    import torch
+
+    batch, rows, depth = _sizes(draw)
+    return {
+        "a": draw.floats(batch, 1, 1, rows, depth, dtype=torch.float32).abs(),
+        "b": draw.floats(batch, 2, 3, depth, dtype=torch.float32).abs(),
+    }
+
+
 def row_inputs(draw: Draw) -> dict[str, Any]:
     """Return a batch of rows and a batch of matrices."""
     import torch
@@ -206,7 +229,8 @@ def _precise(site: Site) -> bool | None:
     dtypes = {site.dtype("a"), site.dtype("b")}
     if dtypes - {"float32", None}:
         return False
-    return None if None in dtypes else True
+    # A matrix product takes operands of one dtype alone.
+    return True if "float32" in dtypes else None
 
 
 def _vectors(site: Site) -> bool | None:
@@ -218,9 +242,21 @@ def _vectors(site: Site) -> bool | None:
 
 def _batches(site: Site) -> bool | None:
     ranks = [site.ndim("a"), site.ndim("b")]
-    if any(rank not in {None, _BATCH} for rank in ranks):
+    if max(rank or _BATCH for rank in ranks) < _BATCH:
+        return False  # an ordinary product
+    if set(ranks) == {_BATCH}:
+        return True
+    if set(ranks) <= {None, _BATCH}:
+        return _small(site) or None
+    return _small(site)
+
+
+def _small(site: Site, *names: str) -> bool | None:
+    """Tell whether one of the operands is known to hold small matrices, and none large ones."""
+    sizes = [[site.size(name, dim) for dim in (-2, -1)] for name in names or ("a", "b")]
+    if any(size is not None and size > _SMALL for pair in sizes for size in pair):
         return False
-    return True if None not in ranks else None
+    return True if any(None not in pair for pair in sizes) else None
 
 
 SINGLE_PRECISION = Condition("single-precision", "the operands are float32", _precise)
@@ -228,7 +264,18 @@ ROW = Condition("one-row", "the left matrix has one row", lambda site: _has_leng
 COLUMN = Condition(
     "one-column", "the right matrix has one column", lambda site: _has_length(site, "b", -1)
 )
-BATCHES = Condition("batches-of-matrices", "both operands have three dimensions", _batches)
+BATCHES = Condition(
+    "batches-of-matrices",
+    "both operands have three dimensions, or more and at most 16 rows and columns",
+    _batches,
+    meaning="batches-of-small-matrices",
+)
+SMALL = Condition(
+    "small-matrices",
+    "the left operand holds matrices of at most 16 rows and columns: the products of large ones "
+    "would be written to memory one by one",
+    lambda site: _small(site, "a"),
+)
 VECTORS = Condition("batches-of-vectors", "both operands have two dimensions", _vectors)
 DOT_PRODUCT = Condition(
     "dot-product",
@@ -258,6 +305,7 @@ RULE = Substitution(
         Form(dot_in_matmul, multiply_and_add, dot_inputs, (VECTORS, SINGLE_PRECISION)),
         Form(einsum, multiply_and_add_last, einsum_inputs, (DOT_PRODUCT, SINGLE_PRECISION)),
         Form(shared_column, matrix_product, shared_inputs, (SHARED,)),
+        Form(points, weigh_points, point_inputs, (SMALL, SINGLE_PRECISION)),
         Form(vector_column, weigh_by_vector, vector_column_inputs, (SINGLE_PRECISION,)),
         Form(vector_row, add_weighed_rows, vector_row_inputs, (SINGLE_PRECISION,)),
         Form(by_column, weigh_rows, column_inputs, (COLUMN, BATCHES, SINGLE_PRECISION)),
@@ -290,10 +338,11 @@ def f(a: torch.Tensor, b: torch.Tensor):
     a, b = a.float().view(-1, 8), b.float().view(-1, 8)
     return torch.bmm(a.unsqueeze(2), b.unsqueeze(1))
 """,
-        # a matrix product
+        # large matrices
         """
 def f(a: torch.Tensor, b: torch.Tensor):
-    return torch.einsum("bd,cd->bc", a.float(), b.float())
+    a = a.float().view(2, 1, 1, 64, 64)
+    return a.matmul(b.unsqueeze(-1)).squeeze(-1)
 """,
         # the sum is not over the last dimension
         """
@@ -326,6 +375,37 @@ def f(query: torch.Tensor, key: torch.Tensor):
 def f(query: torch.Tensor, key: torch.Tensor):
     query, key = query.float(), key.float()
     return (query * key).sum(-1)
+""",
+        ),
+        # points of a frustum
+        Rewritten(
+            """
+def to_ego(rots: torch.Tensor, points: torch.Tensor):
+    batch, cameras, _, _ = rots.shape
+    rots = torch.inverse(rots).view(batch, cameras, 1, 1, 1, 3, 3)
+    points = rots.matmul(points.unsqueeze(-1))
+    return points
+""",
+            """
+def to_ego(rots: torch.Tensor, points: torch.Tensor):
+    batch, cameras, _, _ = rots.shape
+    rots = torch.inverse(rots).view(batch, cameras, 1, 1, 1, 3, 3)
+    points = (rots * points.unsqueeze(-1).transpose(-2, -1)).sum(
+        -1, keepdim=True
+    )
+    return points
+""",
+        ),
+        Rewritten(
+            """
+def rotate(rots: torch.Tensor, points: torch.Tensor):
+    rots = rots.float().view(-1, 1, 3, 3)
+    return (rots @ points[..., None]).squeeze(-1)
+""",
+            """
+def rotate(rots: torch.Tensor, points: torch.Tensor):
+    rots = rots.float().view(-1, 1, 3, 3)
+    return (rots * points.unsqueeze(-2)).sum(-1)
 """,
         ),
         Rewritten(

@@ -7,12 +7,6 @@ def f(x, weight: torch.Tensor, bias: torch.Tensor, eps: float):
     x = x - x.mean(-1, keepdim=True)
     return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)) + bias
 """,
-    """
-def f(x, weight: torch.Tensor, eps: float):
-    mean = x.mean(-1, keepdim=True)
-    variance = (x - mean).pow(2).mean(-1, keepdim=True)
-    return weight * ((x - mean) / torch.sqrt(variance + eps))
-""",
     # eps outside the square root
     """
 def f(x, weight: torch.Tensor, eps: float):
@@ -22,19 +16,6 @@ def f(x, weight: torch.Tensor, eps: float):
     """
 def f(x, weight: torch.Tensor, eps: float):
     return weight * (x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + eps))
-""",
-    # over groups of the last dimension
-    """
-class GroupedNorm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def forward(self, x):
-        groups = x.view(*x.shape[:-1], 4, -1)
-        groups = groups * torch.rsqrt(groups.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.weight * groups.view(*x.shape)
 """,
     # no gradient for the weight: ImageGPT
     """
@@ -100,25 +81,6 @@ class Norm(nn.Module):
         x.add_(1)
         return self.weight * (x * torch.rsqrt(variance + self.eps))
 """,
-    # a subclass normalises in another way
-    """
-class Norm(nn.Module):
-    def __init__(self, dim, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.eps = eps
-
-    def _norm(self, x):
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
-
-    def forward(self, x):
-        return self.weight * self._norm(x)
-
-
-class ClippedNorm(Norm):
-    def _norm(self, x):
-        return x.clamp(-1, 1)
-""",
     # compiled
     """
 @torch.jit.script
@@ -168,12 +130,6 @@ class GatedNorm(nn.Module):
         variance = hidden_states.pow(2).mean(-1, keepdim=True)
         hidden_states = hidden_states * torch.rsqrt(variance + self.eps)
         return self.weight * hidden_states.to(input_dtype)
-""",
-    # the weight is multiplied before the mean
-    """
-def norm(x: torch.Tensor, weight: torch.Tensor, eps: float):
-    x = weight * x
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
 """,
     # the result stays in float32
     """

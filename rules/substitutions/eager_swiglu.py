@@ -45,7 +45,12 @@ if TYPE_CHECKING:
 def halves(x: Tensor, literal_dim: int) -> Tensor:
     """Activate the first half of a projection."""
     gate, up = x.chunk(2, dim=literal_dim)
-    return either(F.silu(gate) * up, gate * (torch.sigmoid(gate) * up))
+    return either(
+        F.silu(gate) * up,
+        gate * (torch.sigmoid(gate) * up),
+        gate * torch.sigmoid(gate) * up,
+        F.silu(gate.to(torch.float32)).to(gate.dtype) * up,
+    )
 
 
 def selected_halves(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
@@ -56,7 +61,11 @@ def selected_halves(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
 
 def projections(gate: Tensor, up: Tensor) -> Tensor:
     """Activate one of two projections (Mixtral, litgpt)."""
-    return F.silu(gate) * up
+    return either(
+        F.silu(gate) * up,
+        gate * torch.sigmoid(gate) * up,
+        F.silu(gate.to(torch.float32)).to(gate.dtype) * up,
+    )
 
 
 def selected_projections(gate: Tensor, up: Tensor, act: Activation) -> Tensor:
@@ -304,6 +313,46 @@ def f(x: torch.Tensor):
             """
 def f(x: torch.Tensor):
     return torch_npu.npu_swiglu(x, dim=-1)
+""",
+        ),
+        # an activation of one's own
+        Rewritten(
+            """
+class Swish(nn.Module):
+    def __init__(self, inplace=False):
+        super().__init__()
+
+    def forward(self, x):
+        return F.silu(x.float()).to(x.dtype)
+
+
+class Mlp(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.proj = nn.Linear(dim, 8 * dim)
+        self.act = Swish()
+
+    def forward(self, x):
+        gate, up = self.proj(x).chunk(2, dim=-1)
+        return self.act(gate) * up
+""",
+            """
+class Swish(nn.Module):
+    def __init__(self, inplace=False):
+        super().__init__()
+
+    def forward(self, x):
+        return F.silu(x.float()).to(x.dtype)
+
+
+class Mlp(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.proj = nn.Linear(dim, 8 * dim)
+        self.act = Swish()
+
+    def forward(self, x):
+        return torch_npu.npu_swiglu(self.proj(x), dim=-1)
 """,
         ),
         # the sigmoid written out

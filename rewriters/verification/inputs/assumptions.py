@@ -174,7 +174,12 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "activation-is-gelu-tanh": _is_function(partial(functional.gelu, approximate="tanh")),
     "activation-is-silu": _is_function(functional.silu),
     "batch-sequence-hidden": _dims(3, "x", "residual"),
+    "batch-of-images": _dims(4, "x"),
     "batches-of-matrices": _dims(3),
+    "batches-of-small-matrices": lambda o: all(
+        t.dim() >= 3 and max(t.shape[-2:]) <= 16  # noqa: PLR2004 - a block of the Cube unit
+        for t in _tensors(o)
+    ),
     "boolean-mask": lambda o: all(t.dtype == torch.bool for t in _tensors(o, "mask")),
     "column-mask": _fewer_dims(1),
     "four-dimensional": _dims(4, "q", "k", "v", "query", "key", "value"),

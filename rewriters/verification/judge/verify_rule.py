@@ -122,7 +122,7 @@ def verify_rule(form: Form, seed: int = 0, rounds: int = _ROUNDS) -> Verdict:
         has_defaults = bool(pattern.__defaults__)
         defaults = unmentioned(pattern_of(pattern), number - seed) if has_defaults else {}
         with collect_kernels() as ran:
-            ready = _ready(_with(replacement, defaults), _drawn(inputs, number))
+            ready = _ready(_with(replacement, defaults), _drawn(inputs, number), _buffers(pattern))
             after = observe(ready, mode, number, seconds=_RULE_S)
         after.strides.clear()  # a part of a function: whether they are seen, the function shows
         kernels |= ran
@@ -169,7 +169,7 @@ class _Oracle:
 
     def _observed(self, drawn: Mapping[str, Any], way: Way) -> CallRecord:
         with _spelling(self.spelling):
-            ready = _ready(self.pattern, drawn)
+            ready = _ready(self.pattern, drawn, _buffers(self.pattern))
             return observe(ready, self.mode, self.number, way=way, seconds=_RULE_S)
 
 
@@ -190,7 +190,8 @@ def _observed(
 ) -> tuple[CallRecord, Gradients]:
     for mode in modes:
         # Drawn anew for each run, so that none sees what another one wrote.
-        seen = observe(_ready(pattern, _drawn(inputs, number)), mode, number, seconds=_RULE_S)
+        ready = _ready(pattern, _drawn(inputs, number), _buffers(pattern))
+        seen = observe(ready, mode, number, seconds=_RULE_S)
         if not seen.error:
             break
     return seen, mode
@@ -211,7 +212,14 @@ def _with(function: Callable[..., Any], defaults: Mapping[str, object]) -> Calla
     return lambda **passed: function(**{**passed, **defaults})
 
 
-def _ready(function: Callable[..., Any], arguments: Mapping[str, Any]) -> PreparedCall:
+def _buffers(pattern: Callable[..., Any]) -> frozenset[str]:
+    """Return the operands that take no gradient."""
+    return frozenset(n for n, kind in pattern.__annotations__.items() if kind == "Buffer")
+
+
+def _ready(
+    function: Callable[..., Any], arguments: Mapping[str, Any], constants: frozenset[str]
+) -> PreparedCall:
     def state() -> dict[str, object]:
         return {
             inner: value
@@ -220,7 +228,8 @@ def _ready(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Prepar
             for inner, value in read_state(argument, name).items()
         }
 
-    return PreparedCall(lambda passed: function(**passed), arguments, state)
+    call = lambda passed: function(**passed)  # noqa: E731 - fits the line
+    return PreparedCall(call, arguments, state, constants=constants)
 
 
 def _tensors(arguments: Mapping[str, object]) -> list[torch.Tensor]:

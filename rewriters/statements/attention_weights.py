@@ -1,0 +1,95 @@
+"""Calls of ``nn.MultiheadAttention`` that compute weights which nobody reads."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.graph.attributes import assigned_values
+from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.statements.proposal import Change, Proposal, behind_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.statements.surroundings import Surroundings
+
+_MADE = re.compile(r"torch\.nn(\.modules(\.activation)?)?\.MultiheadAttention")
+_WEIGHTS = frozenset({"need_weights", "average_attn_weights", None})
+_MASKS = frozenset({"key_padding_mask", "attn_mask"})
+_POSITIONAL = 4
+"""Query, key, value and mask; the fifth argument asks for the weights."""
+
+
+def find_unused_weights(here: Surroundings) -> Iterator[Proposal]:
+    """Yield the calls of which only the first result is read."""
+    for node in here.nodes:
+        match node:
+            case ast.Call(ast.Attribute(ast.Name("self"), attribute), args, keywords):
+                made = _made(here, attribute)
+                named = {k.arg for k in keywords}
+                starred = any(isinstance(arg, ast.Starred) for arg in args)
+                if not made or starred or named & _WEIGHTS or len(args) > _POSITIONAL:
+                    continue
+                at = behind_arguments(node, here.lines)
+                if at is None or not _is_first_alone(here, node):
+                    continue
+                proven = {"no-mask"} if len(args) < _POSITIONAL and not named & _MASKS else set()
+                proven |= set() if any(map(_drops, made)) else {"other-random-numbers"}
+                text = ", need_weights=False"
+                shown = re.sub(r"\s+", " ", here.text(node))
+                yield Proposal(
+                    node,
+                    changes=(Change(at, text),),
+                    shown=f"{shown.rstrip(' ,)')}{text})",
+                    proven=frozenset(proven),
+                )
+
+
+def _made(here: Surroundings, attribute: str) -> list[ast.Call]:
+    """Return how ``self.attribute`` is made, nothing if it may be anything else."""
+    if here.flow.cls is None:
+        return []
+    values = [v for _, v in assigned_values(here.flow.names, here.flow.cls, attribute)]
+    calls = [v for v in values if isinstance(v, ast.Call)]
+    known = all(_MADE.fullmatch(here.flow.names.dotted(call.func) or "") for call in calls)
+    return calls if known and len(calls) == len(values) else []
+
+
+def _drops(made: ast.Call) -> bool:
+    """Tell whether an attention drops weights in training, or may."""
+    given = {k.arg: k.value for k in made.keywords}
+    dropout = made.args[2] if len(made.args) > 2 else given.get("dropout")  # noqa: PLR2004 - its place
+    if dropout is None:
+        return None in given
+    return not (isinstance(dropout, ast.Constant) and not dropout.value)
+
+
+def _is_first_alone(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether nobody reads any but the first of the results."""
+    match here.parents.get(id(call)):
+        case ast.Subscript(_, ast.Constant(0)):
+            return True
+        case ast.Assign([ast.Tuple([_, ast.Name(weights)])]):
+            return not _reads(here, weights)
+        case ast.Assign([ast.Name(both)]):
+            stored = [n for n in _named(here, both) if isinstance(n.ctx, ast.Store)]
+            read = [n for n in _named(here, both) if isinstance(n.ctx, ast.Load)]
+            return len(stored) == 1 and all(_takes_first(here, name) for name in read)
+    return False
+
+
+def _takes_first(here: Surroundings, name: ast.Name) -> bool:
+    match here.parents.get(id(name)):
+        case ast.Subscript(_, ast.Constant(0)):
+            return True
+    return False
+
+
+def _reads(here: Surroundings, name: str) -> bool:
+    return any(isinstance(n.ctx, ast.Load) for n in _named(here, name))
+
+
+def _named(here: Surroundings, name: str) -> list[ast.Name]:
+    return [n for n in walk(here.flow.function) if isinstance(n, ast.Name) and n.id == name]

@@ -1,0 +1,118 @@
+"""Equations of einsum that are matrix products, written with ``matmul``."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.statements.proposal import Change, Proposal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.statements.surroundings import Surroundings
+
+_MATRIX = 2
+_SIMPLE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
+
+
+def find_einsum_products(here: Surroundings) -> Iterator[Proposal]:
+    """Yield the einsums of two operands that are one matrix product."""
+    for node in here.nodes:
+        match node:
+            case ast.Call(function, [ast.Constant(str(equation)), *operands], []):
+                if here.flow.names.dotted(function) != "torch.einsum":
+                    continue
+                if len(operands) == 1 and isinstance(operands[0], (ast.Tuple, ast.List)):
+                    operands = operands[0].elts
+                if len(operands) != 2 or any(isinstance(o, ast.Starred) for o in operands):  # noqa: PLR2004 - a product
+                    continue
+                left, right = (_operand(here, code) for code in operands)
+                named = [isinstance(code, (ast.Name, ast.Attribute)) for code in operands]
+                product = here.text(function).removesuffix("einsum") + "matmul"
+                text = spell_product(equation, left, right, product, named=named[0] and named[1])
+                if text is not None:
+                    left_indices, _, rest = equation.replace(" ", "").partition(",")
+                    shared = (
+                        set(left_indices)
+                        & set(rest.partition("->")[0])
+                        & set(rest.partition("->")[2])
+                    )
+                    yield Proposal(
+                        node,
+                        form="scores" if shared else "graph",
+                        changes=(Change(here.span(node), text),),
+                        shown=text,
+                    )
+
+
+def _operand(here: Surroundings, code: ast.expr) -> str:
+    text = here.text(code)
+    return text if isinstance(code, _SIMPLE) else f"({text})"
+
+
+def spell_product(
+    equation: str, left: str, right: str, product: str = "torch.matmul", *, named: bool = True
+) -> str | None:
+    """Return ``einsum(equation, left, right)`` as a matrix product, ``None`` if it is none.
+
+    ``left`` and ``right`` are the code of the operands; with ``named`` it may be repeated.
+    """
+    parts = equation.replace(" ", "").replace("->", ",").split(",")
+    if len(parts) != 3 or not all(p.isalpha() and len(set(p)) == len(p) for p in parts):  # noqa: PLR2004
+        return None
+    a, b, out = parts
+    summed = [i for i in a if i in b and i not in out]
+    if len(summed) != 1 or set(out) != set(a) ^ set(b) | (set(a) & set(b)) - {*summed}:
+        return None
+    ways = [
+        _spelled(x, y, out, summed[0], texts, product, named=named)
+        for x, y, texts in ((a, b, (left, right)), (b, a, (right, left)))
+    ]
+    # As few turns as possible; the user's order of the operands where both take as many.
+    return min(filter(None, ways), key=lambda way: way.count("."), default=None)
+
+
+def _spelled(  # noqa: PLR0911, PLR0913, PLR0917 - an equation in parts, a case a kind of it
+    a: str, b: str, out: str, summed: str, texts: tuple[str, str], product: str, *, named: bool
+) -> str | None:
+    """Return the product with the rows of ``a`` and the columns of ``b``."""
+    left, right = texts
+    shared = "".join(i for i in out if i in a and i in b)
+    rows, columns = ("".join(i for i in out if i in own and i not in shared) for own in (a, b))
+    if not rows or not columns:
+        return None  # a vector: nothing for the Cube unit
+    if not shared and len(columns) == 1:  # one matrix for all rows
+        if len(rows) > 1 and a != rows + summed:
+            return None  # turning an image costs more than it saves
+        text = (
+            f"{product}({_turned(left, a, rows + summed)}, {_turned(right, b, summed + columns)})"
+        )
+        return _turned(text, rows + columns, out)
+    if not shared and len(rows) == 1 and b[-_MATRIX:-1] == summed:  # one for all images
+        batch, last = b[:-_MATRIX], b[-1]
+        if out == batch + rows + last:
+            return f"{product}({_turned(left, a, rows + summed)}, {right})"
+        return None
+    if not shared or len(rows) != 1:
+        return None
+    first = _turned(left, a, shared + rows + summed)
+    if len(columns) == 1:
+        second = _turned(right, b, shared + summed + columns)
+        return _turned(f"{product}({first}, {second})", shared + rows + columns, out)
+    if b == shared + summed + columns and out == shared + rows + columns and named:
+        at = len(shared) + 1  # the pixels of an image as one dimension
+        return f"{product}({first}, {right}.flatten({at})).unflatten({at}, {right}.shape[{at}:])"
+    return None
+
+
+def _turned(text: str, have: str, want: str) -> str:
+    """Return code for a tensor with its dimensions in another order."""
+    if have == want:
+        return text
+    moved = [at for at, (one, other) in enumerate(zip(have, want, strict=True)) if one != other]
+    if moved == [len(have) - 2, len(have) - 1]:
+        return f"{text}.transpose(-2, -1)"
+    if len(moved) == 2:  # noqa: PLR2004 - two change places
+        return f"{text}.transpose({moved[0]}, {moved[1]})"
+    return f"{text}.permute({', '.join(str(have.index(i)) for i in want)})"

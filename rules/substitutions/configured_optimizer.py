@@ -1,0 +1,133 @@
+"""An optimizer that is configured: settings in a dictionary, a class by its name.
+
+What: ``torch.optim.AdamW(params, **settings)``, ``dict(type="AdamW", lr=...)`` in a configuration of
+OpenMMLab (mmcv, mmengine), ``optim="adamw_torch"`` in the ``TrainingArguments`` of transformers, and
+classes of torch.optim out of a table.
+
+Why it is slow on the NPU: as in rule fused-optimizer: each step reads and writes parameters,
+gradients and moments about ten times, in kernels of their own. Fused, AdamW is one ApplyAdamWV2 per
+parameter.
+
+Safety: ``fused=True`` changes the order of roundings alone. It is an error beside ``foreach``,
+``capturable`` or ``differentiable`` (condition ``fused-undecided``); torch_npu ignores what a
+GradScaler tells it (``no-grad-scaler``); and it wants parameters that are on the NPU already
+(``parameters-on-npu``), as they are where mmengine and the Trainer make it. Adam and SGD have no
+fused form of torch on the NPU: torch_npu.optim.NpuFusedAdam and NpuFusedSGD are named instead, with
+the conditions of rule fused-optimizer. Measure those: DenseTNT lost 10 % with NpuFusedAdam.
+
+References: fusion optimizer page of the migration guide; torch.optim.AdamW; OptimizerNames of
+transformers; Ascend DrivingSDK, where 48 % of the models have a fused optimizer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.shared.operands.norms import unknown
+from npufix.rules.shared.operands.optimizer_settings import NO_SCALER, ON_NPU, adam_inputs
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import torch
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+
+def by_default(params: Iterable[Tensor], settings: Mapping[str, Any]) -> Optimizer:
+    """Update with AdamW."""
+    return torch.optim.AdamW(params, **settings)
+
+
+def fused(params: Iterable[Tensor], settings: Mapping[str, Any]) -> Optimizer:
+    """Update each parameter in one kernel."""
+    return torch.optim.AdamW(  # no slip: fused=True is left out
+        params, **settings, fused=True  # no slip: True is False
+    )  # fmt: skip
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return parameters, and settings in a dictionary."""
+    drawn = adam_inputs(draw)
+    params = drawn.pop("params")
+    return {
+        "params": params,
+        "settings": {n: v for n, v in drawn.items() if n != "literal_foreach"},
+    }
+
+
+UNDECIDED = Condition(
+    "fused-undecided",
+    "the settings hold none of fused, foreach, capturable and differentiable",
+    unknown,
+)
+
+RULE = Substitution(
+    id="NPU169",
+    name="configured-optimizer",
+    summary="a configured optimizer that updates parameters in many small kernels",
+    table="fusion",
+    forms=(Form(by_default, fused, inputs, (UNDECIDED, NO_SCALER, ON_NPU)),),
+    search="optimizers",
+    replaces=("Add", "Addcdiv", "Addcmul", "Lerp", "Mul", "Muls", "RealDiv", "Sqrt"),
+    becomes=("ApplyAdamWV2",),
+    passes=(7, 0),
+    requires="torch_npu>=2.1",
+    valid=(
+        # decided already
+        """
+def build(model):
+    settings = dict(lr=1e-3, fused=True)
+    return torch.optim.AdamW(model.parameters(), **settings)
+""",
+        # not an optimizer
+        """
+scheduler = dict(type="AdamW", lr=1e-4)
+""",
+        # classes of something else
+        """
+def build(name, model):
+    kinds = {"relu": nn.ReLU, "gelu": nn.GELU}
+    return kinds[name](model)
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            """
+def build(model, args):
+    settings = {"lr": args.lr, "betas": (0.9, 0.95), "weight_decay": 0.1}
+    return torch.optim.AdamW(model.parameters(), **settings)
+""",
+            """
+def build(model, args):
+    settings = {"lr": args.lr, "betas": (0.9, 0.95), "weight_decay": 0.1}
+    return torch.optim.AdamW(model.parameters(), **settings, fused=True)
+""",
+        ),
+        Rewritten(
+            """
+optimizer = dict(type="AdamW", lr=2e-4, weight_decay=0.01)
+""",
+            """
+optimizer = dict(type="AdamW", lr=2e-4, weight_decay=0.01, fused=True)
+""",
+        ),
+        Rewritten(
+            """
+from transformers import TrainingArguments
+
+
+def arguments(folder):
+    return TrainingArguments(output_dir=folder, optim="adamw_torch", bf16=True)
+""",
+            """
+from transformers import TrainingArguments
+
+
+def arguments(folder):
+    return TrainingArguments(output_dir=folder, optim="adamw_torch_fused", bf16=True)
+""",
+        ),
+    ),
+)

@@ -1,0 +1,127 @@
+"""A call of an operator that Ascend DrivingSDK has for the NPU.
+
+What: operators of driving, point cloud and graph models that their authors took from packages with
+CUDA kernels (mmcv, mmdet3d, spconv, torch_scatter, torch_cluster, or kernels of the project), and
+their fallbacks in plain PyTorch, by the name that is called; also a sum of two images that only a
+ReLU reads.
+
+Why it is slow on the NPU: the packages have no kernels for it; the fallbacks are loops over levels,
+groups or points in many small kernels. Where these operators were exchanged they had taken 20 to 70 %
+of a step.
+
+Use instead: the operator of ``mx_driving`` that is named, with the signature that is given. For
+projects of mmcv, mmdet and mmdet3d ``mx_driving.patcher`` exchanges many of them when the program
+starts, without an edit.
+
+Safety: advice. mx_driving is a package of its own, which must be installed; its operators take the
+dtypes and sizes that are named, mostly float32 with int32 indices, on Atlas A2. Who passes int64
+indices casts them once, where they are made.
+
+References: API pages of Ascend DrivingSDK, https://gitcode.com/Ascend/DrivingSDK; its ports of VAD,
+BEVFormer, SparseDrive, Point Transformer V3 and FB-BEV.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import Draw, Form, Rewritten, Substitution
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def one_by_one(x: Tensor, index: Tensor, count: int) -> Tensor:
+    """Add up the rows of each group, as scatter_add of these packages does."""
+    return torch.stack([(x * (index == group)[:, None]).sum(0) for group in range(count)])
+
+
+def together(x: Tensor, index: Tensor, count: int) -> Tensor:
+    """Add up the rows of all groups in one pass."""
+    return x.new_zeros(count, x.shape[1]).index_add(0, index, x)
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return rows and the group of each."""
+    import torch
+
+    count, rows = draw.integer(1, 3), draw.integer(1, 6)
+    return {
+        "x": draw.floats(rows, 4, dtype=torch.float32).abs(),
+        "index": draw.integers(rows, low=0, high=count - 1),
+        "count": count,
+    }
+
+
+_DEFORMABLE = """
+from mmcv.ops.multi_scale_deform_attn import MultiScaleDeformableAttnFunction
+
+
+def attend(value, shapes, starts, locations, weights):
+    return MultiScaleDeformableAttnFunction.apply(value, shapes, starts, locations, weights, 64)
+"""
+_SCATTER = """
+import torch_scatter
+
+
+def pool(x, starts):
+    return torch_scatter.segment_csr(x, starts, reduce="max")
+"""
+_RESIDUAL = """
+class Block(nn.Module):
+    def forward(self, x):
+        out = self.conv(x)
+        out += x
+        out = self.relu(out)
+        return out
+"""
+
+RULE = Substitution(
+    id="NPU171",
+    name="driving-operator-call",
+    summary="a call of an operator that mx_driving has for the NPU",
+    table="fusion",
+    forms=(Form(one_by_one, together, inputs),),
+    search="vendor-operators",
+    replaces=(),
+    becomes=(),
+    passes=(1, 1),
+    requires="torch_npu>=2.1; chip A2",
+    valid=(
+        # a method of one's own
+        """
+class Runner:
+    def scatter_mean(self, x):
+        return x
+
+    def run(self, x):
+        return self.scatter_mean(x)
+""",
+        # of torch itself
+        """
+def f(x, index, src):
+    return torch.scatter(x, 0, index, src), F.softmax(x, -1)
+""",
+        # an operator of mx_driving
+        """
+from mx_driving import scatter_max
+
+
+def pool(x, index):
+    return scatter_max(x, index)
+""",
+        # the sum is read again
+        """
+def f(x, y, relu):
+    out = x + y
+    kept = relu(out)
+    return kept, out
+""",
+    ),
+    rewritten=(
+        Rewritten(_DEFORMABLE, _DEFORMABLE),
+        Rewritten(_SCATTER, _SCATTER),
+        Rewritten(_RESIDUAL, _RESIDUAL),
+    ),
+)

@@ -1,0 +1,169 @@
+"""A matrix product written as an einsum.
+
+What: ``torch.einsum("bnqd,bnkd->bnqk", q, k)`` and any other equation of two operands with one index
+that is added up, where each operand has an index of its own; one matrix for a whole batch, as in
+graph convolutions; images whose channels are weighed, as in the masks of MaskFormer.
+
+Why it is slow on the NPU: einsum turns and folds both operands in several calls of the host, and
+makes a batch of products even where one matrix is shared by all: BatchMatMul, with a Transpose of
+what the folding made copy. ``matmul`` is one call, and one plain MatMul where a matrix is shared;
+for batches on both sides it launches what einsum does, and saves time of the host alone (condition
+``host-bound``).
+
+Safety: the same products and sums. einsum lets an index that is added up have the length one in one
+operand and any in the other, which ``matmul`` refuses with an error.
+
+References: torch.einsum; torch.matmul; ST-GCN; MaskFormer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.shared.operands.norms import unknown
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def scores(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply rows by rows in batches."""
+    return torch.einsum("bqd,bkd->bqk", a, b)
+
+
+def rows_by_rows(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply by the matrices lying the other way."""
+    return torch.matmul(a, b.transpose(-2, -1))
+
+
+def masks(a: Tensor, b: Tensor) -> Tensor:
+    """Weigh the channels of images."""
+    return torch.einsum("bqc,bchw->bqhw", a, b)
+
+
+def pixels_as_columns(a: Tensor, b: Tensor) -> Tensor:
+    """Take the pixels as the columns of a matrix."""
+    product = torch.matmul(a, b.flatten(2))
+    return product.reshape(*product.shape[:2], *b.shape[2:])
+
+
+def graph(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply all rows by one matrix."""
+    return torch.einsum("nctv,vw->nctw", a, b)
+
+
+def one_matrix(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply by the matrix."""
+    return torch.matmul(a, b)
+
+
+def _drawn(draw: Draw, first: str, second: str) -> dict[str, Any]:
+    import torch
+
+    lengths = {i: draw.integer(2, 4) for i in dict.fromkeys(first + second)}
+    dtype = draw.choice([torch.float32, torch.bfloat16])
+    a, b = ([lengths[i] for i in part] for part in (first, second))
+    return {"a": draw.floats(*a, dtype=dtype).abs(), "b": draw.floats(*b, dtype=dtype).abs()}
+
+
+def score_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two batches of rows."""
+    return _drawn(draw, "bqd", "bkd")
+
+
+def mask_inputs(draw: Draw) -> dict[str, Any]:
+    """Return weights and images."""
+    return _drawn(draw, "bqc", "bchw")
+
+
+def graph_inputs(draw: Draw) -> dict[str, Any]:
+    """Return features of the nodes of a graph, and its matrix."""
+    return _drawn(draw, "nctv", "vw")
+
+
+HOST_BOUND = Condition(
+    "host-bound",
+    "the calls of the host count here: einsum launches the same batched product after them",
+    unknown,
+    time_alone=True,
+)
+
+RULE = Substitution(
+    id="NPU265",
+    name="einsum-product",
+    summary="a matrix product written as an einsum",
+    table="affinity",
+    forms=(
+        Form(scores, rows_by_rows, score_inputs, (HOST_BOUND,)),
+        Form(masks, pixels_as_columns, mask_inputs, (HOST_BOUND,)),
+        Form(graph, one_matrix, graph_inputs),
+    ),
+    search="einsum-products",
+    replaces=("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Transpose"),
+    becomes=("BatchMatMulV2", "BatchMatMulV3", "MatMulV2", "MatMulV3"),
+    passes=(1, 1),
+    requires="torch_npu>=2.1",
+    valid=(
+        # outer products, and sums of one operand
+        """
+def f(a: torch.Tensor, b: torch.Tensor):
+    return torch.einsum("i,j->ij", a, b), torch.einsum("bii->b", a)
+""",
+        # three operands
+        """
+def f(a, b, c):
+    return torch.einsum("bij,bjk,bkl->bil", a, b, c)
+""",
+        # nothing is added up
+        """
+def f(a, b):
+    return torch.einsum("bchw,bc->bchw", a, b)
+""",
+        # vectors (rule batched-vector-product), and an index that only one operand has
+        """
+def f(a, b):
+    return torch.einsum("bij,bj->bi", a, b), torch.einsum("bij,bjk->bk", a, b)
+""",
+        # turning an image would copy it
+        """
+def f(x, w):
+    return torch.einsum("bchw,oc->bohw", x, w)
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            """
+def scores(q: torch.Tensor, k: torch.Tensor):
+    return torch.einsum("bnqd,bnkd->bnqk", q, k)
+""",
+            """
+def scores(q: torch.Tensor, k: torch.Tensor):
+    return torch.matmul(q, k.transpose(-2, -1))
+""",
+        ),
+        Rewritten(
+            """
+def masks(mask_embed, mask_features):
+    outputs = torch.einsum("bqc,bchw->bqhw", mask_embed, mask_features)
+    return outputs
+""",
+            """
+def masks(mask_embed, mask_features):
+    outputs = torch.matmul(mask_embed, mask_features.flatten(2)).unflatten(2, mask_features.shape[2:])
+    return outputs
+""",
+        ),
+        Rewritten(
+            """
+def mix(x, adjacency):
+    return torch.einsum("nctv,vw->nctw", (x, adjacency)).contiguous()
+""",
+            """
+def mix(x, adjacency):
+    return torch.matmul(x, adjacency).contiguous()
+""",
+        ),
+    ),
+)

@@ -1,0 +1,106 @@
+"""A call of flash_attn, a package of kernels for GPUs.
+
+What: ``flash_attn_func(q, k, v)``, ``flash_attn_varlen_func(...)`` and their packed relatives.
+
+Why it is slow on the NPU: the package has no kernels for it. Code that falls back to attention
+written out writes the scores of all queries and keys to memory; FlashAttentionScore never does.
+
+Use instead: ``torch_npu.npu_fusion_attention`` in the layout BSND, or TND with the ends of the rows of
+each sequence, which is the same memory. Its scale is 1 unless it is given; flash_attn's is one over
+the root of the size of a head. Causal attention of flash_attn counts from the end of the keys: that
+is ``sparse_mode=3`` with the compressed mask of 2048 x 2048.
+
+Safety: advice, as nothing that calls the package runs where it can be compared. Dropout draws other
+random numbers. ``alibi_slopes``, ``softcap``, returned probabilities and block tables have no
+counterpart here, and are not reported; a window is ``sparse_mode=4`` with pre_tockens and next_tockens.
+
+References: torch_npu.npu_fusion_attention in the API reference of Ascend Extension for PyTorch;
+npu_flash_attention of transformers; SparseDrive in Ascend DrivingSDK.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import Draw, Form, Rewritten, Substitution
+
+if TYPE_CHECKING:
+    import torch_npu
+    from torch import Tensor
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attend as flash_attn_func does: batch, length, heads, size."""
+    scores = q.transpose(1, 2) @ k.permute(0, 2, 3, 1) * q.shape[-1] ** -0.5
+    return (scores.softmax(-1) @ v.transpose(1, 2)).transpose(1, 2)
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attend in one kernel."""
+    return torch_npu.npu_fusion_attention(q, k, v, q.shape[2], "BSND", scale=q.shape[-1] ** -0.5)[0]
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return queries, keys and values."""
+    import torch
+
+    shape = (2, draw.integer(1, 4), draw.choice([1, 2]), 16)
+    q, k, v = (draw.floats(*shape, dtype=torch.float32) for _ in range(3))
+    return {"q": q, "k": k, "v": v}
+
+
+_CALL = """
+from flash_attn import flash_attn_func
+
+
+def attend(q, k, v):
+    return flash_attn_func(q, k, v, causal=True)
+"""
+_VARLEN = """
+from flash_attn.flash_attn_interface import flash_attn_varlen_func
+
+
+def attend(q, k, v, starts, longest):
+    return flash_attn_varlen_func(q, k, v, starts, starts, longest, longest)
+"""
+
+RULE = Substitution(
+    id="NPU170",
+    name="flash-attention-call",
+    summary="a call of flash_attn, which has no kernels for the NPU",
+    table="fusion",
+    forms=(Form(dense, fused, inputs),),
+    search="flash-attention",
+    replaces=("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Mul", "SoftmaxV2"),
+    becomes=("FlashAttentionScore", "FlashAttentionScoreGrad"),
+    passes=(0.5, 1),
+    requires="torch_npu>=2.1; chip A2 A3",
+    valid=(
+        # another function of the package
+        """
+from flash_attn.bert_padding import unpad_input
+
+
+def pad(x, mask):
+    return unpad_input(x, mask)
+""",
+        # slopes
+        """
+from flash_attn import flash_attn_func
+
+
+def attend(q, k, v, slopes):
+    return flash_attn_func(q, k, v, alibi_slopes=slopes)
+""",
+        # a function of one's own
+        """
+def flash_attn_func(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def attend(q, k, v):
+    return flash_attn_func(q, k, v)
+""",
+    ),
+    rewritten=(Rewritten(_CALL, _CALL), Rewritten(_VARLEN, _VARLEN)),
+)

@@ -1,0 +1,99 @@
+"""Columns picked by a list of numbers.
+
+What: ``boxes[:, [0, 2]]``, ``x[..., [0, 1, 2]]``: the numbers are written out, and a slice could take
+the same columns.
+
+Why it is slow on the NPU: Python's list becomes a tensor on the host and is copied to the device in
+every call, for which the host waits; then Index computes the address of each element, and in the
+backward pass an accumulating IndexPut adds them back one by one. A slice needs no table and no
+copy to the device; ``clone`` makes it a tensor of its own, as an index does.
+
+Safety: the same elements, in memory of their own. Where the tensor has fewer columns than the list
+says, indexing is an error, and the slice is shorter. NumPy arrays have no ``clone`` (condition
+``is-tensor``).
+
+References: LaneSegNet and BEVFormer in Ascend DrivingSDK; torch.Tensor.clone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def every_second(x: Tensor) -> Tensor:
+    """Pick two columns."""
+    return x[:, [0, 2]]
+
+
+def sliced(x: Tensor) -> Tensor:
+    """Take every second one of three columns."""
+    return x[:, 0:3:2].clone()  # no slip: 3 is 4 (it ends in front of either)
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return rows of five columns."""
+    import torch
+
+    dtype = draw.choice([torch.float32, torch.bfloat16])
+    return {"x": draw.wild(draw.integer(0, 3), 5, dtype=dtype)}
+
+
+IS_TENSOR = Condition("is-tensor", "the object is a torch tensor", lambda site: site.is_tensor("x"))
+
+RULE = Substitution(
+    id="NPU267",
+    name="index-list",
+    summary="columns picked by a list of numbers that is copied to the device each time",
+    table="affinity",
+    forms=(Form(every_second, sliced, inputs, (IS_TENSOR,)),),
+    search="index-lists",
+    replaces=("Index", "IndexPutV2"),
+    becomes=("StridedSlice", "TensorMove"),
+    passes=(2, 2),
+    requires="torch_npu>=2.1",
+    valid=(
+        # another order, one column, and from the end
+        """
+def forward(x: torch.Tensor):
+    return x[:, [2, 0, 1]], x[:, [3]], x[:, [-1, 0]], x[:, 0:2]
+""",
+        # a target
+        """
+def forward(x: torch.Tensor):
+    x[:, [0, 2]] = 0
+    return x
+""",
+        # a table of pairs
+        """
+def forward(x: torch.Tensor):
+    return x[[0, 1], [1, 2]]
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            """
+def forward(boxes: torch.Tensor):
+    return boxes[:, [0, 2]]
+""",
+            """
+def forward(boxes: torch.Tensor):
+    return boxes[:, 0:3:2].clone()
+""",
+        ),
+        Rewritten(
+            """
+def centre(boxes: torch.Tensor):
+    return boxes[..., [0, 1, 2]] * 2
+""",
+            """
+def centre(boxes: torch.Tensor):
+    return boxes[..., 0:3].clone() * 2
+""",
+        ),
+    ),
+)

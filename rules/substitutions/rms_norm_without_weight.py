@@ -1,0 +1,189 @@
+"""RMSNorm without a weight, and rows divided by their length, in eager operators.
+
+What: ``x * rsqrt(mean(x^2) + eps)`` with no weight behind it, as in queries and keys of attention
+(QK norm) and in diffusion models; ``F.normalize(x, dim=-1)``, as in linear attention.
+
+Why it is slow on the NPU: four to six kernels, each of which reads or writes the whole activation
+(Pow, ReduceMean, Add, Rsqrt, Mul, with casts around them), and about twice as many in the backward
+pass. ``npu_rms_norm`` reads it once and writes it once; it wants a weight, for which a vector of
+ones, as long as one row, is made.
+
+Safety: the fused kernel computes in float32 and rounds once. It returns the dtype of ``x``, as the
+code does. Rows of ``F.normalize`` whose length is about its eps (1e-12) come out up to 30 % shorter;
+longer ones and rows of zeros are the same, in float32 (condition ``single-precision``). The kernel has a backward formula but no double backward.
+
+References: torch_npu.npu_rms_norm in the API reference of Ascend Extension for PyTorch; RMSNorm
+(Zhang and Sennrich, 2019).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.shared.operands.norms import PLAIN_EPS, inputs
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    import torch_npu
+    from torch import Tensor
+
+
+def cast_back(x: Tensor, eps: float) -> Tensor:
+    """Normalise in float32 and cast back."""
+    x32 = x.to(torch.float32)
+    return (x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def plain(x: Tensor, eps: float) -> Tensor:
+    """Normalise in the dtype of the activation."""
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+
+
+def fused(x: Tensor, eps: float) -> Tensor:
+    """Normalise with one kernel, and a weight of ones."""
+    return torch_npu.npu_rms_norm(x, x.new_ones(x.shape[-1]), epsilon=eps)[0]
+
+
+def unit_rows(x: Tensor) -> Tensor:
+    """Divide each row by its length."""
+    return F.normalize(x, 2.0, -1)
+
+
+def fused_unit_rows(x: Tensor) -> Tensor:
+    """Normalise with one kernel; the weight makes one of the root of the number of elements."""
+    return torch_npu.npu_rms_norm(
+        x, x.new_full((x.shape[-1],), x.shape[-1] ** -0.5), epsilon=1e-24 / x.shape[-1]
+    )[0]
+
+
+def rows(draw: Draw) -> dict[str, Any]:
+    """Return rows in float32, some of them zero."""
+    import torch
+
+    shape = draw.choice([(3, 8), (2, 5, 24), (2, 1, 3, 16)])
+    return {"x": draw.floats(*shape, dtype=torch.float32) * draw.choice([1.0, 1.0, 0.0])}
+
+
+def _stands_alone(site: Site) -> bool | None:
+    if site.is_centred("x"):
+        return False
+    return None if site.is_scaled() else True
+
+
+def activations(draw: Draw) -> dict[str, Any]:
+    """Return activations with rows so small that a forgotten ``eps`` shows."""
+    drawn = inputs(draw)
+    return {"x": drawn["x"], "eps": drawn["eps"]}
+
+
+NO_WEIGHT = Condition(
+    "no-wider-fusion",
+    "no weight is multiplied to the rows, and no mean was taken off: one kernel does that as well",
+    _stands_alone,
+    time_alone=True,
+)
+
+SINGLE_PRECISION = Condition(
+    "single-precision",
+    "the rows are float32: in half precision the weight would be rounded",
+    lambda site: None if (dtype := site.dtype("x")) is None else dtype == "float32",
+)
+
+RULE = Substitution(
+    id="NPU168",
+    name="rms-norm-without-weight",
+    summary="RMSNorm without a weight, written out in eager operators",
+    table="fusion",
+    forms=(
+        Form(cast_back, fused, activations, (NO_WEIGHT, PLAIN_EPS)),
+        Form(plain, fused, activations, (NO_WEIGHT, PLAIN_EPS)),
+        Form(unit_rows, fused_unit_rows, rows, (SINGLE_PRECISION,)),
+    ),
+    replaces=(
+        "Add",
+        "Adds",
+        "Cast",
+        "ClampMin",
+        "Div",
+        "LpNormV2",
+        "Mul",
+        "Pow",
+        "Pows",
+        "ReduceMean",
+        "Rsqrt",
+        "RsqrtGrad",
+        "Square",
+    ),
+    becomes=("RmsNorm", "RmsNormGrad", "Fill"),
+    passes=(2, 3),
+    requires="torch_npu>=2.1",
+    valid=(
+        # the mean of a group of channels
+        """
+def f(x: torch.Tensor, eps: float):
+    return x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + eps)
+""",
+        # another length, and another dimension
+        """
+def f(x: torch.Tensor):
+    x = x.float()
+    return F.normalize(x, p=1, dim=-1), F.normalize(x)
+""",
+        # the sum, not the mean
+        """
+def f(x: torch.Tensor, eps: float):
+    return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + eps)
+""",
+        # the root alone
+        """
+def f(x: torch.Tensor, eps: float):
+    return torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            """
+def unit(q: torch.Tensor):
+    q = q.float()
+    return F.normalize(q, p=2, dim=-1)
+""",
+            """
+def unit(q: torch.Tensor):
+    q = q.float()
+    return torch_npu.npu_rms_norm(
+        q,
+        q.new_full((q.shape[-1],), q.shape[-1] ** (-0.5)),
+        epsilon=1e-24 / q.shape[-1],
+    )[0]
+""",
+        ),
+        Rewritten(
+            """
+class QKNorm(nn.Module):
+    def __init__(self, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, hidden_states):
+        x = hidden_states.float()
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+        return x.type_as(hidden_states)
+""",
+            """
+class QKNorm(nn.Module):
+    def __init__(self, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, hidden_states):
+        return torch_npu.npu_rms_norm(
+            hidden_states,
+            hidden_states.new_ones(hidden_states.shape[-1]),
+            epsilon=self.eps,
+        )[0]
+""",
+        ),
+    ),
+)

@@ -1,0 +1,197 @@
+"""What searches over statements find, and the text that they write."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+
+import pytest
+
+from npufix.rewriters.find import find_sites
+from npufix.rewriters.statements.index_lists import slice_of
+from npufix.rewriters.statements.products import spell_product
+from npufix.rules.registry import all_rules
+
+torch = pytest.importorskip("torch")
+
+HEADER = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
+
+
+def sites(text: str, rule: str) -> list[tuple[str, list[str]]]:
+    """Return what a rule would write in a text, and what is open there."""
+    rules = [r for r in all_rules() if r.id == rule]
+    return [
+        (s.rewrite.text if s.rewrite else s.problem, [c.name for c in s.open_conditions])
+        for s in find_sites(text, rules)
+    ]
+
+
+EQUATIONS = [
+    f"{''.join(a)},{''.join(b)}->{''.join(out)}"
+    for a, b, out in itertools.chain(
+        itertools.product(
+            itertools.permutations("xij"),
+            itertools.permutations("xjk"),
+            itertools.permutations("xik"),
+        ),
+        itertools.product(
+            itertools.permutations("xij"),
+            itertools.permutations("jk"),
+            itertools.permutations("xik"),
+        ),
+        itertools.product(["xyij", "ij", "jxyi"], ["jk", "kj"], ["xyik", "ik", "kxyi"]),
+        itertools.product(["xqc", "xcq", "cxq"], ["xchw", "xhwc"], ["xqhw", "xhwq"]),
+    )
+]
+
+
+def test_each_product_is_the_einsum_or_left_alone() -> None:
+    written = 0
+    lengths = dict(zip("xyijkqchw", (2, 3, 4, 5, 6, 4, 5, 2, 3), strict=True))
+    for equation in EQUATIONS:
+        first, second, out = equation.replace("->", ",").split(",")
+        text = spell_product(equation, "a", "b")
+        if not set(out) <= {*first, *second} or text is None:
+            assert text is None, equation
+            continue
+        a, b = (torch.randn([lengths[i] for i in part]).double() for part in (first, second))
+        found = eval(text, {"torch": torch, "a": a, "b": b})  # noqa: S307 - our own text
+        assert torch.allclose(found, torch.einsum(equation, a, b)), equation
+        written += 1
+    assert written > 200
+
+
+@pytest.mark.parametrize(
+    "equation",
+    [
+        "ij,jk", "ij,jk,kl->il", "ii,ij->ij", "i,j->ij", "bij,bj->bi", "bij,bjk->bk",
+        "bchw,bc->bchw", "bijc,bijd->bcd", "...ij,jk->...ik", "bchw,oc->bohw",
+    ],
+)  # fmt: skip
+def test_other_equations_are_left_alone(equation: str) -> None:
+    assert spell_product(equation, "a", "b") is None
+
+
+def test_operands_without_a_name_are_not_repeated() -> None:
+    assert spell_product("bqc,bchw->bqhw", "a", "f(b)", named=False) is None
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ("0, 1", "0:2"), ("0, 2", "0:3:2"), ("3, 4, 5", "3:6"), ("1, 4, 7", "1:8:3"),
+        ("2, 0", None),
+        ("1, 1", None), ("-1, 0", None), ("0, 1, 3", None), ("0", None), ("i, 1", None),
+        ("True, 2", None),
+    ],
+)  # fmt: skip
+def test_slices_of_lists(places: str, expected: str | None) -> None:
+    listed = ast.parse(f"[{places}]", mode="eval").body
+    assert isinstance(listed, ast.List)
+    assert slice_of(listed.elts) == expected
+
+
+ATTENTION = """
+class Block(nn.Module):
+    def __init__(self, dim, p=0.0):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(dim, 8, {settings})
+
+    def forward(self, x, mask=None):
+        {call}
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "settings", "expected"),
+    [
+        ("return self.attn(x, x, x)[0]", "", []),
+        ("y, _ = self.attn(x, x, x); return y", "dropout=0.0", []),
+        ("y = self.attn(x, x, x); return y[0]", "dropout=0", []),
+        ("y, w = self.attn(x, x, x); return y", "dropout=p", ["other-random-numbers"]),
+        ("return self.attn(x, x, x, mask)[0]", "", ["no-mask"]),
+        (
+            "return self.attn(x, x, x, attn_mask=mask)[0]",
+            "0.1",
+            ["other-random-numbers", "no-mask"],
+        ),
+        ("y, w = self.attn(x, x, x); return y, w", "", None),
+        ("y = self.attn(x, x, x); return y[0], y[1]", "", None),
+        ("y = self.attn(x, x, x); y = y[0]; return y", "", None),
+        ("return self.attn(x, x, x)[1]", "", None),
+        ("return self.attn(*x)[0]", "", None),
+        ("return self.attn(x, x, x, average_attn_weights=False)[0]", "", None),
+        ("return self.attn(x, x, (x))[0]", "", None),
+    ],
+)
+def test_unused_weights(call: str, settings: str, expected: list[str] | None) -> None:
+    text = HEADER + ATTENTION.format(settings=settings, call=call)
+    found = sites(text, "NPU165")
+    assert [conditions for _, conditions in found] == ([] if expected is None else [expected])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("optimizer = dict(type='AdamW', lr=1e-4)", ["no-grad-scaler"]),
+        ("optim_wrapper = dict(optimizer=dict(type='AdamW', lr=1e-4))", ["no-grad-scaler"]),
+        ("optimizer = dict(type='AdamW', lr=1e-4, fused=True)", None),
+        ("optimizer = dict(type='AdamW', lr=1e-4, **more)", None),
+        ("scheduler = dict(type='AdamW', lr=1e-4)", None),
+        ("optimizer = dict(type='Lion', lr=1e-4)", None),
+    ],
+)
+def test_optimizers_of_configurations(text: str, expected: list[str] | None) -> None:
+    found = sites(text + "\n", "NPU169")
+    assert [c for _, c in found] == ([] if expected is None else [expected])
+    assert all("fused=True)" in written for written, _ in found)
+
+
+def test_scaled_gradients_and_other_classes_are_advice() -> None:
+    scaled = "fp16 = dict(loss_scale=512.0)\noptimizer = dict(type='AdamW', lr=1e-4)\n"
+    assert "NpuFusedAdamW" in sites(scaled, "NPU169")[0][0]
+    assert "NpuFusedSGD" in sites("optimizer = dict(type='SGD', lr=0.1)\n", "NPU169")[0][0]
+
+
+UNDECIDED = ["fused-undecided", "parameters-on-npu"]
+
+
+@pytest.mark.parametrize(
+    ("setup", "expected"),
+    [
+        ("settings = dict(lr=1e-3)", ["parameters-on-npu"]),
+        ("settings = {'lr': 1e-3, 'foreach': False}", None),
+        ("settings = dict(lr=1e-3); settings['fused'] = False", UNDECIDED),
+        ("settings = load()", UNDECIDED),
+    ],
+)  # fmt: skip
+def test_settings_in_a_dictionary(setup: str, expected: list[str] | None) -> None:
+    text = (
+        HEADER
+        + f"def build(model):\n    {setup}\n"
+        + "    return torch.optim.AdamW(model.parameters(), **settings)\n"
+    )
+    assert [c for _, c in sites(text, "NPU169")] == ([] if expected is None else [expected])
+
+
+@pytest.mark.parametrize(
+    ("imported", "call", "operator"),
+    [
+        ("from torch_scatter import scatter_mean", "scatter_mean(x, i, dim=0)", "scatter_mean"),
+        ("import torch_scatter as ts", "ts.segment_csr(x, i)", "scatter_max"),
+        (
+            "from .functions import MSDeformAttnFunction",
+            "MSDeformAttnFunction.apply(x)",
+            "multi_scale",
+        ),
+        ("from mmcv.ops import furthest_point_sample", "furthest_point_sample(x, 8)", "furthest"),
+        ("from mx_driving import scatter_max", "scatter_max(x, i)", ""),
+        ("from einops import reduce as scatter_mean", "scatter_mean(x, i)", ""),
+        ("from mylib import scatter_mean", "scatter_mean(x, i)", ""),
+    ],
+)
+def test_vendor_operators_are_known_by_where_they_come_from(
+    imported: str, call: str, operator: str
+) -> None:
+    found = sites(f"{HEADER}{imported}\n\n\ndef f(x, i):\n    return {call}\n", "NPU171")
+    assert [operator in advice for advice, _ in found] == ([True] if operator else [])
