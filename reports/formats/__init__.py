@@ -57,6 +57,8 @@ class Result(Generic[T_co]):
     sources: Sources = field(default_factory=Sources)
     details: bool = False
     """The user has asked for more: ``-v``."""
+    sections: tuple[str, ...] = ()
+    """Which sections of a report its user wants instead of the first screen."""
     top: int = 10
     """How many rows of a table are shown where a format does not hold more."""
     run: RunDetails | None = None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+_TIMES = ((60e9, "min"), (1e9, "s"), (1e6, "ms"), (1e3, "us"))
+_ROUNDS_UP = 0.9995
+"""Of a unit: from here on three digits would say 1,000 of the one below."""
 
 
 def milliseconds(ns: float) -> str:
-    """Return a time with three significant digits: ``1,234 ms``, ``0.5 ms``, ``12.3 us``."""
-    if abs(ns) < 100_000:  # noqa: PLR2004 - 0.1 ms
-        return f"{ns / 1e3:.3g} us" if abs(ns) < 99_950 else "0.1 ms"  # noqa: PLR2004 - rounding
-    ms = ns / 1e6
-    return f"{ms:,.0f} ms" if abs(ms) >= 100 else f"{ms:.3g} ms"  # noqa: PLR2004 - three digits
+    """Return a time with three significant digits: ``12.3 us``, ``1.5 ms``, ``2.05 s``, ``3 min``."""
+    unit_ns, name = next((one for one in _TIMES if abs(ns) >= one[0] * _ROUNDS_UP), _TIMES[-1])
+    value = ns / unit_ns
+    return f"{value:,.0f} {name}" if abs(value) >= 100 else f"{value:.3g} {name}"  # noqa: PLR2004 - three digits
 
 
 def percent(share: float, *, signed: bool = False) -> str:
