@@ -30,7 +30,8 @@ EXTRAS = PROJECT["optional-dependencies"]
 VENDORED = ROOT / "reports/html/vendor"
 LOCK = (ROOT / ".ci/lock.txt").read_text(encoding="utf-8")
 DATA = (
-    "advisor/py.typed",
+    ".ns/npufix/py.typed",
+    ".ns/npufix/*.py",
     "reports/html/templates/*.html",
     "reports/html/scripts/*",
     "reports/html/vendor/*.min.js",
@@ -177,7 +178,7 @@ def test_the_distributions_hold_what_is_needed_and_nothing_of_this_machine(tmp_p
         inside = {name for name in archive.namelist() if ".dist-info/" not in name}
         about = {name.partition(".dist-info/")[2] for name in archive.namelist()} - {""}
         modes = {entry.external_attr >> 16 & 0o777 for entry in archive.infolist()}
-    assert inside == {f"npufix/{path.as_posix()}" for path in expected}
+    assert inside == {f"npufix/{path.as_posix().removeprefix('.ns/npufix/')}" for path in expected}
     assert modes <= {0o644, 0o664}  # RECORD is written by the tool itself
     licences = {f"licenses/reports/html/vendor/{p.name}" for p in VENDORED.glob("[LN]*-*")}
     assert about >= {"licenses/LICENSE", "licenses/NOTICE", *licences}

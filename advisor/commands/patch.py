@@ -53,7 +53,9 @@ Examples:
 @common.counterexample_option
 @common.cache_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report with verdicts as JSON.")
-@click.option("-v", "--verbose", is_flag=True, help="Show the findings with all figures of the verdicts.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Show the findings with all figures of the verdicts."
+)
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     dump: Path | None,
     source: Path,
@@ -185,12 +187,11 @@ def _show(  # noqa: PLR0913 - what to show and where
         return
     out = make_console(stderr=output is None and not write)
     out.print(_summary(patched), style="bold")
-    if patched.findings:
-        out.print()
-        if verbose:
-            show_findings(report.findings, out, details=True)
-        else:
-            show_patched(report.findings, patched.written, out)
+    out.print()
+    if verbose:
+        show_findings(report.findings, out, details=True)
+    else:
+        show_patched(report.findings, patched.written, out)
     if report.problems:
         out.print()
         show_problems(report.problems, out)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
 from npufix.reports.language import tr
 from npufix.reports.language.layout import cut, pad, width
 from npufix.reports.language.terminal import Verbatim
@@ -24,9 +22,7 @@ _LONGEST_PLACE, _LONGEST_NAME = 34, 26
 _MARGIN = " " * 6
 
 
-def show_patched(
-    findings: Sequence[Finding], written: Sequence[Finding], console: Console
-) -> None:
+def show_patched(findings: Sequence[Finding], written: Sequence[Finding], console: Console) -> None:
     """Print what is in the patch with its verdict, then what is not and why.
 
     ``findings`` are all of a report, numbered as there.

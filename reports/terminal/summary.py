@@ -59,7 +59,9 @@ def show_step(split: StepSplit | None, console: Console) -> None:
     bar = Verbatim(f"{title} ")
     room = max(10, console.width - width(title) - 1)
     legend = Verbatim("")
-    for (name, colour, sign), ns, cells in zip(_PARTS, times, _shared_out(times, room), strict=True):
+    for (name, colour, sign), ns, cells in zip(
+        _PARTS, times, _shared_out(times, room), strict=True
+    ):
         bar.append(sign * cells, colour)
         if ns:
             legend.append("  " if legend else "")
@@ -159,18 +161,24 @@ def _show_table(findings: Sequence[Finding], console: Console) -> None:
         _show_list(rows, console)
     else:
         _show_columns(rows, console)
+    remarks = [tr("*: npufix patch writes it")] if any(map(is_written, findings)) else []
     if len(rows) < len(findings):
         more = counted(len(findings) - len(rows), "more finding")
-        print_indented(Text(f"{more}: --findings", "dim"), console)
+        remarks.insert(0, tr(f"{more}: --findings"))
+    if remarks:
+        print_indented(Verbatim("; ".join(remarks), "dim"), console)
 
 
 def _show_columns(rows: Sequence[_Row], console: Console) -> None:
     fixed = 2 + 8 + 9 + 2 + 2 + max([len(row.rule) for row in rows], default=0)
     room = console.width - fixed
-    wanted = max([width(row.what) for row in rows], default=0), max(
-        [width(row.where) for row in rows], default=0
+    wanted = (
+        max([width(row.what) for row in rows], default=0),
+        max([width(row.where) for row in rows], default=0),
     )
-    place = min(wanted[1], max(_LONGEST_PLACE, room - wanted[0]), room - min(wanted[0], _LONGEST_NAME))
+    place = min(
+        wanted[1], max(_LONGEST_PLACE, room - wanted[0]), room - min(wanted[0], _LONGEST_NAME)
+    )
     name = max(room - place, 4) if wanted[0] + place > room else wanted[0]
 
     def line(cells: Sequence[str], styles: Sequence[str]) -> Verbatim:
@@ -179,7 +187,10 @@ def _show_columns(rows: Sequence[_Row], console: Console) -> None:
             pad(number, 2, right=True), pad(share, 8, right=True), pad(saves, 9, right=True),
             "  " + pad(cut(what, name), name), "  " + pad(where, place), "  " + rule,
         )  # fmt: skip
-        return Verbatim.assemble(*zip(padded, styles, strict=True))
+        made = Verbatim()
+        for text, style in zip(padded, styles, strict=True):
+            made.append(text, style)
+        return made
 
     console.print(line([tr(title) for title in _HEADER], ["dim"] * len(_HEADER)), soft_wrap=True)
     for row in rows:
@@ -243,7 +254,7 @@ def _show_ways_on(report: Report, console: Console) -> None:
         paragraph(f"Start with {number}: {_advice(finding)}", console)
         _show_command(f"npufix rules show {finding.rule}", console, "   ")
     for step in report.next_steps:
-        _show_command(step, console, "Start with *: " if patch else "   ")
+        _show_command(step, console, "Start: " if patch else "   ")
     if finding is not None and patch:
         paragraph(f"Then {number}: {_advice(finding)}", console)
     missing = [tr(part.name) for part in report.not_recorded]
