@@ -134,9 +134,9 @@ def load(
     """Read a profiling dump and diagnose it.
 
     ``dump`` is what ``npufix diagnose`` takes: a folder ``*_ascend_pt``, ``PROF_*`` or one above
-    it, a trace. With ``source``, the folder of the program, findings name lines in it and what to write
-    instead. Of several ranks ``rank`` is read, else the slowest. ``path_map`` says where folders of
-    the profiled machine are here.
+    it, a trace. With ``source``, the folder of the program, findings name lines in it and what to
+    write instead. Of several ranks ``rank`` is read, else the slowest. ``path_map`` says where
+    folders of the profiled machine are here.
 
     Raises:
         DumpError: there is nothing to diagnose.

@@ -87,6 +87,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.patch.patching import PatchOptions, patch
     from npufix.advisor.project.source_tree import read_source_tree
     from npufix.advisor.verify.settings import VerdictLines, make_settings
+    from npufix.rewriters.verification.workers.backends import Backend, BackendError
     from npufix.rewriters.write.recovering import recover
     from npufix.rewriters.write.writing import write as write_files
 
@@ -102,6 +103,11 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     with progress("Verifying") as show, VerdictLines(kept=not no_cache, told=verbose) as lines:
         chip = chip or _chip(result.report)
         settings = make_settings(on, no_cache=no_cache, say=show, decided=lines, chip=chip)
+        if result.found and settings.ground is Backend.NONE and not unverified:
+            raise BackendError(
+                "no change can be verified: torch is not installed",
+                "pip install torch, or take them as they are with --unverified",
+            )
         patched = patch(result, tree, PatchOptions(portable, unverified, settings))
     finished = _with_verdicts(result.report, patched)
     # The source last: what fails before it says that nothing was written.
