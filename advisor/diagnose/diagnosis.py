@@ -114,7 +114,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     warnings = tuple(located.warnings) if located else ()
     return Diagnosis(
         made, tuple(found), run.evidence, version_of_run, warnings, profile.signals,
-        tuple(seen), profile.steps,
+        tuple(seen), profile.steps, tuple(profile.modules), profile.stacks,
     )  # fmt: skip
 
 

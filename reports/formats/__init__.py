@@ -42,6 +42,9 @@ class RunDetails(Protocol):
     def step_rows(self) -> list[StepRow]:
         """Return all recorded steps."""
 
+    def stack_times(self) -> list[tuple[tuple[str, ...], int]]:
+        """Return the nanoseconds of all kernels by call stack, outermost frame first."""
+
     def write_tracks(
         self, findings: list[Finding], file: IO[bytes], *, packed: bool, whole: bool
     ) -> None:

@@ -40,6 +40,13 @@ MESSAGES: tuple[str, ...] = (
         "made by examples/make_dump.py on a CPU: kernels and their times come from a cost model,"
         " not from an NPU"
     ),
+    # the first screen
+    "Step {time}",
+    "Recording {time}",
+    "communication",
+    "in {n}",
+    "what",
+    "where",
     # click
     "Usage: {usage}",
     "Usage:",
@@ -248,6 +255,11 @@ MESSAGES: tuple[str, ...] = (
 )
 NO_MESSAGES: frozenset[str] = frozenset(
     {
+        "from {home} import {own} as {name}",
+        "<npufix.{name}: {headline}>",
+        '<div style="display:flex;height:1em;max-width:48em">',
+        "npufix rules show {rule}",
+        "a recording has kernels",
         "-C {quote} apply",
         "{taken}\n            [[ $value == *= ]] && compopt -o nospace",
         'from torch_npu.profiler.profiler import analyse; analyse("{dump}"{arguments})',

@@ -161,12 +161,12 @@ def _show_table(findings: Sequence[Finding], console: Console) -> None:
         _show_list(rows, console)
     else:
         _show_columns(rows, console)
-    remarks = [tr("*: npufix patch writes it")] if any(map(is_written, findings)) else []
+    remarks = ["*: npufix patch writes it"] if any(map(is_written, findings)) else []
     if len(rows) < len(findings):
         more = counted(len(findings) - len(rows), "more finding")
-        remarks.insert(0, tr(f"{more}: --findings"))
+        remarks.insert(0, f"{more}: --findings")
     if remarks:
-        print_indented(Verbatim("; ".join(remarks), "dim"), console)
+        print_indented(Text("; ".join(remarks), "dim"), console)
 
 
 def _show_columns(rows: Sequence[_Row], console: Console) -> None:
@@ -251,12 +251,12 @@ def _show_ways_on(report: Report, console: Console) -> None:
         ((n, f) for n, f in enumerate(report.findings, 1) if _advice(f)), (0, None)
     )
     if finding is not None and not patch:
-        paragraph(f"Start with {number}: {_advice(finding)}", console)
+        paragraph(f"Start with {number}: {tr(plain(_advice(finding)))}", console)
         _show_command(f"npufix rules show {finding.rule}", console, "   ")
     for step in report.next_steps:
         _show_command(step, console, "Start: " if patch else "   ")
     if finding is not None and patch:
-        paragraph(f"Then {number}: {_advice(finding)}", console)
+        paragraph(f"Then {number}: {tr(plain(_advice(finding)))}", console)
     missing = [tr(part.name) for part in report.not_recorded]
     if missing:
         more = len(missing) - _MOST_NAMES

@@ -9,7 +9,7 @@ _ROUNDS_UP = 0.9995
 
 
 def milliseconds(ns: float) -> str:
-    """Return a time with three significant digits: ``12.3 us``, ``2.05 s``, ``3 min``."""
+    """Return a time with three significant digits: ``12.3 us``, ``1.5 ms``, ``2.05 s``."""
     unit_ns, name = next((one for one in _TIMES if abs(ns) >= one[0] * _ROUNDS_UP), _TIMES[-1])
     value = ns / unit_ns
     return f"{value:,.0f} {name}" if abs(value) >= 100 else f"{value:.3g} {name}"  # noqa: PLR2004 - three digits
