@@ -24,8 +24,6 @@ demo: .venv/ready
 	@mkdir -p $(OUT)
 	@$(BIN)/npufix diagnose $(DUMP) --source $(EXAMPLE)
 	@echo
-	@echo "== npufix patch: every change run before and after =="
-	@echo
 	@$(BIN)/npufix patch $(DUMP) --source $(EXAMPLE) -o $(OUT)/npufix.patch --report $(OUT)/report.md --report $(OUT)/report.html
 	@echo
 	@echo "The report is $(OUT)/report.html (and .md), the patch is $(OUT)/npufix.patch"
@@ -84,7 +82,7 @@ locked:
 
 # transformers is read as source code only, so its dependencies are not needed.
 .venv/test-ready: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,notebook]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps transformers
 	@touch $@
 

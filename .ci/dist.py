@@ -77,8 +77,9 @@ def _distributions(
     tree = work / "npufix"
     for name in files if place == "here" else reversed(files):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, tree / name)
-        (tree / name).chmod(0o666 & ~umask)
+        shutil.copyfile(ROOT / name, tree / name, follow_symlinks=False)
+        if not (tree / name).is_symlink():
+            (tree / name).chmod(0o666 & ~umask)
     environment = {**os.environ, **environment, "SOURCE_DATE_EPOCH": str(epoch)}
     _build("build_sdist", tree, work, environment)
     source = _normalised(next(work.glob("*.tar.gz")), epoch)
@@ -131,7 +132,12 @@ def _files() -> list[str]:
     changed = _git("status", "--porcelain")
     if changed:
         print(f"dist: with {len(changed.splitlines())} changes that are not committed")
-    return sorted(name for name in listed.split("\0") if name and (ROOT / name).is_file())
+    return sorted(name for name in listed.split("\0") if name and _is_ours(ROOT / name))
+
+
+def _is_ours(path: Path) -> bool:
+    """Tell whether a path is a file, or a link to a package: the name that it is imported by."""
+    return path.is_file() or path.is_symlink()
 
 
 def _epoch() -> int:

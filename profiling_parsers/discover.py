@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from npufix.profiling_parsers.dump_folder import OUTPUT
@@ -61,7 +62,7 @@ def recognise(path: Path) -> DumpLocation:
 
 def _find(path: Path) -> list[DumpLocation]:
     if not path.exists():
-        raise DumpError(f"{path}: no such file or folder", "check the path; " + PROFILE)
+        raise DumpError(f"{path}: no such file or folder", _nearest(path) or PROFILE)
     if path.is_file():
         return [_of_file(path)]
     start = path.parent if path.resolve().name in OUTPUT_FOLDERS else path
@@ -71,6 +72,17 @@ def _find(path: Path) -> list[DumpLocation]:
     if all(dump.kind == UNREADABLE for dump in dumps):
         raise explain_unreadable(dumps[0].path)
     return dumps
+
+
+def _nearest(path: Path) -> str:
+    """Return what a path may have meant: the part of it that is missing, spelt another way."""
+    missing = next(p for p in (*reversed(path.parents), path) if not p.exists())
+    try:
+        names = [one.name for one in missing.parent.iterdir()]
+    except OSError:
+        return ""
+    found = get_close_matches(missing.name, names, 2)
+    return f"did you mean {' or '.join(str(missing.with_name(n)) for n in found)}?" if found else ""
 
 
 def _of_file(path: Path) -> DumpLocation:

@@ -133,7 +133,7 @@ def _find_unreadable(folder: Path) -> list[Path]:
         _is_raw(folder)
         or (folder / OUTPUT).is_dir()
         or any(folder.glob(DATABASES))
-        or folder.name.endswith("_ascend_pt")
+        or (folder.name.endswith("_ascend_pt") and not any(folder.glob("*_ascend_pt/")))
     )
     return [folder] if is_dump else []
 

@@ -175,6 +175,24 @@ class HotModule(msgspec.Struct, frozen=True):
     types: list[str]
 
 
+class HotCollective(msgspec.Struct, frozen=True):
+    """A collective and what its time goes to, over all recorded steps."""
+
+    name: str
+    kind: str
+    """``collective`` or ``p2p``."""
+    group: str
+    calls: int
+    elapse_ns: int
+    transit_ns: int
+    wait_ns: int
+    """For the other ranks."""
+    idle_ns: int
+    """In which it neither moves data nor waits."""
+    size_bytes: int
+    """Of its operand, of one call; -1 if the dump does not say."""
+
+
 class Condition(msgspec.Struct, frozen=True):
     """What must hold for a rewrite to be equal; ``basis``: source, profile or open."""
 
@@ -360,6 +378,7 @@ class Report(msgspec.Struct, frozen=True):
     (operator_details), because no kernel is led to a line; ``types`` then are host operators."""
     hot_lines: list[HotLine] = []
     hot_modules: list[HotModule] = []
+    hot_collectives: list[HotCollective] = []
     ranks: list[Rank] = []
     """All ranks, where the dump holds several."""
     rank_steps: RankSteps | None = None
@@ -372,13 +391,14 @@ class Report(msgspec.Struct, frozen=True):
     schema: int = SCHEMA_VERSION
 
     def cut(self, rows: int) -> Report:
-        """Return the report with only so many hot operators, shapes, lines and modules."""
+        """Return the report with only so many hot operators, shapes, lines and so on."""
         return msgspec.structs.replace(
             self,
             hot_operators=self.hot_operators[:rows],
             hot_shapes=self.hot_shapes[:rows],
             hot_lines=self.hot_lines[:rows],
             hot_modules=self.hot_modules[:rows],
+            hot_collectives=self.hot_collectives[:rows],
         )
 
 

@@ -29,7 +29,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = PROJECT["optional-dependencies"]
 LOCK = (ROOT / ".ci/lock.txt").read_text(encoding="utf-8")
 DATA = (
-    "advisor/py.typed",
+    ".ns/npufix/py.typed",
+    ".ns/npufix/*.py",
     "reports/html/templates/*.html",
     "reports/html/scripts/*",
     "reports/locale/*/LC_MESSAGES/*.po",
@@ -154,7 +155,7 @@ def test_the_distributions_hold_what_is_needed_and_nothing_of_this_machine(tmp_p
         inside = {name for name in archive.namelist() if ".dist-info/" not in name}
         about = {name.partition(".dist-info/")[2] for name in archive.namelist()} - {""}
         modes = {entry.external_attr >> 16 & 0o777 for entry in archive.infolist()}
-    assert inside == {f"npufix/{path.as_posix()}" for path in expected}
+    assert inside == {f"npufix/{path.as_posix().removeprefix('.ns/npufix/')}" for path in expected}
     assert modes <= {0o644, 0o664}  # RECORD is written by the tool itself
     assert "licenses/LICENSE" in about
     with tarfile.open(source) as archive:

@@ -54,6 +54,16 @@ class _Commands(click.Group):
         command: click.Command = module.command
         return with_common_options(command)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that is meant; of one that is not there, which may be meant."""
+        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
+            from npufix.advisor.project.known_names import likely
+
+            raise click.UsageError(f"No such command {args[0]!r}.{likely(args[0], _COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl(sorted(_COMMANDS.items()))

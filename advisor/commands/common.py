@@ -130,7 +130,8 @@ def read_configuration(
 
     for name in rules:
         if name.lower() not in known_names.rule_names():
-            raise click.UsageError(f"no rule {name}; see npufix rules")
+            hint = known_names.likely_rule(name)
+            raise click.UsageError(f"no rule {name}; see npufix rules.{hint}")
     for name in allow:
         if name not in known_names.condition_names():
             known = ", ".join(sorted(known_names.condition_names()))

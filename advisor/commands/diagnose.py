@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,12 +13,33 @@ from npufix.advisor.console.progress_line import progress
 from npufix.reports.data.sources import Sources
 from npufix.reports.report import Report
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+_SECTIONS = {
+    "findings": "Show each finding whole: what, where, what to write instead.",
+    "operators": "Show the operators that take most time.",
+    "shapes": "Show the shapes that take most time.",
+    "lines": "Show the lines of code that ask for most time.",
+    "modules": "Show the nn.Modules that take most time.",
+    "collectives": "Show the collectives that take most time.",
+    "ranks": "Show where each rank spends its time.",
+}
+
+
+def _section_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for name, text in reversed(_SECTIONS.items()):
+        command = click.option(f"--{name}", is_flag=True, help=text)(command)
+    return command
+
 
 @click.command(
     epilog="""\b
 Examples:
   npufix diagnose run1_ascend_pt
-  npufix diagnose run1_ascend_pt --source src --top 20
+  npufix diagnose run1_ascend_pt --source src --operators --top 20
   npufix diagnose cluster_dumps --rank 3
   npufix diagnose cluster_dumps --executor dask:tcp://10.0.0.1:8786
   npufix diagnose gpu.pt.trace.json.gz
@@ -33,7 +55,7 @@ Examples:
 @common.path_map_option
 @common.rule_option
 @click.option("--top", type=click.IntRange(min=1), default=10, show_default=True,
-              help="How many hot operators to show.")  # fmt: skip
+              help="How many rows of each table to show.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @output_files.output_option(Report)
 @click.option("--html", "html", type=common.PATH, metavar="FILE",
@@ -43,7 +65,8 @@ Examples:
 @click.option("--all", "every", is_flag=True,
               help="Read all ranks as a whole, not only those that stand out.")  # fmt: skip
 @click.option("--no-cache", is_flag=True, help="Read all ranks again; keep nothing of them.")
-@click.option("-v", "--verbose", is_flag=True, help="Show all conditions and their proofs.")
+@_section_options
+@click.option("-v", "--verbose", is_flag=True, help="Show everything, with all figures.")
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     dump: Path,
     source: Path | None,
@@ -59,6 +82,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     no_cache: bool,
     as_json: bool,
     verbose: bool,
+    **sections: bool,
 ) -> int:
     """Say where the device time goes, and which line of code asked for it.
 
@@ -88,6 +112,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         report = with_report_changes(result, tree)
     run = DiagnosedRun(result, tree)
     sources = Sources(tree.root if tree else None)
-    made = output_files.Result(report, sources, verbose, top, run)
+    wanted = tuple(name for name, is_wanted in sections.items() if is_wanted)
+    made = output_files.Result(report, sources, verbose, wanted, top, run)
     output_files.write(outputs, made)
     return common.exit_status(report)

@@ -53,7 +53,9 @@ Examples:
 @common.counterexample_option
 @common.cache_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report with verdicts as JSON.")
-@click.option("-v", "--verbose", is_flag=True, help="Show all figures of the verdicts.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Show the findings with all figures of the verdicts."
+)
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     dump: Path | None,
     source: Path,
@@ -85,6 +87,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.patch.patching import PatchOptions, patch
     from npufix.advisor.project.source_tree import read_source_tree
     from npufix.advisor.verify.settings import VerdictLines, make_settings
+    from npufix.rewriters.verification.workers.backends import Backend, BackendError
     from npufix.rewriters.write.recovering import recover
     from npufix.rewriters.write.writing import write as write_files
 
@@ -97,9 +100,14 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         options = Options(top, rank, path_map, configuration)
         result = diagnose(dump, tree, options) if dump else scan(tree)
     common.warn(result.warnings)
-    with progress("Verifying") as show, VerdictLines(kept=not no_cache) as lines:
+    with progress("Verifying") as show, VerdictLines(kept=not no_cache, told=verbose) as lines:
         chip = chip or _chip(result.report)
         settings = make_settings(on, no_cache=no_cache, say=show, decided=lines, chip=chip)
+        if result.found and settings.ground is Backend.NONE and not unverified:
+            raise BackendError(
+                "no change can be verified: torch is not installed",
+                "pip install torch, or take them as they are with --unverified",
+            )
         patched = patch(result, tree, PatchOptions(portable, unverified, settings))
     finished = _with_verdicts(result.report, patched)
     # The source last: what fails before it says that nothing was written.
@@ -129,7 +137,9 @@ def _chip(report: Report) -> str | None:
 def _with_verdicts(report: Report, patched: Patched) -> Report:
     import msgspec
 
-    return msgspec.structs.replace(report, findings=list(patched.findings), next_steps=[])
+    judged = iter(patched.findings)
+    findings = [next(judged) if found.kind == "code" else found for found in report.findings]
+    return msgspec.structs.replace(report, findings=findings, next_steps=[])
 
 
 def _with_next_step(report: Report, output: Path) -> Report:
@@ -172,19 +182,22 @@ def _show(  # noqa: PLR0913 - what to show and where
         common.print_json(to_json(report))
         return
     from npufix.reports.terminal.findings import show_findings
+    from npufix.reports.terminal.patch import show_patched
     from npufix.reports.terminal.report import show_problems
 
     if is_quiet():
         if output is None and not write:
             _print_diff(patched.diff)
         else:
-            say(_summary(report, patched), err=False)
+            say(_summary(patched), err=False)
         return
     out = make_console(stderr=output is None and not write)
-    out.print(_summary(report, patched), style="bold")
-    if report.findings:
-        out.print()
-        show_findings(report.findings, out, details=verbose)
+    out.print(_summary(patched), style="bold")
+    out.print()
+    if verbose:
+        show_findings(report.findings, out, details=True)
+    else:
+        show_patched(report.findings, patched.written, out)
     if report.problems:
         out.print()
         show_problems(report.problems, out)
@@ -198,12 +211,12 @@ def _show(  # noqa: PLR0913 - what to show and where
         _print_diff(patched.diff)
 
 
-def _summary(report: Report, patched: Patched) -> str:
+def _summary(patched: Patched) -> str:
     from npufix.rules.shared.quantities import counted
 
-    if not report.findings:
+    if not patched.findings:
         return "No known slow pattern in this source; nothing to patch."
-    written, all_found = len(patched.written), counted(len(report.findings), "finding")
+    written, all_found = len(patched.written), counted(len(patched.findings), "finding")
     proven = sum(
         f.verdict is not None and f.verdict.status == "equivalent" for f in patched.written
     )

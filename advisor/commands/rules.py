@@ -82,6 +82,7 @@ Examples:
 def show(rule_id: str) -> None:
     """Explain the rule RULE_ID (NPU101, or its name), with its example before and after."""
     from npufix.advisor.console.screen import make_console
+    from npufix.advisor.project.known_names import likely_rule
     from npufix.reports.terminal.rule import explain
     from npufix.rules.registry import every_rule
 
@@ -93,8 +94,7 @@ def show(rule_id: str) -> None:
             else:
                 explain(rule, make_console(), details=is_verbose())
             return
-    known = ", ".join(rule.id for rule in every_rule())
-    raise click.UsageError(f"no rule {rule_id}; there are {known}")
+    raise click.UsageError(f"no rule {rule_id}; see npufix rules.{likely_rule(rule_id)}")
 
 
 @command.command(

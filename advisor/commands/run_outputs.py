@@ -37,6 +37,12 @@ class DiagnosedRun:
 
         return step_rows(self.diagnosis)
 
+    def stack_times(self) -> list[tuple[tuple[str, ...], int]]:
+        """Return the nanoseconds of all kernels by call stack, outermost frame first."""
+        from npufix.advisor.diagnose.stack_times import stack_times
+
+        return stack_times(self.diagnosis)
+
     def write_tracks(
         self, findings: list[Finding], file: IO[bytes], *, packed: bool, whole: bool
     ) -> None:

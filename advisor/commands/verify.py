@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from npufix.advisor.project.configuration import Configuration
     from npufix.advisor.verify.changes import Changes
     from npufix.advisor.verify.recorded_inputs import ChangeRecording
-    from npufix.advisor.verify.verifying import Checked
-    from npufix.reports.verification import Verification
 
 _EXIT = {"equivalent": 0, "refuted": 1, "not verified": 3}
 
@@ -85,7 +83,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     changed lines, in a child process with limits on time and memory.
     """
     from npufix.advisor.verify.settings import VerdictLines, make_settings
-    from npufix.advisor.verify.verifying import Given, check
+    from npufix.advisor.verify.verifying import Given, check, report_changes
 
     if dump is None and (rank is not None or path_map):
         raise click.UsageError("--rank and --path-map say how to read a dump: give --dump as well")
@@ -104,7 +102,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     with progress("Verifying") as say, VerdictLines(kept=not no_cache) as lines:
         settings = make_settings(on, no_cache=no_cache, say=say, decided=lines, chip=chip)
         checked = check(changes, settings, Given(configuration.allow, recording, assume))
-    found = _verification(changes, checked)
+    found = report_changes(changes, checked)
     if counterexample is not None:
         common.write_scripts([f.verdict for f in found.functions], counterexample)
     outputs = output_files.with_json((), as_json=as_json)
@@ -178,18 +176,3 @@ def _changes(
             raise click.UsageError(f"name one FILE to compare with {against}")
         return changes.from_files(Path(against), files[0])
     return git_changes.from_git(files or (Path(),), against or "HEAD")
-
-
-def _verification(changes: Changes, checked: list[Checked]) -> Verification:
-    from npufix.advisor.patch.verdicts import report_verdict
-    from npufix.reports.report import tool
-    from npufix.reports.verification import ChangedFunction, Verification
-
-    functions = [
-        ChangedFunction(c.name, c.line, c.function, report_verdict(c.verdict)) for c in checked
-    ]
-    found = {function.verdict.status for function in functions}
-    status = next((s for s in ("refuted", "not verified") if s in found), "equivalent")
-    return Verification(
-        tool(), changes.against, status, functions, [file.name for file in changes.new]
-    )

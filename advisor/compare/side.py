@@ -114,7 +114,7 @@ def read_run(path: Path, tree: SourceTree | None, options: Options) -> ComparedR
             raise
         remedy = f"{error.remedy}; a report of npufix diagnose --json or a baseline will do too"
         raise DumpError(error.message, remedy) from error
-    return _of_dump(path, result, tree)
+    return run_of_dump(path, result, tree)
 
 
 class _Head(msgspec.Struct):
@@ -155,7 +155,8 @@ def _kind_of_broken(head: bytes) -> str:
     return "baseline" if b'"run_count"' in head else "report"
 
 
-def _of_dump(path: Path, result: Diagnosis, tree: SourceTree | None) -> ComparedRun:
+def run_of_dump(path: Path, result: Diagnosis, tree: SourceTree | None) -> ComparedRun:
+    """Reduce a diagnosed dump to what a comparison needs."""
     seen = measure_diagnosis(result, path)
     made, evidence = result.report, result.evidence
     if evidence is None:  # pragma: no cover - a dump always has it

@@ -88,7 +88,7 @@ def _remember(key: str) -> Any:  # noqa: ANN401 - a callback of click
             context.meta[key] = value
         if context.meta.get(_QUIET) and context.meta.get(_VERBOSE):
             raise click.UsageError("-q and -v contradict each other; give one of them")
-        return value
+        return value or (True if key == _VERBOSE and context.meta.get(key) else value)
 
     return callback
 

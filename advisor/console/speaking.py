@@ -75,18 +75,13 @@ def _choose(context: click.Context, parameter: click.Parameter, value: str | Non
 
 
 def show_error(error: click.ClickException) -> None:
-    """Print what click says of a wrong command line, as click does."""
-    if language.current() == "en":
-        error.show()
-        return
+    """Print what is wrong with a command line in one line, and where the right one is said."""
     context = getattr(error, "ctx", None)
-    if context is not None:
-        click.echo(context.get_usage(), err=True, color=context.color)
-        names = context.help_option_names
-        if context.command.get_help_option(context) is not None:
-            say(f"Try '{context.command_path} {names[0]}' for help.")
-            click.echo(err=True)
-    click.echo(tr(f"Error: {error.format_message()}"), err=True)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) or context is None:
+        error.show()  # it is the help itself, or about a file
+        return
+    text = make_plain(tr(error.format_message()))
+    click.echo(f"npufix: {text} -- {context.command_path} --help", err=True)
 
 
 class Formatter(click.HelpFormatter):

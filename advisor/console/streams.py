@@ -14,6 +14,7 @@ _IN_ASCII = {
     "u", "\N{GREATER-THAN OR EQUAL TO}": ">=", "\N{LESS-THAN OR EQUAL TO}": "<=",
     "\N{LEFT SINGLE QUOTATION MARK}": "'", "\N{RIGHT SINGLE QUOTATION MARK}": "'",
     "\N{LEFT DOUBLE QUOTATION MARK}": '"', "\N{RIGHT DOUBLE QUOTATION MARK}": '"',
+    "\N{FULL BLOCK}": "#", "\N{DARK SHADE}": "=", "\N{LIGHT SHADE}": ".",
     "\N{NO-BREAK SPACE}": " ", "\N{ALMOST EQUAL TO}": "~", "\N{SUPERSCRIPT TWO}": "2",
 }  # fmt: skip
 

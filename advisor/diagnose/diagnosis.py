@@ -12,6 +12,7 @@ from npufix.advisor.cluster.reporting import observe_cluster, rank_problems, ran
 from npufix.advisor.diagnose.ranks import ALONE, Ways, read_dump
 from npufix.advisor.diagnose.result import Diagnosis
 from npufix.advisor.diagnose.savings import settle, total_saving, without_explained
+from npufix.advisor.evidence.collectives import hot_collectives
 from npufix.advisor.evidence.estimate import calibrate
 from npufix.advisor.evidence.hygiene import missing_parts, snippet
 from npufix.advisor.evidence.item import rank_items
@@ -113,7 +114,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     warnings = tuple(located.warnings) if located else ()
     return Diagnosis(
         made, tuple(found), run.evidence, version_of_run, warnings, profile.signals,
-        tuple(seen), profile.steps, tuple(profile.modules),
+        tuple(seen), profile.steps, tuple(profile.modules), profile.stacks,
     )  # fmt: skip
 
 
@@ -197,6 +198,7 @@ def _report_measures(run: _Run, options: Options) -> report.Report:
         attributed_by_operators=by_operators,
         hot_lines=lines,
         hot_modules=ranking.hot_modules(profile.modules, top),
+        hot_collectives=hot_collectives(profile.signals, top),
         not_recorded=[report.Fact(*part) for part in missing_parts(profile)],
         collect=snippet(profile),
     )

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from npufix.advisor.diagnose.findings import Located
     from npufix.advisor.evidence.item import Item
     from npufix.advisor.evidence.lines import Evidence
+    from npufix.profiling_parsers.profile import CallSite
     from npufix.profiling_parsers.signals import Signals
     from npufix.reports import report
 
@@ -33,3 +34,5 @@ class Diagnosis:
     """All recorded steps, as ``Profile.steps``."""
     modules: tuple[str, ...] = ()
     """The paths of nn.Module that its kernels refer to, as ``Profile.modules``."""
+    stacks: tuple[tuple[CallSite, ...], ...] = ()
+    """The call stacks that its kernels refer to, as ``Profile.stacks``."""

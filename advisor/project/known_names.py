@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
 from npufix.rewriters.write.user_error import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_MOST_LIKELY = 3
 
 
 class ConfigurationError(UserError):
     """A configuration that cannot be used: ``message`` names file and key, and ``remedy``."""
+
+
+def likely(name: str, known: Iterable[str]) -> str:
+    """Return `` Did you mean NPU101?`` of what is spelt nearly so, "" if nothing is."""
+    by_lower = {one.lower(): one for one in known}
+    found = get_close_matches(name.lower(), by_lower, _MOST_LIKELY)
+    return f" Did you mean {' or '.join(by_lower[one] for one in found)}?" if found else ""
+
+
+def likely_rule(name: str) -> str:
+    """Return the same of a name that no rule has."""
+    from npufix.rules.registry import every_rule
+
+    return likely(name, [known for rule in every_rule() for known in (rule.id, rule.name)])
 
 
 def rule_names() -> frozenset[str]:

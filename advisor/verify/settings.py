@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 class VerdictLines:
     """Says each verdict as soon as there is one; on an interrupt, that they are kept."""
 
-    def __init__(self, *, kept: bool) -> None:
-        """``kept``: a next run finds them."""
-        self._kept = kept
+    def __init__(self, *, kept: bool, told: bool = True) -> None:
+        """``kept``: a next run finds them; not ``told``: they are only counted."""
+        self._kept, self._told = kept, told
         self._said = 0
 
     def __call__(self, job: Job, verdict: Verdict, total: int) -> None:
         """Say one of several: that of a single function is the whole answer, which follows."""
         self._said += verdict.on != Backend.NONE.value  # what was lost is tried again
-        if total > 1:
+        if self._told and total > 1:
             first = next(iter(job.lines_original), 1)
             name = os.path.relpath(job.path, job.root)
             name = Path(job.path).name if name.startswith(os.pardir) else name

@@ -6,11 +6,14 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from npufix.advisor.patch.verdicts import report_verdict
 from npufix.advisor.verify.assumptions import Assumptions
 from npufix.advisor.verify.changed_functions import Touched, callers, find_touched
 from npufix.advisor.verify.device_branches import as_on_npu, branches
 from npufix.advisor.verify.diff_reading import DiffError
 from npufix.advisor.verify.imported_files import leads_to_another
+from npufix.reports.report import tool
+from npufix.reports.verification import ChangedFunction, Verification
 from npufix.rewriters.edit.job import OtherFile, spelled
 from npufix.rewriters.verification import Job, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
@@ -49,6 +52,8 @@ class Given:
     """Of the program, before the change or after it."""
     assume: tuple[str, ...] = ()
     """What callers pass: ``q: float[b, h, t, d]``."""
+    function: str = ""
+    """The only one of interest; "" for every function that the change touches."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,7 +172,8 @@ def check(changes: Changes, settings: Settings, given: Given | None = None) -> l
         recording = given.recording
         assumptions = Assumptions(file, given.allow, recording.proofs(file) if recording else None)
         about = _Subject(file, _others(file, changes), assumptions, recording, given.assume)
-        asked += [_Question(about, one) for one in functions]
+        wanted = (one for one in functions if given.function in {"", one.qualname})
+        asked += [_Question(about, one) for one in wanted]
     verdicts = _verdicts([q for q in asked if not q.touched.reason], settings)
     # What cannot be called with invented arguments may be reached through what calls it.
     through = [
@@ -184,6 +190,18 @@ def check(changes: Changes, settings: Settings, given: Given | None = None) -> l
             verdicts[question] = min(told, key=lambda v: _WORST_FIRST.index(v.status))
     unread += [(file.name, "it is deleted") for file in changes.deleted]
     return [_check(q, verdicts.get(q)) for q in asked] + [_unread(*one) for one in unread]
+
+
+def report_changes(changes: Changes, checked: Sequence[Checked]) -> Verification:
+    """Return the verdicts on a change as they are shown."""
+    functions = [
+        ChangedFunction(c.name, c.line, c.function, report_verdict(c.verdict)) for c in checked
+    ]
+    found = {function.verdict.status for function in functions}
+    status = next((s for s in ("refuted", "not verified") if s in found), "equivalent")
+    return Verification(
+        tool(), changes.against, status, functions, [file.name for file in changes.new]
+    )
 
 
 def _others(file: ChangedFile, changes: Changes) -> tuple[OtherFile, ...]:

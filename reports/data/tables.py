@@ -1,4 +1,4 @@
-"""A report as tables: one row an operator, shape, line, module, finding, rank and step.
+"""A report as tables: one row an operator, shape, line, module, collective, finding, rank, step.
 
 Names of columns carry their unit, and stay as they are: programs read them.
 """
@@ -58,6 +58,7 @@ def tables_of(report: Report, steps: Sequence[StepRow] = ()) -> list[Table]:
         Table("shapes", _SHAPE_COLUMNS, [_shape(hot) for hot in report.hot_shapes]),
         _lines(report),
         _modules(report),
+        _collectives(report),
         Table(
             "findings",
             _FINDING_COLUMNS,
@@ -89,7 +90,17 @@ def _kind(name: str) -> str:
         return SHARE
     if name == "bound_ratio":
         return RATIO
-    numbers = {"calls", "line", "rank", "step", "device", "number", "other_shapes", "lines"}
+    numbers = {
+        "calls",
+        "line",
+        "rank",
+        "step",
+        "device",
+        "number",
+        "other_shapes",
+        "lines",
+        "size_bytes",
+    }
     return COUNT if name in numbers else TEXT
 
 
@@ -150,6 +161,20 @@ def _modules(report: Report) -> Table:
         for hot in report.hot_modules
     ]
     return Table("modules", _columns("module", "calls", "total_us", "share", "types"), rows)
+
+
+def _collectives(report: Report) -> Table:
+    columns = _columns(
+        "name", "kind", "group", "calls", "total_us", "moving_us", "waiting_us", "idle_us",
+        "size_bytes",
+    )  # fmt: skip
+    rows = [
+        [hot.name, hot.kind, hot.group, hot.calls,
+         *_all_us((hot.elapse_ns, hot.transit_ns, hot.wait_ns, hot.idle_ns)),
+         hot.size_bytes if hot.size_bytes >= 0 else None]
+        for hot in report.hot_collectives
+    ]  # fmt: skip
+    return Table("collectives", columns, rows)
 
 
 def _finding(number: int, found: Finding) -> list[Value]:

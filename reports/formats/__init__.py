@@ -42,6 +42,9 @@ class RunDetails(Protocol):
     def step_rows(self) -> list[StepRow]:
         """Return all recorded steps."""
 
+    def stack_times(self) -> list[tuple[tuple[str, ...], int]]:
+        """Return the nanoseconds of all kernels by call stack, outermost frame first."""
+
     def write_tracks(
         self, findings: list[Finding], file: IO[bytes], *, packed: bool, whole: bool
     ) -> None:
@@ -57,6 +60,8 @@ class Result(Generic[T_co]):
     sources: Sources = field(default_factory=Sources)
     details: bool = False
     """The user has asked for more: ``-v``."""
+    sections: tuple[str, ...] = ()
+    """Which sections of a report its user wants instead of the first screen."""
     top: int = 10
     """How many rows of a table are shown where a format does not hold more."""
     run: RunDetails | None = None

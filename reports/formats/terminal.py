@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def _show_report(result: Result[Report], console: Console) -> None:
     from npufix.reports.terminal.report import show
 
-    show(result.report.cut(result.top), console, details=result.details)
+    report = result.report.cut(result.top)
+    show(report, console, details=result.details, sections=result.sections)
 
 
 def _show_gate(result: Result[GateReport], console: Console) -> None:

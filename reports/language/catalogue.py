@@ -183,12 +183,28 @@ def _with_what_follows_a_place(messages: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def _with_first_clauses(messages: Mapping[str, str]) -> dict[str, str]:
+    """Return the messages, and of each template the clause that a headline may end after.
+
+    ``{n} wait: {names}; move them`` is cut to ``{n} wait`` where it is long.
+    """
+    found = dict(messages)
+    for one, other in messages.items():
+        for mark, other_mark in (("; ", "；"), (": ", "：")):
+            same = one.count(mark) == other.count(other_mark)
+            clause, translated = one.split(mark)[0], other.split(other_mark)[0]
+            names = [{name for _, name in pieces(text)} for text in (clause, translated)]
+            if same and is_template(clause) and mark in one and names[0] == names[1]:
+                found.setdefault(clause, translated)
+    return found
+
+
 class Catalogue:
     """The messages of one language."""
 
     def __init__(self, messages: Mapping[str, str]) -> None:
         """``messages`` is each English text, or template, with its translation."""
-        messages = _with_what_follows_a_place(messages)
+        messages = _with_first_clauses(_with_what_follows_a_place(messages))
         self._exact = {one: other for one, other in messages.items() if not is_template(one)}
         for one, other in list(self._exact.items()):
             # Half a sentence, which the program puts together with another one.

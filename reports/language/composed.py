@@ -40,6 +40,13 @@ MESSAGES: tuple[str, ...] = (
         "made by examples/make_dump.py on a CPU: kernels and their times come from a cost model,"
         " not from an NPU"
     ),
+    # the first screen
+    "Step {time}",
+    "Recording {time}",
+    "communication",
+    "in {n}",
+    "what",
+    "where",
     # click
     "Usage: {usage}",
     "Usage:",
@@ -77,7 +84,11 @@ MESSAGES: tuple[str, ...] = (
     "{reason}; {n} finding could save {interval} of a {n2} ms {unit}.",
     "{reason}; {n} findings could save {interval} of a {n2} ms {unit}.",
     "{reason}; {n} finding could save {interval} of a {n2} us {unit}.",
+    "{reason}; {n} finding could save {interval} of a {n2} s {unit}.",
+    "{reason}; {n} finding could save {interval} of a {n2} min {unit}.",
     "{reason}; {n} findings could save {interval} of a {n2} us {unit}.",
+    "{reason}; {n} findings could save {interval} of a {n2} s {unit}.",
+    "{reason}; {n} findings could save {interval} of a {n2} min {unit}.",
     "{reason}; {n} finding could save {interval} per step.",
     "{reason}; {n} findings could save {interval} per step.",
     "Step {start} -> {end} ({change}): {signed} by {what}.",
@@ -106,6 +117,8 @@ MESSAGES: tuple[str, ...] = (
     "saves {interval} ({basis})",
     "of a {n} ms {unit}",
     "of a {n} us {unit}",
+    "of a {n} s {unit}",
+    "of a {n} min {unit}",
     "{place} and {n} other line",
     "{place} and {n} other lines",
     "{shapes} and {n} other shape",
@@ -242,6 +255,11 @@ MESSAGES: tuple[str, ...] = (
 )
 NO_MESSAGES: frozenset[str] = frozenset(
     {
+        "from {home} import {own} as {name}",
+        "<npufix.{name}: {headline}>",
+        '<div style="display:flex;height:1em;max-width:48em">',
+        "npufix rules show {rule}",
+        "a recording has kernels",
         "-C {quote} apply",
         "{taken}\n            [[ $value == *= ]] && compopt -o nospace",
         'from torch_npu.profiler.profiler import analyse; analyse("{dump}"{arguments})',

@@ -32,6 +32,16 @@ def pad(text: str, columns: int, *, right: bool = False) -> str:
     return space + text if right else text + space
 
 
+def cut(text: str, columns: int) -> str:
+    """Return a text that is no wider than so many columns; what is left out is a sign of it."""
+    if width(text) <= columns:
+        return text
+    kept = text
+    while kept and width(kept) >= columns:
+        kept = kept[:-1]
+    return f"{kept}…"
+
+
 def breaks(text: str, columns: int) -> list[int]:
     """Return where lines begin, but for the first, if none is wider than ``columns``."""
     found, used = [], 0

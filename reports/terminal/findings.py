@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from npufix.reports.language.terminal import Verbatim
+from npufix.reports.terminal.summary import CLASSES
 from npufix.reports.terminal.text import paragraph, print_indented
 from npufix.reports.wording.report import (
     describe_tried,
@@ -27,10 +28,8 @@ if TYPE_CHECKING:
     from npufix.reports.report import Condition, Finding, Verdict
 
 _PLACES_SHOWN = 5
-_STYLES = {
-    "safe": "green",
-    "conditional": "yellow",
-    "advice": "cyan",
+STYLES = {
+    **CLASSES,
     "equivalent": "green",
     "refuted": "red",
     "not verified": "yellow",
@@ -44,7 +43,7 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
             continue
         title = Text.assemble(
             (f"{number}. {finding.rule} {finding.name}  ", "bold"),
-            (finding.safety, _STYLES[finding.safety]),
+            (finding.safety, STYLES[finding.safety]),
         )
         console.print(title)
         if finding.kind == "run":
@@ -120,7 +119,7 @@ def _conditions(conditions: Sequence[Condition], *, details: bool) -> list[str]:
 
 def show_verdict(verdict: Verdict, console: Console, *, details: bool) -> None:
     """Print a verdict: its status, why, and on what ground."""
-    text = Text.assemble((verdict.status, _STYLES[verdict.status]))
+    text = Text.assemble((verdict.status, STYLES[verdict.status]))
     if verdict.cases:
         text.append(f" in {verdict.cases} runs of {plain(verdict.scope)}")
     # A counterexample is often the reason itself.

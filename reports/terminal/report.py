@@ -1,4 +1,4 @@
-"""The report on a terminal: the answer first, 80 columns, nothing but text needs to survive."""
+"""The report on a terminal: one screen, and each of its sections where it is asked for."""
 
 from __future__ import annotations
 
@@ -8,55 +8,52 @@ from rich.text import Text
 
 from npufix.reports.terminal.findings import show_findings
 from npufix.reports.terminal.ranks import show_ranks
+from npufix.reports.terminal.summary import SECTIONS, show_step, show_summary, there
 from npufix.reports.terminal.tables import (
+    show_hot_collectives,
     show_hot_lines,
     show_hot_modules,
     show_hot_operators,
     show_hot_shapes,
-    show_split,
+    show_step_remarks,
 )
 from npufix.reports.terminal.text import paragraph
-from npufix.reports.wording.report import coverage_text, environment_text, plain, totals_text
+from npufix.reports.wording.report import coverage_text, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from rich.console import Console
 
     from npufix.reports.report import Problem, Report
 
-_LINES_SHOWN = 5
 
-
-def show(report: Report, console: Console, *, details: bool) -> None:
-    """Print a whole report; ``details`` adds all figures, conditions that hold and modules."""
-    paragraph(report.headline, console, "bold")
-    _show_environment(report, console)
-    # Where no place is known, the shapes are what leads to the code.
-    lost = not (report.attributed or report.attributed_to_functions)
-    lines = report.hot_lines if details else report.hot_lines[:_LINES_SHOWN]
-    sections: list[tuple[object, Callable[[], None]]] = [
-        (report.ranks, lambda: show_ranks(report.ranks, console)),
-        (report.split, lambda: show_split(report.split, console)),
-        (report.hot_operators, lambda: _show_hot_operators(report, console, details=details)),
-        (
-            report.hot_shapes if details or lost else None,
-            lambda: show_hot_shapes(report.hot_shapes, console),
-        ),
-        (report.hot_lines, lambda: show_hot_lines(lines, console)),
-        (
-            report.hot_modules if details else None,
-            lambda: show_hot_modules(report.hot_modules, console),
-        ),
-        (report.findings, lambda: show_findings(report.findings, console, details=details)),
-        (report.problems, lambda: show_problems(report.problems, console)),
-        (report.not_recorded, lambda: _show_not_recorded(report, console, details=details)),
-        (report.next_steps, lambda: _show_next_steps(report.next_steps, console)),
-    ]
-    for content, print_section in sections:
-        if content:
+def show(
+    report: Report, console: Console, *, details: bool, sections: Collection[str] = ()
+) -> None:
+    """Print the first screen of a report, or some of ``SECTIONS``; all of it with ``details``."""
+    if report.environment is None:  # of a source alone
+        _show_source_report(report, console, details=details)
+        return
+    wanted = SECTIONS if details and not sections else sections
+    if details or not sections:
+        show_summary(report, console)
+    else:
+        show_step(report.split, console)
+    if details:
+        show_step_remarks(report.split, console)
+    for name in there(report):
+        if name in wanted:
             console.print()
-            print_section()
+            _SHOW[name](report, console, details)
+    for name in [name for name in sections if name not in there(report)]:
+        console.print()
+        console.print(f"The dump holds no {name}.")
+    if details:
+        if report.problems:
+            console.print()
+            show_problems(report.problems, console)
+        _show_not_recorded(report, console)
 
 
 def show_problems(problems: Sequence[Problem], console: Console) -> None:
@@ -67,34 +64,51 @@ def show_problems(problems: Sequence[Problem], console: Console) -> None:
         paragraph(text, console, margin="  ")
 
 
-def _show_environment(report: Report, console: Console) -> None:
-    environment = report.environment
-    if environment is None:
+def _show_source_report(report: Report, console: Console, *, details: bool) -> None:
+    paragraph(report.headline, console, "bold")
+    if report.findings:
+        console.print()
+        show_findings(report.findings, console, details=details)
+    if report.problems:
+        console.print()
+        show_problems(report.problems, console)
+    for step in report.next_steps:
+        console.print(Text.assemble("\nNext: ", (plain(step), "bold")), soft_wrap=True)
+
+
+def _show_operators(report: Report, console: Console, details: bool) -> None:  # noqa: FBT001 - one of several of a kind
+    show_hot_operators(report.hot_operators, report.split, console, details=details)
+    paragraph(coverage_text(report), console, "dim")
+
+
+def _show_lines(report: Report, console: Console, _details: bool) -> None:  # noqa: FBT001 - same
+    show_hot_lines(report.hot_lines, report, console)
+    paragraph(coverage_text(report), console, "dim")
+
+
+_SHOW: dict[str, Callable[[Report, Console, bool], None]] = {
+    "findings": lambda report, console, details: show_findings(
+        report.findings, console, details=details
+    ),
+    "operators": _show_operators,
+    "shapes": lambda report, console, _: show_hot_shapes(report.hot_shapes, report, console),
+    "lines": _show_lines,
+    "modules": lambda report, console, _: show_hot_modules(report.hot_modules, report, console),
+    "collectives": lambda report, console, _: show_hot_collectives(
+        report.hot_collectives, report.split, console
+    ),
+    "ranks": lambda report, console, _: show_ranks(report.ranks, console),
+}
+
+
+def _show_not_recorded(report: Report, console: Console) -> None:
+    """Print what the dump does not hold, what for, and the code that collects it."""
+    if not report.not_recorded:
         return
-    if environment.simulated:
-        paragraph(f"Simulated dump: {environment.simulated}", console, "yellow")
-    if known := environment_text(environment):
-        paragraph(known, console, "dim")
-
-
-def _show_hot_operators(report: Report, console: Console, *, details: bool) -> None:
-    show_hot_operators(report.hot_operators, console, details=details)
-    for line in filter(None, (totals_text(report.split), coverage_text(report))):
-        paragraph(line, console, "dim")
-
-
-def _show_not_recorded(report: Report, console: Console, *, details: bool) -> None:
-    """Print what the dump does not hold and, with ``details``, the code that collects it."""
+    console.print()
     console.print("Not recorded:", style="bold")
     for part in report.not_recorded:
         paragraph(f"{part.name}: {part.value}", console, margin="  ")
-    if report.collect and details:
+    if report.collect:
         console.print("To collect it:", style="bold")
         console.print(Text("\n".join(map(plain, report.collect.splitlines()))), soft_wrap=True)
-    elif report.collect:
-        console.print(Text("  -v shows the code that collects it", "dim"))
-
-
-def _show_next_steps(steps: Sequence[str], console: Console) -> None:
-    for step in steps:
-        console.print(Text.assemble("Next: ", (plain(step), "bold")), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The tables of the report on a terminal, 80 columns wide."""
+"""The tables of the report on a terminal: times and calls per step, 80 columns wide."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from npufix.reports.language import tr
 from npufix.reports.terminal.rows import Columns
-from npufix.reports.terminal.text import paragraph, print_indented
+from npufix.reports.terminal.text import print_indented
 from npufix.reports.wording.report import few_tensors, figures_text, plain
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import counted, milliseconds, number, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,31 +18,45 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from npufix.reports.report import (
+        HotCollective,
         HotLine,
         HotModule,
         HotOperator,
         HotShape,
+        Report,
         StepSplit,
     )
 
 _KERNELS = Columns(28, (-16, 8, 10, 10, 8), gap=2)
 _PLACES = Columns(54, (8, 10, 8))
+_COLLECTIVES = Columns(30, (6, 9, 9, 9, 9, 8))
 
 
-def show_split(split: StepSplit | None, console: Console) -> None:
-    """Print where the average step goes, if that is known."""
+class _PerStep:
+    """Turns what was counted over all recorded steps into what an average step has."""
+
+    def __init__(self, split: StepSplit | None, compute_ns: int = 0) -> None:
+        self._steps = split.recorded_steps if split is not None else 1
+        self._length_ns = split.total_ns if split is not None else 0
+        self._compute_ns = compute_ns
+        self.title = "Of step" if self._length_ns else "Of compute"
+
+    def calls(self, count: int) -> str:
+        return number(count / self._steps)
+
+    def time(self, ns: int) -> str:
+        return milliseconds(ns / self._steps)
+
+    def share(self, ns: int) -> str:
+        if self._length_ns:
+            return percent(ns / self._steps / self._length_ns)
+        return percent(ns / (self._compute_ns or 1))
+
+
+def show_step_remarks(split: StepSplit | None, console: Console) -> None:
+    """Print what an average step is made of beyond its three parts, and what it leaves out."""
     if split is None:
         return
-    total = split.total_ns or 1
-    parts = [
-        ("computing", split.computing_ns),
-        ("exposed communication", split.exposed_communication_ns),
-        ("free", split.free_ns),
-    ]
-    mean = f" (mean of {split.steps} steps)" if split.steps > 1 else ""
-    line = f"{split.unit.capitalize()} {milliseconds(split.total_ns)}{mean}: "
-    line += ", ".join(f"{name} {milliseconds(ns)} {percent(ns / total)}" for name, ns in parts)
-    paragraph(line, console)
     if split.preparing_ns:
         before = milliseconds(split.preparing_ns)
         print_indented(
@@ -61,15 +76,17 @@ def show_split(split: StepSplit | None, console: Console) -> None:
 
 
 def show_hot_operators(
-    operators: Sequence[HotOperator], console: Console, *, details: bool
+    operators: Sequence[HotOperator], split: StepSplit | None, console: Console, *, details: bool
 ) -> None:
     """Print the Types with the most device time; line of code and shapes below each."""
-    header = ("Hot operator", "Core", "Calls", "Total", "Mean", "Share")
-    _KERNELS.show(header, console, "bold")
+    per = _PerStep(split)
+    title = "Of step" if split is not None else "Of compute"
+    _KERNELS.show(("Operator", "Core", "Calls", "Time", "Mean", title), console, "bold")
     for op in operators:
         name, core = plain(op.type), plain(op.core)
-        spent = milliseconds(op.total_ns), milliseconds(op.mean_ns)
-        _KERNELS.show((name, core, f"{op.calls:,}", *spent, percent(op.share)), console)
+        share = op.share_of_step if split is not None else op.share
+        cells = (per.calls(op.calls), per.time(op.total_ns), milliseconds(op.mean_ns))
+        _KERNELS.show((name, core, *cells, percent(share)), console)
         if op.where:
             more = f" and {counted(op.lines - 1, 'other line')}" if op.lines > 1 else ""
             print_indented(Text(f"{plain(op.where)} {plain(op.function)}{more}", "dim"), console)
@@ -80,35 +97,52 @@ def show_hot_operators(
             print_indented(Text("; ".join(filter(None, parts)), "dim"), console)
 
 
-def show_hot_lines(lines: Sequence[HotLine], console: Console) -> None:
+def show_hot_lines(lines: Sequence[HotLine], report: Report, console: Console) -> None:
     """Print the lines of the user that asked for most device time."""
-    level = "line" if any(hot.level == "line" for hot in lines) else "function"
-    _PLACES.show((f"Hot {level}", "Calls", "Total", "Share"), console, "bold")
+    per = _PerStep(report.split, report.compute_ns)
+    level = "Line" if any(hot.level == "line" for hot in lines) else "Function"
+    _PLACES.show((level, "Calls", "Time", per.title), console, "bold")
     for hot in lines:
         place = plain(f"{hot.path}:{hot.line} {hot.function}")
-        cells = (place, f"{hot.calls:,}", milliseconds(hot.total_ns), percent(hot.share))
+        cells = (place, per.calls(hot.calls), per.time(hot.total_ns), per.share(hot.total_ns))
         _PLACES.show(cells, console)
         via = f"through {hot.via}: " if hot.via else ""
         print_indented(Text(plain(f"{via}{', '.join(hot.types)}"), "dim"), console)
 
 
-def show_hot_modules(modules: Sequence[HotModule], console: Console) -> None:
+def show_hot_modules(modules: Sequence[HotModule], report: Report, console: Console) -> None:
     """Print the nn.Modules that asked for most device time."""
-    _PLACES.show(("Hot module", "Calls", "Total", "Share"), console, "bold")
+    per = _PerStep(report.split, report.compute_ns)
+    _PLACES.show(("Module", "Calls", "Time", per.title), console, "bold")
     for hot in modules:
-        name = plain(hot.module)
-        cells = (name, f"{hot.calls:,}", milliseconds(hot.total_ns), percent(hot.share))
-        _PLACES.show(cells, console)
+        cells = (per.calls(hot.calls), per.time(hot.total_ns), per.share(hot.total_ns))
+        _PLACES.show((plain(hot.module), *cells), console)
         print_indented(Text(plain(", ".join(hot.types)), "dim"), console)
 
 
-def show_hot_shapes(shapes: Sequence[HotShape], console: Console) -> None:
+def show_hot_shapes(shapes: Sequence[HotShape], report: Report, console: Console) -> None:
     """Print the shapes that cost most, whatever the Type."""
-    header = ("Hot shapes", "Core", "Calls", "Total", "Mean", "Share")
-    _KERNELS.show(header, console, "bold")
+    per = _PerStep(report.split, report.compute_ns)
+    _KERNELS.show(("Shapes", "Core", "Calls", "Time", "Mean", per.title), console, "bold")
     for hot in shapes:
-        spent = milliseconds(hot.total_ns), milliseconds(hot.mean_ns)
-        name = plain(hot.type)
-        cells = (name, plain(hot.core), f"{hot.calls:,}", *spent, percent(hot.share))
-        _KERNELS.show(cells, console)
+        cells = (per.calls(hot.calls), per.time(hot.total_ns), milliseconds(hot.mean_ns))
+        share = per.share(hot.total_ns)
+        _KERNELS.show((plain(hot.type), plain(hot.core), *cells, share), console)
         print_indented(Text(plain(few_tensors(hot.shapes)), "dim"), console)
+
+
+def show_hot_collectives(
+    collectives: Sequence[HotCollective], split: StepSplit | None, console: Console
+) -> None:
+    """Print the collectives that take most time: moving data, waiting for others, or neither."""
+    per = _PerStep(split, sum(hot.elapse_ns for hot in collectives))
+    header = ("Collective", "Calls", "Time", "Moves", "Waits", "Idle", "Of step")
+    _COLLECTIVES.show(header, console, "bold")
+    for hot in collectives:
+        times = (hot.elapse_ns, hot.transit_ns, hot.wait_ns, hot.idle_ns)
+        cells = (per.calls(hot.calls), *map(per.time, times), per.share(hot.elapse_ns))
+        _COLLECTIVES.show((plain(hot.name), *cells), console)
+        said = [tr(f"{size(hot.size_bytes)} each")] if hot.size_bytes > 0 else []
+        group = [tr(f"group {plain(hot.group)}")] if hot.group else []
+        if said or group:
+            print_indented(Text(", ".join([*said, *group]), "dim"), console)

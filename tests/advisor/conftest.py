@@ -56,12 +56,12 @@ def npufix() -> Callable[..., subprocess.CompletedProcess[str]]:
 def inside() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the command line in this process: the same answers without a second of imports."""
 
-    def run(*args: object) -> subprocess.CompletedProcess[str]:
+    def run(*args: object, width: int = 80) -> subprocess.CompletedProcess[str]:
         words = list(map(str, args))
         out, errors, status = _Output(), _Output(), 0
         with pytest.MonkeyPatch.context() as patched:
             patched.chdir(ROOT)
-            patched.setenv("COLUMNS", "80")
+            patched.setenv("COLUMNS", str(width))
             patched.delenv("FORCE_COLOR", raising=False)
             patched.setattr(sys, "stdout", out)
             patched.setattr(sys, "stderr", errors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -225,10 +226,49 @@ def test_a_wrong_path_is_one_line(
     assert "Traceback" not in errors
     if status != 0:  # an empty file holds no slow pattern
         assert status in {2, 3}
-        if not errors.startswith("Usage:"):
-            assert errors.count("\n") <= 1 or "\nPartial:\n" in errors
+        assert errors.count("\n") <= 1 or "\nPartial:\n" in errors
     else:
         assert words.split(maxsplit=1)[0] in {"scan", "patch", "verify"}
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("diagnos x", "No such command 'diagnos'. Did you mean diagnose? -- npufix --help"),
+        ("rules show NPU1011", "Did you mean NPU101"),
+        ("rules show eager-rmsnorm", "Did you mean eager-rms-norm"),
+        ("scan . --rule eager-swigl", "Did you mean eager-swiglu"),
+        ("scan --basline x .", "--baseline"),
+        ("diagnose examples/dumb", "did you mean examples/dump?"),
+        ("diagnose exmples/dump", "did you mean examples?"),
+    ],
+)
+def test_what_is_spelt_wrong_is_guessed(
+    said: Callable[..., tuple[int, str, str]], words: str, meant: str
+) -> None:
+    status, out, errors = said(*words.split())
+    assert (status, out) == (2, "")
+    assert errors.count("\n") == 1
+    assert errors.startswith("npufix: ")
+    assert meant in errors
+
+
+@pytest.mark.parametrize("words", ["diagnose examples/dump", "scan examples/bert_like/norm.py"])
+def test_details_are_shown_wherever_they_are_asked_for(
+    said: Callable[..., tuple[int, str, str]], words: str
+) -> None:
+    shown = [said(*line.split()) for line in (f"-v {words}", f"{words} -v", words)]
+    assert shown[0] == shown[1] != shown[2]
+
+
+def test_a_dump_one_level_below_is_found(
+    said: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """``tensorboard_trace_handler("./run1_ascend_pt")`` makes HOST_ascend_pt in that folder."""
+    shutil.copytree("examples/dump", tmp_path / "run1_ascend_pt")
+    status, out, errors = said("diagnose", "-q", str(tmp_path / "run1_ascend_pt"))
+    assert (status, errors) == (0, "")
+    assert "IndexPutV2 takes" in out
 
 
 @pytest.mark.parametrize("tty", [True, False])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -68,12 +69,20 @@ def test_the_patch_applies_and_the_program_trains_to_the_same_losses(
     out = ("-o", tmp_path / "npufix.patch", "--report", report, "--report", page)
     done = npufix("patch", DUMP, "--source", example, *out)
     assert done.returncode == 0
-    findings = json.loads(report.read_text(encoding="utf-8"))["findings"]
+    every = json.loads(report.read_text(encoding="utf-8"))["findings"]
+    findings = [f for f in every if f["kind"] == "code"]
+    numbers = [n for n, f in enumerate(every, 1) if f["verdict"]]
+    assert len(every) > len(findings), "numbered as by diagnose, those about the run too"
     assert not [f["rule"] for f in findings if f["verdict"] and f["verdict"]["status"] == "refuted"]
     written = [f for f in findings if f["verdict"]]
     assert {f["safety"] for f in written} == {"safe"}
     summary = f"{len(written)} of {len(findings)} findings in the patch, each proven equivalent"
     assert done.stdout.startswith(summary)
+    rows = re.findall(r"^ ?(\d+)  (\S+) .* equivalent$", done.stdout, re.MULTILINE)
+    assert rows == [
+        (str(n), f"{f['path']}:{f['line']}") for n, f in zip(numbers, written, strict=True)
+    ]
+    assert len(done.stdout.splitlines()) < 25, "verdicts, not the findings again"
     assert {f["verdict"]["status"] for f in written} == {"equivalent"}
     assert all(f["verdict"]["cases"] > 0 and f["verdict"]["measures"] for f in written)
     norm = next(f for f in written if f["rule"] == "NPU101")
