@@ -9,8 +9,9 @@ pass. ``npu_rms_norm`` reads it once and writes it once; it wants a weight, for 
 ones, as long as one row, is made.
 
 Safety: the fused kernel computes in float32 and rounds once. It returns the dtype of ``x``, as the
-code does. Rows of ``F.normalize`` whose length is about its eps (1e-12) come out up to 30 % shorter;
-longer ones and rows of zeros are the same, in float32 (condition ``single-precision``). The kernel has a backward formula but no double backward.
+code does. Rows of ``F.normalize`` whose length is about its eps come out up to 30 % shorter
+(condition ``no-short-rows``, which 1e-12, the default, meets); longer ones and rows of zeros are the
+same, in float32 (condition ``single-precision``). The kernel has a backward formula but no double backward.
 
 References: torch_npu.npu_rms_norm in the API reference of Ascend Extension for PyTorch; RMSNorm
 (Zhang and Sennrich, 2019).
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_SMALLEST = 1e-12
+"""The default of ``F.normalize``: no row of a model is as short."""
+
+
 def cast_back(x: Tensor, eps: float) -> Tensor:
     """Normalise in float32 and cast back."""
     x32 = x.to(torch.float32)
@@ -46,24 +51,25 @@ def fused(x: Tensor, eps: float) -> Tensor:
     return torch_npu.npu_rms_norm(x, x.new_ones(x.shape[-1]), epsilon=eps)[0]
 
 
-def unit_rows(x: Tensor) -> Tensor:
+def unit_rows(x: Tensor, eps: float) -> Tensor:
     """Divide each row by its length."""
-    return F.normalize(x, 2.0, -1)
+    return F.normalize(x, 2.0, -1, eps)
 
 
-def fused_unit_rows(x: Tensor) -> Tensor:
+def fused_unit_rows(x: Tensor, eps: float) -> Tensor:
     """Normalise with one kernel; the weight makes one of the root of the number of elements."""
     return torch_npu.npu_rms_norm(
-        x, x.new_full((x.shape[-1],), x.shape[-1] ** -0.5), epsilon=1e-24 / x.shape[-1]
+        x, x.new_full((x.shape[-1],), x.shape[-1] ** -0.5), epsilon=eps**2 / x.shape[-1]
     )[0]
 
 
 def rows(draw: Draw) -> dict[str, Any]:
-    """Return rows in float32, some of them zero."""
+    """Return rows in float32 that are zero, or longer than eps."""
     import torch
 
     shape = draw.choice([(3, 8), (2, 5, 24), (2, 1, 3, 16)])
-    return {"x": draw.floats(*shape, dtype=torch.float32) * draw.choice([1.0, 1.0, 0.0])}
+    x = torch.where(draw.booleans(*shape), 0.75, -1.25) * draw.choice([1.0, 1.0, 0.0])
+    return {"x": x, "eps": draw.choice([1e-12, 1e-6])}
 
 
 def _stands_alone(site: Site) -> bool | None:
@@ -91,6 +97,12 @@ SINGLE_PRECISION = Condition(
     lambda site: None if (dtype := site.dtype("x")) is None else dtype == "float32",
 )
 
+LONG_ROWS = Condition(
+    "no-short-rows",
+    "no row is about as short as eps: such rows come out up to 30 % shorter",
+    lambda site: True if site.number("eps") in {0, _SMALLEST} else None,
+)
+
 RULE = Substitution(
     id="NPU168",
     name="rms-norm-without-weight",
@@ -99,7 +111,7 @@ RULE = Substitution(
     forms=(
         Form(cast_back, fused, activations, (NO_WEIGHT, PLAIN_EPS)),
         Form(plain, fused, activations, (NO_WEIGHT, PLAIN_EPS)),
-        Form(unit_rows, fused_unit_rows, rows, (SINGLE_PRECISION,)),
+        Form(unit_rows, fused_unit_rows, rows, (LONG_ROWS, SINGLE_PRECISION, PLAIN_EPS)),
     ),
     replaces=(
         "Add",
@@ -155,7 +167,7 @@ def unit(q: torch.Tensor):
     return torch_npu.npu_rms_norm(
         q,
         q.new_full((q.shape[-1],), q.shape[-1] ** (-0.5)),
-        epsilon=1e-24 / q.shape[-1],
+        epsilon=1e-12 ** 2 / q.shape[-1],
     )[0]
 """,
         ),
