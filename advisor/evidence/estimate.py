@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npufix.advisor.evidence.change import NewWork
 from npufix.reports.report import Saving
 from npufix.rules.shared.recording.recorded_cells import (
     CELLS,
@@ -81,6 +82,20 @@ class NewKernels:
             )
             if passes
         )
+
+    def work(self, calibration: Calibration) -> tuple[NewWork | None, NewWork | None]:
+        """Return what one execution launches, forward and backward."""
+        slow, fast = calibration.bytes_per_ns
+        quick, long = calibration.launch_ns
+        corners = ((slow, long), ((slow * fast) ** 0.5, (quick + long) / 2), (fast, quick))
+
+        def one(passes: float, calls: int) -> NewWork | None:
+            moved = passes * self.largest_tensor
+            times = [launch + moved / rate for rate, launch in corners]
+            return NewWork(1, (times[0], times[1], times[2])) if passes and calls else None
+
+        forward, backward = self.passes
+        return one(forward, self.forward_calls), one(backward, self.backward_calls)
 
 
 def estimate_saving(now_ns: int, new: NewKernels, calibration: Calibration, steps: int) -> Saving:

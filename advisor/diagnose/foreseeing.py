@@ -1,0 +1,61 @@
+"""The findings with what the replay of the run says that they gain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from npufix.reports.prediction import Forecast, Question
+from npufix.reports.report import Saving
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npufix.advisor.evidence.item import T
+    from npufix.advisor.evidence.lines import Evidence
+    from npufix.advisor.predict.what_if import Asked, Predictions
+
+_NOT_LAUNCHED = (
+    "the dump does not say when the host launched each kernel, so a saving is that of the kernels "
+    "alone: where the step waits for the host it may be more or less"
+)
+
+
+def foresee(
+    settled: Sequence[T], evidence: Evidence, step_ns: int, asked: Asked | None
+) -> tuple[list[T], Forecast | None]:
+    """Return the findings with their predictions, and the forecast of the run.
+
+    Where a change can be replayed, that says what it saves, beside those before it.
+    """
+    from npufix.advisor.predict.what_if import predict
+
+    if not any(item.change for item in settled) and asked is None and not len(evidence.kernels):
+        return list(settled), None
+    found = predict(evidence, settled, step_ns, asked)
+    if found is None:
+        return list(settled), _without_launches(evidence, step_ns, asked)
+    return [_with(item, at, found) for at, item in enumerate(settled)], found.forecast
+
+
+def _without_launches(evidence: Evidence, step_ns: int, asked: Asked | None) -> Forecast:
+    question = Question(list(asked.rules), asked.without, [], [], None) if asked else None
+    return Forecast(
+        "kernels", step_ns, None, evidence.steps, int(evidence.steady.sum()), "", 0, None,
+        question=question, note=_NOT_LAUNCHED,
+    )  # fmt: skip
+
+
+def _with(item: T, at: int, found: Predictions) -> T:
+    predicted = found.alone.get(at)
+    if predicted is None:
+        return item
+    low, high = (max(0, ns) for ns in found.added[at])
+    basis = item.finding.saving.basis if item.finding.saving else ""
+    saving = Saving(low, high, basis) if high else None
+    if predicted.verdict == "loss":
+        saving = None
+    finding = msgspec.structs.replace(item.finding, predicted=predicted, saving=saving)
+    return replace(item, finding=finding)
