@@ -54,10 +54,11 @@ class Forecast(msgspec.Struct, frozen=True):
     """The replay of a run, and what it predicts."""
 
     model: str
-    """``replay``: of launches, streams and waits; ``kernels``: only their sum is known."""
+    """``replay``: of launches, streams and waits; ``pauses``: without launches, so that what the
+    device waits for the host goes, or stays, with the kernels."""
     now_ns: int
     """The step as it goes on without a change."""
-    error: float | None
+    error: float
     """How far the replay without a change is from the recorded step, as a share of it."""
     steps: int
     kernels: int
@@ -68,5 +69,3 @@ class Forecast(msgspec.Struct, frozen=True):
     """All findings whose change can be replayed, at once."""
     waterfall: list[Bar] = []
     question: Question | None = None
-    note: str = ""
-    """Why there is no replay."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.reports.prediction import Forecast, Question
 from npufix.reports.report import Saving
 
 if TYPE_CHECKING:
@@ -16,11 +15,7 @@ if TYPE_CHECKING:
     from npufix.advisor.evidence.item import T
     from npufix.advisor.evidence.lines import Evidence
     from npufix.advisor.predict.what_if import Asked, Predictions
-
-_NOT_LAUNCHED = (
-    "the dump does not say when the host launched each kernel, so a saving is that of the kernels "
-    "alone: where the step waits for the host it may be more or less"
-)
+    from npufix.reports.prediction import Forecast
 
 
 def foresee(
@@ -28,24 +23,14 @@ def foresee(
 ) -> tuple[list[T], Forecast | None]:
     """Return the findings with their predictions, and the forecast of the run.
 
-    Where a change can be replayed, that says what it saves, beside those before it.
+    What a change saves is then what the replay says, beside those before it.
     """
     from npufix.advisor.predict.what_if import predict
 
-    if not any(item.change for item in settled) and asked is None and not len(evidence.kernels):
-        return list(settled), None
     found = predict(evidence, settled, step_ns, asked)
     if found is None:
-        return list(settled), _without_launches(evidence, step_ns, asked)
+        return list(settled), None
     return [_with(item, at, found) for at, item in enumerate(settled)], found.forecast
-
-
-def _without_launches(evidence: Evidence, step_ns: int, asked: Asked | None) -> Forecast:
-    question = Question(list(asked.rules), asked.without, [], [], None) if asked else None
-    return Forecast(
-        "kernels", step_ns, None, evidence.steps, int(evidence.steady.sum()), "", 0, None,
-        question=question, note=_NOT_LAUNCHED,
-    )  # fmt: skip
 
 
 def _with(item: T, at: int, found: Predictions) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -83,6 +84,9 @@ def _replaced(
     if work and len(stays):
         sizes = np.repeat([len(own) for own in kept], [len(own) for own in kept])
         durations = work.time_ns[corner] * executions / len(groups) / sizes
+    if graph.coarse and not corner:  # what the device waits for before them may well stay
+        rows, zeros = np.append(stays, gone), np.zeros(len(gone))
+        return replace(NO_EDIT, rows=rows, durations_ns=np.append(durations, zeros))
     usual = usual_launch_ns(graph)
     deltas = dict(_without_launches(graph, gone, frozenset(rows.tolist()), usual))
     for group, own in zip(groups, kept, strict=True):

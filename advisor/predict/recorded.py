@@ -29,7 +29,8 @@ _MOST_STEPS, _MOST_KERNELS = 6, 200_000
 _LAUNCHES_KNOWN = 0.9
 _LATENCY_NS, _GAP_NS = 10_000.0, 1_000.0
 """Where the recording shows none."""
-_STALL_NS = 5_000
+_STALL_NS, _SOON_NS = 5_000, 300_000
+"""A pause; and behind what ends so soon before, where it may be for the launch as well."""
 
 
 class _Window(NamedTuple):
@@ -42,23 +43,27 @@ class _Window(NamedTuple):
 
 
 def step_graph(evidence: Evidence, step_ns: int) -> StepGraph | None:
-    """Return the graph of some steady steps, None where the launches were not recorded.
+    """Return the graph of some steady steps, None without a kernel.
 
-    ``step_ns`` is the length of the recording where it has no steps.
+    Where the launches were not recorded it is a coarse one: of one step, with the pauses of each
+    stream as they are. ``step_ns`` is the length of the recording where it has no steps.
     """
     kernels = evidence.kernels[evidence.steady]
-    launched = kernels["launch_ns"].to_numpy()
-    if not len(kernels) or (launched >= 0).mean() < _LAUNCHES_KNOWN:
+    if not len(kernels):
         return None
-    window = _window(evidence, kernels)
+    coarse = bool((kernels["launch_ns"].to_numpy() >= 0).mean() < _LAUNCHES_KNOWN)
+    window = _window(evidence, kernels, coarse=coarse)
     if window.steps:
         kernels = kernels[kernels["step"].isin(list(window.steps))]
-    kernels = _in_launch_order(kernels)
+    kernels = _in_launch_order(kernels, coarse=coarse)
     rows = _rows(kernels)
     measured = _measured(evidence, window) or float(step_ns)
     begin = int(rows.start.min()) if window.begin is None else window.begin
-    graph = _graph(kernels, rows, begin)
-    waits = find_host_waits(rows, _ops_within(evidence.host_ops, begin, window.end), measured)
+    graph = _graph(kernels, rows, begin, coarse=coarse)
+    if coarse:
+        return replace(graph, measured_ns=measured)
+    ops = _ops_within(evidence.host_ops, begin, window.end)
+    waits = find_host_waits(rows, ops, measured, window.end)
     last = max(int(rows.launch[-1]), max((moment for _, moment in waits), default=0))
     return replace(
         _with_waits(graph, rows.launch, begin, waits),
@@ -69,14 +74,14 @@ def step_graph(evidence: Evidence, step_ns: int) -> StepGraph | None:
     )
 
 
-def _window(evidence: Evidence, kernels: pd.DataFrame) -> _Window:
+def _window(evidence: Evidence, kernels: pd.DataFrame, *, coarse: bool) -> _Window:
     """Choose steps that follow each other, as many as are worth it."""
     counts = kernels["step"].value_counts()
     steps = sorted(int(step) for step in counts.index)
     if not steps:
         return _Window((), None, None)
     marks = host_marks(evidence.host_ops)
-    if not all(step in marks for step in steps):
+    if coarse or not all(step in marks for step in steps):
         lengths = {step: _length(evidence, step) for step in steps}
         middle = sorted(steps, key=lambda step: lengths[step])[len(steps) // 2]
         return _Window((middle,), None, None)
@@ -109,10 +114,12 @@ def _measured(evidence: Evidence, window: _Window) -> float:
     return sum(lengths) / len(lengths) if lengths and all(lengths) else 0.0
 
 
-def _in_launch_order(kernels: pd.DataFrame) -> pd.DataFrame:
+def _in_launch_order(kernels: pd.DataFrame, *, coarse: bool) -> pd.DataFrame:
     """Return the kernels as they were launched; where that is unknown, as they started."""
     launched = kernels["launch_ns"].to_numpy()
     start = kernels["start_ns"].to_numpy()
+    if coarse:
+        kernels, launched = kernels.assign(launch_ns=start), start
     if (launched < 0).any():
         order = np.argsort(start, kind="stable")
         known = np.maximum.accumulate(launched[order])
@@ -138,11 +145,11 @@ def _rows(kernels: pd.DataFrame) -> Rows:
     )
 
 
-def _graph(kernels: pd.DataFrame, rows: Rows, begin: int) -> StepGraph:
+def _graph(kernels: pd.DataFrame, rows: Rows, begin: int, *, coarse: bool) -> StepGraph:
     """Return the graph without the waits of the host."""
     free = _ends_before(rows)
-    latency, gap, stalled = _delays(rows, free)
-    waits_for = find_dependencies(rows, stalled)
+    latency, gap, stalled = _pauses(rows, free, begin) if coarse else _delays(rows, free)
+    waits_for = find_dependencies(rows, stalled, *([_SOON_NS] if coarse else []))
     behind = np.zeros(len(rows.start))
     waiting = np.flatnonzero(waits_for >= 0)
     behind[waiting] = (rows.start[waiting] - rows.end[waits_for[waiting]]).clip(0, 50_000)
@@ -158,17 +165,18 @@ def _graph(kernels: pd.DataFrame, rows: Rows, begin: int) -> StepGraph:
         label=kernels.index.to_numpy(np.int64),
         stream=rows.stream,
         duration_ns=(rows.end - rows.start).astype(np.float64),
-        delta_ns=np.diff(rows.launch, prepend=begin).astype(np.float64),
+        delta_ns=np.diff(rows.launch, prepend=begin) * (0.0 if coarse else 1.0),
         latency_ns=latency,
         gap_ns=gap,
         waits_for=waits_for,
         behind_ns=behind,
         host_waits=(),
         rest_ns=0.0,
-        depth=find_depth(rows),
+        depth=0 if coarse else find_depth(rows),
         steps=1,
         measured_ns=0.0,
         repeats=False,
+        coarse=coarse,
         streams=int(rows.stream.max(initial=0)) + 1,
         communication=rows.communication,
         backward=basis.isin(["forward", "forward-function"]).to_numpy(bool),
@@ -199,6 +207,12 @@ def _delays(rows: Rows, free: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]
     stalled = since_launch > max(5 * typical_latency, 50_000)
     stalled &= since_before > max(3 * typical_gap, _STALL_NS)
     return latency, gap, stalled
+
+
+def _pauses(rows: Rows, free: Floats, begin: int) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Return the same where the launches are unknown: what is not busy is a pause."""
+    gap = rows.start - np.maximum(free, begin)
+    return np.zeros(len(gap)), gap.clip(min=0), gap > _STALL_NS
 
 
 def _typical(values: Floats, otherwise: float) -> float:

@@ -64,6 +64,8 @@ class StepGraph:
     """The average of these steps, as recorded."""
     repeats: bool
     """Whether one step follows the other; a recording without steps does not."""
+    coarse: bool
+    """Without the launches: what the host needs is in ``gap_ns``."""
     streams: int
     communication: NDArray[np.bool_]
     backward: NDArray[np.bool_]

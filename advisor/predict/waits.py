@@ -26,8 +26,8 @@ _RETURN_NS = 250_000
 _CALL_NS = 20_000
 """Of a call that waits, what it takes where there is nothing to wait for."""
 _LOAD_NS, _LOAD_SHARE, _ONE_LOAD_SHARE = 200_000, 0.02, 0.05
-_PAUSE, _PAUSE_NS = 20, 300_000
-"""A pause of the host is one of so many usual ones, and so long."""
+_PAUSE, _PAUSE_NS, _TAIL = 20, 300_000, 0.05
+"""A pause is so many usual ones, and so long; behind the last kernel there is so much of it."""
 _SHORTEST_NS = 10_000
 """Of a call that asks the device, even where it has nothing to wait for."""
 _SYNCHRONISE = re.compile(r"(?i).*synchroni[sz]e.*")
@@ -46,7 +46,9 @@ class Rows(NamedTuple):
     communication: NDArray[np.bool_]
 
 
-def find_dependencies(rows: Rows, stalled: NDArray[np.bool_]) -> Integers:
+def find_dependencies(
+    rows: Rows, stalled: NDArray[np.bool_], at_once_ns: int = _AT_ONCE_NS
+) -> Integers:
     """Return the row of another stream that each kernel waits for, -1 if none.
 
     A collective waits for what was launched before it on the stream that computes: its operand is
@@ -65,7 +67,7 @@ def find_dependencies(rows: Rows, stalled: NDArray[np.bool_]) -> Integers:
             found[row] = source
     for row in np.flatnonzero(stalled & (found < 0)).tolist():
         start = rows.start[row]
-        first, last = np.searchsorted(ends, (start - _AT_ONCE_NS, start + 1))
+        first, last = np.searchsorted(ends, (start - at_once_ns, start + 1))
         near = by_end[first:last][::-1]
         others = near[(rows.stream[near] != rows.stream[row]) & (near < row)]
         if len(others):
@@ -98,13 +100,14 @@ class _Call(NamedTuple):
 
 
 def find_host_waits(
-    rows: Rows, host_ops: pd.DataFrame, step_ns: float
+    rows: Rows, host_ops: pd.DataFrame, step_ns: float, end: int | None
 ) -> list[tuple[HostWait, int]]:
     """Return the waits of the host with the moment when each ends.
 
-    ``delta_ns`` is from the beginning of the call, and still to be set from what is before.
+    ``delta_ns`` is when the call began, and still to be taken from what is before. ``end`` is when
+    the last step ends on the host.
     """
-    calls = [*_calls(host_ops), *_pauses(rows)]
+    calls = [*_calls(host_ops), *_pauses(rows, end)]
     calls = _apart(sorted(calls))
     loads = [call for call in calls if call.loads]
     share = _LOAD_SHARE if len(loads) > 1 else _ONE_LOAD_SHARE
@@ -155,18 +158,18 @@ def _calls(host_ops: pd.DataFrame) -> Iterator[_Call]:
         yield _Call(int(start[at]), end, int(labels[at]), bool(loads[at]))
 
 
-def _pauses(rows: Rows) -> Iterator[_Call]:
+def _pauses(rows: Rows, end: int | None) -> Iterator[_Call]:
     """Yield the long pauses between launches that end right behind the last kernel."""
-    between = np.diff(rows.launch)
-    if not len(between):
-        return
+    last = int(rows.launch[-1])
+    launch = np.append(rows.launch, last if end is None else max(end, last))
+    between = np.diff(launch)
     longest = max(_PAUSE * float(np.median(between)), _PAUSE_NS)
-    done = np.maximum.accumulate(rows.end)[:-1]
-    tail = rows.launch[1:] - done
-    waited = (between > longest) & (tail >= 0) & (tail < 0.05 * between)
-    waited &= done > rows.launch[:-1]
+    done = np.maximum.accumulate(rows.end)
+    tail = launch[1:] - done
+    waited = (between > longest) & (tail >= 0) & (tail < _TAIL * between)
+    waited &= done > launch[:-1]
     for at in np.flatnonzero(waited).tolist():
-        yield _Call(int(rows.launch[at]), int(rows.launch[at + 1]) - 1, -1)
+        yield _Call(int(launch[at]), int(launch[at + 1]) - 1, -1)
 
 
 def _apart(calls: list[_Call]) -> list[_Call]:

@@ -59,7 +59,7 @@ def predict(
 ) -> Predictions | None:
     """Replay the run with what the findings would change of it.
 
-    Return ``None`` where the launches are not recorded. ``items`` are in the order of the report,
+    Return ``None`` without a kernel. ``items`` are in the order of the report,
     ``step_ns`` is the length of the recording where it has no steps.
     """
     graph = step_graph(evidence, step_ns)
@@ -156,7 +156,8 @@ class _View:
         limit, limit_ns = limit_of(self.graph, NO_EDIT)
         steps, kernels = self.graph.steps, len(self.graph.label)
         error = round(self.error, 5)
-        return Forecast("replay", round(self.now), error, steps, kernels, limit, limit_ns, None)
+        model = "pauses" if self.graph.coarse else "replay"
+        return Forecast(model, round(self.now), error, steps, kernels, limit, limit_ns, None)
 
     def _noise(self) -> float:
         if any(wait.stream < 0 for wait in self.graph.host_waits):

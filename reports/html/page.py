@@ -10,6 +10,7 @@ from npufix.reports.html.rank_map import rank_map
 from npufix.reports.html.rendering import render_page
 from npufix.reports.html.tables import rank_table, report_tables
 from npufix.reports.wording import report as wording
+from npufix.reports.wording.prediction import forecast_lines
 from npufix.rules.shared.quantities import milliseconds, percent
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def to_html(report: Report, details: Details | None = None) -> str:
         numbers=_numbers(report),
         raw=tables,
         rank_map=shown,
+        prediction=[*forecast_lines(report.forecast)],
         named=_RANKS_NAMED,
         commands=[_command(report, finding) for finding in report.findings],
         environment=wording.environment_text(report.environment) if report.environment else "",

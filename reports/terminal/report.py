@@ -16,6 +16,7 @@ from npufix.reports.terminal.tables import (
     show_split,
 )
 from npufix.reports.terminal.text import paragraph
+from npufix.reports.wording.prediction import forecast_lines
 from npufix.reports.wording.report import coverage_text, environment_text, plain, totals_text
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def show(report: Report, console: Console, *, details: bool) -> None:
             lambda: show_hot_modules(report.hot_modules, console),
         ),
         (report.findings, lambda: show_findings(report.findings, console, details=details)),
+        (report.forecast, lambda: _show_forecast(report, console)),
         (report.problems, lambda: show_problems(report.problems, console)),
         (report.not_recorded, lambda: _show_not_recorded(report, console, details=details)),
         (report.next_steps, lambda: _show_next_steps(report.next_steps, console)),
@@ -81,6 +83,11 @@ def _show_hot_operators(report: Report, console: Console, *, details: bool) -> N
     show_hot_operators(report.hot_operators, console, details=details)
     for line in filter(None, (totals_text(report.split), coverage_text(report))):
         paragraph(line, console, "dim")
+
+
+def _show_forecast(report: Report, console: Console) -> None:
+    for line in forecast_lines(report.forecast):
+        paragraph(line, console)
 
 
 def _show_not_recorded(report: Report, console: Console, *, details: bool) -> None:
