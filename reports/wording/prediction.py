@@ -45,7 +45,7 @@ def _answer(forecast: Forecast, question: Question) -> Iterator[str]:
     asked = f"Without {rules}" if question.without else f"What if {rules}"
     if question.answer is not None:
         yield f"{asked}: {step_text(forecast, question.answer)}."
-    else:
+    elif not question.missing:
         yield f"{asked}: nothing changes that can be replayed."
     if question.missing:
         yield f"No finding of this run whose change can be replayed: {', '.join(question.missing)}."
