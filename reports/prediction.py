@@ -22,7 +22,8 @@ class Prediction(msgspec.Struct, frozen=True):
     verdict: str
     """``gain``, ``loss``, ``none`` or, where it may be either, ``unclear``."""
     limit: str
-    """What is busy longest then: host, computing, communication or loading."""
+    """What is busy longest then: host, computing, communication or loading; ``pauses`` of the
+    device where the launches were not recorded."""
     limit_ns: int
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def limit_of(graph: StepGraph, edit: Edit) -> tuple[str, int]:
-    """Return host, computing, communication or loading, and how long it is busy in a step, ns."""
+    """Return host, computing, communication, loading or pauses, and how long that is, ns."""
     delta = graph.delta_ns.copy()
     delta[edit.delta_rows] = edit.deltas_ns
     waits = [w for n, w in enumerate(graph.host_waits) if n not in edit.waits_gone]
@@ -30,5 +30,7 @@ def limit_of(graph: StepGraph, edit: Edit) -> tuple[str, int]:
         "communication": float(busy[communicates].max(initial=0)),
         "loading": sum(loading),
     }
+    if graph.coarse:  # what the host needs is not known, what it leaves idle is
+        limits["pauses"] = graph.measured_ns - limits["computing"] - limits["communication"]
     name = max(limits, key=lambda key: limits[key])
     return name, round(limits[name] / graph.steps)

@@ -61,6 +61,8 @@ def step_graph(evidence: Evidence, step_ns: int) -> StepGraph | None:
     begin = int(rows.start.min()) if window.begin is None else window.begin
     graph = _graph(kernels, rows, begin, coarse=coarse)
     if coarse:
+        beside = measured - int(rows.end.max() - begin)
+        graph.gap_ns[0] += max(0.0, beside)  # before the first kernel, and behind the last
         return replace(graph, measured_ns=measured)
     ops = _ops_within(evidence.host_ops, begin, window.end)
     waits = find_host_waits(rows, ops, measured, window.end)

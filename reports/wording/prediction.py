@@ -15,6 +15,7 @@ _LIMITS = {
     "host": "the host",
     "computing": "the kernels",
     "communication": "communication",
+    "pauses": "pauses of the device",
     "loading": "the processes that load",
 }
 _COARSE = (
