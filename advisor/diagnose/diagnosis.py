@@ -16,6 +16,7 @@ from npufix.advisor.diagnose.savings import settle, total_saving, without_explai
 from npufix.advisor.evidence.estimate import calibrate
 from npufix.advisor.evidence.hygiene import missing_parts, snippet
 from npufix.advisor.evidence.item import rank_items
+from npufix.advisor.evidence.kernel_times import MeasuredKernels
 from npufix.advisor.evidence.lines import Evidence, gather_evidence
 from npufix.advisor.evidence.operator_lines import operator_lines
 from npufix.advisor.evidence.ranking import Ranking, Step, step_split
@@ -168,6 +169,7 @@ def _find(run: _Run, tree: SourceTree, rules: Sequence[Substitution], options: O
         run.evidence,
         calibrate(run.evidence.kernels),
         run.step.length_ns,
+        MeasuredKernels(run.evidence.kernels),
         proves=state is SourceState.AS_PROFILED,
     )
     located = locate(tree, rules, measured)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from npufix.advisor.evidence.kernel_times import MeasuredKernels
     from npufix.advisor.evidence.lines import Evidence
     from npufix.advisor.project.source_tree import SourceFile, SourceTree
     from npufix.rewriters.find import Site
@@ -51,6 +52,7 @@ class Measured:
     calibration: Calibration
     step_ns: int
     """Length of the average step, or of the recording per step."""
+    kernel_times: MeasuredKernels
     proves: bool
     """Whether the source is the one that was profiled, so that records count as proof."""
 
@@ -111,7 +113,8 @@ def _change(
     if going.empty:
         return None
     new = _new_kernels(file, site, kernels, measured)
-    forward, backward = new.work(measured.calibration)
+    becomes = site.rule.becomes
+    forward, backward = new.work(measured.calibration, measured.kernel_times, becomes)
     labels = frozenset(int(i) for i in going.index)
     return Change(labels, max(1, new.forward_calls), forward, backward)
 
@@ -174,7 +177,9 @@ def _new_kernels(
         for inputs, dtypes, outputs in cells.astype(str).itertuples(index=False)
         for size in (*tensor_bytes(inputs, dtypes), *tensor_bytes(outputs, dtypes))
     )
-    return NewKernels(forward, forward if has_backward else 0, largest, site.rule.passes)
+    passes = site.form.passes or site.rule.passes
+    backward = forward if has_backward else 0
+    return NewKernels(forward, backward, largest, passes, site.form.launches)
 
 
 def _fingerprint(file: SourceFile, site: Site, seen: dict[str, int]) -> str:

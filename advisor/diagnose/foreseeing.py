@@ -39,6 +39,8 @@ def _with(item: T, at: int, found: Predictions) -> T:
         return item
     low, high = (max(0, ns) for ns in found.added[at])
     basis = item.finding.saving.basis if item.finding.saving else ""
+    if item.change and (work := item.change.forward or item.change.backward):
+        basis = work.basis or basis
     saving = Saving(low, high, basis) if high else None
     if predicted.verdict == "loss":
         saving = None

@@ -15,6 +15,8 @@ class NewWork:
     launches: int
     time_ns: Corners
     """Of all of them."""
+    basis: str = ""
+    """What they are measured by."""
 
 
 @dataclass(frozen=True, slots=True)
