@@ -45,6 +45,9 @@ KERNELS: Mapping[str, ColumnSchema] = {
     "output_shapes": ColumnSchema("category", "as ``input_shapes``", unknown=""),
     "communication": ColumnSchema("bool", "a collective, not compute"),
     "device": ColumnSchema("int32", "Device_id, -1 if the dump does not say"),
+    "stream": ColumnSchema(
+        "int32", "queue of the device: its tasks run one after the other", unknown=-1
+    ),
     "state": ColumnSchema("category", "OP State: ``dynamic`` or ``static``", unknown=""),
     "hf32": ColumnSchema(
         "category", "HF32 Eligible: ``YES`` if float32 is rounded to HF32, ``NO``", unknown=""

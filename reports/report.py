@@ -10,9 +10,10 @@ import msgspec
 
 from npufix.profiling_parsers.profile import Problem
 from npufix.reports.encoding import encode_indented
+from npufix.reports.prediction import Forecast, Prediction
 from npufix.rules.diagnostic import Place
 
-__all__ = ["Place", "Problem"]
+__all__ = ["Forecast", "Place", "Prediction", "Problem"]
 
 SCHEMA_VERSION = 2
 _SMALL = 0.001
@@ -339,6 +340,8 @@ class Finding(msgspec.Struct, frozen=True):
     """The ranks that a finding about a cluster is about, the worst first."""
     overlap: str = ""
     """Which finding before it is about the same time, "" if none: ``the same 20.1 ms as 1``."""
+    predicted: Prediction | None = None
+    """The step with this change alone; ``None`` where it cannot be replayed."""
 
     @property
     def place(self) -> str:
@@ -388,6 +391,8 @@ class Report(msgspec.Struct, frozen=True):
     """What the dump does not hold, and what cannot be said for want of it."""
     collect: str = ""
     """The code that would collect what is missing, "" if nothing is."""
+    forecast: Forecast | None = None
+    """What the changes would gain; ``None`` without a dump."""
     schema: int = SCHEMA_VERSION
 
     def cut(self, rows: int) -> Report:

@@ -67,6 +67,8 @@ class Observation:
     """The most expensive first."""
     kernels: frozenset[int] = field(default_factory=frozenset)
     """Index labels of ``Recording.kernels`` whose time would go."""
+    host_ops: frozenset[int] = field(default_factory=frozenset)
+    """Index labels of ``Recording.host_ops`` that would not wait for the device any more."""
     is_idle: bool = False
     """Whether ``cost_ns`` is time in which the device waits, not time of kernels."""
     is_work: bool = False

@@ -262,6 +262,10 @@ class Form:
     inputs: Callable[[Draw], Mapping[str, Any]]
     """Arguments for both, by parameter name: shapes, dtypes and values worth trying."""
     conditions: tuple[Condition, ...] = ()
+    passes: tuple[float, float] | None = None
+    """Those of the rule and of what this form copies besides: forward, backward."""
+    launches: tuple[int, int] = (1, 1)
+    """Kernels of the replacement: forward, backward."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,14 +129,21 @@ def read_configuration(
     from npufix.advisor.project import configuration, known_names
 
     for name in rules:
-        if name.lower() not in known_names.rule_names():
-            hint = known_names.likely_rule(name)
-            raise click.UsageError(f"no rule {name}; see npufix rules.{hint}")
+        check_rule(name)
     for name in allow:
         if name not in known_names.condition_names():
             known = ", ".join(sorted(known_names.condition_names()))
             raise click.UsageError(f"no condition {name}; there are {known}")
     return configuration.read_configuration(source).with_command_line(rules, allow)
+
+
+def check_rule(name: str) -> None:
+    """Raise ``click.UsageError`` if no rule is called so."""
+    from npufix.advisor.project import known_names
+
+    if name.lower() not in known_names.rule_names():
+        hint = known_names.likely_rule(name)
+        raise click.UsageError(f"no rule {name}; see npufix rules.{hint}")
 
 
 def warn(warnings: Iterable[str]) -> None:

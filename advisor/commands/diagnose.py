@@ -43,6 +43,7 @@ Examples:
   npufix diagnose cluster_dumps --rank 3
   npufix diagnose cluster_dumps --executor dask:tcp://10.0.0.1:8786
   npufix diagnose gpu.pt.trace.json.gz
+  npufix diagnose run1_ascend_pt --source src --what-if NPU101,NPU103
   npufix diagnose run1_ascend_pt --source src --json > report.json
   npufix diagnose run1_ascend_pt --source src --html report.html
   npufix diagnose run1_ascend_pt -o xlsx=tables.xlsx -o csv=tables
@@ -66,6 +67,10 @@ Examples:
               help="Read all ranks as a whole, not only those that stand out.")  # fmt: skip
 @click.option("--no-cache", is_flag=True, help="Read all ranks again; keep nothing of them.")
 @_section_options
+@click.option("--what-if", "what_if", multiple=True, metavar="ID", callback=common.split,
+              help="Predict the step with only the changes of these rules.")  # fmt: skip
+@click.option("--without", multiple=True, metavar="ID", callback=common.split,
+              help="Predict the step with all changes but those of these rules.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Show everything, with all figures.")
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     dump: Path,
@@ -77,6 +82,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     outputs: tuple[tuple[str, Path], ...],
     html: Path | None,
     executor: str,
+    what_if: tuple[str, ...],
+    without: tuple[str, ...],
     *,
     every: bool,
     no_cache: bool,
@@ -96,14 +103,20 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.cluster.looking import Ways
     from npufix.advisor.commands.run_outputs import DiagnosedRun
     from npufix.advisor.diagnose.diagnosis import Options, diagnose
+    from npufix.advisor.predict.what_if import Asked
     from npufix.advisor.project.source_tree import read_source_tree
 
+    if what_if and without:
+        raise click.UsageError("--what-if and --without ask different questions; give one of them")
+    for name in (*what_if, *without):
+        common.check_rule(name)
+    asked = Asked(what_if or without, bool(without)) if what_if or without else None
     configuration = common.read_configuration(source or Path(), rules)
     with progress("Reading the dump"):
         tree = read_source_tree(source, configuration) if source else None
         shown = output_files.rows_wanted(outputs, top)
         ways = Ways(executor, cache=not no_cache, every=every)
-        result = diagnose(dump, tree, Options(shown, rank, path_map, configuration, ways))
+        result = diagnose(dump, tree, Options(shown, rank, path_map, configuration, ways, asked))
     common.warn(result.warnings)
     report = result.report
     if tree is not None and output_files.want_changes(outputs):

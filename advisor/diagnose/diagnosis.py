@@ -9,6 +9,7 @@ import msgspec
 
 from npufix.advisor.cluster.details import led_to_source
 from npufix.advisor.cluster.reporting import observe_cluster, rank_problems, rank_rows, rank_steps
+from npufix.advisor.diagnose.foreseeing import foresee
 from npufix.advisor.diagnose.ranks import ALONE, Ways, read_dump
 from npufix.advisor.diagnose.result import Diagnosis
 from npufix.advisor.diagnose.savings import settle, total_saving, without_explained
@@ -16,6 +17,7 @@ from npufix.advisor.evidence.collectives import hot_collectives
 from npufix.advisor.evidence.estimate import calibrate
 from npufix.advisor.evidence.hygiene import missing_parts, snippet
 from npufix.advisor.evidence.item import rank_items
+from npufix.advisor.evidence.kernel_times import MeasuredKernels
 from npufix.advisor.evidence.lines import Evidence, gather_evidence
 from npufix.advisor.evidence.operator_lines import operator_lines
 from npufix.advisor.evidence.ranking import Ranking, Step, step_split
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from npufix.advisor.diagnose.findings import Findings, Located
+    from npufix.advisor.predict.what_if import Asked
     from npufix.advisor.project.source_tree import SourceTree
     from npufix.profiling_parsers.profile import Profile
     from npufix.rules.cluster_diagnostic import Cluster
@@ -55,6 +58,8 @@ class Options:
     """Which rules are wanted."""
     ways: Ways = ALONE
     """How the ranks of a job are read, and whether they are compared."""
+    asked: Asked | None = None
+    """Which changes to predict besides."""
 
 
 def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None) -> Diagnosis:
@@ -81,9 +86,9 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
         seen, faults = [*seen, *compared], [*faults, *failed]
     located = _find(run, tree, rules, options) if tree else None
     ranked = rank_items([*(located.found if located else ()), *seen])
-    everything = settle(
-        without_explained(ranked, run.evidence.kernels), run.split, run.evidence.kernels
-    )
+    told = without_explained(ranked, run.evidence.kernels)
+    everything = settle(told, run.split, run.evidence.kernels)
+    everything, forecast = foresee(everything, run.evidence, run.step.length_ns, options.asked)
     seen = [item for item in everything if item.finding.kind == "run"]
     found = [cast("Located", item) for item in everything if item.finding.kind == "code"]
     measured = _report_measures(run, options)
@@ -91,7 +96,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
         measured,
         headline=headline(
             [item.finding for item in everything],
-            total_saving(everything),
+            total_saving(everything, forecast),
             run.split,
             measured.hot_operators,
             with_source=tree is not None,
@@ -109,6 +114,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
         ranks=rank_rows(ranks) if ranks else [],
         rank_steps=rank_steps(ranks) if ranks else None,
         skipped_rules=skipped,
+        forecast=forecast,
     )
     version_of_run = profile.environment.torch_npu or ""
     warnings = tuple(located.warnings) if located else ()
@@ -164,6 +170,7 @@ def _find(run: _Run, tree: SourceTree, rules: Sequence[Substitution], options: O
         run.evidence,
         calibrate(run.evidence.kernels),
         run.step.length_ns,
+        MeasuredKernels(run.evidence.kernels),
         proves=state is SourceState.AS_PROFILED,
     )
     located = locate(tree, rules, measured)

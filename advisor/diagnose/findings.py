@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.estimate import Calibration, NewKernels, estimate_saving
 from npufix.advisor.evidence.item import Item, make_finding, rank_items
 from npufix.advisor.project.known_names import rule_names
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from npufix.advisor.evidence.kernel_times import MeasuredKernels
     from npufix.advisor.evidence.lines import Evidence
     from npufix.advisor.project.source_tree import SourceFile, SourceTree
     from npufix.rewriters.find import Site
@@ -50,6 +52,7 @@ class Measured:
     calibration: Calibration
     step_ns: int
     """Length of the average step, or of the recording per step."""
+    kernel_times: MeasuredKernels
     proves: bool
     """Whether the source is the one that was profiled, so that records count as proof."""
 
@@ -99,7 +102,21 @@ def _with_evidence(
         own = kernels[kernels["type"].isin(site.rule.replaces)]
         finding = _finding(file, site, seen, own, measured)
         labels = frozenset(int(i) for i in own.index)
-        yield Located(file=file, site=site, finding=finding, kernels=labels)
+        change = _change(file, site, own, measured) if len(own) else None
+        yield Located(file=file, site=site, finding=finding, kernels=labels, change=change)
+
+
+def _change(
+    file: SourceFile, site: Site, kernels: pd.DataFrame, measured: Measured
+) -> Change | None:
+    going = kernels[~kernels["type"].isin(site.rule.becomes)]
+    if going.empty:
+        return None
+    new = _new_kernels(file, site, kernels, measured)
+    becomes = site.rule.becomes
+    forward, backward = new.work(measured.calibration, measured.kernel_times, becomes)
+    labels = frozenset(int(i) for i in going.index)
+    return Change(labels, max(1, new.forward_calls), forward, backward)
 
 
 def _finding(
@@ -138,9 +155,16 @@ def _finding(
 def _saving(
     file: SourceFile, site: Site, kernels: pd.DataFrame, measured: Measured
 ) -> report.Saving:
+    going = kernels[~kernels["type"].isin(site.rule.becomes)]
+    now = int(going["duration_ns"].sum())
+    new = _new_kernels(file, site, kernels, measured)
+    return estimate_saving(now, new, measured.calibration, measured.evidence.steps)
+
+
+def _new_kernels(
+    file: SourceFile, site: Site, kernels: pd.DataFrame, measured: Measured
+) -> NewKernels:
     evidence = measured.evidence
-    rule = site.rule
-    going = kernels[~kernels["type"].isin(rule.becomes)]
     counts = [
         evidence.executions(file.relative, site.line, site.lines, {name})
         for name in sorted(site.operators)
@@ -153,9 +177,9 @@ def _saving(
         for inputs, dtypes, outputs in cells.astype(str).itertuples(index=False)
         for size in (*tensor_bytes(inputs, dtypes), *tensor_bytes(outputs, dtypes))
     )
-    new = NewKernels(forward, forward if has_backward else 0, largest, rule.passes)
-    now = int(going["duration_ns"].sum())
-    return estimate_saving(now, new, measured.calibration, evidence.steps)
+    passes = site.form.passes or site.rule.passes
+    backward = forward if has_backward else 0
+    return NewKernels(forward, backward, largest, passes, site.form.launches)
 
 
 def _fingerprint(file: SourceFile, site: Site, seen: dict[str, int]) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from npufix.advisor.evidence.item import Item, T
+    from npufix.reports.prediction import Forecast
     from npufix.reports.report import StepSplit
 
 _MOST = 0.5
@@ -62,11 +63,19 @@ def settle(found: Sequence[T], split: StepSplit | None, kernels: pd.DataFrame) -
     return [_changed(item, savings[at], overlaps[at]) for at, item in enumerate(found)]
 
 
-def total_saving(settled: Sequence[Item]) -> Saving:
-    """Return what all changes save together: the sum of what ``settle`` left each."""
+def total_saving(settled: Sequence[Item], forecast: Forecast | None = None) -> Saving:
+    """Return what all changes save together: as replayed, else the sum of what is left of each."""
+    together = forecast.together if forecast else None
+    if together:
+        settled = [item for item in settled if item.finding.predicted is None]
     savings = [item.finding.saving for item in settled if item.finding.saving]
     low, high = sum(s.low_ns for s in savings), sum(s.high_ns for s in savings)
-    return Saving(low, high, "sum of the findings, shared time counted once")
+    if forecast is None or together is None:
+        return Saving(low, high, "sum of the findings, shared time counted once")
+    low, high = low + together.saved_low_ns, high + together.saved_high_ns
+    basis = "the replay of all changes at once"
+    low, high = (min(max(0, ns), forecast.now_ns) for ns in (low, high))
+    return Saving(low, high, basis)
 
 
 def _precedence(item: Item) -> tuple[int, float]:

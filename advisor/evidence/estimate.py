@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npufix.advisor.evidence.change import NewWork
 from npufix.reports.report import Saving
+from npufix.rules.shared.quantities import size
 from npufix.rules.shared.recording.recorded_cells import (
     CELLS,
     ELEMENT_WISE,
@@ -20,7 +22,11 @@ from npufix.rules.shared.recording.recorded_cells import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import pandas as pd
+
+    from npufix.advisor.evidence.kernel_times import MeasuredKernels
 
 _FEW = 5
 # HBM of an Atlas A2 device reaches about 1.6 TB/s on paper; kernels get a quarter to all of it.
@@ -71,16 +77,47 @@ class NewKernels:
     largest_tensor: int
     """Bytes."""
     passes: tuple[float, float]
+    launches: tuple[int, int] = (1, 1)
+    """Of one call."""
 
     def time_ns(self, bytes_per_ns: float, launch_ns: float) -> float:
         """Return the time of all calls."""
         return sum(
-            calls * (launch_ns + passes * self.largest_tensor / bytes_per_ns)
-            for calls, passes in zip(
-                (self.forward_calls, self.backward_calls), self.passes, strict=True
+            calls * (count * launch_ns + passes * self.largest_tensor / bytes_per_ns)
+            for calls, passes, count in zip(
+                (self.forward_calls, self.backward_calls), self.passes, self.launches, strict=True
             )
             if passes
         )
+
+    def work(
+        self, calibration: Calibration, measured: MeasuredKernels, becomes: Collection[str]
+    ) -> tuple[NewWork | None, NewWork | None]:
+        """Return what one execution launches, forward and backward.
+
+        As the kernels of the same Types in the recording, else as fast as element-wise kernels of
+        that size move as much, else as fast as all of them.
+        """
+
+        def one(calls: int, way: int) -> NewWork | None:
+            count, moved = self.launches[way], self.passes[way] * self.largest_tensor
+            if not moved or not calls:
+                return None
+            quick, long = calibration.launch_ns
+            if count == 1 and (
+                same := measured.of_types(becomes, moved, quick, backward=bool(way))
+            ):
+                return NewWork(1, same.time_ns, same.basis)
+            near = measured.rates(moved)
+            slow, fast = near or calibration.bytes_per_ns
+            # Near in size the time of a launch is in the rate already.
+            quick, long = (0.0, quick) if near else (quick, long)
+            corners = ((slow, long), ((slow * fast) ** 0.5, (quick + long) / 2), (fast, quick))
+            slowest, usual, quickest = (count * launch + moved / rate for rate, launch in corners)
+            basis = f"as fast as element-wise kernels of this dump, {size(moved)} to move"
+            return NewWork(count, (slowest, usual, quickest), basis)
+
+        return one(self.forward_calls, 0), one(self.backward_calls, 1)
 
 
 def estimate_saving(now_ns: int, new: NewKernels, calibration: Calibration, steps: int) -> Saving:

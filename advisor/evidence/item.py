@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import TypeVar
 
+    from npufix.advisor.evidence.change import Change
     from npufix.rules.diagnostic import Place
     from npufix.rules.registry import Rule
 
@@ -31,6 +32,8 @@ class Item:
     """Its kernels, or what the ranks wait for, are collectives."""
     is_work: bool = False
     """The work that the program is there for: behind all that is beside it."""
+    change: Change | None = None
+    """What would become of the run; ``None`` where that cannot be said."""
     is_rest: bool = False
     """It is about kernels that no other finding explains, and left out where one does."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.item import Item, make_finding
 from npufix.advisor.evidence.lines import rows_of
 from npufix.reports import report
@@ -63,7 +64,18 @@ def _findings(diagnostic: Diagnostic, recording: Recording) -> Iterator[Item]:
             is_communication=_only_collectives(seen, recording),
             is_work=seen.is_work,
             is_rest=diagnostic.id == _HOT_OPERATOR,
+            change=_change(seen),
         )
+
+
+def _change(seen: Observation) -> Change | None:
+    """Return what would become of the kernels, or of the waits of the host."""
+    if seen.host_ops:
+        return Change(frozenset(), waits=seen.host_ops)
+    if seen.is_idle or not seen.kernels or seen.saving_ns is None or not seen.cost_ns:
+        return None
+    low, high = (min(1.0, max(0.0, ns / seen.cost_ns)) for ns in seen.saving_ns)
+    return Change(seen.kernels, keeps=(1 - low, 1 - (low + high) / 2, 1 - high))
 
 
 def _only_collectives(seen: Observation, recording: Recording) -> bool:

@@ -31,6 +31,7 @@ _TIMES = {
     "end_ns": ("endNs",),
     "connection": ("connectionId",),
     "device": ("deviceId",),
+    "stream": ("streamId",),
 }
 _COMPUTE = {
     "task": ("globalTaskId",),
@@ -55,7 +56,7 @@ _TASKS = Query(
     {**_TIMES, "task": ("globalTaskId",)},
     required=("start_ns", "end_ns", "task"),
     expected=("connection",),
-    dtypes={"device": np.int32},
+    dtypes={"device": np.int32, "stream": np.int32},
 )
 _TIMES_ONLY = replace(
     _TASKS, columns={key: _TASKS.columns[key] for key in _TASKS.required}, expected=()
@@ -170,6 +171,7 @@ def _named(kernels: Columns, texts: Texts, collective_core: str) -> pd.DataFrame
         **{key: texts.category(kernels.pop(key), clean_shapes) for key in _SHAPES},
         "communication": communication,
         "device": device,
+        "stream": kernels.pop("stream").clip(NONE),
         "state": texts.category(kernels.pop("state"), clean_shapes),
     }
     end -= start

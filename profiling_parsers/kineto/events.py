@@ -67,17 +67,20 @@ _TABLES = {
     "annotations": ("name", "duration_ns", "on_device", *_PLACE),
     "calls": ("name", "duration_ns", *_PLACE),
     "runtime": ("correlation", "external", *_PLACE),
-    "device": ("name", "duration_ns", "core", "device", "correlation", "external", "start_ns"),
+    "device": (
+        *("name", "duration_ns", "core", "device", "correlation", "external", "stream"),
+        "start_ns",
+    ),
     "flow_starts": ("flow", *_PLACE),
     "flow_ends": ("flow", *_PLACE),
 }
 _SMALL = (
     *("name", "input_dims", "input_types", "stack", "module", "core", "device", "on_device"),
-    *("pid", "tid"),
+    *("pid", "tid", "stream"),
 )
 _LONGEST_US, _LONGEST_TASK_US = 9e12, LONGEST_NS / 1000
 _MTIA_WAITS = ("event_record", "event_wait")
-_LARGEST_DEVICE = 1 << 10
+_LARGEST_DEVICE, _LARGEST_STREAM = 1 << 10, 1 << 31
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class KinetoTrace:
     ``calls`` (of Python) -- ``name``, ``duration_ns``, ``pid``, ``tid``, ``start_ns``.
     ``runtime`` -- ``correlation``, ``external``, ``pid``, ``tid``, ``start_ns``.
     ``device`` -- ``name``, ``duration_ns``, ``core`` (position in ``CORES``), ``device``,
-    ``correlation``, ``external``, ``start_ns``.
+    ``correlation``, ``external``, ``stream``, ``start_ns``.
     ``flow_starts``, ``flow_ends`` (forward to backward) -- ``flow``, ``pid``, ``tid``,
     ``start_ns``.
     """
@@ -193,6 +196,7 @@ class _Collector:
                 for event, one in zip(events, arguments, strict=True)
             ]
         )
+        streams = self.keys.of([event.tid for event in events])
         self._add(
             "device",
             events,
@@ -200,6 +204,7 @@ class _Collector:
             np.where((devices >= 0) & (devices < _LARGEST_DEVICE), devices, -1),
             self.keys.of([one.correlation for one in arguments]),
             self._externals(arguments),
+            np.where((streams >= 0) & (streams < _LARGEST_STREAM), streams, -1),
         )
 
     def _mtia_tasks(self, events: list[Event]) -> None:

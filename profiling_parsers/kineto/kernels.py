@@ -55,6 +55,7 @@ def device_kernels(trace: KinetoTrace, launches: KinetoLaunches) -> pd.DataFrame
         "wait_ns": _waits(device),
         "communication": communication,
         "device": device["device"].to_numpy().astype(np.int32),
+        "stream": device["stream"].to_numpy().astype(np.int32),
         "launch_ns": launches.launch_ns,
         **_shapes(trace, np.where(launches.named >= 0, launches.named, launches.operator)),
     }

@@ -30,6 +30,7 @@ _STEPS = {
 }
 _TASKS = {
     "device": ("Device_id",),
+    "stream": ("stream_id",),
     "name": ("kernel_name",),
     "core": ("kernel_type",),
     "start": ("task_start(us)",),

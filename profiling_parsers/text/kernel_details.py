@@ -140,7 +140,8 @@ def _convert(columns: CsvColumns, ratios: tuple[str, ...]) -> _Part:
             "input_dtypes": columns.category("input_dtypes", clean_shapes),
             "output_shapes": columns.category("output_shapes", clean_shapes),
             "communication": np.isin(core.codes, _codes_of(core, COMMUNICATION_CORES.__contains__)),
-            "device": _device_ids(columns.category("device", clean_text)),
+            "device": _numbers(columns.category("device", clean_text)),
+            "stream": _numbers(columns.category("stream", clean_text)),
             "state": columns.category("state", clean_text),
             "hf32": columns.category("hf32", clean_text),
             "bound": bound,
@@ -220,8 +221,8 @@ def _count_rounded(
     return kernel_times.count_rounded(columns.text("start"))
 
 
-def _device_ids(texts: pd.Categorical[str]) -> NDArray[np.int32]:
-    """Return device numbers, -1 where there is none."""
+def _numbers(texts: pd.Categorical[str]) -> NDArray[np.int32]:
+    """Return the numbers of devices or streams, -1 where there is none."""
     known = [int(text) if re.fullmatch(r"[0-9]{1,9}", text) else -1 for text in texts.categories]
     return np.asarray(np.array(known, np.int32)[texts.codes])
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "step": ("Step Id",),
     "device": ("Device_id", "device_id"),
+    "stream": ("Stream ID", "stream_id"),
     "name": ("Name", "Op Name", "op_name"),
     "type": ("Type", "OP Type", "op_type"),
     "state": ("OP State", "op_state"),

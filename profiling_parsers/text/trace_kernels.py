@@ -49,7 +49,7 @@ _TRANSFER = re.compile(r"trans_([A-Za-z]+)_[0-9]+(?:_(MemSet))?")
 _NUMBERED = re.compile(r"([A-Z][A-Za-z0-9]*?(?:V[0-9]|(?<![0-9V])))[0-9]+(?:_(MemSet))?")
 _COLLECTIVE = re.compile(r"(\w+?)_[0-9]+_[0-9]+_[0-9]+(?:@.*)?")
 _DEVICE = re.compile(r"NPU ([0-9]{1,9})")
-_PID_BITS, _DEVICE_BITS = 10, 5
+_PID_BITS, _DEVICE_BITS, _LARGEST_STREAM = 10, 5, 1 << 31
 _STEP = re.compile(r"ProfilerStep#([0-9]{1,18})")
 
 
@@ -66,6 +66,8 @@ def find_kernels(trace: Trace) -> tuple[pd.DataFrame, Trace]:
     trace = replace(trace, malformed=trace.malformed + int(np.count_nonzero(~usable)))
     chosen = chosen[usable]
     tasks, collective = trace.tasks.iloc[chosen].reset_index(drop=True), collective[chosen]
+    tid = tasks["tid"].to_numpy()
+    stream = np.where((collective < 0) & (tid >= 0) & (tid < _LARGEST_STREAM), tid, -1)
     tasks["name"] = tasks["name"].cat.remove_unused_categories()
     device = find_devices(trace, tasks["pid"].to_numpy())
     types = _types(tasks["name"], collective >= 0)
@@ -75,6 +77,7 @@ def find_kernels(trace: Trace) -> tuple[pd.DataFrame, Trace]:
         core=_cores(tasks["kind"], types, collective),
         communication=collective >= 0,
         device=device,
+        stream=stream.astype(np.int32),
     )
     events = tasks[["pid", "tid", "start_ns"]].assign(kernel=tasks["name"].cat.codes)
     return frame, replace(trace, device=events)

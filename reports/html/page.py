@@ -17,6 +17,7 @@ from npufix.reports.html.tables import (
     report_tables,
 )
 from npufix.reports.wording import report as wording
+from npufix.reports.wording.prediction import forecast_lines
 from npufix.rules.shared.quantities import milliseconds, percent, size
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def to_html(report: Report, details: Details | None = None) -> str:
         parts=bars.step_parts(report.split) if report.split else [],
         basis=_basis(report),
         groups=[_group(finding) for finding in report.findings],
+        prediction=[*forecast_lines(report.forecast)],
         commands=[_command(report, finding) for finding in report.findings],
         reasons=_reasons(report),
         anchors={file.path: number for number, file in enumerate(details.sources)},

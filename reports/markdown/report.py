@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.reports import language
 from npufix.reports.language import tr
+from npufix.reports.wording.prediction import doubt_text, forecast_lines
 from npufix.reports.wording.ranks import rank_name, rank_rows
 from npufix.reports.wording.report import (
     coverage_text,
@@ -63,7 +64,17 @@ def _lines(report: Report) -> Iterator[str]:
     for number, finding in enumerate(report.findings, 1):
         write = _run_finding if finding.kind == "run" else _finding
         yield from write(number, finding)
+    if report.forecast is not None:
+        yield from ("", "## Prediction", "")
+        yield from (f"- {text(line)}" for line in forecast_lines(report.forecast))
     yield from _gaps(report)
+
+
+def _saving(finding: Finding) -> Iterator[str]:
+    if doubt := doubt_text(finding.predicted):
+        yield f"- {text(doubt)}"
+    elif finding.saving is not None:
+        yield f"- saves {interval(finding.saving)} per step ({text(finding.saving.basis)})"
 
 
 def _gaps(report: Report) -> Iterator[str]:
@@ -202,8 +213,7 @@ def _run_finding(number: int, finding: Finding) -> Iterator[str]:
     yield ""
     if finding.overlap:
         yield f"- {text(finding.overlap)}"
-    if finding.saving is not None:
-        yield f"- saves {interval(finding.saving)} per step ({text(finding.saving.basis)})"
+    yield from _saving(finding)
     for fact in finding.evidence:
         yield f"- {text(fact.name)}: {text(fact.value)}"
     for place in finding.places:
@@ -223,8 +233,7 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
             f"- {milliseconds(finding.device_ns)} per step ({percent(finding.share)}), "
             f"{finding.calls} launches of {kernels}"
         )
-    if finding.saving is not None:
-        yield f"- saves {interval(finding.saving)} per step ({text(finding.saving.basis)})"
+    yield from _saving(finding)
     for condition in finding.conditions:
         basis = "**to be vouched for**" if condition.basis == "open" else condition.basis
         yield f"- {code(condition.name)} ({basis}): {text(condition.text)}"

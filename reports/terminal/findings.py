@@ -9,6 +9,7 @@ from rich.text import Text
 from npufix.reports.language.terminal import Verbatim
 from npufix.reports.terminal.summary import CLASSES
 from npufix.reports.terminal.text import paragraph, print_indented
+from npufix.reports.wording.prediction import doubt_text
 from npufix.reports.wording.report import (
     describe_tried,
     interval,
@@ -105,6 +106,8 @@ def _costs(finding: Finding) -> list[str]:
 
 
 def _savings(finding: Finding) -> list[str]:
+    if doubt := doubt_text(finding.predicted):
+        return [doubt]
     if finding.saving is None:
         return []
     return [f"saves {interval(finding.saving)}"]

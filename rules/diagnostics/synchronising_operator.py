@@ -102,6 +102,7 @@ def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observa
         saving_ns=(low, high),
         basis=_basis(rows),
         places=places(rows, rows["high"].to_numpy(), recording),
+        host_ops=frozenset(map(int, rows.index)) if (rows["blocked"] >= 0).all() else frozenset(),
         is_idle=True,
     )
 

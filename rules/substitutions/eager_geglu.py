@@ -225,6 +225,11 @@ SMALL_KERNELS = (
     "SplitV", "StridedSlice",
 )  # fmt: skip
 
+_JOINED = (8.0, 8.0)
+"""Of gate or up: joining reads two and writes two, the operator reads two and writes the product
+and the activated gate. Its gradient moves six; what uses the halves of that may copy them."""
+
+
 RULE = Substitution(
     id="NPU110",
     name="eager-geglu",
@@ -239,10 +244,24 @@ RULE = Substitution(
         Form(selected_left, fused_selected_left, exact_inputs, (IS_GELU,)),
         Form(selected_right, fused_tanh_right, tanh_inputs, (IS_TANH,)),
         Form(selected_left, fused_tanh_left, tanh_inputs, (IS_TANH,)),
-        Form(projections, joined, projection_inputs, APART),
-        Form(projections_tanh, joined_tanh, projection_inputs, APART),
-        Form(selected_projections, joined_selected, exact_projection_inputs, (IS_GELU, *APART)),
-        Form(selected_projections, joined_selected_tanh, tanh_projection_inputs, (IS_TANH, *APART)),
+        Form(projections, joined, projection_inputs, APART, _JOINED, (2, 2)),
+        Form(projections_tanh, joined_tanh, projection_inputs, APART, _JOINED, (2, 2)),
+        Form(
+            selected_projections,
+            joined_selected,
+            exact_projection_inputs,
+            (IS_GELU, *APART),
+            _JOINED,
+            (2, 2),
+        ),
+        Form(
+            selected_projections,
+            joined_selected_tanh,
+            tanh_projection_inputs,
+            (IS_TANH, *APART),
+            _JOINED,
+            (2, 2),
+        ),
     ),
     replaces=SMALL_KERNELS,
     becomes=("GeGluV2", "GeGluGradV2"),

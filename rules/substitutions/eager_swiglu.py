@@ -165,6 +165,11 @@ SMALL_KERNELS = (
     "SplitV", "StridedSlice", "Swish", "SwishGrad",
 )  # fmt: skip
 
+_JOINED = (7.0, 7.0)
+"""Of gate or up: joining reads two and writes two, the operator reads two and writes one. Its
+gradient moves five; what uses the halves of that may have to copy them: none, or four more."""
+
+
 RULE = Substitution(
     id="NPU103",
     name="eager-swiglu",
@@ -173,12 +178,14 @@ RULE = Substitution(
     forms=(
         Form(halves, fused, inputs),
         Form(selected_halves, fused_selected, selected_inputs, (IS_SILU,)),
-        Form(projections, joined, projection_inputs, (SAME_SHAPE, JOINING_PAYS)),
+        Form(projections, joined, projection_inputs, (SAME_SHAPE, JOINING_PAYS), _JOINED, (2, 2)),
         Form(
             selected_projections,
             joined_selected,
             selected_projection_inputs,
             (IS_SILU, SAME_SHAPE, JOINING_PAYS),
+            _JOINED,
+            (2, 2),
         ),
     ),
     replaces=SMALL_KERNELS,

@@ -55,8 +55,9 @@ def test_the_same_run_gives_the_same_profile_as_its_text_export(tmp_path: Path) 
     for name in ("kernels", "host_ops", "steps"):
         mine, theirs = getattr(profile, name), getattr(text, name)
         assert mine.dtypes.astype(str).to_dict() == theirs.dtypes.astype(str).to_dict(), name
-        # The small text makes up its waiting times, and says no device, nor where a step begins.
-        unsaid = ["wait_ns", "device", "free_ns", "preparing_ns"]
+        # The small text makes up its waiting times, and says no device, no stream, nor where a step
+        # begins.
+        unsaid = ["wait_ns", "device", "stream", "free_ns", "preparing_ns"]
         stated = theirs.drop(columns=unsaid, errors="ignore")
         pd.testing.assert_frame_equal(as_text(mine)[list(stated)], as_text(stated))
     (step,) = profile.steps[["computing_ns", "communication_exposed_ns", "free_ns"]].to_numpy()

@@ -271,7 +271,7 @@ def test_damage(tmp_path: Path) -> None:
     content = as_csv([HEADER, *(kernel(i, device=-1) for i in range(3))])
     bound = [column for column in HEADER if "aiv" in column]
     shapes = [column for column in HEADER if "Input" in column or "Output" in column]
-    changing = ["Device_id", "HF32 Eligible", "OP State", "Task Wait Time(us)"]
+    changing = ["Device_id", "HF32 Eligible", "OP State", "Stream ID", "Task Wait Time(us)"]
     check_every_column(read, path, content, optional=[*changing, *bound, *shapes])
     check_any_bytes(read, path, content)
 

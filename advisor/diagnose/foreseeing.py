@@ -1,0 +1,48 @@
+"""The findings with what the replay of the run says that they gain."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from npufix.reports.report import Saving
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npufix.advisor.evidence.item import T
+    from npufix.advisor.evidence.lines import Evidence
+    from npufix.advisor.predict.what_if import Asked, Predictions
+    from npufix.reports.prediction import Forecast
+
+
+def foresee(
+    settled: Sequence[T], evidence: Evidence, step_ns: int, asked: Asked | None
+) -> tuple[list[T], Forecast | None]:
+    """Return the findings with their predictions, and the forecast of the run.
+
+    What a change saves is then what the replay says, beside those before it.
+    """
+    from npufix.advisor.predict.what_if import predict
+
+    found = predict(evidence, settled, step_ns, asked)
+    if found is None:
+        return list(settled), None
+    return [_with(item, at, found) for at, item in enumerate(settled)], found.forecast
+
+
+def _with(item: T, at: int, found: Predictions) -> T:
+    predicted = found.alone.get(at)
+    if predicted is None:
+        return item
+    low, high = (max(0, ns) for ns in found.added[at])
+    basis = item.finding.saving.basis if item.finding.saving else ""
+    if item.change and (work := item.change.forward or item.change.backward):
+        basis = work.basis or basis
+    saving = Saving(low, high, basis) if high else None
+    if predicted.verdict == "loss":
+        saving = None
+    finding = msgspec.structs.replace(item.finding, predicted=predicted, saving=saving)
+    return replace(item, finding=finding)

@@ -1,0 +1,39 @@
+"""What a finding changes of a run: kernels that go, and those that take their place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Corners = tuple[float, float, float]
+"""The least that is saved by it, what is expected, and the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewWork:
+    """The kernels that take the place of others in one execution."""
+
+    launches: int
+    time_ns: Corners
+    """Of all of them."""
+    basis: str = ""
+    """What they are measured by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is to happen to some kernels.
+
+    They go, and ``forward`` and ``backward`` take their place in each of ``executions``; or,
+    without ``executions``, they keep a part of their time.
+    """
+
+    kernels: frozenset[int]
+    """Labels of ``Profile.kernels``, over all steady steps."""
+    executions: int = 0
+    """Over all steady steps."""
+    forward: NewWork | None = None
+    backward: NewWork | None = None
+    keeps: Corners = (1.0, 1.0, 1.0)
+    """Share of their time."""
+    waits: frozenset[int] = frozenset()
+    """Labels of the operators of the host that need not wait any more."""

@@ -1,0 +1,144 @@
+"""What a finding changes of a graph: kernels and launches that go, new ones, waits that go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.advisor.predict.replay import NO_EDIT, Edit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from npufix.advisor.evidence.change import Change, NewWork
+    from npufix.advisor.predict.step_graph import StepGraph
+
+    Integers = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+CORNERS = 3
+"""How certain a figure is: the least that it saves, what is expected, and the most."""
+_LAUNCH_SPREAD = (0.4, 0.0, -0.4)
+"""How far a new operator's launch is from that of a usual one."""
+
+
+def edits(graph: StepGraph, change: Change) -> tuple[Edit, Edit, Edit]:
+    """Return a change as edits of a graph, one a corner."""
+    rows = np.flatnonzero(np.isin(graph.label, list(change.kernels)))
+    gone_waits = frozenset(
+        number
+        for number, wait in enumerate(graph.host_waits)
+        if wait.operator >= 0 and wait.operator in change.waits
+    )
+    made = [_edit(graph, change, rows, corner) for corner in range(CORNERS)]
+    if gone_waits:
+        made = [_joined([edit, Edit(*_nothing(), waits_gone=gone_waits)]) for edit in made]
+    return made[0], made[1], made[2]
+
+
+def together(parts: Iterable[tuple[Edit, Edit, Edit]]) -> tuple[Edit, Edit, Edit]:
+    """Return several changes as one; where two are about the same row, the first counts."""
+    listed = list(parts)
+    low, middle, high = (_joined([part[corner] for part in listed]) for corner in range(CORNERS))
+    return low, middle, high
+
+
+def _nothing() -> tuple[Integers, Integers, Floats, Integers, Floats]:
+    return (NO_EDIT.gone, NO_EDIT.rows, NO_EDIT.durations_ns, NO_EDIT.delta_rows, NO_EDIT.deltas_ns)
+
+
+def _edit(graph: StepGraph, change: Change, rows: Integers, corner: int) -> Edit:
+    if not change.executions:
+        keeps = change.keeps[corner]
+        if not keeps:
+            return _replaced(graph, rows, len(rows), None, corner)
+        if keeps == 1 or not len(rows):
+            return NO_EDIT
+        kept = graph.duration_ns[rows] * keeps
+        return Edit(NO_EDIT.gone, rows, kept, NO_EDIT.delta_rows, NO_EDIT.deltas_ns)
+    here = len(rows) / max(1, len(change.kernels))
+    backward = graph.backward[rows]
+    count = max(1, round(change.executions * here))
+    halves = [
+        _replaced(graph, own, count, work, corner)
+        for own, work in ((rows[~backward], change.forward), (rows[backward], change.backward))
+        if len(own)
+    ]
+    return _joined(halves)
+
+
+def _replaced(
+    graph: StepGraph, rows: Integers, executions: int, work: NewWork | None, corner: int
+) -> Edit:
+    """Let the last kernels of each execution be the new ones, and the others go."""
+    groups = [group for group in np.array_split(rows, min(executions, len(rows))) if len(group)]
+    launches = work.launches if work else 0
+    kept = [group[len(group) - min(launches, len(group)) :] for group in groups]
+    stays = np.concatenate(kept) if kept else rows[:0]
+    gone = np.setdiff1d(rows, stays)
+    durations = np.zeros(len(stays))
+    if work and len(stays):
+        sizes = np.repeat([len(own) for own in kept], [len(own) for own in kept])
+        durations = work.time_ns[corner] * executions / len(groups) / sizes
+    if graph.coarse and not corner:  # what the device waits for before them may well stay
+        rows, zeros = np.append(stays, gone), np.zeros(len(gone))
+        return replace(NO_EDIT, rows=rows, durations_ns=np.append(durations, zeros))
+    usual = usual_launch_ns(graph)
+    deltas = dict(_without_launches(graph, gone, frozenset(rows.tolist()), usual))
+    for group, own in zip(groups, kept, strict=True):
+        first = int(group[0])
+        more = max(0, launches - len(own)) * usual + _LAUNCH_SPREAD[corner] * usual * (launches > 0)
+        deltas[first] = max(0.0, deltas.get(first, float(graph.delta_ns[first])) + more)
+    changed = np.array(sorted(deltas), np.int64)
+    return Edit(
+        gone, stays, durations, changed, np.array([deltas[row] for row in changed.tolist()])
+    )
+
+
+def usual_launch_ns(graph: StepGraph) -> float:
+    """Return what the host needs for one more operator, from launch to launch."""
+    return float(np.median(graph.delta_ns)) if len(graph.delta_ns) else 0.0
+
+
+def _without_launches(
+    graph: StepGraph, gone: Integers, own: frozenset[int], usual: float
+) -> Iterable[tuple[int, float]]:
+    """Yield rows and their ``delta_ns`` without the time that the host spent on those before.
+
+    From one launch of an operator that goes to the next one the host is busy with what goes, too.
+    What comes behind the last of them is the program's own: of that only a usual launch goes.
+    """
+    behind_wait = {wait.before for wait in graph.host_waits}
+    for row in (gone + 1).tolist():
+        if row >= len(graph.label) or row in behind_wait:
+            continue
+        delta = float(graph.delta_ns[row])
+        yield row, 0.0 if row in own else max(0.0, delta - usual)
+
+
+def _joined(parts: Sequence[Edit]) -> Edit:
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return NO_EDIT
+    gone = np.unique(np.concatenate([part.gone for part in parts]))
+    durations: dict[int, float] = {}
+    deltas: dict[int, float] = {}
+    for part in parts:
+        for row, value in zip(part.rows.tolist(), part.durations_ns.tolist(), strict=True):
+            durations.setdefault(row, value)
+        for row, value in zip(part.delta_rows.tolist(), part.deltas_ns.tolist(), strict=True):
+            deltas[row] = min(deltas.get(row, value), value)
+    rows, changed = np.array(sorted(durations), np.int64), np.array(sorted(deltas), np.int64)
+    return Edit(
+        gone,
+        rows,
+        np.array([durations[row] for row in rows.tolist()]),
+        changed,
+        np.array([deltas[row] for row in changed.tolist()]),
+        frozenset[int]().union(*(part.waits_gone for part in parts)),
+    )

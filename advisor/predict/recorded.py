@@ -1,0 +1,245 @@
+"""From what was recorded to a ``StepGraph``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from npufix.advisor.predict.step_graph import StepGraph
+from npufix.advisor.predict.waits import Rows, find_dependencies, find_depth, find_host_waits
+from npufix.profiling_parsers.kernels.whole_steps import host_marks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from npufix.advisor.evidence.lines import Evidence
+    from npufix.advisor.predict.step_graph import HostWait
+    from npufix.profiling_parsers.kernels.whole_steps import Marks
+
+    Integers = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+_MOST_STEPS, _MOST_KERNELS = 6, 200_000
+_LAUNCHES_KNOWN = 0.9
+_LATENCY_NS, _GAP_NS = 10_000.0, 1_000.0
+"""Where the recording shows none."""
+_STALL_NS, _SOON_NS = 5_000, 300_000
+"""A pause; and behind what ends so soon before, where it may be for the launch as well."""
+
+
+class _Window(NamedTuple):
+    """Steps that follow each other; where none is marked, one."""
+
+    steps: Sequence[int]
+    begin: int | None
+    """On the host; None where the dump does not say."""
+    end: int | None
+
+
+def step_graph(evidence: Evidence, step_ns: int) -> StepGraph | None:
+    """Return the graph of some steady steps, None without a kernel.
+
+    Where the launches were not recorded it is a coarse one: of one step, with the pauses of each
+    stream as they are. ``step_ns`` is the length of the recording where it has no steps.
+    """
+    kernels = evidence.kernels[evidence.steady]
+    if not len(kernels):
+        return None
+    coarse = bool((kernels["launch_ns"].to_numpy() >= 0).mean() < _LAUNCHES_KNOWN)
+    window = _window(evidence, kernels, coarse=coarse)
+    if window.steps:
+        kernels = kernels[kernels["step"].isin(list(window.steps))]
+    kernels = _in_launch_order(kernels, coarse=coarse)
+    rows = _rows(kernels)
+    measured = _measured(evidence, window) or float(step_ns)
+    begin = int(rows.start.min()) if window.begin is None else window.begin
+    graph = _graph(kernels, rows, begin, coarse=coarse)
+    if coarse:
+        beside = measured - int(rows.end.max() - begin)
+        graph.gap_ns[0] += max(0.0, beside)  # before the first kernel, and behind the last
+        return replace(graph, measured_ns=measured)
+    ops = _ops_within(evidence.host_ops, begin, window.end)
+    waits = find_host_waits(rows, ops, measured, window.end)
+    last = max(int(rows.launch[-1]), max((moment for _, moment in waits), default=0))
+    return replace(
+        _with_waits(graph, rows.launch, begin, waits),
+        steps=max(1, len(window.steps)),
+        measured_ns=measured,
+        rest_ns=float(max(0, window.end - last)) if window.end is not None else 0.0,
+        repeats=window.end is not None,
+    )
+
+
+def _window(evidence: Evidence, kernels: pd.DataFrame, *, coarse: bool) -> _Window:
+    """Choose steps that follow each other, as many as are worth it."""
+    counts = kernels["step"].value_counts()
+    steps = sorted(int(step) for step in counts.index)
+    if not steps:
+        return _Window((), None, None)
+    marks = host_marks(evidence.host_ops)
+    if coarse or not all(step in marks for step in steps):
+        lengths = {step: _length(evidence, step) for step in steps}
+        middle = sorted(steps, key=lambda step: lengths[step])[len(steps) // 2]
+        return _Window((middle,), None, None)
+    runs: list[list[int]] = [[]]
+    for step in steps:
+        if runs[-1] and step != runs[-1][-1] + 1:
+            runs.append([])
+        run = runs[-1]
+        known = sum(int(counts[s]) for s in run)
+        if not run or (len(run) < _MOST_STEPS and known + counts[step] <= _MOST_KERNELS):
+            run.append(step)
+    chosen = max(runs, key=len)
+    return _Window(chosen, marks[chosen[0]][0], _end(marks, chosen))
+
+
+def _end(marks: Marks, steps: Sequence[int]) -> int:
+    """Return when the step behind the last one begins: at its mark, or as soon as others do."""
+    between = [marks[b][0] - marks[a][1] for a, b in pairwise(steps)]
+    return marks[steps[-1]][1] + (round(sum(between) / len(between)) if between else 0)
+
+
+def _length(evidence: Evidence, step: int) -> float:
+    rows = evidence.split[(evidence.split["step"] == step).fillna(value=False)]
+    columns = ["computing_ns", "communication_exposed_ns", "free_ns"]
+    return float(rows[columns].sum(axis=1).mean()) if len(rows) else 0.0
+
+
+def _measured(evidence: Evidence, window: _Window) -> float:
+    lengths = [_length(evidence, step) for step in window.steps]
+    return sum(lengths) / len(lengths) if lengths and all(lengths) else 0.0
+
+
+def _in_launch_order(kernels: pd.DataFrame, *, coarse: bool) -> pd.DataFrame:
+    """Return the kernels as they were launched; where that is unknown, as they started."""
+    launched = kernels["launch_ns"].to_numpy()
+    start = kernels["start_ns"].to_numpy()
+    if coarse:
+        kernels, launched = kernels.assign(launch_ns=start), start
+    if (launched < 0).any():
+        order = np.argsort(start, kind="stable")
+        known = np.maximum.accumulate(launched[order])
+        launched = launched.copy()
+        launched[order] = np.where(launched[order] < 0, known, launched[order])
+        launched = np.where(launched < 0, start, launched)
+        kernels = kernels.assign(launch_ns=launched)
+    return kernels.iloc[np.lexsort((start, launched))]
+
+
+def _rows(kernels: pd.DataFrame) -> Rows:
+    communication = kernels["communication"].to_numpy(bool)
+    keys = pd.DataFrame(
+        {"d": kernels["device"].to_numpy(), "s": kernels["stream"].to_numpy(), "c": communication}
+    )
+    start = kernels["start_ns"].to_numpy()
+    return Rows(
+        launch=kernels["launch_ns"].to_numpy(),
+        start=start,
+        end=start + kernels["duration_ns"].to_numpy(),
+        stream=keys.groupby(["d", "s", "c"]).ngroup().to_numpy().astype(np.int64),
+        communication=communication,
+    )
+
+
+def _graph(kernels: pd.DataFrame, rows: Rows, begin: int, *, coarse: bool) -> StepGraph:
+    """Return the graph without the waits of the host."""
+    free = _ends_before(rows)
+    latency, gap, stalled = _pauses(rows, free, begin) if coarse else _delays(rows, free)
+    waits_for = find_dependencies(rows, stalled, *([_SOON_NS] if coarse else []))
+    behind = np.zeros(len(rows.start))
+    waiting = np.flatnonzero(waits_for >= 0)
+    behind[waiting] = (rows.start[waiting] - rows.end[waits_for[waiting]]).clip(0, 50_000)
+    # A collective that waited for its launch does not say how soon it follows its operand.
+    behind[waiting] = np.minimum(behind[waiting], max(2_000.0, float(np.median(gap))))
+    stall = waiting[stalled[waiting]]
+    behind[stall] = (rows.start[stall] - rows.end[waits_for[stall]]).clip(min=0)
+    typical = _typical(latency[~stalled], _LATENCY_NS)
+    latency[stall] = np.minimum(latency[stall], typical)
+    gap[stall] = np.minimum(gap[stall], _typical(gap[~stalled], _GAP_NS))
+    basis = kernels["basis"].astype(str)
+    return StepGraph(
+        label=kernels.index.to_numpy(np.int64),
+        stream=rows.stream,
+        duration_ns=(rows.end - rows.start).astype(np.float64),
+        delta_ns=np.diff(rows.launch, prepend=begin) * (0.0 if coarse else 1.0),
+        latency_ns=latency,
+        gap_ns=gap,
+        waits_for=waits_for,
+        behind_ns=behind,
+        host_waits=(),
+        rest_ns=0.0,
+        depth=0 if coarse else find_depth(rows),
+        steps=1,
+        measured_ns=0.0,
+        repeats=False,
+        coarse=coarse,
+        streams=int(rows.stream.max(initial=0)) + 1,
+        communication=rows.communication,
+        backward=basis.isin(["forward", "forward-function"]).to_numpy(bool),
+    )
+
+
+def _ends_before(rows: Rows) -> Floats:
+    """Return when the kernel before each one on its stream ended, -inf for the first."""
+    before = np.full(len(rows.start), -np.inf)
+    order = np.argsort(rows.stream, kind="stable")
+    ends, streams = rows.end[order], rows.stream[order]
+    same = np.flatnonzero(streams[1:] == streams[:-1])
+    before[order[same + 1]] = ends[same]
+    return before
+
+
+def _delays(rows: Rows, free: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Return from launch and from the kernel before to each start, and who waited for neither."""
+    since_launch = (rows.start - rows.launch).astype(np.float64)
+    since_before = np.where(np.isfinite(free), rows.start - free, np.inf)
+    # What was free when it was launched has waited for its launch, what was not for the stream.
+    idle = free <= rows.launch
+    typical_latency = _typical(since_launch[idle], _LATENCY_NS)
+    typical_gap = _typical(since_before[~idle], _GAP_NS)
+    by_launch = idle | (since_launch <= since_before)
+    latency = np.where(by_launch, since_launch, np.minimum(since_launch, typical_latency))
+    gap = np.where(by_launch, np.minimum(since_before, typical_gap), since_before).clip(min=0)
+    stalled = since_launch > max(5 * typical_latency, 50_000)
+    stalled &= since_before > max(3 * typical_gap, _STALL_NS)
+    return latency, gap, stalled
+
+
+def _pauses(rows: Rows, free: Floats, begin: int) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Return the same where the launches are unknown: what is not busy is a pause."""
+    gap = rows.start - np.maximum(free, begin)
+    return np.zeros(len(gap)), gap.clip(min=0), gap > _STALL_NS
+
+
+def _typical(values: Floats, otherwise: float) -> float:
+    return max(0.0, float(np.median(values))) if len(values) else otherwise
+
+
+def _ops_within(host_ops: pd.DataFrame, begin: int, end: int | None) -> pd.DataFrame:
+    if end is None:
+        return host_ops
+    start = host_ops["start_ns"].to_numpy()
+    return host_ops[(start >= begin) & (start < end)]
+
+
+def _with_waits(
+    graph: StepGraph, launch: Integers, begin: int, waits: Sequence[tuple[HostWait, int]]
+) -> StepGraph:
+    """Let the host go on from the waits: launches behind one follow it."""
+    delta = graph.delta_ns.copy()
+    found = []
+    at = begin
+    for wait, moment in waits:
+        at = max(at, int(launch[wait.before - 1]) if wait.before else begin)
+        came = max(wait.delta_ns, float(at))
+        found.append(replace(wait, delta_ns=came - at, own_ns=min(wait.own_ns, moment - came)))
+        at = moment
+        if wait.before < len(launch):
+            delta[wait.before] = max(0.0, float(launch[wait.before] - moment))
+    return replace(graph, delta_ns=delta, host_waits=tuple(found))

@@ -1,0 +1,197 @@
+"""Runs a graph again, in many variants at once.
+
+A launch comes some time after the one before it, and a kernel starts at the latest of a few ends:
+a recurrence of sums and maxima. In a stretch without a wait of the host or for another stream its
+solution is closed: with P the running sum of what a stream does, the n-th kernel ends at
+
+    P[n] + max(stream free at first, max over i <= n of ready[i] + duration[i] - P[i])
+
+so a stretch is a few passes over arrays, one column a variant, however many kernels it has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from npufix.advisor.predict.step_graph import HostWait, StepGraph
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+
+_LONGEST = 2048
+"""Rows of a stretch, which bounds the memory."""
+_NEVER = -1e18
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What one variant changes of a graph; rows may come in any order."""
+
+    gone: Integers
+    """Rows that no longer run; the host may still launch them (``delta_ns``)."""
+    rows: Integers
+    """Rows with another duration."""
+    durations_ns: Floats
+    delta_rows: Integers
+    deltas_ns: Floats
+    """New ``delta_ns`` of ``delta_rows``."""
+    waits_gone: frozenset[int] = frozenset()
+    """Numbers of ``host_waits`` that no longer wait."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing changes."""
+        return not (len(self.gone) or len(self.rows) or len(self.delta_rows) or self.waits_gone)
+
+
+_ROWS, _TIMES = np.zeros(0, np.int64), np.zeros(0)
+NO_EDIT = Edit(_ROWS, _ROWS, _TIMES, _ROWS, _TIMES)
+
+
+def replay(graph: StepGraph, edits: list[Edit]) -> tuple[Floats, Floats]:
+    """Return the length of a step in each variant as recorded, and when it goes on so, ns.
+
+    Where steps follow each other, the second round over the graph says how they go on: the first
+    one ends with the host as far ahead of the device as it gets.
+    """
+    run = _Replay(graph, edits)
+    first = run.round()
+    again = run.round() - first if graph.repeats else first
+    return first / graph.steps, again / graph.steps
+
+
+class _Replay:
+    def __init__(self, graph: StepGraph, edits: list[Edit]) -> None:
+        self._graph = graph
+        count = len(edits)
+        self._host = np.zeros(count)
+        self._free = np.full((graph.streams, count), 0.0)
+        self._ends: dict[int, Floats] = {}
+        self._wanted = frozenset(graph.waits_for[graph.waits_for >= 0].tolist())
+        self._recent = np.full((graph.depth, count), _NEVER)
+        self._loaded = np.zeros(count)
+        self._gone = _Sparse([(e.gone, np.ones(len(e.gone))) for e in edits])
+        self._durations = _Sparse([(e.rows, e.durations_ns) for e in edits])
+        self._deltas = _Sparse([(e.delta_rows, e.deltas_ns) for e in edits])
+        waits = range(len(graph.host_waits))
+        self._waits = np.array([[n not in e.waits_gone for e in edits] for n in waits], np.bool_)
+        self._stretches = list(_stretches(graph))
+
+    def round(self) -> Floats:
+        """Run all steps once more; return when they ended."""
+        for begin, end, waits in self._stretches:
+            for number in waits:
+                self._wait(number, self._graph.host_waits[number])
+            if end > begin:
+                self._stretch(begin, end)
+        self._host = self._host + self._graph.rest_ns
+        ended: Floats = np.maximum(self._host, self._free.max(axis=0, initial=_NEVER))
+        return ended
+
+    def _wait(self, number: int, wait: HostWait) -> None:
+        arrived = self._host + wait.delta_ns
+        blocks = self._waits[number]
+        if wait.stream >= 0:
+            until = self._free[wait.stream] + wait.behind_ns
+        else:
+            first = arrived + wait.own_ns + wait.behind_ns
+            until = np.where(self._loaded > 0, self._loaded + wait.period_ns, first)
+        self._host = np.where(blocks, np.maximum(arrived + wait.own_ns, until), arrived)
+        if wait.stream < 0:
+            self._loaded = self._host
+
+    def _stretch(self, begin: int, end: int) -> None:
+        graph, count = self._graph, len(self._host)
+        rows = slice(begin, end)
+        shape = (end - begin, count)
+        delta = self._deltas.put(np.broadcast_to(graph.delta_ns[rows, None], shape), begin, end)
+        launched = np.cumsum(delta, axis=0)
+        if graph.depth:
+            # The host goes on when there is room again: when the kernel so far before has ended.
+            room = np.maximum.accumulate(self._recent[: end - begin] - launched, axis=0)
+            launched = launched + np.maximum(room, self._host)
+        else:
+            launched = launched + self._host
+        self._host = launched[-1].copy()
+        ready = launched + graph.latency_ns[rows, None]
+        if (source := int(graph.waits_for[begin])) >= 0 and source in self._ends:
+            ready[0] = np.maximum(ready[0], self._ends[source] + graph.behind_ns[begin])
+        taken = self._durations.put(
+            np.broadcast_to(graph.duration_ns[rows, None], shape), begin, end
+        )
+        gaps = np.broadcast_to(graph.gap_ns[rows, None], shape)
+        if (gone := self._gone.at(begin, end)) is not None:
+            at = (gone[0] - begin, gone[1])
+            taken, gaps = np.array(taken), np.array(gaps)
+            taken[at], gaps[at], ready[at] = 0.0, 0.0, _NEVER
+        ends = self._run(graph.stream[rows], ready, taken, gaps)
+        for row in range(begin, end) if self._wanted else ():
+            if row in self._wanted:
+                self._ends[row] = ends[row - begin].copy()
+        if graph.depth:
+            self._recent = np.concatenate([self._recent, ends])[-graph.depth :]
+
+    def _run(self, streams: Integers, ready: Floats, taken: Floats, gaps: Floats) -> Floats:
+        """Return when each kernel ends; ``ready`` does not know of the kernels before."""
+        ends = np.empty_like(ready)
+        for stream in np.unique(streams).tolist():
+            own = np.flatnonzero(streams == stream)
+            chosen = slice(None) if len(own) == len(streams) else own
+            sums = np.cumsum(taken[chosen] + gaps[chosen], axis=0)
+            latest = np.maximum.accumulate(ready[chosen] + taken[chosen] - sums, axis=0)
+            ends[chosen] = sums + np.maximum(latest, self._free[stream])
+            self._free[stream] = ends[own[-1]]
+        return ends
+
+
+def _stretches(graph: StepGraph) -> list[tuple[int, int, list[int]]]:
+    """Return begin and end of each stretch, and the waits of the host before it."""
+    count = len(graph.label)
+    waits: dict[int, list[int]] = {}
+    for number, wait in enumerate(graph.host_waits):
+        waits.setdefault(wait.before, []).append(number)
+    cuts = {0, count, *waits, *np.flatnonzero(graph.waits_for >= 0).tolist()}
+    longest = min(_LONGEST, graph.depth or _LONGEST)
+    borders = sorted(cuts)
+    found = []
+    for begin, end in zip(borders, [*borders[1:], count], strict=True):
+        for first in range(begin, end, longest):
+            own = waits.get(first, []) if first == begin else []
+            found.append((first, min(first + longest, end), own))
+        if begin == end and begin in waits:
+            found.append((begin, end, waits[begin]))
+    return found
+
+
+class _Sparse:
+    """Values of a few rows of each variant."""
+
+    def __init__(self, parts: list[tuple[Integers, Floats]]) -> None:
+        rows = np.concatenate([rows for rows, _ in parts]).astype(np.int64)
+        variants = np.repeat(np.arange(len(parts)), [len(rows) for rows, _ in parts])
+        values = np.concatenate([values for _, values in parts])
+        order = np.argsort(rows, kind="stable")
+        self._rows, self._variants, self._values = rows[order], variants[order], values[order]
+
+    def at(self, begin: int, end: int) -> tuple[Integers, Integers, Floats] | None:
+        """Return rows, variants and values from ``begin`` to ``end``."""
+        first, last = np.searchsorted(self._rows, (begin, end))
+        if first == last:
+            return None
+        own = slice(first, last)
+        return self._rows[own], self._variants[own], self._values[own]
+
+    def put(self, base: Floats, begin: int, end: int) -> Floats:
+        """Return ``base`` with the values of these rows."""
+        found = self.at(begin, end)
+        if found is None:
+            return base
+        changed = np.array(base)
+        changed[found[0] - begin, found[1]] = found[2]
+        return changed

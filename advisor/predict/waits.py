@@ -1,0 +1,203 @@
+"""Who waits for whom in a recording: seen in the times, where no event says it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from npufix.advisor.predict.step_graph import HostWait
+from npufix.profiling_parsers.tables.columns import find_rows_with
+from npufix.rules.shared.recording.observing import NEXT_BATCH, SPELLINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    Integers = NDArray[np.int64]
+
+_AT_ONCE_NS = 20_000
+"""What starts so soon behind the end of something else has waited for it."""
+_RETURN_NS = 250_000
+"""So soon behind the last kernel the host goes on, where it has waited for it."""
+_CALL_NS = 20_000
+"""Of a call that waits, what it takes where there is nothing to wait for."""
+_LOAD_NS, _LOAD_SHARE, _ONE_LOAD_SHARE = 200_000, 0.02, 0.05
+_PAUSE, _PAUSE_NS, _TAIL = 20, 300_000, 0.05
+"""A pause is so many usual ones, and so long; behind the last kernel there is so much of it."""
+_SHORTEST_NS = 10_000
+"""Of a call that asks the device, even where it has nothing to wait for."""
+_SYNCHRONISE = re.compile(r"(?i).*synchroni[sz]e.*")
+_BATCH = re.compile(NEXT_BATCH)
+_WORKERS = re.compile(r".*MultiProcessing.*")
+_LEAST_DEPTH, _FULL, _ROOM_NS = 16, 0.02, 5_000
+
+
+class Rows(NamedTuple):
+    """Kernels in the order of their launches; times since the epoch."""
+
+    launch: Integers
+    start: Integers
+    end: Integers
+    stream: Integers
+    communication: NDArray[np.bool_]
+
+
+def find_dependencies(
+    rows: Rows, stalled: NDArray[np.bool_], at_once_ns: int = _AT_ONCE_NS
+) -> Integers:
+    """Return the row of another stream that each kernel waits for, -1 if none.
+
+    A collective waits for what was launched before it on the stream that computes: its operand is
+    made there. Another kernel that starts neither when it is launched nor behind the one before
+    waits for what has just ended.
+    """
+    found = np.full(len(rows.start), -1, np.int64)
+    by_end = np.argsort(rows.end, kind="stable")
+    ends = rows.end[by_end]
+    busy = np.where(rows.communication, 0, rows.end - rows.start)
+    main = int(np.bincount(rows.stream, busy).argmax()) if len(busy) else 0
+    before = np.maximum.accumulate(np.where(rows.stream == main, np.arange(len(found)), -1))
+    for row in np.flatnonzero(rows.communication & (rows.stream != main)).tolist():
+        source = int(before[row])
+        if source >= 0 and rows.end[source] <= rows.start[row] + 1_000:
+            found[row] = source
+    for row in np.flatnonzero(stalled & (found < 0)).tolist():
+        start = rows.start[row]
+        first, last = np.searchsorted(ends, (start - at_once_ns, start + 1))
+        near = by_end[first:last][::-1]
+        others = near[(rows.stream[near] != rows.stream[row]) & (near < row)]
+        if len(others):
+            found[row] = others[0]
+    return found
+
+
+def find_depth(rows: Rows) -> int:
+    """Return how many launched kernels may wait for the device, 0 where the host never had to.
+
+    As many as there were at most, if there were so many again and again.
+    """
+    ends = np.sort(rows.end)
+    done = np.searchsorted(ends, rows.launch, side="right")
+    waiting = np.arange(1, len(rows.launch) + 1) - done
+    most = int(waiting.max(initial=0))
+    full = np.flatnonzero(waiting >= most - 1)
+    if most < _LEAST_DEPTH or len(full) < _FULL * len(waiting):
+        return 0
+    # It waited where it went on as soon as there was room.
+    since = rows.launch[full] - ends[(done[full] - 1).clip(min=0)]
+    return most if np.median(since) < _ROOM_NS else 0
+
+
+class _Call(NamedTuple):
+    begin: int
+    end: int
+    operator: int
+    loads: bool = False
+
+
+def find_host_waits(
+    rows: Rows, host_ops: pd.DataFrame, step_ns: float, end: int | None
+) -> list[tuple[HostWait, int]]:
+    """Return the waits of the host with the moment when each ends.
+
+    ``delta_ns`` is when the call began, and still to be taken from what is before. ``end`` is when
+    the last step ends on the host.
+    """
+    calls = [*_calls(host_ops), *_pauses(rows, end)]
+    calls = _apart(sorted(calls))
+    loads = [call for call in calls if call.loads]
+    share = _LOAD_SHARE if len(loads) > 1 else _ONE_LOAD_SHARE
+    blocked = [c for c in loads if c.end - c.begin >= max(_LOAD_NS, share * step_ns)]
+    # Where most of them had to wait the processes are the limit, else they are ahead.
+    limits = 2 * len(blocked) > len(loads)
+    ends = np.array([call.end for call in blocked])
+    period = float(np.median(np.diff(ends))) if len(ends) > 1 else step_ns
+    found = []
+    latest = _Latest(rows)
+    for call in calls:
+        before = int(np.searchsorted(rows.launch, call.end, side="right"))
+        length = call.end - call.begin
+        if call.loads:
+            if limits:
+                own = min(length, _CALL_NS)
+                wait = HostWait(before, call.begin, own, -1, length - own, period)
+                found.append((wait, call.end))
+            continue
+        stream, ended = latest.before(before, call.end)
+        if stream < 0:
+            continue
+        waited = ended >= call.begin and call.end - ended <= _RETURN_NS
+        if not waited and call.operator < 0:
+            continue
+        own = min(length, _CALL_NS) if waited else length
+        behind = call.end - ended if waited else _CALL_NS
+        found.append(
+            (HostWait(before, call.begin, own, stream, behind, operator=call.operator), call.end)
+        )
+    return found
+
+
+def _calls(host_ops: pd.DataFrame) -> Iterator[_Call]:
+    """Yield the calls that wait for a value of the device, or for a batch of other processes."""
+    if host_ops.empty:
+        return
+    waits = find_rows_with(
+        host_ops["name"], lambda name: name in SPELLINGS or bool(_SYNCHRONISE.fullmatch(name))
+    )
+    loads = find_rows_with(
+        host_ops["name"], lambda name: bool(_BATCH.fullmatch(name) and _WORKERS.fullmatch(name))
+    )
+    start, length = host_ops["start_ns"].to_numpy(), host_ops["duration_ns"].to_numpy()
+    labels = host_ops.index.to_numpy()
+    for at in np.flatnonzero((waits & (length >= _SHORTEST_NS)) | loads).tolist():
+        end = int(start[at] + length[at])
+        yield _Call(int(start[at]), end, int(labels[at]), bool(loads[at]))
+
+
+def _pauses(rows: Rows, end: int | None) -> Iterator[_Call]:
+    """Yield the long pauses between launches that end right behind the last kernel."""
+    last = int(rows.launch[-1])
+    launch = np.append(rows.launch, last if end is None else max(end, last))
+    between = np.diff(launch)
+    longest = max(_PAUSE * float(np.median(between)), _PAUSE_NS)
+    done = np.maximum.accumulate(rows.end)
+    tail = launch[1:] - done
+    waited = (between > longest) & (tail >= 0) & (tail < _TAIL * between)
+    waited &= done > launch[:-1]
+    for at in np.flatnonzero(waited).tolist():
+        yield _Call(int(launch[at]), int(launch[at + 1]) - 1, -1)
+
+
+def _apart(calls: list[_Call]) -> list[_Call]:
+    """Return calls that do not overlap: of those around each other the innermost."""
+    kept: list[_Call] = []
+    for call in calls:
+        while kept and kept[-1].end >= call.end and not kept[-1].loads:
+            kept.pop()
+        if not kept or kept[-1].end <= call.begin:
+            kept.append(call)
+    return kept
+
+
+class _Latest:
+    """The stream whose last kernel has just ended, of those launched so far."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        streams = range(int(rows.stream.max(initial=-1)) + 1)
+        self._own = [np.flatnonzero(rows.stream == stream) for stream in streams]
+
+    def before(self, row: int, moment: int) -> tuple[int, int]:
+        """Return the stream and the end of its last kernel, (-1, 0) if none has ended."""
+        best = (-1, 0)
+        for stream, own in enumerate(self._own):
+            at = int(np.searchsorted(own, row)) - 1
+            if at >= 0:
+                end = int(self._rows.end[own[at]])
+                if best[1] < end <= moment + 5_000:
+                    best = stream, end
+        return best

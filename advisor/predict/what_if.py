@@ -1,0 +1,165 @@
+"""From findings to what the step would be: each alone, one after the other, and those asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec.structs import replace
+
+from npufix.advisor.predict.changes import CORNERS, edits, together
+from npufix.advisor.predict.limits import limit_of
+from npufix.advisor.predict.recorded import step_graph
+from npufix.advisor.predict.replay import NO_EDIT, replay
+from npufix.reports.prediction import Bar, Forecast, Prediction, Question
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from npufix.advisor.evidence.item import Item
+    from npufix.advisor.evidence.lines import Evidence
+    from npufix.advisor.predict.replay import Edit
+    from npufix.advisor.predict.step_graph import StepGraph
+
+    Floats = NDArray[np.float64]
+    Three = tuple[Edit, Edit, Edit]
+
+_MOST_CELLS = 40_000_000
+"""Kernels times variants."""
+_NOISE, _NOISE_OF_ONE = 0.006, 0.01
+"""How far steps are from their mean, at least; of one step nobody knows."""
+_PERIOD_NOISE = 0.025
+_CLEAR = 0.0005
+"""Share of the step; what is less is neither a gain nor a loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user wants to know: these rules changed, or all ``without`` these."""
+
+    rules: tuple[str, ...] = ()
+    without: bool = False
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """``alone`` and ``added`` are by the position of the finding."""
+
+    forecast: Forecast
+    alone: dict[int, Prediction]
+    added: dict[int, tuple[int, int]]
+    """What it saves beside those before it: the least and the most."""
+
+
+def predict(
+    evidence: Evidence, items: Sequence[Item], step_ns: int, asked: Asked | None = None
+) -> Predictions | None:
+    """Replay the run with what the findings would change of it.
+
+    Return ``None`` without a kernel. ``items`` are in the order of the report,
+    ``step_ns`` is the length of the recording where it has no steps.
+    """
+    graph = step_graph(evidence, step_ns)
+    if graph is None:
+        return None
+    changes = _changes(graph, items)
+    order = [*changes]
+    chosen, missing = _asked(items, changes, asked)
+    grown = [together([changes[at] for at in order[: n + 1]]) for n in range(len(order))]
+    sets = [*changes.values(), *grown, together([changes[at] for at in chosen])]
+    own, steps = replay(graph, [NO_EDIT, *(edit for three in sets for edit in three)])
+    now, error = float(steps[0]), abs(float(own[0]) / graph.measured_ns - 1)
+    view = _View(graph, now, error)
+    after = steps[1:].reshape(-1, CORNERS)
+    results = [view.prediction(row, three[1]) for row, three in zip(after, sets, strict=True)]
+    behind = after[len(order) : 2 * len(order)]
+    gained = np.concatenate([np.full((1, CORNERS), now), behind[:-1]])[: len(order)] - behind
+    question = None
+    if asked is not None:
+        answer = results[-1] if chosen else None
+        numbers = [at + 1 for at in chosen]
+        question = Question(list(asked.rules), asked.without, numbers, missing, answer)
+    forecast = replace(
+        view.forecast(),
+        together=results[2 * len(order) - 1] if order else None,
+        waterfall=[
+            Bar(at + 1, items[at].finding.rule, round(gain[1]), round(left[1]))
+            for at, gain, left in zip(order, gained, behind, strict=True)
+        ],
+        question=question,
+    )
+    added = {
+        at: (round(min(gain)), round(max(gain))) for at, gain in zip(order, gained, strict=True)
+    }
+    return Predictions(forecast, dict(zip(order, results, strict=False)), added)
+
+
+def _changes(graph: StepGraph, items: Sequence[Item]) -> dict[int, Three]:
+    """Return what the findings change, by their position; as many as there is time for."""
+    most = max(1, _MOST_CELLS // max(1, len(graph.label)) // (2 * CORNERS))
+    found: dict[int, Three] = {}
+    for at, item in enumerate(items):
+        if item.change is None or len(found) >= most:
+            continue
+        made = edits(graph, item.change)
+        if not all(edit.is_empty for edit in made):
+            found[at] = made
+    return found
+
+
+def _asked(
+    items: Sequence[Item], changes: dict[int, Three], asked: Asked | None
+) -> tuple[list[int], list[str]]:
+    """Return the findings to change, and the rules of which there is none."""
+    if asked is None:
+        return [], []
+    wanted = {rule.upper() for rule in asked.rules}
+    named = [at for at in changes if wanted & _names(items[at])]
+    known = {name for at in named for name in _names(items[at])}
+    missing = [rule for rule in asked.rules if rule.upper() not in known]
+    return [at for at in changes if (at in named) != asked.without], missing
+
+
+def _names(item: Item) -> set[str]:
+    return {item.finding.rule.upper(), item.finding.name.upper()}
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    graph: StepGraph
+    now: float
+    error: float
+
+    def prediction(self, steps: Floats, edit: Edit) -> Prediction:
+        """Return what the corners of a change come to."""
+        low, middle, high = (float(step) for step in (steps.min(), steps[1], steps.max()))
+        noise = middle * max(self._noise(), min(self.error, 0.05))
+        saved = self.now - middle
+        least, most = self.now - high, self.now - low
+        clear = _CLEAR * self.now
+        verdict = "unclear"
+        if most < -clear:
+            verdict = "loss"
+        elif least >= -clear:
+            verdict = "gain" if most > clear else "none"
+        limit, limit_ns = limit_of(self.graph, edit)
+        return Prediction(
+            round(middle), round(low - noise), round(high + noise), round(saved), round(least),
+            round(most), verdict, limit, limit_ns,
+        )  # fmt: skip
+
+    def forecast(self) -> Forecast:
+        """Return the run as it is."""
+        limit, limit_ns = limit_of(self.graph, NO_EDIT)
+        steps, kernels = self.graph.steps, len(self.graph.label)
+        error = round(self.error, 5)
+        model = "pauses" if self.graph.coarse else "replay"
+        return Forecast(model, round(self.now), error, steps, kernels, limit, limit_ns, None)
+
+    def _noise(self) -> float:
+        if any(wait.stream < 0 for wait in self.graph.host_waits):
+            return _PERIOD_NOISE
+        return _NOISE_OF_ONE if self.graph.steps < 2 else _NOISE  # noqa: PLR2004 - of one step

@@ -1,0 +1,72 @@
+"""What the replay of a run predicts, in sentences that all outputs share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.rules.shared.quantities import milliseconds, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.reports.prediction import Forecast, Prediction, Question
+
+_LIMITS = {
+    "host": "the host",
+    "computing": "the kernels",
+    "communication": "communication",
+    "pauses": "pauses of the device",
+    "loading": "the processes that load",
+}
+_COARSE = (
+    "A coarse replay: when the host launched each kernel is not recorded, so pauses of the device "
+    "are taken to go with the kernels behind them, or to stay."
+)
+
+
+def forecast_lines(forecast: Forecast | None) -> Iterator[str]:
+    """Yield what is predicted, the answer to what was asked first; nothing without a forecast."""
+    if forecast is None:
+        return
+    if forecast.question is not None:
+        yield from _answer(forecast, forecast.question)
+    if forecast.together is not None and len(forecast.waterfall) > 1:
+        yield f"All changes together: {step_text(forecast, forecast.together)}."
+    limit = f"{_LIMITS[forecast.limit]}, {milliseconds(forecast.limit_ns)}"
+    if forecast.model == "pauses":
+        yield _COARSE
+    yield (
+        f"Replayed without a change: {milliseconds(forecast.now_ns)} per step, "
+        f"{percent(forecast.error)} off the recorded one; the limit is {limit}."
+    )
+
+
+def _answer(forecast: Forecast, question: Question) -> Iterator[str]:
+    rules = ", ".join(question.rules)
+    asked = f"Without {rules}" if question.without else f"What if {rules}"
+    if question.answer is not None:
+        yield f"{asked}: {step_text(forecast, question.answer)}."
+    elif not question.missing:
+        yield f"{asked}: nothing changes that can be replayed."
+    if question.missing:
+        yield f"No finding of this run whose change can be replayed: {', '.join(question.missing)}."
+
+
+def step_text(forecast: Forecast, predicted: Prediction) -> str:
+    """Return ``103 ms -> 62 ms (60 to 64 ms); then the host is the limit, 58 ms``."""
+    now, after = milliseconds(forecast.now_ns), milliseconds(predicted.step_ns)
+    low, high = milliseconds(predicted.step_low_ns), milliseconds(predicted.step_high_ns)
+    limit = f"{_LIMITS[predicted.limit]}, {milliseconds(predicted.limit_ns)}"
+    return f"{now} -> {after} ({low} to {high}); the limit then is {limit}"
+
+
+def doubt_text(predicted: Prediction | None) -> str:
+    """Return what speaks against a change, "" if nothing does."""
+    if predicted is None or predicted.verdict in {"gain", "none"}:
+        return ""
+    loss = milliseconds(-predicted.saved_low_ns)
+    if predicted.verdict == "loss":
+        least = milliseconds(-predicted.saved_high_ns)
+        return f"makes this run slower, by {least} to {loss} per step"
+    gain = milliseconds(predicted.saved_high_ns)
+    return f"cannot tell whether it pays: from {loss} slower to {gain} faster per step"

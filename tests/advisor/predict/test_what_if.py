@@ -1,0 +1,194 @@
+"""Jobs before and after a known change, simulated event by event, against what is predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.advisor.predict.job import LINK, Job, Op, run
+
+from npufix.advisor.evidence.change import Change, NewWork
+from npufix.advisor.evidence.item import Item
+from npufix.advisor.evidence.lines import gather_evidence
+from npufix.advisor.predict.what_if import Asked, Predictions, predict
+from npufix.reports.report import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LAYERS = 8
+_NORM = ("Pow", "ReduceMean", "Add", "Rsqrt", "Mul", "Mul")
+
+
+@dataclass(frozen=True)
+class Regime:
+    """What a job waits for."""
+
+    scale: float
+    """Of the time of its kernels."""
+    link_us: float = 0.0
+    batch_us: float = 0.0
+    room: int = 0
+    ends_with_wait: bool = True
+
+    def run(self, fused: Sequence[str] = (), *, slow: float = 1.0, waits: bool = False) -> Job:
+        ops = [op for _ in range(_LAYERS) for op in self._layer(fused, slow, waits=waits)]
+        ops += [Op("step", 25, (("Adam", 30 * self.scale),), after_link=True)]
+        ops += [Op("aten::_local_scalar_dense", 20, waits=True)] if self.ends_with_wait else []
+        return run(ops, room=self.room, batch_us=self.batch_us)
+
+    def _layer(self, fused: Sequence[str], slow: float, *, waits: bool) -> list[Op]:
+        scale = self.scale
+        norm = [Op(kind, 20, ((kind, 2 + 3 * scale),), tag="norm") for kind in _NORM]
+        gate = [Op("silu", 20, (("Swish", 2 + 4 * scale),), tag="gate"),
+                Op("mul", 20, (("Mul", 2 + 5 * scale),), tag="gate")]  # fmt: skip
+        if "norm" in fused:
+            norm = [Op("fused", 20, (("RmsNorm", norm_us(self)),))]
+        if "gate" in fused:
+            gate = [Op("fused", 20, (("SwiGlu", slow * gate_us(self)),))]
+        products = [Op("mm", 25, (("MatMulV3", 5 + 40 * scale),)) for _ in range(4)]
+        reading = [Op("aten::_local_scalar_dense", 20, waits=True)] if waits else []
+        link = [Op("all_reduce", 30, (("hcom_allReduce_", self.link_us),), stream=LINK)]
+        return [*norm, *products, *gate, *reading, *(link if self.link_us else [])]
+
+
+def norm_us(regime: Regime) -> float:
+    return 3 + 5 * regime.scale
+
+
+def gate_us(regime: Regime) -> float:
+    return 3 + 4 * regime.scale
+
+
+REGIMES = {
+    "compute": Regime(5.0),
+    "queue": Regime(5.0, room=64, ends_with_wait=False),
+    "host": Regime(0.1),
+    "host without a wait": Regime(0.1, ends_with_wait=False),
+    "communication": Regime(0.6, link_us=400.0),
+    "loading": Regime(0.3, batch_us=5_000.0),
+}
+
+
+def item(job: Job, tag: str, time_us: float, rule: str = "NPU101") -> Item:
+    work = NewWork(1, (1200 * time_us, 1000 * time_us, 800 * time_us))
+    change = Change(job.labels(tag), _LAYERS * len(job.ends), work)
+    return Item(finding=finding(rule), kernels=job.labels(tag), change=change)
+
+
+def finding(rule: str) -> Finding:
+    texts = dict.fromkeys(("summary", "path", "function", "code", "replacement", "problem"), "")
+    return Finding(
+        rule=rule, name=rule.lower(), line=0, safety="advice", conditions=[], fingerprint="",
+        kernels=[], calls=0, device_ns=0, share=0.0, saving=None, **texts,
+    )  # fmt: skip
+
+
+def foreseen(job: Job, *items: Item, asked: Asked | None = None) -> Predictions:
+    found = predict(gather_evidence(job.profile(), {}), items, 0, asked)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", REGIMES)
+def test_a_step_is_replayed_and_a_change_is_foreseen(name: str) -> None:
+    regime = REGIMES[name]
+    before, after = regime.run(), regime.run(["norm"])
+    found = foreseen(before, item(before, "norm", norm_us(regime)))
+    assert found.forecast.error < 0.02
+    assert found.forecast.now_ns == pytest.approx(1000 * before.step_us, rel=0.02)
+    predicted = found.alone[0]
+    assert predicted.step_ns == pytest.approx(1000 * after.step_us, rel=0.03)
+    assert predicted.step_low_ns <= 1000 * after.step_us <= predicted.step_high_ns
+    gains = before.step_us - after.step_us > 0.002 * before.step_us
+    assert predicted.verdict == ("gain" if gains else "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("compute", "computing"), ("host", "host"), ("communication", "communication"),
+     ("loading", "loading")],
+)  # fmt: skip
+def test_what_limits_the_step_is_said(name: str, limit: str) -> None:
+    assert foreseen(REGIMES[name].run()).forecast.limit == limit
+
+
+def test_behind_the_host_the_device_is_the_limit() -> None:
+    regime = Regime(0.9)
+    before = regime.run()
+    found = foreseen(before, item(before, "norm", norm_us(regime)))
+    assert (found.forecast.limit, found.alone[0].limit) == ("host", "computing")
+    assert found.alone[0].step_ns == pytest.approx(1000 * regime.run(["norm"]).step_us, rel=0.03)
+
+
+def test_several_changes_are_run_together_and_not_added() -> None:
+    regime = Regime(0.9)
+    before, after = regime.run(), regime.run(["norm", "gate"])
+    items = [item(before, "norm", norm_us(regime)),
+             item(before, "gate", gate_us(regime), "NPU103")]  # fmt: skip
+    found = foreseen(before, *items)
+    together = found.forecast.together
+    assert together is not None
+    assert together.step_ns == pytest.approx(1000 * after.step_us, rel=0.03)
+    added = sum(predicted.saved_ns for predicted in found.alone.values())
+    assert together.saved_ns < 0.98 * added, "the device limits what both of them save"
+    steps = [bar.step_ns for bar in found.forecast.waterfall]
+    assert steps == [found.alone[0].step_ns, together.step_ns]
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("compute", "loss"), ("host", "gain")])
+def test_a_loss_where_the_device_limits_is_a_gain_where_the_host_does(
+    name: str, verdict: str
+) -> None:
+    regime = REGIMES[name]
+    before, after = regime.run(), regime.run(["gate"], slow=6)
+    predicted = foreseen(before, item(before, "gate", 6 * gate_us(regime))).alone[0]
+    assert predicted.verdict == verdict
+    assert (predicted.saved_ns > 0) == (before.step_us > after.step_us)
+    assert predicted.step_ns == pytest.approx(1000 * after.step_us, rel=0.03)
+
+
+def test_waits_that_go_let_the_host_run_ahead() -> None:
+    regime = Regime(0.8)
+    before, after = regime.run(waits=True), regime.run()
+    profile = before.profile()
+    calls = profile.host_ops["name"] == "aten::_local_scalar_dense"
+    waits = profile.host_ops.index[calls.to_numpy()]
+    last = waits[_LAYERS :: _LAYERS + 1]  # of the step, which stays
+    gone = frozenset(map(int, waits.difference(last)))
+    change = Change(frozenset(), waits=gone)
+    found = predict(
+        gather_evidence(profile, {}), [Item(finding=finding("NPU406"), change=change)], 0
+    )
+    assert found is not None
+    # The calls stay, they only wait for nothing: 20 us of the host for each.
+    assert found.alone[0].step_ns == pytest.approx(
+        1000 * after.step_us, rel=0.03, abs=_LAYERS * 25_000
+    )
+    assert found.alone[0].verdict == "gain"
+
+
+def test_without_launches_the_replay_is_coarse_and_its_interval_wide() -> None:
+    regime = REGIMES["host"]
+    before, after = regime.run(), regime.run(["norm"])
+    evidence = gather_evidence(before.profile(launches=False), {})
+    found = predict(evidence, [item(before, "norm", norm_us(regime))], 0)
+    assert found is not None
+    assert found.forecast.model == "pauses"
+    assert found.forecast.error < 0.02
+    assert found.alone[0].step_low_ns <= 1000 * after.step_us <= found.alone[0].step_high_ns
+
+
+def test_what_is_asked_for_is_answered() -> None:
+    regime = REGIMES["host"]
+    before = regime.run()
+    items = [item(before, "norm", norm_us(regime)),
+             item(before, "gate", gate_us(regime), "NPU103")]  # fmt: skip
+    only = foreseen(before, *items, asked=Asked(("NPU103", "NPU999"))).forecast.question
+    rest = foreseen(before, *items, asked=Asked(("NPU103",), without=True)).forecast.question
+    alone = foreseen(before, *items).alone
+    assert only is not None
+    assert rest is not None
+    assert (only.findings, only.missing, only.answer) == ([2], ["NPU999"], alone[1])
+    assert (rest.findings, rest.answer) == ([1], alone[0])
