@@ -99,6 +99,11 @@ class Site:
         return Safety.CONDITIONAL if self.open_conditions else Safety.SAFE
 
 
+def may_have_sites(source: str) -> bool:
+    """Tell whether it is worth reading a module: what does not name torch has nothing for us."""
+    return "torch" in source
+
+
 def find_sites(  # noqa: PLR0913 - what is looked for, and where
     source: str,
     rules: Sequence[Substitution],
@@ -120,7 +125,7 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
         SyntaxError: the source is not Python.
 
     """
-    if "torch" not in source:
+    if not may_have_sites(source):
         return
     tree = ast.parse(source)
     names = module_names(tree, None if neighbour is None else cache(neighbour))

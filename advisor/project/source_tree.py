@@ -17,7 +17,7 @@ from npufix.reports.report import Problem
 from npufix.rewriters.write.user_error import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _SKIPPED = frozenset(
     {"__pycache__", "build", "dist", "env", "node_modules", "site-packages", "venv"}
@@ -40,7 +40,7 @@ def _package(folder: Path) -> Path:
     return folder
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1 << 16)
 def _module_path(folder: Path, module: str) -> Path | None:
     """Return where a module is that a file in ``folder`` imports, if it is in its package."""
     name = module.lstrip(".")
@@ -68,6 +68,13 @@ def _text(path: Path, changed: int) -> str:  # noqa: ARG001 - a changed file is 
     return path.read_text("utf-8")
 
 
+@lru_cache(maxsize=1 << 16)
+def _digest(path: Path, changed: int) -> str:  # noqa: ARG001 - same
+    data = path.read_bytes()
+    data.decode()  # to fail where its text cannot be had either
+    return hashlib.sha256(data).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     """A Python file: its bytes, and its text as Python reads it, line ends kept."""
@@ -90,12 +97,19 @@ class SourceFile:
         It is called as in an ``import``: ``.configuration_llama``, ``..llama.modeling_llama``,
         ``package.layers``. Nothing outside the outermost package of this file is read.
         """
+        return self._of_neighbour(module, _text)
+
+    def neighbour_digest(self, module: str) -> str | None:
+        """Return the digest of what ``neighbour`` gives, ``None`` if that is nothing."""
+        return self._of_neighbour(module, _digest)
+
+    def _of_neighbour(self, module: str, read: Callable[[Path, int], str]) -> str | None:
         path = _module_path(self.path.parent, module)
         try:
             status = None if path is None else path.stat()
             if path is None or status is None or status.st_size > _MAX_NEIGHBOUR_BYTES:
                 return None
-            return _text(path, status.st_mtime_ns)
+            return read(path, status.st_mtime_ns)
         except (OSError, UnicodeDecodeError):
             return None
 
