@@ -63,13 +63,21 @@ class Search:
         """Return what makes bytes of what was found."""
         return Packer(self.rules)
 
-    def rules_for(self, file: SourceFile) -> list[Substitution]:
+    def rules_for(self, file: SourceFile) -> Sequence[Substitution]:
         """Return the rules that are wanted in a file."""
-        ignored = self.configuration.ignored_in(file.path.resolve())
+        ignored = self._ignored_in(file)
+        if not ignored:
+            return self.rules
         return [r for r in self.rules if not {r.id.lower(), r.name} & ignored]
 
+    def _ignored_in(self, file: SourceFile) -> frozenset[str]:
+        settings = self.configuration
+        return settings.ignored_in(file.path.resolve()) if settings.per_file_ignores else frozenset()
+
     def look_up(self, file: SourceFile) -> FileSearch | None:
-        """Return what was found in a file before, if all that it depends on is as it was."""
+        """Return what is known to be in a file, if all that it depends on is as it was."""
+        if not may_have_sites(file.text):
+            return self.file(file)  # in no time
         key = self._key(file)
         data = self.store.get(*key) if self.store is not None and key else None
         try:
@@ -81,11 +89,16 @@ class Search:
 
     def _key(self, file: SourceFile) -> tuple[bytes, ...]:
         """Return what tells a search of a file from any other, nothing if it is not to be kept."""
-        if not may_have_sites(file.text) or self.recorded(file.relative):
+        if self.store is None or not may_have_sites(file.text) or self.recorded(file.relative):
             return ()
-        rules = " ".join(rule.id for rule in self.rules_for(file))
-        asked = f"{rules}|{sorted(self.known)}|{self.with_text}|{file.relative}"
-        return b"search", asked.encode("utf-8", "surrogateescape"), file.sha256.encode()
+        ignored = " ".join(sorted(self._ignored_in(file)))
+        place = f"{ignored}|{file.relative}".encode("utf-8", "surrogateescape")
+        return self._asked, place, file.sha256.encode()
+
+    @cached_property
+    def _asked(self) -> bytes:
+        rules = " ".join(rule.id for rule in self.rules)
+        return f"search|{rules}|{sorted(self.known)}|{self.with_text}".encode()
 
     def file(self, file: SourceFile) -> FileSearch:
         """Search one file, and keep what is found."""
@@ -97,7 +110,7 @@ class Search:
             return text
 
         found = self._searched(file, ask)
-        key = self._key(file) if self.store is not None and found.problem is None else ()
+        key = self._key(file) if found.problem is None else ()
         if self.store is not None and key:
             self.store.put(self.packer.pack(found, asked), *key)
         return found
@@ -128,7 +141,7 @@ class Search:
 
     def files(self, files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, FileSearch]]:
         """Yield what each file holds, in the order given."""
-        known = {} if self.store is None else {n: self.look_up(f) for n, f in enumerate(files)}
+        known = {number: self.look_up(file) for number, file in enumerate(files)}
         left = [number for number in range(len(files)) if known.get(number) is None]
         workers = min(child_processes.processors(), len(left))
         size = sum(len(files[number].text) for number in left)
