@@ -101,6 +101,11 @@ class Site:
         return Safety.CONDITIONAL if self.open_conditions else Safety.SAFE
 
 
+def may_have_sites(source: str) -> bool:
+    """Tell whether a module is worth reading: it names torch, or configures an optimizer."""
+    return "torch" in source or CONFIGURED.search(source) is not None
+
+
 def find_sites(  # noqa: PLR0913 - what is looked for, and where
     source: str,
     rules: Sequence[Substitution],
@@ -122,9 +127,11 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
         SyntaxError: the source is not Python.
 
     """
+    if not may_have_sites(source):
+        return
     if "torch" not in source:
         rules = [rule for rule in rules if rule.search == "optimizers"]
-        if not rules or not CONFIGURED.search(source):
+        if not rules:
             return
     tree = ast.parse(source)
     names = module_names(tree, None if neighbour is None else cache(neighbour))

@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.rules import cluster, diagnostics, substitutions
+from npufix.rules import ENTRY_POINT_GROUP, cluster, diagnostics, substitutions
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.substitution import Substitution
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     Rule = Substitution | Diagnostic | ClusterDiagnostic
     """All have an id, a name, a summary and a table."""
 
-_ENTRY_POINT_GROUP = "npufix.rules"
 BESIDE = ("_examples", "_look_alikes", "_forms")
 """How files end that stand beside the rule which they belong to, and hold none themselves."""
 _KINDS = (Substitution, Diagnostic, ClusterDiagnostic)
@@ -66,7 +65,7 @@ def all_cluster_diagnostics() -> tuple[ClusterDiagnostic, ...]:
 def every_rule() -> tuple[Rule, ...]:
     """Return rules of all kinds, ordered by id; raise ``RuleError`` as these do."""
     rules = [rule_of(module) for module in _modules()]
-    for point in entry_points(group=_ENTRY_POINT_GROUP):
+    for point in entry_points(group=ENTRY_POINT_GROUP):
         with _naming(f"the plug-in {point.name} ({point.value})"):
             rules.append(rule_of(point.load()))
     by_id: dict[str, Rule] = {}

@@ -47,6 +47,8 @@ not, 2 if a part of the source could not be read."""
               help="Leave out what the configuration excludes even where it is named.")  # fmt: skip
 @output_files.output_option(Report, recorded=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--no-cache", is_flag=True,
+              help="Search all files again; keep nothing of them.")  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Show all conditions and their proofs.")
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     sources: tuple[Path, ...],
@@ -59,6 +61,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     exit_zero: bool,
     force_exclude: bool,
     as_json: bool,
+    no_cache: bool,
     verbose: bool,
 ) -> int:
     """Find slow patterns in SOURCE, folders or files, without a dump.
@@ -80,7 +83,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     with_changes = output_files.want_changes(outputs)
     with progress("Reading the source"):
         tree = read_source_trees(sources, configuration, exclude_named=force_exclude)
-        result = scan(tree, with_text=with_changes)
+        result = scan(tree, with_text=with_changes, cache=not no_cache)
         result = _with_changes(result, tree) if with_changes else result
     common.warn(result.warnings)
     if new_baseline is not None:

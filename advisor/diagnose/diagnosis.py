@@ -173,7 +173,7 @@ def _find(run: _Run, tree: SourceTree, rules: Sequence[Substitution], options: O
         MeasuredKernels(run.evidence.kernels),
         proves=state is SourceState.AS_PROFILED,
     )
-    located = locate(tree, rules, measured)
+    located = locate(tree, rules, measured, cache=options.ways.cache)
     changed = _source_problems(run.profile, tree, run.mapped, state)
     return replace(located, problems=[*tree.problems, *changed, *located.problems])
 

@@ -10,8 +10,10 @@ from npufix.advisor.evidence.estimate import Calibration, NewKernels, estimate_s
 from npufix.advisor.evidence.item import Item, make_finding, rank_items
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
+from npufix.advisor.project.stored import Store
 from npufix.reports import report
 from npufix.reports.code_digest import digest, normal_form
+from npufix.rewriters.write.user_folders import private_cache_folder
 from npufix.rules.shared.recording.recorded_cells import tensor_bytes
 
 if TYPE_CHECKING:
@@ -63,10 +65,12 @@ def locate(
     measured: Measured | None,
     *,
     with_text: bool = True,
+    cache: bool = False,
 ) -> Findings:
     """Return every finding of a source tree, the most rewarding first, and what went wrong.
 
-    Without ``with_text`` the sites are for a report only: no patch can be made of them.
+    Without ``with_text`` the sites are for a report only: no patch can be made of them. With
+    ``cache`` files are not searched again that were searched before.
     """
     found: list[Located] = []
     problems: list[report.Problem] = []
@@ -78,7 +82,8 @@ def locate(
 
     if measured is None:  # nobody could say that they are worth it
         rules = [rule for rule in rules if not rule.launches_together]
-    search = Search(rules, tree.configuration, recorded, rule_names(), with_text)
+    store = Store(private_cache_folder("searches")) if cache else None
+    search = Search(rules, tree.configuration, recorded, rule_names(), with_text, store)
     for file, result in search.files([file for _, file in sorted(tree.files.items())]):
         found += _with_evidence(file, result.sites, measured)
         problems += [result.problem] if result.problem else []

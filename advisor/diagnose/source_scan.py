@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from npufix.advisor.project.source_tree import SourceTree
 
 
-def scan(tree: SourceTree, *, with_text: bool = True) -> Diagnosis:
+def scan(tree: SourceTree, *, with_text: bool = True, cache: bool = False) -> Diagnosis:
     """Say which slow patterns a source tree holds, without a dump.
 
-    ``with_text`` as in ``locate``: what is not only shown but also patched needs it.
+    ``with_text`` as in ``locate``: what is not only shown but also patched needs it; ``cache`` too.
     """
     rules = [rule for rule in all_rules() if tree.configuration.wants(rule)]
-    located = locate(tree, rules, None, with_text=with_text)
+    located = locate(tree, rules, None, with_text=with_text, cache=cache)
     found = located.found
     source = str(tree.given)
     made = report.Report(

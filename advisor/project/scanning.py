@@ -3,51 +3,45 @@
 from __future__ import annotations
 
 import gc
-import io
 import multiprocessing
 import os
-import pickle  # only between this process and its own children
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from npufix.advisor.console import stopping
+from npufix.advisor.project.found import FileSearch, Packer
 from npufix.advisor.project.generated import generated_from, with_condition
 from npufix.profiling_parsers.progress import advanced
 from npufix.reports.report import Problem
-from npufix.rewriters.find import Site, find_sites
+from npufix.rewriters.find import find_sites, may_have_sites
 from npufix.rewriters.match.prefilter import words_for
 from npufix.rewriters.match.suppressions import Suppression, read_suppressions, unknown_names
 from npufix.rewriters.write import child_processes
-from npufix.rules.substitution import Condition, Form, Substitution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from npufix.advisor.project.configuration import Configuration
     from npufix.advisor.project.source_tree import SourceFile
+    from npufix.advisor.project.stored import Store
+    from npufix.rewriters.find import Site
     from npufix.rewriters.match.recorded_call import RecordedCall
+    from npufix.rules.substitution import Substitution
 
     Recorded = Callable[[str], Mapping[int, Sequence[RecordedCall]] | None]
     """The recorded operator calls of a file, by line."""
 
 # Below this many characters of source a second process takes longer to start than it saves.
 _WORTH_A_POOL = 1_000_000
+_MOST_OF_A_GROUP = 200_000
+"""Characters of source that one process gets at a time."""
 # Collecting garbage as often as Python does by default takes half of the time of a large tree.
 _NEW_OBJECTS_BETWEEN_COLLECTIONS = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class FileSearch:
-    """What the search of one file gave."""
-
-    sites: tuple[Site, ...] = ()
-    hidden: tuple[tuple[Site, Suppression], ...] = ()
-    """What the user's comments say is to be left alone."""
-    problem: Problem | None = None
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,19 +55,75 @@ class Search:
     """Ids and names of all rules, in lower case, for comments that name one."""
     with_text: bool = True
     """Whether sites carry the text of the changed module; a report has no use for it."""
+    store: Store | None = None
+    """Where what was found is kept for the next time."""
 
-    def rules_for(self, file: SourceFile) -> list[Substitution]:
+    @cached_property
+    def packer(self) -> Packer:
+        """Return what makes bytes of what was found."""
+        return Packer(self.rules)
+
+    def rules_for(self, file: SourceFile) -> Sequence[Substitution]:
         """Return the rules that are wanted in a file."""
-        ignored = self.configuration.ignored_in(file.path.resolve())
+        ignored = self._ignored_in(file)
+        if not ignored:
+            return self.rules
         return [r for r in self.rules if not {r.id.lower(), r.name} & ignored]
 
+    def _ignored_in(self, file: SourceFile) -> frozenset[str]:
+        settings = self.configuration
+        return settings.ignored_in(file.path.resolve()) if settings.per_file_ignores else frozenset()
+
+    def look_up(self, file: SourceFile) -> FileSearch | None:
+        """Return what is known to be in a file, if all that it depends on is as it was."""
+        if not may_have_sites(file.text):
+            return self.file(file)  # in no time
+        key = self._key(file)
+        data = self.store.get(*key) if self.store is not None and key else None
+        try:
+            found, asked = (None, {}) if data is None else self.packer.unpack(data)
+        except Exception:  # noqa: BLE001 - whatever somebody else has put there
+            return None
+        same = all(file.neighbour_digest(name) == digest for name, digest in asked.items())
+        return found if same else None
+
+    def _key(self, file: SourceFile) -> tuple[bytes, ...]:
+        """Return what tells a search of a file from any other, nothing if it is not to be kept."""
+        if self.store is None or not may_have_sites(file.text) or self.recorded(file.relative):
+            return ()
+        ignored = " ".join(sorted(self._ignored_in(file)))
+        place = f"{ignored}|{file.relative}".encode("utf-8", "surrogateescape")
+        return self._asked, place, file.sha256.encode()
+
+    @cached_property
+    def _asked(self) -> bytes:
+        rules = " ".join(rule.id for rule in self.rules)
+        return f"search|{rules}|{sorted(self.known)}|{self.with_text}".encode()
+
     def file(self, file: SourceFile) -> FileSearch:
+        """Search one file, and keep what is found."""
+        asked: dict[str, str | None] = {}
+
+        def ask(module: str) -> str | None:
+            text = file.neighbour(module)
+            asked[module] = file.neighbour_digest(module)
+            return text
+
+        found = self._searched(file, ask)
+        key = self._key(file) if found.problem is None else ()
+        if self.store is not None and key:
+            self.store.put(self.packer.pack(found, asked), *key)
+        return found
+
+    def _searched(
+        self, file: SourceFile, neighbour: Callable[[str], str | None]
+    ) -> FileSearch:
         """Search one file; what goes wrong there is its problem alone."""
         try:
             rules = self.rules_for(file)
             recorded = self.recorded(file.relative)
             text = self.with_text
-            sites = list(find_sites(file.text, rules, recorded, file.neighbour, with_text=text))
+            sites = list(find_sites(file.text, rules, recorded, neighbour, with_text=text))
             comments = read_suppressions(file.text)
         except (SyntaxError, ValueError, RecursionError) as error:
             return FileSearch(problem=_report_unparsed(file.relative, error))
@@ -91,15 +141,19 @@ class Search:
 
     def files(self, files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, FileSearch]]:
         """Yield what each file holds, in the order given."""
-        workers = min(child_processes.processors(), len(files))
-        size = sum(len(file.text) for file in files)
+        known = {number: self.look_up(file) for number, file in enumerate(files)}
+        left = [number for number in range(len(files)) if known.get(number) is None]
+        workers = min(child_processes.processors(), len(left))
+        size = sum(len(files[number].text) for number in left)
         if workers < 2 or size < _WORTH_A_POOL or not _can_fork():  # noqa: PLR2004 - no pool of one
             with _collecting_rarely():
                 for number, file in enumerate(files):
                     advanced("files", number, len(files))
-                    yield file, self.file(file)
+                    yield file, known.get(number) or self.file(file)
             return
-        yield from _Pool(self, files, workers).results()
+        found = _Pool(self, files, workers).results(left)
+        for number, file in enumerate(files):
+            yield file, known.get(number) or found[number]
 
 
 def _comment_on(site: Site, comments: Sequence[Suppression]) -> Suppression | None:
@@ -147,10 +201,9 @@ class _Pool:
         self.files = files
         self.workers = workers
 
-    def results(self) -> Iterator[tuple[SourceFile, FileSearch]]:
-        """Yield the result of each file, in their order."""
-        # The largest first, so that no core waits for another at the end.
-        order = sorted(range(len(self.files)), key=lambda i: -len(self.files[i].text))
+    def results(self, wanted: Sequence[int]) -> Mapping[int, FileSearch]:
+        """Return what the files of these numbers hold."""
+        groups = _grouped(self.files, wanted)
         found: dict[int, FileSearch] = {}
         words_for(tuple(self.search.rules))  # read the patterns before each child does
         with warnings.catch_warnings():
@@ -164,13 +217,33 @@ class _Pool:
             )
             try:
                 with child_processes.ended_on_error():
-                    for index, data in zip(order, pool.map(_work, order, chunksize=8), strict=True):
-                        found[index] = _unpack(data, self.search.rules)
-                        advanced("files", len(found), len(self.files))
+                    for group, parts in zip(groups, pool.map(_work, groups), strict=True):
+                        for number, data in zip(group, parts, strict=True):
+                            found[number] = self._unpacked(data)
+                        advanced("files", len(self.files) - len(wanted) + len(found), len(self.files))
             finally:
                 pool.shutdown(cancel_futures=True)
-        for index, file in enumerate(self.files):
-            yield file, found[index]
+        return found
+
+    def _unpacked(self, data: bytes) -> FileSearch:
+        return self.search.packer.unpack(data)[0] if data else FileSearch()
+
+
+def _grouped(files: Sequence[SourceFile], wanted: Sequence[int]) -> list[list[int]]:
+    """Return numbers of files in groups: what imports the same is read by the same process.
+
+    The largest first, so that no core waits for another at the end.
+    """
+    groups: dict[Path, list[list[int]]] = {}
+    sizes: dict[int, int] = {}
+    for number in wanted:
+        of_folder = groups.setdefault(files[number].path.parent, [[]])
+        if sizes.get(id(of_folder[-1]), 0) > _MOST_OF_A_GROUP:
+            of_folder.append([])
+        of_folder[-1].append(number)
+        sizes[id(of_folder[-1])] = sizes.get(id(of_folder[-1]), 0) + len(files[number].text)
+    found = [group for of_folder in groups.values() for group in of_folder]
+    return sorted(found, key=lambda group: -sizes[id(group)])
 
 
 _inherited: list[tuple[Search, Sequence[SourceFile]]] = []
@@ -200,56 +273,7 @@ def _begin(search: Search, files: Sequence[SourceFile], parent: int) -> None:
     _inherited.append((search, files))
 
 
-def _work(index: int) -> bytes:
+def _work(group: Sequence[int]) -> list[bytes]:
     search, files = _inherited[0]
-    return _pack(search.file(files[index]), search.rules)
-
-
-def _parts(rules: Sequence[Substitution]) -> Iterator[Substitution | Form | Condition]:
-    """Yield what both processes have, in one order: rules hold functions, which cannot be sent."""
-    for rule in rules:
-        yield rule
-        for form in rule.forms:
-            yield form
-            yield from form.conditions
-
-
-class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, rules: Sequence[Substitution]) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self.places = {id(part): place for place, part in enumerate(_parts(rules))}
-
-    def persistent_id(self, obj: object) -> object:
-        place = self.places.get(id(obj))
-        if place is None and isinstance(obj, Condition):  # not a rule's: that of a generated file
-            return obj.name, obj.text
-        return place
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, rules: Sequence[Substitution]) -> None:
-        super().__init__(file)
-        self.parts = list(_parts(rules))
-
-    def persistent_load(self, pid: object) -> object:
-        if isinstance(pid, tuple):
-            name, text = pid
-            return Condition(name, text, lambda _site: None)
-        if not isinstance(pid, int):
-            raise TypeError(pid)
-        return self.parts[pid]
-
-
-def _pack(found: FileSearch, rules: Sequence[Substitution]) -> bytes:
-    if found == FileSearch():
-        return b""
-    buffer = io.BytesIO()
-    _Pickler(buffer, rules).dump(found)
-    return buffer.getvalue()
-
-
-def _unpack(data: bytes, rules: Sequence[Substitution]) -> FileSearch:
-    if not data:
-        return FileSearch()
-    found: FileSearch = _Unpickler(io.BytesIO(data), rules).load()
-    return found
+    found = [search.file(files[number]) for number in group]
+    return [b"" if f == FileSearch() else search.packer.pack(f, {}) for f in found]

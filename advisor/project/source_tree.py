@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import io
 import os
@@ -17,13 +18,14 @@ from npufix.reports.report import Problem
 from npufix.rewriters.write.user_error import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _SKIPPED = frozenset(
     {"__pycache__", "build", "dist", "env", "node_modules", "site-packages", "venv"}
 )
 _MAX_FILE_BYTES = 16 << 20
 _MAX_NEIGHBOUR_BYTES = 2_000_000
+_LONGEST_HEAD = 1000
 _UTF8 = ("utf-8", "utf-8-sig")
 _ASCII = string.printable
 
@@ -40,15 +42,21 @@ def _package(folder: Path) -> Path:
     return folder
 
 
-@lru_cache(maxsize=1024)
-def _module_path(folder: Path, module: str) -> Path | None:
+@lru_cache(maxsize=4096)
+def _home(folder: Path) -> tuple[Path, Path]:
+    """Return a folder without links in it ("." has no parent), and its outermost package."""
+    found = folder.resolve()
+    return found, _package(found)
+
+
+@lru_cache(maxsize=1 << 16)
+def _module_path(folder: Path, module: str) -> str | None:
     """Return where a module is that a file in ``folder`` imports, if it is in its package."""
     name = module.lstrip(".")
     up = len(module) - len(name)
     if not all(part.isidentifier() for part in name.split(".")):
         return None
-    folder = folder.resolve()  # "." has no parent
-    top = _package(folder)
+    folder, top = _home(folder)
     if up:
         for _ in range(up - 1):
             if folder == top:
@@ -58,14 +66,25 @@ def _module_path(folder: Path, module: str) -> Path | None:
         folder = top.parent
     else:
         return None
-    path = folder.joinpath(*name.split(".")).with_suffix(".py")
-    inside = path.resolve().is_relative_to(top.resolve())  # not so if it is a link
-    return path if inside else None
+    return _inside(os.path.join(folder, *name.split(".")) + ".py", top)  # noqa: PTH118 - faster
+
+
+@lru_cache(maxsize=1 << 16)
+def _inside(path: str, top: Path) -> str | None:
+    """Return a path if it is below a folder: not so if it leads through a link to elsewhere."""
+    return path if os.path.realpath(path).startswith(f"{_home(top)[0]}{os.sep}") else None
 
 
 @lru_cache(maxsize=32)
-def _text(path: Path, changed: int) -> str:  # noqa: ARG001 - a changed file is another one
-    return path.read_text("utf-8")
+def _text(path: str, changed: int) -> str:  # noqa: ARG001 - a changed file is another one
+    return Path(path).read_text("utf-8")
+
+
+@lru_cache(maxsize=1 << 16)
+def _digest(path: str, changed: int) -> str:  # noqa: ARG001 - same
+    data = Path(path).read_bytes()
+    data.decode()  # to fail where its text cannot be had either
+    return hashlib.sha256(data).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +109,19 @@ class SourceFile:
         It is called as in an ``import``: ``.configuration_llama``, ``..llama.modeling_llama``,
         ``package.layers``. Nothing outside the outermost package of this file is read.
         """
+        return self._of_neighbour(module, _text)
+
+    def neighbour_digest(self, module: str) -> str | None:
+        """Return the digest of what ``neighbour`` gives, ``None`` if that is nothing."""
+        return self._of_neighbour(module, _digest)
+
+    def _of_neighbour(self, module: str, read: Callable[[str, int], str]) -> str | None:
         path = _module_path(self.path.parent, module)
         try:
-            status = None if path is None else path.stat()
+            status = None if path is None else os.stat(path)  # noqa: PTH116 - faster
             if path is None or status is None or status.st_size > _MAX_NEIGHBOUR_BYTES:
                 return None
-            return _text(path, status.st_mtime_ns)
+            return read(path, status.st_mtime_ns)
         except (OSError, UnicodeDecodeError):
             return None
 
@@ -224,11 +250,19 @@ def _read(path: Path, relative: str) -> SourceFile:
     if path.stat().st_size > _MAX_FILE_BYTES:
         raise _TooLargeError
     data = path.read_bytes()
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    encoding = _encoding(data)
     text = data.decode(encoding)
     if encoding not in _UTF8 and not _is_reversible(encoding, data, text):
         raise ValueError(f"a change could not be written in {encoding}")
     return SourceFile(path, relative, data, text, encoding)
+
+
+def _encoding(data: bytes) -> str:
+    head = data[:_LONGEST_HEAD].split(b"\n", 2)
+    if len(head) > 2 and not data.startswith(codecs.BOM_UTF8):  # noqa: PLR2004 - two lines and more
+        if b"coding" not in head[0] and b"coding" not in head[1]:
+            return "utf-8"
+    return tokenize.detect_encoding(io.BytesIO(data).readline)[0]
 
 
 def _is_reversible(encoding: str, data: bytes, text: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.special import Op
@@ -28,6 +29,7 @@ _OPERATORS: Mapping[str, Callable[[float, float], float]] = {
 }
 
 
+@lru_cache(maxsize=8192)  # operands share operands: without it the time doubles with each of them
 def number(node: Node) -> int | float | None:  # noqa: PLR0911 - one case a spelling
     """Return the number that an expression of literals is, ``None`` if it is something else."""
     if node.op == Op.CONST:
@@ -38,6 +40,8 @@ def number(node: Node) -> int | float | None:  # noqa: PLR0911 - one case a spel
         return _NAMED.get(str(node.value))
     if node.op == "py:float" and len(node.args) == 1:
         return _as_float(node.args[0])
+    if node.op not in _OPERATORS and node.op not in {"neg", "square"}:
+        return None
     values = [number(arg) for arg in node.args]
     if not values or None in values:
         return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from npufix.advisor.runtime.process.hook import Hook, concerns, imported_before
 from npufix.advisor.runtime.process.rebinding import by_file, rebind, restore
 from npufix.advisor.runtime.process.switches import SwitchError, Switches, from_environment
-from npufix.advisor.runtime.source.stored import Store
+from npufix.advisor.project.stored import Store
 from npufix.rewriters.write.user_folders import private_cache_folder
 
 if TYPE_CHECKING:

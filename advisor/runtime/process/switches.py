@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from npufix.advisor.runtime.source.selection import ATTENTION, RuleSelection
-from npufix.advisor.runtime.source.stored import Store
+from npufix.advisor.project.stored import Store
 from npufix.rewriters.write.user_folders import private_cache_folder
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.runtime.source.proving import Prover
     from npufix.advisor.runtime.source.selection import RuleSelection
-    from npufix.advisor.runtime.source.stored import Store
+    from npufix.advisor.project.stored import Store
 
 _MOST_BYTES = 4 << 20
 

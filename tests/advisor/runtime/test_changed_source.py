@@ -12,7 +12,7 @@ from running_package import LEFT, MLP, NORM, ROPE
 from npufix.advisor.runtime.source import changing
 from npufix.advisor.runtime.source.rewriting import RewrittenModule, functions, rewrite_module
 from npufix.advisor.runtime.source.selection import RuleSelection
-from npufix.advisor.runtime.source.stored import Store
+from npufix.advisor.project.stored import Store
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,6 +1,6 @@
-"""What rewriting a module gave, kept in the user's cache folder for the next start.
+"""What was computed from source code, kept in the user's cache folder for the next start.
 
-An entry holds compiled code, so it is only read from a folder that nobody else may write to.
+An entry may hold compiled code, so it is only read from a folder that nobody else may write to.
 """
 
 from __future__ import annotations
@@ -13,16 +13,21 @@ import stat
 import sys
 import tempfile
 from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from npufix.rewriters.write.user_folders import drop_the_oldest
+from npufix.rules import ENTRY_POINT_GROUP
 
-_MOST_ENTRIES = 8192
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MOST_ENTRIES = 16384
 _MOST_BYTES = 256 << 20
 _DIGEST = hashlib.sha256().digest_size
-_SELDOM = 8
-"""Of 256 times that something is kept: how often it is asked what may go."""
-_OWN = ("rewriters", "rules", "advisor/runtime")
+_OWN = ("advisor/project", "advisor/runtime", "rewriters", "rules")
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -60,7 +65,7 @@ class Store:
             except OSError:
                 os.unlink(temporary)  # noqa: PTH108 - a plain string from tempfile
                 raise
-            if digest[0] < _SELDOM:
+            if not digest[0]:  # once in 256 times
                 drop_the_oldest(self.folder, _MOST_BYTES, _MOST_ENTRIES, left=0.5)
 
     def _path(self, key: tuple[bytes, ...]) -> Path:
@@ -82,18 +87,34 @@ def _is_private(folder: Path) -> bool:
 
 @cache
 def environment() -> bytes:
-    """Return what tells this installation from one that might rewrite otherwise."""
-    root = Path(__file__).parents[3]
-    own = (path for name in _OWN for path in root.joinpath(name).rglob("*.py"))
-    files = [f"{p} {(s := p.stat()).st_mtime_ns} {s.st_size}" for p in sorted(own)]
-    # Rules may come from other packages; those that come or go change the folder they are in.
-    folders = [f"{p} {_changed_ns(p)}" for p in sys.path if p.endswith(_INSTALLED)]
-    machine = (sys.version, importlib.util.MAGIC_NUMBER.hex(), str(sys.flags.optimize))
-    return "\n".join((*machine, *files, *folders)).encode("utf-8", "surrogateescape")
+    """Return what tells this installation from one that might find or rewrite otherwise."""
+    root = Path(__file__).parents[2]
+    folders = [root / name for name in _OWN]
+    digest = hashlib.sha256(f"{sys.version} {MAGIC_NUMBER.hex()} {sys.flags.optimize}".encode())
+    for path in sorted(p for folder in folders for p in (*folder.rglob("*.py"), *folder.rglob("*.txt"))):
+        digest.update(os.fsencode(path) + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    for text in _plug_ins():
+        digest.update(text.encode("utf-8", "surrogateescape"))
+    return digest.digest()
 
 
-def _changed_ns(path: str) -> int:
+def _plug_ins() -> Iterator[str]:
+    """Yield what changes where rules of other packages come, go or change."""
+    for place in sys.path:
+        if place.endswith(_INSTALLED):
+            yield f"{place} {_changed_ns(Path(place))}"
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        yield f"{point.name} {point.value}"
+        with contextlib.suppress(ImportError, ValueError, AttributeError):
+            spec = importlib.util.find_spec(point.module.partition(".")[0])
+            folders = [] if spec is None else spec.submodule_search_locations or []
+            files = [p for folder in folders for p in sorted(Path(folder).rglob("*.py"))]
+            for path in files or [Path(spec.origin if spec and spec.origin else os.devnull)]:
+                yield f"{path} {_changed_ns(path)}"
+
+
+def _changed_ns(path: Path) -> int:
     try:
-        return Path(path).stat().st_mtime_ns
+        return path.stat().st_mtime_ns
     except OSError:
         return 0
