@@ -15,6 +15,7 @@ from npufix.reports.wording.report import (
     plain,
     signed,
     small_findings,
+    synchronisations,
     times,
 )
 from npufix.rules.shared.quantities import counted, milliseconds, percent
@@ -131,6 +132,7 @@ def show_verdict(verdict: Verdict, console: Console, *, details: bool) -> None:
     print_indented(text, console)
     said = [
         launches(verdict.launches) if verdict.launches is not None else "",
+        synchronisations(verdict.synchronisations) if verdict.synchronisations is not None else "",
         times(verdict.times) if verdict.times is not None else "",
         verdict.worth,
         *(f"beside this: {note}" for note in verdict.notes),
