@@ -69,7 +69,7 @@ def near_misses(
     computed = (e for e in flow.evaluations if not isinstance(e.code, ast.Name))
     here = [e for e in computed if _concerns(flow, e, lines)]
     found = []
-    for rule in rules:
+    for rule in (rule for rule in rules if not rule.search):
         best: NearMiss | None = None
         for form in rule.forms:
             near = _nearest(source, flow, here, rule, form)
@@ -318,7 +318,7 @@ def refusals(flow: FunctionFlow, rules: Sequence[Substitution], lines: range) ->
     The reason is empty where no condition is false: then something else is in the way.
     """
     found = []
-    for rule in rules:
+    for rule in (rule for rule in rules if not rule.search):
         refused: list[Refusal] = []
         for form in rule.forms:
             for match in find(pattern_of(form.pattern), flow):

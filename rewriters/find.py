@@ -23,6 +23,7 @@ from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import find, pattern_of
 from npufix.rewriters.match.prefilter import words_for
 from npufix.rewriters.match.vocabulary import Vocabulary
+from npufix.rewriters.statements.searches import form_of, possible, propose, written
 from npufix.rules.substitution import Safety
 
 if TYPE_CHECKING:
@@ -130,17 +131,50 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     sites: list[Site] = []
     for scope in (*vocabulary.scopes, top_level(tree)):
         here = vocabulary.possible(rules, scope)
-        if not here or off_limits(scope, names):
+        searched = possible(rules, vocabulary.text(scope))
+        if not (here or searched) or off_limits(scope, names):
             continue
         try:
             flow = read_function(scope.function, names, scope.cls, scope=scope)
             sites += _sites_of(
                 source, flow, here, recorded or {}, with_text=with_text, chosen_too=chosen_too
             )
+            sites += _proposed(source, flow, searched)
         except (UnsupportedCodeError, RecursionError):  # the latter: thousands of operations
             continue
     kept = [site for site in sites if not any(_calls(site, other) for other in sites)]
     yield from sorted(kept, key=lambda site: (site.line, site.rule.id))
+
+
+def _proposed(source: str, flow: FunctionFlow, rules: Sequence[Substitution]) -> Iterator[Site]:
+    """Yield what the searches of rules find in a function."""
+    for rule, found in propose(flow, source, rules):
+        new: Rewrite | None = None
+        problem = found.advice
+        try:
+            new = written(source, flow, found) if found.changes else None
+        except NotRewritableError as error:
+            problem = str(error)
+        form, code = form_of(rule, found), found.code
+        if form is None:
+            continue
+        open_or_not = {True: Basis.SOURCE, False: Basis.OPEN}
+        yield Site(
+            rule=rule,
+            form=form,
+            function=flow.qualname,
+            line=code.lineno,
+            code=segment(source_lines(source), code),
+            lines=frozenset(range(code.lineno, (code.end_lineno or code.lineno) + 1)),
+            proofs=tuple(
+                Proof(c, open_or_not[c.name in found.proven])
+                for c in (form.conditions if new is not None else ())
+            ),
+            rewrite=new,
+            problem=rule.advice or problem,
+            operators=frozenset(),
+            function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
+        )
 
 
 def _calls(site: Site, other: Site) -> bool:

@@ -42,18 +42,21 @@ _CONDITION = r"[a-z0-9]+(-[a-z0-9]+)+|vector|inference"
 
 def check_forms(subject: Subject) -> Iterator[str]:
     """Check that both functions take the same, and that a pattern finds its own code."""
-    for form in _rule(subject).forms:
-        for problem in _problems_of(form):
+    rule = _rule(subject)
+    for form in rule.forms:
+        for problem in _problems_of(rule, form):
             yield f"{form.pattern.__name__}: {problem}"
 
 
-def _problems_of(form: Form) -> Iterator[str]:
+def _problems_of(rule: Substitution, form: Form) -> Iterator[str]:
     wanted = inspect.signature(form.pattern).parameters
     if list(wanted) != list(inspect.signature(form.replacement).parameters):
         yield f"{form.replacement.__name__} must have the same parameters, in this order"
     for condition in form.conditions:
         if not re.fullmatch(_CONDITION, condition.name):
             yield f"the condition {condition.name!r} is not two words or more joined by hyphens"
+    if rule.search:
+        return  # no pattern to read: the examples show what is found
     try:
         found = find_in_own_code(form)
         for row in find_missing(pattern_of(form.pattern).root):
@@ -120,6 +123,8 @@ def _problems_with(
         return
     (site,) = sites
     rewrite = site.rewrite
+    if rewrite is None and rule.search and example.before == example.after:
+        return  # pointed at alone
     if rewrite is None:
         yield f"it is found, but cannot be rewritten: {site.problem}"
         return
@@ -176,6 +181,8 @@ def check_look_alikes(subject: Subject) -> Iterator[str]:
 def check_near_misses(subject: Subject) -> Iterator[str]:
     """Check that ``npufix explain`` says what a look-alike lacks."""
     rule = _rule(subject)
+    if rule.search:
+        return  # what a search asks for is no pattern that code could go along with
     if rule.valid and not any(explanations(rule, text) for text in rule.valid):
         yield "no look-alike is near enough to be explained: add one that differs in one operation"
 
@@ -209,7 +216,7 @@ def why_not(rule: Substitution, example: Rewritten) -> str:
 def check_kernels(subject: Subject) -> Iterator[str]:
     """Check that ``replaces`` and ``becomes`` name kernels as the profiler does."""
     rule = _rule(subject)
-    if not rule.replaces or not rule.becomes:
+    if not (rule.search or (rule.replaces and rule.becomes)):
         yield "it names no kernel Types in `replaces` or `becomes`: take them from a recording"
     rules = [other for other in subject.others if isinstance(other, Substitution)]
     known = known_types().union(*(types_of(other) for other in rules))

@@ -68,6 +68,7 @@ class Words:
     """The words that some rules look for, one bit each; a text is the bits of its words."""
 
     def __init__(self, rules: Sequence[Substitution]) -> None:
+        rules = [rule for rule in rules if not rule.search]
         ops = sorted({op for rule in rules for way in _ways(rule) for op in way})
         self._groups = {op: (1 << n, re.compile(words_of(op))) for n, op in enumerate(ops)}
         self._needed = {
@@ -99,7 +100,7 @@ class Words:
 
     def possible(self, rules: Sequence[Substitution], found: int) -> list[Substitution]:
         """Return the rules whose operations may be there."""
-        return [r for r in rules if any(way & found == way for way in self._needed[r.id])]
+        return [r for r in rules if any(w & found == w for w in self._needed.get(r.id, ()))]
 
 
 def words_in(text: str) -> frozenset[str]:

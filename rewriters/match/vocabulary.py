@@ -59,13 +59,16 @@ class Vocabulary:
         found |= self.words.of(features_in(scope.function, asked, self._inlined))
         return self.words.possible(likely, found)
 
+    def text(self, scope: Scope) -> str:
+        """Return the code of a scope itself."""
+        is_module = scope.function.name == MODULE
+        return self._between() if is_module else _code(scope.function, self.lines)
+
     def _own(self, scope: Scope) -> frozenset[str]:
         """Return the words of a scope itself."""
         key = id(scope.function)
         if key not in self._words_of:
-            is_module = scope.function.name == MODULE
-            text = self._between() if is_module else _code(scope.function, self.lines)
-            self._words_of[key] = words_in(text)
+            self._words_of[key] = words_in(self.text(scope))
         return self._words_of[key]
 
     def _between(self) -> str:

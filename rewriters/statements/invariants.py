@@ -1,0 +1,300 @@
+"""Values that every round of a loop computes anew though nothing they read changes."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.attributes import is_plain_attribute
+from npufix.rewriters.graph.modules.syntax import names_bound_in, walk
+from npufix.rewriters.graph.special import Op
+from npufix.rewriters.statements.proposal import Change, Proposal
+from npufix.rewriters.statements.surroundings import LOOPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.statements.surroundings import Surroundings
+
+_LEAVES = frozenset({Op.CONST, Op.DTYPE, Op.GLOBAL, Op.PARAM, Op.AFTER, Op.CARRIED})
+_METADATA = frozenset(
+    {Op.SHAPE, Op.SIZE, Op.RANK, Op.DTYPE_OF, Op.TUPLE, Op.SLICE, Op.ITEM, Op.GETITEM, Op.CAST,
+     Op.PHI, Op.AGAIN, Op.COMPARE, Op.NOT, Op.IS, Op.IS_NOT, Op.BOOLOP, Op.ATTR, Op.AUGMENTED}
+)  # fmt: skip
+_ABOUT = frozenset({"shape", "device", "dtype", "size", "dim", "ndim"})
+"""What is read of a tensor without what it holds."""
+_CHEAP = operators.VIEWS | _METADATA | _LEAVES | {"numel", "getitem", "expand", "to"}
+_MAY_RAISE = frozenset({"cat", "stack", "item", "tolist", "linalg.inv", "inverse", "cholesky"})
+_KEEPING = frozenset({"append", "extend", "insert", "add", "setdefault", "put"})
+_STATE = frozenset({ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Raise})
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A statement in a loop that computes the same in every round."""
+
+    code: ast.Assign
+    names: frozenset[str]
+    under: tuple[tuple[ast.expr, bool], ...] = ()
+    """The tests around it inside the loop, each with its outcome."""
+    is_work: bool = False
+    """Whether it launches something."""
+
+
+@dataclass(slots=True)
+class _Loop:
+    here: Surroundings
+    code: ast.For | ast.AsyncFor | ast.While
+    bound: set[str]
+    """What the loop binds, but for what was found to be the same in every round."""
+    steps: list[_Step] = field(default_factory=list)
+
+
+def find_invariants(here: Surroundings) -> Iterator[Proposal]:
+    """Yield what can be computed once before a loop."""
+    if not here.is_hot:
+        return
+    for node in here.nodes:
+        if isinstance(node, LOOPS) and not isinstance(node, ast.AsyncFor):
+            loop = _Loop(here, node, names_bound_in(node))
+            _collect(loop, node.body, ())
+            work = [step for step in loop.steps if step.is_work]
+            if work:
+                yield _proposal(loop, work)
+
+
+def _collect(
+    loop: _Loop, body: Sequence[ast.stmt], under: tuple[tuple[ast.expr, bool], ...]
+) -> None:
+    """Find the invariant statements of a block, each after those that it depends on."""
+    for statement in body:
+        match statement:
+            case ast.Assign([ast.Name() | ast.Tuple()]) if _is_invariant(loop, statement, under):
+                node = loop.here.value(statement.value)
+                names = frozenset(names_bound_in(statement))
+                loop.steps.append(_Step(statement, names, under, _is_work(loop.here, node)))
+                loop.bound -= names
+            case ast.If(test, then, other) if not under and _is_free(loop, test):
+                _collect(loop, then, ((test, True),))
+                _collect(loop, other, ((test, False),))
+            case _ if any(type(n) in _STATE for n in walk(statement)):
+                return  # what follows may never run
+            case _:
+                pass
+
+
+def _is_invariant(
+    loop: _Loop, code: ast.Assign, under: tuple[tuple[ast.expr, bool], ...]
+) -> bool:
+    here = loop.here
+    targets = {n.id for n in walk(code.targets[0]) if isinstance(n, ast.Name)}
+    if len(targets) != sum(isinstance(n, ast.Name) for n in walk(code.targets[0])):
+        return False
+    read = _read_whole(code.value)
+    node = here.value(code.value)
+    if read & loop.bound or not _known_before(loop, code.value) or node is None or here.whole_lines(code) is None:
+        return False
+    if any(_binds(loop, code, name, under) for name in targets):
+        return False
+    return _is_pure(here, node) and not _changes(loop, read | targets)
+
+
+def _read_whole(code: ast.expr) -> set[str]:
+    """Return the names of which more is read than shape, device and dtype."""
+    about = {id(n.value) for n in walk(code) if isinstance(n, ast.Attribute) and n.attr in _ABOUT}
+    return {n.id for n in walk(code) if isinstance(n, ast.Name) and id(n) not in about}
+
+
+def _known_before(loop: _Loop, code: ast.expr) -> bool:
+    """Tell whether each name that a value reads is bound before the loop begins."""
+    inside = {n.id for n in walk(code) if isinstance(n, ast.Name)} & loop.bound
+    before = {argument.arg for argument in ast.walk(loop.here.flow.function.args) if isinstance(argument, ast.arg)}
+    for node in loop.here.nodes:
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            before |= {node.id} if node.lineno < loop.code.lineno else set()
+    return inside <= before
+
+
+def _binds(
+    loop: _Loop, code: ast.Assign, name: str, under: tuple[tuple[ast.expr, bool], ...]
+) -> bool:
+    """Tell whether a name is something else at some time: bound elsewhere, or read before."""
+    here = loop.here
+    for node in here.nodes:
+        if not isinstance(node, ast.Name) or node.id != name:
+            continue
+        if any(outer is code for outer in here.around(node)):
+            continue
+        inside = any(outer is loop.code for outer in here.around(node))
+        if not isinstance(node.ctx, ast.Load):
+            if not (inside and under and _in_other_arm(loop, node, under)):
+                return True
+        elif not inside or node.lineno < code.lineno:
+            if not (inside and under and _in_other_arm(loop, node, under)):
+                return True  # read after the loop, which may have no round, or in the next round
+    return name in here.flow.captured
+
+
+def _in_other_arm(
+    loop: _Loop, node: ast.AST, under: tuple[tuple[ast.expr, bool], ...]
+) -> bool:
+    """Tell whether code is in the other arm of the test that a statement is under."""
+    test, outcome = under[0]
+    inner = node
+    for outer in loop.here.around(node):
+        if isinstance(outer, ast.If) and outer.test is test:
+            return inner in (outer.orelse if outcome else outer.body)
+        inner = outer
+    return False
+
+
+def _is_pure(here: Surroundings, node: Node) -> bool:
+    """Tell whether computing a value changes nothing, and gives the same every time."""
+    for part in node.walk():
+        op = part.op.removesuffix("(*)")
+        if op in _LEAVES or (op in _METADATA and op != Op.ATTR):
+            continue
+        if op == Op.ATTR:
+            if not (part.value in {"device", "dtype", "T", "mT", "is_cuda"} or _is_setting(here, part)):
+                return False
+        elif op not in operators.TABLE or op in operators.RANDOM | operators.STATEFUL | _MAY_RAISE:
+            return False
+        elif op.endswith("_") or "out" in (part.value if isinstance(part.value, tuple) else ()):
+            return False
+    return True
+
+
+def _is_setting(here: Surroundings, node: Node) -> bool:
+    return bool(is_plain_attribute(here.flow, node))
+
+
+def _is_work(here: Surroundings, node: Node | None) -> bool:
+    """Tell whether computing a value launches something on the device."""
+    if node is None:
+        return False
+    at = next(e for e in here.flow.evaluations if e.node is node)
+    parts = [part for part in node.walk() if part.op.removesuffix("(*)") not in _CHEAP]
+    parts += [p for p in node.walk() if p.op == Op.CAST]
+    return any(here.facts(at, x=part).is_tensor("x") for part in parts)
+
+
+def _is_free(loop: _Loop, test: ast.expr) -> bool:
+    """Tell whether a test costs nothing and has the same outcome in every round."""
+    parts = list(walk(test))
+    names = {n.id for n in parts if isinstance(n, ast.Name)}
+    plain = not any(isinstance(n, (ast.Call, ast.Await, ast.NamedExpr)) for n in parts)
+    return plain and not names & loop.bound and not _is_work(loop.here, loop.here.value(test))
+
+
+def _changes(loop: _Loop, names: set[str]) -> bool:
+    """Tell whether the loop writes into one of these, or keeps it beyond the round."""
+    here = loop.here
+    for node in walk(loop.code):
+        match node:
+            case ast.AugAssign(ast.Name(name)) if name in names:
+                return True
+            case ast.Subscript(ctx=ast.Store() | ast.Del()) | ast.Attribute(ctx=ast.Store()):
+                if _root(node) in names:
+                    return True
+            case ast.Call(ast.Attribute(owner, method), arguments):
+                if method.endswith("_") and not method.endswith("__") and _root(owner) in names:
+                    return True
+                if method in _KEEPING and any(_root(a) in names for a in arguments):
+                    return True
+            case ast.Yield(ast.expr() as value) | ast.Return(ast.expr() as value):
+                if any(isinstance(n, ast.Name) and n.id in names for n in walk(value)):
+                    return True
+    return any(name in here.flow.captured for name in names)
+
+
+def _root(code: ast.AST) -> str:
+    while isinstance(code, (ast.Attribute, ast.Subscript, ast.Starred)):
+        code = code.value
+    return code.id if isinstance(code, ast.Name) else ""
+
+
+def _proposal(loop: _Loop, work: Sequence[_Step]) -> Proposal:
+    """Return the loop with what is always the same before it."""
+    here, steps = loop.here, _needed(loop, work)
+    indent = here.indent(loop.code)
+    unit = here.indent(loop.code.body[0]).removeprefix(indent)
+    parts, changes = [], []
+    for number, step in enumerate(steps):
+        lines = here.whole_lines(step.code)
+        assert lines is not None  # noqa: S101 - ``_is_invariant`` has looked
+        text = here.text(step.code)
+        if step.under:
+            test, outcome = step.under[0]
+            if not number or steps[number - 1].under != step.under:
+                said = here.text(test) if outcome else _negated(here, test)
+                parts.append(f"{indent}if {said}:\n")
+            parts.append(_moved(text, here.indent(step.code), indent + unit))
+        else:
+            parts.append(_moved(text, here.indent(step.code), indent))
+        block = next(
+            b for n in ("body", "orelse") if step.code in (b := getattr(here.parents[id(step.code)], n, ()))
+        )
+        gone = all(any(s.code is c for s in steps) for c in block)
+        changes.append(Change(lines, f"{here.indent(step.code)}pass\n" if gone and step.code is block[0] else ""))
+    moved = "".join(parts)
+    at = (loop.code.lineno, 0, loop.code.lineno, 0)
+    return Proposal(
+        work[0].code,
+        changes=(Change(at, moved), *changes),
+        shown=moved.strip("\n"),
+        proven=frozenset(_proofs(loop, steps)),
+    )
+
+
+def _needed(loop: _Loop, work: Sequence[_Step]) -> list[_Step]:
+    """Return the steps that do work, and those that they read, in their order."""
+    wanted = list(work)
+    for step in wanted:  # grows
+        read = {n.id for n in walk(step.code.value) if isinstance(n, ast.Name)}
+        wanted += [s for s in loop.steps if s.names & read and s not in wanted]
+    return [step for step in loop.steps if step in wanted]
+
+
+def _moved(text: str, before: str, after: str) -> str:
+    first, *rest = text.splitlines(keepends=True)
+    rest = [after + line.removeprefix(before) if line.strip() else line for line in rest]
+    return f"{after}{first}{''.join(rest)}\n"
+
+
+def _negated(here: Surroundings, test: ast.expr) -> str:
+    match test:
+        case ast.Compare(left, [ast.Is()], [right]):
+            return f"{here.text(left)} is not {here.text(right)}"
+        case ast.Compare(left, [ast.IsNot()], [right]):
+            return f"{here.text(left)} is {here.text(right)}"
+        case ast.UnaryOp(ast.Not(), inner):
+            return here.text(inner)
+        case ast.Name() | ast.Attribute() | ast.Call():
+            return f"not {here.text(test)}"
+    return f"not ({here.text(test)})"
+
+
+def _proofs(loop: _Loop, steps: Sequence[_Step]) -> Iterator[str]:
+    """Yield the conditions that hold: what nobody in the loop can write into or reshape."""
+    here = loop.here
+    names = {name for step in steps if step.is_work for name in step.names}
+    names = names.union(*(_read_whole(step.code.value) for step in steps))
+    calls = [n for n in walk(loop.code) if isinstance(n, ast.Call) and not _is_known(here, n)]
+    given = [a for call in calls for a in (*call.args, *(k.value for k in call.keywords))]
+    if not any(_read_whole(argument) & names for argument in given):
+        yield "not-written-to"
+    read = {n.id for s in steps for n in walk(s.code.value) if isinstance(n, ast.Name)}
+    if not read & loop.bound:
+        yield "same-shapes"
+
+
+def _is_known(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether a call is of an operator that writes into nothing."""
+    node = here.value(call)
+    if node is None:
+        return False
+    op = node.op.removesuffix("(*)")
+    return (op in operators.TABLE and not op.endswith("_")) or op in set(Op) - {Op.CALL, Op.OPAQUE} or op.startswith("py:")

@@ -1,0 +1,46 @@
+"""What a search found: where, what to write there or what to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Sequence
+
+    from npufix.rewriters.edit.edit import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A part of the text and what stands there afterwards."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One place that a rule is about."""
+
+    code: ast.expr | ast.stmt
+    advice: str = ""
+    """What to do by hand, where nothing is written."""
+    form: str = ""
+    """The name of the ``pattern`` of the form that it is, "" for the first."""
+    changes: tuple[Change, ...] = ()
+    shown: str = ""
+    """The new code, for a report."""
+    proven: frozenset[str] = frozenset()
+    """The conditions of the form that the source proves here; the others are open."""
+
+
+def changed(lines: Sequence[str], changes: Sequence[Change]) -> str:
+    """Return a text with changes that do not overlap."""
+    text = list(lines)
+    for change in sorted(changes, key=lambda c: c.span, reverse=True):
+        first, start, last, end = change.span
+        head, tail = text[first - 1][:start], text[last - 1][end:]
+        text[first - 1 : last] = [f"{head}{change.text}{tail}"]
+    return "".join(text)

@@ -1,0 +1,119 @@
+"""Where code stands in its function, and what the dataflow says about it."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.edit import Span, segment, span
+from npufix.rewriters.facts.hot_code import is_hot
+from npufix.rewriters.facts.site_facts import SourceFacts
+from npufix.rewriters.graph.nodes import Evaluation
+from npufix.rewriters.match.matching import Match
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.nodes import Node
+
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+"""What has a body of its own, which is read by itself."""
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """A function: its syntax from the inside out, and its values."""
+
+    flow: FunctionFlow
+    lines: Sequence[str]
+
+    @cached_property
+    def is_hot(self) -> bool:
+        """Tell whether the function runs in every step."""
+        return is_hot(self.flow)
+
+    @cached_property
+    def nodes(self) -> Sequence[ast.AST]:
+        """Return all syntax of the function, outer before inner, not that of inner functions."""
+        found: list[ast.AST] = list(self.flow.function.body)
+        for node in found:  # grows
+            if not isinstance(node, _LATER):
+                found += ast.iter_child_nodes(node)
+        return found
+
+    @cached_property
+    def parents(self) -> Mapping[int, ast.AST]:
+        """Return what each node stands in, by the ``id`` of the node."""
+        return {id(inner): node for node in self.nodes for inner in ast.iter_child_nodes(node)}
+
+    @cached_property
+    def evaluations(self) -> Mapping[int, Evaluation]:
+        """Return what each expression has for a value, by the ``id`` of its code."""
+        return {id(e.code): e for e in self.flow.evaluations}
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield what a node stands in, from the inside out."""
+        while (outer := self.parents.get(id(node))) is not None:
+            yield outer
+            node = outer
+
+    def loop_of(self, node: ast.AST) -> ast.AST | None:
+        """Return the innermost loop or comprehension that runs a node again and again."""
+        inner = node
+        for outer in self.around(node):
+            if isinstance(outer, LOOPS) and inner is not getattr(outer, "iter", None):
+                return outer
+            if isinstance(outer, _COMPREHENSIONS) and inner is not outer.generators[0]:
+                return outer
+            inner = outer
+        return None
+
+    def statement_of(self, node: ast.AST) -> ast.stmt:
+        """Return the innermost statement that a node stands in."""
+        if isinstance(node, ast.stmt):
+            return node
+        return next(outer for outer in self.around(node) if isinstance(outer, ast.stmt))
+
+    def value(self, code: ast.expr) -> Node | None:
+        """Return the value of an expression, ``None`` where it is not followed."""
+        found = self.evaluations.get(id(code))
+        return None if found is None else found.node
+
+    def is_tensor(self, code: ast.expr) -> bool | None:
+        """Tell whether an expression is a tensor."""
+        found = self.evaluations.get(id(code))
+        return None if found is None else self.facts(found, x=found.node).is_tensor("x")
+
+    def facts(self, at: Evaluation, **values: Node) -> SourceFacts:
+        """Return what the source says of values at a place."""
+        return SourceFacts(self.flow, Match(at, values, frozenset(), {}))
+
+    def users(self, node: Node) -> list[Node]:
+        """Return the values that are computed from a value directly, effects included."""
+        seen = [e.node for e in self.flow.evaluations] + [o.node for o in self.flow.observables]
+        return list(dict.fromkeys(user for user in seen if node in user.args))
+
+    def text(self, code: ast.expr | ast.stmt) -> str:
+        """Return code as it is written."""
+        return segment(self.lines, code)
+
+    def span(self, code: ast.expr | ast.stmt) -> Span:
+        """Return where code is."""
+        return span(code, self.lines)
+
+    def whole_lines(self, code: ast.stmt) -> Span | None:
+        """Return the lines of a statement, ``None`` where it shares them with other code."""
+        first, start, last, end = self.span(code)
+        before, after = self.lines[first - 1][:start], self.lines[last - 1][end:]
+        if before.strip() or after.strip()[:1] not in {"", "#"}:
+            return None
+        return first, 0, last, len(self.lines[last - 1])
+
+    def indent(self, code: ast.stmt) -> str:
+        """Return what stands before the first line of a statement."""
+        return self.lines[code.lineno - 1][: self.span(code)[1]]
