@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.statements.proposal import Change, Proposal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.graph.nodes import Evaluation, Node
     from npufix.rewriters.statements.surroundings import Surroundings
 
 _READING = frozenset({"item", "tolist", "cpu", "numpy"})
@@ -55,7 +56,9 @@ _FOR_CALL = (
     "hand over the tensor where the call takes one; else read it once, where it is made, and hand "
     "the numbers down to all that need them"
 )
-_TO_TENSORS = "only tensors are computed with it: keep it on the device, x.detach() instead of x.item()"
+_TO_TENSORS = (
+    "only tensors are computed with it: keep it on the device, x.detach() instead of x.item()"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ def find_host_values(here: Surroundings) -> Iterator[Proposal]:
 def _read_of(here: Surroundings, code: ast.Call) -> _Read | None:
     match code:
         case ast.Call(ast.Attribute(tensor, how), [], []) if how in _READING:
-            sure = here.is_tensor(tensor)
+            sure = here.is_tensor(_first_read(tensor))
             return None if sure is False else _Read(code, tensor, how)
         case ast.Call(ast.Name(how), [tensor], []) if how in _NUMBERS:
             return _Read(code, tensor, how) if here.is_tensor(tensor) else None
@@ -94,6 +97,16 @@ def _read_of(here: Surroundings, code: ast.Call) -> _Read | None:
             if value is not None and value.op not in _READING and here.is_tensor(tensors[0]):
                 return _Read(code, tensors[0], how)
     return None
+
+
+def _first_read(code: ast.expr) -> ast.expr:
+    """Return the tensor that is read first: ``x`` of ``x.cpu().numpy()``."""
+    while True:
+        match code:
+            case ast.Call(ast.Attribute(tensor, how), [], []) if how in _READING:
+                code = tensor
+            case _:
+                return code
 
 
 def _is_number(code: ast.expr) -> bool:
@@ -117,6 +130,7 @@ def _continues(here: Surroundings, code: ast.Call) -> bool:
 
 def _is_of_host(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether a tensor is on the host already, or is none of torch, as far as one can see."""
+    code = _first_read(code)
     if _OF_HOST.search(here.text(code)):
         return True
     node = here.value(code)
@@ -148,12 +162,16 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     facts = here.facts(at, x=at.node)
     counts = _is_count(at.node)
     proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
-    if not any(user.op == Op.CALL or user.op == Op.LIST for user in users):
+    if not any(user.op in {Op.CALL, Op.LIST} for user in users):
         proven.add("takes-tensors")
     if counts:
         proven |= {"same-dtype", "without-gradient", "never-nan"}
     text = here.text(read.tensor)
-    text = text if isinstance(read.tensor, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) else f"({text})"
+    text = (
+        text
+        if isinstance(read.tensor, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+        else f"({text})"
+    )
     form = _FORM_LIMIT
     if read.how not in _LIMITS:
         form = _FORM_ITEM if limit is None else _FORM_LIMIT_OF_ITEM
@@ -201,7 +219,18 @@ def _is_count(node: Node) -> bool:
     if node.op != "sum" or len(node.args) < 1:
         return False
     counted = node.args[0]
-    return counted.op in {"gt", "ge", "lt", "le", "eq", "ne", "isfinite", "isnan", "isinf", "invert"}
+    return counted.op in {
+        "gt",
+        "ge",
+        "lt",
+        "le",
+        "eq",
+        "ne",
+        "isfinite",
+        "isnan",
+        "isinf",
+        "invert",
+    }
 
 
 def _needs_number(here: Surroundings, user: Node, value: Node) -> bool:
@@ -215,12 +244,28 @@ def _needs_number(here: Surroundings, user: Node, value: Node) -> bool:
 
 
 def _is_tensor(here: Surroundings, node: Node) -> bool:
+    if node.op in {"sum", "mean"} and node.args:
+        node = node.args[0]
     if node.op in operators.TABLE and node.op not in _OF_ARRAYS_TOO:
+        return True
+    if any(
+        _is_of_torch(here, e) for e in here.flow.by_operation.get(node.op, ()) if e.node is node
+    ):
         return True
     return bool(here.facts(here.flow.evaluations[0], x=node).is_tensor("x"))
 
 
-def _by_hand(here: Surroundings, read: _Read) -> Proposal | None:
+def _is_of_torch(here: Surroundings, evaluation: Evaluation) -> bool:
+    """Tell whether a value is what a function of torch returns: ``F.l1_loss(x, y)``."""
+    code = evaluation.code
+    dotted = here.flow.names.dotted(code.func) if isinstance(code, ast.Call) else None
+    module, _, name = (dotted or "").rpartition(".")
+    return module in TORCH_FUNCTIONS and not name.startswith(("is_", "get_", "set_"))
+
+
+def _by_hand(  # noqa: PLR0911 - one case a kind of use
+    here: Surroundings, read: _Read
+) -> Proposal | None:
     """Return what to do where the tool does not know how to write it."""
     if read.how in _LIMITS:
         return Proposal(read.code, _TO_TENSORS)
@@ -237,8 +282,25 @@ def _by_hand(here: Surroundings, read: _Read) -> Proposal | None:
     if ops & _ARITHMETIC:
         return Proposal(read.code, _TO_TENSORS)
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
-        return Proposal(read.code, _FOR_CALL)
+        return _handed_over(here, read, users)
     return None
+
+
+def _handed_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal:
+    """Return a call that gets the tensor and not what the host has read of it."""
+    outer = here.parents.get(id(read.code))
+    is_argument = isinstance(outer, (ast.Call, ast.keyword)) and len(users) == 1
+    if read.how not in {"cpu", "tolist"} or not is_argument or users[0].op != Op.CALL:
+        return Proposal(read.code, _FOR_CALL)
+    tensor = here.text(_first_read(read.tensor))
+    proven = {"is-tensor"} if here.is_tensor(_first_read(read.tensor)) else set[str]()
+    return Proposal(
+        read.code,
+        form="handed_list",
+        changes=(Change(here.span(read.code), tensor),),
+        shown=tensor,
+        proven=frozenset(proven),
+    )
 
 
 def _is_tested(here: Surroundings, code: ast.expr) -> bool:

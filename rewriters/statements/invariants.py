@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
     from npufix.rewriters.statements.surroundings import Surroundings
 
-_LEAVES = frozenset({Op.CONST, Op.DTYPE, Op.GLOBAL, Op.PARAM, Op.AFTER, Op.CARRIED})
+_LEAVES = frozenset({Op.CONST, Op.DTYPE, Op.GLOBAL, Op.PARAM, Op.AFTER, Op.CARRIED, Op.ELEMENT})
 _METADATA = frozenset(
     {Op.SHAPE, Op.SIZE, Op.RANK, Op.DTYPE_OF, Op.TUPLE, Op.SLICE, Op.ITEM, Op.GETITEM, Op.CAST,
      Op.PHI, Op.AGAIN, Op.COMPARE, Op.NOT, Op.IS, Op.IS_NOT, Op.BOOLOP, Op.ATTR, Op.AUGMENTED}
@@ -28,6 +29,7 @@ _ABOUT = frozenset({"shape", "device", "dtype", "size", "dim", "ndim"})
 """What is read of a tensor without what it holds."""
 _CHEAP = operators.VIEWS | _METADATA | _LEAVES | {"numel", "getitem", "expand", "to"}
 _MAY_RAISE = frozenset({"cat", "stack", "item", "tolist", "linalg.inv", "inverse", "cholesky"})
+_UNFIT = operators.RANDOM | operators.STATEFUL | _MAY_RAISE
 _KEEPING = frozenset({"append", "extend", "insert", "add", "setdefault", "put"})
 _STATE = frozenset({ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Raise})
 
@@ -86,20 +88,23 @@ def _collect(
                 pass
 
 
-def _is_invariant(
-    loop: _Loop, code: ast.Assign, under: tuple[tuple[ast.expr, bool], ...]
-) -> bool:
+def _is_invariant(loop: _Loop, code: ast.Assign, under: tuple[tuple[ast.expr, bool], ...]) -> bool:
     here = loop.here
     targets = {n.id for n in walk(code.targets[0]) if isinstance(n, ast.Name)}
     if len(targets) != sum(isinstance(n, ast.Name) for n in walk(code.targets[0])):
         return False
     read = _read_whole(code.value)
     node = here.value(code.value)
-    if read & loop.bound or not _known_before(loop, code.value) or node is None or here.whole_lines(code) is None:
+    if (
+        read & loop.bound
+        or not _known_before(loop, code.value)
+        or node is None
+        or here.whole_lines(code) is None
+    ):
         return False
     if any(_binds(loop, code, name, under) for name in targets):
         return False
-    return _is_pure(here, node) and not _changes(loop, read | targets)
+    return is_pure(here, node) and not _changes(loop, read | targets)
 
 
 def _read_whole(code: ast.expr) -> set[str]:
@@ -111,11 +116,15 @@ def _read_whole(code: ast.expr) -> set[str]:
 def _known_before(loop: _Loop, code: ast.expr) -> bool:
     """Tell whether each name that a value reads is bound before the loop begins."""
     inside = {n.id for n in walk(code) if isinstance(n, ast.Name)} & loop.bound
-    before = {argument.arg for argument in ast.walk(loop.here.flow.function.args) if isinstance(argument, ast.arg)}
+    before = _parameters(loop.here)
     for node in loop.here.nodes:
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             before |= {node.id} if node.lineno < loop.code.lineno else set()
     return inside <= before
+
+
+def _parameters(here: Surroundings) -> set[str]:
+    return {a.arg for a in ast.walk(here.flow.function.args) if isinstance(a, ast.arg)}
 
 
 def _binds(
@@ -129,18 +138,16 @@ def _binds(
         if any(outer is code for outer in here.around(node)):
             continue
         inside = any(outer is loop.code for outer in here.around(node))
-        if not isinstance(node.ctx, ast.Load):
-            if not (inside and under and _in_other_arm(loop, node, under)):
-                return True
-        elif not inside or node.lineno < code.lineno:
-            if not (inside and under and _in_other_arm(loop, node, under)):
-                return True  # read after the loop, which may have no round, or in the next round
-    return name in here.flow.captured
+        # Behind the loop it may be read: without a round it would have no value at all.
+        reads_of_next_round = inside and node.lineno < code.lineno
+        if isinstance(node.ctx, ast.Load) and not reads_of_next_round:
+            continue
+        if not (inside and under and _in_other_arm(loop, node, under)):
+            return True
+    return name in here.flow.captured or name in _parameters(here)
 
 
-def _in_other_arm(
-    loop: _Loop, node: ast.AST, under: tuple[tuple[ast.expr, bool], ...]
-) -> bool:
+def _in_other_arm(loop: _Loop, node: ast.AST, under: tuple[tuple[ast.expr, bool], ...]) -> bool:
     """Tell whether code is in the other arm of the test that a statement is under."""
     test, outcome = under[0]
     inner = node
@@ -151,18 +158,18 @@ def _in_other_arm(
     return False
 
 
-def _is_pure(here: Surroundings, node: Node) -> bool:
+def is_pure(here: Surroundings, node: Node) -> bool:
     """Tell whether computing a value changes nothing, and gives the same every time."""
     for part in node.walk():
         op = part.op.removesuffix("(*)")
         if op in _LEAVES or (op in _METADATA and op != Op.ATTR):
             continue
         if op == Op.ATTR:
-            if not (part.value in {"device", "dtype", "T", "mT", "is_cuda"} or _is_setting(here, part)):
+            if not (
+                part.value in {"device", "dtype", "T", "mT", "is_cuda"} or _is_setting(here, part)
+            ):
                 return False
-        elif op not in operators.TABLE or op in operators.RANDOM | operators.STATEFUL | _MAY_RAISE:
-            return False
-        elif op.endswith("_") or "out" in (part.value if isinstance(part.value, tuple) else ()):
+        elif op not in operators.TABLE or op in _UNFIT or op.endswith("_") or "out" in (part.value if isinstance(part.value, tuple) else ()):
             return False
     return True
 
@@ -221,32 +228,66 @@ def _proposal(loop: _Loop, work: Sequence[_Step]) -> Proposal:
     here, steps = loop.here, _needed(loop, work)
     indent = here.indent(loop.code)
     unit = here.indent(loop.code.body[0]).removeprefix(indent)
-    parts, changes = [], []
+    parts: list[str] = []
+    moved = {id(step.code) for step in steps}
+    changes = [change for block in _blocks(loop, steps) for change in _without(here, block, moved)]
     for number, step in enumerate(steps):
-        lines = here.whole_lines(step.code)
-        assert lines is not None  # noqa: S101 - ``_is_invariant`` has looked
-        text = here.text(step.code)
-        if step.under:
-            test, outcome = step.under[0]
-            if not number or steps[number - 1].under != step.under:
-                said = here.text(test) if outcome else _negated(here, test)
-                parts.append(f"{indent}if {said}:\n")
-            parts.append(_moved(text, here.indent(step.code), indent + unit))
-        else:
-            parts.append(_moved(text, here.indent(step.code), indent))
-        block = next(
-            b for n in ("body", "orelse") if step.code in (b := getattr(here.parents[id(step.code)], n, ()))
-        )
-        gone = all(any(s.code is c for s in steps) for c in block)
-        changes.append(Change(lines, f"{here.indent(step.code)}pass\n" if gone and step.code is block[0] else ""))
-    moved = "".join(parts)
+        text, before = here.text(step.code), here.indent(step.code)
+        if not step.under:
+            parts.append(_moved(text, before, indent))
+            continue
+        test, outcome = step.under[0]
+        if not number or steps[number - 1].under != step.under:
+            said = here.text(test) if outcome else _negated(here, test)
+            parts.append(f"{indent}if {said}:\n")
+        parts.append(_moved(text, before, indent + unit))
     at = (loop.code.lineno, 0, loop.code.lineno, 0)
+    text = "".join(parts)
     return Proposal(
         work[0].code,
-        changes=(Change(at, moved), *changes),
-        shown=moved.strip("\n"),
+        changes=(Change(at, text), *changes),
+        shown=textwrap.dedent(text).strip(),
         proven=frozenset(_proofs(loop, steps)),
     )
+
+
+def _blocks(loop: _Loop, steps: Sequence[_Step]) -> list[list[ast.stmt]]:
+    """Return the blocks of the loop that statements are taken out of."""
+    found: list[list[ast.stmt]] = []
+    for step in steps:
+        outer = loop.here.parents[id(step.code)]
+        blocks = (getattr(outer, name, None) or [] for name in ("body", "orelse"))
+        block = next(block for block in blocks if step.code in block)
+        found += [] if any(block is other for other in found) else [block]
+    return found
+
+
+def _without(here: Surroundings, block: Sequence[ast.stmt], moved: set[int]) -> Iterator[Change]:
+    """Yield the changes that take statements out of a block."""
+    left = [statement for statement in block if id(statement) not in moved]
+    outer = here.parents[id(block[0])]
+    if not left and isinstance(outer, ast.If) and block is outer.orelse:
+        head = outer.body[-1].end_lineno or 0  # ``else:`` goes as well
+        yield Change((head + 1, 0, *_end(here, block[-1])), "")
+        return
+    for number, statement in enumerate(block):
+        if id(statement) not in moved:
+            continue
+        last, end = _end(here, statement)
+        if number + 1 < len(block) and id(block[number + 1]) not in moved and not number:
+            last = block[1].lineno - 1 if _is_blank(here, last, block[1].lineno) else last
+            end = len(here.lines[last - 1])
+        rest = f"{here.indent(statement)}pass\n" if not left and not number else ""
+        yield Change((statement.lineno, 0, last, end), rest)
+
+
+def _end(here: Surroundings, statement: ast.stmt) -> tuple[int, int]:
+    last = statement.end_lineno or statement.lineno
+    return last, len(here.lines[last - 1])
+
+
+def _is_blank(here: Surroundings, last: int, following: int) -> bool:
+    return not "".join(here.lines[last : following - 1]).strip()
 
 
 def _needed(loop: _Loop, work: Sequence[_Step]) -> list[_Step]:
@@ -297,4 +338,8 @@ def _is_known(here: Surroundings, call: ast.Call) -> bool:
     if node is None:
         return False
     op = node.op.removesuffix("(*)")
-    return (op in operators.TABLE and not op.endswith("_")) or op in set(Op) - {Op.CALL, Op.OPAQUE} or op.startswith("py:")
+    return (
+        (op in operators.TABLE and not op.endswith("_"))
+        or op in set(Op) - {Op.CALL, Op.OPAQUE}
+        or op.startswith("py:")
+    )

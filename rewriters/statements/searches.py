@@ -12,6 +12,7 @@ from npufix.rewriters.graph.modules.names import source_lines
 from npufix.rewriters.graph.modules.scopes import Scope, scopes
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.statements.checks import find_checks
+from npufix.rewriters.statements.handed_in import find_handed_in
 from npufix.rewriters.statements.host_values import find_host_values
 from npufix.rewriters.statements.invariants import find_invariants
 from npufix.rewriters.statements.proposal import Proposal, changed
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 SEARCHES: Mapping[str, tuple[Search, str]] = {
     "checks": (find_checks, r"assert |\b(any|all|allclose|equal)\("),
     "device waits": (find_device_waits, r"\bsynchronize\("),
+    "handed in": (
+        find_handed_in,
+        r"\b(cos|sin|nonzero|arange|repeat_interleave|cumsum|one_hot|tril|triu|diff|sort|outer)\(",
+    ),
     "host values": (find_host_values, r"\.(item|tolist|cpu|numpy)\(\)|\b(float|int|max|min)\("),
     "invariants": (find_invariants, r"\b(for|while) "),
     "selections": (find_selections, r"\["),
@@ -86,5 +91,9 @@ def written(source: str, flow: FunctionFlow, proposal: Proposal) -> Rewrite:
 
 def _line_of(scope: Scope, first: int) -> int:
     """Return the line of the first statement at a line, or of the last one before."""
-    lines = sorted(n.lineno for n in walk(scope.function) if isinstance(n, ast.stmt) and n is not scope.function)
+    lines = sorted(
+        n.lineno
+        for n in walk(scope.function)
+        if isinstance(n, ast.stmt) and n is not scope.function
+    )
     return next((line for line in lines if line >= first), lines[-1])

@@ -52,9 +52,14 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
     first = here.statement_of(reads[0])
     block = _block_of(here, first)
     statements = [here.statement_of(read) for read in reads]
-    if any(_outer_in(here, s, block) is None for s in statements) or here.whole_lines(first) is None:
+    if (
+        any(_outer_in(here, s, block) is None for s in statements)
+        or here.whole_lines(first) is None
+    ):
         return Proposal(reads[0], f"find the positions of {name} once, before the first use")
-    taken = {n.id for n in walk(here.flow.function) if isinstance(n, ast.Name)} | stored_names(here.flow.function)
+    taken = {n.id for n in walk(here.flow.function) if isinstance(n, ast.Name)} | stored_names(
+        here.flow.function
+    )
     index = f"{name}_at"
     if index in taken:
         return None
@@ -74,14 +79,20 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
         proven.add("vector-mask")
     shown = f"{line}\n{', '.join(here.text(read).replace(name, index) for read in reads[:1])}"
     return Proposal(
-        reads[0], form="rows" if tuples else "elements", changes=tuple(changes), shown=shown, proven=frozenset(proven)
+        reads[0],
+        form="rows" if tuples else "elements",
+        changes=tuple(changes),
+        shown=shown,
+        proven=frozenset(proven),
     )
 
 
 def _block_of(here: Surroundings, statement: ast.stmt) -> list[ast.stmt]:
     outer = here.parents.get(id(statement), here.flow.function)
     return next(
-        b for n in ("body", "orelse", "finalbody") if statement in (b := getattr(outer, n, None) or [])
+        b
+        for n in ("body", "orelse", "finalbody")
+        if statement in (b := getattr(outer, n, None) or [])
     )
 
 

@@ -40,9 +40,10 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
         return
     for node in here.nodes:
         if isinstance(node, ast.Call):
-            advice = _advice(here, node)
-            if advice:
-                yield Proposal(node, advice)
+            found = _of_columns(here, node)
+            advice = "" if found is not None else _advice(here, node)
+            if found is not None or advice:
+                yield found or Proposal(node, advice)
 
 
 def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
@@ -51,20 +52,39 @@ def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
         return
     for node in here.nodes:
         match node:
-            case ast.Call(ast.Attribute(owner, "synchronize") as function, [], []):
+            case ast.Call(ast.Attribute(owner, "synchronize"), [], []):
                 backend = here.flow.names.dotted(owner)
                 if backend in {"torch.npu", "torch.cuda", "torch_npu.npu"}:
                     text = f"{here.text(owner)}.current_stream().synchronize()"
                     yield Proposal(node, changes=(Change(here.span(node), text),), shown=text)
 
 
-def _advice(here: Surroundings, code: ast.Call) -> str:
+def _of_columns(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return the copy of a whole tensor instead of the same columns of both."""
     match code:
         case ast.Call(ast.Attribute(target, "copy_"), [source, *_]):
             is_host = re.search(r"(^|[._])(cpu|host|np|numpy)([._\[]|$)", here.text(source))
-            both = _takes_columns(target) and _takes_columns(source)
-            return _STRIDED if is_host and both else ""
-        case ast.Call(ast.Attribute(made, method)) if method in _MOVING and isinstance(made, ast.Call):
+            if not (is_host and _takes_columns(target) and _takes_columns(source)):
+                return None
+            assert isinstance(target, ast.Subscript)  # noqa: S101 - ``_takes_columns`` has looked
+            assert isinstance(source, ast.Subscript)  # noqa: S101 - same
+            if here.text(target.slice) != here.text(source.slice):
+                return Proposal(code, _STRIDED)
+            parts = [(p, here.text(p.value)) for p in (target, source)]
+            return Proposal(
+                code,
+                form="columns",
+                changes=tuple(Change(here.span(part), text) for part, text in parts),
+                shown=f"{parts[0][1]}.copy_({parts[1][1]})",
+            )
+    return None
+
+
+def _advice(here: Surroundings, code: ast.Call) -> str:
+    match code:
+        case ast.Call(ast.Attribute(made, method)) if method in _MOVING and isinstance(
+            made, ast.Call
+        ):
             if not _is_made(here, made) or _has_device(made):
                 return ""
             return _of(here, code, made)
@@ -105,7 +125,11 @@ def _is_constant(code: ast.expr) -> bool:
 
 
 def _is_of_self(code: ast.expr) -> bool:
-    return isinstance(code, ast.Attribute) and isinstance(code.value, ast.Name) and code.value.id == "self"
+    return (
+        isinstance(code, ast.Attribute)
+        and isinstance(code.value, ast.Name)
+        and code.value.id == "self"
+    )
 
 
 def _takes_columns(code: ast.expr) -> bool:

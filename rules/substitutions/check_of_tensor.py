@@ -127,13 +127,13 @@ def load_weights(x: torch.Tensor):
 def forward(emb: torch.Tensor, ids: torch.Tensor):
     missing = ids == -1
     if torch.any(missing):
-        emb[missing] = 0
+        emb[missing] += emb.mean()
     return emb * 2
 """,
             """
 def forward(emb: torch.Tensor, ids: torch.Tensor):
     missing = ids == -1
-    emb[missing] = 0
+    emb[missing] += emb.mean()
     return emb * 2
 """,
         ),

@@ -25,20 +25,21 @@ from typing import TYPE_CHECKING, Any
 from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
 def again(rounds: int, x: Tensor, mask: Tensor) -> Tensor:
     """Make the weights in every round."""
     for _ in range(rounds):
-        weight = mask[:, None].float() * 2
+        weight = torch.where(mask, 2.0, 0.5)[:, None]
         x = x * weight + 1
     return x
 
 
 def once(rounds: int, x: Tensor, mask: Tensor) -> Tensor:
     """Make them before."""
-    weight = mask[:, None].float() * 2
+    weight = torch.where(mask, 2.0, 0.5)[:, None]
     for _ in range(rounds):
         x = x * weight + 1
     return x
@@ -88,8 +89,8 @@ RULE = Substitution(
         """
 def forward(x: torch.Tensor, n: int):
     for _ in range(n):
-        gate = torch.sigmoid(x)
-        x = x * gate
+        gate = torch.tanh(x)
+        x = x + gate
     return x
 """,
         # other numbers in each round
@@ -160,19 +161,25 @@ def aux_loss(gates, mask: torch.Tensor, k: int):
         Rewritten(
             """
 class Stack(nn.Module):
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None):
         for layer in self.layers:
-            n = x.shape[1]
-            mask = torch.arange(n, device=x.device)[None] < lengths[:, None]
+            if lengths is None:
+                mask = None
+            else:
+                n = x.shape[1]
+                mask = torch.arange(n, device=x.device)[None] < lengths[:, None]
             x = layer(x, mask)
         return x
 """,
             """
 class Stack(nn.Module):
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor):
-        for layer in self.layers:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None):
+        if lengths is not None:
             n = x.shape[1]
             mask = torch.arange(n, device=x.device)[None] < lengths[:, None]
+        for layer in self.layers:
+            if lengths is None:
+                mask = None
             x = layer(x, mask)
         return x
 """,

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import Draw, Form, Rewritten, Substitution
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +48,34 @@ def inputs(draw: Draw) -> dict[str, Any]:
     return {"x": draw.floats(2, dtype=torch.float32), "first": first, "second": second}
 
 
+def columns(x: Tensor, host: Tensor, n: int) -> Tensor:
+    """Copy the columns that are new."""
+    x[:, :n].copy_(host[:, :n])
+    return x[:, :n] * 2
+
+
+def whole(x: Tensor, host: Tensor, n: int) -> Tensor:
+    """Copy all of it."""
+    x.copy_(host)
+    return x[:, :n] * 2
+
+
+def column_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor, another one that is the same but for its first columns, and their number."""
+    import torch
+
+    host, n = draw.floats(3, 4, dtype=torch.float32), draw.integer(1, 4)
+    x = host.clone()
+    x[:, :n] = 0
+    return {"x": x, "host": host, "n": n}
+
+
+REST_IS_FREE = Condition(
+    "rest-is-free",
+    "both tensors have one shape, and the columns beside those that are copied may be overwritten",
+    lambda _site: None,
+)
+
 _CONSTANT = """
 class Head(nn.Module):
     def forward(self, x: torch.Tensor):
@@ -68,7 +96,10 @@ RULE = Substitution(
     name="upload-in-every-call",
     summary="numbers that are copied from the host to the device in every call or round",
     table="affinity",
-    forms=(Form(one_by_one, together, inputs),),
+    forms=(
+        Form(one_by_one, together, inputs),
+        Form(columns, whole, column_inputs, (REST_IS_FREE,)),
+    ),
     search="uploads",
     replaces=(),
     becomes=(),
@@ -94,5 +125,22 @@ def forward(x: torch.Tensor):
     return torch.where(x > 0, x, torch.tensor(0.0, device=x.device))
 """,
     ),
-    rewritten=(Rewritten(_CONSTANT, _CONSTANT), Rewritten(_IN_LOOP, _IN_LOOP)),
+    rewritten=(
+        Rewritten(_CONSTANT, _CONSTANT),
+        Rewritten(_IN_LOOP, _IN_LOOP),
+        Rewritten(
+            """
+class Runner:
+    def execute_model(self, n: int):
+        self.positions[:, :n].copy_(self.positions_cpu[:, :n], non_blocking=True)
+        return torch.relu(self.positions)
+""",
+            """
+class Runner:
+    def execute_model(self, n: int):
+        self.positions.copy_(self.positions_cpu, non_blocking=True)
+        return torch.relu(self.positions)
+""",
+        ),
+    ),
 )

@@ -60,6 +60,16 @@ def clamped_on_device(x: Tensor, y: Tensor) -> Tensor:
     return y / x.detach().clamp(min=1.0)
 
 
+def handed_list(x: Tensor, y: Tensor) -> list[Tensor]:
+    """Hand lengths over as a list."""
+    return [row[: int(n)] for row, n in zip(y, x.tolist(), strict=True)]
+
+
+def handed_tensor(x: Tensor, y: Tensor) -> list[Tensor]:
+    """Hand them over as the tensor that they are."""
+    return [row[: int(n)] for row, n in zip(y, x, strict=True)]
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return a value of no dimensions, small and large, and a tensor to divide by it."""
     import torch
@@ -72,6 +82,15 @@ def limited_inputs(draw: Draw) -> dict[str, Any]:
     """Return the same without a gradient of the value."""
     given = inputs(draw)
     return {**given, "x": draw.choice([given["x"].ceil().long(), draw.integers(low=0, high=4)])}
+
+
+def lengths_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a matrix and how much of each row is meant."""
+    import torch
+
+    n = draw.integer(1, 4)
+    y = draw.floats(n, 3, dtype=torch.float32)
+    return {"x": draw.integers(n, low=0, high=3), "y": y}
 
 
 def _unknown(_site: Site) -> bool | None:
@@ -111,6 +130,7 @@ RULE = Substitution(
             inputs,
             (IS_TENSOR, SAME_DTYPE, TAKES_TENSORS, NEVER_NAN),
         ),
+        Form(handed_list, handed_tensor, lengths_inputs, (IS_TENSOR, TAKES_TENSORS)),
     ),
     search="host values",
     replaces=(),
@@ -183,6 +203,18 @@ class Criterion(nn.Module):
     def loss_boxes(self, loss: torch.Tensor, num_boxes: torch.Tensor):
         num_boxes = torch.clamp(num_boxes, min=1).detach().reshape(())
         return loss.sum() / num_boxes
+""",
+        ),
+        Rewritten(
+            """
+class Experts(nn.Module):
+    def forward(self, x: torch.Tensor, group_list: torch.Tensor):
+        return self.grouped_matmul(x, group_list.tolist())
+""",
+            """
+class Experts(nn.Module):
+    def forward(self, x: torch.Tensor, group_list: torch.Tensor):
+        return self.grouped_matmul(x, group_list)
 """,
         ),
         Rewritten(
