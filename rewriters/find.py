@@ -131,7 +131,7 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     sites: list[Site] = []
     for scope in (*vocabulary.scopes, top_level(tree)):
         here = vocabulary.possible(rules, scope)
-        searched = possible(rules, vocabulary.text(scope))
+        searched = possible(rules, scope, vocabulary.text(scope))
         if not (here or searched) or off_limits(scope, names):
             continue
         try:

@@ -38,7 +38,7 @@ _ADVICE = (
 
 def find_handed_in(here: Surroundings) -> Iterator[Proposal]:
     """Yield what a layer computes from masks, positions and lengths alone, once a statement."""
-    if not here.is_hot or not _is_of_layer(here):
+    if not _is_of_layer(here):
         return
     for node in here.nodes:
         match node:

@@ -11,6 +11,7 @@ from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.statements.proposal import Change, Proposal
+from npufix.rewriters.statements.surroundings import LOOPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +42,7 @@ _LOGS = re.compile(
     r"^(print|info|debug|warning|log\w*|append|add_scalar\w*|update|write|set_postfix|format)$"
 )
 _ON_HOST = frozenset({"cpu", "numpy"})
-_OF_HOST = re.compile(r"(^|[._])(cpu|host|np|numpy|cfg|config|args)([._\[]|$)")
+_OF_HOST = re.compile(r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args)([\W_]|$)")
 _FORM_ITEM, _FORM_LIMIT, _FORM_LIMIT_OF_ITEM = "item", "limit", "limit_of_item"
 
 _IN_LOOP = (
@@ -73,8 +74,6 @@ class _Read:
 
 def find_host_values(here: Surroundings) -> Iterator[Proposal]:
     """Yield what is read on the host in code that runs in every step."""
-    if not here.is_hot:
-        return
     for node in here.nodes:
         read = _read_of(here, node) if isinstance(node, ast.Call) else None
         if read is None or _continues(here, read.code) or _is_of_host(here, read.tensor):
@@ -275,15 +274,29 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
     if _is_logged(here, read.code):
         return Proposal(read.code, _FOR_LOG)
     if loop is not None:
-        return Proposal(read.code, _IN_LOOP)
+        made = isinstance(loop, LOOPS) and _is_made_in(loop, read.tensor)
+        return Proposal(read.code, _FOR_LOG if made else _IN_LOOP)
     ops = {user.op.removesuffix("(*)") for user in users}
     if ops & _OF_SHAPES or ops & _DECIDING or _is_tested(here, read.code):
         return None  # the host needs it for what comes next
     if ops & _ARITHMETIC:
-        return Proposal(read.code, _TO_TENSORS)
+        return Proposal(read.code, _TO_TENSORS) if read.how in {"item", "float"} else None
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _handed_over(here, read, users)
     return None
+
+
+def _is_made_in(loop: ast.AST, code: ast.expr) -> bool:
+    """Tell whether a loop computes what is read: not so of elements that it goes through."""
+    assigned = {
+        n.id
+        for s in ast.walk(loop)
+        if isinstance(s, ast.Assign)
+        for t in s.targets
+        for n in ast.walk(t)
+        if isinstance(n, ast.Name)
+    }
+    return any(isinstance(n, ast.Name) and n.id in assigned for n in ast.walk(code))
 
 
 def _handed_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal:

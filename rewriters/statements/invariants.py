@@ -57,8 +57,6 @@ class _Loop:
 
 def find_invariants(here: Surroundings) -> Iterator[Proposal]:
     """Yield what can be computed once before a loop."""
-    if not here.is_hot:
-        return
     for node in here.nodes:
         if isinstance(node, LOOPS) and not isinstance(node, ast.AsyncFor):
             loop = _Loop(here, node, names_bound_in(node))
@@ -169,9 +167,14 @@ def is_pure(here: Surroundings, node: Node) -> bool:
                 part.value in {"device", "dtype", "T", "mT", "is_cuda"} or _is_setting(here, part)
             ):
                 return False
-        elif op not in operators.TABLE or op in _UNFIT or op.endswith("_") or "out" in (part.value if isinstance(part.value, tuple) else ()):
+        elif op not in operators.TABLE or op in _UNFIT or op.endswith("_") or _writes(part):
             return False
     return True
+
+
+def _writes(node: Node) -> bool:
+    """Tell whether the result goes into a tensor that is there already."""
+    return isinstance(node.value, tuple) and "out" in node.value
 
 
 def _is_setting(here: Surroundings, node: Node) -> bool:

@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
+from npufix.rewriters.facts.hot_code import is_hot
 from npufix.rewriters.graph.modules.names import source_lines
 from npufix.rewriters.graph.modules.scopes import Scope, scopes
 from npufix.rewriters.graph.modules.syntax import walk
@@ -29,16 +30,19 @@ if TYPE_CHECKING:
     Search = Callable[[Surroundings], Iterator[Proposal]]
 
 SEARCHES: Mapping[str, tuple[Search, str]] = {
-    "checks": (find_checks, r"assert |\b(any|all|allclose|equal)\("),
+    "checks": (find_checks, r"\b(assert|if) .*\b(all|allclose|any|equal|max|mean|min|norm|sum)\("),
     "device waits": (find_device_waits, r"\bsynchronize\("),
     "handed in": (
         find_handed_in,
         r"\b(cos|sin|nonzero|arange|repeat_interleave|cumsum|one_hot|tril|triu|diff|sort|outer)\(",
     ),
-    "host values": (find_host_values, r"\.(item|tolist|cpu|numpy)\(\)|\b(float|int|max|min)\("),
-    "invariants": (find_invariants, r"\b(for|while) "),
-    "selections": (find_selections, r"\["),
-    "uploads": (find_uploads, r"\b(as_tensor|from_numpy|tensor|copy_)\("),
+    "host values": (
+        find_host_values,
+        r"\.(item|tolist|cpu|numpy)\(\)|(?<![.\w])(float|int|max|min)\(",
+    ),
+    "invariants": (find_invariants, r"(?m)^\s+(for|while) "),
+    "selections": (find_selections, r"(?s)\[([a-z]\w*)[,\]].*\[\1[,\]]"),
+    "uploads": (find_uploads, r"torch\.(as_tensor|from_numpy|tensor)\(|\.copy_\("),
 }
 """By name: the search, and what stands in the text of a function that it may find something in."""
 
@@ -48,9 +52,10 @@ def _wanted(name: str) -> re.Pattern[str]:
     return re.compile(SEARCHES[name][1])
 
 
-def possible(rules: Sequence[Substitution], text: str) -> list[Substitution]:
-    """Return the rules with a search that may find something in the text of a function."""
-    return [rule for rule in rules if rule.search and _wanted(rule.search).search(text)]
+def possible(rules: Sequence[Substitution], scope: Scope, text: str) -> list[Substitution]:
+    """Return the rules with a search that may find something in a function: if it runs often."""
+    searched = [rule for rule in rules if rule.search and _wanted(rule.search).search(text)]
+    return searched if searched and is_hot(scope) else []
 
 
 def propose(

@@ -18,8 +18,6 @@ _FEWEST = 2
 
 def find_selections(here: Surroundings) -> Iterator[Proposal]:
     """Yield a mask that has a name and is the index of several reads in one block."""
-    if not here.is_hot:
-        return
     found: dict[tuple[str, int], list[ast.Subscript]] = {}
     for node in here.nodes:
         match node:

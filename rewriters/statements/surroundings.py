@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import Span, segment, span
-from npufix.rewriters.facts.hot_code import is_hot
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.match.matching import Match
 
@@ -30,11 +29,6 @@ class Surroundings:
 
     flow: FunctionFlow
     lines: Sequence[str]
-
-    @cached_property
-    def is_hot(self) -> bool:
-        """Tell whether the function runs in every step."""
-        return is_hot(self.flow)
 
     @cached_property
     def nodes(self) -> Sequence[ast.AST]:

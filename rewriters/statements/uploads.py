@@ -36,8 +36,6 @@ _STRIDED = (
 
 def find_uploads(here: Surroundings) -> Iterator[Proposal]:
     """Yield what is copied from the host in code that runs in every step."""
-    if not here.is_hot:
-        return
     for node in here.nodes:
         if isinstance(node, ast.Call):
             found = _of_columns(here, node)
@@ -48,7 +46,7 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
 
 def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
     """Yield ``torch.npu.synchronize()`` where nothing is timed."""
-    if not here.is_hot or _TIMED.search(here.text(here.flow.function)):
+    if _TIMED.search(here.text(here.flow.function)):
         return
     for node in here.nodes:
         match node:
@@ -95,6 +93,9 @@ def _advice(here: Surroundings, code: ast.Call) -> str:
 
 def _of(here: Surroundings, code: ast.Call, made: ast.Call) -> str:
     data = made.args[0] if made.args else None
+    given = {k.arg for call in (code, made) for k in call.keywords}
+    if given & {"non_blocking", "pin_memory"}:
+        return ""  # somebody has thought of it
     if data is None or _is_scalar(data) or here.is_tensor(data):
         return ""
     if _is_constant(data):
