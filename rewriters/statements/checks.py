@@ -49,8 +49,8 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
             return _is_answer(here, inner)
         case ast.BoolOp(_, parts):
             return any(_is_answer(here, part) for part in parts)
-        case ast.Call(ast.Attribute(_, "item"), [], []):
-            return _is_answer(here, test.func.value)  # type: ignore[attr-defined] - matched
+        case ast.Call(ast.Attribute(tensor, "item"), [], []):
+            return _is_answer(here, tensor)
     node = here.value(test)
     if node is None:
         return False

@@ -123,8 +123,10 @@ def _continues(here: Surroundings, code: ast.Call) -> bool:
         if isinstance(outer, ast.Attribute) and isinstance(above, ast.Call):
             return outer.attr in _READING or _continues(here, above)
         outer = above
-    is_number = isinstance(outer, ast.Call) and isinstance(outer.func, ast.Name)
-    return is_number and isinstance(outer.func, ast.Name) and outer.func.id in _NUMBERS
+    match outer:
+        case ast.Call(ast.Name(name)):
+            return name in _NUMBERS
+    return False
 
 
 def _is_of_host(here: Surroundings, code: ast.expr) -> bool:

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 SEARCHES: Mapping[str, tuple[Search, str]] = {
     "checks": (find_checks, r"\b(assert|if) .*\b(all|allclose|any|equal|max|mean|min|norm|sum)\("),
-    "device waits": (find_device_waits, r"\bsynchronize\("),
-    "handed in": (
+    "device_waits": (find_device_waits, r"\bsynchronize\("),
+    "handed_in": (
         find_handed_in,
         r"\b(cos|sin|nonzero|arange|repeat_interleave|cumsum|one_hot|tril|triu|diff|sort|outer)\(",
     ),
-    "host values": (
+    "host_values": (
         find_host_values,
         r"\.(item|tolist|cpu|numpy)\(\)|(?<![.\w])(float|int|max|min)\(",
     ),

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from npufix.rewriters.statements.surroundings import Surroundings
 
 _FEWEST = 2
+_CHOICES = (
+    ast.BoolOp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.Lambda, ast.ListComp, ast.SetComp,
+)  # fmt: skip
 
 
 def find_selections(here: Surroundings) -> Iterator[Proposal]:
@@ -24,15 +27,41 @@ def find_selections(here: Surroundings) -> Iterator[Proposal]:
             case ast.Subscript(ctx=ast.Load()):
                 name = _mask_of(node)
                 value = None if name is None else here.value(name)
-                if name is not None and value is not None:
+                if name is not None and value is not None and _is_certain(here, node):
                     at = here.evaluations[id(name)]
                     if here.facts(at, mask=value).is_bool_tensor("mask"):
                         found.setdefault((name.id, id(value)), []).append(node)
-    for (name, _), reads in found.items():
-        if len(reads) >= _FEWEST:
-            proposal = _once(here, name, reads)
+    for (mask, _), several in found.items():
+        reads = sorted(several, key=here.span)
+        if len(reads) >= _FEWEST and not _is_written_to(here, mask):
+            proposal = _once(here, mask, reads)
             if proposal is not None:
                 yield proposal
+
+
+def _is_certain(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a statement always computes an expression: not so in ``x[m] if c else x``."""
+    for outer in here.around(code):
+        if isinstance(outer, ast.stmt):
+            return True
+        if isinstance(outer, _CHOICES):
+            return False
+    return True
+
+
+def _is_written_to(here: Surroundings, name: str) -> bool:
+    """Tell whether anything changes a tensor where it is: ``mask[0] = True``, ``mask &= other``."""
+    for node in here.nodes:
+        match node:
+            case ast.Subscript(ast.Name(changed), ctx=ast.Store()) | ast.AugAssign(
+                ast.Name(changed)
+            ):
+                if changed == name:
+                    return True
+            case ast.Call(ast.Attribute(ast.Name(changed), method)):
+                if changed == name and method.endswith("_"):
+                    return True
+    return False
 
 
 def _mask_of(code: ast.Subscript) -> ast.Name | None:

@@ -8,11 +8,11 @@ them has a result whose shape the host must know. Where a step has hundreds of s
 launches take longer than the kernels.
 
 Safety: the dataflow shows that nothing which the value reads is bound or written to in the loop,
-that computing it changes nothing and draws no random number, that it is bound once, not read after
-the loop, not kept in a list and not written to. Calls that get it, or what it is computed from, might
-write into it (``not-written-to``); where it reads the shape or device of what the loop computes, these
-must stay the same (``same-shapes``). It is computed as well where the loop has no round. What it takes
-in memory it takes for the whole loop, not once more.
+that computing it changes nothing and draws no random number, that it is bound only there, not kept
+in a list and not written to. Calls that get it, or what it is computed from, might write into it
+(``not-written-to``); where it reads the shape or device of what the loop computes, these must stay
+the same (``same-shapes``). It is computed as well where the loop has no round. What it takes in
+memory it takes for the whole loop, not once more.
 
 References: vllm-ascend #1890 (cosines of every layer once); MindSpeed-MM (mask of a balancing loss,
 -200 ms a step).

@@ -42,7 +42,7 @@ def on_device(x: Tensor, y: Tensor) -> Tensor:
 
 def limit(x: Tensor, y: Tensor) -> Tensor:
     """Let the host find out whether a value is large enough."""
-    return y / max(x, 1.0)
+    return y / max(x, 1.0)  # type: ignore[operator] # of a tensor and a number, a tensor
 
 
 def clamped(x: Tensor, y: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ RULE = Substitution(
         ),
         Form(handed_list, handed_tensor, lengths_inputs, (IS_TENSOR, TAKES_TENSORS)),
     ),
-    search="host values",
+    search="host_values",
     replaces=(),
     becomes=(),
     passes=(0, 0),
