@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_plain_attribute
-from npufix.rewriters.graph.modules.syntax import names_bound_in, walk
+from npufix.rewriters.graph.modules.syntax import names_bound_in, stored_names, walk
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.statements.proposal import Change, Proposal
 from npufix.rewriters.statements.surroundings import LOOPS
@@ -30,6 +30,8 @@ _ABOUT = frozenset({"shape", "device", "dtype", "size", "dim", "ndim"})
 _CHEAP = operators.VIEWS | _METADATA | _LEAVES | {"numel", "getitem", "expand", "to"}
 _MAY_RAISE = frozenset({"cat", "stack", "item", "tolist", "linalg.inv", "inverse", "cholesky"})
 _UNFIT = operators.RANDOM | operators.STATEFUL | _MAY_RAISE
+_LEARNING = frozenset({"backward", "step", "zero_grad"})
+"""What changes weights, or frees the graph of a value that is shared."""
 _KEEPING = frozenset({"append", "extend", "insert", "add", "setdefault", "put"})
 _STATE = frozenset({ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Raise})
 
@@ -200,30 +202,72 @@ def _is_free(loop: _Loop, test: ast.expr) -> bool:
 
 
 def _changes(loop: _Loop, names: set[str]) -> bool:
-    """Tell whether the loop writes into one of these, or keeps it beyond the round."""
+    """Tell whether the loop may write into one of these, or keeps it beyond the round."""
     here = loop.here
+    written = set(_written(loop.code))
+    if "" in written or written & names or any(name in here.flow.captured for name in names):
+        return True
+    made = set[str]()
     for node in walk(loop.code):
         match node:
-            case ast.AugAssign(ast.Name(name)) if name in names:
-                return True
-            case ast.Subscript(ctx=ast.Store() | ast.Del()) | ast.Attribute(ctx=ast.Store()):
-                if _root(node) in names:
-                    return True
-            case ast.Call(ast.Attribute(owner, method), arguments):
-                if method.endswith("_") and not method.endswith("__") and _root(owner) in names:
-                    return True
-                if method in _KEEPING and any(_root(a) in names for a in arguments):
+            case ast.Assign(targets, value):
+                own = set[str]().union(*map(stored_names, targets))
+                made |= own
+                if own & written and _mentions(value, names):
+                    return True  # ``row = table[0]; row.zero_()``
+            case ast.Call(ast.Attribute(_, method), arguments):
+                if method in _LEARNING or (
+                    method in _KEEPING and any(_root(a) in names for a in arguments)
+                ):
                     return True
             case ast.Yield(ast.expr() as value) | ast.Return(ast.expr() as value):
-                if any(isinstance(n, ast.Name) and n.id in names for n in walk(value)):
+                if _mentions(value, names):
                     return True
-    return any(name in here.flow.captured for name in names)
+    return not all(_is_own(loop, name) for name in written - made)
+
+
+def _written(code: ast.AST) -> Iterator[str]:
+    """Yield the names through which tensors are written to in place, "" where there is none."""
+    for node in walk(code):
+        match node:
+            case ast.AugAssign(target):
+                yield _root(target)
+            case ast.Subscript(ctx=ast.Store() | ast.Del()) | ast.Attribute(ctx=ast.Store()):
+                yield _root(node)
+            case ast.Call(ast.Attribute(owner, method)):
+                if method.endswith("_") and not method.endswith("__"):
+                    yield _root(owner)
+
+
+def _is_own(loop: _Loop, name: str) -> bool:
+    """Tell whether what a name is before the loop shares memory with nothing else."""
+    at = (e.names for e in loop.here.flow.evaluations if e.statement is loop.code)
+    node = next((names[name] for names in at if name in names), None)
+    return node is not None and _is_new(node)
+
+
+def _is_new(node: Node) -> bool:
+    if node.op == Op.PHI:
+        return all(map(_is_new, node.args[1:]))
+    if node.op == Op.AGAIN:
+        return _is_new(node.args[0])
+    return node.op.removesuffix("(*)") in operators.NEW | {Op.CONST, Op.LIST, Op.CONTAINER}
+
+
+def _mentions(code: ast.expr, names: set[str]) -> bool:
+    return any(isinstance(n, ast.Name) and n.id in names for n in walk(code))
 
 
 def _root(code: ast.AST) -> str:
-    while isinstance(code, (ast.Attribute, ast.Subscript, ast.Starred)):
-        code = code.value
-    return code.id if isinstance(code, ast.Name) else ""
+    """Return the name that an expression begins with: ``x`` of ``x[0].view(-1)``."""
+    while True:
+        match code:
+            case ast.Attribute(inner) | ast.Subscript(inner) | ast.Starred(inner):
+                code = inner
+            case ast.Call(ast.Attribute(inner)):
+                code = inner
+            case _:
+                return code.id if isinstance(code, ast.Name) else ""
 
 
 def _proposal(loop: _Loop, work: Sequence[_Step]) -> Proposal:

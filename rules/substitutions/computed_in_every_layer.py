@@ -52,7 +52,7 @@ def inputs(draw: Draw) -> dict[str, Any]:
 
 _ROPE = """
 def apply_rope(q: torch.Tensor, freqs: torch.Tensor):
-    cos = torch.cat([freqs, freqs], dim=-1).cos()
+    cos = freqs.cos().unsqueeze(1)
     return q * cos
 """
 _INDICES = """
