@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite, rewrite
+from npufix.rewriters.edit.statements.searches import form_of, possible, propose, written
 from npufix.rewriters.facts.chosen import find_choice
 from npufix.rewriters.facts.recorded_facts import RecordedFacts, aten_names
 from npufix.rewriters.facts.site_facts import SourceFacts
@@ -23,7 +24,6 @@ from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import find, pattern_of
 from npufix.rewriters.match.prefilter import words_for
 from npufix.rewriters.match.vocabulary import Vocabulary
-from npufix.rewriters.statements.searches import form_of, possible, propose, written
 from npufix.rules.substitution import Safety
 
 if TYPE_CHECKING:

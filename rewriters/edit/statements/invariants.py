@@ -7,18 +7,18 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_plain_attribute
 from npufix.rewriters.graph.modules.syntax import names_bound_in, stored_names, walk
 from npufix.rewriters.graph.special import Op
-from npufix.rewriters.statements.proposal import Change, Proposal
-from npufix.rewriters.statements.surroundings import LOOPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
-    from npufix.rewriters.statements.surroundings import Surroundings
 
 _LEAVES = frozenset({Op.CONST, Op.DTYPE, Op.GLOBAL, Op.PARAM, Op.AFTER, Op.CARRIED, Op.ELEMENT})
 _METADATA = frozenset(

@@ -6,12 +6,12 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.rewriters.statements.surroundings import Surroundings
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _MAKING = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
 _MOVING = frozenset({"to", "cuda", "npu"})

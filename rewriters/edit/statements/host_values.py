@@ -7,17 +7,17 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
-from npufix.rewriters.statements.proposal import Change, Proposal
-from npufix.rewriters.statements.surroundings import LOOPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Evaluation, Node
-    from npufix.rewriters.statements.surroundings import Surroundings
 
 _READING = frozenset({"item", "tolist", "cpu", "numpy"})
 _NUMBERS = frozenset({"float", "int", "bool"})

@@ -6,15 +6,15 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.invariants import is_pure
+from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.graph.special import Op
-from npufix.rewriters.statements.invariants import is_pure
-from npufix.rewriters.statements.proposal import Proposal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
-    from npufix.rewriters.statements.surroundings import Surroundings
 
 _LAYER = re.compile(r"(Layer|Block|Attention|Attn|SelfAttention|CrossAttention)\w*$")
 _PER_LAYER = re.compile(r"(apply_?)?(rope|rotary)|attention|attn", re.IGNORECASE)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph.modules.syntax import stored_names, walk
-from npufix.rewriters.statements.proposal import Change, Proposal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.rewriters.statements.surroundings import Surroundings
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _FEWEST = 2
 _CHOICES = (

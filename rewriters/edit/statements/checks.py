@@ -6,13 +6,13 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import holds_comment
-from npufix.rewriters.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
-    from npufix.rewriters.statements.surroundings import Surroundings
 
 _FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
 _ANSWERS = frozenset({"all", "allclose", "any", "equal", "is_nonzero"})

@@ -8,18 +8,18 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
+from npufix.rewriters.edit.statements.checks import find_checks
+from npufix.rewriters.edit.statements.handed_in import find_handed_in
+from npufix.rewriters.edit.statements.host_values import find_host_values
+from npufix.rewriters.edit.statements.invariants import find_invariants
+from npufix.rewriters.edit.statements.proposal import Proposal, changed
+from npufix.rewriters.edit.statements.selections import find_selections
+from npufix.rewriters.edit.statements.surroundings import Surroundings
+from npufix.rewriters.edit.statements.uploads import find_device_waits, find_uploads
 from npufix.rewriters.facts.hot_code import is_hot
 from npufix.rewriters.graph.modules.names import source_lines
 from npufix.rewriters.graph.modules.scopes import Scope, scopes
 from npufix.rewriters.graph.modules.syntax import walk
-from npufix.rewriters.statements.checks import find_checks
-from npufix.rewriters.statements.handed_in import find_handed_in
-from npufix.rewriters.statements.host_values import find_host_values
-from npufix.rewriters.statements.invariants import find_invariants
-from npufix.rewriters.statements.proposal import Proposal, changed
-from npufix.rewriters.statements.selections import find_selections
-from npufix.rewriters.statements.surroundings import Surroundings
-from npufix.rewriters.statements.uploads import find_device_waits, find_uploads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
