@@ -231,6 +231,18 @@ class Launches(msgspec.Struct, frozen=True):
     """How many fewer there are after the change, gradients included."""
 
 
+class Synchronisations(msgspec.Struct, frozen=True):
+    """What the host waits for the device for, in order, in one forward run of either code.
+
+    Counted as if all tensors were on the device.
+    """
+
+    original: list[str]
+    patched: list[str]
+    saved: int
+    """How many fewer there are after the change."""
+
+
 class Timing(msgspec.Struct, frozen=True):
     """How long one version took on a device, in microseconds: median and quartiles."""
 
@@ -292,6 +304,8 @@ class Verdict(msgspec.Struct, frozen=True):
     notes: list[str] = []
     """Differences that refute nothing, as no ordinary caller sees them; why there is no script."""
     tried: Tried | None = None
+    synchronisations: Synchronisations | None = None
+    """None where they were not counted."""
     """None where nothing ran."""
 
 

@@ -24,6 +24,8 @@ One example all the way. The user wrote::
               user's own names, layout and imports, and reads the new text again:
               ``edit.validation.difference`` compares both graphs, the match aside. A rewrite that
               changes anything else is refused and says why.
+              ``edit.statements`` finds, and changes, what no pattern of one value can say: who else
+              needs a value that the host reads, what a loop computes anew in each round.
 ``find``      The door for all of it: ``find.find_sites(source, rules)`` yields a ``Site`` for each
               place, with the ``Rewrite``, and what is open where a condition is not known.
 ``verification``  runs the old and the new function on inputs that fit the rule and compares values
@@ -33,6 +35,6 @@ One example all the way. The user wrote::
 ``write``     ``write.patch.unified_diff`` and ``write.writing.write`` bring new texts to disk, all
               of them or none. It knows nothing of the rest.
 
-The rooms build on each other in one direction: ``graph``, then ``match``, then ``facts`` and
+The rooms build on each other in one direction: ``graph``, then ``match``, ``facts``,
 ``edit``, then ``find`` and ``verification``, then ``explain``.
 """

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite, rewrite
+from npufix.rewriters.edit.statements.optimizers import CONFIGURED
+from npufix.rewriters.edit.statements.searches import form_of, possible, propose, written
 from npufix.rewriters.facts.chosen import find_choice
 from npufix.rewriters.facts.recorded_facts import RecordedFacts, aten_names
 from npufix.rewriters.facts.site_facts import SourceFacts
@@ -23,8 +25,6 @@ from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import find, pattern_of
 from npufix.rewriters.match.prefilter import words_for
 from npufix.rewriters.match.vocabulary import Vocabulary
-from npufix.rewriters.statements.optimizers import CONFIGURED
-from npufix.rewriters.statements.searches import form_of, possible, propose, written
 from npufix.rules.substitution import Safety
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     sites: list[Site] = []
     for scope in (*vocabulary.scopes, top_level(tree)):
         here = vocabulary.possible(rules, scope)
-        searched = possible(rules, vocabulary.text(scope))
+        searched = possible(rules, scope, vocabulary.text(scope))
         if not (here or searched) or off_limits(scope, names):
             continue
         try:

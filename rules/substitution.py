@@ -310,7 +310,7 @@ class Substitution:
     needs_whole: bool = False
     """Nothing is gained, and nothing said, where a slow operator's result is needed besides."""
     search: str = ""
-    """The search of ``rewriters.statements`` that finds it, where no pattern of one value can: the
-    functions of ``forms`` then show and prove what is done."""
+    """The search of ``rewriters.edit.statements`` that finds it, where no pattern of one value can:
+    the functions of ``forms`` then show and prove what is done."""
     silent: str = ""
     """Why runs outside ``requires`` do not need the change, if that is so."""

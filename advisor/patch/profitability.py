@@ -58,7 +58,9 @@ def weigh(
     if times is not None:
         spent = f"{_us(times.original.median_us)} -> {_us(times.patched.median_us)}"
         return Profitability(not times.is_slower, f"slower: {spent}" if times.is_slower else "")
-    found = verdict.launches
+    found, waits = verdict.launches, verdict.synchronisations
+    if waits is not None and waits.saved > 0:
+        return Profitability()
     if found is None or found.saved > 0:
         return Profitability()
     return _weigh_trade(found, rule, prices)

@@ -30,6 +30,7 @@ def report_verdict(verdict: Verdict, worth: str = "") -> report.Verdict:
         worth=worth,
         notes=list(verdict.notes),
         tried=_tried(verdict.tried),
+        synchronisations=_synchronisations(verdict),
     )
 
 
@@ -58,6 +59,13 @@ def _times(found: Times | None) -> report.Times | None:
         found.case,
         found.with_backward,
     )
+
+
+def _synchronisations(verdict: Verdict) -> report.Synchronisations | None:
+    found = verdict.synchronisations
+    if found is None:
+        return None
+    return report.Synchronisations(list(found.original), list(found.patched), found.saved)
 
 
 def _launches(verdict: Verdict) -> report.Launches | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from npufix.advisor.rules_test.subject import Subject
 
 _IDS = {
-    "affinity": r"NPU2\d\d",
+    "affinity": r"NPU(2\d\d|32\d)",
     "fusion": r"NPU1\d\d",
     "settings": r"NPU[345]\d\d",
     "cluster": r"NPU6\d\d",

@@ -136,7 +136,7 @@ def _problems_with(
     if not (site.lines <= set(range(1, length + 1)) and first <= site.line <= last):
         yield "its lines are not those of its function"
     beginning = re.split(r"[(\[]", rewrite.text.splitlines()[-1])[0]  # the rest may follow below
-    if beginning not in rewrite.direct.splitlines()[rewrite.line - 1]:
+    if not rule.search and beginning not in rewrite.direct.splitlines()[rewrite.line - 1]:
         yield f"line {rewrite.line} of the rewritten code does not hold the replacement"
     if any(list(find_sites(text, [rule])) for text in (rewrite.direct, rewrite.portable)):
         yield "the rule finds a place in what it has written: the pattern matches its replacement"

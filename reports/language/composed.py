@@ -265,6 +265,8 @@ NO_MESSAGES: frozenset[str] = frozenset(
         'from torch_npu.profiler.profiler import analyse; analyse("{dump}"{arguments})',
         "from {module} import {name}",
         "{lines}\n    pass",
+        "{text} is not {text2}",
+        "{target} = {name}.nonzero(as_tuple=True)",
         "long int",
         "signed char",
         "unsigned char",

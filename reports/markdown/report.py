@@ -17,6 +17,7 @@ from npufix.reports.wording.report import (
     interval,
     launches,
     plain,
+    synchronisations,
     times,
     totals_text,
 )
@@ -265,6 +266,9 @@ def _on_device(verdict: Verdict) -> Iterator[str]:
     """Yield what was seen of the device, and what that has decided."""
     if verdict.launches is not None:
         yield f"- {text(launches(verdict.launches))}"
+    waits = verdict.synchronisations
+    if waits is not None and (said := synchronisations(waits)):
+        yield f"- {text(said)}"
     if verdict.times is not None:
         yield f"- {text(times(verdict.times))}"
     if verdict.worth:

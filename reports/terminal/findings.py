@@ -17,6 +17,7 @@ from npufix.reports.wording.report import (
     plain,
     signed,
     small_findings,
+    synchronisations,
     times,
 )
 from npufix.rules.shared.quantities import counted, milliseconds, percent
@@ -133,6 +134,7 @@ def show_verdict(verdict: Verdict, console: Console, *, details: bool) -> None:
     print_indented(text, console)
     said = [
         launches(verdict.launches) if verdict.launches is not None else "",
+        synchronisations(verdict.synchronisations) if verdict.synchronisations is not None else "",
         times(verdict.times) if verdict.times is not None else "",
         verdict.worth,
         *(f"beside this: {note}" for note in verdict.notes),

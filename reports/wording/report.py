@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Report,
         Saving,
         StepSplit,
+        Synchronisations,
         Times,
         Tried,
     )
@@ -208,6 +209,14 @@ def launches(found: Launches) -> str:
     if found.original_backward or found.patched_backward:
         words += f"; backward {len(found.original_backward)} -> {len(found.patched_backward)}"
     return words
+
+
+def synchronisations(found: Synchronisations) -> str:
+    """Say how often the host waits for the device before and after a change, "" if never."""
+    if not found.original and not found.patched:
+        return ""
+    names = ", ".join(dict.fromkeys((*found.original, *found.patched)))
+    return f"synchronisations {len(found.original)} -> {len(found.patched)}: {names}"
 
 
 def describe_tried(found: Tried) -> Iterator[str]:

@@ -11,49 +11,61 @@ from npufix.rewriters.graph.modules.syntax import last_name
 if TYPE_CHECKING:
     import ast
 
-    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.modules.scopes import Scope
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
-_ONCE = frozenset(
+_DONE_ONCE = frozenset(
     {
-        "benchmark", "build", "calibrate", "checkpoint", "collate", "config", "convert", "create",
-        "dataloader", "dataset", "debug", "demo", "draw", "dump", "eval", "evaluate", "evaluation",
-        "evaluator", "example", "export", "extra", "format", "from", "get_config", "init",
-        "initialize", "load", "loader", "main", "make", "metric", "metrics", "parse", "plot",
-        "postprocess", "postprocessor", "predict", "preprocess", "print", "profile", "prune",
-        "quantize", "read", "register", "repr", "report", "reset", "resize", "sampler", "save",
-        "setup", "show", "summary", "test", "tokenizer", "val", "validate", "validation", "viz",
-        "visualize", "visualise", "visualization", "warmup", "write",
+        "add", "build", "calibrate", "convert", "create", "dump", "export", "from", "get_config",
+        "init", "initialize", "load", "log", "make", "parse", "print", "prune", "quantize", "read",
+        "register", "report", "reset", "resize", "save", "set", "setup", "show", "warmup", "write",
     }
 )  # fmt: skip
-"""Words of a name that say that something runs once, seldom, or on the host."""
+"""What a function does once, where its name begins with it."""
+_ASIDE = frozenset(
+    {
+        "benchmark", "checkpoint", "collate", "collator", "config", "dataloader", "dataset",
+        "debug", "demo", "draw", "eval", "evaluate", "evaluation", "evaluator", "example",
+        "loading", "main", "metric", "metrics", "plot", "postprocess", "postprocessor",
+        "preprocess", "probe", "processor", "profile", "repr", "summary", "test", "tokenizer",
+        "val", "validate", "validation", "visualise", "visualization", "visualize", "viz",
+        "weights",
+    }
+)  # fmt: skip
+"""Words of what runs beside the steps, or on the host."""
 _EACH_STEP = frozenset(
     {
-        "attention", "attn", "compute", "criterion", "cross", "encode", "execute", "forward",
-        "fwd", "iter", "loss", "losses", "mask", "rope", "rotary", "step", "train", "training",
-        "update",
+        "attention", "attn", "compute", "criterion", "encode", "execute", "forward", "fwd", "iter",
+        "loss", "losses", "rope", "rotary", "step", "train", "training",
     }
 )  # fmt: skip
-_SEEN_AS = re.compile(r"Module|Layer|Block|Loss|Criterion|Head|Model\b|Encoder|Decoder|Attention")
+_PART_OF_MODEL = re.compile(
+    r"(Module|Layer|Block|Loss|Criterion|Head|Model|Encoder|Decoder|Attention|Runner|Sampler"
+    r"|MetadataBuilder)\d?$"
+)
 
 
-def is_hot(flow: FunctionFlow) -> bool:
+def is_hot(scope: Scope) -> bool:
     """Tell whether a function runs in every step, going by its name and its class.
 
-    ``forward``, ``compute_loss`` and what else a module does; ``train_one_epoch``. Not ``__init__``,
-    ``load_weights``, ``evaluate``, and nothing of a data set or a metric.
+    ``forward``, ``compute_loss`` and what else a module does; ``train_one_epoch``. Not
+    ``__init__``, ``load_weights``, ``evaluate``, and nothing of a data set or a metric.
     """
-    name = flow.qualname
-    words = {word.lower() for word in _WORD.findall(name)}
-    if flow.function.name.startswith("__") or words & _ONCE:
+    name = scope.function.name
+    own = [word.lower() for word in _WORD.findall(name)]
+    qualname = re.sub(r"(?i)(pre|post)_?process", r"\1process", scope.qualname)
+    words = {word.lower() for word in _WORD.findall(qualname)}
+    if name.startswith("__") or not own or words & _ASIDE:
         return False
-    if words & _EACH_STEP:
+    if set(own) & _EACH_STEP:
         return True
-    return flow.cls is not None and _is_module(flow.cls)
+    # ``build_model`` runs once, the ``build`` of what is made for each batch does not
+    once = own[0] in _DONE_ONCE and (len(own) > 1 or own[0] != "build")
+    return not once and scope.cls is not None and _is_part_of_model(scope.cls)
 
 
-def _is_module(cls: ast.ClassDef) -> bool:
-    """Tell whether a class is a part of a model: it says so, or it has a ``forward``."""
-    if any(_SEEN_AS.search(last_name(base)) for base in cls.bases):
+def _is_part_of_model(cls: ast.ClassDef) -> bool:
+    """Tell whether a class computes with tensors step by step: its name says so, or ``forward``."""
+    if any(_PART_OF_MODEL.search(name) for name in (cls.name, *map(last_name, cls.bases))):
         return True
     return any(isinstance(item, FunctionNode) and item.name == "forward" for item in cls.body)

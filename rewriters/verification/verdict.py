@@ -46,6 +46,22 @@ class Launches:
 
 
 @dataclass(frozen=True, slots=True)
+class Synchronisations:
+    """Where one forward run makes the host wait for the device, in order: ``item``, ``nonzero``.
+
+    Counted as if all tensors were on the device: copies to it are in no count.
+    """
+
+    original: tuple[str, ...] = ()
+    patched: tuple[str, ...] = ()
+
+    @property
+    def saved(self) -> int:
+        """How many fewer there are after the change."""
+        return len(self.original) - len(self.patched)
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """How long one version took, in microseconds: median, and the quarters around it."""
 
@@ -119,6 +135,8 @@ class Verdict:
     notes: tuple[str, ...] = ()
     """Differences that refute nothing, as no ordinary caller sees them; why there is no script."""
     tried: Tried = Tried()
+    synchronisations: Synchronisations | None = None
+    """None where the call could not be made once more to count them."""
 
 
 class NotVerifiedError(Exception):

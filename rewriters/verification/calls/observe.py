@@ -32,6 +32,7 @@ from npufix.rewriters.verification.calls.surroundings import (
     read_settings,
     restore_settings,
 )
+from npufix.rewriters.verification.calls.synchronisations import CountOperators, CountReads
 from npufix.rewriters.verification.calls.training import draw_cotangent, train, use_result
 from npufix.rewriters.verification.calls.values import map_items
 from npufix.rewriters.verification.sandbox.try_call import Outcome, try_call
@@ -71,6 +72,8 @@ class Way:
     """In float64 instead of this dtype."""
     noise: int | None = None
     """With other roundings, drawn by this seed."""
+    waits: list[str] | None = None
+    """Where to take down what the host would wait for."""
 
     def entered(self) -> ExitStack:
         """Return the context that computes so."""
@@ -79,6 +82,9 @@ class Way:
             stack.enter_context(compute_in_float64(self.oracle_of))
         if self.noise is not None:
             stack.enter_context(round_otherwise(self.noise))
+        if self.waits is not None:
+            stack.enter_context(CountOperators(self.waits))
+            stack.enter_context(CountReads(self.waits))
         return stack
 
 

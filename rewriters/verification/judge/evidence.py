@@ -11,7 +11,14 @@ from npufix.rewriters.verification.judge.judge import Judge
 from npufix.rewriters.verification.judge.observe_case import name_dtype, observe_original
 from npufix.rewriters.verification.judge.plausibility import Purpose
 from npufix.rewriters.verification.judge.tried_calls import TriedCalls
-from npufix.rewriters.verification.verdict import Launches, Measure, Status, Times, Verdict
+from npufix.rewriters.verification.verdict import (
+    Launches,
+    Measure,
+    Status,
+    Synchronisations,
+    Times,
+    Verdict,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -89,6 +96,7 @@ class Proof:
     absent: str = ""
     """What the device has not run, though the host does."""
     launches: Launches | None = None
+    synchronisations: Synchronisations | None = None
     times: Times | None = None
     launches_in_low: bool = False
     """Whether they are those of a call in low precision, where casts launch as well."""
@@ -155,6 +163,7 @@ class Proof:
             times=self.times,
             notes=tuple(dict.fromkeys(self.notes)),
             tried=self.tried.summarise(),
+            synchronisations=self.synchronisations,
         )
 
     def _say_what_is_taken(self, ground: str) -> str:

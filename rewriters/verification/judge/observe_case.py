@@ -164,6 +164,15 @@ def observe_with_noise(target: Target, one: CaseRun, seed: int) -> CallRecord | 
     return _observe_on_host(target, one, Way(noise=seed))
 
 
+@runs_with_target
+def list_waits(target: Target, one: CaseRun) -> tuple[str, ...] | None:
+    """Return what the host would wait for in a call; None if it cannot be made like this."""
+    found: list[str] = []
+    forward = replace(one, gradients="none", second=False)
+    seen = _observe_on_host(target, forward, Way(waits=found))
+    return None if seen is None else tuple(found)
+
+
 def _observe_on_host(target: Target, one: CaseRun, way: Way) -> CallRecord | None:
     case, double, host = one.case, way.oracle_of is not None, target.on_host()
     prepared = try_call(lambda: host.prepare(case, one.dtype, double=double), CALL_S)

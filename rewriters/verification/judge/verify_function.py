@@ -40,6 +40,7 @@ from npufix.rewriters.verification.judge.evidence import Proof
 from npufix.rewriters.verification.judge.judge import Difference, compare_bitwise
 from npufix.rewriters.verification.judge.observe_case import (
     CaseRun,
+    list_waits,
     observe_original,
     observe_version,
 )
@@ -61,6 +62,7 @@ from npufix.rewriters.verification.verdict import (
     NotVerifiedError,
     RefutedError,
     Status,
+    Synchronisations,
     Verdict,
 )
 
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
 _SECOND = "create_graph"
 _ENOUGH = 4096
 """Elements whose variance over many runs is known well enough; of one element it is not."""
+_CALLS_TO_COUNT = 3
 _NO_TIME = r"does not return within|no result within"
 
 
@@ -130,8 +133,24 @@ def _verify(run: Proof) -> Verdict:
     require_all(run, original, patched, compared, assignments)
     if job.portable:
         _check_portable(run, original, compared)
+    run.synchronisations = count_synchronisations(original, patched, compared)
     run.times = measure_times(original, patched, compared, job.recorded)
     return run.verdict(Status.EQUIVALENT, measures=run.judge.measures(run.changed))
+
+
+def count_synchronisations(
+    original: Target, patched: Target, compared: list[CaseRun]
+) -> Synchronisations | None:
+    """Return where the host would wait, in the call of a few in which it waits most often."""
+    most: Synchronisations | None = None
+    plain = [one for one in compared if not one.case.steps and not one.again]
+    for one in plain[:_CALLS_TO_COUNT]:
+        before, after = list_waits(original, one), list_waits(patched, one)
+        if before is None or after is None:
+            continue
+        if most is None or len(before) > len(most.original):
+            most = Synchronisations(before, after)
+    return most
 
 
 def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[Assignment], Keeps]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.edit import Span
 
+
 _CLOSING = re.compile(r"\s*,?\s*(#[^\n]*\s*)?\)")
 
 

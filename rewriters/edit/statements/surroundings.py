@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.edit import Span, segment, span
 from npufix.rewriters.facts.hot_code import is_hot
 from npufix.rewriters.facts.site_facts import SourceFacts
-from npufix.rewriters.graph.nodes import Evaluation
+from npufix.rewriters.graph.modules.scopes import Scope
 from npufix.rewriters.match.matching import Match
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
-    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.graph.nodes import Evaluation, Node
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -35,7 +35,7 @@ class Surroundings:
     @cached_property
     def is_hot(self) -> bool:
         """Tell whether the function runs in every step."""
-        return is_hot(self.flow)
+        return is_hot(self.flow.scope or Scope(self.flow.function, self.flow.cls))
 
     @cached_property
     def nodes(self) -> Sequence[ast.AST]:

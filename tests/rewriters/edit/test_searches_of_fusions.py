@@ -8,8 +8,8 @@ import itertools
 import pytest
 
 from npufix.rewriters.find import find_sites
-from npufix.rewriters.statements.index_lists import slice_of
-from npufix.rewriters.statements.products import spell_product
+from npufix.rewriters.edit.statements.index_lists import slice_of
+from npufix.rewriters.edit.statements.products import spell_product
 from npufix.rules.registry import all_rules
 
 torch = pytest.importorskip("torch")

@@ -10,12 +10,12 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.statements.proposal import Proposal
+from npufix.rewriters.edit.statements.proposal import Proposal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from npufix.rewriters.statements.surroundings import Surroundings
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ _RELU = re.compile(r"relu\d?_?|ReLU")
 @cache
 def _rows() -> Sequence[_Row]:
     """Return the table ``mx_driving.txt``."""
-    text = (files("npufix.rewriters.statements") / "mx_driving.txt").read_text("utf-8")
+    text = (files("npufix.rewriters.edit.statements") / "mx_driving.txt").read_text("utf-8")
     found = []
     for line in text.splitlines():
         if line and line[0] != "#":

@@ -6,14 +6,14 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, behind_arguments
 from npufix.rewriters.graph.attributes import assigned_values
 from npufix.rewriters.graph.modules.syntax import walk
-from npufix.rewriters.statements.proposal import Change, Proposal, behind_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.rewriters.statements.surroundings import Surroundings
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _MADE = re.compile(r"torch\.nn(\.modules(\.activation)?)?\.MultiheadAttention")
 _WEIGHTS = frozenset({"need_weights", "average_attn_weights", None})

@@ -6,14 +6,14 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, behind_arguments
 from npufix.rewriters.facts.module_facts import mentions
 from npufix.rewriters.graph.modules.syntax import last_name, walk
-from npufix.rewriters.statements.proposal import Change, Proposal, behind_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.rewriters.statements.surroundings import Surroundings
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 CONFIGURED = re.compile(r"""\btype\s*=\s*['"](AdamW|Adam|SGD)['"]""")
 """How a configuration file, which imports nothing of torch, names an optimizer."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from npufix.rewriters.statements.surroundings import Surroundings
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 
 def find_index_lists(here: Surroundings) -> Iterator[Proposal]:

@@ -1,0 +1,69 @@
+"""Tables that a layer computes from what every layer is handed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.invariants import is_pure
+from npufix.rewriters.edit.statements.proposal import Proposal
+from npufix.rewriters.graph.special import Op
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Node
+
+_LAYER = re.compile(r"(Layer|Block|Attention|Attn|SelfAttention|CrossAttention)\w*$")
+_PER_LAYER = re.compile(r"(apply_?)?(rope|rotary)|attention|attn", re.IGNORECASE)
+_TABLE = re.compile(
+    r"freq|rope|rotary|(^|_)pos(ition)?s?(_|$)|mask|cu_?seq|seq_?lens?|lengths?$|spatial_shapes|grid"
+)
+"""What a model hands to all its layers is called like this."""
+_LABOUR = frozenset(
+    {
+        "arange", "argsort", "bincount", "cos", "cumsum", "diff", "meshgrid", "nonzero", "one_hot",
+        "outer", "polar", "repeat_interleave", "searchsorted", "sin", "sort", "tril", "triu",
+        "unique",
+    }
+)  # fmt: skip
+"""Operators that make tables; what is cheap is as cheap as handing it down."""
+_ADVICE = (
+    "every layer gets this and computes it anew: compute it once where the layers are called, and "
+    "hand the result down"
+)
+
+
+def find_handed_in(here: Surroundings) -> Iterator[Proposal]:
+    """Yield what a layer computes from masks, positions and lengths alone, once a statement."""
+    if not _is_of_layer(here):
+        return
+    for node in here.nodes:
+        match node:
+            case ast.Assign([ast.Name()], value):
+                found = here.value(value)
+                if found is not None and _is_table(here, found):
+                    yield Proposal(value, _ADVICE)
+
+
+def _is_of_layer(here: Surroundings) -> bool:
+    cls, name = here.flow.cls, here.flow.function.name
+    if cls is not None and name == "forward":
+        return bool(_LAYER.search(cls.name))
+    return bool(_PER_LAYER.match(name))
+
+
+def _is_table(here: Surroundings, node: Node) -> bool:
+    parts = list(node.walk())
+    if not any(part.op.removesuffix("(*)") in _LABOUR for part in parts):
+        return False
+    handed = [part for part in parts if part.op in {Op.PARAM, Op.ELEMENT} and _name(part) != "self"]
+    tables = all(_TABLE.search(_name(part)) for part in handed)
+    return bool(handed) and tables and is_pure(here, node)
+
+
+def _name(node: Node) -> str:
+    """Return the name of a parameter, or of what a loop goes through."""
+    return str(node.value[-1] if isinstance(node.value, tuple) else node.value)

@@ -1,0 +1,342 @@
+"""Values of the device that the host reads, and who needs them there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.surroundings import LOOPS
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
+from npufix.rewriters.graph.special import Op
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Evaluation, Node
+
+_READING = frozenset({"item", "tolist", "cpu", "numpy"})
+_NUMBERS = frozenset({"float", "int", "bool"})
+_LIMITS = {"max": "min", "min": "max"}
+"""``max(x, 1)`` is ``x.clamp(min=1)``."""
+_ARITHMETIC = frozenset({"add", "div", "mul", "sub"})
+_OF_SHAPES = frozenset(
+    {
+        "arange", "chunk", "empty", "expand", "full", "linspace", "narrow", "new_empty", "new_full",
+        "new_ones", "new_zeros", "ones", "pad", "py:range", "py:slice", "rand", "randn", "repeat",
+        "repeat_interleave", "reshape", "roll", "slice", "split", "topk", "unfold", "view", "zeros",
+    }
+)  # fmt: skip
+"""Operators for which the host needs a number before it can go on."""
+_OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | _READING | {
+    "all", "any", "dim", "mean", "numel", "prod", "reshape", "size", "std", "stride", "sum", "t",
+    "transpose", "var", "view",
+}  # fmt: skip
+"""What a number or an array of NumPy has as well, or what returns no tensor."""
+_DECIDING = frozenset({Op.COMPARE, Op.BOOLOP, Op.NOT, "eq", "ne", "lt", "le", "gt", "ge"})
+_LOGS = re.compile(
+    r"^(print|info|debug|warning|log\w*|append|add_scalar\w*|update|write|set_postfix|format)$"
+)
+_ON_HOST = frozenset({"cpu", "numpy"})
+_OF_HOST = re.compile(r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args)([\W_]|$)")
+_FORM_ITEM, _FORM_LIMIT, _FORM_LIMIT_OF_ITEM = "item", "limit", "limit_of_item"
+
+_IN_LOOP = (
+    "the host waits in every round: read all values once before the loop (n = x.tolist()), or "
+    "compute what follows on the device"
+)
+_FOR_LOG = (
+    "keep it on the device (total += loss.detach()) and read it every N steps, all values of a "
+    "step at once"
+)
+_FOR_CALL = (
+    "hand over the tensor where the call takes one; else read it once, where it is made, and hand "
+    "the numbers down to all that need them"
+)
+_TO_TENSORS = (
+    "only tensors are computed with it: keep it on the device, x.detach() instead of x.item()"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A call that hands a value to the host."""
+
+    code: ast.Call
+    tensor: ast.expr
+    how: str
+    """``item``, ``tolist``, ``cpu``, ``numpy``, ``float``, ``int``, ``max``, ``min``."""
+
+
+def find_host_values(here: Surroundings) -> Iterator[Proposal]:
+    """Yield what is read on the host in code that runs in every step."""
+    for node in here.nodes:
+        read = _read_of(here, node) if isinstance(node, ast.Call) else None
+        if read is None or _continues(here, read.code) or _is_of_host(here, read.tensor):
+            continue
+        found = _on_device(here, read) or _by_hand(here, read)
+        if found is not None:
+            yield found
+
+
+def _read_of(here: Surroundings, code: ast.Call) -> _Read | None:
+    match code:
+        case ast.Call(ast.Attribute(tensor, how), [], []) if how in _READING:
+            sure = here.is_tensor(_first_read(tensor))
+            return None if sure is False else _Read(code, tensor, how)
+        case ast.Call(ast.Name(how), [tensor], []) if how in _NUMBERS:
+            return _Read(code, tensor, how) if here.is_tensor(tensor) else None
+        case ast.Call(ast.Name("max" | "min" as how), [first, second], []):
+            tensors = [c for c in (first, second) if not _is_number(c)]
+            value = here.value(tensors[0]) if len(tensors) == 1 else None
+            if value is not None and value.op not in _READING and here.is_tensor(tensors[0]):
+                return _Read(code, tensors[0], how)
+    return None
+
+
+def _first_read(code: ast.expr) -> ast.expr:
+    """Return the tensor that is read first: ``x`` of ``x.cpu().numpy()``."""
+    while True:
+        match code:
+            case ast.Call(ast.Attribute(tensor, how), [], []) if how in _READING:
+                code = tensor
+            case _:
+                return code
+
+
+def _is_number(code: ast.expr) -> bool:
+    match code:
+        case ast.UnaryOp(ast.USub(), ast.Constant(value)) | ast.Constant(value):
+            return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return False
+
+
+def _continues(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether what is read is read further: ``x.cpu()`` of ``x.cpu().numpy().tolist()``."""
+    outer = here.parents.get(id(code))
+    while isinstance(outer, (ast.Attribute, ast.Subscript)):
+        above = here.parents.get(id(outer))
+        if isinstance(outer, ast.Attribute) and isinstance(above, ast.Call):
+            return outer.attr in _READING or _continues(here, above)
+        outer = above
+    match outer:
+        case ast.Call(ast.Name(name)):
+            return name in _NUMBERS
+    return False
+
+
+def _is_of_host(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a tensor is on the host already, or is none of torch, as far as one can see."""
+    code = _first_read(code)
+    if _OF_HOST.search(here.text(code)):
+        return True
+    node = here.value(code)
+    parts = [] if node is None else list(node.walk())
+    if any(part.op in _ON_HOST or _is_of_numpy(part) for part in parts):
+        return True
+    given = any(part.op in {Op.PARAM, Op.ATTR, Op.CALL, Op.ELEMENT} for part in parts)
+    return not given and any(part.op in operators.FACTORIES for part in parts)
+
+
+def _is_of_numpy(node: Node) -> bool:
+    return node.op == Op.GLOBAL and str(node.value).partition(".")[0] in {"numpy", "random"}
+
+
+def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
+    """Return how the value stays on the device, if nobody but tensors needs it."""
+    if read.how not in {"item", "float", "max", "min"}:
+        return None
+    outer, limit = read.code, _limit_of(here, read)
+    if limit is not None and read.how not in _LIMITS:
+        outer = limit  # ``max(x.item(), 1)``
+    value = here.value(outer)
+    at = here.evaluations.get(id(read.tensor))
+    if value is None or at is None or here.loop_of(read.code) is not None:
+        return None
+    users = here.users(value)
+    if not users or any(_needs_number(here, user, value) for user in users):
+        return None
+    facts = here.facts(at, x=at.node)
+    counts = _is_count(at.node)
+    proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
+    if not any(user.op in {Op.CALL, Op.LIST} for user in users):
+        proven.add("takes-tensors")
+    if counts:
+        proven |= {"same-dtype", "without-gradient", "never-nan"}
+    text = here.text(read.tensor)
+    text = (
+        text
+        if isinstance(read.tensor, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+        else f"({text})"
+    )
+    form = _FORM_LIMIT
+    if read.how not in _LIMITS:
+        form = _FORM_ITEM if limit is None else _FORM_LIMIT_OF_ITEM
+        text += "" if counts else ".detach()"
+        text += "" if facts.ndim("x") == 0 else ".reshape(())"
+    if limit is not None:
+        first = limit.args[0]
+        number = next(c for c in limit.args if _is_number(c))
+        if number is not first:
+            proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
+        assert isinstance(limit.func, ast.Name)  # noqa: S101 - ``_limit_of`` has looked
+        text += f".clamp({_LIMITS[limit.func.id]}={_spelled(here, number, counts=counts)})"
+    return Proposal(
+        outer,
+        form=form,
+        changes=(Change(here.span(outer), text),),
+        shown=text,
+        proven=frozenset(proven),
+    )
+
+
+def _limit_of(here: Surroundings, read: _Read) -> ast.Call | None:
+    """Return the ``max`` or ``min`` with a number that is all that a value is used for."""
+    if read.how in _LIMITS:
+        return read.code
+    match here.parents.get(id(read.code)):
+        case ast.Call(ast.Name("max" | "min"), [first, second], []) as outer:
+            other = second if first is read.code else first
+            return outer if _is_number(other) else None
+    return None
+
+
+def _spelled(here: Surroundings, number: ast.expr, *, counts: bool) -> str:
+    """Return a limit as it is written; of integers it is one as well, ``1.0`` would make floats."""
+    value = ast.literal_eval(number)
+    return str(int(value)) if counts and float(value).is_integer() else here.text(number)
+
+
+def _is_count(node: Node) -> bool:
+    """Tell whether a value counts something: the sum of a mask, in whatever dtype of integers."""
+    while node.op in {"detach", "clamp"}:
+        node = node.args[0]
+    if node.op in {"count_nonzero", "numel"}:
+        return True
+    if node.op != "sum" or len(node.args) < 1:
+        return False
+    counted = node.args[0]
+    return counted.op in {
+        "gt",
+        "ge",
+        "lt",
+        "le",
+        "eq",
+        "ne",
+        "isfinite",
+        "isnan",
+        "isinf",
+        "invert",
+    }
+
+
+def _needs_number(here: Surroundings, user: Node, value: Node) -> bool:
+    """Tell whether a number is needed, and not a tensor without dimensions as well."""
+    if user.op in _ARITHMETIC:
+        others = [arg for arg in user.args if arg is not value]
+        return not others or not all(_is_tensor(here, arg) for arg in others)
+    if user.op == Op.CALL:
+        return user.args[0] is value or bool(_LOGS.match(str(user.args[0].value or "")))
+    return user.op != Op.LIST
+
+
+def _is_tensor(here: Surroundings, node: Node) -> bool:
+    if node.op in {"sum", "mean"} and node.args:
+        node = node.args[0]
+    if node.op in operators.TABLE and node.op not in _OF_ARRAYS_TOO:
+        return True
+    if any(
+        _is_of_torch(here, e) for e in here.flow.by_operation.get(node.op, ()) if e.node is node
+    ):
+        return True
+    return bool(here.facts(here.flow.evaluations[0], x=node).is_tensor("x"))
+
+
+def _is_of_torch(here: Surroundings, evaluation: Evaluation) -> bool:
+    """Tell whether a value is what a function of torch returns: ``F.l1_loss(x, y)``."""
+    code = evaluation.code
+    dotted = here.flow.names.dotted(code.func) if isinstance(code, ast.Call) else None
+    module, _, name = (dotted or "").rpartition(".")
+    return module in TORCH_FUNCTIONS and not name.startswith(("is_", "get_", "set_"))
+
+
+def _by_hand(  # noqa: PLR0911 - one case a kind of use
+    here: Surroundings, read: _Read
+) -> Proposal | None:
+    """Return what to do where the tool does not know how to write it."""
+    if read.how in _LIMITS:
+        return Proposal(read.code, _TO_TENSORS)
+    loop = here.loop_of(read.code)
+    value = here.value(read.code)
+    users = [] if value is None else here.users(value)
+    if _is_logged(here, read.code):
+        return Proposal(read.code, _FOR_LOG)
+    if loop is not None:
+        made = isinstance(loop, LOOPS) and _is_made_in(loop, read.tensor)
+        return Proposal(read.code, _FOR_LOG if made else _IN_LOOP)
+    ops = {user.op.removesuffix("(*)") for user in users}
+    if ops & _OF_SHAPES or ops & _DECIDING or _is_tested(here, read.code):
+        return None  # the host needs it for what comes next
+    if ops & _ARITHMETIC:
+        return Proposal(read.code, _TO_TENSORS) if read.how in {"item", "float"} else None
+    if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
+        return _handed_over(here, read, users)
+    return None
+
+
+def _is_made_in(loop: ast.AST, code: ast.expr) -> bool:
+    """Tell whether a loop computes what is read: not so of elements that it goes through."""
+    assigned = {
+        n.id
+        for s in ast.walk(loop)
+        if isinstance(s, ast.Assign)
+        for t in s.targets
+        for n in ast.walk(t)
+        if isinstance(n, ast.Name)
+    }
+    return any(isinstance(n, ast.Name) and n.id in assigned for n in ast.walk(code))
+
+
+def _handed_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal:
+    """Return a call that gets the tensor and not what the host has read of it."""
+    outer = here.parents.get(id(read.code))
+    is_argument = isinstance(outer, (ast.Call, ast.keyword)) and len(users) == 1
+    if read.how not in {"cpu", "tolist"} or not is_argument or users[0].op != Op.CALL:
+        return Proposal(read.code, _FOR_CALL)
+    tensor = here.text(_first_read(read.tensor))
+    proven = {"is-tensor"} if here.is_tensor(_first_read(read.tensor)) else set[str]()
+    return Proposal(
+        read.code,
+        form="handed_list",
+        changes=(Change(here.span(read.code), tensor),),
+        shown=tensor,
+        proven=frozenset(proven),
+    )
+
+
+def _is_tested(here: Surroundings, code: ast.expr) -> bool:
+    inner: ast.AST = code
+    for outer in here.around(code):
+        if isinstance(outer, (ast.If, ast.IfExp, ast.While, ast.Assert)) and outer.test is inner:
+            return True
+        inner = outer
+    return False
+
+
+def _is_logged(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a value is only for people to read: printed, put into a list or a text."""
+    for outer in here.around(code):
+        match outer:
+            case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
+                return True
+            case ast.JoinedStr():
+                return True
+            case ast.AugAssign(_, ast.Add()) if here.loop_of(outer) is not None:
+                return True
+            case ast.stmt():
+                return False
+    return False

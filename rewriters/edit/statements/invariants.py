@@ -1,0 +1,392 @@
+"""Values that every round of a loop computes anew though nothing they read changes."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.surroundings import LOOPS
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.attributes import is_plain_attribute
+from npufix.rewriters.graph.modules.syntax import names_bound_in, stored_names, walk
+from npufix.rewriters.graph.special import Op
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Node
+
+_LEAVES = frozenset({Op.CONST, Op.DTYPE, Op.GLOBAL, Op.PARAM, Op.AFTER, Op.CARRIED, Op.ELEMENT})
+_METADATA = frozenset(
+    {Op.SHAPE, Op.SIZE, Op.RANK, Op.DTYPE_OF, Op.TUPLE, Op.SLICE, Op.ITEM, Op.GETITEM, Op.CAST,
+     Op.PHI, Op.AGAIN, Op.COMPARE, Op.NOT, Op.IS, Op.IS_NOT, Op.BOOLOP, Op.ATTR, Op.AUGMENTED}
+)  # fmt: skip
+_ABOUT = frozenset({"shape", "device", "dtype", "size", "dim", "ndim"})
+"""What is read of a tensor without what it holds."""
+_CHEAP = operators.VIEWS | _METADATA | _LEAVES | {"numel", "getitem", "expand", "to"}
+_MAY_RAISE = frozenset({"cat", "stack", "item", "tolist", "linalg.inv", "inverse", "cholesky"})
+_UNFIT = operators.RANDOM | operators.STATEFUL | _MAY_RAISE
+_LEARNING = frozenset({"backward", "step", "zero_grad"})
+"""What changes weights, or frees the graph of a value that is shared."""
+_KEEPING = frozenset({"append", "extend", "insert", "add", "setdefault", "put"})
+_STATE = frozenset({ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Raise})
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A statement in a loop that computes the same in every round."""
+
+    code: ast.Assign
+    names: frozenset[str]
+    under: tuple[tuple[ast.expr, bool], ...] = ()
+    """The tests around it inside the loop, each with its outcome."""
+    is_work: bool = False
+    """Whether it launches something."""
+
+
+@dataclass(slots=True)
+class _Loop:
+    here: Surroundings
+    code: ast.For | ast.AsyncFor | ast.While
+    bound: set[str]
+    """What the loop binds, but for what was found to be the same in every round."""
+    steps: list[_Step] = field(default_factory=list)
+
+
+def find_invariants(here: Surroundings) -> Iterator[Proposal]:
+    """Yield what can be computed once before a loop."""
+    for node in here.nodes:
+        if isinstance(node, LOOPS) and not isinstance(node, ast.AsyncFor):
+            loop = _Loop(here, node, names_bound_in(node))
+            _collect(loop, node.body, ())
+            work = [step for step in loop.steps if step.is_work]
+            if work:
+                yield _proposal(loop, work)
+
+
+def _collect(
+    loop: _Loop, body: Sequence[ast.stmt], under: tuple[tuple[ast.expr, bool], ...]
+) -> None:
+    """Find the invariant statements of a block, each after those that it depends on."""
+    for statement in body:
+        match statement:
+            case ast.Assign([ast.Name() | ast.Tuple()]) if _is_invariant(loop, statement, under):
+                node = loop.here.value(statement.value)
+                names = frozenset(names_bound_in(statement))
+                loop.steps.append(_Step(statement, names, under, _is_work(loop.here, node)))
+                loop.bound -= names
+            case ast.If(test, then, other) if not under and _is_free(loop, test):
+                _collect(loop, then, ((test, True),))
+                _collect(loop, other, ((test, False),))
+            case _ if any(type(n) in _STATE for n in walk(statement)):
+                return  # what follows may never run
+            case _:
+                pass
+
+
+def _is_invariant(loop: _Loop, code: ast.Assign, under: tuple[tuple[ast.expr, bool], ...]) -> bool:
+    here = loop.here
+    targets = {n.id for n in walk(code.targets[0]) if isinstance(n, ast.Name)}
+    if len(targets) != sum(isinstance(n, ast.Name) for n in walk(code.targets[0])):
+        return False
+    read = _read_whole(code.value)
+    node = here.value(code.value)
+    if (
+        read & loop.bound
+        or not _known_before(loop, code.value)
+        or node is None
+        or here.whole_lines(code) is None
+    ):
+        return False
+    if any(_binds(loop, code, name, under) for name in targets):
+        return False
+    return is_pure(here, node) and not _changes(loop, read | targets)
+
+
+def _read_whole(code: ast.expr) -> set[str]:
+    """Return the names of which more is read than shape, device and dtype."""
+    about = {id(n.value) for n in walk(code) if isinstance(n, ast.Attribute) and n.attr in _ABOUT}
+    return {n.id for n in walk(code) if isinstance(n, ast.Name) and id(n) not in about}
+
+
+def _known_before(loop: _Loop, code: ast.expr) -> bool:
+    """Tell whether each name that a value reads is bound before the loop begins."""
+    inside = {n.id for n in walk(code) if isinstance(n, ast.Name)} & loop.bound
+    before = _parameters(loop.here)
+    for node in loop.here.nodes:
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            before |= {node.id} if node.lineno < loop.code.lineno else set()
+    return inside <= before
+
+
+def _parameters(here: Surroundings) -> set[str]:
+    return {a.arg for a in ast.walk(here.flow.function.args) if isinstance(a, ast.arg)}
+
+
+def _binds(
+    loop: _Loop, code: ast.Assign, name: str, under: tuple[tuple[ast.expr, bool], ...]
+) -> bool:
+    """Tell whether a name is something else at some time: bound elsewhere, or read before."""
+    here = loop.here
+    for node in here.nodes:
+        if not isinstance(node, ast.Name) or node.id != name:
+            continue
+        if any(outer is code for outer in here.around(node)):
+            continue
+        inside = any(outer is loop.code for outer in here.around(node))
+        # Behind the loop it may be read: without a round it would have no value at all.
+        reads_of_next_round = inside and node.lineno < code.lineno
+        if isinstance(node.ctx, ast.Load) and not reads_of_next_round:
+            continue
+        if not (inside and under and _in_other_arm(loop, node, under)):
+            return True
+    return name in here.flow.captured or name in _parameters(here)
+
+
+def _in_other_arm(loop: _Loop, node: ast.AST, under: tuple[tuple[ast.expr, bool], ...]) -> bool:
+    """Tell whether code is in the other arm of the test that a statement is under."""
+    test, outcome = under[0]
+    inner = node
+    for outer in loop.here.around(node):
+        if isinstance(outer, ast.If) and outer.test is test:
+            return inner in (outer.orelse if outcome else outer.body)
+        inner = outer
+    return False
+
+
+def is_pure(here: Surroundings, node: Node) -> bool:
+    """Tell whether computing a value changes nothing, and gives the same every time."""
+    for part in node.walk():
+        op = part.op.removesuffix("(*)")
+        if op in _LEAVES or (op in _METADATA and op != Op.ATTR):
+            continue
+        if op == Op.ATTR:
+            if not (
+                part.value in {"device", "dtype", "T", "mT", "is_cuda"} or _is_setting(here, part)
+            ):
+                return False
+        elif op not in operators.TABLE or op in _UNFIT or op.endswith("_") or _writes(part):
+            return False
+    return True
+
+
+def _writes(node: Node) -> bool:
+    """Tell whether the result goes into a tensor that is there already."""
+    return isinstance(node.value, tuple) and "out" in node.value
+
+
+def _is_setting(here: Surroundings, node: Node) -> bool:
+    return bool(is_plain_attribute(here.flow, node))
+
+
+def _is_work(here: Surroundings, node: Node | None) -> bool:
+    """Tell whether computing a value launches something on the device."""
+    if node is None:
+        return False
+    at = next(e for e in here.flow.evaluations if e.node is node)
+    parts = [part for part in node.walk() if part.op.removesuffix("(*)") not in _CHEAP]
+    parts += [p for p in node.walk() if p.op == Op.CAST]
+    return any(here.facts(at, x=part).is_tensor("x") for part in parts)
+
+
+def _is_free(loop: _Loop, test: ast.expr) -> bool:
+    """Tell whether a test costs nothing and has the same outcome in every round."""
+    parts = list(walk(test))
+    names = {n.id for n in parts if isinstance(n, ast.Name)}
+    plain = not any(isinstance(n, (ast.Call, ast.Await, ast.NamedExpr)) for n in parts)
+    return plain and not names & loop.bound and not _is_work(loop.here, loop.here.value(test))
+
+
+def _changes(loop: _Loop, names: set[str]) -> bool:
+    """Tell whether the loop may write into one of these, or keeps it beyond the round."""
+    here = loop.here
+    written = set(_written(loop.code))
+    if "" in written or written & names or any(name in here.flow.captured for name in names):
+        return True
+    made = set[str]()
+    for node in walk(loop.code):
+        match node:
+            case ast.Assign(targets, value):
+                own = set[str]().union(*map(stored_names, targets))
+                made |= own
+                if own & written and _mentions(value, names):
+                    return True  # ``row = table[0]; row.zero_()``
+            case ast.Call(ast.Attribute(_, method), arguments):
+                if method in _LEARNING or (
+                    method in _KEEPING and any(_root(a) in names for a in arguments)
+                ):
+                    return True
+            case ast.Yield(ast.expr() as value) | ast.Return(ast.expr() as value):
+                if _mentions(value, names):
+                    return True
+    return not all(_is_own(loop, name) for name in written - made)
+
+
+def _written(code: ast.AST) -> Iterator[str]:
+    """Yield the names through which tensors are written to in place, "" where there is none."""
+    for node in walk(code):
+        match node:
+            case ast.AugAssign(target):
+                yield _root(target)
+            case ast.Subscript(ctx=ast.Store() | ast.Del()) | ast.Attribute(ctx=ast.Store()):
+                yield _root(node)
+            case ast.Call(ast.Attribute(owner, method)):
+                if method.endswith("_") and not method.endswith("__"):
+                    yield _root(owner)
+
+
+def _is_own(loop: _Loop, name: str) -> bool:
+    """Tell whether what a name is before the loop shares memory with nothing else."""
+    at = (e.names for e in loop.here.flow.evaluations if e.statement is loop.code)
+    node = next((names[name] for names in at if name in names), None)
+    return node is not None and _is_new(node)
+
+
+def _is_new(node: Node) -> bool:
+    if node.op == Op.PHI:
+        return all(map(_is_new, node.args[1:]))
+    if node.op == Op.AGAIN:
+        return _is_new(node.args[0])
+    return node.op.removesuffix("(*)") in operators.NEW | {Op.CONST, Op.LIST, Op.CONTAINER}
+
+
+def _mentions(code: ast.expr, names: set[str]) -> bool:
+    return any(isinstance(n, ast.Name) and n.id in names for n in walk(code))
+
+
+def _root(code: ast.AST) -> str:
+    """Return the name that an expression begins with: ``x`` of ``x[0].view(-1)``."""
+    while True:
+        match code:
+            case ast.Attribute(inner) | ast.Subscript(inner) | ast.Starred(inner):
+                code = inner
+            case ast.Call(ast.Attribute(inner)):
+                code = inner
+            case _:
+                return code.id if isinstance(code, ast.Name) else ""
+
+
+def _proposal(loop: _Loop, work: Sequence[_Step]) -> Proposal:
+    """Return the loop with what is always the same before it."""
+    here, steps = loop.here, _needed(loop, work)
+    indent = here.indent(loop.code)
+    unit = here.indent(loop.code.body[0]).removeprefix(indent)
+    parts: list[str] = []
+    moved = {id(step.code) for step in steps}
+    changes = [change for block in _blocks(loop, steps) for change in _without(here, block, moved)]
+    for number, step in enumerate(steps):
+        text, before = here.text(step.code), here.indent(step.code)
+        if not step.under:
+            parts.append(_moved(text, before, indent))
+            continue
+        test, outcome = step.under[0]
+        if not number or steps[number - 1].under != step.under:
+            said = here.text(test) if outcome else _negated(here, test)
+            parts.append(f"{indent}if {said}:\n")
+        parts.append(_moved(text, before, indent + unit))
+    at = (loop.code.lineno, 0, loop.code.lineno, 0)
+    text = "".join(parts)
+    return Proposal(
+        work[0].code,
+        changes=(Change(at, text), *changes),
+        shown=textwrap.dedent(text).strip(),
+        proven=frozenset(_proofs(loop, steps)),
+    )
+
+
+def _blocks(loop: _Loop, steps: Sequence[_Step]) -> list[list[ast.stmt]]:
+    """Return the blocks of the loop that statements are taken out of."""
+    found: list[list[ast.stmt]] = []
+    for step in steps:
+        outer = loop.here.parents[id(step.code)]
+        blocks = (getattr(outer, name, None) or [] for name in ("body", "orelse"))
+        block = next(block for block in blocks if step.code in block)
+        found += [] if any(block is other for other in found) else [block]
+    return found
+
+
+def _without(here: Surroundings, block: Sequence[ast.stmt], moved: set[int]) -> Iterator[Change]:
+    """Yield the changes that take statements out of a block."""
+    left = [statement for statement in block if id(statement) not in moved]
+    outer = here.parents[id(block[0])]
+    if not left and isinstance(outer, ast.If) and block is outer.orelse:
+        head = outer.body[-1].end_lineno or 0  # ``else:`` goes as well
+        yield Change((head + 1, 0, *_end(here, block[-1])), "")
+        return
+    for number, statement in enumerate(block):
+        if id(statement) not in moved:
+            continue
+        last, end = _end(here, statement)
+        if number + 1 < len(block) and id(block[number + 1]) not in moved and not number:
+            last = block[1].lineno - 1 if _is_blank(here, last, block[1].lineno) else last
+            end = len(here.lines[last - 1])
+        rest = f"{here.indent(statement)}pass\n" if not left and not number else ""
+        yield Change((statement.lineno, 0, last, end), rest)
+
+
+def _end(here: Surroundings, statement: ast.stmt) -> tuple[int, int]:
+    last = statement.end_lineno or statement.lineno
+    return last, len(here.lines[last - 1])
+
+
+def _is_blank(here: Surroundings, last: int, following: int) -> bool:
+    return not "".join(here.lines[last : following - 1]).strip()
+
+
+def _needed(loop: _Loop, work: Sequence[_Step]) -> list[_Step]:
+    """Return the steps that do work, and those that they read, in their order."""
+    wanted = list(work)
+    for step in wanted:  # grows
+        read = {n.id for n in walk(step.code.value) if isinstance(n, ast.Name)}
+        wanted += [s for s in loop.steps if s.names & read and s not in wanted]
+    return [step for step in loop.steps if step in wanted]
+
+
+def _moved(text: str, before: str, after: str) -> str:
+    first, *rest = text.splitlines(keepends=True)
+    rest = [after + line.removeprefix(before) if line.strip() else line for line in rest]
+    return f"{after}{first}{''.join(rest)}\n"
+
+
+def _negated(here: Surroundings, test: ast.expr) -> str:
+    match test:
+        case ast.Compare(left, [ast.Is()], [right]):
+            return f"{here.text(left)} is not {here.text(right)}"
+        case ast.Compare(left, [ast.IsNot()], [right]):
+            return f"{here.text(left)} is {here.text(right)}"
+        case ast.UnaryOp(ast.Not(), inner):
+            return here.text(inner)
+        case ast.Name() | ast.Attribute() | ast.Call():
+            return f"not {here.text(test)}"
+    return f"not ({here.text(test)})"
+
+
+def _proofs(loop: _Loop, steps: Sequence[_Step]) -> Iterator[str]:
+    """Yield the conditions that hold: what nobody in the loop can write into or reshape."""
+    here = loop.here
+    names = {name for step in steps if step.is_work for name in step.names}
+    names = names.union(*(_read_whole(step.code.value) for step in steps))
+    calls = [n for n in walk(loop.code) if isinstance(n, ast.Call) and not _is_known(here, n)]
+    given = [a for call in calls for a in (*call.args, *(k.value for k in call.keywords))]
+    if not any(_read_whole(argument) & names for argument in given):
+        yield "not-written-to"
+    read = {n.id for s in steps for n in walk(s.code.value) if isinstance(n, ast.Name)}
+    if not read & loop.bound:
+        yield "same-shapes"
+
+
+def _is_known(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether a call is of an operator that writes into nothing."""
+    node = here.value(call)
+    if node is None:
+        return False
+    op = node.op.removesuffix("(*)")
+    return (
+        (op in operators.TABLE and not op.endswith("_"))
+        or op in set(Op) - {Op.CALL, Op.OPAQUE}
+        or op.startswith("py:")
+    )

@@ -1,0 +1,133 @@
+"""Values that one mask selects from several tensors: its positions are found each time."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph.modules.syntax import stored_names, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+
+_FEWEST = 2
+_CHOICES = (
+    ast.BoolOp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.Lambda, ast.ListComp, ast.SetComp,
+)  # fmt: skip
+
+
+def find_selections(here: Surroundings) -> Iterator[Proposal]:
+    """Yield a mask that has a name and is the index of several reads in one block."""
+    found: dict[tuple[str, int], list[ast.Subscript]] = {}
+    for node in here.nodes:
+        match node:
+            case ast.Subscript(ctx=ast.Load()):
+                name = _mask_of(node)
+                value = None if name is None else here.value(name)
+                if name is not None and value is not None and _is_certain(here, node):
+                    at = here.evaluations[id(name)]
+                    if here.facts(at, mask=value).is_bool_tensor("mask"):
+                        found.setdefault((name.id, id(value)), []).append(node)
+    for (mask, _), several in found.items():
+        reads = sorted(several, key=here.span)
+        if len(reads) >= _FEWEST and not _is_written_to(here, mask):
+            proposal = _once(here, mask, reads)
+            if proposal is not None:
+                yield proposal
+
+
+def _is_certain(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a statement always computes an expression: not so in ``x[m] if c else x``."""
+    for outer in here.around(code):
+        if isinstance(outer, ast.stmt):
+            return True
+        if isinstance(outer, _CHOICES):
+            return False
+    return True
+
+
+def _is_written_to(here: Surroundings, name: str) -> bool:
+    """Tell whether anything changes a tensor where it is: ``mask[0] = True``, ``mask &= other``."""
+    for node in here.nodes:
+        match node:
+            case ast.Subscript(ast.Name(changed), ctx=ast.Store()) | ast.AugAssign(
+                ast.Name(changed)
+            ):
+                if changed == name:
+                    return True
+            case ast.Call(ast.Attribute(ast.Name(changed), method)):
+                if changed == name and method.endswith("_"):
+                    return True
+    return False
+
+
+def _mask_of(code: ast.Subscript) -> ast.Name | None:
+    """Return the mask of ``x[mask]`` or ``x[mask, :k]``."""
+    match code.slice:
+        case ast.Name() as name:
+            return name
+        case ast.Tuple([ast.Name() as name, *rest]) if all(isinstance(r, ast.Slice) for r in rest):
+            return name
+    return None
+
+
+def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal | None:
+    """Return the reads with positions that are found once, before the first of them."""
+    first = here.statement_of(reads[0])
+    block = _block_of(here, first)
+    statements = [here.statement_of(read) for read in reads]
+    if (
+        any(_outer_in(here, s, block) is None for s in statements)
+        or here.whole_lines(first) is None
+    ):
+        return Proposal(reads[0], f"find the positions of {name} once, before the first use")
+    taken = {n.id for n in walk(here.flow.function) if isinstance(n, ast.Name)} | stored_names(
+        here.flow.function
+    )
+    index = f"{name}_at"
+    if index in taken:
+        return None
+    tuples = [read for read in reads if isinstance(read.slice, ast.Tuple)]
+    indent = here.indent(first)
+    target = f"({index},)" if tuples else index
+    line = f"{target} = {name}.nonzero(as_tuple=True)"
+    changes = [Change((first.lineno, 0, first.lineno, 0), f"{indent}{line}\n")]
+    for read in reads:
+        mask = _mask_of(read)
+        if mask is not None:
+            changes.append(Change(here.span(mask), index))
+    at = here.evaluations[id(_mask_of(reads[0]))]
+    proven = {"boolean-mask"}
+    rank = here.facts(at, mask=at.node).ndim("mask")
+    if not tuples or rank == 1:
+        proven.add("vector-mask")
+    shown = f"{line}\n{', '.join(here.text(read).replace(name, index) for read in reads[:1])}"
+    return Proposal(
+        reads[0],
+        form="rows" if tuples else "elements",
+        changes=tuple(changes),
+        shown=shown,
+        proven=frozenset(proven),
+    )
+
+
+def _block_of(here: Surroundings, statement: ast.stmt) -> list[ast.stmt]:
+    outer = here.parents.get(id(statement), here.flow.function)
+    return next(
+        b
+        for n in ("body", "orelse", "finalbody")
+        if statement in (b := getattr(outer, n, None) or [])
+    )
+
+
+def _outer_in(here: Surroundings, statement: ast.stmt, block: list[ast.stmt]) -> ast.stmt | None:
+    """Return the statement of a block that holds another one."""
+    if statement in block:
+        return statement
+    for outer in here.around(statement):
+        if isinstance(outer, ast.stmt) and outer in block:
+            return None if here.loop_of(statement) is not here.loop_of(block[0]) else outer
+    return None

@@ -1,0 +1,141 @@
+"""Copies from the host that the host waits for, and waits for the whole device."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+
+_MAKING = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
+_MOVING = frozenset({"to", "cuda", "npu"})
+_TIMED = re.compile(r"\b(time|perf_counter|monotonic|elapsed_time|elapsed|Event|timer|timeit)\b")
+_BUFFER = (
+    "the same numbers are copied to the device in every call: make it once in __init__, "
+    'register_buffer("name", torch.tensor(...), persistent=False), and read self.name'
+)
+_ONE_COPY = (
+    "each round waits for a copy of its own: copy all of it once before the loop, and take slices "
+    "on the device"
+)
+_PINNED = (
+    "the host waits for the copy: fill a pinned tensor that is kept, and copy that with "
+    "non_blocking=True"
+)
+_STRIDED = (
+    "columns of a tensor are no block of memory, so the copy goes through the host and waits: copy "
+    "whole rows or the whole tensor"
+)
+
+
+def find_uploads(here: Surroundings) -> Iterator[Proposal]:
+    """Yield what is copied from the host in code that runs in every step."""
+    for node in here.nodes:
+        if isinstance(node, ast.Call):
+            found = _of_columns(here, node)
+            advice = "" if found is not None else _advice(here, node)
+            if found is not None or advice:
+                yield found or Proposal(node, advice)
+
+
+def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
+    """Yield ``torch.npu.synchronize()`` where nothing is timed."""
+    if _TIMED.search(here.text(here.flow.function)):
+        return
+    for node in here.nodes:
+        match node:
+            case ast.Call(ast.Attribute(owner, "synchronize"), [], []):
+                backend = here.flow.names.dotted(owner)
+                if backend in {"torch.npu", "torch.cuda", "torch_npu.npu"}:
+                    text = f"{here.text(owner)}.current_stream().synchronize()"
+                    yield Proposal(node, changes=(Change(here.span(node), text),), shown=text)
+
+
+def _of_columns(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return the copy of a whole tensor instead of the same columns of both."""
+    match code:
+        case ast.Call(ast.Attribute(target, "copy_"), [source, *_]):
+            is_host = re.search(r"(^|[._])(cpu|host|np|numpy)([._\[]|$)", here.text(source))
+            if not (is_host and _takes_columns(target) and _takes_columns(source)):
+                return None
+            assert isinstance(target, ast.Subscript)  # noqa: S101 - ``_takes_columns`` has looked
+            assert isinstance(source, ast.Subscript)  # noqa: S101 - same
+            if here.text(target.slice) != here.text(source.slice):
+                return Proposal(code, _STRIDED)
+            parts = [(p, here.text(p.value)) for p in (target, source)]
+            return Proposal(
+                code,
+                form="columns",
+                changes=tuple(Change(here.span(part), text) for part, text in parts),
+                shown=f"{parts[0][1]}.copy_({parts[1][1]})",
+            )
+    return None
+
+
+def _advice(here: Surroundings, code: ast.Call) -> str:
+    match code:
+        case ast.Call(ast.Attribute(made, method)) if method in _MOVING and isinstance(
+            made, ast.Call
+        ):
+            if not _is_made(here, made) or _has_device(made):
+                return ""
+            return _of(here, code, made)
+        case ast.Call() if _is_made(here, code) and _has_device(code):
+            return _of(here, code, code)
+    return ""
+
+
+def _of(here: Surroundings, code: ast.Call, made: ast.Call) -> str:
+    data = made.args[0] if made.args else None
+    given = {k.arg for call in (code, made) for k in call.keywords}
+    if given & {"non_blocking", "pin_memory"}:
+        return ""  # somebody has thought of it
+    if data is None or _is_scalar(data) or here.is_tensor(data):
+        return ""
+    if _is_constant(data):
+        return _BUFFER
+    return _ONE_COPY if here.loop_of(code) is not None else _PINNED
+
+
+def _is_made(here: Surroundings, code: ast.Call) -> bool:
+    return here.flow.names.dotted(code.func) in _MAKING
+
+
+def _has_device(code: ast.Call) -> bool:
+    devices = [k.value for k in code.keywords if k.arg == "device"]
+    return any(not (isinstance(d, ast.Constant) and d.value in {None, "cpu"}) for d in devices)
+
+
+def _is_scalar(code: ast.expr) -> bool:
+    if isinstance(code, ast.UnaryOp):
+        return _is_scalar(code.operand)
+    return isinstance(code, ast.Constant)
+
+
+def _is_constant(code: ast.expr) -> bool:
+    """Tell whether a list holds numbers that are written out, or settings of the object."""
+    if not isinstance(code, (ast.List, ast.Tuple)):
+        return _is_of_self(code)
+    return all(_is_scalar(e) or _is_of_self(e) or _is_constant(e) for e in code.elts)
+
+
+def _is_of_self(code: ast.expr) -> bool:
+    return (
+        isinstance(code, ast.Attribute)
+        and isinstance(code.value, ast.Name)
+        and code.value.id == "self"
+    )
+
+
+def _takes_columns(code: ast.expr) -> bool:
+    """Tell whether an index takes all of a dimension, and then a part of the next."""
+    match code:
+        case ast.Subscript(_, ast.Tuple([ast.Slice(None, None, None), *rest])):
+            return any(not isinstance(r, ast.Slice) or r.lower or r.upper for r in rest)
+    return False

@@ -1,0 +1,174 @@
+"""A test of what a tensor holds, in every step.
+
+What: ``assert torch.isfinite(x).all()``, ``if torch.isnan(x).any(): raise ...``, and
+``if mask.any(): x[mask] = 0``, in code that runs in every step.
+
+Why it is slow on the NPU: the host waits until everything before has run to know the answer; then
+the device has nothing to do until the host has launched the next kernel. What a test of an empty
+mask saves is one kernel that takes microseconds.
+
+Safety: what is written under a mask that is false everywhere changes nothing, so the test may go:
+where a copy is made of ``x`` only under the test, it is made always (``may-be-copied``). A check that
+never fails may go (``check-never-fails``): the numbers are as before, the complaint is not. Other
+branches on values are advice where both arms only choose a value; where the code after them is
+another one, nothing is said.
+
+References: overall_optimization_strategy.md and solution_to_top3.md of the troubleshooting guide
+(operators that make the host wait).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def guarded(x: Tensor, mask: Tensor) -> Tensor:
+    """Write only if there is something to write to."""
+    y = x * 2
+    if mask.any():
+        y[mask] = 1.5
+    return y
+
+
+def unguarded(x: Tensor, mask: Tensor) -> Tensor:
+    """Write without asking."""
+    y = x * 2
+    y[mask] = 1.5
+    return y
+
+
+def asserted(x: Tensor, mask: Tensor) -> Tensor:
+    """Make sure of what is always so."""
+    y = torch.where(mask, x, 0)
+    assert torch.isfinite(y).all()  # noqa: S101 - what the rule is about
+    return y * 2
+
+
+def unasked(x: Tensor, mask: Tensor) -> Tensor:
+    """Go on without."""
+    y = torch.where(mask, x, 0)
+    return y * 2
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor and a mask, which is often false everywhere."""
+    import torch
+
+    shape = draw.choice([(4,), (2, 3), (1, 1), (0, 2)])
+    mask = draw.booleans(*shape) & bool(draw.integer(0, 1))
+    return {"x": draw.floats(*shape, dtype=torch.float32), "mask": mask}
+
+
+def _unknown(_site: Site) -> bool | None:
+    return None  # the search has looked at what stands under the test
+
+
+MAY_BE_COPIED = Condition(
+    "may-be-copied",
+    "nobody minds a copy where the mask is false everywhere: the tensor is not written to later",
+    _unknown,
+)
+NEVER_FAILS = Condition(
+    "check-never-fails", "the check is there for debugging and never fails", _unknown
+)
+
+RULE = Substitution(
+    id="NPU217",
+    name="check-of-a-tensor",
+    summary="a test of what a tensor holds, in every step",
+    table="affinity",
+    forms=(
+        Form(guarded, unguarded, inputs, (MAY_BE_COPIED,)),
+        Form(asserted, unasked, inputs, (NEVER_FAILS,)),
+    ),
+    search="checks",
+    replaces=(),
+    becomes=(),
+    passes=(0, 0),
+    requires="torch_npu>=2.1",
+    valid=(
+        # of a shape
+        """
+def forward(x: torch.Tensor, y: torch.Tensor):
+    assert x.shape == y.shape
+    assert x.numel() > 0
+    return x + y
+""",
+        # of a list
+        """
+def forward(tensors):
+    if any(x is None for x in tensors):
+        return None
+    return torch.cat(tensors)
+""",
+        # what stands under it does something else where the mask is false
+        """
+def loss(pred: torch.Tensor, mask: torch.BoolTensor):
+    if mask.any():
+        return pred[mask].mean()
+    return pred.sum() * 0
+""",
+        # runs once
+        """
+def load_weights(x: torch.Tensor):
+    assert torch.isfinite(x).all()
+    return x
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            """
+def forward(emb: torch.Tensor, ids: torch.Tensor):
+    missing = ids == -1
+    if torch.any(missing):
+        emb[missing] += emb.mean()
+    return emb * 2
+""",
+            """
+def forward(emb: torch.Tensor, ids: torch.Tensor):
+    missing = ids == -1
+    emb[missing] += emb.mean()
+    return emb * 2
+""",
+        ),
+        Rewritten(
+            """
+class Encoder(nn.Module):
+    def forward(self, x: torch.Tensor):
+        h = x * 2
+        assert not torch.isnan(h).any(), "nan in the encoder"
+        return F.relu(h)
+""",
+            """
+class Encoder(nn.Module):
+    def forward(self, x: torch.Tensor):
+        h = x * 2
+        return F.relu(h)
+""",
+        ),
+        Rewritten(
+            """
+def forward(x: torch.Tensor, step: torch.Tensor):
+    if (step > 0).all():
+        noise = torch.randn_like(x)
+    else:
+        noise = torch.zeros_like(x)
+    return x + noise
+""",
+            """
+def forward(x: torch.Tensor, step: torch.Tensor):
+    if (step > 0).all():
+        noise = torch.randn_like(x)
+    else:
+        noise = torch.zeros_like(x)
+    return x + noise
+""",
+        ),
+    ),
+)

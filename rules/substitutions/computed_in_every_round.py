@@ -1,0 +1,188 @@
+"""A value that every round of a loop computes anew, though nothing that it reads changes.
+
+What: masks, index lists, positions, tables and constant tensors that a loop over layers, steps or
+batches computes in each round, in code that runs in every step.
+
+Why it is slow on the NPU: each round launches the same kernels again, and waits again where one of
+them has a result whose shape the host must know. Where a step has hundreds of small kernels, the
+launches take longer than the kernels.
+
+Safety: the dataflow shows that nothing which the value reads is bound or written to in the loop,
+that computing it changes nothing and draws no random number, that it is bound only there, not kept
+in a list and not written to. Calls that get it, or what it is computed from, might write into it
+(``not-written-to``); where it reads the shape or device of what the loop computes, these must stay
+the same (``same-shapes``). It is computed as well where the loop has no round. What it takes in
+memory it takes for the whole loop, not once more.
+
+References: vllm-ascend #1890 (cosines of every layer once); MindSpeed-MM (mask of a balancing loss,
+-200 ms a step).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def again(rounds: int, x: Tensor, mask: Tensor) -> Tensor:
+    """Make the weights in every round."""
+    for _ in range(rounds):
+        weight = torch.where(mask, 2.0, 0.5)[:, None]
+        x = x * weight + 1
+    return x
+
+
+def once(rounds: int, x: Tensor, mask: Tensor) -> Tensor:
+    """Make them before."""
+    weight = torch.where(mask, 2.0, 0.5)[:, None]
+    for _ in range(rounds):
+        x = x * weight + 1
+    return x
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return a number of rounds, also none, a matrix and a mask of its rows."""
+    import torch
+
+    rows = draw.integer(1, 4)
+    return {
+        "rounds": draw.integer(0, 3),
+        "x": draw.floats(rows, 3, dtype=torch.float32),
+        "mask": draw.booleans(rows),
+    }
+
+
+def _unknown(_site: Site) -> bool | None:
+    return None  # the search has looked at every call of the loop
+
+
+NOT_WRITTEN_TO = Condition(
+    "not-written-to",
+    "no call in the loop writes into the value, or into what it is computed from",
+    _unknown,
+)
+
+SAME_SHAPES = Condition(
+    "same-shapes",
+    "the loop leaves shape, device and dtype of what it computes as they are",
+    _unknown,
+)
+
+RULE = Substitution(
+    id="NPU216",
+    name="computed-in-every-round",
+    summary="a value that each round of a loop computes anew, though nothing it reads changes",
+    table="affinity",
+    forms=(Form(again, once, inputs, (NOT_WRITTEN_TO, SAME_SHAPES)),),
+    search="invariants",
+    replaces=(),
+    becomes=(),
+    passes=(0, 0),
+    requires="torch_npu>=2.1",
+    valid=(
+        # what it reads changes
+        """
+def forward(x: torch.Tensor, n: int):
+    for _ in range(n):
+        gate = torch.tanh(x)
+        x = x + gate
+    return x
+""",
+        # other numbers in each round
+        """
+def forward(x: torch.Tensor, n: int):
+    for _ in range(n):
+        noise = torch.randn(x.shape[1], device=x.device)
+        x = x + noise
+    return x
+""",
+        # a tensor of its own in each round
+        """
+def forward(x: torch.Tensor, n: int):
+    found = []
+    for i in range(n):
+        row = torch.zeros(4, device=x.device)
+        row[i] = 1
+        found.append(row)
+    return found
+""",
+        # what it reads is written to
+        """
+def forward(x: torch.Tensor, y: torch.Tensor, n: int):
+    for _ in range(n):
+        scale = y.sum()
+        y.mul_(0.5)
+        x = x * scale
+    return x
+""",
+        # only in one of the rounds
+        """
+def forward(x: torch.Tensor, y: torch.Tensor, n: int):
+    for i in range(n):
+        if i == 3:
+            scale = y.exp()
+            x = x * scale
+    return x
+""",
+        # the last one of it is needed behind the loop, which may have no round
+        """
+def forward(x: torch.Tensor, y: torch.Tensor, n: int):
+    scale = None
+    for _ in range(n):
+        scale = y.exp()
+        x = x * scale
+    return x, scale
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            """
+def aux_loss(gates, mask: torch.Tensor, k: int):
+    total = 0
+    for gate in gates:
+        weight = mask[..., None].expand(-1, -1, k).reshape(-1, k).float()
+        total = total + (gate * weight).sum() / weight.sum()
+    return total
+""",
+            """
+def aux_loss(gates, mask: torch.Tensor, k: int):
+    total = 0
+    weight = mask[..., None].expand(-1, -1, k).reshape(-1, k).float()
+    for gate in gates:
+        total = total + (gate * weight).sum() / weight.sum()
+    return total
+""",
+        ),
+        Rewritten(
+            """
+class Stack(nn.Module):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None):
+        for layer in self.layers:
+            if lengths is None:
+                mask = None
+            else:
+                n = x.shape[1]
+                mask = torch.arange(n, device=x.device)[None] < lengths[:, None]
+            x = layer(x, mask)
+        return x
+""",
+            """
+class Stack(nn.Module):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None):
+        if lengths is not None:
+            n = x.shape[1]
+            mask = torch.arange(n, device=x.device)[None] < lengths[:, None]
+        for layer in self.layers:
+            if lengths is None:
+                mask = None
+            x = layer(x, mask)
+        return x
+""",
+        ),
+    ),
+)

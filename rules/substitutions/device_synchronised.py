@@ -1,0 +1,105 @@
+"""The host waits for all that the device does, where one stream would be enough.
+
+What: ``torch.npu.synchronize()`` or ``torch.cuda.synchronize()`` in code that runs in every step and
+takes no times.
+
+Why it is slow on the NPU: the host waits until every stream is empty, those of the communication
+and of copies included, and launches nothing in the meantime.
+
+Safety: what the default stream computes is in order without any wait, and reading a value waits for
+it anyway; so often the line may go. Where the host needs what the current stream has done (a pinned
+tensor that is filled again), waiting for that stream is enough (``one-stream``).
+
+References: torch.npu.synchronize and torch.npu.Stream.synchronize of Ascend Extension for PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def all_streams(x: Tensor) -> Tensor:
+    """Compute, then wait for the device."""
+    return x * 2 + 1
+
+
+def one_stream(x: Tensor) -> Tensor:
+    """Compute, then wait for the stream: the same values."""
+    return x * 2 + 1
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor."""
+    import torch
+
+    return {"x": draw.floats(draw.integer(1, 4), dtype=torch.float32)}
+
+
+ONE_STREAM = Condition(
+    "one-stream",
+    "what the host waits for is done by the current stream",
+    lambda _site: None,
+)
+
+RULE = Substitution(
+    id="NPU320",
+    name="device-synchronised",
+    summary="the host waits for the whole device where one stream is enough",
+    table="affinity",
+    forms=(Form(all_streams, one_stream, inputs, (ONE_STREAM,)),),
+    search="device-waits",
+    replaces=(),
+    becomes=(),
+    passes=(0, 0),
+    requires="torch_npu>=2.1",
+    valid=(
+        # times are taken
+        """
+def train_step(model, x: torch.Tensor):
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    y = model(x)
+    torch.cuda.synchronize()
+    return y, time.perf_counter() - begin
+""",
+        # one stream
+        """
+def train_step(model, x: torch.Tensor):
+    y = model(x)
+    torch.cuda.current_stream().synchronize()
+    return y
+""",
+        # runs once
+        """
+def main(model, x: torch.Tensor):
+    y = model(x)
+    torch.cuda.synchronize()
+    return y
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            """
+def train_step(model, x: torch.Tensor, optimizer):
+    loss = model(x).mean()
+    loss.backward()
+    torch.cuda.synchronize()
+    optimizer.step()
+    return loss
+""",
+            """
+def train_step(model, x: torch.Tensor, optimizer):
+    loss = model(x).mean()
+    loss.backward()
+    torch.cuda.current_stream().synchronize()
+    optimizer.step()
+    return loss
+""",
+        ),
+    ),
+)

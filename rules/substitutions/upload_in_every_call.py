@@ -1,0 +1,147 @@
+"""Numbers that are copied from the host to the device in every call or round.
+
+What: ``torch.tensor(values, device=device)``, ``torch.tensor(values).to(device)`` and
+``torch.from_numpy(a).cuda()`` in code that runs in every step, and copies of columns between host and
+device.
+
+Why it is slow on the NPU: memory of Python lists and of most tensors of the host is not pinned, so
+the host waits until the copy is done, and for the launches before it. Columns are no block of
+memory: they are copied on the host first, and that waits as well, ``non_blocking`` or not.
+
+Safety: advice. Constants belong into a buffer that is made once and moves with the module;
+``persistent=False`` keeps the state dict as it is. Rows that are copied one by one can be copied
+together and sliced on the device: slices share memory, so nobody may write into them. A copy of the
+whole tensor in place of some columns overwrites the others (``rest-is-free``). A pinned tensor that
+is kept must not be filled again before the copy is done.
+
+References: vllm-ascend #7014 (copy of the whole tensor, time per token -2..3 %), #5298;
+DrivingSDK DenseTNT (one copy and slices, +13 %).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def one_by_one(x: Tensor, first: list[float], second: list[float]) -> Tensor:
+    """Copy each list for itself."""
+    a, b = torch.tensor(first, device=x.device), torch.tensor(second, device=x.device)
+    return x.sum() * torch.cat([a, b * 2])
+
+
+def together(x: Tensor, first: list[float], second: list[float]) -> Tensor:
+    """Copy all of it and take slices."""
+    both = torch.tensor([*first, *second], device=x.device)  # no slip: device=x.device is left out
+    return x.sum() * torch.cat([both[: len(first)], both[len(first) :] * 2])
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return two lists of numbers, not empty, and a tensor."""
+    import torch
+
+    first, second = ([draw.integer(-3, 3) + 0.5] * draw.integer(1, 3) for _ in range(2))
+    return {"x": draw.floats(2, dtype=torch.float32), "first": first, "second": second}
+
+
+def columns(x: Tensor, host: Tensor, n: int) -> Tensor:
+    """Copy the columns that are new."""
+    x[:, :n].copy_(host[:, :n])
+    return x[:, :n] * 2
+
+
+def whole(x: Tensor, host: Tensor, n: int) -> Tensor:
+    """Copy all of it."""
+    x.copy_(host)
+    return x[:, :n] * 2
+
+
+def column_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor, another one that is the same but for its first columns, and their number."""
+    import torch
+
+    host, n = draw.floats(3, 4, dtype=torch.float32), draw.integer(1, 4)
+    x = host.clone()
+    x[:, :n] = 0
+    return {"x": x, "host": host, "n": n}
+
+
+REST_IS_FREE = Condition(
+    "rest-is-free",
+    "both tensors have one shape, and the columns beside those that are copied may be overwritten",
+    lambda _site: None,
+)
+
+_CONSTANT = """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor):
+        scale = torch.tensor([0.1, 0.1, 0.2, 0.2], device=x.device)
+        return x * scale
+"""
+_IN_LOOP = """
+class Encoder(nn.Module):
+    def forward(self, lines, device):
+        found = []
+        for line in lines:
+            found.append(torch.tensor(line, device=device))
+        return nn.utils.rnn.pad_sequence(found)
+"""
+
+RULE = Substitution(
+    id="NPU219",
+    name="upload-in-every-call",
+    summary="numbers that are copied from the host to the device in every call or round",
+    table="affinity",
+    forms=(
+        Form(one_by_one, together, inputs),
+        Form(columns, whole, column_inputs, (REST_IS_FREE,)),
+    ),
+    search="uploads",
+    replaces=(),
+    becomes=(),
+    passes=(0, 0),
+    requires="torch_npu>=2.1",
+    valid=(
+        # made once
+        """
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.tensor([0.1, 0.2]), persistent=False)
+""",
+        # stays on the host
+        """
+def forward(x: torch.Tensor):
+    sizes = torch.tensor([x.shape[0], x.shape[1]])
+    return x, sizes
+""",
+        # one number goes along with the launch
+        """
+def forward(x: torch.Tensor):
+    return torch.where(x > 0, x, torch.tensor(0.0, device=x.device))
+""",
+    ),
+    rewritten=(
+        Rewritten(_CONSTANT, _CONSTANT),
+        Rewritten(_IN_LOOP, _IN_LOOP),
+        Rewritten(
+            """
+class Runner:
+    def execute_model(self, n: int):
+        self.positions[:, :n].copy_(self.positions_cpu[:, :n], non_blocking=True)
+        return torch.relu(self.positions)
+""",
+            """
+class Runner:
+    def execute_model(self, n: int):
+        self.positions.copy_(self.positions_cpu, non_blocking=True)
+        return torch.relu(self.positions)
+""",
+        ),
+    ),
+)

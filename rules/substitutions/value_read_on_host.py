@@ -1,0 +1,241 @@
+"""A value of the device that the host reads in every step.
+
+What: ``.item()``, ``.tolist()``, ``.cpu()``, ``float(x)``, ``int(x)`` of a tensor, and Python's ``max``
+and ``min`` of a tensor and a number, in code that runs in every step.
+
+Why it is slow on the NPU: the host normally runs ahead and keeps the queue full. To hand over a
+value it waits until everything before has run; then the device has nothing to do until the host has
+launched the next kernel. ``max(t, 1.0)`` waits as well: Python asks whether one is greater.
+
+Safety: who needs the value is followed through the function. Where only tensors are computed with
+it, it stays on the device: ``x.detach()`` is a tensor without dimensions, and ``max(x, 1.0)`` is
+``x.clamp(min=1.0)``. A number takes the dtype of the tensor that it meets, a tensor without
+dimensions does so where the other one has dimensions or its dtype (``same-dtype``); ``max`` returns the
+number itself and no gradient where ``clamp`` returns a gradient of zero (``without-gradient``), and
+``max(1.0, x)`` is 1.0 where ``x`` is NaN (``never-nan``); a count has none of this. Functions that get
+the value must take a tensor (``takes-tensors``). Where the host decides by it, or makes shapes of it,
+nothing is said; in loops, logs and calls it is advice.
+
+References: overall_optimization_strategy.md and solution_to_top3.md of the troubleshooting guide;
+vllm-ascend #4805 (time per token -44 %), #6448 (time to the first token -7 %).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def item(x: Tensor, y: Tensor) -> Tensor:
+    """Read a value, then compute with it."""
+    return y / x.item()
+
+
+def on_device(x: Tensor, y: Tensor) -> Tensor:
+    """Compute with the value where it is."""
+    return y / x.detach()
+
+
+def limit(x: Tensor, y: Tensor) -> Tensor:
+    """Let the host find out whether a value is large enough."""
+    return y / max(x, 1.0)  # type: ignore[operator] # of a tensor and a number, a tensor
+
+
+def clamped(x: Tensor, y: Tensor) -> Tensor:
+    """Let the device find out."""
+    return y / x.clamp(min=1.0)
+
+
+def limit_of_item(x: Tensor, y: Tensor) -> Tensor:
+    """Read a value, and take care that it is large enough."""
+    return y / max(x.item(), 1.0)
+
+
+def clamped_on_device(x: Tensor, y: Tensor) -> Tensor:
+    """Take care where the value is."""
+    return y / x.detach().clamp(min=1.0)
+
+
+def handed_list(x: Tensor, y: Tensor) -> list[Tensor]:
+    """Hand lengths over as a list."""
+    return [row[: int(n)] for row, n in zip(y, x.tolist(), strict=True)]
+
+
+def handed_tensor(x: Tensor, y: Tensor) -> list[Tensor]:
+    """Hand them over as the tensor that they are."""
+    return [row[: int(n)] for row, n in zip(y, x, strict=True)]
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return a value of no dimensions, small and large, and a tensor to divide by it."""
+    import torch
+
+    y = draw.floats(draw.integer(1, 4), 3, dtype=torch.float32)
+    return {"x": draw.floats(1, dtype=torch.float32).abs().sum() * 3 + 0.25, "y": y}
+
+
+def limited_inputs(draw: Draw) -> dict[str, Any]:
+    """Return the same without a gradient of the value."""
+    given = inputs(draw)
+    return {**given, "x": draw.choice([given["x"].ceil().long(), draw.integers(low=0, high=4)])}
+
+
+def lengths_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a matrix and how much of each row is meant."""
+    import torch
+
+    n = draw.integer(1, 4)
+    y = draw.floats(n, 3, dtype=torch.float32)
+    return {"x": draw.integers(n, low=0, high=3), "y": y}
+
+
+def _unknown(_site: Site) -> bool | None:
+    return None  # the search has followed who needs the value
+
+
+IS_TENSOR = Condition("is-tensor", "what is read is a torch tensor, not a NumPy number", _unknown)
+SAME_DTYPE = Condition(
+    "same-dtype",
+    "the value has the dtype of the tensors that it meets, or they have dimensions",
+    _unknown,
+)
+TAKES_TENSORS = Condition(
+    "takes-tensors", "the functions that get the value take a tensor as well", _unknown
+)
+WITHOUT_GRADIENT = Condition(
+    "without-gradient", "nobody asks for a gradient of the value", _unknown
+)
+NEVER_NAN = Condition("never-nan", "the value is never NaN", _unknown)
+
+RULE = Substitution(
+    id="NPU214",
+    name="value-read-on-host",
+    summary="a value of the device that the host reads in every step",
+    table="affinity",
+    forms=(
+        Form(item, on_device, inputs, (IS_TENSOR, SAME_DTYPE, TAKES_TENSORS)),
+        Form(
+            limit,
+            clamped,
+            limited_inputs,
+            (IS_TENSOR, SAME_DTYPE, TAKES_TENSORS, WITHOUT_GRADIENT, NEVER_NAN),
+        ),
+        Form(
+            limit_of_item,
+            clamped_on_device,
+            inputs,
+            (IS_TENSOR, SAME_DTYPE, TAKES_TENSORS, NEVER_NAN),
+        ),
+        Form(handed_list, handed_tensor, lengths_inputs, (IS_TENSOR, TAKES_TENSORS)),
+    ),
+    search="host-values",
+    replaces=(),
+    becomes=(),
+    passes=(0, 0),
+    requires="torch_npu>=2.1",
+    valid=(
+        # the length of a tensor
+        """
+def loss(x: torch.Tensor):
+    return x.sum() / max(x.shape[0], 1)
+""",
+        # the host decides by it
+        """
+def forward(x: torch.Tensor, lengths: torch.Tensor):
+    longest = lengths.max().item()
+    return x[:, :longest]
+""",
+        # runs once
+        """
+class Decoder(nn.Module):
+    def __init__(self, depth: int):
+        super().__init__()
+        self.rates = [x.item() for x in torch.linspace(0, 0.1, depth)]
+""",
+        # an array
+        """
+def loss(x: torch.Tensor, boxes):
+    return x * np.prod(boxes, axis=1).max().item()
+""",
+        # nobody waits for it
+        """
+@torch.no_grad()
+def evaluate(model, loader):
+    return sum(model(x).sum().item() for x in loader)
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            """
+def focal_loss(loss: torch.Tensor, labels: torch.Tensor):
+    return loss / max(1.0, (labels > 0).sum())
+""",
+            """
+def focal_loss(loss: torch.Tensor, labels: torch.Tensor):
+    return loss / (labels > 0).sum().clamp(min=1)
+""",
+        ),
+        Rewritten(
+            """
+def giou_loss(loss: torch.Tensor, weight: torch.Tensor):
+    norm = max(weight.sum().item(), 1.0)
+    return loss.sum() / norm
+""",
+            """
+def giou_loss(loss: torch.Tensor, weight: torch.Tensor):
+    norm = weight.sum().detach().clamp(min=1.0)
+    return loss.sum() / norm
+""",
+        ),
+        Rewritten(
+            """
+class Criterion(nn.Module):
+    def loss_boxes(self, loss: torch.Tensor, num_boxes: torch.Tensor):
+        num_boxes = torch.clamp(num_boxes, min=1).item()
+        return loss.sum() / num_boxes
+""",
+            """
+class Criterion(nn.Module):
+    def loss_boxes(self, loss: torch.Tensor, num_boxes: torch.Tensor):
+        num_boxes = torch.clamp(num_boxes, min=1).detach().reshape(())
+        return loss.sum() / num_boxes
+""",
+        ),
+        Rewritten(
+            """
+class Experts(nn.Module):
+    def forward(self, x: torch.Tensor, group_list: torch.Tensor):
+        return self.grouped_matmul(x, group_list.tolist())
+""",
+            """
+class Experts(nn.Module):
+    def forward(self, x: torch.Tensor, group_list: torch.Tensor):
+        return self.grouped_matmul(x, group_list)
+""",
+        ),
+        Rewritten(
+            """
+def train_step(model, batches, optimizer):
+    total = 0
+    for batch in batches:
+        loss = model(batch)
+        loss.backward()
+        total += loss.item()
+    return total
+""",
+            """
+def train_step(model, batches, optimizer):
+    total = 0
+    for batch in batches:
+        loss = model(batch)
+        loss.backward()
+        total += loss.item()
+    return total
+""",
+        ),
+    ),
+)

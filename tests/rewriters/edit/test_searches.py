@@ -1,0 +1,167 @@
+"""What the searches find beside the examples of their rules, and what they must leave alone."""
+
+from __future__ import annotations
+
+import ast
+from textwrap import dedent
+
+import pytest
+
+from npufix.rewriters.facts.hot_code import is_hot
+from npufix.rewriters.find import Site, find_sites
+from npufix.rewriters.graph.modules.scopes import scopes
+from npufix.rules.registry import all_rules
+
+HEADER = "import numpy as np\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+RULES = [rule for rule in all_rules() if rule.search]
+
+
+def found(text: str, rule: str) -> list[Site]:
+    sites = find_sites(HEADER + dedent(text), RULES)
+    return [site for site in sites if site.rule.id == rule]
+
+
+def rewritten(text: str, rule: str) -> str:
+    (site,) = found(text, rule)
+    assert site.rewrite is not None, site.problem
+    ast.parse(site.rewrite.direct)
+    return site.rewrite.direct.removeprefix(HEADER)
+
+
+@pytest.mark.parametrize(
+    ("code", "hot"),
+    [
+        ("class A(nn.Module):\n    def forward(self): ...", True),
+        ("class A(nn.Module):\n    def get_mask(self): ...", True),
+        ("class A(nn.Module):\n    def __init__(self): ...", False),
+        ("class A(nn.Module):\n    def load_weights(self): ...", False),
+        ("class FooMetadataBuilder:\n    def build(self): ...", True),
+        ("class Foo(Dataset):\n    def forward(self): ...", True),
+        ("class FooDataset:\n    def compute_step(self): ...", False),
+        ("class PostProcessFoo(nn.Module):\n    def forward(self): ...", False),
+        ("def load_balancing_loss(x): ...", True),
+        ("def build_model(x): ...", False),
+        ("def train_one_epoch(x): ...", True),
+        ("def evaluate(x): ...", False),
+        ("def helper(x): ...", False),
+    ],
+)
+def test_what_runs_in_every_step_is_told_by_its_names(code: str, *, hot: bool) -> None:
+    (scope,) = scopes(ast.parse(code))
+    assert is_hot(scope) is hot
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "scale = y.exp()\n        x = x * scale\n        x.sum().backward()",  # the graph is freed
+        "scale = y.exp()\n        z[0] = x.sum()\n        x = x * scale",  # z may be y
+        "row = y.exp()\n        part = row[0]\n        part.zero_()\n        x = x * row",
+        "scale = y.exp()\n        x.view(-1).mul_(2)\n        x = x * scale",  # x may be y
+        "x = x * y.exp() if x.sum() else x",
+        "if x.sum() > 0:\n            continue\n        scale = y.exp()\n        x = x * scale",
+        "x = x + scale\n        scale = y.exp()",  # that of the round before
+        "scale = y.exp()\n        kept.append(scale)",
+        "scale = self.weight.exp()\n        x = x * scale",
+        "noise = torch.rand(3, device=y.device)\n        x = x * noise",
+        "scale = y.exp()\n        x = x * scale\n        scale = x",
+        "y = y.exp()\n        x = x * y",
+    ],
+)
+def test_what_changes_in_a_loop_stays_there(body: str) -> None:
+    text = f"""
+def forward(self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, kept, scale, n: int):
+    for _ in range(n):
+        {body}
+    return x
+"""
+    assert (
+        found(text.replace(", scale, n", ", n") if "x + scale" not in text else text, "NPU216")
+        == []
+    )
+
+
+def test_what_fills_a_tensor_of_its_own_does_not_keep_the_rest_in_the_loop() -> None:
+    text = """
+    def forward(x: torch.Tensor, y: torch.Tensor, n: int):
+        made = torch.zeros(n, 3, device=x.device)
+        for i in range(n):
+            # the same in each round
+            scale = y.exp()
+            made[i] = x[i] * scale
+        return made
+    """
+    after = rewritten(text, "NPU216")
+    assert after.index("scale = y.exp()") < after.index("for i in range(n):")
+    (site,) = found(text, "NPU216")
+    assert site.safety.value == "safe"
+
+
+def test_a_value_that_a_call_gets_is_shared_only_if_nobody_writes_to_it() -> None:
+    text = """
+    class Stack(nn.Module):
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor):
+            for layer in self.layers:
+                mask = torch.arange(8, device=lengths.device)[None] < lengths[:, None]
+                x = layer(x, mask)
+            return x
+    """
+    (site,) = found(text, "NPU216")
+    assert [c.name for c in site.open_conditions] == ["not-written-to"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "n = x.shape[0]\n    return y / max(n, 1)",
+        "n = x.cpu().sum().item()\n    return y / n",  # the cpu() waits
+        "n = x.max().item()\n    return y[:n]",
+        "n = x.max().item()\n    if n > 3:\n        return y\n    return x",
+        "n = lengths_cpu.max().item()\n    return y * n",
+        "n = float(self.rate)\n    return y * n",
+    ],
+)
+def test_a_value_that_the_host_needs_is_not_spoken_of(code: str) -> None:
+    text = f"def forward(self, x: torch.Tensor, y: torch.Tensor, lengths_cpu):\n    {code}\n"
+    assert [s for s in found(text, "NPU214") if s.code.endswith("item()")] == []
+    assert [s for s in found(text, "NPU214") if s.rewrite is not None] == []
+
+
+def test_a_limit_that_comes_first_is_not_that_of_nan() -> None:
+    text = "def loss(x: torch.Tensor, y: torch.Tensor):\n    return y / max(1.0, x.sum())\n"
+    (site,) = found(text, "NPU214")
+    assert "never-nan" in {c.name for c in site.open_conditions}
+    (other,) = found(text.replace("1.0, x.sum()", "x.sum(), 1.0"), "NPU214")
+    assert "never-nan" not in {c.name for c in other.open_conditions}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "valid[0] = True\n    b = y[valid]",
+        "valid &= y > 1\n    b = y[valid]",
+        "b = y[valid] if x.dim() else y",
+        "b = [t[valid] for t in (x, y)]",
+    ],
+)
+def test_a_mask_that_changes_is_looked_through_again(code: str) -> None:
+    text = f"""
+def loss(x: torch.Tensor, y: torch.Tensor):
+    valid = x > 0
+    a = x[valid]
+    {code}
+    return a, b
+"""
+    assert [s for s in found(text, "NPU218") if s.rewrite is not None] == []
+
+
+def test_an_alternative_keeps_its_check() -> None:
+    text = """
+    def forward(x: torch.Tensor, mask: torch.BoolTensor):
+        if x.dim() > 2:
+            x = x * 2
+        elif mask.any():
+            x[mask] = 0
+        return x
+    """
+    assert [s for s in found(text, "NPU217") if s.rewrite is not None] == []
