@@ -7,9 +7,9 @@ import itertools
 
 import pytest
 
-from npufix.rewriters.find import find_sites
 from npufix.rewriters.edit.statements.index_lists import slice_of
 from npufix.rewriters.edit.statements.products import spell_product
+from npufix.rewriters.find import find_sites
 from npufix.rules.registry import all_rules
 
 torch = pytest.importorskip("torch")
