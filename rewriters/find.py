@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite, rewrite
 from npufix.rewriters.facts.chosen import find_choice
+from npufix.rewriters.facts.occasions import Occasion, occasion
 from npufix.rewriters.facts.recorded_facts import RecordedFacts, aten_names
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
@@ -74,6 +75,8 @@ class Site:
     operators: frozenset[str]
     """The names under which a profile records what the pattern stands for."""
     function_lines: tuple[int, int]
+    occasion: Occasion = Occasion.STEP
+    """When it runs, by what the source says."""
 
     @property
     def depth(self) -> int:
@@ -314,6 +317,7 @@ def _site(source: str, flow: FunctionFlow, found: _Candidate, *, with_text: bool
         problem=found.rule.advice or problem,
         operators=frozenset(name for node in match.covered for name in aten_names(node)),
         function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
+        occasion=occasion(flow, match),
     )
 
 

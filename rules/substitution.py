@@ -207,6 +207,12 @@ class Site(Protocol):
     def arguments(self, method: str) -> Sequence[Mapping[str, str]]:
         """Return the arguments of each call of a method in the module, as they are written."""
 
+    def called(self, name: str) -> Sequence[str]:
+        """Return what a value is called: by its own name, or that of what it is a part of."""
+
+    def runs_often(self) -> bool:
+        """Tell whether it runs in each step, not once per call of the program or on the host."""
+
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted (``torch.no_grad``)."""
 

@@ -239,8 +239,12 @@ class Shapes:
         items = index.args if index.op == Op.TUPLE else (index,)
         if any(not (_is_new_axis(i) or i.op == Op.SLICE or _is_int(i)) for i in items):
             return None
+        rank = self.rank(base)
+        if isinstance(rank, RelativeRank) and index.op != Op.TUPLE and _is_int(index):
+            # One of several results perhaps, and then of a rank of its own: ``group(x)[2]``.
+            return RelativeRank(node, 0)
         added, dropped = sum(map(_is_new_axis, items)), sum(map(_is_int, items))
-        return _shifted(self.rank(base), added - dropped)
+        return _shifted(rank, added - dropped)
 
 
 def annotation(flow: FunctionFlow, param: str) -> str:

@@ -22,6 +22,7 @@ guide; torch.gather; torch.index_select.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.substitution import (
@@ -166,6 +167,17 @@ def _one_column(site: Site) -> bool | None:
     return True if columns == 1 and ranks else None
 
 
+# What picks one element per row is called so: the class, the action, the token that was meant.
+_CHOSEN = re.compile(r"(^|_)(label|target|action|tgt|gt|answer|chosen)s?(_|$)")
+
+
+def _visibly_one_column(site: Site) -> bool | None:
+    """Nothing but its name or a known length tells one column from the indices of ``topk``."""
+    known = _one_column(site)
+    called = any(map(_CHOSEN.search, site.called("index")))
+    return False if known is None and site.size("index", -1) != 1 and not called else known
+
+
 def _one_per_row(site: Site) -> bool | None:
     # gather accepts only as many dimensions in the index as in the tensor
     x, index = site.ndim("x"), site.ndim("index")
@@ -185,6 +197,9 @@ def _is_vector(site: Site) -> bool | None:
 ONE_COLUMN = Condition(
     "one-column-index", "the index has the shape (N, 1), on a matrix", _one_column
 )
+VISIBLY_ONE_COLUMN = Condition(
+    "one-column-index", "the index has the shape (N, 1), on a matrix", _visibly_one_column
+)
 IS_TENSOR = Condition("is-tensor", "the object is a torch tensor", lambda site: site.is_tensor("x"))
 ONE_PER_ROW = Condition(
     "one-column-index", "the index has one entry per row of a matrix", _one_per_row
@@ -200,7 +215,7 @@ RULE = Substitution(
         Form(vector_flat, look_up_flat, per_row_inputs, (IS_TENSOR, ONE_PER_ROW)),
         Form(vector_column, look_up, per_row_inputs, (IS_TENSOR, ONE_PER_ROW)),
         Form(column_flat, pick_flat, column_inputs, (IS_TENSOR, ONE_COLUMN)),
-        Form(column, pick, column_inputs, (IS_TENSOR, ONE_COLUMN)),
+        Form(column, pick, column_inputs, (IS_TENSOR, VISIBLY_ONE_COLUMN)),
         Form(rows, select, row_inputs, (IS_TENSOR, ONE_PER_ROW)),
         Form(vector, select, vector_inputs, (IS_TENSOR, VECTOR)),
     ),

@@ -55,4 +55,14 @@ def f(logits: torch.Tensor, seen: torch.BoolTensor):
     logits.masked_fill_(seen, -torch.inf)
 """,
     ),
+    Rewritten(
+        """
+def f(x: torch.Tensor, mask: torch.BoolTensor):
+    x[mask] = 0
+""",
+        """
+def f(x: torch.Tensor, mask: torch.BoolTensor):
+    x.masked_fill_(mask.reshape(mask.shape + (1,) * (x.dim() - mask.dim())), 0)
+""",
+    ),
 )
