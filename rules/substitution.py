@@ -302,5 +302,7 @@ class Substitution:
     """If given, the tool only points at the code, and this says why it does not change it."""
     needs_whole: bool = False
     """Nothing is gained, and nothing said, where a slow operator's result is needed besides."""
+    once: bool = False
+    """Whether it is about the project, and said at its first place alone."""
     silent: str = ""
     """Why runs outside ``requires`` do not need the change, if that is so."""

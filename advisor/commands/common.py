@@ -74,6 +74,11 @@ allow_option = click.option(
     help="Vouch for a condition that is not proven; may be repeated.",
 )  # fmt: skip
 
+everywhere_option = click.option(
+    "--everywhere", is_flag=True,
+    help="Also what no step runs: tests, documentation, examples, export and data code.",
+)  # fmt: skip
+
 
 on_option = click.option(
     "--on",
@@ -117,7 +122,11 @@ def write_scripts(verdicts: Sequence[Verdict], path: Path) -> None:
 
 
 def read_configuration(
-    source: Path, rules: tuple[str, ...], allow: tuple[str, ...] = ()
+    source: Path,
+    rules: tuple[str, ...],
+    allow: tuple[str, ...] = (),
+    *,
+    everywhere: bool = False,
 ) -> Configuration:
     """Return what the project asks for, and what the command line says above that.
 
@@ -135,7 +144,8 @@ def read_configuration(
         if name not in known_names.condition_names():
             known = ", ".join(sorted(known_names.condition_names()))
             raise click.UsageError(f"no condition {name}; there are {known}")
-    return configuration.read_configuration(source).with_command_line(rules, allow)
+    found = configuration.read_configuration(source)
+    return found.with_command_line(rules, allow, everywhere=everywhere)
 
 
 def warn(warnings: Iterable[str]) -> None:

@@ -42,6 +42,7 @@ Examples:
               callback=output_files.parser_of(output_files.formats_of(Report)),
               help="Write a report with verdicts: .html, .md, ...; may be repeated.")  # fmt: skip
 @common.rule_option
+@common.everywhere_option
 @common.allow_option
 @click.option("--portable/--npu-only", default=None,
               help="Keep the old code for other devices. Default: unless the program imports"
@@ -67,6 +68,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     chip: str | None,
     counterexample: Path | None,
     *,
+    everywhere: bool,
     write: bool,
     portable: bool | None,
     unverified: bool,
@@ -90,7 +92,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
 
     for said in recover(source):
         say(f"npufix: {said}")
-    configuration = common.read_configuration(source, rules, allow)
+    configuration = common.read_configuration(source, rules, allow, everywhere=everywhere)
     with progress("Reading the dump and the source"):
         tree = read_source_tree(source, configuration)
         top = output_files.rows_wanted(reports, _TOP)

@@ -34,6 +34,7 @@ not, 2 if a part of the source could not be read."""
 )
 @click.argument("sources", type=common.PATH, nargs=-1, required=True, metavar="SOURCE...")
 @common.rule_option
+@common.everywhere_option
 @click.option("--baseline", type=common.PATH, metavar="FILE",
               help="Fail only on what this file does not hold.")  # fmt: skip
 @click.option("--write-baseline", "new_baseline", type=common.PATH, metavar="FILE",
@@ -56,6 +57,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     failing: tuple[str, ...],
     outputs: tuple[tuple[str, Path], ...],
     *,
+    everywhere: bool,
     exit_zero: bool,
     force_exclude: bool,
     as_json: bool,
@@ -76,7 +78,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.project.source_tree import read_source_trees, shared_folder
 
     start = sources[0] if len(sources) == 1 else shared_folder(sources)
-    configuration = common.read_configuration(start, rules)
+    configuration = common.read_configuration(start, rules, everywhere=everywhere)
     with_changes = output_files.want_changes(outputs)
     with progress("Reading the source"):
         tree = read_source_trees(sources, configuration, exclude_named=force_exclude)

@@ -31,6 +31,8 @@ class Item:
     """Its kernels, or what the ranks wait for, are collectives."""
     is_work: bool = False
     """The work that the program is there for: behind all that is beside it."""
+    is_seldom: bool = False
+    """Nothing was measured, and the source says that no step runs it."""
     is_rest: bool = False
     """It is about kernels that no other finding explains, and left out where one does."""
 
@@ -86,11 +88,11 @@ def expected_ns(finding: report.Finding) -> float:
     return (finding.saving.low_ns + finding.saving.high_ns) / 2 if finding.saving else 0.0
 
 
-def _rank(item: Item) -> tuple[bool, bool, float, float, float, str, int, str]:
+def _rank(item: Item) -> tuple[bool, bool, float, float, float, bool, str, int, str]:
     finding = item.finding
     of_job = item.of_job and finding.share >= _TOLD
     certain = finding.saving.low_ns if of_job and finding.saving else 0
     return (
         item.is_work, not of_job, -certain, -finding.device_ns, -expected_ns(finding),
-        finding.path, finding.line, finding.rule,
+        item.is_seldom, finding.path, finding.line, finding.rule,
     )  # fmt: skip

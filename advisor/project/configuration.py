@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _NAMES = ("npufix.toml", "pyproject.toml")
 _LISTS = ("select", "ignore", "exclude", "allow")
+_EVERYWHERE = "everywhere"
 _TABLES = ("per-file-ignores", "gate", "findings")
 
 
@@ -40,12 +41,17 @@ class Configuration:
     allow: frozenset[str] = frozenset()
     """Names of conditions that the project vouches for."""
     per_file_ignores: tuple[tuple[str, frozenset[str]], ...] = ()
+    everywhere: bool = False
+    """Whether findings in tests, examples and code on the host are wanted too."""
     gate: GateSettings | None = None
     """``[gate]`` and ``[findings]``; None where there is neither."""
 
-    def with_command_line(self, rules: Sequence[str], allow: Sequence[str]) -> Configuration:
+    def with_command_line(
+        self, rules: Sequence[str], allow: Sequence[str], *, everywhere: bool = False
+    ) -> Configuration:
         """Return this with what the user typed, which wins."""
-        chosen = replace(self, allow=self.allow | set(allow))
+        everywhere = everywhere or self.everywhere
+        chosen = replace(self, allow=self.allow | set(allow), everywhere=everywhere)
         return replace(chosen, select=_lower(rules), ignore=frozenset()) if rules else chosen
 
     def wants(self, rule: Rule) -> bool:
@@ -114,11 +120,14 @@ def _table(path: Path) -> Mapping[str, Any] | None:
 
 
 def _check(path: Path, table: Mapping[str, Any]) -> Configuration:
-    known = (*_LISTS, *_TABLES)
+    known = (*_LISTS, _EVERYWHERE, *_TABLES)
     for key in table:
         if key not in known:
             raise ConfigurationError(f"{path}: unknown key {key}", f"there are {', '.join(known)}")
     lists = {key: _strings(path, key, table.get(key, [])) for key in _LISTS}
+    everywhere = table.get(_EVERYWHERE, False)
+    if not isinstance(everywhere, bool):
+        raise _wrong_type(path, _EVERYWHERE, "true or false", everywhere)
     per_file = table.get("per-file-ignores", {})
     if not isinstance(per_file, dict):
         raise _wrong_type(path, "per-file-ignores", "a table of patterns", per_file)
@@ -133,6 +142,7 @@ def _check(path: Path, table: Mapping[str, Any]) -> Configuration:
         exclude=tuple(lists["exclude"]),
         allow=frozenset(lists["allow"]),
         per_file_ignores=tuple((glob, _lower(names)) for glob, names in ignores.items()),
+        everywhere=everywhere,
         gate=_gate(path, table),
     )
 

@@ -90,7 +90,7 @@ class SourceFile:
         It is called as in an ``import``: ``.configuration_llama``, ``..llama.modeling_llama``,
         ``package.layers``. Nothing outside the outermost package of this file is read.
         """
-        path = _module_path(self.path.parent, module)
+        path = self.neighbour_path(module)
         try:
             status = None if path is None else path.stat()
             if path is None or status is None or status.st_size > _MAX_NEIGHBOUR_BYTES:
@@ -98,6 +98,10 @@ class SourceFile:
             return _text(path, status.st_mtime_ns)
         except (OSError, UnicodeDecodeError):
             return None
+
+    def neighbour_path(self, module: str) -> Path | None:
+        """Return where a module is, called as for ``neighbour``; it need not be there."""
+        return _module_path(self.path.parent, module)
 
     def encode(self, text: str) -> bytes:
         """Return a new text of this file as bytes."""

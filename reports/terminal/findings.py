@@ -9,6 +9,7 @@ from rich.text import Text
 from npufix.reports.language.terminal import Verbatim
 from npufix.reports.terminal.text import paragraph, print_indented
 from npufix.reports.wording.report import (
+    also_at,
     describe_tried,
     interval,
     launches,
@@ -51,7 +52,8 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
             _show_run_finding(finding, console, details=details)
             continue
         print_indented(f"{finding.place} in {finding.function}", console)
-        for line in (*_costs(finding), *_conditions(finding.conditions, details=details)):
+        said = (*_costs(finding), also_at(finding))
+        for line in (*filter(None, said), *_conditions(finding.conditions, details=details)):
             print_indented(line, console)
         if finding.problem:
             print_indented(f"not written: {finding.problem}", console)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     )
 
 _FEW_TENSORS = 6
+_SHOWN = 3
+"""Places that a finding about code names beside its own."""
 _SHORT = 60
 """Characters of code that fit into a sentence."""
 _TOLD, _TOLD_ALONE = 0.01, 0.05
@@ -57,6 +59,16 @@ def headline(
     return f"{reason}; {found} could save {interval(total)}{step}."
 
 
+def left_out_text(count: int) -> str:
+    """Return that findings are not shown, as no step runs their code; "" if there are none."""
+    if not count:
+        return ""
+    return (
+        f"{count} more in tests, documentation, examples, export and data code on the host;"
+        " --everywhere shows them."
+    )
+
+
 def _largest(findings: Sequence[Finding]) -> Finding | None:
     """Return the finding that the first sentence is about, ``None`` if none is large enough.
 
@@ -82,6 +94,16 @@ def _diagnosis(finding: Finding) -> str:
         what += f", asked for at {where.path}:{where.line}"
     advice = finding.advice.splitlines()[0].split("; ")[0] if finding.advice else ""
     return f"{what}; {advice}" if advice else what
+
+
+def also_at(finding: Finding) -> str:
+    """Return where else a finding about code holds: ``also at a.py:3 and 2 other lines``."""
+    if not finding.places:
+        return ""
+    shown = [f"{place.path}:{place.line}" for place in finding.places[:_SHOWN]]
+    more = len(finding.places) - len(shown)
+    rest = f" and {counted(more, 'other line')}" if more else ""
+    return f"also at {', '.join(shown)}{rest}"
 
 
 def environment_text(environment: Environment) -> str:

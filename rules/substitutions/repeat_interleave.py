@@ -220,7 +220,9 @@ RULE = Substitution(
             end_inputs,
             (FROM_THE_END, OFTEN, IS_TENSOR, INT_REPEATS),
         ),
-        Form(along_any, broadcast_any, any_dim_inputs, (NOT_NEGATIVE, OFTEN, IS_TENSOR, INT_REPEATS)),
+        Form(
+            along_any, broadcast_any, any_dim_inputs, (NOT_NEGATIVE, OFTEN, IS_TENSOR, INT_REPEATS)
+        ),
     ),
     replaces=("RepeatInterleave", "RepeatInterleaveV2"),
     becomes=("BroadcastTo",),
