@@ -46,6 +46,8 @@ class Basis(str, Enum):
 
     SOURCE = "source"
     PROFILE = "profile"
+    ASSUMED = "assumed"
+    """Nothing proves it; a comment of the user beside the code vouches for it."""
     OPEN = "open"
 
 
@@ -99,7 +101,18 @@ class Site:
         """Return what the tool may do here."""
         if self.rewrite is None or self.rule.advice:
             return Safety.ADVICE
-        return Safety.CONDITIONAL if self.open_conditions else Safety.SAFE
+        proven = {Basis.SOURCE, Basis.PROFILE}
+        return Safety.SAFE if all(p.basis in proven for p in self.proofs) else Safety.CONDITIONAL
+
+    def assuming(self, names: frozenset[str]) -> Site:
+        """Return the site with what its user vouches for there."""
+        proofs = tuple(
+            Proof(proof.condition, Basis.ASSUMED)
+            if proof.basis is Basis.OPEN and proof.condition.name in names
+            else proof
+            for proof in self.proofs
+        )
+        return dataclasses.replace(self, proofs=proofs)
 
 
 def find_sites(  # noqa: PLR0913 - what is looked for, and where

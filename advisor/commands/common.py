@@ -74,6 +74,11 @@ allow_option = click.option(
     help="Vouch for a condition that is not proven; may be repeated.",
 )  # fmt: skip
 
+assume_option = click.option(
+    "--assume", multiple=True, metavar="SET", callback=split,
+    help="Vouch for the conditions that hold in a family of programs: transformers-decoder,"
+    " dense-detection, plain-training.",
+)  # fmt: skip
 everywhere_option = click.option(
     "--everywhere", is_flag=True,
     help="Also what no step runs: tests, documentation, examples, export and data code.",
@@ -126,6 +131,7 @@ def read_configuration(
     rules: tuple[str, ...],
     allow: tuple[str, ...] = (),
     *,
+    assume: tuple[str, ...] = (),
     everywhere: bool = False,
 ) -> Configuration:
     """Return what the project asks for, and what the command line says above that.
@@ -136,6 +142,7 @@ def read_configuration(
 
     """
     from npufix.advisor.project import configuration, known_names
+    from npufix.advisor.project.assumed import SETS, conditions_of
 
     for name in rules:
         if name.lower() not in known_names.rule_names():
@@ -144,8 +151,12 @@ def read_configuration(
         if name not in known_names.condition_names():
             known = ", ".join(sorted(known_names.condition_names()))
             raise click.UsageError(f"no condition {name}; there are {known}")
+    for name in assume:
+        if name not in SETS:
+            raise click.UsageError(f"no set of conditions {name}; there are {', '.join(SETS)}")
     found = configuration.read_configuration(source)
-    return found.with_command_line(rules, allow, everywhere=everywhere)
+    granted = (*allow, *conditions_of(assume))
+    return found.with_command_line(rules, granted, everywhere=everywhere)
 
 
 def warn(warnings: Iterable[str]) -> None:

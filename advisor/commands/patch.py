@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from npufix.reports.report import Report
 if TYPE_CHECKING:
     from npufix.advisor.patch.patching import Patched
 
+NOTHING_WRITTEN = 3
 _TOP = 10
 """How many hot operators the reports show, the page apart."""
 
@@ -44,6 +46,7 @@ Examples:
 @common.rule_option
 @common.everywhere_option
 @common.allow_option
+@common.assume_option
 @click.option("--portable/--npu-only", default=None,
               help="Keep the old code for other devices. Default: unless the program imports"
               " torch_npu unconditionally.")  # fmt: skip
@@ -64,6 +67,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     reports: tuple[tuple[str, Path], ...],
     rules: tuple[str, ...],
     allow: tuple[str, ...],
+    assume: tuple[str, ...],
     on: str,
     chip: str | None,
     counterexample: Path | None,
@@ -79,20 +83,28 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     """Write the changes of a diagnosis as a unified diff, each verified in a child process.
 
     The diff goes to stdout unless -o, --write or --json is given; everything else goes to stderr.
-    Without DUMP the source alone decides. Verification runs the functions of SOURCE.
+    Without DUMP the source alone decides. Verification runs the functions of SOURCE. Where nothing
+    is written there is no file, the first line says why, and the exit status is 3.
     """
     from npufix.advisor.commands.run_outputs import DiagnosedRun
     from npufix.advisor.diagnose.diagnosis import Options, diagnose
     from npufix.advisor.diagnose.source_scan import scan
+    from npufix.advisor.patch.grouping import commands
     from npufix.advisor.patch.patching import PatchOptions, patch
     from npufix.advisor.project.source_tree import read_source_tree
     from npufix.advisor.verify.settings import VerdictLines, make_settings
     from npufix.rewriters.write.recovering import recover
     from npufix.rewriters.write.writing import write as write_files
 
+    if find_spec("torch") is None:
+        say(
+            "npufix: torch is not installed, so nothing can be verified: pip install npufix[verify]"
+        )
     for said in recover(source):
         say(f"npufix: {said}")
-    configuration = common.read_configuration(source, rules, allow, everywhere=everywhere)
+    configuration = common.read_configuration(
+        source, rules, allow, assume=assume, everywhere=everywhere
+    )
     with progress("Reading the dump and the source"):
         tree = read_source_tree(source, configuration)
         top = output_files.rows_wanted(reports, _TOP)
@@ -103,9 +115,10 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         chip = chip or _chip(result.report)
         settings = make_settings(on, no_cache=no_cache, say=show, decided=lines, chip=chip)
         patched = patch(result, tree, PatchOptions(portable, unverified, settings))
-    finished = _with_verdicts(result.report, patched)
+    steps = commands(result.found, configuration.allow, result.report.source)
+    finished = _with_verdicts(result.report, patched, steps)
     # The source last: what fails before it says that nothing was written.
-    if output is not None:
+    if output is not None and patched.diff:
         common.write_text(output, patched.diff)
     if reports:
         run = DiagnosedRun(result, tree)
@@ -119,7 +132,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if output is not None and not write and patched.diff:
         finished = _with_next_step(finished, output)
     _show(finished, patched, output=output, write=write, as_json=as_json, verbose=verbose)
-    return common.exit_status(finished)
+    return common.exit_status(finished) or (0 if patched.diff else NOTHING_WRITTEN)
 
 
 def _chip(report: Report) -> str | None:
@@ -128,17 +141,17 @@ def _chip(report: Report) -> str | None:
     return of_profile(report.environment.chip) if report.environment else None
 
 
-def _with_verdicts(report: Report, patched: Patched) -> Report:
+def _with_verdicts(report: Report, patched: Patched, steps: list[str]) -> Report:
     import msgspec
 
-    return msgspec.structs.replace(report, findings=list(patched.findings), next_steps=[])
+    return msgspec.structs.replace(report, findings=list(patched.findings), next_steps=steps)
 
 
 def _with_next_step(report: Report, output: Path) -> Report:
     import msgspec
 
     step = f"git {apply_words(Path(report.source))} {shlex.quote(str(output.resolve()))}"
-    return msgspec.structs.replace(report, next_steps=[step])
+    return msgspec.structs.replace(report, next_steps=[step, *report.next_steps])
 
 
 def apply_words(source: Path) -> str:
@@ -211,10 +224,27 @@ def _summary(report: Report, patched: Patched) -> str:
     )
     files = counted(len(patched.changes), "file")
     if not written:
-        return f"0 of {all_found} in the patch: what each is missing is said below."
+        return f"Nothing is written, no file either: of {all_found} {_why_none(report)}."
     if proven == written:
         return f"{written} of {all_found} in the patch, each proven equivalent; {files} changed."
     return f"{written} of {all_found} in the patch, {proven} proven equivalent; {files} changed."
+
+
+def _why_none(report: Report) -> str:
+    """Return why no change is written, and what would alter that."""
+    reasons = {
+        "wait for conditions: --allow or --assume vouches for them": 0,
+        "could not be verified: --unverified writes them": 0,
+        "are refuted": 0,
+        "save nothing or cannot be written, as said below": 0,
+    }
+    waiting, unverified, refuted, rest = reasons
+    for finding in report.findings:
+        status = finding.verdict.status if finding.verdict else ""
+        is_open = any(condition.basis == "open" for condition in finding.conditions)
+        why = {"refuted": refuted, "not verified": unverified}.get(status, rest)
+        reasons[waiting if not status and is_open and not finding.problem else why] += 1
+    return "; ".join(f"{count} {why}" for why, count in reasons.items() if count)
 
 
 def _print_diff(diff: str) -> None:

@@ -84,6 +84,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         tree = read_source_trees(sources, configuration, exclude_named=force_exclude)
         result = scan(tree, with_text=with_changes)
         result = _with_changes(result, tree) if with_changes else result
+    result = _with_groups(result, tree)
     common.warn(result.warnings)
     if new_baseline is not None:
         _write_baseline(result, tree, new_baseline)
@@ -112,6 +113,20 @@ def _with_changes(result: Diagnosis, tree: SourceTree) -> Diagnosis:
     from npufix.advisor.patch.suggestions import with_report_changes
 
     return replace(result, report=with_report_changes(result, tree))
+
+
+def _with_groups(result: Diagnosis, tree: SourceTree) -> Diagnosis:
+    """Return the result with what to vouch for next."""
+    from dataclasses import replace
+
+    import msgspec
+
+    from npufix.advisor.patch.grouping import commands
+
+    made = result.report
+    steps = commands(result.found, tree.configuration.allow, made.source)
+    report = msgspec.structs.replace(made, next_steps=[*made.next_steps, *steps])
+    return replace(result, report=report)
 
 
 def _write_baseline(result: Diagnosis, tree: SourceTree, path: Path) -> None:

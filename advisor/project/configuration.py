@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from npufix.advisor.project.assumed import SETS, conditions_of
 from npufix.advisor.project.gate_settings import GateSettings, read_settings
 from npufix.advisor.project.known_names import ConfigurationError, condition_names, rule_names
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from npufix.rules.registry import Rule
 
 _NAMES = ("npufix.toml", "pyproject.toml")
-_LISTS = ("select", "ignore", "exclude", "allow")
+_LISTS = ("select", "ignore", "exclude", "allow", "assume")
 _EVERYWHERE = "everywhere"
 _TABLES = ("per-file-ignores", "gate", "findings")
 
@@ -135,12 +136,16 @@ def _check(path: Path, table: Mapping[str, Any]) -> Configuration:
     _check_rules(path, {k: lists[k] for k in ("select", "ignore")})
     _check_rules(path, {_key(glob): names for glob, names in ignores.items()})
     _check_conditions(path, lists["allow"])
+    for name in lists["assume"]:
+        if name not in SETS:
+            remedy = f"there are {', '.join(SETS)}"
+            raise ConfigurationError(f"{path}: assume names no set of conditions {name}", remedy)
     return Configuration(
         folder=path.parent,
         select=_lower(lists["select"]),
         ignore=_lower(lists["ignore"]),
         exclude=tuple(lists["exclude"]),
-        allow=frozenset(lists["allow"]),
+        allow=frozenset(lists["allow"]) | conditions_of(lists["assume"]),
         per_file_ignores=tuple((glob, _lower(names)) for glob, names in ignores.items()),
         everywhere=everywhere,
         gate=_gate(path, table),

@@ -15,11 +15,17 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.console import stopping
 from npufix.advisor.project.generated import generated_from, with_condition
+from npufix.advisor.project.known_names import condition_names
 from npufix.profiling_parsers.progress import advanced
 from npufix.reports.report import Problem
 from npufix.rewriters.find import Site, find_sites
 from npufix.rewriters.match.prefilter import words_for
-from npufix.rewriters.match.suppressions import Suppression, read_suppressions, unknown_names
+from npufix.rewriters.match.suppressions import (
+    Suppression,
+    read_assumptions,
+    read_suppressions,
+    unknown_names,
+)
 from npufix.rewriters.write import child_processes
 from npufix.rules.substitution import Condition, Form, Substitution
 
@@ -75,12 +81,18 @@ class Search:
             text = self.with_text
             sites = list(find_sites(file.text, rules, recorded, file.neighbour, with_text=text))
             comments = read_suppressions(file.text)
+            granted = read_assumptions(file.text)
         except (SyntaxError, ValueError, RecursionError) as error:
             return FileSearch(problem=_report_unparsed(file.relative, error))
         except Exception as error:  # noqa: BLE001 - a rule's fault must not hide the other files
             stopping.check()
             return FileSearch(problem=_report_internal(file.relative, error))
         said = [f"{file.relative}: {text}" for text in unknown_names(comments, self.known)]
+        said += [
+            f"{file.relative}: {text}"
+            for text in unknown_names(granted, condition_names(), "condition")
+        ]
+        sites = [_with_assumptions(site, granted) for site in sites]
         hidden = [(s, c) for s in sites if (c := _comment_on(s, comments)) is not None]
         left = {id(site) for site, _ in hidden}
         said += [f"{file.relative}: {text}" for text in _find_unused(comments, hidden, rules, self)]
@@ -104,6 +116,12 @@ class Search:
 
 def _comment_on(site: Site, comments: Sequence[Suppression]) -> Suppression | None:
     return next((comment for comment in comments if comment.hides(site.rule, site.own_lines)), None)
+
+
+def _with_assumptions(site: Site, comments: Sequence[Suppression]) -> Site:
+    """Return the site with what comments on its lines, or on what it is in, vouch for."""
+    covering = [c.names for c in comments if any(line in c.covers for line in site.own_lines)]
+    return site.assuming(frozenset().union(*covering)) if covering else site
 
 
 def _find_unused(

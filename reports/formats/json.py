@@ -27,4 +27,5 @@ FORMAT = Format(
         Report: _render_report, GateReport: _render, Comparison: _render, Verification: _render,
     },
     ending=".json",
+    shows_changes=True,
 )  # fmt: skip
