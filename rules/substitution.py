@@ -302,6 +302,8 @@ class Substitution:
     """If given, the tool only points at the code, and this says why it does not change it."""
     needs_whole: bool = False
     """Nothing is gained, and nothing said, where a slow operator's result is needed besides."""
+    measured_only: bool = False
+    """Whether it is said only where a dump shows it, or where it is asked for by name."""
     once: bool = False
     """Whether it is about the project, and said at its first place alone."""
     silent: str = ""

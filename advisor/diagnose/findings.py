@@ -86,7 +86,8 @@ def locate(
         return measured.evidence.recorded(relative) if measured and proves else None
 
     if measured is None:  # nobody could say that they are worth it
-        rules = [rule for rule in rules if not rule.launches_together]
+        named = bool(tree.configuration.select)
+        rules = [r for r in rules if not r.launches_together and (named or not r.measured_only)]
     everything = measured is not None or tree.configuration.everywhere
     left_out = 0
     search = Search(rules, tree.configuration, recorded, rule_names(), with_text)

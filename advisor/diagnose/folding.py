@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ def fold(found: Sequence[Located], tree: SourceTree) -> list[Located]:
     """
     first: dict[str, Located] = {}
     owner: dict[Located, Located] = {}
-    for item in found:
+    for item in sorted(found, key=_is_generated):
         if item.site.rule.once:
             start = first.setdefault(item.site.rule.id, item)
             owner |= {item: start} if start is not item else {}
@@ -48,17 +49,18 @@ def fold(found: Sequence[Located], tree: SourceTree) -> list[Located]:
 def _copies(found: Sequence[Located], tree: SourceTree) -> dict[Located, Located]:
     """Return the findings in generated files, each with the one that it was copied from."""
     made = {relative: generated_from(tree.files[relative].text) for relative in _paths(found)}
-    originals: dict[tuple[str, ...], Located] = {}
-    for item in found:
-        if made[item.finding.path] is None:
-            originals.setdefault((item.finding.path, *_key(item)), item)
+    keys = _keys(found)
+    originals = {
+        (item.finding.path, key): item
+        for item, key in keys.items()
+        if made[item.finding.path] is None
+    }
     sources = _Sources(tree)
     copies: dict[Located, Located] = {}
-    for item in found:
+    for item, key in keys.items():
         if made[item.finding.path]:
-            key = _key(item)
-            keys = ((path, *key) for path in sources.of(item.finding.path))
-            start = next((originals[one] for one in keys if one in originals), None)
+            keys_there = ((path, key) for path in sources.of(item.finding.path))
+            start = next((originals[one] for one in keys_there if one in originals), None)
             copies |= {item: start} if start is not None else {}
     return copies
 
@@ -67,9 +69,22 @@ def _paths(found: Sequence[Located]) -> set[str]:
     return {item.finding.path for item in found}
 
 
-def _key(item: Located) -> tuple[str, ...]:
-    function = item.finding.function.rpartition(".")[2]
-    return item.finding.rule, function, normal_form(item.finding.code)
+def _is_generated(item: Located) -> bool:
+    return any(condition.name == GENERATED_FILE for condition in item.site.open_conditions)
+
+
+def _keys(found: Sequence[Located]) -> dict[Located, tuple[str, ...]]:
+    """Return what a copy of each finding has as well: rule, function, code, and which of twins."""
+    keys: dict[Located, tuple[str, ...]] = {}
+    seen: Counter[tuple[str, ...]] = Counter()
+    for item in sorted(found, key=lambda item: (item.finding.path, item.finding.line)):
+        finding = item.finding
+        function = finding.function.rpartition(".")[2]
+        key = finding.rule, function, normal_form(finding.code)
+        twin = (finding.path, finding.function, *key)
+        keys[item] = (*key, str(seen[twin]))
+        seen[twin] += 1
+    return keys
 
 
 class _Sources:

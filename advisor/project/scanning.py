@@ -120,7 +120,7 @@ def _comment_on(site: Site, comments: Sequence[Suppression]) -> Suppression | No
 
 def _with_assumptions(site: Site, comments: Sequence[Suppression]) -> Site:
     """Return the site with what comments on its lines, or on what it is in, vouch for."""
-    covering = [c.names for c in comments if any(line in c.covers for line in site.own_lines)]
+    covering = [comment.names for comment in comments if site.line in comment.covers]
     return site.assuming(frozenset().union(*covering)) if covering else site
 
 

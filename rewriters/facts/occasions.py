@@ -32,7 +32,7 @@ _BUILDS = re.compile(
     r"_*(init|reset|load|save|from|convert|export|setup|configure|register|plot|visuali[sz]e)(_.*|__)?"
 )
 _ONCE = re.compile(
-    r"_*(generate|main|prepare|expand_inputs|evaluate|validate|encode_(prompt|image|text|video)"
+    r"_*(generate|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video)"
     r"|on_\w*epoch)(_.*)?"
 )
 _CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
@@ -40,6 +40,7 @@ _ON_HOST = re.compile(
     r"(Dataset|DataModule|DataLoader|Collat(or|er)|Tokenizer(Fast)?|FeatureExtractor"
     r"|ImageProcessor(Fast)?|VideoProcessor|(?<!Attn)(?<!Attention)(?<!Logits)(?<!Score)Processor)$"
 )
+_MADE = operators.FACTORIES | {"from_numpy"}
 _LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|__getitem__|worker_init_fn")
 
 
@@ -49,7 +50,7 @@ def occasion(flow: FunctionFlow, match: Match) -> Occasion:
     ``image.repeat_interleave(n)`` in ``Pipeline.__call__`` runs once per call, and in each step
     where it stands in the loop over the steps.
     """
-    if _is_host_code(flow) or any(map(_is_on_host, match.bindings.values())):
+    if _is_host_code(flow) or _works_on_host(match):
         return Occasion.HOST
     name = flow.function.name
     if name == MODULE or _BUILDS.fullmatch(name):
@@ -69,11 +70,26 @@ def _is_host_code(flow: FunctionFlow) -> bool:
     return any(_ON_HOST.search(name) for name in (flow.cls.name, *bases))
 
 
-def _is_on_host(node: Node) -> bool:
-    """Tell whether a tensor was brought to the host: ``x.cpu()``, and views and copies of that."""
+def _works_on_host(match: Match) -> bool:
+    """Tell whether tensors are on the host: ``x.cpu()``, ``torch.tensor(items)``, and views of it.
+
+    What is made without a device is there, and no operator brings it elsewhere; for a value, a mask
+    or an index beside a tensor of the device that says nothing.
+    """
+    operands = [_source(node) for node in match.bindings.values()]
+    return any(node.op == "cpu" for node in operands) or _is_made_there(operands[0])
+
+
+def _source(node: Node) -> Node:
     while node.op in operators.KEEPS and node.op != "cpu" and node.args:
         node = node.args[0]
-    return node.op == "cpu"
+    return node
+
+
+def _is_made_there(node: Node) -> bool:
+    name = str(node.op).removesuffix("(*)")
+    keywords = node.value if isinstance(node.value, tuple) else ()
+    return name in _MADE and "device" not in keywords
 
 
 def _is_in_loop(flow: FunctionFlow, match: Match) -> bool:

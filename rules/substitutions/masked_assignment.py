@@ -132,7 +132,7 @@ def fill_rows(x: Tensor, mask: Tensor, value: float) -> None:
 
 def fill_aligned(x: Tensor, mask: Tensor, value: float) -> None:
     """Write in place to all that the dimensions without a mask hold, however many there are."""
-    x.masked_fill_(mask.reshape(mask.shape + (1,) * (x.dim() - mask.dim())), value)
+    x.masked_fill_(mask[(...,) + (None,) * (x.dim() - mask.dim())], value)
 
 
 def fill_planes(x: Tensor, mask: Tensor, value: float) -> None:

@@ -57,12 +57,12 @@ def f(logits: torch.Tensor, seen: torch.BoolTensor):
     ),
     Rewritten(
         """
-def f(x: torch.Tensor, mask: torch.BoolTensor):
-    x[mask] = 0
+def f(x: torch.Tensor, pad: torch.BoolTensor):
+    x[pad] = 0
 """,
         """
-def f(x: torch.Tensor, mask: torch.BoolTensor):
-    x.masked_fill_(mask.reshape(mask.shape + (1,) * (x.dim() - mask.dim())), 0)
+def f(x: torch.Tensor, pad: torch.BoolTensor):
+    x.masked_fill_(pad[(...,) + (None,) * (x.dim() - pad.dim())], 0)
 """,
     ),
 )
