@@ -93,15 +93,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.patch.patching import PatchOptions, patch
     from npufix.advisor.project.source_tree import read_source_tree
     from npufix.advisor.verify.settings import VerdictLines, make_settings
-    from npufix.rewriters.write.recovering import recover
     from npufix.rewriters.write.writing import write as write_files
 
-    if find_spec("torch") is None:
-        say(
-            "npufix: torch is not installed, so nothing can be verified: pip install npufix[verify]"
-        )
-    for said in recover(source):
-        say(f"npufix: {said}")
+    _say_beforehand(source)
     configuration = common.read_configuration(
         source, rules, allow, assume=assume, everywhere=everywhere
     )
@@ -115,7 +109,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         chip = chip or _chip(result.report)
         settings = make_settings(on, no_cache=no_cache, say=show, decided=lines, chip=chip)
         patched = patch(result, tree, PatchOptions(portable, unverified, settings))
-    steps = commands(result.found, configuration.allow, result.report.source)
+    steps = commands(result.found, configuration.allow, result.report)
     finished = _with_verdicts(result.report, patched, steps)
     # The source last: what fails before it says that nothing was written.
     if output is not None and patched.diff:
@@ -133,6 +127,16 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         finished = _with_next_step(finished, output)
     _show(finished, patched, output=output, write=write, as_json=as_json, verbose=verbose)
     return common.exit_status(finished) or (0 if patched.diff else NOTHING_WRITTEN)
+
+
+def _say_beforehand(source: Path) -> None:
+    """Say what was taken back of an interrupted change, and that nothing can be verified."""
+    from npufix.rewriters.write.recovering import recover
+
+    for said in recover(source):
+        say(f"npufix: {said}")
+    if find_spec("torch") is None:
+        say("npufix: torch is not installed; nothing can be verified: pip install npufix[verify]")
 
 
 def _chip(report: Report) -> str | None:

@@ -124,7 +124,7 @@ def _with_groups(result: Diagnosis, tree: SourceTree) -> Diagnosis:
     from npufix.advisor.patch.grouping import commands
 
     made = result.report
-    steps = commands(result.found, tree.configuration.allow, made.source)
+    steps = commands(result.found, tree.configuration.allow, made)
     report = msgspec.structs.replace(made, next_steps=[*made.next_steps, *steps])
     return replace(result, report=report)
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from npufix.advisor.diagnose.findings import Located
+    from npufix.reports.report import Report
 
 _GROUPS = 2
 _FEW = 6
@@ -66,10 +67,10 @@ def _allows(missing: Sequence[frozenset[str]], granted: frozenset[str]) -> int:
     return sum(names <= granted for names in missing)
 
 
-def commands(found: Iterable[Located], allowed: frozenset[str], source: str) -> list[str]:
+def commands(found: Iterable[Located], allowed: frozenset[str], report: Report) -> list[str]:
     """Return the commands that grant each group, with what it brings."""
+    words = ["npufix", "patch", *filter(None, [report.dump]), "--source", report.source]
     return [
-        f"npufix patch --source {shlex.quote(source)} {group.options}"
-        f"  # allows {group.changes} more"
+        f"{shlex.join(words)} {group.options}  # allows {group.changes} more"
         for group in groups(found, allowed)
     ]

@@ -161,13 +161,14 @@ def test_what_is_open_is_asked_in_groups(tmp_path: Path) -> None:
         "def g(x: torch.Tensor, n):\n    return x.repeat_interleave(n, 0)\n"
     )
     found = scanned(tmp_path, {"a.py": text})
-    assert commands(found.found, frozenset(), "src") == [
-        "npufix patch --source src --allow boolean-mask,int-repeats,is-tensor  # allows 2 more"
+    patch = f"npufix patch --source {tmp_path}"
+    assert commands(found.found, frozenset(), found.report) == [
+        f"{patch} --allow boolean-mask,int-repeats,is-tensor  # allows 2 more"
     ]
-    assert commands(found.found, frozenset({"int-repeats"}), "src") == [
-        "npufix patch --source src --assume dense-detection  # allows 1 more"
+    assert commands(found.found, frozenset({"int-repeats"}), found.report) == [
+        f"{patch} --assume dense-detection  # allows 1 more"
     ]
-    assert commands(found.found, SETS["dense-detection"] | {"int-repeats"}, "src") == []
+    assert commands(found.found, SETS["dense-detection"] | {"int-repeats"}, found.report) == []
 
 
 def test_a_comment_vouches_for_conditions_at_a_line_or_in_a_function(tmp_path: Path) -> None:
