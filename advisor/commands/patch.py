@@ -228,7 +228,7 @@ def _summary(report: Report, patched: Patched) -> str:
     )
     files = counted(len(patched.changes), "file")
     if not written:
-        return f"Nothing is written, no file either: of {all_found} {_why_none(report)}."
+        return f"Nothing is written: {_why_none(report)}."
     if proven == written:
         return f"{written} of {all_found} in the patch, each proven equivalent; {files} changed."
     return f"{written} of {all_found} in the patch, {proven} proven equivalent; {files} changed."
@@ -236,19 +236,21 @@ def _summary(report: Report, patched: Patched) -> str:
 
 def _why_none(report: Report) -> str:
     """Return why no change is written, and what would alter that."""
-    reasons = {
-        "wait for conditions: --allow or --assume vouches for them": 0,
-        "could not be verified: --unverified writes them": 0,
-        "are refuted": 0,
-        "save nothing or cannot be written, as said below": 0,
-    }
-    waiting, unverified, refuted, rest = reasons
+    waiting = unverified = refuted = rest = 0
     for finding in report.findings:
         status = finding.verdict.status if finding.verdict else ""
         is_open = any(condition.basis == "open" for condition in finding.conditions)
-        why = {"refuted": refuted, "not verified": unverified}.get(status, rest)
-        reasons[waiting if not status and is_open and not finding.problem else why] += 1
-    return "; ".join(f"{count} {why}" for why, count in reasons.items() if count)
+        refuted += status == "refuted"
+        unverified += status == "not verified"
+        waiting += not status and is_open and not finding.problem
+        rest += status == "equivalent" or (not status and bool(finding.problem or not is_open))
+    reasons = (
+        (waiting, f"{waiting} wait for conditions: --allow or --assume vouches for them"),
+        (unverified, f"{unverified} could not be verified: --unverified writes them"),
+        (refuted, f"{refuted} are refuted"),
+        (rest, f"{rest} save nothing or cannot be written"),
+    )
+    return "; ".join(text for count, text in reasons if count)
 
 
 def _print_diff(diff: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from npufix.advisor.diagnose.findings import locate
 from npufix.advisor.diagnose.result import Diagnosis
 from npufix.reports import report
-from npufix.reports.wording.report import headline, left_out_text
+from npufix.reports.wording.report import headline, with_left_out
 from npufix.rules.registry import all_rules
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def scan(tree: SourceTree, *, with_text: bool = True) -> Diagnosis:
     said = headline([f.finding for f in found], None, None, [], with_source=True)
     made = report.Report(
         tool=report.tool(),
-        headline=" ".join(filter(None, (said, left_out_text(located.left_out)))),
+        headline=with_left_out(said, located.left_out),
         dump="",
         source=source,
         environment=None,

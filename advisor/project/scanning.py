@@ -24,6 +24,7 @@ from npufix.rewriters.match.suppressions import (
     Suppression,
     read_assumptions,
     read_suppressions,
+    unknown_conditions,
     unknown_names,
 )
 from npufix.rewriters.write import child_processes
@@ -88,10 +89,8 @@ class Search:
             stopping.check()
             return FileSearch(problem=_report_internal(file.relative, error))
         said = [f"{file.relative}: {text}" for text in unknown_names(comments, self.known)]
-        said += [
-            f"{file.relative}: {text}"
-            for text in unknown_names(granted, condition_names(), "condition")
-        ]
+        wrong = unknown_conditions(granted, condition_names())
+        said += [f"{file.relative}: {sentence}" for sentence in wrong]
         sites = [_with_assumptions(site, granted) for site in sites]
         hidden = [(s, c) for s in sites if (c := _comment_on(s, comments)) is not None]
         left = {id(site) for site, _ in hidden}

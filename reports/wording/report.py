@@ -59,13 +59,13 @@ def headline(
     return f"{reason}; {found} could save {interval(total)}{step}."
 
 
-def left_out_text(count: int) -> str:
-    """Return that findings are not shown, as no step runs their code; "" if there are none."""
+def with_left_out(said: str, count: int) -> str:
+    """Return a headline that says as well how many findings are in code that no step runs."""
     if not count:
-        return ""
+        return said
     return (
-        f"{count} more in tests, documentation, examples, export and data code on the host;"
-        " --everywhere shows them."
+        f"{said} Beside them {count} in tests, documentation, examples, export and data code on "
+        "the host: --everywhere shows them."
     )
 
 

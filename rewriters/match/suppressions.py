@@ -123,10 +123,15 @@ def _smallest(scopes: Sequence[tuple[range, range]], line: int) -> range:
     return max((covers for place, covers in scopes if line in place), key=len, default=range(0))
 
 
-def unknown_names(
-    suppressions: Iterable[Suppression], known: frozenset[str], kind: str = "rule"
-) -> Iterator[str]:
+def unknown_names(suppressions: Iterable[Suppression], known: frozenset[str]) -> Iterator[str]:
     """Yield a sentence for each name that no rule has; ``known`` are ids and names, lower case."""
     for item in suppressions:
         for name in sorted(item.names - known):
-            yield f"line {item.line}: no {kind} is called {name} in '{item.text}'"
+            yield f"line {item.line}: no rule is called {name} in '{item.text}'"
+
+
+def unknown_conditions(granted: Iterable[Suppression], known: frozenset[str]) -> Iterator[str]:
+    """Yield a sentence for each name that no condition has."""
+    for item in granted:
+        for name in sorted(item.names - known):
+            yield f"line {item.line}: no condition is called {name} in '{item.text}'"

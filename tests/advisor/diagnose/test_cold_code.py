@@ -91,10 +91,10 @@ def test_what_no_step_runs_is_counted_and_shown_on_demand(tmp_path: Path) -> Non
     files = {"model.py": FILL, "tests/test_model.py": FILL, "boxes.py": host}
     found = scanned(tmp_path, files)
     assert places(found) == ["model.py:5"]
-    assert "2 more in tests" in found.report.headline
+    assert "Beside them 2 in tests" in found.report.headline
     everything = scanned(tmp_path, files, everywhere=True)
     assert sorted(places(everything)) == ["boxes.py:7", "model.py:5", "tests/test_model.py:5"]
-    assert "more in tests" not in everything.report.headline
+    assert "in tests" not in everything.report.headline
 
 
 def test_a_file_that_the_user_names_is_shown(tmp_path: Path) -> None:
