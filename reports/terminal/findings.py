@@ -115,6 +115,7 @@ def _savings(finding: Finding) -> list[str]:
 
 def _conditions(conditions: Sequence[Condition], *, details: bool) -> list[str]:
     lines = [f"only if {c.text}: --allow {c.name}" for c in conditions if c.basis == "open"]
+    lines += [f"{c.name}: assumed by a comment" for c in conditions if c.basis == "assumed"]
     held = [c for c in conditions if c.basis == "profile" or (details and c.basis == "source")]
     by = {"profile": "in every recorded call", "source": "by the source"}
     return [*lines, *(f"{c.name}: proven {by[c.basis]}" for c in held)]

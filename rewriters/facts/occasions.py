@@ -50,7 +50,7 @@ def occasion(flow: FunctionFlow, match: Match) -> Occasion:
     ``image.repeat_interleave(n)`` in ``Pipeline.__call__`` runs once per call, and in each step
     where it stands in the loop over the steps.
     """
-    if _is_host_code(flow) or _works_on_host(match):
+    if _is_host_code(flow) or _works_on_host(flow, match):
         return Occasion.HOST
     name = flow.function.name
     if name == MODULE or _BUILDS.fullmatch(name):
@@ -70,14 +70,17 @@ def _is_host_code(flow: FunctionFlow) -> bool:
     return any(_ON_HOST.search(name) for name in (flow.cls.name, *bases))
 
 
-def _works_on_host(match: Match) -> bool:
+def _works_on_host(flow: FunctionFlow, match: Match) -> bool:
     """Tell whether tensors are on the host: ``x.cpu()``, ``torch.tensor(items)``, and views of it.
 
     What is made without a device is there, and no operator brings it elsewhere; for a value, a mask
-    or an index beside a tensor of the device that says nothing.
+    or an index beside a tensor of the device that says nothing, and neither does it in ``forward``,
+    which may be called below ``with torch.device("npu")``.
     """
     operands = [_source(node) for node in match.bindings.values()]
-    return any(node.op == "cpu" for node in operands) or _is_made_there(operands[0])
+    if any(node.op == "cpu" for node in operands):
+        return True
+    return flow.function.name != "forward" and _is_made_there(operands[0])
 
 
 def _source(node: Node) -> Node:

@@ -97,6 +97,47 @@ def test_what_no_step_runs_is_counted_and_shown_on_demand(tmp_path: Path) -> Non
     assert "in tests" not in everything.report.headline
 
 
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("def metric(x: torch.Tensor):\n    x = x.cpu()\n    x[x > 0] = 0\n    return x", False),
+        ("def f(items):\n    x = torch.tensor(items)\n    x[x > 0] = 0\n    return x", False),
+        (
+            (
+                "def f(items, y):\n    x = torch.tensor(items, device=y.device)\n"
+                "    x[x > 0] = 0\n    return x"
+            ),
+            True,
+        ),
+        ("def forward(self, n):\n    x = torch.zeros(n)\n    x[x > 0] = 0\n    return x", True),
+        (
+            (
+                "class TextProcessor:\n    def __call__(self, x: torch.Tensor):\n"
+                "        x[x > 0] = 0\n        return x"
+            ),
+            False,
+        ),
+        (
+            (
+                "class AttnProcessor:\n    def __call__(self, x: torch.Tensor):\n"
+                "        x[x > 0] = 0\n        return x"
+            ),
+            True,
+        ),
+        (
+            (
+                "class DataPreprocessor(nn.Module):\n    def forward(self, x: torch.Tensor):\n"
+                "        x[x > 0] = 0\n        return x"
+            ),
+            True,
+        ),
+    ],
+)
+def test_tensors_of_the_host_are_left_out(tmp_path: Path, code: str, *, shown: bool) -> None:
+    text = f"import torch\nfrom torch import nn\n\n\n{code}\n"
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
 def test_a_file_that_the_user_names_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "test_model.py"
     path.write_text(FILL, encoding="utf-8")
@@ -180,8 +221,8 @@ def f(x: torch.Tensor, n):  # npufix: assume[int-repeats]
     return x.repeat_interleave(n, 0)
 
 
-def g(x: torch.Tensor, n):
-    a = x.repeat_interleave(n, 0)  # npufix: assume[int-repeats]
+def g(x: torch.Tensor, y: torch.Tensor, n):
+    a = y.repeat_interleave(n, 0)  # npufix: assume[int-repeats]
     return a, x.repeat_interleave(n, 0)  # npufix: assume[no-such]
 """
     found = scanned(tmp_path, {"a.py": text})
