@@ -303,7 +303,10 @@ class Substitution:
     needs_whole: bool = False
     """Nothing is gained, and nothing said, where a slow operator's result is needed besides."""
     measured_only: bool = False
-    """Whether it is said only where a dump shows it, or where it is asked for by name."""
+    """Whether it is said only where a dump shows it, or where it is asked for by name.
+
+    What it gains depends on sizes that no source tells, or it rests on an undocumented operator.
+    """
     once: bool = False
     """Whether it is about the project, and said at its first place alone."""
     silent: str = ""

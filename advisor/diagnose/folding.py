@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from npufix.advisor.diagnose.findings import Located
     from npufix.advisor.project.source_tree import SourceFile, SourceTree
 
+_NEEDS_PACKAGE = "mindspeed-installed"
+
 
 def fold(found: Sequence[Located], tree: SourceTree) -> list[Located]:
     """Return the findings without those that are another one again, which names their places.
@@ -28,7 +30,7 @@ def fold(found: Sequence[Located], tree: SourceTree) -> list[Located]:
     first: dict[str, Located] = {}
     owner: dict[Located, Located] = {}
     for item in sorted(found, key=_is_generated):
-        if item.site.rule.once:
+        if item.site.rule.once or _is_of_project(item, tree):
             start = first.setdefault(item.site.rule.id, item)
             owner |= {item: start} if start is not item else {}
     if GENERATED_FILE not in tree.configuration.allow:
@@ -67,6 +69,12 @@ def _copies(found: Sequence[Located], tree: SourceTree) -> dict[Located, Located
 
 def _paths(found: Sequence[Located]) -> set[str]:
     return {item.finding.path for item in found}
+
+
+def _is_of_project(item: Located, tree: SourceTree) -> bool:
+    """Tell whether it waits for a package that the project may not have: one question for all."""
+    names = {condition.name for condition in item.site.open_conditions}
+    return _NEEDS_PACKAGE in names - tree.configuration.allow
 
 
 def _is_generated(item: Located) -> bool:

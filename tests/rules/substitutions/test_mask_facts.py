@@ -182,3 +182,30 @@ NOTHING = {
 @pytest.mark.parametrize("code", NOTHING.values(), ids=NOTHING.keys())
 def test_not_concerned(code: str) -> None:
     assert sites(code) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "is_proven"),
+    [
+        ("rearrange(x, 'b n d -> b (n d)')", True),
+        ("rearrange(x, '... n d -> ... (n d)')", False),
+        ("rearrange(x, letters)", False),
+        ("group(x)", False),
+    ],
+)
+def test_the_letters_of_einops_tell_the_rank(made: str, *, is_proven: bool) -> None:
+    body = function("x: torch.Tensor, letters", f"y = {made}", "y[x.flatten() > 0] = 0.0")
+    (site,) = sites(f"from einops import rearrange\n{body}")
+    assert site.rewrite is not None
+    assert ("unsqueeze(-1)" in site.rewrite.text) is is_proven
+
+
+def test_two_results_of_a_call_have_ranks_of_their_own() -> None:
+    body = function(
+        "group, x", "features, mask = group(x)", "features = features.float()",
+        "features[mask] = 0.0",
+    )  # fmt: skip
+    (site,) = sites(body)
+    assert "same-rank-mask" not in {proof.condition.name for proof in site.proofs}
+    assert site.rewrite is not None
+    assert "features.dim() - mask.dim()" in site.rewrite.text
