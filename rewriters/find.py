@@ -15,6 +15,7 @@ from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite, rewrite
 from npufix.rewriters.edit.statements.optimizers import CONFIGURED
 from npufix.rewriters.edit.statements.searches import form_of, possible, propose, written
 from npufix.rewriters.facts.chosen import find_choice
+from npufix.rewriters.facts.occasions import Occasion, occasion
 from npufix.rewriters.facts.recorded_facts import RecordedFacts, aten_names
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
@@ -47,6 +48,8 @@ class Basis(str, Enum):
 
     SOURCE = "source"
     PROFILE = "profile"
+    ASSUMED = "assumed"
+    """Nothing proves it; a comment of the user beside the code vouches for it."""
     OPEN = "open"
 
 
@@ -76,6 +79,8 @@ class Site:
     operators: frozenset[str]
     """The names under which a profile records what the pattern stands for."""
     function_lines: tuple[int, int]
+    occasion: Occasion = Occasion.STEP
+    """When it runs, by what the source says."""
 
     @property
     def depth(self) -> int:
@@ -98,7 +103,18 @@ class Site:
         """Return what the tool may do here."""
         if self.rewrite is None or self.rule.advice:
             return Safety.ADVICE
-        return Safety.CONDITIONAL if self.open_conditions else Safety.SAFE
+        proven = {Basis.SOURCE, Basis.PROFILE}
+        return Safety.SAFE if all(p.basis in proven for p in self.proofs) else Safety.CONDITIONAL
+
+    def assuming(self, names: frozenset[str]) -> Site:
+        """Return the site with what its user vouches for there."""
+        proofs = tuple(
+            Proof(proof.condition, Basis.ASSUMED)
+            if proof.basis is Basis.OPEN and proof.condition.name in names
+            else proof
+            for proof in self.proofs
+        )
+        return dataclasses.replace(self, proofs=proofs)
 
 
 def may_have_sites(source: str) -> bool:
@@ -375,6 +391,7 @@ def _site(source: str, flow: FunctionFlow, found: _Candidate, *, with_text: bool
         problem=found.rule.advice or problem,
         operators=frozenset(name for node in match.covered for name in aten_names(node)),
         function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
+        occasion=occasion(flow, match),
     )
 
 

@@ -216,6 +216,12 @@ class Site(Protocol):
     def is_scaled(self) -> bool | None:
         """Tell whether something multiplies what the pattern computes, cast or not."""
 
+    def called(self, name: str) -> Sequence[str]:
+        """Return what a value is called: by its own name, or that of what it is a part of."""
+
+    def runs_often(self) -> bool:
+        """Tell whether it runs in each step, not once per call of the program or on the host."""
+
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted (``torch.no_grad``)."""
 
@@ -312,5 +318,12 @@ class Substitution:
     search: str = ""
     """The search of ``rewriters.edit.statements`` that finds it, where no pattern of one value can:
     the functions of ``forms`` then show and prove what is done."""
+    measured_only: bool = False
+    """Whether it is said only where a dump shows it, or where it is asked for by name.
+
+    What it gains depends on sizes that no source tells, or it rests on an undocumented operator.
+    """
+    once: bool = False
+    """Whether it is about the project, and said at its first place alone."""
     silent: str = ""
     """Why runs outside ``requires`` do not need the change, if that is so."""

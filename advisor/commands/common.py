@@ -74,6 +74,16 @@ allow_option = click.option(
     help="Vouch for a condition that is not proven; may be repeated.",
 )  # fmt: skip
 
+assume_option = click.option(
+    "--assume", multiple=True, metavar="SET", callback=split,
+    help="Vouch for the conditions that hold in a family of programs: transformers-decoder,"
+    " dense-detection, plain-training.",
+)  # fmt: skip
+everywhere_option = click.option(
+    "--everywhere", is_flag=True,
+    help="Also what no step runs: tests, documentation, examples, export and data code.",
+)  # fmt: skip
+
 
 on_option = click.option(
     "--on",
@@ -117,7 +127,12 @@ def write_scripts(verdicts: Sequence[Verdict], path: Path) -> None:
 
 
 def read_configuration(
-    source: Path, rules: tuple[str, ...], allow: tuple[str, ...] = ()
+    source: Path,
+    rules: tuple[str, ...],
+    allow: tuple[str, ...] = (),
+    *,
+    assume: tuple[str, ...] = (),
+    everywhere: bool = False,
 ) -> Configuration:
     """Return what the project asks for, and what the command line says above that.
 
@@ -127,6 +142,7 @@ def read_configuration(
 
     """
     from npufix.advisor.project import configuration, known_names
+    from npufix.advisor.project.assumed import SETS, conditions_of
 
     for name in rules:
         check_rule(name)
@@ -134,7 +150,12 @@ def read_configuration(
         if name not in known_names.condition_names():
             known = ", ".join(sorted(known_names.condition_names()))
             raise click.UsageError(f"no condition {name}; there are {known}")
-    return configuration.read_configuration(source).with_command_line(rules, allow)
+    for name in assume:
+        if name not in SETS:
+            raise click.UsageError(f"no set of conditions {name}; there are {', '.join(SETS)}")
+    found = configuration.read_configuration(source)
+    granted = (*allow, *conditions_of(assume))
+    return found.with_command_line(rules, granted, everywhere=everywhere)
 
 
 def check_rule(name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from npufix.reports.report import Report
 if TYPE_CHECKING:
     from npufix.advisor.patch.patching import Patched
 
+NOTHING_WRITTEN = 3
 _TOP = 10
 """How many hot operators the reports show, the page apart."""
 
@@ -42,7 +44,9 @@ Examples:
               callback=output_files.parser_of(output_files.formats_of(Report)),
               help="Write a report with verdicts: .html, .md, ...; may be repeated.")  # fmt: skip
 @common.rule_option
+@common.everywhere_option
 @common.allow_option
+@common.assume_option
 @click.option("--portable/--npu-only", default=None,
               help="Keep the old code for other devices. Default: unless the program imports"
               " torch_npu unconditionally.")  # fmt: skip
@@ -65,10 +69,12 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     reports: tuple[tuple[str, Path], ...],
     rules: tuple[str, ...],
     allow: tuple[str, ...],
+    assume: tuple[str, ...],
     on: str,
     chip: str | None,
     counterexample: Path | None,
     *,
+    everywhere: bool,
     write: bool,
     portable: bool | None,
     unverified: bool,
@@ -79,21 +85,23 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     """Write the changes of a diagnosis as a unified diff, each verified in a child process.
 
     The diff goes to stdout unless -o, --write or --json is given; everything else goes to stderr.
-    Without DUMP the source alone decides. Verification runs the functions of SOURCE.
+    Without DUMP the source alone decides. Verification runs the functions of SOURCE. Where nothing
+    is written there is no file, the first line says why, and the exit status is 3.
     """
     from npufix.advisor.commands.run_outputs import DiagnosedRun
     from npufix.advisor.diagnose.diagnosis import Options, diagnose
     from npufix.advisor.diagnose.source_scan import scan
+    from npufix.advisor.patch.grouping import commands
     from npufix.advisor.patch.patching import PatchOptions, patch
     from npufix.advisor.project.source_tree import read_source_tree
     from npufix.advisor.verify.settings import VerdictLines, make_settings
     from npufix.rewriters.verification.workers.backends import Backend, BackendError
-    from npufix.rewriters.write.recovering import recover
     from npufix.rewriters.write.writing import write as write_files
 
-    for said in recover(source):
-        say(f"npufix: {said}")
-    configuration = common.read_configuration(source, rules, allow)
+    _say_beforehand(source)
+    configuration = common.read_configuration(
+        source, rules, allow, assume=assume, everywhere=everywhere
+    )
     with progress("Reading the dump and the source"):
         tree = read_source_tree(source, configuration)
         top = output_files.rows_wanted(reports, _TOP)
@@ -109,9 +117,10 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
                 "pip install torch, or take them as they are with --unverified",
             )
         patched = patch(result, tree, PatchOptions(portable, unverified, settings))
-    finished = _with_verdicts(result.report, patched)
+    steps = commands(result.found, configuration.allow, result.report)
+    finished = _with_verdicts(result.report, patched, steps)
     # The source last: what fails before it says that nothing was written.
-    if output is not None:
+    if output is not None and patched.diff:
         common.write_text(output, patched.diff)
     if reports:
         run = DiagnosedRun(result, tree)
@@ -125,7 +134,17 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if output is not None and not write and patched.diff:
         finished = _with_next_step(finished, output)
     _show(finished, patched, output=output, write=write, as_json=as_json, verbose=verbose)
-    return common.exit_status(finished)
+    return common.exit_status(finished) or (0 if patched.diff else NOTHING_WRITTEN)
+
+
+def _say_beforehand(source: Path) -> None:
+    """Say what was taken back of an interrupted change, and that nothing can be verified."""
+    from npufix.rewriters.write.recovering import recover
+
+    for said in recover(source):
+        say(f"npufix: {said}")
+    if find_spec("torch") is None:
+        say("npufix: torch is not installed; nothing can be verified: pip install npufix[verify]")
 
 
 def _chip(report: Report) -> str | None:
@@ -134,19 +153,19 @@ def _chip(report: Report) -> str | None:
     return of_profile(report.environment.chip) if report.environment else None
 
 
-def _with_verdicts(report: Report, patched: Patched) -> Report:
+def _with_verdicts(report: Report, patched: Patched, steps: list[str]) -> Report:
     import msgspec
 
     judged = iter(patched.findings)
     findings = [next(judged) if found.kind == "code" else found for found in report.findings]
-    return msgspec.structs.replace(report, findings=findings, next_steps=[])
+    return msgspec.structs.replace(report, findings=findings, next_steps=steps)
 
 
 def _with_next_step(report: Report, output: Path) -> Report:
     import msgspec
 
     step = f"git {apply_words(Path(report.source))} {shlex.quote(str(output.resolve()))}"
-    return msgspec.structs.replace(report, next_steps=[step])
+    return msgspec.structs.replace(report, next_steps=[step, *report.next_steps])
 
 
 def apply_words(source: Path) -> str:
@@ -222,10 +241,29 @@ def _summary(patched: Patched) -> str:
     )
     files = counted(len(patched.changes), "file")
     if not written:
-        return f"0 of {all_found} in the patch: what each is missing is said below."
+        return f"Nothing is written: {_why_none(report)}."
     if proven == written:
         return f"{written} of {all_found} in the patch, each proven equivalent; {files} changed."
     return f"{written} of {all_found} in the patch, {proven} proven equivalent; {files} changed."
+
+
+def _why_none(report: Report) -> str:
+    """Return why no change is written, and what would alter that."""
+    waiting = unverified = refuted = rest = 0
+    for finding in report.findings:
+        status = finding.verdict.status if finding.verdict else ""
+        is_open = any(condition.basis == "open" for condition in finding.conditions)
+        refuted += status == "refuted"
+        unverified += status == "not verified"
+        waiting += not status and is_open and not finding.problem
+        rest += status == "equivalent" or (not status and bool(finding.problem or not is_open))
+    reasons = (
+        (waiting, f"{waiting} wait for conditions: --allow or --assume vouches for them"),
+        (unverified, f"{unverified} could not be verified: --unverified writes them"),
+        (refuted, f"{refuted} are refuted"),
+        (rest, f"{rest} save nothing or cannot be written"),
+    )
+    return "; ".join(text for count, text in reasons if count)
 
 
 def _print_diff(diff: str) -> None:

@@ -34,6 +34,7 @@ not, 2 if a part of the source could not be read."""
 )
 @click.argument("sources", type=common.PATH, nargs=-1, required=True, metavar="SOURCE...")
 @common.rule_option
+@common.everywhere_option
 @click.option("--baseline", type=common.PATH, metavar="FILE",
               help="Fail only on what this file does not hold.")  # fmt: skip
 @click.option("--write-baseline", "new_baseline", type=common.PATH, metavar="FILE",
@@ -58,6 +59,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     failing: tuple[str, ...],
     outputs: tuple[tuple[str, Path], ...],
     *,
+    everywhere: bool,
     exit_zero: bool,
     force_exclude: bool,
     as_json: bool,
@@ -79,12 +81,13 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.project.source_tree import read_source_trees, shared_folder
 
     start = sources[0] if len(sources) == 1 else shared_folder(sources)
-    configuration = common.read_configuration(start, rules)
+    configuration = common.read_configuration(start, rules, everywhere=everywhere)
     with_changes = output_files.want_changes(outputs)
     with progress("Reading the source"):
         tree = read_source_trees(sources, configuration, exclude_named=force_exclude)
         result = scan(tree, with_text=with_changes, cache=not no_cache)
         result = _with_changes(result, tree) if with_changes else result
+    result = _with_groups(result, tree)
     common.warn(result.warnings)
     if new_baseline is not None:
         _write_baseline(result, tree, new_baseline)
@@ -113,6 +116,20 @@ def _with_changes(result: Diagnosis, tree: SourceTree) -> Diagnosis:
     from npufix.advisor.patch.suggestions import with_report_changes
 
     return replace(result, report=with_report_changes(result, tree))
+
+
+def _with_groups(result: Diagnosis, tree: SourceTree) -> Diagnosis:
+    """Return the result with what to vouch for next."""
+    from dataclasses import replace
+
+    import msgspec
+
+    from npufix.advisor.patch.grouping import commands
+
+    made = result.report
+    steps = commands(result.found, tree.configuration.allow, made)
+    report = msgspec.structs.replace(made, next_steps=[*made.next_steps, *steps])
+    return replace(result, report=report)
 
 
 def _write_baseline(result: Diagnosis, tree: SourceTree, path: Path) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from npufix.advisor.diagnose.folding import fold
 from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.estimate import Calibration, NewKernels, estimate_saving
 from npufix.advisor.evidence.item import Item, make_finding, rank_items
+from npufix.advisor.project.cold_files import is_cold
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
 from npufix.advisor.project.stored import Store
 from npufix.reports import report
 from npufix.reports.code_digest import digest, normal_form
+from npufix.rewriters.facts.occasions import Occasion
 from npufix.rewriters.write.user_folders import private_cache_folder
 from npufix.rules.shared.recording.recorded_cells import tensor_bytes
 
@@ -36,6 +41,11 @@ class Located(Item):
     file: SourceFile
     site: Site
 
+    def with_places(self, places: Sequence[report.Place]) -> Located:
+        """Return this with the other places that it speaks for."""
+        more = msgspec.structs.replace(self.finding, places=list(places))
+        return replace(self, finding=more)
+
 
 @dataclass(frozen=True, slots=True)
 class Findings:
@@ -44,6 +54,8 @@ class Findings:
     found: list[Located]
     problems: list[report.Problem]
     warnings: list[str]
+    left_out: int = 0
+    """How many are in code that no step runs, and are not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +93,26 @@ def locate(
         return measured.evidence.recorded(relative) if measured and proves else None
 
     if measured is None:  # nobody could say that they are worth it
-        rules = [rule for rule in rules if not rule.launches_together]
+        named = bool(tree.configuration.select)
+        rules = [r for r in rules if not r.launches_together and (named or not r.measured_only)]
+    everything = measured is not None or tree.configuration.everywhere
+    left_out = 0
     store = Store(private_cache_folder("searches")) if cache else None
     search = Search(rules, tree.configuration, recorded, rule_names(), with_text, store)
     for file, result in search.files([file for _, file in sorted(tree.files.items())]):
-        found += _with_evidence(file, result.sites, measured)
+        sites = [s for s in result.sites if everything or _runs_in_steps(tree, file, s)]
+        left_out += len(result.sites) - len(sites)
+        found += _with_evidence(file, sites, measured)
         problems += [result.problem] if result.problem else []
         warnings += result.warnings
-    return Findings(rank_items(found), problems, warnings)
+    ranked = rank_items(found)
+    ranked = ranked if measured is not None else fold(ranked, tree)
+    return Findings(ranked, problems, warnings, left_out)
+
+
+def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site) -> bool:
+    named = file.path == tree.given
+    return named or not (is_cold(file.relative) or site.occasion is Occasion.HOST)
 
 
 def _with_evidence(
@@ -98,7 +122,9 @@ def _with_evidence(
     for site in sites:
         if measured is None:
             if not site.rule.launches_together:
-                yield Located(file=file, site=site, finding=_finding(file, site, seen))
+                finding = _finding(file, site, seen)
+                seldom = site.occasion is not Occasion.STEP
+                yield Located(file=file, site=site, finding=finding, is_seldom=seldom)
             continue
         kernels = measured.evidence.at(file.relative, site.lines, site.function)
         types = set(kernels["type"].astype(str))

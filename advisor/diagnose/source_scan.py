@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from npufix.advisor.diagnose.findings import locate
 from npufix.advisor.diagnose.result import Diagnosis
 from npufix.reports import report
-from npufix.reports.wording.report import headline
+from npufix.reports.wording.report import headline, with_left_out
 from npufix.rules.registry import all_rules
 
 if TYPE_CHECKING:
@@ -23,9 +23,10 @@ def scan(tree: SourceTree, *, with_text: bool = True, cache: bool = False) -> Di
     located = locate(tree, rules, None, with_text=with_text, cache=cache)
     found = located.found
     source = str(tree.given)
+    said = headline([f.finding for f in found], None, None, [], with_source=True)
     made = report.Report(
         tool=report.tool(),
-        headline=headline([f.finding for f in found], None, None, [], with_source=True),
+        headline=with_left_out(said, located.left_out),
         dump="",
         source=source,
         environment=None,

@@ -34,6 +34,8 @@ class Item:
     """The work that the program is there for: behind all that is beside it."""
     change: Change | None = None
     """What would become of the run; ``None`` where that cannot be said."""
+    is_seldom: bool = False
+    """Nothing was measured, and the source says that no step runs it."""
     is_rest: bool = False
     """It is about kernels that no other finding explains, and left out where one does."""
 
@@ -89,11 +91,11 @@ def expected_ns(finding: report.Finding) -> float:
     return (finding.saving.low_ns + finding.saving.high_ns) / 2 if finding.saving else 0.0
 
 
-def _rank(item: Item) -> tuple[bool, bool, float, float, float, str, int, str]:
+def _rank(item: Item) -> tuple[bool, bool, float, float, float, bool, str, int, str]:
     finding = item.finding
     of_job = item.of_job and finding.share >= _TOLD
     certain = finding.saving.low_ns if of_job and finding.saving else 0
     return (
         item.is_work, not of_job, -certain, -finding.device_ns, -expected_ns(finding),
-        finding.path, finding.line, finding.rule,
+        item.is_seldom, finding.path, finding.line, finding.rule,
     )  # fmt: skip

@@ -148,7 +148,8 @@ def assumed_conditions(site: Site) -> tuple[str, ...]:
     return tuple(
         proof.condition.meaning or proof.condition.name
         for proof in site.proofs
-        if proof.basis is Basis.OPEN or proof.condition.name.startswith(_ACTIVATION)
+        if proof.basis in {Basis.OPEN, Basis.ASSUMED}
+        or proof.condition.name.startswith(_ACTIVATION)
     )
 
 

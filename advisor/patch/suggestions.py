@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.advisor.patch.patching import may_be_written, needs_npu
+from npufix.advisor.patch.patching import needs_npu
 from npufix.rewriters.write.patch import FileChange, unified_diff
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def with_changes(diagnosis: Diagnosis, tree: SourceTree) -> list[report.Finding]:
     """Return the findings of a report, each with what ``npufix patch`` would try there.
 
-    Nothing is run: what is conditional and not vouched for has no change, as in the patch.
+    Nothing is run. What is conditional has its change beside its conditions.
     """
     portable = not needs_npu(tree)
     changes = {
         item.finding.fingerprint: _diff(item, portable=portable)
         for item in diagnosis.found
-        if may_be_written(item, tree.configuration.allow)
+        if not item.site.rule.advice
     }
     return [
         msgspec.structs.replace(finding, diff=changes.get(finding.fingerprint, finding.diff))

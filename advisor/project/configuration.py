@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from npufix.advisor.project.assumed import SETS, conditions_of
 from npufix.advisor.project.gate_settings import GateSettings, read_settings
 from npufix.advisor.project.known_names import ConfigurationError, condition_names, rule_names
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from npufix.rules.registry import Rule
 
 _NAMES = ("npufix.toml", "pyproject.toml")
-_LISTS = ("select", "ignore", "exclude", "allow")
+_LISTS = ("select", "ignore", "exclude", "allow", "assume")
+_EVERYWHERE = "everywhere"
 _TABLES = ("per-file-ignores", "gate", "findings")
 
 
@@ -40,12 +42,17 @@ class Configuration:
     allow: frozenset[str] = frozenset()
     """Names of conditions that the project vouches for."""
     per_file_ignores: tuple[tuple[str, frozenset[str]], ...] = ()
+    everywhere: bool = False
+    """Whether findings in tests, examples and code on the host are wanted too."""
     gate: GateSettings | None = None
     """``[gate]`` and ``[findings]``; None where there is neither."""
 
-    def with_command_line(self, rules: Sequence[str], allow: Sequence[str]) -> Configuration:
+    def with_command_line(
+        self, rules: Sequence[str], allow: Sequence[str], *, everywhere: bool = False
+    ) -> Configuration:
         """Return this with what the user typed, which wins."""
-        chosen = replace(self, allow=self.allow | set(allow))
+        everywhere = everywhere or self.everywhere
+        chosen = replace(self, allow=self.allow | set(allow), everywhere=everywhere)
         return replace(chosen, select=_lower(rules), ignore=frozenset()) if rules else chosen
 
     def wants(self, rule: Rule) -> bool:
@@ -114,11 +121,14 @@ def _table(path: Path) -> Mapping[str, Any] | None:
 
 
 def _check(path: Path, table: Mapping[str, Any]) -> Configuration:
-    known = (*_LISTS, *_TABLES)
+    known = (*_LISTS, _EVERYWHERE, *_TABLES)
     for key in table:
         if key not in known:
             raise ConfigurationError(f"{path}: unknown key {key}", f"there are {', '.join(known)}")
     lists = {key: _strings(path, key, table.get(key, [])) for key in _LISTS}
+    everywhere = table.get(_EVERYWHERE, False)
+    if not isinstance(everywhere, bool):
+        raise _wrong_type(path, _EVERYWHERE, "true or false", everywhere)
     per_file = table.get("per-file-ignores", {})
     if not isinstance(per_file, dict):
         raise _wrong_type(path, "per-file-ignores", "a table of patterns", per_file)
@@ -126,13 +136,18 @@ def _check(path: Path, table: Mapping[str, Any]) -> Configuration:
     _check_rules(path, {k: lists[k] for k in ("select", "ignore")})
     _check_rules(path, {_key(glob): names for glob, names in ignores.items()})
     _check_conditions(path, lists["allow"])
+    for name in lists["assume"]:
+        if name not in SETS:
+            remedy = f"there are {', '.join(SETS)}"
+            raise ConfigurationError(f"{path}: assume names no set of conditions {name}", remedy)
     return Configuration(
         folder=path.parent,
         select=_lower(lists["select"]),
         ignore=_lower(lists["ignore"]),
         exclude=tuple(lists["exclude"]),
-        allow=frozenset(lists["allow"]),
+        allow=frozenset(lists["allow"]) | conditions_of(lists["assume"]),
         per_file_ignores=tuple((glob, _lower(names)) for glob, names in ignores.items()),
+        everywhere=everywhere,
         gate=_gate(path, table),
     )
 

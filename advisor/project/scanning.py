@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING
 from npufix.advisor.console import stopping
 from npufix.advisor.project.found import FileSearch, Packer
 from npufix.advisor.project.generated import generated_from, with_condition
+from npufix.advisor.project.known_names import condition_names
 from npufix.profiling_parsers.progress import advanced
 from npufix.reports.report import Problem
 from npufix.rewriters.find import find_sites, may_have_sites
 from npufix.rewriters.match.prefilter import words_for
-from npufix.rewriters.match.suppressions import Suppression, read_suppressions, unknown_names
+from npufix.rewriters.match.suppressions import (
+    Suppression,
+    read_assumptions,
+    read_suppressions,
+    unknown_conditions,
+    unknown_names,
+)
 from npufix.rewriters.write import child_processes
 
 if TYPE_CHECKING:
@@ -72,7 +79,9 @@ class Search:
 
     def _ignored_in(self, file: SourceFile) -> frozenset[str]:
         settings = self.configuration
-        return settings.ignored_in(file.path.resolve()) if settings.per_file_ignores else frozenset()
+        return (
+            settings.ignored_in(file.path.resolve()) if settings.per_file_ignores else frozenset()
+        )
 
     def look_up(self, file: SourceFile) -> FileSearch | None:
         """Return what is known to be in a file, if all that it depends on is as it was."""
@@ -115,9 +124,7 @@ class Search:
             self.store.put(self.packer.pack(found, asked), *key)
         return found
 
-    def _searched(
-        self, file: SourceFile, neighbour: Callable[[str], str | None]
-    ) -> FileSearch:
+    def _searched(self, file: SourceFile, neighbour: Callable[[str], str | None]) -> FileSearch:
         """Search one file; what goes wrong there is its problem alone."""
         try:
             rules = self.rules_for(file)
@@ -125,12 +132,16 @@ class Search:
             text = self.with_text
             sites = list(find_sites(file.text, rules, recorded, neighbour, with_text=text))
             comments = read_suppressions(file.text)
+            granted = read_assumptions(file.text)
         except (SyntaxError, ValueError, RecursionError) as error:
             return FileSearch(problem=_report_unparsed(file.relative, error))
         except Exception as error:  # noqa: BLE001 - a rule's fault must not hide the other files
             stopping.check()
             return FileSearch(problem=_report_internal(file.relative, error))
         said = [f"{file.relative}: {text}" for text in unknown_names(comments, self.known)]
+        wrong = unknown_conditions(granted, condition_names())
+        said += [f"{file.relative}: {sentence}" for sentence in wrong]
+        sites = [_with_assumptions(site, granted) for site in sites]
         hidden = [(s, c) for s in sites if (c := _comment_on(s, comments)) is not None]
         left = {id(site) for site, _ in hidden}
         said += [f"{file.relative}: {text}" for text in _find_unused(comments, hidden, rules, self)]
@@ -158,6 +169,12 @@ class Search:
 
 def _comment_on(site: Site, comments: Sequence[Suppression]) -> Suppression | None:
     return next((comment for comment in comments if comment.hides(site.rule, site.own_lines)), None)
+
+
+def _with_assumptions(site: Site, comments: Sequence[Suppression]) -> Site:
+    """Return the site with what comments on its lines, or on what it is in, vouch for."""
+    covering = [comment.names for comment in comments if site.line in comment.covers]
+    return site.assuming(frozenset().union(*covering)) if covering else site
 
 
 def _find_unused(
@@ -220,7 +237,9 @@ class _Pool:
                     for group, parts in zip(groups, pool.map(_work, groups), strict=True):
                         for number, data in zip(group, parts, strict=True):
                             found[number] = self._unpacked(data)
-                        advanced("files", len(self.files) - len(wanted) + len(found), len(self.files))
+                        advanced(
+                            "files", len(self.files) - len(wanted) + len(found), len(self.files)
+                        )
             finally:
                 pool.shutdown(cancel_futures=True)
         return found

@@ -116,7 +116,7 @@ class SourceFile:
         return self._of_neighbour(module, _digest)
 
     def _of_neighbour(self, module: str, read: Callable[[str, int], str]) -> str | None:
-        path = _module_path(self.path.parent, module)
+        path = self.neighbour_path(module)
         try:
             status = None if path is None else os.stat(path)  # noqa: PTH116 - faster
             if path is None or status is None or status.st_size > _MAX_NEIGHBOUR_BYTES:
@@ -124,6 +124,10 @@ class SourceFile:
             return read(path, status.st_mtime_ns)
         except (OSError, UnicodeDecodeError):
             return None
+
+    def neighbour_path(self, module: str) -> Path | None:
+        """Return where a module is, called as for ``neighbour``; it need not be there."""
+        return _module_path(self.path.parent, module)
 
     def encode(self, text: str) -> bytes:
         """Return a new text of this file as bytes."""

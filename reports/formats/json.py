@@ -29,4 +29,5 @@ FORMAT = Format(
         TrendReport: _render,
     },
     ending=".json",
+    shows_changes=True,
 )  # fmt: skip

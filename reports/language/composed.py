@@ -81,6 +81,9 @@ MESSAGES: tuple[str, ...] = (
     "default: {value}",
     "required",
     # put together
+    "{n} slow pattern in {n2} file.",
+    "{n} slow patterns in {n2} file.",
+    "{n} slow patterns in {n2} files.",
     "{reason}; {n} finding could save {interval} of a {n2} ms {unit}.",
     "{reason}; {n} findings could save {interval} of a {n2} ms {unit}.",
     "{reason}; {n} finding could save {interval} of a {n2} us {unit}.",

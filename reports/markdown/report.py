@@ -11,6 +11,7 @@ from npufix.reports.language import tr
 from npufix.reports.wording.prediction import doubt_text, forecast_lines
 from npufix.reports.wording.ranks import rank_name, rank_rows
 from npufix.reports.wording.report import (
+    also_at,
     coverage_text,
     environment_text,
     few_tensors,
@@ -227,6 +228,8 @@ def _run_finding(number: int, finding: Finding) -> Iterator[str]:
 def _finding(number: int, finding: Finding) -> Iterator[str]:
     yield from ("", f"## {number}. {finding.rule} {text(finding.summary)}", "")
     yield f"{code(finding.place)} in {code(finding.function)}, **{finding.safety}**"
+    if finding.places:
+        yield from ("", text(also_at(finding)))
     if finding.device_ns:
         kernels = ", ".join(map(code, finding.kernels))
         yield ""

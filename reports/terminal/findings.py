@@ -11,6 +11,7 @@ from npufix.reports.terminal.summary import CLASSES
 from npufix.reports.terminal.text import paragraph, print_indented
 from npufix.reports.wording.prediction import doubt_text
 from npufix.reports.wording.report import (
+    also_at,
     describe_tried,
     interval,
     launches,
@@ -52,7 +53,8 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
             _show_run_finding(finding, console, details=details)
             continue
         print_indented(f"{finding.place} in {finding.function}", console)
-        for line in (*_costs(finding), *_conditions(finding.conditions, details=details)):
+        said = (*_costs(finding), also_at(finding))
+        for line in (*filter(None, said), *_conditions(finding.conditions, details=details)):
             print_indented(line, console)
         if finding.problem:
             print_indented(f"not written: {finding.problem}", console)
@@ -116,6 +118,7 @@ def _savings(finding: Finding) -> list[str]:
 
 def _conditions(conditions: Sequence[Condition], *, details: bool) -> list[str]:
     lines = [f"only if {c.text}: --allow {c.name}" for c in conditions if c.basis == "open"]
+    lines += [f"{c.name}: assumed by a comment" for c in conditions if c.basis == "assumed"]
     held = [c for c in conditions if c.basis == "profile" or (details and c.basis == "source")]
     by = {"profile": "in every recorded call", "source": "by the source"}
     return [*lines, *(f"{c.name}: proven {by[c.basis]}" for c in held)]

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     )
 
 _FEW_TENSORS = 6
+_SHOWN = 3
+"""Places that a finding about code names beside its own."""
 _SHORT = 60
 """Characters of code that fit into a sentence."""
 _LONG = 120
@@ -60,6 +62,16 @@ def headline(
     if with_source and first is None and any(f.kind == "code" for f in worth):
         return f"{found}: {interval(total)} can be saved{step}."
     return f"{reason}; {found} could save {interval(total)}{step}."
+
+
+def with_left_out(said: str, count: int) -> str:
+    """Return a headline that says as well how many findings are in code that no step runs."""
+    if not count:
+        return said
+    return (
+        f"{said} Beside them {count} in tests, documentation, examples, export and data code on "
+        "the host: --everywhere shows them."
+    )
 
 
 def _largest(findings: Sequence[Finding]) -> Finding | None:
@@ -98,6 +110,16 @@ def _first_clause(text: str) -> str:
     ends = [found.start() for found in _CLAUSE_END.finditer(text)]
     outside = [end for end in ends if text.count("(", 0, end) == text.count(")", 0, end)]
     return text[: next((end for end in outside if end > _SHORT), len(text))]
+
+
+def also_at(finding: Finding) -> str:
+    """Return where else a finding about code holds: ``also at a.py:3 and 2 other lines``."""
+    if not finding.places:
+        return ""
+    shown = [f"{place.path}:{place.line}" for place in finding.places[:_SHOWN]]
+    more = len(finding.places) - len(shown)
+    rest = f" and {counted(more, 'other line')}" if more else ""
+    return f"also at {', '.join(shown)}{rest}"
 
 
 def environment_text(environment: Environment) -> str:

@@ -1,4 +1,4 @@
-"""Which function ``ACT2FN[config.hidden_act]`` is, by the defaults of the config class."""
+"""Which function ``ACT2FN[config.hidden_act]`` is: by default that of the config class."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _SAME = {"swish": "silu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh
 def activation(flow: FunctionFlow, node: Node) -> str | None:
     """Return the name of an activation, ``None`` if the package does not say which one it is.
 
-    ``silu?`` is what ``__init__`` makes of a parameter that nothing was passed for.
+    ``silu?`` is what ``__init__`` makes of a parameter that nothing was passed for, and what a
+    configuration selects unless it is told otherwise.
     """
     if flow.cls is None or node.op != Op.ATTR or node.args[0].value != "self":
         return None
@@ -39,7 +40,10 @@ def activation(flow: FunctionFlow, node: Node) -> str | None:
         for method, value in assigned_values(flow.names, flow.cls, attribute)
     }
     only = found.pop() if len(found) == 1 else None
-    return None if only is None else _SAME.get(only, only)
+    if only is None:
+        return None
+    name = only.removesuffix("?")
+    return f"{_SAME.get(name, name)}{only[len(name) :]}"
 
 
 def _selected(value: ast.expr | None, method: FunctionNode, names: ModuleNames) -> str | None:
@@ -67,7 +71,8 @@ def _text(key: ast.expr, method: FunctionNode, names: ModuleNames) -> str | None
                 for default in (_default(cls, field),)
                 if default is not None
             }
-            return defaults.pop() if len(defaults) == 1 else None
+            # What a checkpoint sets instead is not in the program.
+            return f"{defaults.pop()}?" if len(defaults) == 1 else None
     return None
 
 

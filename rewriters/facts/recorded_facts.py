@@ -80,6 +80,11 @@ class RecordedFacts(SourceFacts):
             if None not in shapes and len({len(shape or ()) for shape in shapes}) == 1
         }
         self.shapes = Shapes(flow, {**ranks, **match.evaluation.ranks})
+        self._was_run = bool(self._calls(match.evaluation.node, recorded))
+
+    def runs_often(self) -> bool:
+        """Tell whether it runs in each step: so it does where the recorded steps show it."""
+        return self._was_run or super().runs_often()
 
     def _read_indexing(self, node: Node, recorded: Mapping[int, Sequence[RecordedCall]]) -> None:
         """Take from the kernels of ``x[i]`` that ``x`` is a tensor, and that ``i`` is a mask.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -89,6 +90,8 @@ class Shapes:
                 return 0
             case "max" | "min" | "any" | "all" if len(args) == 1:
                 return 0
+            case "any" | "all" if _reduces_one(node):
+                return _shifted(self.rank(args[0]), -1)
             case Op.ITEM if args[0].op in {"max", "min"} and _reduces_one(args[0]):
                 return _shifted(self.rank(args[0].args[0]), -1)
             case "nonzero" if args[1].value is False:
@@ -121,6 +124,9 @@ class Shapes:
                 return self._indexed_rank(node)
             case "matmul":
                 return _product_rank(self.rank(args[0]), self.rank(args[1]))
+            case Op.CALL:
+                rank = _rank_in_letters(node)
+                return RelativeRank(node, 0) if rank is None else rank
             case Op.PHI:
                 ranks = {self.rank(arg) for arg in args[1:] if arg.op != Op.UNSET}
                 return ranks.pop() if len(ranks) == 1 else None
@@ -291,8 +297,12 @@ class Shapes:
         items = index.args if index.op == Op.TUPLE else (index,)
         if any(not (_is_new_axis(i) or i.op == Op.SLICE or _is_int(i)) for i in items):
             return None
+        rank = self.rank(base)
+        if isinstance(rank, RelativeRank) and index.op != Op.TUPLE and _is_int(index):
+            # One of several results perhaps, and then of a rank of its own: ``group(x)[2]``.
+            return RelativeRank(node, 0)
         added, dropped = sum(map(_is_new_axis, items)), sum(map(_is_int, items))
-        return _shifted(self.rank(base), added - dropped)
+        return _shifted(rank, added - dropped)
 
 
 def annotation(flow: FunctionFlow, param: str) -> str:
@@ -328,6 +338,20 @@ def _product_rank(left: Rank, right: Rank) -> Rank:
     if left == _MATRIX and isinstance(right, int) and right > _MATRIX:
         return right
     return None
+
+
+_EINOPS = frozenset({"einops.rearrange", "einops.reduce", "einops.repeat"})
+_AXIS = re.compile(r"\([^)]*\)|\S+")
+
+
+def _rank_in_letters(node: Node) -> int | None:
+    """Return 3 for ``rearrange(x, "b d -> b d 1")``."""
+    made = node.args[0]
+    if made.op != Op.GLOBAL or made.value not in _EINOPS:
+        return None
+    texts = [a.value for a in node.args[1:] if a.op == Op.CONST and isinstance(a.value, str)]
+    letters = texts[0].partition("->")[2] if texts else ""
+    return len(_AXIS.findall(letters)) if letters and "..." not in letters else None
 
 
 def _is_sequence(node: Node) -> bool:

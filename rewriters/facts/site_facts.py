@@ -8,7 +8,8 @@ from npufix.rewriters.facts import module_facts, origins
 from npufix.rewriters.facts.activations import activation
 from npufix.rewriters.facts.attention_facts import AttentionFacts
 from npufix.rewriters.facts.constants import number
-from npufix.rewriters.facts.index_facts import is_device, is_position
+from npufix.rewriters.facts.index_facts import is_device, is_position, names_of
+from npufix.rewriters.facts.occasions import Occasion, occasion
 from npufix.rewriters.facts.shapes import RelativeRank, Shapes
 from npufix.rewriters.facts.value_kinds import KEEPS_DTYPE, ValueKinds
 from npufix.rewriters.graph import operators
@@ -227,6 +228,14 @@ class SourceFacts(ValueKinds, AttentionFacts):
         nodes = [e.node for e in self.flow.evaluations]
         same = {root, *(n for n in nodes if n.op == Op.CAST and n.args[0] is root)}
         return any(n.op == "mul" and not same.isdisjoint(n.args) for n in nodes)
+
+    def called(self, name: str) -> Sequence[str]:
+        """Return what a value is called: by its own name, or that of what it is a part of."""
+        return names_of(self.match.bindings[name], self.match.evaluation.names)
+
+    def runs_often(self) -> bool:
+        """Tell whether it runs in each step, for all that names and loops tell."""
+        return occasion(self.flow, self.match) is Occasion.STEP
 
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted."""

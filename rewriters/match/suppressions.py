@@ -1,8 +1,9 @@
-"""Comments of the user that a place is to be left alone: ``# npufix: ignore[NPU101]``.
+"""Comments of the user: ``# npufix: ignore[NPU101]`` leaves a place alone.
 
 On a line of a statement the comment holds for that statement, on the line of a ``def`` or
 ``class`` for its whole body. ``# npufix: ignore-file`` above the first statement of a module holds
-for the file. Without names in brackets every rule is meant.
+for the file. Without names in brackets every rule is meant. ``# npufix: assume[same-dtype]``
+vouches for conditions in the same way, and always names them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _COMMENT = re.compile(r"#\s*npufix:\s*ignore(?P<file>-file)?(?![\w-])(?:\s*\[(?P<names>[^\]]*)\])?")
+_ASSUMED = re.compile(r"#\s*npufix:\s*assume(?P<file>-file)?\s*\[(?P<names>[^\]]+)\]")
 _HINT = "npufix:"
 
 
@@ -32,7 +34,7 @@ class Suppression:
 
     line: int
     names: frozenset[str]
-    """Ids or names of rules in lower case; empty means every rule."""
+    """Ids or names of rules, or names of conditions, in lower case; empty means every rule."""
     covers: range
     text: str
 
@@ -47,9 +49,18 @@ class Suppression:
 
 def read_suppressions(source: str) -> tuple[Suppression, ...]:
     """Return the comments of a module that tell npufix to leave something alone."""
+    return _read(source, _COMMENT)
+
+
+def read_assumptions(source: str) -> tuple[Suppression, ...]:
+    """Return the comments of a module that vouch for conditions."""
+    return _read(source, _ASSUMED)
+
+
+def _read(source: str, wanted: re.Pattern[str]) -> tuple[Suppression, ...]:
     if _HINT not in source:
         return ()
-    comments = list(_comments(source))
+    comments = list(_comments(source, wanted))
     if not comments:
         return ()
     tree = ast.parse(source)
@@ -67,11 +78,11 @@ def read_suppressions(source: str) -> tuple[Suppression, ...]:
     return tuple(found)
 
 
-def _comments(source: str) -> Iterator[tuple[int, re.Match[str]]]:
+def _comments(source: str, wanted: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
     """Yield the lines with such a comment; the same text in a string is none."""
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
-            if token.type == tokenize.COMMENT and (match := _COMMENT.search(token.string)):
+            if token.type == tokenize.COMMENT and (match := wanted.search(token.string)):
                 yield token.start[0], match
     except (tokenize.TokenError, SyntaxError):  # what ast takes and tokenize does not: no comment
         return
@@ -117,3 +128,10 @@ def unknown_names(suppressions: Iterable[Suppression], known: frozenset[str]) ->
     for item in suppressions:
         for name in sorted(item.names - known):
             yield f"line {item.line}: no rule is called {name} in '{item.text}'"
+
+
+def unknown_conditions(granted: Iterable[Suppression], known: frozenset[str]) -> Iterator[str]:
+    """Yield a sentence for each name that no condition has."""
+    for item in granted:
+        for name in sorted(item.names - known):
+            yield f"line {item.line}: no condition is called {name} in '{item.text}'"

@@ -117,6 +117,7 @@ RULE = Substitution(
     replaces=("Add", "LayerNorm", "LayerNormV3", "LayerNormV4"),
     becomes=("AddLayerNorm", "LayerNormGrad", "LayerNormGradV3"),
     passes=(3, 3),
+    measured_only=True,
     requires="torch_npu>=2.1; CANN>=8.0; chip A2 A3",
     needs_whole=True,
     valid=(

@@ -63,6 +63,7 @@ RULE = Substitution(
     becomes=("FlashAttentionScore", "FlashAttentionScoreGrad"),
     passes=(0.5, 1),
     requires="torch_npu>=2.1; CANN>=8.0; chip A2 A3",
+    once=True,
     advice='load the model with attn_implementation="sdpa": this function is not called then',
     valid=(
         # of the user: rule eager-attention

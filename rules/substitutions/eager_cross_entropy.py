@@ -126,6 +126,7 @@ RULE = Substitution(
     ),
     becomes=("CrossEntropyLoss", "CrossEntropyLossGrad"),
     passes=(2, 2),
+    measured_only=True,
     requires="torch_npu>=2.1; chip A2 A3",
     valid=(
         # labels that are left out

@@ -22,6 +22,7 @@ guide; torch.gather; torch.index_select.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.substitution import (
@@ -44,17 +45,33 @@ _MATRIX = 2
 def column_flat(x: Tensor, index: Tensor) -> Tensor:
     """Pick one element per row and drop the column."""
     return either(
-        x.gather(either(1, -1), index).view(-1),
-        x.gather(either(1, -1), index).reshape(-1),
-        x.gather(either(1, -1), index).flatten(),
-        x.gather(either(1, -1), index).squeeze(1),
-        x.gather(either(1, -1), index).squeeze(-1),
+        x.gather(1, index).view(-1),
+        x.gather(1, index).reshape(-1),
+        x.gather(1, index).flatten(),
+        x.gather(1, index).squeeze(1),
+        x.gather(1, index).squeeze(-1),
+    )
+
+
+def last_flat(x: Tensor, index: Tensor) -> Tensor:
+    """Along the last dimension, pick one element per row and drop the column."""
+    return either(
+        x.gather(-1, index).view(-1),
+        x.gather(-1, index).reshape(-1),
+        x.gather(-1, index).flatten(),
+        x.gather(-1, index).squeeze(1),
+        x.gather(-1, index).squeeze(-1),
     )
 
 
 def column(x: Tensor, index: Tensor) -> Tensor:
     """Pick one element per row."""
-    return x.gather(either(1, -1), index)
+    return x.gather(1, index)
+
+
+def last(x: Tensor, index: Tensor) -> Tensor:
+    """Along the last dimension, pick one element per row."""
+    return x.gather(-1, index)
 
 
 def as_column(index: Tensor) -> Tensor:
@@ -65,17 +82,33 @@ def as_column(index: Tensor) -> Tensor:
 def vector_flat(x: Tensor, index: Tensor) -> Tensor:
     """Pick one element per row with a column made from a vector, and drop the column."""
     return either(
-        x.gather(either(1, -1), as_column(index)).view(-1),
-        x.gather(either(1, -1), as_column(index)).reshape(-1),
-        x.gather(either(1, -1), as_column(index)).flatten(),
-        x.gather(either(1, -1), as_column(index)).squeeze(1),
-        x.gather(either(1, -1), as_column(index)).squeeze(-1),
+        x.gather(1, as_column(index)).view(-1),
+        x.gather(1, as_column(index)).reshape(-1),
+        x.gather(1, as_column(index)).flatten(),
+        x.gather(1, as_column(index)).squeeze(1),
+        x.gather(1, as_column(index)).squeeze(-1),
+    )
+
+
+def last_vector_flat(x: Tensor, index: Tensor) -> Tensor:
+    """Along the last dimension, pick one element per row with a column made from a vector, and drop the column."""
+    return either(
+        x.gather(-1, as_column(index)).view(-1),
+        x.gather(-1, as_column(index)).reshape(-1),
+        x.gather(-1, as_column(index)).flatten(),
+        x.gather(-1, as_column(index)).squeeze(1),
+        x.gather(-1, as_column(index)).squeeze(-1),
     )
 
 
 def vector_column(x: Tensor, index: Tensor) -> Tensor:
     """Pick one element per row with a column made from a vector."""
-    return x.gather(either(1, -1), as_column(index))
+    return x.gather(1, as_column(index))
+
+
+def last_vector(x: Tensor, index: Tensor) -> Tensor:
+    """Along the last dimension, pick one element per row with a column made from a vector."""
+    return x.gather(-1, as_column(index))
 
 
 def pick_flat(x: Tensor, index: Tensor) -> Tensor:
@@ -166,6 +199,17 @@ def _one_column(site: Site) -> bool | None:
     return True if columns == 1 and ranks else None
 
 
+# What picks one element per row is called so: the class, the action, the token that was meant.
+_CHOSEN = re.compile(r"(^|_)(label|target|action|tgt|gt|answer|chosen)s?(_|$)")
+
+
+def _visibly_one_column(site: Site) -> bool | None:
+    """Nothing but its name or a known length tells one column from the indices of ``topk``."""
+    known = _one_column(site)
+    called = any(map(_CHOSEN.search, site.called("index")))
+    return False if known is None and site.size("index", -1) != 1 and not called else known
+
+
 def _one_per_row(site: Site) -> bool | None:
     # gather accepts only as many dimensions in the index as in the tensor
     x, index = site.ndim("x"), site.ndim("index")
@@ -185,6 +229,18 @@ def _is_vector(site: Site) -> bool | None:
 ONE_COLUMN = Condition(
     "one-column-index", "the index has the shape (N, 1), on a matrix", _one_column
 )
+VISIBLY_ONE_COLUMN = Condition(
+    "one-column-index", "the index has the shape (N, 1), on a matrix", _visibly_one_column
+)
+# Of scores per token, (batch, sequence, words), the last dimension is the third: who means a matrix
+# writes ``gather(1, index)``.
+_PROVEN = "the tensor proves to be a matrix, by itself or by its index"
+MATRIX = Condition(
+    "proven-matrix", _PROVEN, lambda site: _MATRIX in {site.ndim("x"), site.ndim("index")}
+)
+MATRIX_BY_VECTOR = Condition(
+    "proven-matrix", _PROVEN, lambda site: site.ndim("x") == _MATRIX or site.ndim("index") == 1
+)
 IS_TENSOR = Condition("is-tensor", "the object is a torch tensor", lambda site: site.is_tensor("x"))
 ONE_PER_ROW = Condition(
     "one-column-index", "the index has one entry per row of a matrix", _one_per_row
@@ -200,7 +256,16 @@ RULE = Substitution(
         Form(vector_flat, look_up_flat, per_row_inputs, (IS_TENSOR, ONE_PER_ROW)),
         Form(vector_column, look_up, per_row_inputs, (IS_TENSOR, ONE_PER_ROW)),
         Form(column_flat, pick_flat, column_inputs, (IS_TENSOR, ONE_COLUMN)),
-        Form(column, pick, column_inputs, (IS_TENSOR, ONE_COLUMN)),
+        Form(column, pick, column_inputs, (IS_TENSOR, VISIBLY_ONE_COLUMN)),
+        Form(
+            last_vector_flat,
+            look_up_flat,
+            per_row_inputs,
+            (IS_TENSOR, MATRIX_BY_VECTOR, ONE_PER_ROW),
+        ),
+        Form(last_vector, look_up, per_row_inputs, (IS_TENSOR, MATRIX_BY_VECTOR, ONE_PER_ROW)),
+        Form(last_flat, pick_flat, column_inputs, (IS_TENSOR, MATRIX, ONE_COLUMN)),
+        Form(last, pick, column_inputs, (IS_TENSOR, MATRIX, VISIBLY_ONE_COLUMN)),
         Form(rows, select, row_inputs, (IS_TENSOR, ONE_PER_ROW)),
         Form(vector, select, vector_inputs, (IS_TENSOR, VECTOR)),
     ),
@@ -218,6 +283,22 @@ def f(logits: torch.Tensor, target: torch.Tensor):
         """
 def f(x: torch.Tensor, index: torch.Tensor):
     return x.gather(0, index.view(-1, 1))
+""",
+        # scores of each token, most likely
+        """
+def f(logps: torch.Tensor, tokens: torch.Tensor):
+    return logps.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+""",
+        # several columns, as topk finds them
+        """
+def f(scores: torch.Tensor, n: int):
+    best = scores.topk(n, dim=1)[1]
+    return scores.gather(1, best)
+""",
+        # nothing says that it is one column
+        """
+def f(x: torch.Tensor, order: torch.Tensor):
+    return x.gather(1, order)
 """,
         # some columns of the rows
         """

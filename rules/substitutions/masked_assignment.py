@@ -14,9 +14,9 @@ vector kernel over the tensor, without a count and without a wait.
 Safety: ``masked_fill_`` writes to the same tensor in place, so views, aliases and autograd see
 what they saw before, and what the mask covers may hold NaN or infinity. (The multiplication
 ``x *= ~mask`` that is often recommended turns both into NaN and is not used here.) A mask is
-aligned with the last dimensions by ``masked_fill_`` but with the first by indexing: it must have as
-many dimensions as the tensor (condition ``same-rank-mask``), or proven to have fewer, and then gets
-new last ones. An integer "mask" is an index and something else entirely (``boolean-mask``). A
+aligned with the last dimensions by ``masked_fill_`` but with the first by indexing: one that has
+fewer dimensions than the tensor gets new last ones, and one of which that is not known as many as
+are missing at run time, which are none for a mask of all dimensions. An integer "mask" is an index and something else entirely (``boolean-mask``). A
 value that the dtype cannot hold is truncated or becomes infinite by indexing, and is an error for
 ``masked_fill_`` (``value-fits-dtype``). Indexing takes a mask from the host, ``masked_fill_`` does
 not (``same-device``). Elements that come from another tensor are the business of NPU211; rows of
@@ -130,6 +130,11 @@ def fill_rows(x: Tensor, mask: Tensor, value: float) -> None:
     x.masked_fill_(mask.unsqueeze(-1), value)
 
 
+def fill_aligned(x: Tensor, mask: Tensor, value: float) -> None:
+    """Write in place to all that the dimensions without a mask hold, however many there are."""
+    x.masked_fill_(mask[(...,) + (None,) * (x.dim() - mask.dim())], value)
+
+
 def fill_planes(x: Tensor, mask: Tensor, value: float) -> None:
     """Write in place to all that the two dimensions without a mask hold."""
     x.masked_fill_(mask[..., None, None], value)
@@ -154,6 +159,11 @@ def plane_inputs(draw: Draw) -> dict[str, Any]:
     """Return a tensor, often a cube, and a mask without its last two dimensions."""
     shape = draw.choice([(3, 3, 3), (3, 2, 4), (2, 2, 2, 2)])
     return _filled(draw, shape, shape[:-2])
+
+
+def any_rank_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor, often a cube, and a mask of its first dimensions or of all of them."""
+    return draw.choice([inputs, row_inputs, plane_inputs])(draw)
 
 
 def trailing_inputs(draw: Draw) -> dict[str, Any]:
@@ -265,6 +275,7 @@ RULE = Substitution(
         Form(rows, fill_rows, row_inputs, (*START, ROW_MASK)),
         Form(whole_rows, fill_rows, row_inputs, (*START, SPELLED_ROW_MASK)),
         Form(rows, fill_planes, plane_inputs, (*START, PLANE_MASK)),
+        Form(everywhere, fill_aligned, any_rank_inputs, START),
         Form(trailing, fill, trailing_inputs, START),
         Form(columns, fill, column_inputs, (*START, COLUMN_MASK)),
         Form(found, fill, vector_inputs, (*START, VECTOR_MASK)),
@@ -323,11 +334,6 @@ def f(x: torch.Tensor, mask: torch.BoolTensor, index: torch.Tensor):
         """
 def f(x: np.ndarray):
     x[x > 0] = 0
-""",
-        # a mask of unknown rank
-        """
-def f(x: torch.Tensor, mask: torch.BoolTensor):
-    x[mask] = 0
 """,
         # a slice and a mask
         """

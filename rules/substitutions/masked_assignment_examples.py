@@ -55,4 +55,14 @@ def f(logits: torch.Tensor, seen: torch.BoolTensor):
     logits.masked_fill_(seen, -torch.inf)
 """,
     ),
+    Rewritten(
+        """
+def f(x: torch.Tensor, pad: torch.BoolTensor):
+    x[pad] = 0
+""",
+        """
+def f(x: torch.Tensor, pad: torch.BoolTensor):
+    x.masked_fill_(pad[(...,) + (None,) * (x.dim() - pad.dim())], 0)
+""",
+    ),
 )

@@ -88,6 +88,11 @@ def choose_sum(x: Tensor, mask: Tensor, value: float) -> None:
     x.copy_(torch.where(mask, x + value, x))
 
 
+def choose_aligned_sum(x: Tensor, mask: Tensor, value: float) -> None:
+    """Choose where the mask may be one of the first dimensions alone."""
+    x.copy_(torch.where(mask[(...,) + (None,) * (x.dim() - mask.dim())], x + value, x))
+
+
 def subtracted(x: Tensor, mask: Tensor, value: float) -> None:
     """Subtract a number where the mask is true."""
     x[mask] -= value
@@ -98,6 +103,11 @@ def choose_difference(x: Tensor, mask: Tensor, value: float) -> None:
     x.copy_(torch.where(mask, x - value, x))
 
 
+def choose_aligned_difference(x: Tensor, mask: Tensor, value: float) -> None:
+    """Choose where the mask may be one of the first dimensions alone."""
+    x.copy_(torch.where(mask[(...,) + (None,) * (x.dim() - mask.dim())], x - value, x))
+
+
 def scaled(x: Tensor, mask: Tensor, value: float) -> None:
     """Multiply by a number where the mask is true."""
     x[mask] *= value
@@ -106,6 +116,11 @@ def scaled(x: Tensor, mask: Tensor, value: float) -> None:
 def choose_product(x: Tensor, mask: Tensor, value: float) -> None:
     """Choose between the product and the old value."""
     x.copy_(torch.where(mask, x * value, x))
+
+
+def choose_aligned_product(x: Tensor, mask: Tensor, value: float) -> None:
+    """Choose where the mask may be one of the first dimensions alone."""
+    x.copy_(torch.where(mask[(...,) + (None,) * (x.dim() - mask.dim())], x * value, x))
 
 
 _SHAPES = ((5,), (1,), (3, 4), (3, 3), (2, 3, 4), (0, 3))
@@ -127,6 +142,13 @@ def scaled_inputs(draw: Draw) -> dict[str, Any]:
     given = _taken(draw, shape)
     value = draw.choice([0, 2, -0.5])
     return {"x": given["x"], "mask": given["mask"], "value": value}
+
+
+def leading_inputs(draw: Draw) -> dict[str, Any]:
+    """Return ``scaled_inputs`` with a mask of all dimensions or of the first ones."""
+    given = scaled_inputs(draw)
+    shape = given["x"].shape
+    return {**given, "mask": draw.booleans(*shape[: draw.integer(1, len(shape))])}
 
 
 def _taken(draw: Draw, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -162,7 +184,8 @@ ONE_SHAPE = Condition(
 ONE_VECTOR = Condition("vector-mask", "the mask and both tensors have one dimension", _vectors)
 IS_NUMBER = Condition("is-number", "the value is a number, not one for each element", _is_number)
 TAKEN = (BOOLEAN_MASK, WRITTEN_TENSOR, SAME_DEVICE)
-CHANGED = (*TAKEN, SAME_RANK_MASK, IS_NUMBER)
+ALIGNED = (*TAKEN, IS_NUMBER)
+CHANGED = (*ALIGNED, SAME_RANK_MASK)
 
 RULE = Substitution(
     id="NPU211",
@@ -173,8 +196,11 @@ RULE = Substitution(
         Form(taken, choose, taken_inputs, (*TAKEN, ONE_SHAPE)),
         Form(taken_by_position, choose, vector_taken_inputs, (*TAKEN, ONE_VECTOR)),
         Form(added, choose_sum, scaled_inputs, CHANGED),
+        Form(added, choose_aligned_sum, leading_inputs, ALIGNED),
         Form(subtracted, choose_difference, scaled_inputs, CHANGED),
+        Form(subtracted, choose_aligned_difference, leading_inputs, ALIGNED),
         Form(scaled, choose_product, scaled_inputs, CHANGED),
+        Form(scaled, choose_aligned_product, leading_inputs, ALIGNED),
     ),
     replaces=(
         "Index",

@@ -14,15 +14,19 @@ a view of ``x`` that a later write in place would change. A tensor of repeats me
 (condition ``int-repeats``). A dimension that is known only at run time must not be negative
 (condition ``dimension-from-the-front``).
 
+Nothing is said of what runs once per call of a pipeline or of ``generate`` (condition
+``runs-often``): it is no part of a step, and the longer code would be all that is gained.
+
 References: case "affinity operator optimisation" (RepeatInterleave) of the MindStudio guide;
 torch.repeat_interleave.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
 
 if TYPE_CHECKING:
     import torch
@@ -153,10 +157,34 @@ def end_inputs(draw: Draw) -> dict[str, Any]:
     }
 
 
+# What has one number for each element is called so: ``seq_lens``, ``num_tokens_per_expert``.
+_PER_ELEMENT = re.compile(
+    r"(lens|lengths|counts|cnts|sizes|durations|splits|tensor|list|_per_(expert|image|seq|sample))$"
+)
+# What a call of ``generate`` is told, mostly 1: the batch is widened once, before all steps.
+_PER_CALL = re.compile(r"per_prompt|num_return_sequences|expand_size|(num_)?beams?(_size)?$")
+
+
+def _is_int(site: Site) -> bool | None:
+    if site.is_tensor("repeats"):
+        return False
+    known = site.is_int("repeats")
+    speaks_against = known is None and any(map(_PER_ELEMENT.search, site.called("repeats")))
+    return False if speaks_against else known
+
+
+def _runs_often(site: Site) -> bool:
+    return site.runs_often() and not any(map(_PER_CALL.search, site.called("repeats")))
+
+
 INT_REPEATS = Condition(
-    "int-repeats",
-    "the number of repeats is a Python int, not a tensor",
-    lambda site: False if site.is_tensor("repeats") else site.is_int("repeats"),
+    "int-repeats", "the number of repeats is a Python int, not a tensor", _is_int
+)
+OFTEN = Condition(
+    "runs-often",
+    "it runs in every step, not once per call of a pipeline or of generate",
+    _runs_often,
+    time_alone=True,
 )
 IS_TENSOR = Condition("is-tensor", "the object is a torch tensor", lambda site: site.is_tensor("x"))
 FROM_THE_FRONT = Condition(
@@ -182,17 +210,19 @@ RULE = Substitution(
     summary="repeat_interleave with one number of repeats for all elements",
     table="affinity",
     forms=(
-        Form(flattened, broadcast_flat, inputs, (IS_TENSOR, INT_REPEATS)),
-        Form(along_first, broadcast_first, inputs, (IS_TENSOR, INT_REPEATS)),
-        Form(along_last, broadcast_last, inputs, (IS_TENSOR, INT_REPEATS)),
-        Form(along, broadcast, dim_inputs, (FROM_THE_FRONT, IS_TENSOR, INT_REPEATS)),
+        Form(flattened, broadcast_flat, inputs, (OFTEN, IS_TENSOR, INT_REPEATS)),
+        Form(along_first, broadcast_first, inputs, (OFTEN, IS_TENSOR, INT_REPEATS)),
+        Form(along_last, broadcast_last, inputs, (OFTEN, IS_TENSOR, INT_REPEATS)),
+        Form(along, broadcast, dim_inputs, (FROM_THE_FRONT, OFTEN, IS_TENSOR, INT_REPEATS)),
         Form(
             along_from_the_end,
             broadcast_from_the_end,
             end_inputs,
-            (FROM_THE_END, IS_TENSOR, INT_REPEATS),
+            (FROM_THE_END, OFTEN, IS_TENSOR, INT_REPEATS),
         ),
-        Form(along_any, broadcast_any, any_dim_inputs, (NOT_NEGATIVE, IS_TENSOR, INT_REPEATS)),
+        Form(
+            along_any, broadcast_any, any_dim_inputs, (NOT_NEGATIVE, OFTEN, IS_TENSOR, INT_REPEATS)
+        ),
     ),
     replaces=("RepeatInterleave", "RepeatInterleaveV2"),
     becomes=("BroadcastTo",),
@@ -218,6 +248,23 @@ class Expand(nn.Module):
 
     def forward(self, x: torch.Tensor):
         return x.repeat_interleave(self.repeats, dim=1)
+""",
+        # once per call of a pipeline, before its steps
+        """
+class ImagePipeline:
+    def __call__(self, image: torch.Tensor, count: int):
+        return self.denoise(image.repeat_interleave(count, dim=0))
+""",
+        # the batch is widened once
+        """
+def f(prompt: torch.Tensor, num_images_per_prompt: int):
+    return prompt.repeat_interleave(num_images_per_prompt, dim=0)
+""",
+        # one number for each element, by its name
+        """
+class Pack(nn.Module):
+    def forward(self, x: torch.Tensor, batch):
+        return x.repeat_interleave(batch.seq_lens, dim=0)
 """,
         # the repeats alone
         """

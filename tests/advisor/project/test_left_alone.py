@@ -113,15 +113,15 @@ def test_comments_that_hide_nothing_or_name_no_rule_are_said(
 
 
 def test_the_configuration_selects_rules_and_files(inside: Npufix, tmp_path: Path) -> None:
-    for name in ("model.py", "tests/test_model.py", "old/model.py"):
+    for name in ("model.py", "extra/other.py", "old/model.py"):
         write(tmp_path, name=name)
     assert len(found(inside, tmp_path)) == 3
     (tmp_path / "pyproject.toml").write_text(
-        '[tool.npufix]\nexclude = ["old"]\nper-file-ignores = {"tests/*" = ["NPU203"]}\n',
+        '[tool.npufix]\nexclude = ["old"]\nper-file-ignores = {"extra/*" = ["NPU203"]}\n',
         encoding="utf-8",
     )
     assert found(inside, tmp_path) == ["model.py:5"]
-    assert found(inside, tmp_path / "tests") == []  # the file above the source counts
+    assert found(inside, tmp_path / "extra") == []  # the file above the source counts
     assert found(inside, tmp_path / "old" / "model.py") == ["model.py:5"]  # named itself
     (tmp_path / "npufix.toml").write_text('ignore = ["repeat-interleave-int"]\n', encoding="utf-8")
     assert found(inside, tmp_path) == []

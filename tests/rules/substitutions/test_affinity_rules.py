@@ -95,13 +95,12 @@ def test_what_is_proven_is_written(rule: str, before: str, after: str) -> None:
 
 
 OPEN = [
-    ("x[i.bool()] = 0", {"same-rank-mask"}),
     ("x[x > 0] = -1e9", {"value-fits-dtype"}),
     ("x[x > 0] = 2.7", {"value-fits-dtype"}),
     ("y = torch.where(x < y, x, y)", {"no-nan", "ties-without-gradient"}),
     ("y = torch.where(x < 0, 0, x)", {"no-nan"}),
     ("y = torch.where(x > 0, x, 0)", {"no-nan", "ties-without-gradient"}),
-    ("y = x.gather(1, i)", {"one-column-index"}),
+    ("y = x.gather(1, i).squeeze(1)", {"one-column-index"}),
     ("x[x > 0] += n.v", {"is-number"}),
     ("y = torch.matmul(x[:, None], y[:, :, None])", {"batches-of-vectors", "single-precision"}),
     ("x[i.bool(), :] = 0", {"row-mask"}),

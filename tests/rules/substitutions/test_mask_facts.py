@@ -43,8 +43,8 @@ SAFE = {
         "x: torch.Tensor, y: torch.Tensor", "return x.flatten()[y > 0].sum()"
     ),
     "a number of repeats by its name": function(
-        "x: torch.Tensor, num_images_per_prompt",
-        "return x.repeat_interleave(num_images_per_prompt, dim=0)",
+        "x: torch.Tensor, n_rep",
+        "return x.repeat_interleave(n_rep, dim=0)",
     ),
     "a mask that one branch makes": function(
         "x: torch.Tensor, y",
@@ -71,7 +71,7 @@ SAFE = {
         "x: torch.Tensor, n", "if n > 1:", "    x = x + 1", "return x.repeat_interleave(n, 0)"
     ),
     "a number of repeats that another method declares": """
-class Pipeline:
+class Upsampler:
     def encode(self, x: torch.Tensor, count):
         return x.repeat_interleave(count, 0)
 
@@ -100,11 +100,7 @@ OPEN = {
     "an array or a tensor": (function("x", "x[x < 0] = 0"), {"is-tensor"}),
     "a comparison of something else": (
         function("x: torch.Tensor, y", "x[y < 0] = 0"),
-        {"boolean-mask", "same-rank-mask"},
-    ),
-    "a mask over the rows, maybe": (
-        function("x: torch.Tensor", "x[(x > 0).any(-1)] = 0"),
-        {"same-rank-mask"},
+        {"boolean-mask"},
     ),
     "the first number of each of several": (
         function("x: torch.Tensor, labels", "for v in labels:", "    x[x < 0] = v[0]"),
@@ -116,7 +112,7 @@ OPEN = {
     ),
     "the opposite of something": (
         function("x: torch.Tensor, chosen", "x[~chosen] = 0"),
-        {"boolean-mask", "same-rank-mask"},
+        {"boolean-mask"},
     ),
     "a setting and the number of the round": (
         function("x: torch.Tensor, limits", "for i in range(3):", "    x[x < 0] = limits[0] + i"),
@@ -186,3 +182,30 @@ NOTHING = {
 @pytest.mark.parametrize("code", NOTHING.values(), ids=NOTHING.keys())
 def test_not_concerned(code: str) -> None:
     assert sites(code) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "is_proven"),
+    [
+        ("rearrange(x, 'b n d -> b (n d)')", True),
+        ("rearrange(x, '... n d -> ... (n d)')", False),
+        ("rearrange(x, letters)", False),
+        ("group(x)", False),
+    ],
+)
+def test_the_letters_of_einops_tell_the_rank(made: str, *, is_proven: bool) -> None:
+    body = function("x: torch.Tensor, letters", f"y = {made}", "y[x.flatten() > 0] = 0.0")
+    (site,) = sites(f"from einops import rearrange\n{body}")
+    assert site.rewrite is not None
+    assert ("unsqueeze(-1)" in site.rewrite.text) is is_proven
+
+
+def test_two_results_of_a_call_have_ranks_of_their_own() -> None:
+    body = function(
+        "group, x", "features, mask = group(x)", "features = features.float()",
+        "features[mask] = 0.0",
+    )  # fmt: skip
+    (site,) = sites(body)
+    assert "same-rank-mask" not in {proof.condition.name for proof in site.proofs}
+    assert site.rewrite is not None
+    assert "features.dim() - mask.dim()" in site.rewrite.text

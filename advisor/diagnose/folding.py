@@ -1,0 +1,125 @@
+"""Findings that are one: said once in a project, or copied by a generator from one file."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from npufix.advisor.project.generated import GENERATED_FILE, generated_from
+from npufix.reports.code_digest import normal_form
+from npufix.rules.diagnostic import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from npufix.advisor.diagnose.findings import Located
+    from npufix.advisor.project.source_tree import SourceFile, SourceTree
+
+_NEEDS_PACKAGE = "mindspeed-installed"
+
+
+def fold(found: Sequence[Located], tree: SourceTree) -> list[Located]:
+    """Return the findings without those that are another one again, which names their places.
+
+    A rule that is about the whole project is said at its first place. What a generator has copied,
+    ``modeling_b.py`` out of ``modular_b.py`` and that out of ``modeling_a.py``, is said where it
+    was copied from, unless generated files may be changed as well.
+    """
+    first: dict[str, Located] = {}
+    owner: dict[Located, Located] = {}
+    for item in sorted(found, key=_is_generated):
+        if item.site.rule.once or _is_of_project(item, tree):
+            start = first.setdefault(item.site.rule.id, item)
+            owner |= {item: start} if start is not item else {}
+    if GENERATED_FILE not in tree.configuration.allow:
+        owner |= _copies([item for item in found if item not in owner], tree)
+    copies: dict[Located, list[Place]] = {}
+    for item, start in owner.items():
+        finding = item.finding
+        copies.setdefault(start, []).append(
+            Place(finding.path, finding.line, finding.function, 0, 0)
+        )
+    return [
+        item.with_places(copies[item]) if item in copies else item
+        for item in found
+        if item not in owner
+    ]
+
+
+def _copies(found: Sequence[Located], tree: SourceTree) -> dict[Located, Located]:
+    """Return the findings in generated files, each with the one that it was copied from."""
+    made = {relative: generated_from(tree.files[relative].text) for relative in _paths(found)}
+    keys = _keys(found)
+    originals = {
+        (item.finding.path, key): item
+        for item, key in keys.items()
+        if made[item.finding.path] is None
+    }
+    sources = _Sources(tree)
+    copies: dict[Located, Located] = {}
+    for item, key in keys.items():
+        if made[item.finding.path]:
+            keys_there = ((path, key) for path in sources.of(item.finding.path))
+            start = next((originals[one] for one in keys_there if one in originals), None)
+            copies |= {item: start} if start is not None else {}
+    return copies
+
+
+def _paths(found: Sequence[Located]) -> set[str]:
+    return {item.finding.path for item in found}
+
+
+def _is_of_project(item: Located, tree: SourceTree) -> bool:
+    """Tell whether it waits for a package that the project may not have: one question for all."""
+    names = {condition.name for condition in item.site.open_conditions}
+    return _NEEDS_PACKAGE in names - tree.configuration.allow
+
+
+def _is_generated(item: Located) -> bool:
+    return any(condition.name == GENERATED_FILE for condition in item.site.open_conditions)
+
+
+def _keys(found: Sequence[Located]) -> dict[Located, tuple[str, ...]]:
+    """Return what a copy of each finding has as well: rule, function, code, and which of twins."""
+    keys: dict[Located, tuple[str, ...]] = {}
+    seen: Counter[tuple[str, ...]] = Counter()
+    for item in sorted(found, key=lambda item: (item.finding.path, item.finding.line)):
+        finding = item.finding
+        function = finding.function.rpartition(".")[2]
+        key = finding.rule, function, normal_form(finding.code)
+        twin = (finding.path, finding.function, *key)
+        keys[item] = (*key, str(seen[twin]))
+        seen[twin] += 1
+    return keys
+
+
+class _Sources:
+    """Which files a generated one is made of."""
+
+    def __init__(self, tree: SourceTree) -> None:
+        self._files = tree.files
+        self._relative: Mapping[object, str] = {
+            file.path.resolve(): relative for relative, file in tree.files.items()
+        }
+        self._known: dict[str, list[str]] = {}
+
+    def of(self, relative: str) -> list[str]:
+        """Return the file that one is generated from, what that one imports, and so on."""
+        if relative not in self._known:
+            self._known[relative] = []  # two files that import each other
+            start = generated_from(self._files[relative].text) or ""
+            made = str(PurePosixPath(relative).parent / PurePosixPath(start).name)
+            below = [made, *self._imports(self._files[made])] if made in self._files else []
+            deeper = [path for one in below[1:] for path in self.of(one)]
+            self._known[relative] = list(dict.fromkeys([*below, *deeper]))
+        return self._known[relative]
+
+    def _imports(self, file: SourceFile) -> Iterator[str]:
+        for node in ast.parse(file.text).body:
+            if isinstance(node, ast.ImportFrom):
+                path = file.neighbour_path("." * node.level + (node.module or ""))
+                relative = None if path is None else self._relative.get(path.resolve())
+                if relative is not None:
+                    yield relative

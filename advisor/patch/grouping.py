@@ -1,0 +1,76 @@
+"""What is left to decide, in groups: "these 3 assumptions allow 41 more changes"."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, NamedTuple
+
+from npufix.advisor.project.assumed import SETS
+from npufix.advisor.project.generated import GENERATED_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from npufix.advisor.diagnose.findings import Located
+    from npufix.reports.report import Report
+
+_GROUPS = 2
+_FEW = 6
+"""More conditions than these nobody reads before granting them."""
+
+
+class Group(NamedTuple):
+    """Conditions, as options of ``npufix patch``, and how many changes wait for nothing else."""
+
+    options: str
+    changes: int
+
+
+def groups(found: Iterable[Located], allowed: frozenset[str]) -> list[Group]:
+    """Return what to grant for the most changes, the best first; each is beside those before it.
+
+    A set of ``--assume`` comes before single conditions where it allows as much.
+    """
+    missing = [m for m in (_missing(item, allowed) for item in found) if m]
+    made: list[Group] = []
+    while missing and len(made) < _GROUPS:
+        options, granted, changes = max(_choices(missing), key=lambda c: c[2])
+        if not changes:
+            break
+        made.append(Group(options, changes))
+        missing = [m - granted for m in missing if not m <= granted]
+    return made
+
+
+def _missing(item: Located, allowed: frozenset[str]) -> frozenset[str]:
+    """Return the conditions that a change still waits for; none if nothing would write it."""
+    site = item.site
+    if site.rewrite is None or site.rule.advice:
+        return frozenset()
+    names = frozenset(condition.name for condition in site.open_conditions) - allowed
+    return frozenset() if GENERATED_FILE in names else names
+
+
+def _choices(missing: Sequence[frozenset[str]]) -> Iterable[tuple[str, frozenset[str], int]]:
+    """Yield options, what they grant and how many changes they allow."""
+    yield "", frozenset(), 0
+    for name, granted in SETS.items():
+        yield f"--assume {name}", granted, _allows(missing, granted)
+    for some in dict.fromkeys(missing):
+        for other in dict.fromkeys(missing):
+            both = some | other
+            if len(both) <= _FEW:
+                yield f"--allow {','.join(sorted(both))}", both, _allows(missing, both)
+
+
+def _allows(missing: Sequence[frozenset[str]], granted: frozenset[str]) -> int:
+    return sum(names <= granted for names in missing)
+
+
+def commands(found: Iterable[Located], allowed: frozenset[str], report: Report) -> list[str]:
+    """Return the commands that grant each group, with what it brings."""
+    words = ["npufix", "patch", *filter(None, [report.dump]), "--source", report.source]
+    return [
+        f"{shlex.join(words)} {group.options}  # allows {group.changes} more"
+        for group in groups(found, allowed)
+    ]

@@ -1,0 +1,29 @@
+"""Files that no training or inference step runs, by their paths: tests, examples, converters."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+
+_FOLDERS = re.compile(
+    r"(unit_?)?tests?(ing)?|docs?|documentation|examples?|demos?|tutorials?|benchmarks?"
+    r"|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
+    r"|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)"
+)
+_FILES = re.compile(
+    r"test_.*|.*_tests?|conftest|setup|.*_(example|demo)"
+    r"|(.*_)?(export(er)?|onnx|torchscript|tensorrt|coreml)(_.*)?|convert_.*"
+    r"|(.*_)?(dataset|dataloader|data_module|datamodule|collat(or|e))s?"
+    r"|((image|video|audio)_)?processing_.*|feature_extraction_.*|tokenization_.*"
+)
+
+
+def is_cold(relative: str) -> bool:
+    """Tell whether a file, by its path below the source, holds nothing that a step runs.
+
+    ``tests/test_norm.py``, ``docs/conf.py``, ``convert_checkpoint.py`` and ``datasets/coco.py`` are
+    such; a file or a folder that the user has named is not judged by what stands above it.
+    """
+    path = PurePosixPath(relative)
+    above = path.parts[:-1]
+    return bool(_FILES.fullmatch(path.stem)) or any(map(_FOLDERS.fullmatch, above))

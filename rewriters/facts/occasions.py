@@ -1,0 +1,104 @@
+"""When code runs, as far as its names and loops tell: in each step, once per call, on the host."""
+
+from __future__ import annotations
+
+import ast
+import re
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.scopes import MODULE
+from npufix.rewriters.graph.modules.syntax import last_name, walk
+
+if TYPE_CHECKING:
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.match.matching import Match
+
+
+class Occasion(str, Enum):
+    """When a place runs; what nothing speaks against runs in each step."""
+
+    STEP = "step"
+    CALL = "call"
+    """Once per call of ``generate``, per epoch, or when something is built."""
+    HOST = "host"
+    """On the host: data sets, processors, what was brought to the CPU."""
+
+
+# A loop in them takes no part in a step either.
+_BUILDS = re.compile(
+    r"_*(init|reset|load|save|from|convert|export|setup|configure|register|plot|visuali[sz]e)(_.*|__)?"
+)
+_ONCE = re.compile(
+    r"_*(generate|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video)"
+    r"|on_\w*epoch)(_.*)?"
+)
+_CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
+_ON_HOST = re.compile(
+    r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+)?|Tokenizer(Fast)?|FeatureExtractor"
+    r"|ImageProcessor(Fast)?|VideoProcessor|(?<!Attn)(?<!Attention)(?<!Logits)(?<!Score)Processor)$"
+)
+_MADE = operators.FACTORIES | {"from_numpy"}
+_LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|__getitem__|worker_init_fn")
+
+
+def occasion(flow: FunctionFlow, match: Match) -> Occasion:
+    """Return when a match runs.
+
+    ``image.repeat_interleave(n)`` in ``Pipeline.__call__`` runs once per call, and in each step
+    where it stands in the loop over the steps.
+    """
+    if _is_host_code(flow) or _works_on_host(flow, match):
+        return Occasion.HOST
+    name = flow.function.name
+    if name == MODULE or _BUILDS.fullmatch(name):
+        return Occasion.CALL
+    once = _ONCE.fullmatch(name) or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name))
+    return Occasion.CALL if once and not _is_in_loop(flow, match) else Occasion.STEP
+
+
+def _is_host_code(flow: FunctionFlow) -> bool:
+    if _LOADS_DATA.fullmatch(flow.function.name):
+        return True
+    if flow.cls is None:
+        return False
+    bases = [last_name(base) for base in flow.cls.bases]
+    if any(base.endswith("Module") and not base.endswith("DataModule") for base in bases):
+        return False  # a ``DataPreProcessor`` that is a module runs on the device
+    return any(_ON_HOST.search(name) for name in (flow.cls.name, *bases))
+
+
+def _works_on_host(flow: FunctionFlow, match: Match) -> bool:
+    """Tell whether tensors are on the host: ``x.cpu()``, ``torch.tensor(items)``, and views of it.
+
+    What is made without a device is there, and no operator brings it elsewhere; for a value, a mask
+    or an index beside a tensor of the device that says nothing, and neither does it in ``forward``,
+    which may be called below ``with torch.device("npu")``.
+    """
+    operands = [_source(node) for node in match.bindings.values()]
+    if any(node.op == "cpu" for node in operands):
+        return True
+    return flow.function.name != "forward" and _is_made_there(operands[0])
+
+
+def _source(node: Node) -> Node:
+    while node.op in operators.KEEPS and node.op != "cpu" and node.args:
+        node = node.args[0]
+    return node
+
+
+def _is_made_there(node: Node) -> bool:
+    name = str(node.op).removesuffix("(*)")
+    keywords = node.value if isinstance(node.value, tuple) else ()
+    return name in _MADE and "device" not in keywords
+
+
+def _is_in_loop(flow: FunctionFlow, match: Match) -> bool:
+    line = match.evaluation.statement.lineno
+    return any(
+        isinstance(node, (ast.For, ast.AsyncFor, ast.While))
+        and node.body[0].lineno <= line <= (node.end_lineno or line)
+        for node in walk(flow.function)
+    )
