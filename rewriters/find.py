@@ -17,9 +17,11 @@ from npufix.rewriters.facts.recorded_facts import RecordedFacts, aten_names
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.modules.names import FunctionNode, module_names, source_lines
-from npufix.rewriters.graph.modules.scopes import top_level
+from npufix.rewriters.graph.modules.scopes import MODULE, top_level
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.graph.special import Op
+from npufix.rewriters.loops.find import find_loops
+from npufix.rewriters.loops.reading import may_hold_loops
 from npufix.rewriters.match.matching import find, pattern_of
 from npufix.rewriters.match.prefilter import words_for
 from npufix.rewriters.match.vocabulary import Vocabulary
@@ -127,20 +129,48 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     if not any(full.split(".")[0] == "torch" for full in names.imports.values()):
         return  # code for another library with functions of the same names
     vocabulary = Vocabulary(words_for(tuple(rules)), source, names, tree)
+    over_rows = [rule for rule in rules if rule.batches_loops]
     sites: list[Site] = []
     for scope in (*vocabulary.scopes, top_level(tree)):
         here = vocabulary.possible(rules, scope)
-        if not here or off_limits(scope, names):
+        loops = over_rows if may_hold_loops(scope.function) else []
+        if not (here or loops) or off_limits(scope, names):
             continue
         try:
             flow = read_function(scope.function, names, scope.cls, scope=scope)
             sites += _sites_of(
                 source, flow, here, recorded or {}, with_text=with_text, chosen_too=chosen_too
             )
+            for rule in loops:
+                sites += _loop_sites(source, flow, rule, with_text=with_text)
         except (UnsupportedCodeError, RecursionError):  # the latter: thousands of operations
             continue
     kept = [site for site in sites if not any(_calls(site, other) for other in sites)]
     yield from sorted(kept, key=lambda site: (site.line, site.rule.id))
+
+
+def _loop_sites(
+    source: str, flow: FunctionFlow, rule: Substitution, *, with_text: bool
+) -> Iterator[Site]:
+    """Yield the loops over rows of a function."""
+    if flow.function.name == MODULE:
+        return
+    form = rule.forms[0]
+    known = {condition.name: condition for condition in form.conditions}
+    for found in find_loops(source, flow, with_text=with_text):
+        yield Site(
+            rule=rule,
+            form=form,
+            function=flow.qualname,
+            line=found.code.lineno,
+            code=segment(source_lines(source), found.code),
+            lines=found.lines,
+            proofs=tuple(Proof(known[name], Basis.OPEN) for name in found.conditions),
+            rewrite=found.rewrite,
+            problem=found.problem,
+            operators=frozenset(),
+            function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
+        )
 
 
 def _calls(site: Site, other: Site) -> bool:

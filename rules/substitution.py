@@ -296,5 +296,8 @@ class Substitution:
     """If given, the tool only points at the code, and this says why it does not change it."""
     needs_whole: bool = False
     """Nothing is gained, and nothing said, where a slow operator's result is needed besides."""
+    batches_loops: bool = False
+    """Whether loops are read as functions of their variable: then the forms are examples of it, and
+    all have the conditions of the rule."""
     silent: str = ""
     """Why runs outside ``requires`` do not need the change, if that is so."""

@@ -148,7 +148,7 @@ class Aligner:
         tensors = [*rows, *(v for v in same if not self.of.facts.is_number(v.code))]
         ranks = {v.rank for v in tensors}
         if len(tensors) > 1 and 0 in ranks and (len(ranks) > 1 or len(same) > 0):
-            self.of.conditions["same-dtype"] = None
+            self.of.ask_for_dtype(*(v.code for v in tensors))
 
     def index(self, value: Value, device: ast.expr) -> ast.expr:
         """Return the integers of a counter as a vector."""
@@ -197,7 +197,7 @@ class Aligner:
                 if known[0] != after:
                     raise CannotBatchError(UNKNOWN_NUMBER)
                 if known != key:
-                    self.of.conditions["same-dtype"] = None
+                    self.of.ask_for_dtype(parsed(known[1]), source)
                 if all(ast.unparse(s).split(" = ")[0] != node.id for s in self.statements):
                     made = self._filled(self.numbers[node.id], leaf)
                     target = ast.Name(node.id, ast.Store())

@@ -112,6 +112,12 @@ class Expressions:
         fresh = isinstance(code, ast.BinOp)
         return Value(Kind.SAME, code, rank, fresh=fresh, integer=self.facts.is_int(code))
 
+    def ask_for_dtype(self, *tensors: ast.expr) -> None:
+        """Ask whether some tensors have one dtype."""
+        self.conditions["same-dtype"] = None
+        for tensor in tensors:
+            self.shown[f"x{len(self.shown)}"] = tensor
+
     def is_vector(self, code: ast.expr) -> bool:
         """Tell whether an index has a length: it is no number."""
         return ast.unparse(code) in self.measured

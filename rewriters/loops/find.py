@@ -39,8 +39,13 @@ class FoundLoop:
     problem: str = ""
 
 
-def find_loops(source: str, flow: FunctionFlow, *, with_text: bool = True) -> Iterator[FoundLoop]:
-    """Yield the loops over rows of a function; those inside one that can be written are part of it."""
+def find_loops(
+    source: str, flow: FunctionFlow, *, with_text: bool = True, all_of_them: bool = False
+) -> Iterator[FoundLoop]:
+    """Yield the loops over rows of a function; those inside one that can be written are part of it.
+
+    With ``all_of_them`` also those that take rows of something that may be no tensor.
+    """
     if not may_hold_loops(flow.function):
         return
     function, comprehensions = spelled_out(flow.function, flow.names)
@@ -59,7 +64,7 @@ def find_loops(source: str, flow: FunctionFlow, *, with_text: bool = True) -> It
         found = _found(source, flow, wide, loop, with_text=with_text)
         if found is None:
             continue
-        if found.rewrite is not None or _is_about_rows(wide, loop):
+        if found.rewrite is not None or all_of_them or _is_about_rows(wide, loop):
             taken.append((first, last))
             yield found
 
@@ -78,6 +83,8 @@ def _found(
         body = Body(domain, facts, loop.body)
         statements = body.run(loop.body)
         new = None
+        if loop.is_statement and not statements:
+            return None
         if loop.joined is not None and loop.made is not None:
             new = joined(loop.joined, loop.made, body.of)
             body.require_apart()

@@ -113,6 +113,8 @@ def new_axis() -> ast.expr:
 
 def at_dimension(vector: ast.expr, after: int) -> ast.expr:
     """Return a vector with ``after`` new dimensions behind it: ``v[:, None, None]``."""
+    if after == 1 and isinstance(vector, ast.Call):
+        return method(vector, "unsqueeze", 1)  # which is easier to read behind a long call
     return subscript(vector, [everything(), *[new_axis()] * after]) if after > 0 else vector
 
 
