@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.loops.values import (
+    OF_A_LIST,
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.facts.shapes import Rank
     from npufix.rewriters.loops.expressions import Expressions
 
-OF_A_LIST = "it runs over a list of tensors, which may have different shapes"
 UNKNOWN_NUMBER = "a number in it is computed in a way that a tensor would round otherwise"
 _KEEPS_INTEGERS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 _OF_FLOATS = (ast.Add, ast.Sub, ast.Mult, ast.Div)
@@ -51,10 +51,7 @@ class Aligner:
     def tensor(self, value: Value, *, number: bool = False) -> Value:
         """Return a value that must be a tensor of each round; ``number``: or a number."""
         if value.kind is Kind.ENTRY:
-            if value.is_list:
-                raise CannotBatchError(OF_A_LIST)
-            self.of.conditions["is-tensor"] = None
-            return replace(value, kind=Kind.ROWS)
+            raise CannotBatchError(OF_A_LIST)
         if value.kind is Kind.NUMBER and not number:
             raise CannotBatchError(UNKNOWN_NUMBER)
         return replace(value, offset=None)
@@ -86,14 +83,21 @@ class Aligner:
         rows = [v for v in given if v.kind is Kind.ROWS]
         same = [v for v in given if v.kind is Kind.SAME]
         counted = any(v.kind is Kind.NUMBER for v in given)
-        tensors = [*rows, *(v for v in same if v.rank != 0)]
-        self._ask_for_dtype(rows, same)
+        tensors = [*rows, *(v for v in same if self.of.facts.is_tensor(v.code) and v.rank != 0)]
+        if self.of.expected is None and any(self._is_anything(v) for v in same):
+            raise CannotBatchError(UNKNOWN_RANK)
+        if self.of.carrier is not None:
+            tensors.append(Value(Kind.SAME, self.of.carrier))
         if not tensors:
             raise CannotBatchError(UNKNOWN_NUMBER)
+        self._ask_for_dtype(rows, same)
         whole = self._common(rows, same, counted=counted)
         codes = [self._placed(v, whole, tensors[0]) for v in given]
-        source = tensors[0].source or tensors[0].code
-        return codes, replace(whole, source=source)
+        return codes, replace(whole, source=tensors[0].asked)
+
+    def _is_anything(self, value: Value) -> bool:
+        """Tell whether a value may be a tensor or a number, for all that is known."""
+        return value.rank != 0 and self.of.facts.is_tensor(value.code) is not True
 
     def _common(self, rows: list[Value], same: list[Value], *, counted: bool) -> Value:
         """Return the result: rank and axis."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.loops import operators
 from npufix.rewriters.loops.aligning import Aligner, with_rank
@@ -41,6 +42,8 @@ class Expressions:
         self.facts = facts
         self.env: dict[str, Value] = dict(domain.names)
         """The names that depend on the round."""
+        self.carrier: ast.expr | None = None
+        """The tensor that the result is written to."""
         self.expected: int | None = None
         """How many dimensions a round has where the result is written to, if that is known."""
         self.own_rows: dict[str, tuple[int | None, int]] = {}
@@ -182,15 +185,25 @@ class Expressions:
             if value.kind is Kind.NUMBER and value.integer:
                 return value
             return Value(Kind.ENTRY, value.code, 0, value.axis) if value.rank == 0 else value
-        if op in operators.ELEMENTWISE:
+        if op in operators.ELEMENTWISE and self._is_operator(code):
             return self._elementwise(code, fresh=op in operators.NEW)
-        if op in operators.ALONG:
+        if op in operators.ALONG and self._is_operator(code):
             return self._along(code, op)
         treats = self.calls.how(code)
         if treats is not None and len(code.args) == 1 and not code.keywords:
             value = self._operand(code.args[0])
             return self.calls.on_all(code, treats, value, self.aligner)
         raise CannotBatchError(self.calls.reason or UNKNOWN_CALL)
+
+    def _is_operator(self, code: ast.Call) -> bool:
+        """Tell whether a call is one of an operator, not of a function that returns one's result."""
+        if self.facts.flow.names.dotted(code.func) is not None:
+            module, _, _ = (self.facts.flow.names.dotted(code.func) or "").rpartition(".")
+            return module in TORCH_FUNCTIONS
+        match code.func:
+            case ast.Attribute(owner):
+                return self.depends(owner) or self.facts.is_tensor(owner) is True
+        return False
 
     def _extreme(self, code: ast.Call, op: str) -> Value:
         """Return ``max(a, b)`` of Python for two numbers that are tensors."""
@@ -240,9 +253,10 @@ class Expressions:
 
     def _operand(self, code: ast.expr) -> Value:
         """Return the tensor that an operator takes which does not broadcast."""
-        outside, self.expected = self.expected, None
+        outside = self.expected, self.carrier
+        self.expected = self.carrier = None
         value = self.aligner.tensor(self.read(code))
-        self.expected = outside
+        self.expected, self.carrier = outside
         if value.kind is not Kind.ROWS:
             raise CannotBatchError(UNKNOWN_CODE)
         return value

@@ -22,6 +22,11 @@ _COUNTS = frozenset({Op.SIZE, Op.RANK, "py:len"})
 _LIKE = frozenset({"zeros_like", "ones_like", "empty_like", "full_like", "rand_like"})
 _MADE = frozenset({"zeros", "ones", "empty", "full"})
 _BY_ANOTHER = frozenset({"new_zeros", "new_ones", "new_empty", "new_full"})
+# What torch joins is a list of tensors.
+_JOINING = frozenset(
+    {"block_diag", "broadcast_tensors", "cartesian_prod", "cat", "column_stack", "concat",
+     "dstack", "hstack", "meshgrid", "stack", "vstack"}
+)  # fmt: skip
 _LISTS = frozenset({Op.LIST, Op.CONTAINER, "py:list"})
 
 
@@ -34,8 +39,17 @@ class Facts(ValueKinds):
         self.match = Match(first, {}, frozenset(), {})
         self.shapes = Shapes(flow, first.ranks, first.node.epoch)
         self._nodes = {id(e.code): e.node for e in flow.evaluations}
+        self._ends = {
+            part
+            for e in flow.evaluations
+            if e.node.op == "py:range"
+            for arg in e.node.args
+            for part in (arg, linear(arg)[0])
+        }
         self._asked = {
-            e.node.args[0] for e in flow.evaluations if e.node.op == Op.ATTR and e.node.value == "device"
+            e.node.args[0]
+            for e in flow.evaluations
+            if e.node.op == Op.DTYPE_OF or (e.node.op == Op.ATTR and e.node.value == "device")
         }
 
     def node(self, code: ast.AST) -> Node | None:
@@ -58,9 +72,19 @@ class Facts(ValueKinds):
             return False
         return self._is_tensor(node)
 
-    def is_number(self, code: ast.AST) -> bool:
-        """Tell whether a value is a Python number."""
+    def _proves_tensor(self, evaluation: Evaluation) -> bool:
+        return evaluation.node.op not in _JOINING and super()._proves_tensor(evaluation)
+
+    def is_mask(self, code: ast.AST) -> bool:
+        """Tell whether an index is, or may be, a mask: one of booleans."""
         node = self.node(code)
+        return node is not None and (self._is_bool(node) or self._may_be_bool(node))
+
+    def is_number(self, code: ast.AST) -> bool:
+        """Tell whether a value is a Python number; what a ``range`` ends at counts as one."""
+        node = self.node(code)
+        if node is not None and node in self._ends:
+            return True
         return isinstance(code, ast.Constant) or (node is not None and self.shapes.is_number(node))
 
     def is_int(self, code: ast.AST) -> bool:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.loops.indexing import LENGTHS, Place, trimmed
 from npufix.rewriters.loops.values import (
-    UNKNOWN_RANK,
     CannotBatchError,
     Kind,
     Value,
     at_dimension,
     method,
     parsed,
+    shifted,
     subscript,
 )
 
@@ -35,19 +35,26 @@ def fill(body: Body, base: ast.expr, place: Place, value: Value) -> Iterator[ast
     """
     if value.kind is not Kind.SAME or value.rank != 0 or not place.is_view:
         raise CannotBatchError(LENGTHS)
-    found = body.facts.rank(base)
-    rank = found if isinstance(found, int) else None
-    if rank is None:
-        body.of.conditions["no-more-dimensions"] = None
-    last = place.kept if rank is None else rank - place.consumed + place.kept
-    if rank is None and place.kept + 1 != len(place.items):
-        raise CannotBatchError(UNKNOWN_RANK)
+    own = shifted(body.facts.rank(base), place.kept - place.consumed)
     _ask_for_value(body, base, value)
     masks = []
     shared = _named(body, base, place)
     yield from shared.values()
+
+    def behind(dim: int, vector: ast.expr, *, column: bool = False) -> ast.expr:
+        """Return a vector along one dimension of what is filled."""
+        if isinstance(own, int):
+            if not column or own == dim:
+                return at_dimension(vector, own - dim)
+            return method(vector, "reshape", -1, *[1] * (own - dim))
+        # How many dimensions follow shows when it runs: those of the tensor that are not indexed.
+        gone = place.consumed - place.kept + dim
+        name = ast.unparse(base)
+        ones = parsed(f"f(*[1] * ({name}.dim() - {gone}))" if gone else f"f(*[1] * {name}.dim())")
+        assert isinstance(ones, ast.Call)  # noqa: S101 - it was written so
+        return method(vector, "reshape", -1, *ones.args)
+
     for part in place.ragged:
-        after = last - part.dim - (part.dim >= place.axis)
         positions = parsed(
             f"torch.arange({ast.unparse(base)}.shape[{part.source}], device={ast.unparse(base)}.device)"
         )
@@ -57,24 +64,18 @@ def fill(body: Body, base: ast.expr, place: Place, value: Value) -> Iterator[ast
             if bound.kind is Kind.SAME:
                 limit = bound.code
             else:
-                name = next((n for n, s in shared.items() if s is not None and n == _key(bound)), "")
-                code = parsed(f"{name}_tensor") if name else _limits(body, base, bound)
-                limit = _column(code, last - place.axis, bound)
+                name = _key(bound)
+                code = parsed(f"{name}_tensor") if name in shared else _limits(body, base, bound)
+                limit = behind(place.axis, code, column=bound.rank != 0)
             _ask_for_sign(body, bound)
-            masks.append(ast.Compare(at_dimension(positions, after), [op], [limit]))
+            at = part.dim + (part.dim >= place.axis)
+            masks.append(ast.Compare(behind(at, positions), [op], [limit]))
     mask: ast.expr = masks[0]
     for other in masks[1:]:
         mask = ast.BinOp(mask, ast.BitAnd(), other)
     index = trimmed(place.items)
     target = subscript(base, index) if index else base
     yield ast.Expr(method(target, "masked_fill_", mask, value.code))
-
-
-def _column(code: ast.expr, after: int, bound: Value) -> ast.expr:
-    """Return lengths along their dimension: what bounds a slice has one element in each round."""
-    if bound.rank == 0 or not after:
-        return at_dimension(code, after)
-    return method(code, "reshape", -1, *[1] * after)
 
 
 def _key(bound: Value) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.loops.values import (
+    OF_A_LIST,
     CannotBatchError,
     Kind,
     Value,
@@ -26,7 +27,6 @@ LENGTHS = "its rows have different lengths"
 UNKNOWN_INDEX = "an index in it is of an unknown kind"
 OTHER_ROUND = "a round reads what another round writes"
 OUT_OF_ROUND = "its counter may lie outside of what it indexes"
-MODULES = "each round uses another module, with weights of its own"
 
 
 @dataclass
@@ -98,6 +98,8 @@ class Indexer:
                 listed = self.of.facts.is_tensor(code.value) is False
                 return Value(Kind.ENTRY, made, rank, is_list=listed, source=base.asked)
             if self.of.facts.is_tensor(code.value) is not True:
+                if not isinstance(code.slice, ast.Tuple):  # a dictionary, a list of anything
+                    raise CannotBatchError(OF_A_LIST)
                 self.of.conditions["is-tensor"] = None
         return Value(
             Kind.ROWS, made, rank, place.axis, fresh=not place.is_view, source=base.asked
@@ -156,10 +158,23 @@ class Indexer:
         found.is_view &= not by_vectors
         return found
 
+    def require_own_rows(self, items: list[ast.expr]) -> None:
+        """Refuse a write to rows that two rounds may pick."""
+        read = [self.of.read(i) for i in items if not isinstance(i, ast.Slice) and self.of.depends(i)]
+        if not any(v.kind is Kind.NUMBER and v.offset is not None for v in read):
+            raise CannotBatchError(OTHER_ROUND)
+
     def _picks(self, items: list[ast.expr]) -> list[Value]:
         """Return the indexes that depend on the round, but for slices."""
         chosen = [i for i in items if not isinstance(i, ast.Slice) and self.of.depends(i)]
-        return [self.of.read(i) for i in chosen]
+        found = [self.of.read(i) for i in chosen]
+        for item, value in zip(chosen, found, strict=True):
+            if self.of.facts.is_mask(item) or (value.kind is not Kind.NUMBER and self._is_mask(item)):
+                raise CannotBatchError(LENGTHS)
+        return found
+
+    def _is_mask(self, item: ast.expr) -> bool:
+        return any(self.of.facts.is_mask(part) for part in ast.walk(item))
 
     def _rounds(self, found: Place, asked: ast.expr, deepest: int, *, by_vectors: bool) -> None:
         """Keep the rounds that a tensor has already."""

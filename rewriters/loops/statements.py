@@ -9,6 +9,7 @@ from npufix.rewriters.loops.expressions import UNKNOWN_CALL, Expressions
 from npufix.rewriters.loops.filling import fill
 from npufix.rewriters.loops.indexing import OTHER_ROUND, Place
 from npufix.rewriters.loops.values import (
+    OF_A_LIST,
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,
@@ -191,9 +192,13 @@ class Body:
         rank = self.facts.rank(base)
         own = shifted(rank, place.kept - place.consumed) if place.is_known else None
         self.of.expected = own if isinstance(own, int) else None
+        self.of.carrier = base
         value = self.of.read(code)
-        self.of.expected = None
+        self.of.expected = self.of.carrier = None
+        self.of.indexer.require_own_rows(items)
         if self.facts.is_tensor(base) is not True:
+            if not isinstance(target.slice, ast.Tuple):
+                raise CannotBatchError(OF_A_LIST)
             self.of.conditions["is-tensor"] = None
         if place.ragged:
             if op is not None:

@@ -47,8 +47,9 @@ def fill(mask: Tensor, lengths: Tensor) -> None:
 def fill_at_once(mask: Tensor, lengths: Tensor) -> None:
     """Compare positions with lengths."""
     mask[: lengths.shape[0]].masked_fill_(
-        torch.arange(mask.shape[1], device=mask.device)
-        < lengths.to(mask.device).reshape(-1, 1),  # no slip: .to(...) is left out (one device)
+        torch.arange(mask.shape[1], device=mask.device).reshape(-1, *[1] * (mask.dim() - 2))
+        < lengths.to(mask.device)  # no slip: .to(...) is left out (one device)
+        .reshape(-1, *[1] * (mask.dim() - 1)),
         1,
     )
 
@@ -99,11 +100,11 @@ def _tensor(draw: Draw, *shape: int) -> Tensor:
 
 
 def fill_inputs(draw: Draw) -> dict[str, Any]:
-    """Return a matrix, and lengths up to more than it has."""
+    """Return a tensor of two dimensions or more, and lengths up to more than it has."""
     rows, columns = draw.integer(1, 4), draw.integer(1, 5)
     lengths = draw.integers(rows, low=0, high=columns + 1)
-    more = draw.integer(0, 2)
-    return {"mask": _tensor(draw, rows + more, columns), "lengths": lengths}
+    shape = rows + draw.integer(0, 2), columns, *draw.choice([(), (3,)])
+    return {"mask": _tensor(draw, *shape), "lengths": lengths}
 
 
 def pick_inputs(draw: Draw) -> dict[str, Any]:
@@ -134,7 +135,6 @@ CONDITIONS = (
     _open("number-index", "the index of each round is one number", "integer-vector"),
     _open("nonnegative-lengths", "no length of a row is negative", "nonnegative-index"),
     _open("nonnegative-count", "the number of rounds is not negative"),
-    _open("no-more-dimensions", "the tensor has as many dimensions as it is indexed with"),
     _open("no-broadcasting", "what is written to a row has the dimensions of the row"),
     _open("separate-memory", "what the loop writes to shares no memory with what it reads"),
     _open("same-dtype", "the floating point tensors in the loop have one dtype"),
