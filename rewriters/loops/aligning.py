@@ -116,12 +116,16 @@ class Aligner:
         if self.of.expected is not None and all(v.rank is not None for v in rows):
             # What is written fits there, so no operand has more dimensions.
             ranks = [self.of.expected]
-        widest = next((r for r in ranks if all((difference(r, o) or -(r != o)) >= 0 for o in ranks)), None)
+        widest = next(
+            (r for r in ranks if all((difference(r, o) or -(r != o)) >= 0 for o in ranks)), None
+        )
         if widest is None:
             raise CannotBatchError(UNKNOWN_RANK)
         return Value(Kind.ROWS, rows[0].code if rows else tensors[0].code, widest)
 
-    def _placed(self, value: Value, whole: Value, source: Value) -> ast.expr:
+    def _placed(  # noqa: PLR0911 - one case a kind
+        self, value: Value, whole: Value, source: Value
+    ) -> ast.expr:
         if value.kind is Kind.SAME:
             return value.code
         if value.kind is Kind.NUMBER:
@@ -172,8 +176,8 @@ class Aligner:
         domain = self.of.domain
         first = f"{domain.start}, " if domain.start else ""
         kind = "" if dtype is None else f"dtype={ast.unparse(dtype)}.dtype, "
-        text = f"torch.arange({first}{ast.unparse(domain.stop)}, {kind}device={ast.unparse(device)}.device)"
-        return parsed(text)
+        where = f"{kind}device={ast.unparse(device)}.device"
+        return parsed(f"torch.arange({first}{ast.unparse(domain.stop)}, {where})")
 
     def vector(self, value: Value, after: int, source: ast.expr) -> ast.expr:
         """Return a number of all rounds as a vector of the dtype of ``source``.

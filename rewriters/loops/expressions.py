@@ -76,14 +76,14 @@ class Expressions:
                 return self.env[known]
             case ast.BinOp(left, op, right):
                 return self._binary(left, right, lambda a, b: ast.BinOp(a, op, b), code)
-            case ast.Compare(left, [op], [right]) if not isinstance(
-                op, (ast.In, ast.NotIn, ast.Is, ast.IsNot)
+            case ast.Compare(left, [sign], [right]) if not isinstance(
+                sign, (ast.In, ast.NotIn, ast.Is, ast.IsNot)
             ):
-                return self._binary(left, right, lambda a, b: ast.Compare(a, [op], [b]), code)
-            case ast.UnaryOp(ast.USub() | ast.Invert() as op, operand):
-                value = self.aligner.tensor(self.read(operand), number=True)
-                return _like(value, ast.UnaryOp(op, value.code), fresh=True)
-            case ast.Subscript(ast.Call() as call, ast.Constant(0 | 1 as which)):
+                return self._binary(left, right, lambda a, b: ast.Compare(a, [sign], [b]), code)
+            case ast.UnaryOp(ast.USub() | ast.Invert() as turned, operand):
+                value = self.aligner.tensor(self.read(operand))
+                return _like(value, ast.UnaryOp(turned, value.code), fresh=True)
+            case ast.Subscript(ast.Call() as call, ast.Constant(int(which))) if which in {0, 1}:
                 node = self.facts.node(call)
                 if node is not None and node.op in operators.PAIRS and len(node.args) > 1:
                     pair = self.read(call)
@@ -106,11 +106,11 @@ class Expressions:
                 raise CannotBatchError(WRITTEN_READ)
             if not self.facts.is_number(part):
                 self.indexer.reads.append(part)
-        for part in ast.walk(code):
-            if isinstance(part, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Lambda)):
+        for inner in ast.walk(code):
+            if isinstance(inner, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Lambda)):
                 raise CannotBatchError(UNKNOWN_CODE)
-            if isinstance(part, ast.Call):
-                self._require_pure(part)
+            if isinstance(inner, ast.Call):
+                self._require_pure(inner)
         rank = 0 if self.facts.is_number(code) else self.facts.rank(code)
         fresh = isinstance(code, ast.BinOp)
         return Value(Kind.SAME, code, rank, fresh=fresh, integer=self.facts.is_int(code))
@@ -172,7 +172,7 @@ class Expressions:
         rows = self.aligner.with_free_end(first, 1)
         return _like(rows, ast.BinOp(rows.code, ast.MatMult(), second.code), fresh=True)
 
-    def _call(self, code: ast.Call) -> Value:  # noqa: PLR0911 - one case a family of calls
+    def _call(self, code: ast.Call) -> Value:
         node = self.facts.node(code)
         op = "" if node is None else node.op
         if op in operators.RANDOM or op == "dropout":
@@ -196,7 +196,7 @@ class Expressions:
         raise CannotBatchError(self.calls.reason or UNKNOWN_CALL)
 
     def _is_operator(self, code: ast.Call) -> bool:
-        """Tell whether a call is one of an operator, not of a function that returns one's result."""
+        """Tell whether a call is one of an operator, not of a function that ends with one."""
         if self.facts.flow.names.dotted(code.func) is not None:
             module, _, _ = (self.facts.flow.names.dotted(code.func) or "").rpartition(".")
             return module in TORCH_FUNCTIONS
@@ -270,7 +270,9 @@ class Expressions:
     def _along(self, code: ast.Call, op: str) -> Value:
         """Return an operator along one dimension of the rows."""
         is_method = isinstance(code.func, ast.Attribute) and self.depends(code.func.value)
-        first = code.func.value if is_method and isinstance(code.func, ast.Attribute) else code.args[0]
+        first = (
+            code.func.value if is_method and isinstance(code.func, ast.Attribute) else code.args[0]
+        )
         rest = code.args if is_method else code.args[1:]
         value = self._operand(first)
         dims = [k.value for k in code.keywords if k.arg in {"dim", "axis"}] or rest[:1]

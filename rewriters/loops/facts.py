@@ -75,6 +75,12 @@ class Facts(ValueKinds):
     def _proves_tensor(self, evaluation: Evaluation) -> bool:
         return evaluation.node.op not in _JOINING and super()._proves_tensor(evaluation)
 
+    def _is_tensor(self, node: Node) -> bool | None:
+        # ``hidden, layers = output``: that ``output`` is a tensor elsewhere says nothing of them
+        if node.op == Op.ITEM and node.args[0].op not in operators.VIEWS | operators.PAIRS:
+            return None
+        return super()._is_tensor(node)
+
     def is_mask(self, code: ast.AST) -> bool:
         """Tell whether an index is, or may be, a mask: one of booleans."""
         node = self.node(code)

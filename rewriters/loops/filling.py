@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.loops.statements import Body
 
 
-
 def fill(body: Body, base: ast.expr, place: Place, value: Value) -> Iterator[ast.stmt]:
     """Yield the statements that write one number to the first ``n[i]`` elements of row ``i``.
 
@@ -55,9 +54,8 @@ def fill(body: Body, base: ast.expr, place: Place, value: Value) -> Iterator[ast
         return method(vector, "reshape", -1, *ones.args)
 
     for part in place.ragged:
-        positions = parsed(
-            f"torch.arange({ast.unparse(base)}.shape[{part.source}], device={ast.unparse(base)}.device)"
-        )
+        written = ast.unparse(base)
+        positions = parsed(f"torch.arange({written}.shape[{part.source}], device={written}.device)")
         for bound, op in ((part.lower, ast.GtE()), (part.upper, ast.Lt())):
             if bound is None:
                 continue
@@ -88,7 +86,11 @@ def _named(body: Body, base: ast.expr, place: Place) -> dict[str, ast.stmt]:
     keys = [_key(b) for b in bounds]
     found: dict[str, ast.stmt] = {}
     for bound, key in zip(bounds, keys, strict=True):
-        if key.isidentifier() and keys.count(key) > 1 and f"{key}_tensor" not in body.facts.flow.bound:
+        if (
+            key.isidentifier()
+            and keys.count(key) > 1
+            and f"{key}_tensor" not in body.facts.flow.bound
+        ):
             target = ast.Name(f"{key}_tensor", ast.Store())
             found[key] = ast.Assign([target], _limits(body, base, bound), lineno=0)
     return found
@@ -112,17 +114,21 @@ def _limits(body: Body, base: ast.expr, bound: Value) -> ast.expr:
 
 
 def _ask_for_sign(body: Body, bound: Value) -> None:
-    """A negative length counts from the end; a comparison does not know that."""
+    """Ask whether a length may be negative: a slice counts from the end then."""
     match bound.code:
         case ast.Constant(int(number)) if number >= 0:
             return
-    if bound.kind is Kind.NUMBER and bound.offset is not None:
-        if body.of.domain.start + bound.offset >= 0:
-            return
+    counts = bound.kind is Kind.NUMBER and bound.offset is not None
+    if counts and body.of.domain.start + (bound.offset or 0) >= 0:
+        return
     if ast.unparse(bound.code) in body.positive:
         return
     body.of.conditions["nonnegative-lengths"] = None
-    limits = bound.code if bound.kind is not Kind.ENTRY else parsed(f"torch.as_tensor({ast.unparse(bound.code)})")
+    limits = (
+        bound.code
+        if bound.kind is not Kind.ENTRY
+        else parsed(f"torch.as_tensor({ast.unparse(bound.code)})")
+    )
     body.of.shown.setdefault("index" if "index" not in body.of.shown else "indices", limits)
 
 
@@ -139,7 +145,7 @@ def _is_small(code: ast.expr) -> bool:
 
 
 def _ask_for_value(body: Body, base: ast.expr, value: Value) -> None:
-    """An assignment makes infinity of what float16 cannot hold, a fill refuses it."""
+    """Ask for a number that float16 holds: an assignment makes infinity of it, a fill raises."""
     dtype = body.facts.dtype(base) or "float16"
     if dtype == "float16" and not _is_small(value.code):
         body.of.conditions["value-fits-dtype"] = None

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.edit import extent
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
 from npufix.rewriters.graph.modules.syntax import stored_names, walk
 from npufix.rewriters.graph.reader import read_function
-from npufix.rewriters.loops.domain import read_domain
+from npufix.rewriters.loops.domain import NO_DOMAIN, STEPS, read_domain
+from npufix.rewriters.loops.expressions import RANDOM, WRITTEN_READ
 from npufix.rewriters.loops.facts import Facts
+from npufix.rewriters.loops.indexing import OTHER_ROUND
 from npufix.rewriters.loops.joining import joined
 from npufix.rewriters.loops.reading import Loop, loops_in, may_hold_loops, spelled_out
-from npufix.rewriters.loops.statements import Body
-from npufix.rewriters.loops.values import CannotBatchError
+from npufix.rewriters.loops.statements import RECURRENCE, SHARED, Body
+from npufix.rewriters.loops.submodules import DROPOUT, MODULES, STATISTICS
+from npufix.rewriters.loops.values import OF_A_LIST, CannotBatchError
 from npufix.rewriters.loops.writing import written
 
 if TYPE_CHECKING:
@@ -25,6 +28,13 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Evaluation
 
 READ_AFTERWARDS = "what the last round leaves in a name is read afterwards"
+_MAKES_ONCE = re.compile(r"_*(init|reset|build|create|make|register|setup)(_|$)\w*")
+"""Names of functions that run once: nothing is gained there."""
+# What no way of writing it would change; of other loops it is worth saying that they are slow.
+_NO_ROWS = frozenset(
+    {RECURRENCE, OTHER_ROUND, WRITTEN_READ, SHARED, MODULES, STATISTICS, DROPOUT, RANDOM,
+     NO_DOMAIN, STEPS, OF_A_LIST, READ_AFTERWARDS}
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,8 @@ def find_loops(
     """
     if not may_hold_loops(flow.function):
         return
+    if _MAKES_ONCE.match(flow.function.name) and not all_of_them:
+        return
     function, comprehensions = spelled_out(flow.function, flow.names)
     wide = flow
     if comprehensions:
@@ -64,7 +76,8 @@ def find_loops(
         found = _found(source, flow, wide, loop, with_text=with_text)
         if found is None:
             continue
-        if found.rewrite is not None or all_of_them or _is_about_rows(wide, loop):
+        told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)
+        if found.rewrite is not None or all_of_them or told:
             taken.append((first, last))
             yield found
 
@@ -89,7 +102,7 @@ def _found(
             new = joined(loop.joined, loop.made, body.of)
             body.require_apart()
             statements += body.of.aligner.statements
-        _require_unread(flow, loop, body)
+        _require_unread(flow, loop)
         rewrite = written(source, flow, loop, body, statements, new, with_text=with_text)
     except (CannotBatchError, NotRewritableError) as error:
         return FoundLoop(code, lines, problem=str(error))
@@ -105,7 +118,7 @@ def _inside(flow: FunctionFlow, loop: Loop) -> Iterator[Evaluation]:
             yield evaluation
 
 
-def _require_unread(flow: FunctionFlow, loop: Loop, body: Body) -> None:
+def _require_unread(flow: FunctionFlow, loop: Loop) -> None:
     """Refuse where somebody reads a name that only the last round has bound."""
     if loop.joined is not None and not loop.removed:
         return
@@ -124,7 +137,8 @@ def _require_unread(flow: FunctionFlow, loop: Loop, body: Body) -> None:
     around = [
         other
         for other in walk(flow.function)
-        if isinstance(other, (ast.For, ast.While)) and other is not statement
+        if isinstance(other, (ast.For, ast.While))
+        and other is not statement
         and any(part is statement for part in walk(other))
     ]
     for name in flow.name_nodes:
@@ -144,16 +158,23 @@ def _targets(code: ast.AST) -> set[str]:
 
 
 def _is_about_rows(flow: FunctionFlow, loop: Loop) -> bool:
-    """Tell whether a loop that stays takes rows of tensors one by one, for all that is known."""
+    """Tell whether a loop that stays writes rows of a tensor one by one, or joins them."""
     inside = list(_inside(flow, loop))
     facts = Facts(flow, inside)
     names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
     for evaluation in inside:
-        match evaluation.code:
+        code: ast.AST = evaluation.code
+        if loop.is_statement:  # what is only read may be read for the host
+            match code:
+                case ast.Assign([ast.Subscript() as target]) | ast.AugAssign(
+                    ast.Subscript() as target
+                ):
+                    code = target
+                case _:
+                    continue
+        match code:
             case ast.Subscript(ast.Name() | ast.Attribute() as base, index):
                 used = {n.id for n in ast.walk(index) if isinstance(n, ast.Name)}
                 if used & names and facts.is_tensor(base):
                     return True
     return False
-
-

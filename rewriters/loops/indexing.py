@@ -13,8 +13,8 @@ from npufix.rewriters.loops.values import (
     Value,
     at_dimension,
     everything,
-    shifted,
     parsed,
+    shifted,
     subscript,
 )
 
@@ -101,9 +101,7 @@ class Indexer:
                 if not isinstance(code.slice, ast.Tuple):  # a dictionary, a list of anything
                     raise CannotBatchError(OF_A_LIST)
                 self.of.conditions["is-tensor"] = None
-        return Value(
-            Kind.ROWS, made, rank, place.axis, fresh=not place.is_view, source=base.asked
-        )
+        return Value(Kind.ROWS, made, rank, place.axis, fresh=not place.is_view, source=base.asked)
 
     def _is_entry(self, code: ast.expr, place: Place) -> bool:
         """Tell whether ``lengths[i]`` may be a number out of a list."""
@@ -116,7 +114,7 @@ class Indexer:
         elif (place.offset, place.source_dim) != written:
             raise CannotBatchError(OTHER_ROUND)
 
-    def place(  # noqa: C901, PLR0912 - one case a kind of index
+    def place(
         self, base: ast.expr | None, items: list[ast.expr], rows: int | None, asked: ast.expr
     ) -> Place:
         """Return the index of all rounds.
@@ -160,7 +158,9 @@ class Indexer:
 
     def require_own_rows(self, items: list[ast.expr]) -> None:
         """Refuse a write to rows that two rounds may pick."""
-        read = [self.of.read(i) for i in items if not isinstance(i, ast.Slice) and self.of.depends(i)]
+        read = [
+            self.of.read(i) for i in items if not isinstance(i, ast.Slice) and self.of.depends(i)
+        ]
         if not any(v.kind is Kind.NUMBER and v.offset is not None for v in read):
             raise CannotBatchError(OTHER_ROUND)
 
@@ -169,7 +169,9 @@ class Indexer:
         chosen = [i for i in items if not isinstance(i, ast.Slice) and self.of.depends(i)]
         found = [self.of.read(i) for i in chosen]
         for item, value in zip(chosen, found, strict=True):
-            if self.of.facts.is_mask(item) or (value.kind is not Kind.NUMBER and self._is_mask(item)):
+            if self.of.facts.is_mask(item) or (
+                value.kind is not Kind.NUMBER and self._is_mask(item)
+            ):
                 raise CannotBatchError(LENGTHS)
         return found
 
@@ -181,7 +183,8 @@ class Indexer:
         found.axis = found.kept
         if by_vectors:
             found.axis = self._axis_of_vectors(found)
-            code = parsed(f"torch.arange({ast.unparse(asked)}.shape[{found.axis}], device={ast.unparse(asked)}.device)")
+            name = ast.unparse(asked)
+            code = parsed(f"torch.arange({name}.shape[{found.axis}], device={name}.device)")
             found.items.append(at_dimension(code, deepest))
         else:
             found.items.append(everything())
@@ -214,7 +217,9 @@ class Indexer:
         whole = isinstance(item, ast.Constant) or facts.is_int(item) or _is_negative(item)
         if not whole:
             rank = 1 if self.of.is_vector(item) else facts.rank(item)
-            if isinstance(rank, int) and rank != 1:  # of two dimensions a mask takes two, an index one
+            if (
+                isinstance(rank, int) and rank != 1
+            ):  # of two dimensions a mask takes two, an index one
                 raise CannotBatchError(UNKNOWN_INDEX)
             if found.axis < 0 or by_vectors:
                 raise CannotBatchError(UNKNOWN_INDEX)
@@ -228,7 +233,8 @@ class Indexer:
 
     def _row(self, found: Place, value: Value, base: ast.expr | None) -> None:
         """Take ``i + c`` as the rows from ``c`` on."""
-        assert value.offset is not None and base is not None  # noqa: S101 - the caller has looked
+        assert value.offset is not None  # noqa: S101 - the caller has looked
+        assert base is not None  # noqa: S101 - else the rounds are rows already
         domain, facts = self.of.domain, self.of.facts
         node = facts.node(base)
         first = domain.start + value.offset

@@ -27,5 +27,15 @@ PAIRS = frozenset({"max", "min"})
 ROUNDED = frozenset({"sum", "mean", "prod"})
 
 RANDOM = operators.RANDOM
-NEW = ELEMENTWISE - {"bfloat16", "double", "float", "half", "int", "long", "bool", "detach", Op.CAST}
+NEW = ELEMENTWISE - {
+    "bfloat16",
+    "double",
+    "float",
+    "half",
+    "int",
+    "long",
+    "bool",
+    "detach",
+    Op.CAST,
+}
 """Their result shares no memory with the operands, whatever dtype that has."""

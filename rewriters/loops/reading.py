@@ -75,9 +75,7 @@ def spelled_out(function: FunctionNode, names: ModuleNames) -> tuple[FunctionNod
                 loop = ast.For(over.target, over.iter, [inner], [])
                 made.append(ast.fix_missing_locations(ast.copy_location(loop, statement)))
                 ast.copy_location(inner, comprehension.elt)
-                found.append(
-                    Loop(over.target, over.iter, [], statement, call, comprehension.elt)
-                )
+                found.append(Loop(over.target, over.iter, [], statement, call, comprehension.elt))
             made.append(_inside(statement))
         return made
 
@@ -111,7 +109,9 @@ def loops_in(body: Sequence[ast.stmt], names: ModuleNames) -> Iterator[Loop]:
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
     for field in ("body", "orelse", "finalbody"):
         block = getattr(statement, field, None)
-        if block and not isinstance(statement, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+        if block and not isinstance(
+            statement, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
+        ):
             yield block
     for handler in getattr(statement, "handlers", ()):
         yield handler.body
@@ -138,10 +138,19 @@ def _filled(body: Sequence[ast.stmt], number: int, names: ModuleNames) -> Loop |
     statement, call = after[0]
     at = [s is statement for s in body].index(True)
     # What it reads must still be the same where the list is joined.
-    return Loop(
-        loop.target, loop.iter, loop.body[:-1], statement, call, made,
-        (before[0], loop, *body[number + 1 : at][:0]),
-    ) if at == number + 1 else None
+    return (
+        Loop(
+            loop.target,
+            loop.iter,
+            loop.body[:-1],
+            statement,
+            call,
+            made,
+            (before[0], loop, *body[number + 1 : at][:0]),
+        )
+        if at == number + 1
+        else None
+    )
 
 
 def _is_empty_list(statement: ast.stmt, name: str) -> bool:
@@ -153,9 +162,7 @@ def _is_empty_list(statement: ast.stmt, name: str) -> bool:
     return False
 
 
-def _joining(
-    statement: ast.stmt, names: ModuleNames, of: str = ""
-) -> Iterator[ast.Call]:
+def _joining(statement: ast.stmt, names: ModuleNames, of: str = "") -> Iterator[ast.Call]:
     """Yield the calls that join a comprehension, or the list of a name."""
     if not isinstance(statement, _SIMPLE):
         return

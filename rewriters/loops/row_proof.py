@@ -73,7 +73,7 @@ class _Rows:
         self.least = min(self.least, found or 0)
         return found
 
-    def _rows(self, code: ast.expr) -> int | None:
+    def _rows(self, code: ast.expr) -> int | None:  # noqa: PLR0911 - one case a syntax
         match code:
             case ast.Name(known):
                 return self.names.get(known)

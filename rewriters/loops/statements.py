@@ -14,12 +14,12 @@ from npufix.rewriters.loops.values import (
     CannotBatchError,
     Kind,
     Value,
-    everything,
     difference,
+    everything,
     names_in,
-    shifted,
     new_axis,
     parsed,
+    shifted,
     subscript,
 )
 
@@ -116,7 +116,7 @@ class Body:
             return (value.offset if value.kind is Kind.NUMBER else None), dim
         raise CannotBatchError(OTHER_ROUND)
 
-    def _statement(self, code: ast.stmt) -> Iterator[ast.stmt]:  # noqa: C901 - one case a syntax
+    def _statement(self, code: ast.stmt) -> Iterator[ast.stmt]:  # noqa: C901, PLR0912 - one case a syntax
         match code:
             case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, value) if (
                 value is not None
@@ -136,8 +136,10 @@ class Body:
                 self.of.read(items)
                 yield ast.For(target, items, list(self.block(body)), [], lineno=0)
             case ast.If(test, body, orelse) if not self.of.depends(test):
-                if any(isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)
-                       for s in (*body, *orelse)):
+                if any(
+                    isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)
+                    for s in (*body, *orelse)
+                ):
                     raise CannotBatchError(BRANCH)
                 self.of.read(test)
                 yield ast.If(test, list(self.block(body)), list(self.block(orelse)))
@@ -177,7 +179,9 @@ class Body:
         }:
             raise CannotBatchError(EFFECT)
         match test:
-            case ast.Compare(left, [ast.Gt() | ast.GtE()], [ast.Constant(int(least))]) if least >= 0:
+            case ast.Compare(left, [ast.Gt() | ast.GtE()], [ast.Constant(int(least))]) if (
+                least >= 0
+            ):
                 if self.of.depends(left):
                     self.positive.add(ast.unparse(self.of.read(left).code))
         if any(isinstance(n, ast.Call) for n in ast.walk(test)):
@@ -215,7 +219,9 @@ class Body:
         else:
             yield ast.AugAssign(written, op, new)
 
-    def _fitted(self, value: Value, place: Place, own: Rank, base: ast.expr) -> ast.expr:
+    def _fitted(  # noqa: C901, PLR0911 - one case a kind
+        self, value: Value, place: Place, own: Rank, base: ast.expr
+    ) -> ast.expr:
         """Return the new values of rows that have ``own`` dimensions each."""
         if value.kind is Kind.SAME:
             if value.rank == 0 or not place.axis:
@@ -232,9 +238,8 @@ class Body:
             if own != 0:
                 raise CannotBatchError(UNKNOWN_RANK)
             name = ast.unparse(base)
-            return parsed(
-                f"torch.as_tensor({ast.unparse(value.code)}, dtype={name}.dtype, device={name}.device)"
-            )
+            where = f"dtype={name}.dtype, device={name}.device"
+            return parsed(f"torch.as_tensor({ast.unparse(value.code)}, {where})")
         if value.axis == place.axis and value.rank == own and own is not None:
             return value.code
         if place.axis:
@@ -266,9 +271,9 @@ def _written_in(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:
             match node:
                 case ast.Subscript(ctx=ast.Store()):
                     yield node
-                case ast.Call(ast.Attribute(owner, called)) if (
-                    called.endswith("_") and not called.endswith("__")
-                ):
+                case ast.Call(ast.Attribute(owner, called)) if called.endswith(
+                    "_"
+                ) and not called.endswith("__"):
                     if not isinstance(owner, ast.Subscript) or called not in {"fill_", "zero_"}:
                         raise CannotBatchError(EFFECT)
                     yield owner
@@ -291,21 +296,30 @@ def _require_no_recurrence(code: Sequence[ast.stmt], known: set[str]) -> None:
 
     def follow(statements: Sequence[ast.stmt]) -> None:
         for statement in statements:
-            inner = statement.body + statement.orelse if isinstance(statement, (ast.For, ast.If)) else []
+            inner = (
+                statement.body + statement.orelse
+                if isinstance(statement, (ast.For, ast.If))
+                else []
+            )
             parts: list[ast.AST] = [statement]
             if isinstance(statement, ast.For):
                 parts = [statement.iter]
                 bound.update(names_in(statement.target))
             elif isinstance(statement, ast.If):
                 parts = [statement.test]
-            reads = {n.id for p in parts for n in ast.walk(p) if isinstance(n, ast.Name) and _reads(n)}
+            reads = {
+                n.id for p in parts for n in ast.walk(p) if isinstance(n, ast.Name) and _reads(n)
+            }
             if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
                 reads.add(statement.target.id)
             if reads & stored - bound:
                 raise CannotBatchError(RECURRENCE)
             follow(inner)
             bound.update(
-                n.id for p in parts for n in ast.walk(p) if isinstance(n, ast.Name) and not _reads(n)
+                n.id
+                for p in parts
+                for n in ast.walk(p)
+                if isinstance(n, ast.Name) and not _reads(n)
             )
 
     follow(code)

@@ -141,10 +141,10 @@ class Calls:
             raise CannotBatchError(UNKNOWN_RANK)
         if value.axis > 1:
             value = aligner.in_front(value)
-        merged = ast.Call(code.func, [method(value.code, "flatten", 0, 1)], [])
+        merged: ast.expr = ast.Call(code.func, [method(value.code, "flatten", 0, 1)], [])
         shape = parsed(f"{ast.unparse(value.code)}.shape[:2]")
         if treats.is_tuple:
-            merged = subscript(merged, [ast.Constant(0)])  # type: ignore[assignment] - an expression
+            merged = subscript(merged, [ast.Constant(0)])
         apart = method(merged, "unflatten", 0, shape)
         return Value(Kind.ROWS, apart, None, value.axis, fresh=True, source=value.asked)
 

@@ -8,7 +8,6 @@ from enum import Enum
 
 from npufix.rewriters.facts.shapes import Rank, RelativeRank
 
-
 OF_A_LIST = "it runs over a list of tensors, which may have different shapes"
 UNKNOWN_RANK = "how many dimensions a tensor in it has is not known"
 

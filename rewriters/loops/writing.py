@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ONE_LINE = "it shares a line with another statement"
 
 
-def written(  # noqa: PLR0913 - what is written, and where
+def written(  # noqa: PLR0913, PLR0917 - what is written, and where
     source: str,
     flow: FunctionFlow,
     loop: Loop,
@@ -62,7 +62,11 @@ def written(  # noqa: PLR0913 - what is written, and where
 
 
 def _edit(
-    loop: Loop, text: str, width: int, removed: Sequence[ast.stmt], hoisted: Sequence[tuple[str, str]]
+    loop: Loop,
+    text: str,
+    width: int,
+    removed: Sequence[ast.stmt],
+    hoisted: Sequence[tuple[str, str]],
 ) -> Edit:
     assert loop.joined is not None  # noqa: S101 - the caller has looked
     return Edit(loop.joined, loop.statement, text, removed, hoisted, width=width)
@@ -123,9 +127,7 @@ def _replaced(
     start = len(new)
     for statement in made:
         start = len(new)
-        new += [
-            f"{indent}{line}" for line in _laid_out(statement, style.width - len(indent), unit)
-        ]
+        new += [f"{indent}{line}" for line in _laid_out(statement, style.width - len(indent), unit)]
     text = "".join([*lines[: first - 1], *(f"{line}{newline}" for line in new), *lines[last:]])
     return text, first + start
 

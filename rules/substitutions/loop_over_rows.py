@@ -48,8 +48,9 @@ def fill_at_once(mask: Tensor, lengths: Tensor) -> None:
     """Compare positions with lengths."""
     mask[: lengths.shape[0]].masked_fill_(
         torch.arange(mask.shape[1], device=mask.device).reshape(-1, *[1] * (mask.dim() - 2))
-        < lengths.to(mask.device)  # no slip: .to(...) is left out (one device)
-        .reshape(-1, *[1] * (mask.dim() - 1)),
+        < lengths.to(mask.device).reshape(  # no slip: .to(...) is left out (one device)
+            -1, *[1] * (mask.dim() - 1)
+        ),
         1,
     )
 
@@ -82,10 +83,7 @@ def shift(x: Tensor, step: float, times: int) -> Tensor:
 def shift_at_once(x: Tensor, step: float, times: int) -> Tensor:
     """Add all steps in a new dimension."""
     return (
-        x
-        + (step * torch.arange(times, dtype=x.dtype, device=x.device)).view(
-            -1, *[1] * x.dim()
-        )
+        x + (step * torch.arange(times, dtype=x.dtype, device=x.device)).view(-1, *[1] * x.dim())
     ).flatten(0, 1)
 
 
