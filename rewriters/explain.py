@@ -13,6 +13,7 @@ from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.names import source_lines
 from npufix.rewriters.graph.special import Op
+from npufix.rewriters.loops.find import find_loops
 from npufix.rewriters.match.matching import LITERAL, find, pattern_of, same_value
 
 if TYPE_CHECKING:
@@ -312,13 +313,23 @@ class Refusal:
     """Name of the condition that does not hold, if that is the reason."""
 
 
-def refusals(flow: FunctionFlow, rules: Sequence[Substitution], lines: range) -> list[Refusal]:
+def refusals(
+    source: str, flow: FunctionFlow, rules: Sequence[Substitution], lines: range
+) -> list[Refusal]:
     """Return the rules whose pattern is at some lines though none of them is a site.
 
     The reason is empty where no condition is false: then something else is in the way.
     """
     found = []
-    for rule in (rule for rule in rules if not rule.search):
+    for rule in rules:
+        if rule.search == "loops":
+            found += [
+                Refusal(rule, loop.code.lineno, loop.problem)
+                for loop in find_loops(source, flow, all_of_them=True, with_text=False)
+                if loop.problem and any(line in lines for line in loop.lines)
+            ][:1]
+        if rule.search:
+            continue
         refused: list[Refusal] = []
         for form in rule.forms:
             for match in find(pattern_of(form.pattern), flow):

@@ -20,9 +20,11 @@ from npufix.rewriters.facts.recorded_facts import RecordedFacts, aten_names
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.modules.names import FunctionNode, module_names, source_lines
-from npufix.rewriters.graph.modules.scopes import top_level
+from npufix.rewriters.graph.modules.scopes import MODULE, top_level
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.graph.special import Op
+from npufix.rewriters.loops.find import find_loops
+from npufix.rewriters.loops.reading import may_hold_loops
 from npufix.rewriters.match.matching import find, pattern_of
 from npufix.rewriters.match.prefilter import words_for
 from npufix.rewriters.match.vocabulary import Vocabulary
@@ -155,11 +157,13 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
         # Code for another library with functions of the same names, or a configuration.
         rules = [rule for rule in rules if rule.search == "optimizers"]
     vocabulary = Vocabulary(words_for(tuple(rules)), source, names, tree)
+    over_rows = [rule for rule in rules if rule.search == "loops"]
     sites: list[Site] = []
     for scope in (*vocabulary.scopes, top_level(tree)):
         here = vocabulary.possible(rules, scope)
         searched = possible(rules, scope, vocabulary.text(scope))
-        if not (here or searched) or off_limits(scope, names):
+        loops = over_rows if may_hold_loops(scope.function) else []
+        if not (here or searched or loops) or off_limits(scope, names):
             continue
         try:
             flow = read_function(scope.function, names, scope.cls, scope=scope)
@@ -169,7 +173,9 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
                 )
             )
             lines = frozenset().union(*(site.lines for site in matched if site.rewrite))
-            found = _proposed(source, flow, searched)
+            found = list(_proposed(source, flow, searched))
+            for rule in loops:
+                found += _loop_sites(source, flow, rule, with_text=with_text)
             # Of two changes of one line the wider one is made: attention before its products.
             sites += [*matched, *(s for s in found if s.rewrite is None or not s.lines & lines)]
         except (UnsupportedCodeError, RecursionError):  # the latter: thousands of operations
@@ -208,6 +214,30 @@ def _proposed(source: str, flow: FunctionFlow, rules: Sequence[Substitution]) ->
             ),
             rewrite=new,
             problem=rule.advice or problem,
+            operators=frozenset(),
+            function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
+        )
+
+
+def _loop_sites(
+    source: str, flow: FunctionFlow, rule: Substitution, *, with_text: bool
+) -> Iterator[Site]:
+    """Yield the loops over rows of a function."""
+    if flow.function.name == MODULE:
+        return
+    form = rule.forms[0]
+    known = {condition.name: condition for condition in form.conditions}
+    for found in find_loops(source, flow, with_text=with_text):
+        yield Site(
+            rule=rule,
+            form=form,
+            function=flow.qualname,
+            line=found.code.lineno,
+            code=segment(source_lines(source), found.code),
+            lines=found.lines,
+            proofs=tuple(Proof(known[name], Basis.OPEN) for name in found.conditions),
+            rewrite=found.rewrite,
+            problem=found.problem,
             operators=frozenset(),
             function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
         )

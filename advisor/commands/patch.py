@@ -208,10 +208,10 @@ def _show(  # noqa: PLR0913 - what to show and where
         if output is None and not write:
             _print_diff(patched.diff)
         else:
-            say(_summary(patched), err=False)
+            say(_summary(report, patched), err=False)
         return
     out = make_console(stderr=output is None and not write)
-    out.print(_summary(patched), style="bold")
+    out.print(_summary(report, patched), style="bold")
     out.print()
     if verbose:
         show_findings(report.findings, out, details=True)
@@ -230,7 +230,7 @@ def _show(  # noqa: PLR0913 - what to show and where
         _print_diff(patched.diff)
 
 
-def _summary(patched: Patched) -> str:
+def _summary(report: Report, patched: Patched) -> str:
     from npufix.rules.shared.quantities import counted
 
     if not patched.findings:

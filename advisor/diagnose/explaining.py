@@ -73,7 +73,7 @@ def explain(
         remark, flow = _flow(scope, names)
         remarks += [remark] if remark else []
         if flow is not None:
-            found_here = refusals(flow, left, lines)
+            found_here = refusals(file.text, flow, left, lines)
             refused += [_describe_refusal(r, remark) for r in found_here]
             others = [r for r in left if r.id not in {x.rule.id for x in found_here}]
             near += near_misses(file.text, flow, others, lines)

@@ -44,7 +44,8 @@ def check_forms(subject: Subject) -> Iterator[str]:
     """Check that both functions take the same, and that a pattern finds its own code."""
     rule = _rule(subject)
     for form in rule.forms:
-        for problem in _problems_of(rule, form):
+        problems = _problems_of_loop if rule.search == "loops" else _problems_of
+        for problem in problems(rule, form):
             yield f"{form.pattern.__name__}: {problem}"
 
 
@@ -67,6 +68,25 @@ def _problems_of(rule: Substitution, form: Form) -> Iterator[str]:
     expected: dict[str, object] = {n: 0 if n.startswith(LITERAL) else n for n in wanted}
     if found != [expected | unmentioned(pattern_of(form.pattern), 0)]:
         yield "its first spelling is not matched by itself, once: simplify the pattern"
+
+
+def _problems_of_loop(rule: Substitution, form: Form) -> Iterator[str]:
+    """Yield what is wrong with a form that is an example of what becomes of a loop."""
+    text = inspect.getsource(form.pattern)
+    sites = list(find_sites(HEADER.replace("nn", "nn, Tensor") + text, [rule]))
+    if len(sites) != 1 or sites[0].rewrite is None:
+        yield f"its loop is not rewritten: {sites[0].problem if sites else 'it is not found'}"
+        return
+    written = ast.parse(sites[0].rewrite.direct).body[-1]
+    replacement = parse_rule_function(form.replacement)
+    assert isinstance(written, ast.FunctionDef)  # noqa: S101 - a function stays one
+    found, expected = (_body_of(code) for code in (written, replacement))
+    if found != expected:
+        yield f"its loop becomes{_first_difference(found, expected)}"
+
+
+def _body_of(code: FunctionNode) -> str:
+    return "\n".join(map(ast.unparse, code.body[1:]))
 
 
 def find_in_own_code(form: Form) -> list[dict[str, object]]:
@@ -201,7 +221,7 @@ def explanations(rule: Substitution, text: str) -> list[str]:
         except UnsupportedCodeError as error:
             said.append(str(error))
             continue
-        said += [r.reason for r in refusals(flow, [rule], lines) if r.reason]
+        said += [r.reason for r in refusals(source, flow, [rule], lines) if r.reason]
         near = near_misses(source, flow, [rule], lines)
         said += [f"expected {p.expected}: {p.found}" for n in near for p in n.partings]
     return said

@@ -88,7 +88,9 @@ def _words(name: str) -> re.Pattern[str]:
 
 def possible(rules: Sequence[Substitution], scope: Scope, text: str) -> list[Substitution]:
     """Return the rules with a search that may find something in a function."""
-    searched = [rule for rule in rules if rule.search and _words(rule.search).search(text)]
+    searched = [
+        rule for rule in rules if rule.search in SEARCHES and _words(rule.search).search(text)
+    ]
     if any(SEARCHES[rule.search].hot_only for rule in searched) and not is_hot(scope):
         return [rule for rule in searched if not SEARCHES[rule.search].hot_only]
     return searched

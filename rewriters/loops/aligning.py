@@ -1,0 +1,256 @@
+"""Brings values of all rounds to one shape, so that an operator may take them together."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.loops.values import (
+    OF_A_LIST,
+    UNKNOWN_RANK,
+    CannotBatchError,
+    Kind,
+    Value,
+    at_dimension,
+    difference,
+    everything,
+    method,
+    new_axis,
+    parsed,
+    subscript,
+)
+
+if TYPE_CHECKING:
+    from npufix.rewriters.facts.shapes import Rank
+    from npufix.rewriters.loops.expressions import Expressions
+
+UNKNOWN_NUMBER = "a number in it is computed in a way that a tensor would round otherwise"
+_KEEPS_INTEGERS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
+_OF_FLOATS = (ast.Add, ast.Sub, ast.Mult, ast.Div)
+
+
+def with_rank(value: Value, rank: Rank) -> Value:
+    """Return the value as one of other many dimensions."""
+    return replace(value, rank=rank)
+
+
+class Aligner:
+    """Aligns the values of one loop."""
+
+    def __init__(self, of: Expressions) -> None:
+        self.of = of
+        self.numbers: dict[str, ast.expr] = {}
+        """Names that the loop gives to numbers, with what they are."""
+        self.vectors: dict[str, tuple[int, str]] = {}
+        """Those that are vectors now: with how many dimensions behind, and of whose dtype."""
+        self.statements: list[ast.stmt] = []
+        """What makes them."""
+
+    def tensor(self, value: Value, *, number: bool = False) -> Value:
+        """Return a value that must be a tensor of each round; ``number``: or a number."""
+        if value.kind is Kind.ENTRY:
+            raise CannotBatchError(OF_A_LIST)
+        if value.kind is Kind.NUMBER and not number:
+            raise CannotBatchError(UNKNOWN_NUMBER)
+        return replace(value, offset=None)
+
+    def in_front(self, value: Value) -> Value:
+        """Return rows along the first dimension."""
+        if not value.axis:
+            return value
+        moved = (
+            method(value.code, "transpose", 0, 1)
+            if value.axis == 1
+            else method(value.code, "movedim", value.axis, 0)
+        )
+        return replace(value, code=moved, axis=0, fresh=False, source=value.asked)
+
+    def with_free_end(self, value: Value, dims: int) -> Value:
+        """Return rows whose axis is none of the last dimensions of the tensor of one round."""
+        free = isinstance(value.rank, int) and value.axis <= value.rank - dims
+        return value if free else self.in_front(value)
+
+    def together(self, *values: Value) -> tuple[list[ast.expr], Value]:
+        """Return the operands of one operator that broadcasts, and its result but for the code.
+
+        Raises:
+            CannotBatchError: their dimensions are not known well enough.
+
+        """
+        given = [self.tensor(v, number=True) for v in values]
+        rows = [v for v in given if v.kind is Kind.ROWS]
+        same = [v for v in given if v.kind is Kind.SAME]
+        counted = any(v.kind is Kind.NUMBER for v in given)
+        tensors = [*rows, *(v for v in same if self.of.facts.is_tensor(v.code) and v.rank != 0)]
+        if self.of.expected is None and any(self._is_anything(v) for v in same):
+            raise CannotBatchError(UNKNOWN_RANK)
+        if self.of.carrier is not None:
+            tensors.append(Value(Kind.SAME, self.of.carrier))
+        if not tensors:
+            raise CannotBatchError(UNKNOWN_NUMBER)
+        self._ask_for_dtype(rows, same)
+        whole = self._common(rows, same, counted=counted)
+        codes = [self._placed(v, whole, tensors[0]) for v in given]
+        return codes, replace(whole, source=tensors[0].asked)
+
+    def _is_anything(self, value: Value) -> bool:
+        """Tell whether a value may be a tensor or a number, for all that is known."""
+        return value.rank != 0 and self.of.facts.is_tensor(value.code) is not True
+
+    def _common(self, rows: list[Value], same: list[Value], *, counted: bool) -> Value:
+        """Return the result: rank and axis."""
+        tensors = [v for v in same if v.rank != 0]
+        if rows and all(v.axis == rows[0].axis for v in rows):
+            first = rows[0]
+            if len(rows) == 1 and not tensors and not (counted and first.rank is None):
+                return first
+            alike = first.rank is not None and all(v.rank == first.rank for v in rows)
+            room = [difference(first.rank, v.rank) for v in tensors]
+            if alike and all(r is not None and r >= first.axis for r in room):
+                return first
+        if not rows and len(tensors) == 1 and self.of.expected is None:
+            return Value(Kind.ROWS, tensors[0].code, tensors[0].rank)
+        ranks = [v.rank for v in (*rows, *tensors)]
+        if self.of.expected is not None and all(v.rank is not None for v in rows):
+            # What is written fits there, so no operand has more dimensions.
+            ranks = [self.of.expected]
+        widest = next(
+            (r for r in ranks if all((difference(r, o) or -(r != o)) >= 0 for o in ranks)), None
+        )
+        if widest is None:
+            raise CannotBatchError(UNKNOWN_RANK)
+        return Value(Kind.ROWS, rows[0].code if rows else tensors[0].code, widest)
+
+    def _placed(  # noqa: PLR0911 - one case a kind
+        self, value: Value, whole: Value, source: Value
+    ) -> ast.expr:
+        if value.kind is Kind.SAME:
+            return value.code
+        if value.kind is Kind.NUMBER:
+            if isinstance(whole.rank, int):
+                return self.vector(value, whole.rank - whole.axis, source.asked)
+            if whole.axis or source.rank != whole.rank:
+                raise CannotBatchError(UNKNOWN_RANK)
+            more = "" if source.kind is Kind.SAME else " - 1"
+            asked = f"{ast.unparse(source.asked)}.dim(){more}"
+            ones = parsed(f"f(*[1] * {asked if not more else f'({asked})'})")
+            assert isinstance(ones, ast.Call)  # noqa: S101 - it was written so
+            return method(self.vector(value, 0, source.asked), "view", -1, *ones.args)
+        if value.axis == whole.axis and value.rank == whole.rank:
+            return value.code
+        front = self.in_front(value)
+        missing = difference(whole.rank, front.rank)
+        if missing is None and whole.rank == 0:
+            self.of.conditions["no-broadcasting"] = None
+            return front.code
+        if missing is None or missing < 0:
+            raise CannotBatchError(UNKNOWN_RANK)
+        if not missing:
+            return front.code
+        return subscript(front.code, [everything(), *[new_axis()] * missing])
+
+    def _ask_for_dtype(self, rows: list[Value], same: list[Value]) -> None:
+        """Without a dimension a tensor does not decide the dtype of a sum, as rows it does."""
+        tensors = [*rows, *(v for v in same if not self.of.facts.is_number(v.code))]
+        ranks = {v.rank for v in tensors}
+        if len(tensors) > 1 and 0 in ranks and (len(ranks) > 1 or len(same) > 0):
+            self.of.ask_for_dtype(*(v.code for v in tensors))
+
+    def index(self, value: Value, device: ast.expr) -> ast.expr:
+        """Return the integers of a counter as a vector."""
+        return self._filled(value.code, self.arange(device, None), named=False)
+
+    @property
+    def counters(self) -> set[str]:
+        """Return the names that count the rounds."""
+        return {n for n, v in self.of.domain.names.items() if v.kind is Kind.NUMBER}
+
+    def _filled(self, code: ast.expr, leaf: ast.expr, *, named: bool = True) -> ast.expr:
+        vectors = self.vectors if named else {}
+        return _Filled(leaf, self.counters, self.numbers, vectors).filled(code)
+
+    def arange(self, device: ast.expr, dtype: ast.expr | None) -> ast.expr:
+        """Return the counter of all rounds."""
+        domain = self.of.domain
+        first = f"{domain.start}, " if domain.start else ""
+        kind = "" if dtype is None else f"dtype={ast.unparse(dtype)}.dtype, "
+        where = f"{kind}device={ast.unparse(device)}.device"
+        return parsed(f"torch.arange({first}{ast.unparse(domain.stop)}, {where})")
+
+    def vector(self, value: Value, after: int, source: ast.expr) -> ast.expr:
+        """Return a number of all rounds as a vector of the dtype of ``source``.
+
+        ``after`` -- how many dimensions stand behind that of the rounds.
+        """
+        if isinstance(value.code, ast.Name) or not value.integer:
+            if not (value.integer or _is_made_of(value.code, _OF_FLOATS, self.numbers)):
+                raise CannotBatchError(UNKNOWN_NUMBER)
+            leaf = at_dimension(self.arange(source, source), after)
+            self._name_vectors(value.code, after, source, leaf)
+            return self._filled(value.code, leaf)
+        if not _is_made_of(value.code, _KEEPS_INTEGERS, self.numbers):
+            raise CannotBatchError(UNKNOWN_NUMBER)
+        whole = self._filled(value.code, self.arange(source, None), named=False)
+        dtype = parsed(f"{ast.unparse(source)}.dtype")
+        return at_dimension(method(whole, "to", dtype), after)
+
+    def _name_vectors(self, code: ast.expr, after: int, source: ast.expr, leaf: ast.expr) -> None:
+        """Make vectors of the names of numbers that an expression reads."""
+        key = (after, ast.unparse(source))
+        for node in ast.walk(code):
+            if isinstance(node, ast.Name) and node.id in self.numbers:
+                known = self.vectors.setdefault(node.id, key)
+                if known[0] != after:
+                    raise CannotBatchError(UNKNOWN_NUMBER)
+                if known != key:
+                    self.of.ask_for_dtype(parsed(known[1]), source)
+                if all(ast.unparse(s).split(" = ")[0] != node.id for s in self.statements):
+                    made = self._filled(self.numbers[node.id], leaf)
+                    target = ast.Name(node.id, ast.Store())
+                    self.statements.append(ast.Assign([target], made, lineno=0))
+
+
+class _Filled(ast.NodeTransformer):
+    """Puts a vector in the place of the counter."""
+
+    def __init__(
+        self,
+        leaf: ast.expr,
+        counters: set[str],
+        numbers: dict[str, ast.expr],
+        named: dict[str, tuple[int, str]],
+    ) -> None:
+        self.leaf = leaf
+        self.counters = counters
+        self.numbers = numbers
+        self.named = named
+
+    def filled(self, code: ast.expr) -> ast.expr:
+        """Return an expression of vectors."""
+        made = self.visit(copy.deepcopy(code))
+        assert isinstance(made, ast.expr)  # noqa: S101 - an expression stays one
+        return made
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id in self.named:
+            return node
+        if node.id in self.numbers:
+            return self.filled(self.numbers[node.id])
+        return self.leaf if node.id in self.counters else node
+
+
+def _is_made_of(
+    code: ast.expr, kinds: tuple[type[ast.operator], ...], numbers: dict[str, ast.expr]
+) -> bool:
+    """Tell whether a number is computed by nothing but these operators."""
+    match code:
+        case ast.BinOp(left, op, right):
+            parts = (_is_made_of(part, kinds, numbers) for part in (left, right))
+            return isinstance(op, kinds) and all(parts)
+        case ast.UnaryOp(ast.USub(), operand):
+            return _is_made_of(operand, kinds, numbers)
+        case ast.Name(known) if known in numbers:
+            return _is_made_of(numbers[known], kinds, numbers)
+    return isinstance(code, (ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Call))

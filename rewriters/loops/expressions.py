@@ -1,0 +1,341 @@
+"""Reads an expression of a loop as a function of the loop variable, operator by operator."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
+from npufix.rewriters.graph.special import Op
+from npufix.rewriters.loops import operators
+from npufix.rewriters.loops.aligning import Aligner, with_rank
+from npufix.rewriters.loops.indexing import Indexer
+from npufix.rewriters.loops.submodules import Calls
+from npufix.rewriters.loops.values import (
+    CannotBatchError,
+    Kind,
+    Value,
+    literal,
+    names_in,
+    shifted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from npufix.rewriters.loops.domain import Domain
+    from npufix.rewriters.loops.facts import Facts
+
+UNKNOWN_CALL = "a call in it may do anything, or treat the rows together"
+RANDOM = "it draws random numbers, and would draw other ones"
+UNKNOWN_CODE = "a part of it is not understood"
+UNKNOWN_DIMENSION = "along which dimension an operator in it works is not known"
+WRITTEN_READ = "what it reads may have been written in another round"
+_CONVERSIONS = frozenset({"item", "py:int"})
+
+
+class Expressions:
+    """The expressions of one loop."""
+
+    def __init__(self, domain: Domain, facts: Facts) -> None:
+        self.domain = domain
+        self.facts = facts
+        self.env: dict[str, Value] = dict(domain.names)
+        """The names that depend on the round."""
+        self.carrier: ast.expr | None = None
+        """The tensor that the result is written to."""
+        self.expected: int | None = None
+        """How many dimensions a round has where the result is written to, if that is known."""
+        self.own_rows: dict[str, tuple[int | None, int]] = {}
+        """What the loop writes to, by its code, and which rows: those alone may be read."""
+        self.measured: frozenset[str] = frozenset()
+        """What the loop takes the length of."""
+        self.conditions: dict[str, None] = {}
+        """The conditions that nobody has proven, in the order met."""
+        self.shown: dict[str, ast.expr] = {}
+        """What conditions are about, by the names that the verifier knows: ``index``."""
+        self.aligner = Aligner(self)
+        self.indexer = Indexer(self)
+        self.calls = Calls(facts)
+
+    def depends(self, code: ast.AST) -> bool:
+        """Tell whether an expression depends on the round."""
+        return not names_in(code).isdisjoint(self.env)
+
+    def read(self, code: ast.expr) -> Value:  # noqa: C901, PLR0911 - one case a syntax
+        """Return what an expression is for all rounds.
+
+        Raises:
+            CannotBatchError: it treats the rounds in a way that one operator cannot.
+
+        """
+        if not self.depends(code):
+            return self._same(code)
+        match code:
+            case ast.Name(known):
+                return self.env[known]
+            case ast.BinOp(left, op, right):
+                return self._binary(left, right, lambda a, b: ast.BinOp(a, op, b), code)
+            case ast.Compare(left, [sign], [right]) if not isinstance(
+                sign, (ast.In, ast.NotIn, ast.Is, ast.IsNot)
+            ):
+                return self._binary(left, right, lambda a, b: ast.Compare(a, [sign], [b]), code)
+            case ast.UnaryOp(ast.USub() | ast.Invert() as turned, operand):
+                value = self.aligner.tensor(self.read(operand))
+                return _like(value, ast.UnaryOp(turned, value.code), fresh=True)
+            case ast.Subscript(ast.Call() as call, ast.Constant(int(which))) if which in {0, 1}:
+                node = self.facts.node(call)
+                if node is not None and node.op in operators.PAIRS and len(node.args) > 1:
+                    pair = self.read(call)
+                    return _like(
+                        pair, ast.Subscript(pair.code, literal(which), ast.Load()), fresh=True
+                    )
+                return self.indexer.read(code)
+            case ast.Subscript():
+                return self.indexer.read(code)
+            case ast.Attribute(ast.Call() as call, "values" | "indices" as which):
+                pair = self.read(call)
+                return _like(pair, ast.Attribute(pair.code, which, ast.Load()), fresh=True)
+            case ast.Call():
+                return self._call(code)
+        raise CannotBatchError(UNKNOWN_CODE)
+
+    def _same(self, code: ast.expr) -> Value:
+        for part in _values_in(code):
+            if ast.unparse(part) in self.own_rows:
+                raise CannotBatchError(WRITTEN_READ)
+            if not self.facts.is_number(part):
+                self.indexer.reads.append(part)
+        for inner in ast.walk(code):
+            if isinstance(inner, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Lambda)):
+                raise CannotBatchError(UNKNOWN_CODE)
+            if isinstance(inner, ast.Call):
+                self._require_pure(inner)
+        rank = 0 if self.facts.is_number(code) else self.facts.rank(code)
+        fresh = isinstance(code, ast.BinOp)
+        return Value(Kind.SAME, code, rank, fresh=fresh, integer=self.facts.is_int(code))
+
+    def ask_for_dtype(self, *tensors: ast.expr) -> None:
+        """Ask whether some tensors have one dtype."""
+        self.conditions["same-dtype"] = None
+        for tensor in tensors:
+            self.shown[f"x{len(self.shown)}"] = tensor
+
+    def is_vector(self, code: ast.expr) -> bool:
+        """Tell whether an index has a length: it is no number."""
+        return ast.unparse(code) in self.measured
+
+    def _require_pure(self, call: ast.Call) -> None:
+        node = self.facts.node(call)
+        op = "" if node is None else node.op.removesuffix("(*)")
+        if op in operators.RANDOM:
+            raise CannotBatchError(RANDOM)
+        if not op or op in {Op.CALL, Op.OPAQUE, "dropout"} or op.endswith("_"):
+            raise CannotBatchError(UNKNOWN_CALL)
+
+    def _binary(
+        self,
+        left: ast.expr,
+        right: ast.expr,
+        make: Callable[[ast.expr, ast.expr], ast.expr],
+        code: ast.expr,
+    ) -> Value:
+        first, second = self.read(left), self.read(right)
+        if isinstance(code, ast.BinOp) and isinstance(code.op, ast.MatMult):
+            return self._product(first, second)
+        if {first.kind, second.kind} <= {Kind.NUMBER, Kind.SAME} and _is_plain(first, second):
+            return self._number(first, second, code)
+        (a, b), whole = self.aligner.together(first, second)
+        return _like(whole, make(a, b), fresh=True)
+
+    def _number(self, first: Value, second: Value, code: ast.expr) -> Value:
+        """Return a number that is computed from the counter alone."""
+        if isinstance(code, ast.Compare):
+            raise CannotBatchError(UNKNOWN_CODE)
+        offset = None
+        match code:
+            case ast.BinOp(_, ast.Add() | ast.Sub() as op, ast.Constant(int(more))):
+                if first.offset is not None:
+                    offset = first.offset + (more if isinstance(op, ast.Add) else -more)
+            case ast.BinOp(ast.Constant(int(more)), ast.Add(), _) if second.offset is not None:
+                offset = second.offset + more
+        exact = isinstance(code, ast.BinOp) and isinstance(
+            code.op, (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
+        )
+        integer = exact and first.integer and second.integer
+        return Value(Kind.NUMBER, code, 0, integer=integer, offset=offset)
+
+    def _product(self, first: Value, second: Value) -> Value:
+        """Return ``rows @ matrix``: the rows of a product with one matrix are independent."""
+        if first.kind is not Kind.ROWS or second.kind is not Kind.SAME or second.rank != 2:  # noqa: PLR2004
+            raise CannotBatchError(UNKNOWN_CALL)
+        rows = self.aligner.with_free_end(first, 1)
+        return _like(rows, ast.BinOp(rows.code, ast.MatMult(), second.code), fresh=True)
+
+    def _call(self, code: ast.Call) -> Value:
+        node = self.facts.node(code)
+        op = "" if node is None else node.op
+        if op in operators.RANDOM or op == "dropout":
+            raise CannotBatchError(RANDOM)
+        if op in {"py:max", "py:min"} and len(code.args) == 2 and not code.keywords:  # noqa: PLR2004
+            return self._extreme(code, op)
+        if op in _CONVERSIONS:
+            owner = code.func.value if isinstance(code.func, ast.Attribute) else code.args[0]
+            value = self.read(owner)
+            if value.kind is Kind.NUMBER and value.integer:
+                return value
+            return Value(Kind.ENTRY, value.code, 0, value.axis) if value.rank == 0 else value
+        if op in operators.ELEMENTWISE and self._is_operator(code):
+            return self._elementwise(code, fresh=op in operators.NEW)
+        if op in operators.ALONG and self._is_operator(code):
+            return self._along(code, op)
+        treats = self.calls.how(code)
+        if treats is not None and len(code.args) == 1 and not code.keywords:
+            value = self._operand(code.args[0])
+            return self.calls.on_all(code, treats, value, self.aligner)
+        raise CannotBatchError(self.calls.reason or UNKNOWN_CALL)
+
+    def _is_operator(self, code: ast.Call) -> bool:
+        """Tell whether a call is one of an operator, not of a function that ends with one."""
+        if self.facts.flow.names.dotted(code.func) is not None:
+            module, _, _ = (self.facts.flow.names.dotted(code.func) or "").rpartition(".")
+            return module in TORCH_FUNCTIONS
+        match code.func:
+            case ast.Attribute(owner):
+                return self.depends(owner) or self.facts.is_tensor(owner) is True
+        return False
+
+    def _extreme(self, code: ast.Call, op: str) -> Value:
+        """Return ``max(a, b)`` of Python for two numbers that are tensors."""
+        first, second = (self.read(a) for a in code.args)
+        one = next((v for v in (first, second) if v.kind is Kind.SAME), None)
+        if one is not None and self.facts.is_number(one.code):
+            other = self.aligner.tensor(second if one is first else first)
+            if other.rank != 0:
+                raise CannotBatchError(UNKNOWN_CALL)
+            bound = "min" if op == "py:max" else "max"
+            made = ast.Call(
+                ast.Attribute(other.code, "clamp", ast.Load()), [], [ast.keyword(bound, one.code)]
+            )
+            self.conditions["no-nan"] = None
+            self.conditions["float-values"] = None
+            return _like(other, made, fresh=True)
+        (a, b), whole = self.aligner.together(first, second)
+        if whole.rank != 0:
+            raise CannotBatchError(UNKNOWN_CALL)
+        self.conditions["no-nan"] = None
+        called = ast.Attribute(ast.Name("torch", ast.Load()), f"{op[3:]}imum", ast.Load())
+        return _like(whole, ast.Call(called, [a, b], []), fresh=True)
+
+    def _elementwise(self, code: ast.Call, *, fresh: bool) -> Value:
+        owner = code.func.value if isinstance(code.func, ast.Attribute) else None
+        is_method = owner is not None and self.depends(owner)
+        if owner is not None and not is_method and self.facts.is_tensor(owner):
+            is_method = True
+        if any(isinstance(a, ast.Starred) for a in code.args):
+            raise CannotBatchError(UNKNOWN_CODE)
+        given = [*([owner] if is_method and owner is not None else []), *code.args]
+        values = [self.read(a) for a in given]
+        named = [self.read(k.value) for k in code.keywords]
+        operands = [v for v in values if self._is_operand(v)]
+        operands += [v for v in named if v.kind is not Kind.SAME]
+        together, whole = self.aligner.together(*operands)
+        aligned = iter(together)
+        codes = [next(aligned) if self._is_operand(v) else v.code for v in values]
+        words = [
+            ast.keyword(k.arg, next(aligned) if v.kind is not Kind.SAME else v.code)
+            for k, v in zip(code.keywords, named, strict=True)
+        ]
+        func: ast.expr = code.func
+        if is_method and isinstance(code.func, ast.Attribute):
+            func, codes = ast.Attribute(codes[0], code.func.attr, ast.Load()), codes[1:]
+        return _like(whole, ast.Call(func, codes, words), fresh=fresh)
+
+    def _operand(self, code: ast.expr) -> Value:
+        """Return the tensor that an operator takes which does not broadcast."""
+        outside = self.expected, self.carrier
+        self.expected = self.carrier = None
+        value = self.aligner.tensor(self.read(code))
+        self.expected, self.carrier = outside
+        if value.kind is not Kind.ROWS:
+            raise CannotBatchError(UNKNOWN_CODE)
+        return value
+
+    def _is_operand(self, value: Value) -> bool:
+        """Tell whether a value is a tensor that takes part, not a number or a dtype."""
+        if value.kind is not Kind.SAME:
+            return True
+        return value.rank != 0 and self.facts.is_tensor(value.code) is not None
+
+    def _along(self, code: ast.Call, op: str) -> Value:
+        """Return an operator along one dimension of the rows."""
+        is_method = isinstance(code.func, ast.Attribute) and self.depends(code.func.value)
+        first = (
+            code.func.value if is_method and isinstance(code.func, ast.Attribute) else code.args[0]
+        )
+        rest = code.args if is_method else code.args[1:]
+        value = self._operand(first)
+        dims = [k.value for k in code.keywords if k.arg in {"dim", "axis"}] or rest[:1]
+        others = [k for k in code.keywords if k.arg not in {"dim", "axis"}]
+        keep = [k.value for k in others if k.arg == "keepdim"]
+        if len(rest) > 1 or any(self.depends(k.value) for k in others):
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        dim = _integer(dims[0]) if dims else None
+        if dim is None:
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        value = self.aligner.in_front(value)
+        place = literal(dim + 1 if dim >= 0 else dim)
+        func: ast.expr = code.func
+        args: list[ast.expr] = [] if is_method else [value.code]
+        if is_method and isinstance(code.func, ast.Attribute):
+            func = ast.Attribute(value.code, code.func.attr, ast.Load())
+        made = ast.Call(func, args, [ast.keyword("dim", place), *others])
+        kept = any(isinstance(k, ast.Constant) and k.value is True for k in keep)
+        fewer = 0 if kept else operators.ALONG[op]
+        return with_rank(_like(value, made, fresh=True), shifted(value.rank, -fewer))
+
+
+def _values_in(code: ast.AST) -> Iterator[ast.expr]:
+    """Yield the names and attributes whose elements are read, not those asked for a shape."""
+    match code:
+        case ast.Attribute(_, "shape" | "device" | "dtype" | "ndim"):
+            return
+        case ast.Call(ast.Attribute(_, "size" | "dim" | "numel"), args):
+            for arg in args:
+                yield from _values_in(arg)
+            return
+        case ast.Call(ast.Name("len")):
+            return
+        case ast.Call(func) if isinstance(func, ast.Attribute):
+            yield from _values_in(func.value)
+            children: Iterable[ast.AST] = [*code.args, *code.keywords]
+        case ast.Call():
+            children = [*code.args, *code.keywords]
+        case ast.Name() | ast.Attribute():
+            yield code
+            return
+        case _:
+            children = ast.iter_child_nodes(code)
+    for child in children:
+        yield from _values_in(child)
+
+
+def _is_plain(*values: Value) -> bool:
+    """Tell whether all are numbers."""
+    return all(v.kind is Kind.NUMBER or v.rank == 0 for v in values)
+
+
+def _like(value: Value, code: ast.expr, *, fresh: bool) -> Value:
+    """Return another value in the same places."""
+    return Value(
+        value.kind, code, value.rank, value.axis, fresh=fresh, source=value.source or value.code
+    )
+
+
+def _integer(code: ast.expr) -> int | None:
+    match code:
+        case ast.Constant(int(number)):
+            return number
+        case ast.UnaryOp(ast.USub(), ast.Constant(int(number))):
+            return -number
+    return None

@@ -1,0 +1,194 @@
+"""What the dataflow proves about the values that a loop reads and writes."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.facts.shapes import Rank, Shapes
+from npufix.rewriters.facts.value_kinds import ValueKinds
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.aliases import copies
+from npufix.rewriters.graph.special import Op
+from npufix.rewriters.match.matching import Match
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.nodes import Evaluation, Node
+
+_COUNTS = frozenset({Op.SIZE, Op.RANK, "py:len"})
+_LIKE = frozenset({"zeros_like", "ones_like", "empty_like", "full_like", "rand_like"})
+_MADE = frozenset({"zeros", "ones", "empty", "full"})
+_BY_ANOTHER = frozenset({"new_zeros", "new_ones", "new_empty", "new_full"})
+# What torch joins is a list of tensors.
+_JOINING = frozenset(
+    {"block_diag", "broadcast_tensors", "cartesian_prod", "cat", "column_stack", "concat",
+     "dstack", "hstack", "meshgrid", "stack", "vstack"}
+)  # fmt: skip
+_LISTS = frozenset({Op.LIST, Op.CONTAINER, "py:list"})
+
+
+class Facts(ValueKinds):
+    """Facts at the place of a loop."""
+
+    def __init__(self, flow: FunctionFlow, inside: Sequence[Evaluation]) -> None:
+        first = inside[0]
+        self.flow = flow
+        self.match = Match(first, {}, frozenset(), {})
+        self.shapes = Shapes(flow, first.ranks, first.node.epoch)
+        self._nodes = {id(e.code): e.node for e in flow.evaluations}
+        self._ends = {
+            part
+            for e in flow.evaluations
+            if e.node.op == "py:range"
+            for arg in e.node.args
+            for part in (arg, linear(arg)[0])
+        }
+        self._asked = {
+            e.node.args[0]
+            for e in flow.evaluations
+            if e.node.op == Op.DTYPE_OF or (e.node.op == Op.ATTR and e.node.value == "device")
+        }
+
+    def node(self, code: ast.AST) -> Node | None:
+        """Return what an expression of the function is in its graph."""
+        return self._nodes.get(id(code))
+
+    def rank(self, code: ast.AST) -> Rank:
+        """Return the number of dimensions of a tensor."""
+        node = self.node(code)
+        return None if node is None else self.shapes.rank(node)
+
+    def is_tensor(self, code: ast.AST) -> bool | None:
+        """Tell whether a value is a tensor; what is asked for its device is one."""
+        node = self.node(code)
+        if node is None:
+            return None
+        if node in self._asked:
+            return True
+        if node.op in _LISTS:
+            return False
+        return self._is_tensor(node)
+
+    def _proves_tensor(self, evaluation: Evaluation) -> bool:
+        return evaluation.node.op not in _JOINING and super()._proves_tensor(evaluation)
+
+    def _is_tensor(self, node: Node) -> bool | None:
+        # ``hidden, layers = output``: that ``output`` is a tensor elsewhere says nothing of them
+        if node.op == Op.ITEM and node.args[0].op not in operators.VIEWS | operators.PAIRS:
+            return None
+        return super()._is_tensor(node)
+
+    def is_mask(self, code: ast.AST) -> bool:
+        """Tell whether an index is, or may be, a mask: one of booleans."""
+        node = self.node(code)
+        return node is not None and (self._is_bool(node) or self._may_be_bool(node))
+
+    def is_number(self, code: ast.AST) -> bool:
+        """Tell whether a value is a Python number; what a ``range`` ends at counts as one."""
+        node = self.node(code)
+        if node is not None and node in self._ends:
+            return True
+        return isinstance(code, ast.Constant) or (node is not None and self.shapes.is_number(node))
+
+    def is_int(self, code: ast.AST) -> bool:
+        """Tell whether a value is a Python int."""
+        node = self.node(code)
+        return node is not None and self._is_int(node) is True
+
+    def dtype(self, code: ast.AST) -> str | None:
+        """Return the dtype of a tensor; of one that is made without, the default is meant."""
+        node = self.node(code)
+        if node is None:
+            return None
+        known = self._dtype(node)
+        if known is None and node.op in _MADE - {"full"} and "dtype" not in _words(node):
+            return "float32"
+        return known
+
+    def is_fresh(self, node: Node) -> bool:
+        """Tell whether a tensor was made in this function and shares memory with no argument."""
+        root = root_of(node)
+        return root.op in operators.NEW or root.op in {Op.AGAIN, *_BY_ANOTHER, *_LIKE, *_MADE}
+
+    def may_share(self, written: Node, read: Node) -> bool | None:
+        """Tell whether writing to one tensor may change the other one; ``None``: nobody knows."""
+        left, right = root_of(written), root_of(read)
+        if left is right:
+            return True
+        if written in read.walk() and not self.is_fresh(read):
+            return True
+        if self.is_fresh(written) or self.is_fresh(read):
+            return False
+        return None
+
+    def spans(self, stop: Node, base: Node, dim: int, offset: int = 0) -> bool:
+        """Tell whether ``stop + offset`` is the length of a dimension."""
+        root, more = linear(stop)
+        length = self._length_node(base, dim)
+        if length is not None:
+            other, less = linear(length)
+            return root is other and more + offset == less
+        if more + offset:
+            return False
+        if root.op == Op.SIZE:
+            return root.args[0] is base and root.args[1].value == dim
+        return root.op == "py:len" and dim == 0 and root.args[0] is base
+
+    def is_count(self, stop: Node, offset: int = 0) -> bool:
+        """Tell whether ``stop + offset`` cannot be negative."""
+        root, more = linear(stop)
+        if root.op == Op.CONST:
+            return isinstance(root.value, int) and root.value + more + offset >= 0
+        return root.op in _COUNTS and more + offset >= 0
+
+    def _length_node(self, base: Node, dim: int) -> Node | None:
+        """Return the length that a tensor was made with."""
+        while base.op in _LIKE or base.op in {"clone", Op.AGAIN, "contiguous"}:
+            base = base.args[0]
+        words = len(_words(base))
+        if base.op in _MADE:
+            sizes = base.args[: len(base.args) - words or None]
+        elif base.op in _BY_ANOTHER:
+            sizes = base.args[1 : len(base.args) - words or None]
+        else:
+            return None
+        if sizes and sizes[0].op == Op.SHAPE:
+            return self.flow.graph.node(Op.SIZE, sizes[0].args[0], self.flow.graph.constant(dim))
+        if sizes and sizes[0].op in {Op.LIST, Op.TUPLE}:
+            sizes = sizes[0].args
+        if any(s.op == Op.STAR for s in sizes) or dim >= len(sizes):
+            return None
+        return sizes[dim]
+
+
+def _words(node: Node) -> list[str]:
+    value = node.value if isinstance(node.value, tuple) else ()
+    return [word for word in value if isinstance(word, str)]
+
+
+def root_of(node: Node) -> Node:
+    """Return the tensor whose memory a view shows."""
+    while node.args:
+        seen = node.op in operators.VIEWS or (node.op == Op.GETITEM and not copies(node))
+        if not (seen or node.op in {Op.AUGMENTED, Op.ITEM}):
+            break
+        node = node.args[0]
+    return node
+
+
+def linear(node: Node) -> tuple[Node, int]:
+    """Return a number as another one and an integer that is added to it."""
+    more = 0
+    while node.op in {"add", "sub"} and len(node.args) == 2:  # noqa: PLR2004 - left and right
+        left, right = node.args
+        sign = 1 if node.op == "add" else -1
+        if right.op == Op.CONST and type(right.value) is int:
+            node, more = left, more + sign * right.value
+        elif node.op == "add" and left.op == Op.CONST and type(left.value) is int:
+            node, more = right, more + left.value
+        else:
+            break
+    return node, more

@@ -1,0 +1,151 @@
+"""``m[i, :n[i]] = c`` for all rows: a comparison of positions with the lengths, and a fill."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.loops.indexing import LENGTHS, Place, trimmed
+from npufix.rewriters.loops.values import (
+    CannotBatchError,
+    Kind,
+    Value,
+    at_dimension,
+    method,
+    parsed,
+    shifted,
+    subscript,
+)
+
+_LARGEST_HALF = 65504
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.loops.statements import Body
+
+
+def fill(body: Body, base: ast.expr, place: Place, value: Value) -> Iterator[ast.stmt]:
+    """Yield the statements that write one number to the first ``n[i]`` elements of row ``i``.
+
+    Raises:
+        CannotBatchError: the elements are new ones in each row, or cannot be compared at once.
+
+    """
+    if value.kind is not Kind.SAME or value.rank != 0 or not place.is_view:
+        raise CannotBatchError(LENGTHS)
+    own = shifted(body.facts.rank(base), place.kept - place.consumed)
+    _ask_for_value(body, base, value)
+    masks = []
+    shared = _named(body, base, place)
+    yield from shared.values()
+
+    def behind(dim: int, vector: ast.expr, *, column: bool = False) -> ast.expr:
+        """Return a vector along one dimension of what is filled."""
+        if isinstance(own, int):
+            if not column or own == dim:
+                return at_dimension(vector, own - dim)
+            return method(vector, "reshape", -1, *[1] * (own - dim))
+        # How many dimensions follow shows when it runs: those of the tensor that are not indexed.
+        gone = place.consumed - place.kept + dim
+        name = ast.unparse(base)
+        ones = parsed(f"f(*[1] * ({name}.dim() - {gone}))" if gone else f"f(*[1] * {name}.dim())")
+        assert isinstance(ones, ast.Call)  # noqa: S101 - it was written so
+        return method(vector, "reshape", -1, *ones.args)
+
+    for part in place.ragged:
+        written = ast.unparse(base)
+        positions = parsed(f"torch.arange({written}.shape[{part.source}], device={written}.device)")
+        for bound, op in ((part.lower, ast.GtE()), (part.upper, ast.Lt())):
+            if bound is None:
+                continue
+            if bound.kind is Kind.SAME:
+                limit = bound.code
+            else:
+                name = _key(bound)
+                code = parsed(f"{name}_tensor") if name in shared else _limits(body, base, bound)
+                limit = behind(place.axis, code, column=bound.rank != 0)
+            _ask_for_sign(body, bound)
+            at = part.dim + (part.dim >= place.axis)
+            masks.append(ast.Compare(behind(at, positions), [op], [limit]))
+    mask: ast.expr = masks[0]
+    for other in masks[1:]:
+        mask = ast.BinOp(mask, ast.BitAnd(), other)
+    index = trimmed(place.items)
+    target = subscript(base, index) if index else base
+    yield ast.Expr(method(target, "masked_fill_", mask, value.code))
+
+
+def _key(bound: Value) -> str:
+    return ast.unparse(bound.asked) if bound.kind is Kind.ENTRY else ""
+
+
+def _named(body: Body, base: ast.expr, place: Place) -> dict[str, ast.stmt]:
+    """Return, for lengths that are needed more than once, what brings them to the device."""
+    bounds = [b for part in place.ragged for b in (part.lower, part.upper) if b is not None]
+    keys = [_key(b) for b in bounds]
+    found: dict[str, ast.stmt] = {}
+    for bound, key in zip(bounds, keys, strict=True):
+        if (
+            key.isidentifier()
+            and keys.count(key) > 1
+            and f"{key}_tensor" not in body.facts.flow.bound
+        ):
+            target = ast.Name(f"{key}_tensor", ast.Store())
+            found[key] = ast.Assign([target], _limits(body, base, bound), lineno=0)
+    return found
+
+
+def _limits(body: Body, base: ast.expr, bound: Value) -> ast.expr:
+    """Return the lengths of all rounds as a vector on the device."""
+    device = parsed(f"{ast.unparse(base)}.device")
+    if bound.axis or (isinstance(bound.rank, int) and bound.rank):
+        raise CannotBatchError(LENGTHS)
+    if bound.kind is Kind.NUMBER:
+        if not bound.integer:
+            raise CannotBatchError(LENGTHS)
+        return body.of.aligner.index(bound, base)
+    if bound.kind is Kind.ROWS:
+        return method(bound.code, "to", device)
+    made = parsed("torch.as_tensor()")
+    assert isinstance(made, ast.Call)  # noqa: S101 - it was written so
+    made.args, made.keywords = [bound.code], [ast.keyword("device", device)]
+    return made
+
+
+def _ask_for_sign(body: Body, bound: Value) -> None:
+    """Ask whether a length may be negative: a slice counts from the end then."""
+    match bound.code:
+        case ast.Constant(int(number)) if number >= 0:
+            return
+    counts = bound.kind is Kind.NUMBER and bound.offset is not None
+    if counts and body.of.domain.start + (bound.offset or 0) >= 0:
+        return
+    if ast.unparse(bound.code) in body.positive:
+        return
+    body.of.conditions["nonnegative-lengths"] = None
+    limits = (
+        bound.code
+        if bound.kind is not Kind.ENTRY
+        else parsed(f"torch.as_tensor({ast.unparse(bound.code)})")
+    )
+    body.of.shown.setdefault("index" if "index" not in body.of.shown else "indices", limits)
+
+
+def _is_small(code: ast.expr) -> bool:
+    """Tell whether float16 can hold a number that is written out."""
+    match code:
+        case ast.UnaryOp(ast.USub(), operand):
+            return _is_small(operand)
+        case ast.Constant(float(number) | int(number)):
+            return abs(number) <= _LARGEST_HALF
+        case ast.Call(ast.Name("float"), [ast.Constant(str(text))]):
+            return text.lstrip("+-") in {"inf", "nan"}
+    return False
+
+
+def _ask_for_value(body: Body, base: ast.expr, value: Value) -> None:
+    """Ask for a number that float16 holds: an assignment makes infinity of it, a fill raises."""
+    dtype = body.facts.dtype(base) or "float16"
+    if dtype == "float16" and not _is_small(value.code):
+        body.of.conditions["value-fits-dtype"] = None

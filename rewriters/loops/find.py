@@ -1,0 +1,180 @@
+"""The loops of a function over rows: what each becomes, or why it stays."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
+from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
+from npufix.rewriters.graph.modules.syntax import stored_names, walk
+from npufix.rewriters.graph.reader import read_function
+from npufix.rewriters.loops.domain import NO_DOMAIN, STEPS, read_domain
+from npufix.rewriters.loops.expressions import RANDOM, WRITTEN_READ
+from npufix.rewriters.loops.facts import Facts
+from npufix.rewriters.loops.indexing import OTHER_ROUND
+from npufix.rewriters.loops.joining import joined
+from npufix.rewriters.loops.reading import Loop, loops_in, may_hold_loops, spelled_out
+from npufix.rewriters.loops.statements import RECURRENCE, SHARED, Body
+from npufix.rewriters.loops.submodules import DROPOUT, MODULES, STATISTICS
+from npufix.rewriters.loops.values import OF_A_LIST, CannotBatchError
+from npufix.rewriters.loops.writing import written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.rewriters.graph.nodes import Evaluation
+
+READ_AFTERWARDS = "what the last round leaves in a name is read afterwards"
+_MAKES_ONCE = re.compile(r"_*(init|reset|build|create|make|register|setup)(_|$)\w*")
+"""Names of functions that run once: nothing is gained there."""
+# What no way of writing it would change; of other loops it is worth saying that they are slow.
+_NO_ROWS = frozenset(
+    {RECURRENCE, OTHER_ROUND, WRITTEN_READ, SHARED, MODULES, STATISTICS, DROPOUT, RANDOM,
+     NO_DOMAIN, STEPS, OF_A_LIST, READ_AFTERWARDS}
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FoundLoop:
+    """A loop over rows."""
+
+    code: ast.expr | ast.stmt
+    lines: frozenset[int]
+    conditions: tuple[str, ...] = ()
+    """What is not proven about it."""
+    rewrite: Rewrite | None = None
+    problem: str = ""
+
+
+def find_loops(
+    source: str, flow: FunctionFlow, *, with_text: bool = True, all_of_them: bool = False
+) -> Iterator[FoundLoop]:
+    """Yield the loops over rows of a function; those inside one that can be written are part of it.
+
+    With ``all_of_them`` also those that take rows of something that may be no tensor.
+    """
+    if not may_hold_loops(flow.function):
+        return
+    if _MAKES_ONCE.match(flow.function.name) and not all_of_them:
+        return
+    function, comprehensions = spelled_out(flow.function, flow.names)
+    wide = flow
+    if comprehensions:
+        scope = None if flow.scope is None else replace(flow.scope, function=function)
+        try:
+            wide = read_function(function, flow.names, flow.cls, scope=scope)
+        except UnsupportedCodeError:
+            return
+    taken: list[tuple[int, int]] = []
+    for loop in (*loops_in(flow.function.body, flow.names), *comprehensions):
+        first, last = loop.first.lineno, loop.statement.end_lineno or loop.statement.lineno
+        if any(a <= first and last <= b for a, b in taken):
+            continue
+        found = _found(source, flow, wide, loop, with_text=with_text)
+        if found is None:
+            continue
+        told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)
+        if found.rewrite is not None or all_of_them or told:
+            taken.append((first, last))
+            yield found
+
+
+def _found(
+    source: str, flow: FunctionFlow, wide: FunctionFlow, loop: Loop, *, with_text: bool
+) -> FoundLoop | None:
+    lines = frozenset(range(loop.first.lineno, (loop.statement.end_lineno or 0) + 1))
+    code: ast.expr | ast.stmt = loop.joined or loop.statement
+    inside = list(_inside(wide, loop))
+    if not inside:
+        return None
+    facts = Facts(wide, inside)
+    try:
+        domain = read_domain(loop.target, loop.items, facts)
+        body = Body(domain, facts, loop.body)
+        statements = body.run(loop.body)
+        new = None
+        if loop.is_statement and not statements:
+            return None
+        if loop.joined is not None and loop.made is not None:
+            new = joined(loop.joined, loop.made, body.of)
+            body.require_apart()
+            statements += body.of.aligner.statements
+        _require_unread(flow, loop)
+        rewrite = written(source, flow, loop, body, statements, new, with_text=with_text)
+    except (CannotBatchError, NotRewritableError) as error:
+        return FoundLoop(code, lines, problem=str(error))
+    return FoundLoop(code, lines, tuple(body.of.conditions), rewrite)
+
+
+def _inside(flow: FunctionFlow, loop: Loop) -> Iterator[Evaluation]:
+    """Yield what is computed in the rounds of a loop."""
+    parts: Sequence[ast.AST] = [*loop.body, *([loop.made] if loop.made is not None else [])]
+    own = {id(node) for part in parts for node in ast.walk(part)}
+    for evaluation in flow.evaluations:
+        if id(evaluation.code) in own:
+            yield evaluation
+
+
+def _require_unread(flow: FunctionFlow, loop: Loop) -> None:
+    """Refuse where somebody reads a name that only the last round has bound."""
+    if loop.joined is not None and not loop.removed:
+        return
+    statement = loop.first
+    bound = stored_names(statement)
+    own = {id(n) for n in walk(statement)}
+    again = {
+        id(inner)
+        for other in walk(flow.function)
+        if isinstance(other, (ast.For, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp))
+        and other is not statement
+        and not any(part is statement for part in walk(other))
+        for inner in walk(other)
+        if isinstance(inner, ast.Name) and inner.id in _targets(other)
+    }
+    around = [
+        other
+        for other in walk(flow.function)
+        if isinstance(other, (ast.For, ast.While))
+        and other is not statement
+        and any(part is statement for part in walk(other))
+    ]
+    for name in flow.name_nodes:
+        if name.id not in bound or id(name) in own or id(name) in again:
+            continue
+        if isinstance(name.ctx, ast.Store):
+            continue
+        if name.lineno >= statement.lineno or around or name.id in flow.captured:
+            raise CannotBatchError(READ_AFTERWARDS)
+
+
+def _targets(code: ast.AST) -> set[str]:
+    if isinstance(code, ast.For):
+        return {n.id for n in ast.walk(code.target) if isinstance(n, ast.Name)}
+    generators = getattr(code, "generators", ())
+    return {n.id for g in generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+
+
+def _is_about_rows(flow: FunctionFlow, loop: Loop) -> bool:
+    """Tell whether a loop that stays writes rows of a tensor one by one, or joins them."""
+    inside = list(_inside(flow, loop))
+    facts = Facts(flow, inside)
+    names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    for evaluation in inside:
+        code: ast.AST = evaluation.code
+        if loop.is_statement:  # what is only read may be read for the host
+            match code:
+                case ast.Assign([ast.Subscript() as target]) | ast.AugAssign(
+                    ast.Subscript() as target
+                ):
+                    code = target
+                case _:
+                    continue
+        match code:
+            case ast.Subscript(ast.Name() | ast.Attribute() as base, index):
+                used = {n.id for n in ast.walk(index) if isinstance(n, ast.Name)}
+                if used & names and facts.is_tensor(base):
+                    return True
+    return False

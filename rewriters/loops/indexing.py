@@ -1,0 +1,309 @@
+"""``x[i, a:b, j[i]]`` for all rounds: slices, or index vectors where each round picks."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.loops.values import (
+    OF_A_LIST,
+    CannotBatchError,
+    Kind,
+    Value,
+    at_dimension,
+    everything,
+    parsed,
+    shifted,
+    subscript,
+)
+
+if TYPE_CHECKING:
+    from npufix.rewriters.facts.shapes import Rank
+    from npufix.rewriters.loops.expressions import Expressions
+
+WINDOWS = "it reads or writes a window that moves along"
+LENGTHS = "its rows have different lengths"
+UNKNOWN_INDEX = "an index in it is of an unknown kind"
+OTHER_ROUND = "a round reads what another round writes"
+OUT_OF_ROUND = "its counter may lie outside of what it indexes"
+
+
+@dataclass
+class Ragged:
+    """A slice of another length in each round."""
+
+    dim: int
+    """Which of the kept dimensions, the rounds aside."""
+    source: int
+    """Which dimension of the tensor it is."""
+    lower: Value | None
+    upper: Value | None
+
+
+@dataclass
+class Place:
+    """An index over all rounds at once."""
+
+    items: list[ast.expr] = field(default_factory=list)
+    axis: int = 0
+    """Where the rounds are among what is kept."""
+    kept: int = 0
+    """Dimensions that the items keep in one round."""
+    consumed: int = 0
+    """Dimensions of the tensor that the items are about, that of the rounds aside."""
+    is_view: bool = True
+    ragged: list[Ragged] = field(default_factory=list)
+    offset: int | None = None
+    """Where the round is the row itself: the row is the counter plus this."""
+    source_dim: int = 0
+    """Which dimension of the tensor the rounds are."""
+    is_known: bool = True
+    """Whether ``kept`` is sure."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of the tensor, in its order."""
+        return all(isinstance(i, ast.Slice) and _is_all(i) for i in self.items)
+
+
+class Indexer:
+    """Reads the subscripts of one loop."""
+
+    def __init__(self, of: Expressions) -> None:
+        self.of = of
+        self.reads: list[ast.expr] = []
+        """The tensors of which rows are read."""
+
+    def read(self, code: ast.Subscript) -> Value:
+        """Return what a subscript is for all rounds."""
+        base = self.of.read(code.value)
+        items = _items(code.slice)
+        if base.kind is Kind.NUMBER:
+            raise CannotBatchError(UNKNOWN_INDEX)
+        if base.kind is Kind.ENTRY:
+            base = self.of.aligner.tensor(base)
+        rows = base.axis if base.kind is Kind.ROWS else None
+        place = self.place(base.code if rows is None else None, items, rows, base.asked)
+        if place.ragged:
+            raise CannotBatchError(LENGTHS)
+        index = trimmed(place.items)
+        made = subscript(base.code, index) if index else base.code
+        rank: Rank = None
+        if base.rank is not None and place.is_known:
+            rank = shifted(base.rank, place.kept - place.consumed)
+        if rows is None:
+            self._require_own_row(code.value, place)
+            if self._is_entry(code.value, place):
+                listed = self.of.facts.is_tensor(code.value) is False
+                return Value(Kind.ENTRY, made, rank, is_list=listed, source=base.asked)
+            if self.of.facts.is_tensor(code.value) is not True:
+                if not isinstance(code.slice, ast.Tuple):  # a dictionary, a list of anything
+                    raise CannotBatchError(OF_A_LIST)
+                self.of.conditions["is-tensor"] = None
+        return Value(Kind.ROWS, made, rank, place.axis, fresh=not place.is_view, source=base.asked)
+
+    def _is_entry(self, code: ast.expr, place: Place) -> bool:
+        """Tell whether ``lengths[i]`` may be a number out of a list."""
+        return self.of.facts.is_tensor(code) is not True and len(place.items) == 1 and place.is_view
+
+    def _require_own_row(self, code: ast.expr, place: Place) -> None:
+        written = self.of.own_rows.get(ast.unparse(code))
+        if written is None:
+            self.reads.append(code)
+        elif (place.offset, place.source_dim) != written:
+            raise CannotBatchError(OTHER_ROUND)
+
+    def place(
+        self, base: ast.expr | None, items: list[ast.expr], rows: int | None, asked: ast.expr
+    ) -> Place:
+        """Return the index of all rounds.
+
+        ``base`` -- the tensor, where its rounds are rows of it; else ``rows`` says which
+        dimension of it are the rounds already, and ``asked`` whose device it has.
+        """
+        found = Place(axis=-1)
+        picks = self._picks(items)
+        by_vectors = (bool(picks) and rows is not None) or len(picks) > 1
+        by_vectors |= any(v.kind is not Kind.NUMBER or v.offset is None for v in picks)
+        ranks = [v.rank for v in picks if isinstance(v.rank, int)]
+        deepest = max(ranks, default=0) if by_vectors else 0
+        for item in items:
+            if rows is not None and found.consumed == rows and found.axis < 0:
+                self._rounds(found, asked, deepest, by_vectors=by_vectors)
+            if isinstance(item, ast.Slice):
+                self._slice(found, item)
+            elif isinstance(item, ast.Constant) and item.value is None:
+                found.items.append(item)
+                found.kept += 1
+            elif not self.of.depends(item):
+                self._fixed(found, item, by_vectors=by_vectors)
+            else:
+                value = self.of.read(item)
+                if by_vectors:
+                    self._pick(found, value, asked, deepest)
+                else:
+                    self._row(found, value, base)
+        if rows is not None and found.axis < 0:
+            missing = rows - found.consumed
+            found.items += [everything()] * missing
+            found.kept += missing
+            found.consumed += missing
+            self._rounds(found, asked, deepest, by_vectors=by_vectors)
+        if found.axis < 0:
+            raise CannotBatchError(UNKNOWN_INDEX)
+        found.kept += deepest
+        found.is_view &= not by_vectors
+        return found
+
+    def require_own_rows(self, items: list[ast.expr]) -> None:
+        """Refuse a write to rows that two rounds may pick."""
+        read = [
+            self.of.read(i) for i in items if not isinstance(i, ast.Slice) and self.of.depends(i)
+        ]
+        if not any(v.kind is Kind.NUMBER and v.offset is not None for v in read):
+            raise CannotBatchError(OTHER_ROUND)
+
+    def _picks(self, items: list[ast.expr]) -> list[Value]:
+        """Return the indexes that depend on the round, but for slices."""
+        chosen = [i for i in items if not isinstance(i, ast.Slice) and self.of.depends(i)]
+        found = [self.of.read(i) for i in chosen]
+        for item, value in zip(chosen, found, strict=True):
+            if self.of.facts.is_mask(item) or (
+                value.kind is not Kind.NUMBER and self._is_mask(item)
+            ):
+                raise CannotBatchError(LENGTHS)
+        return found
+
+    def _is_mask(self, item: ast.expr) -> bool:
+        return any(self.of.facts.is_mask(part) for part in ast.walk(item))
+
+    def _rounds(self, found: Place, asked: ast.expr, deepest: int, *, by_vectors: bool) -> None:
+        """Keep the rounds that a tensor has already."""
+        found.axis = found.kept
+        if by_vectors:
+            found.axis = self._axis_of_vectors(found)
+            name = ast.unparse(asked)
+            code = parsed(f"torch.arange({name}.shape[{found.axis}], device={name}.device)")
+            found.items.append(at_dimension(code, deepest))
+        else:
+            found.items.append(everything())
+
+    def _axis_of_vectors(self, found: Place) -> int:
+        if found.kept:  # ``x[:, i, j[i]]``: only index vectors that stand in front are followed
+            raise CannotBatchError(UNKNOWN_INDEX)
+        return 0
+
+    def _slice(self, found: Place, item: ast.Slice) -> None:
+        bounds = [b for b in (item.lower, item.upper) if b is not None]
+        if any(map(self.of.depends, bounds)):
+            if item.step is not None:
+                raise CannotBatchError(WINDOWS)
+            lower = None if item.lower is None else self.of.read(item.lower)
+            upper = None if item.upper is None else self.of.read(item.upper)
+            found.ragged.append(Ragged(found.kept, found.consumed, lower, upper))
+            item = everything()
+        elif item.step is not None and self.of.depends(item.step):
+            raise CannotBatchError(WINDOWS)
+        found.items.append(item)
+        found.kept += 1
+        found.consumed += 1
+
+    def _fixed(self, found: Place, item: ast.expr, *, by_vectors: bool) -> None:
+        """Take an index that is the same in all rounds."""
+        facts = self.of.facts
+        if isinstance(item, ast.Constant) and not isinstance(item.value, int):
+            raise CannotBatchError(UNKNOWN_INDEX)
+        whole = isinstance(item, ast.Constant) or facts.is_int(item) or _is_negative(item)
+        if not whole:
+            rank = 1 if self.of.is_vector(item) else facts.rank(item)
+            if (
+                isinstance(rank, int) and rank != 1
+            ):  # of two dimensions a mask takes two, an index one
+                raise CannotBatchError(UNKNOWN_INDEX)
+            if found.axis < 0 or by_vectors:
+                raise CannotBatchError(UNKNOWN_INDEX)
+            if not found.is_view:  # two index vectors: their dimensions may move to the front
+                raise CannotBatchError(UNKNOWN_INDEX)
+            found.is_known &= rank == 1
+            found.kept += 1
+            found.is_view = False
+        found.items.append(item)
+        found.consumed += 1
+
+    def _row(self, found: Place, value: Value, base: ast.expr | None) -> None:
+        """Take ``i + c`` as the rows from ``c`` on."""
+        assert value.offset is not None  # noqa: S101 - the caller has looked
+        assert base is not None  # noqa: S101 - else the rounds are rows already
+        domain, facts = self.of.domain, self.of.facts
+        node = facts.node(base)
+        first = domain.start + value.offset
+        if first < 0 or node is None:
+            raise CannotBatchError(OUT_OF_ROUND)
+        stop: ast.expr | None = None
+        if not facts.spans(domain.stop_node, node, found.consumed, value.offset):
+            if not facts.is_count(domain.stop_node, value.offset):
+                self.of.conditions["nonnegative-count"] = None
+            stop = _plus(domain.stop, value.offset)
+        lower = ast.Constant(first) if first else None
+        found.axis, found.offset, found.source_dim = found.kept, value.offset, found.consumed
+        found.items.append(ast.Slice(lower, stop, None))
+        found.consumed += 1
+
+    def _pick(self, found: Place, value: Value, asked: ast.expr, deepest: int) -> None:
+        """Take an index of each round as a vector."""
+        if found.axis < 0:
+            found.axis = self._axis_of_vectors(found)
+        elif found.items and isinstance(found.items[-1], (ast.Slice, ast.Constant)):
+            raise CannotBatchError(UNKNOWN_INDEX)
+        if value.kind is Kind.NUMBER:
+            if not value.integer:
+                raise CannotBatchError(UNKNOWN_INDEX)
+            found.items.append(at_dimension(self.of.aligner.index(value, asked), deepest))
+        elif value.kind in {Kind.ROWS, Kind.ENTRY} and not value.axis:
+            rank = value.rank if isinstance(value.rank, int) else 0
+            if not isinstance(value.rank, int):
+                self.of.conditions["number-index"] = None
+                self.of.shown["index"] = value.code
+            elif value.rank not in {0, deepest}:
+                raise CannotBatchError(UNKNOWN_INDEX)
+            found.items.append(at_dimension(value.code, deepest - rank))
+        else:
+            raise CannotBatchError(UNKNOWN_INDEX)
+        found.consumed += 1
+
+
+def _items(index: ast.expr) -> list[ast.expr]:
+    items = list(index.elts) if isinstance(index, ast.Tuple) else [index]
+    if items and isinstance(items[-1], ast.Constant) and items[-1].value is Ellipsis:
+        items.pop()
+    return items
+
+
+def trimmed(items: list[ast.expr]) -> list[ast.expr]:
+    """Return the items without the ``:`` at their end."""
+    left = list(items)
+    while left and isinstance(left[-1], ast.Slice) and _is_all(left[-1]):
+        left.pop()
+    return left
+
+
+def _is_all(item: ast.Slice) -> bool:
+    return item.lower is None and item.upper is None and item.step is None
+
+
+def _is_negative(item: ast.expr) -> bool:
+    return isinstance(item, ast.UnaryOp) and isinstance(item.operand, ast.Constant)
+
+
+def _plus(code: ast.expr, more: int) -> ast.expr:
+    """Return a number and an integer, added as one would write it."""
+    if not more:
+        return code
+    match code:
+        case ast.Constant(int(number)):
+            return ast.Constant(number + more)
+        case ast.BinOp(left, ast.Add(), ast.Constant(int(number))) if number + more >= 0:
+            return _plus(left, number + more)
+    op: ast.operator = ast.Add() if more > 0 else ast.Sub()
+    return ast.BinOp(code, op, ast.Constant(abs(more)))

@@ -1,0 +1,77 @@
+"""``torch.stack`` and ``torch.cat`` of what the rounds of a loop make."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.loops.values import (
+    UNKNOWN_RANK,
+    CannotBatchError,
+    Kind,
+    Value,
+    method,
+)
+
+if TYPE_CHECKING:
+    from npufix.rewriters.loops.expressions import Expressions
+
+SAME_EACH = "each round makes the same"
+UNKNOWN_JOIN = "along which dimension its rows are joined is not written out"
+
+
+def joined(call: ast.Call, made: ast.expr, of: Expressions) -> ast.expr:
+    """Return what a call that joins the values of all rounds returns.
+
+    Raises:
+        CannotBatchError: it is no tensor of rows.
+
+    """
+    value = of.read(made)
+    if value.kind is Kind.SAME:
+        raise CannotBatchError(SAME_EACH)
+    value = of.aligner.tensor(value)
+    words = {k.arg: k.value for k in call.keywords}
+    dims = [*call.args[1:], *(words[w] for w in ("dim", "axis") if w in words)]
+    dim = _integer(dims[0]) if dims else 0
+    if dim is None or len(dims) > 1 or set(words) - {"dim", "axis"}:
+        raise CannotBatchError(UNKNOWN_JOIN)
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    return _stacked(value, dim) if name == "stack" else _concatenated(value, dim)
+
+
+def _stacked(value: Value, dim: int) -> ast.expr:
+    if dim < 0 and isinstance(value.rank, int):
+        dim += value.rank + 1
+    if dim < -1:
+        raise CannotBatchError(UNKNOWN_RANK)
+    if dim == value.axis:
+        return value.code if value.fresh else method(value.code, "clone")
+    return method(_moved(value, dim), "contiguous")
+
+
+def _concatenated(value: Value, dim: int) -> ast.expr:
+    if isinstance(value.rank, int):
+        if value.rank == 0 or not -value.rank <= dim < value.rank:
+            raise CannotBatchError(UNKNOWN_JOIN)
+        dim %= value.rank
+    if dim < 0:  # ``-1`` of one round is the last of all rounds too: the rounds go before it
+        return method(_moved(value, dim - 1), "flatten", dim - 1, dim)
+    own = value.code if value.fresh or dim != value.axis else method(value.code, "clone")
+    code = own if dim == value.axis else _moved(value, dim)
+    return method(code, "flatten", dim, dim + 1)
+
+
+def _moved(value: Value, dim: int) -> ast.expr:
+    if {value.axis, dim} == {0, 1}:
+        return method(value.code, "transpose", 0, 1)
+    return method(value.code, "movedim", value.axis, dim)
+
+
+def _integer(code: ast.expr) -> int | None:
+    match code:
+        case ast.Constant(int(number)):
+            return number
+        case ast.UnaryOp(ast.USub(), ast.Constant(int(number))):
+            return -number
+    return None

@@ -1,0 +1,41 @@
+"""Which operators treat rows by themselves, by their names in the dataflow."""
+
+from __future__ import annotations
+
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.special import Op
+
+ELEMENTWISE = frozenset(
+    {"abs", "acos", "add", "and", "asin", "atan", "atan2", "bfloat16", "bool", "ceil", "clamp",
+     "clip", "cos", "cosh", "detach", "div", "double", "elu", "eq", "erf", "exp", "expm1", "fill",
+     "float", "floor", "floordiv", "frac", "ge", "gelu", "gt", "half", "hardswish", "hypot", "int",
+     "invert", "isfinite", "isinf", "isnan", "le", "leaky_relu", "lerp", "log", "log10", "log1p",
+     "log2", "logical_and", "logical_not", "logical_or", "logsigmoid", "long", "lt", "maximum",
+     "minimum", "mish", "mod", "mul", "nan_to_num", "ne", "neg", "or", "pow", "reciprocal", "relu",
+     "relu6", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "sqrt",
+     "square", "sub", "tan", "tanh", "trunc", "where", "xor", Op.CAST}
+)  # fmt: skip
+"""One element of the result needs one element of each operand, at the same place."""
+
+ALONG = {
+    "softmax": 0, "log_softmax": 0, "cumsum": 0, "normalize": 0, "sum": 1, "mean": 1, "amax": 1,
+    "amin": 1, "argmax": 1, "argmin": 1, "all": 1, "any": 1, "max": 1, "min": 1, "prod": 1,
+}  # fmt: skip
+"""Those that work along one dimension ``dim``, and how many dimensions the result has fewer."""
+PAIRS = frozenset({"max", "min"})
+"""Those among them that return values and positions."""
+ROUNDED = frozenset({"sum", "mean", "prod"})
+
+RANDOM = operators.RANDOM
+NEW = ELEMENTWISE - {
+    "bfloat16",
+    "double",
+    "float",
+    "half",
+    "int",
+    "long",
+    "bool",
+    "detach",
+    Op.CAST,
+}
+"""Their result shares no memory with the operands, whatever dtype that has."""

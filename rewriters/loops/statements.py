@@ -1,0 +1,329 @@
+"""The body of a loop, statement by statement, for all rounds at once."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.loops.expressions import UNKNOWN_CALL, Expressions
+from npufix.rewriters.loops.filling import fill
+from npufix.rewriters.loops.indexing import OTHER_ROUND, Place
+from npufix.rewriters.loops.values import (
+    OF_A_LIST,
+    UNKNOWN_RANK,
+    CannotBatchError,
+    Kind,
+    Value,
+    difference,
+    everything,
+    names_in,
+    new_axis,
+    parsed,
+    shifted,
+    subscript,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.rewriters.facts.shapes import Rank
+    from npufix.rewriters.loops.domain import Domain
+    from npufix.rewriters.loops.facts import Facts
+
+RECURRENCE = "a round needs what the round before it has left in a name"
+EARLY_EXIT = "it may end, or skip a part, before the last round"
+BRANCH = "which branch it takes depends on the round: torch.where computes both"
+EFFECT = "it does something else beside computing rows"
+SHARED = "what it writes to may share memory with what it reads"
+_OUT = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Try, ast.With, ast.While)
+
+
+class Body:
+    """What the statements of one loop become."""
+
+    def __init__(self, domain: Domain, facts: Facts, code: Sequence[ast.stmt]) -> None:
+        self.facts = facts
+        self.of = Expressions(domain, facts)
+        self.of.measured = frozenset(_measured(code))
+        self.kept: list[ast.stmt] = []
+        """Statements about numbers of the host that stay in a loop of their own."""
+        self.bound: set[str] = set()
+        """The names that it binds, those of its target aside."""
+        self.positive: set[str] = set()
+        """Numbers of a round that are asserted not to be negative."""
+        self.writes: list[ast.expr] = []
+
+    def run(self, code: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """Return the statements for all rounds.
+
+        Raises:
+            CannotBatchError: there are none that compute the same.
+
+        """
+        self._find_writes(code)
+        _require_no_recurrence(code, set(self.of.env))
+        made = list(self.block(code))
+        self.require_apart()
+        return made
+
+    def block(self, code: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+        """Yield what some statements become."""
+        for statement in code:
+            new = list(self._statement(statement))
+            yield from self._vectors()
+            yield from new
+
+    def _vectors(self) -> Iterator[ast.stmt]:
+        """Yield what makes vectors of the numbers that were met since."""
+        yield from self.of.aligner.statements
+        self.of.aligner.statements.clear()
+
+    def require_apart(self) -> None:
+        """Refuse, or ask, where what is read may be what is written."""
+        for written in self.writes:
+            target = self.facts.node(written)
+            for read in self.of.indexer.reads:
+                node = self.facts.node(read)
+                if target is None or node is None:
+                    raise CannotBatchError(SHARED)
+                shares = self.facts.may_share(target, node)
+                if shares:
+                    raise CannotBatchError(SHARED)
+                if shares is None and self.facts.rank(read) != 0:
+                    self.of.conditions["separate-memory"] = None
+
+    def _find_writes(self, code: Sequence[ast.stmt]) -> None:
+        for target in _written_in(code):
+            base, items = flattened(target)
+            if not isinstance(base, (ast.Name, ast.Attribute)) or self.of.depends(base):
+                raise CannotBatchError(EFFECT)
+            if self.facts.is_tensor(base) is False:
+                raise CannotBatchError(EFFECT)
+            self.writes.append(base)
+            place = self._find_rows(items)
+            key = ast.unparse(base)
+            if self.of.own_rows.setdefault(key, place) != place:
+                raise CannotBatchError(OTHER_ROUND)
+
+    def _find_rows(self, items: list[ast.expr]) -> tuple[int | None, int]:
+        """Return which rows an index takes, as far as that can be said before all is read."""
+        for dim, item in enumerate(items):
+            if isinstance(item, ast.Slice) or not self.of.depends(item):
+                continue
+            if isinstance(item, ast.Name) and item.id in self.of.env:
+                return self.of.env[item.id].offset, dim
+            value = self.of.read(item)
+            return (value.offset if value.kind is Kind.NUMBER else None), dim
+        raise CannotBatchError(OTHER_ROUND)
+
+    def _statement(self, code: ast.stmt) -> Iterator[ast.stmt]:  # noqa: C901, PLR0912 - one case a syntax
+        match code:
+            case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), _, value) if (
+                value is not None
+            ):
+                yield from self._bind(name, value, code)
+            case ast.Assign([ast.Subscript() as target], value):
+                yield from self._write(target, value, None)
+            case ast.AugAssign(ast.Subscript() as target, op, value):
+                yield from self._write(target, value, op)
+            case ast.Expr(ast.Call(ast.Attribute(ast.Subscript() as target, "fill_"), [value], [])):
+                yield from self._write(target, value, None)
+            case ast.Expr(ast.Call(ast.Attribute(ast.Subscript() as target, "zero_"), [], [])):
+                yield from self._write(target, ast.Constant(0), None)
+            case ast.Assert(test):
+                self._keep(code, test)
+            case ast.For(target, items, body, []) if not self.of.depends(items):
+                self.of.read(items)
+                yield ast.For(target, items, list(self.block(body)), [], lineno=0)
+            case ast.If(test, body, orelse) if not self.of.depends(test):
+                if any(
+                    isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)
+                    for s in (*body, *orelse)
+                ):
+                    raise CannotBatchError(BRANCH)
+                self.of.read(test)
+                yield ast.If(test, list(self.block(body)), list(self.block(orelse)))
+            case ast.Pass() | ast.Expr(ast.Constant()):
+                return
+            case ast.If():
+                raise CannotBatchError(BRANCH)
+            case _ if isinstance(code, _OUT):
+                raise CannotBatchError(EARLY_EXIT)
+            case _:
+                raise CannotBatchError(EFFECT)
+
+    def _bind(self, name: str, code: ast.expr, statement: ast.stmt) -> Iterator[ast.stmt]:
+        value = self.of.read(code)
+        self.bound.add(name)
+        if value.kind is Kind.SAME:
+            self.of.env.pop(name, None)
+            yield statement
+        elif value.kind is Kind.NUMBER:
+            self.of.aligner.numbers[name] = value.code
+            target = ast.Name(name, ast.Load())
+            self.of.env[name] = Value(
+                Kind.NUMBER, target, 0, integer=value.integer, offset=value.offset
+            )
+        elif value.kind is Kind.ENTRY or isinstance(value.code, ast.Name):
+            self.of.env[name] = value
+        else:
+            yield from self._vectors()
+            yield ast.Assign([ast.Name(name, ast.Store())], value.code, lineno=0)
+            own = ast.Name(name, ast.Load())
+            self.of.env[name] = Value(Kind.ROWS, own, value.rank, value.axis)
+
+    def _keep(self, code: ast.Assert, test: ast.expr) -> None:
+        """Leave an assertion about numbers where it is, in a loop before."""
+        if self.bound & names_in(test) or self.of.own_rows.keys() & {
+            ast.unparse(n) for n in ast.walk(test) if isinstance(n, ast.expr)
+        }:
+            raise CannotBatchError(EFFECT)
+        match test:
+            case ast.Compare(left, [ast.Gt() | ast.GtE()], [ast.Constant(int(least))]) if (
+                least >= 0
+            ):
+                if self.of.depends(left):
+                    self.positive.add(ast.unparse(self.of.read(left).code))
+        if any(isinstance(n, ast.Call) for n in ast.walk(test)):
+            raise CannotBatchError(UNKNOWN_CALL)
+        self.kept.append(code)
+
+    def _write(
+        self, target: ast.Subscript, code: ast.expr, op: ast.operator | None
+    ) -> Iterator[ast.stmt]:
+        base, items = flattened(target)
+        place = self.of.indexer.place(base, items, None, base)
+        rank = self.facts.rank(base)
+        own = shifted(rank, place.kept - place.consumed) if place.is_known else None
+        self.of.expected = own if isinstance(own, int) else None
+        self.of.carrier = base
+        value = self.of.read(code)
+        self.of.expected = self.of.carrier = None
+        self.of.indexer.require_own_rows(items)
+        if self.facts.is_tensor(base) is not True:
+            if not isinstance(target.slice, ast.Tuple):
+                raise CannotBatchError(OF_A_LIST)
+            self.of.conditions["is-tensor"] = None
+        if place.ragged:
+            if op is not None:
+                raise CannotBatchError("its rows have different lengths")
+            yield from fill(self, base, place, value)
+            return
+        new = self._fitted(value, place, own, base)
+        whole = place.is_whole
+        written = subscript(base, [everything()] if whole else place.items)
+        assert isinstance(written, ast.Subscript)  # noqa: S101 - it was made so
+        written.ctx = ast.Store()
+        if op is None:
+            yield ast.Assign([written], new, lineno=0)
+        else:
+            yield ast.AugAssign(written, op, new)
+
+    def _fitted(  # noqa: C901, PLR0911 - one case a kind
+        self, value: Value, place: Place, own: Rank, base: ast.expr
+    ) -> ast.expr:
+        """Return the new values of rows that have ``own`` dimensions each."""
+        if value.kind is Kind.SAME:
+            if value.rank == 0 or not place.axis:
+                return value.code
+            room = difference(own, value.rank)
+            if room is None or room < place.axis:
+                raise CannotBatchError(UNKNOWN_RANK)
+            return value.code
+        if value.kind is Kind.NUMBER:
+            if not isinstance(own, int):
+                raise CannotBatchError(UNKNOWN_RANK)
+            return self.of.aligner.vector(value, own - place.axis, base)
+        if value.kind is Kind.ENTRY:
+            if own != 0:
+                raise CannotBatchError(UNKNOWN_RANK)
+            name = ast.unparse(base)
+            where = f"dtype={name}.dtype, device={name}.device"
+            return parsed(f"torch.as_tensor({ast.unparse(value.code)}, {where})")
+        if value.axis == place.axis and value.rank == own and own is not None:
+            return value.code
+        if place.axis:
+            raise CannotBatchError(UNKNOWN_RANK)
+        front = self.of.aligner.in_front(value)
+        more = difference(own, front.rank)
+        if more is None:
+            self.of.conditions["no-broadcasting"] = None
+            return front.code
+        missing = [new_axis()] * max(0, more)
+        return subscript(front.code, [everything(), *missing]) if missing else front.code
+
+
+def flattened(target: ast.Subscript) -> tuple[ast.expr, list[ast.expr]]:
+    """Return ``m[i][a]`` as ``m`` and ``i, a``: one number, then what it leaves."""
+    items = list(target.slice.elts) if isinstance(target.slice, ast.Tuple) else [target.slice]
+    match target.value:
+        case ast.Subscript(_, ast.Name() | ast.Constant() as first) as inner:
+            base, before = flattened(inner)
+            return base, [*before[:-1], first, *items]
+    if items and isinstance(items[-1], ast.Constant) and items[-1].value is Ellipsis:
+        items.pop()
+    return target.value, items
+
+
+def _written_in(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:
+    for statement in code:
+        for node in ast.walk(statement):
+            match node:
+                case ast.Subscript(ctx=ast.Store()):
+                    yield node
+                case ast.Call(ast.Attribute(owner, called)) if called.endswith(
+                    "_"
+                ) and not called.endswith("__"):
+                    if not isinstance(owner, ast.Subscript) or called not in {"fill_", "zero_"}:
+                        raise CannotBatchError(EFFECT)
+                    yield owner
+
+
+def _measured(code: Sequence[ast.stmt]) -> Iterator[str]:
+    for statement in code:
+        for node in ast.walk(statement):
+            match node:
+                case ast.Call(ast.Name("len"), [argument]):
+                    yield ast.unparse(argument)
+
+
+def _require_no_recurrence(code: Sequence[ast.stmt], known: set[str]) -> None:
+    """Refuse a name that is read before it is bound in the same round."""
+    stored = {
+        n.id for s in code for n in ast.walk(s) if isinstance(n, ast.Name) and not _reads(n)
+    } - known
+    bound: set[str] = set()
+
+    def follow(statements: Sequence[ast.stmt]) -> None:
+        for statement in statements:
+            inner = (
+                statement.body + statement.orelse
+                if isinstance(statement, (ast.For, ast.If))
+                else []
+            )
+            parts: list[ast.AST] = [statement]
+            if isinstance(statement, ast.For):
+                parts = [statement.iter]
+                bound.update(names_in(statement.target))
+            elif isinstance(statement, ast.If):
+                parts = [statement.test]
+            reads = {
+                n.id for p in parts for n in ast.walk(p) if isinstance(n, ast.Name) and _reads(n)
+            }
+            if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+                reads.add(statement.target.id)
+            if reads & stored - bound:
+                raise CannotBatchError(RECURRENCE)
+            follow(inner)
+            bound.update(
+                n.id
+                for p in parts
+                for n in ast.walk(p)
+                if isinstance(n, ast.Name) and not _reads(n)
+            )
+
+    follow(code)
+
+
+def _reads(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Load)

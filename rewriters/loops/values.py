@@ -1,0 +1,123 @@
+"""What an expression in a loop is as a function of the loop variable."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from enum import Enum
+
+from npufix.rewriters.facts.shapes import Rank, RelativeRank
+
+OF_A_LIST = "it runs over a list of tensors, which may have different shapes"
+UNKNOWN_RANK = "how many dimensions a tensor in it has is not known"
+
+
+class CannotBatchError(Exception):
+    """The loop stays as it is, for the reason given: a whole sentence, the same for all loops."""
+
+
+class Kind(Enum):
+    """How a value depends on the round of the loop."""
+
+    SAME = "same"
+    """It does not: a tensor or anything else from outside."""
+    NUMBER = "number"
+    """A Python number computed from the counter: ``i``, ``(i + 1) / n``."""
+    ENTRY = "entry"
+    """One number of each round, out of a tensor or a list: ``n[i]``. Counts and indexes alone."""
+    ROWS = "rows"
+    """A tensor of each round; all of them lie along ``axis`` of one tensor."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """An expression for all rounds at once."""
+
+    kind: Kind
+    code: ast.expr
+    """SAME, NUMBER: as it is written. ENTRY, ROWS: what holds those of all rounds."""
+    rank: Rank = None
+    """Number of dimensions of the tensor of one round; 0 also for a number; ``None`` if unknown."""
+    axis: int = 0
+    """ROWS: which dimension of ``code`` counts the rounds."""
+    fresh: bool = False
+    """Whether ``code`` is a tensor of its own, which shares memory with no other."""
+    integer: bool = False
+    """NUMBER: whether it is an int."""
+    offset: int | None = None
+    """NUMBER: ``c`` where it is the counter plus ``c``."""
+    source: ast.expr | None = None
+    """A tensor of the dtype and on the device of this one, if ``code`` is too long to ask."""
+
+    is_list: bool = False
+    """ENTRY: whether it is proven to come out of a list."""
+
+    @property
+    def asked(self) -> ast.expr:
+        """Return a short expression to ask for device and dtype."""
+        return self.source or self.code
+
+
+def shifted(rank: Rank, by: int) -> Rank:
+    """Return a number of dimensions and some more."""
+    if isinstance(rank, RelativeRank):
+        return RelativeRank(rank.base, rank.more + by)
+    return None if rank is None else rank + by
+
+
+def difference(left: Rank, right: Rank) -> int | None:
+    """Return how many dimensions more one has than the other, ``None`` if that is not known."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left - right
+    if isinstance(left, RelativeRank) and isinstance(right, RelativeRank):
+        return left.more - right.more if left.base is right.base else None
+    return None
+
+
+def name(text: str) -> ast.Name:
+    """Return a name that is read."""
+    return ast.Name(text, ast.Load())
+
+
+def parsed(text: str) -> ast.expr:
+    """Return the syntax of an expression."""
+    return ast.parse(text, mode="eval").body
+
+
+def method(owner: ast.expr, called: str, *args: ast.expr | int) -> ast.Call:
+    """Return ``owner.called(*args)``; numbers become literals."""
+    given = [literal(a) if isinstance(a, int) else a for a in args]
+    return ast.Call(ast.Attribute(owner, called, ast.Load()), given, [])
+
+
+def literal(number: int) -> ast.expr:
+    """Return a number as it is written: ``-1`` is two tokens."""
+    return parsed(str(number))
+
+
+def subscript(base: ast.expr, items: list[ast.expr]) -> ast.expr:
+    """Return ``base[items]``."""
+    index = items[0] if len(items) == 1 else ast.Tuple(items, ast.Load())
+    return ast.Subscript(base, index, ast.Load())
+
+
+def everything() -> ast.Slice:
+    """Return ``:``."""
+    return ast.Slice()
+
+
+def new_axis() -> ast.expr:
+    """Return ``None`` as an index."""
+    return ast.Constant(None)
+
+
+def at_dimension(vector: ast.expr, after: int) -> ast.expr:
+    """Return a vector with ``after`` new dimensions behind it: ``v[:, None, None]``."""
+    if after == 1 and isinstance(vector, ast.Call):
+        return method(vector, "unsqueeze", 1)  # which is easier to read behind a long call
+    return subscript(vector, [everything(), *[new_axis()] * after]) if after > 0 else vector
+
+
+def names_in(code: ast.AST) -> set[str]:
+    """Return the names that stand in an expression."""
+    return {n.id for n in ast.walk(code) if isinstance(n, ast.Name)}

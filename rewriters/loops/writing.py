@@ -1,0 +1,154 @@
+"""The text of a module after a loop has become operators on all rows."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.edit import CannotSpliceError, Edit, extent, unit_of
+from npufix.rewriters.edit.job import PROBE
+from npufix.rewriters.edit.layout import broken, style_of
+from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
+from npufix.rewriters.edit.splice import splice
+from npufix.rewriters.graph.modules.names import source_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.loops.reading import Loop
+    from npufix.rewriters.loops.statements import Body
+
+ONE_LINE = "it shares a line with another statement"
+
+
+def written(  # noqa: PLR0913, PLR0917 - what is written, and where
+    source: str,
+    flow: FunctionFlow,
+    loop: Loop,
+    body: Body,
+    statements: Sequence[ast.stmt],
+    new: ast.expr | None,
+    *,
+    with_text: bool,
+) -> Rewrite:
+    """Return the module with a loop replaced.
+
+    Raises:
+        NotRewritableError: the layout of the code does not allow it.
+
+    """
+    kept = [_only(loop, body)] if body.kept else []
+    made = [ast.fix_missing_locations(s) for s in (*kept, *statements)]
+    text = "\n".join([*map(ast.unparse, made), *([] if new is None else [ast.unparse(new)])])
+    if not with_text:
+        return Rewrite("", "", text, 0)
+    lines = source_lines(source)
+    probed = _operands(body)
+    if new is None:
+        direct, line = _replaced(source, lines, flow, loop.statement, made)
+        call = ast.parse(f"{PROBE}({probed})").body
+        probe = _replaced(source, lines, flow, loop.statement, call)[0] if probed else ""
+    else:
+        hoisted = _assignments(made)
+        edit = _edit(loop, ast.unparse(new), style_of(source).width, loop.removed, hoisted)
+        direct, line = _spliced(source, lines, flow, edit), _line_of(loop, made)
+        asked = _edit(loop, f"{PROBE}({probed})", 100, (), ())
+        probe = _spliced(source, lines, flow, asked) if probed else ""
+    ast.parse(direct)
+    return Rewrite(direct, direct, text, line, "", probe)
+
+
+def _edit(
+    loop: Loop,
+    text: str,
+    width: int,
+    removed: Sequence[ast.stmt],
+    hoisted: Sequence[tuple[str, str]],
+) -> Edit:
+    assert loop.joined is not None  # noqa: S101 - the caller has looked
+    return Edit(loop.joined, loop.statement, text, removed, hoisted, width=width)
+
+
+def _line_of(loop: Loop, made: Sequence[ast.stmt]) -> int:
+    gone = sum((s.end_lineno or s.lineno) - s.lineno + 1 for s in loop.removed)
+    assert loop.joined is not None  # noqa: S101 - the caller has looked
+    return loop.joined.lineno - gone + len(made)
+
+
+def _only(loop: Loop, body: Body) -> ast.stmt:
+    """Return a loop of nothing but the assertions."""
+    return ast.For(loop.target, loop.items, list(body.kept), [], lineno=0)
+
+
+def _operands(body: Body) -> str:
+    """Return what the verifier is shown of a call, to leave those out that break a promise."""
+    return ", ".join(f"{word}={ast.unparse(code)}" for word, code in body.of.shown.items())
+
+
+def _assignments(made: Sequence[ast.stmt]) -> list[tuple[str, str]]:
+    found = []
+    for statement in made:
+        match statement:
+            case ast.Assign([ast.Name(name)], value):
+                found.append((name, ast.unparse(value)))
+            case _:
+                raise NotRewritableError("it does something else beside computing rows")
+    return found
+
+
+def _spliced(source: str, lines: Sequence[str], flow: FunctionFlow, edit: Edit) -> str:
+    first, last = extent(flow.function)
+    try:
+        text = splice(source, lines, flow.function, edit)
+    except CannotSpliceError as error:
+        raise NotRewritableError(str(error)) from error
+    return "".join([*lines[: first - 1], text, *lines[last:]])
+
+
+def _replaced(
+    source: str,
+    lines: Sequence[str],
+    flow: FunctionFlow,
+    loop: ast.stmt,
+    made: Sequence[ast.stmt],
+) -> tuple[str, int]:
+    """Return the module with other statements in place of a ``for``, and the line of the last."""
+    first, last = loop.lineno, loop.end_lineno or loop.lineno
+    head = lines[first - 1]
+    indent = head[: len(head) - len(head.lstrip())]
+    if len(indent.encode()) != loop.col_offset:
+        raise NotRewritableError(ONE_LINE)
+    style, unit = style_of(source), unit_of(flow.function, lines)
+    newline = "\r\n" if head.endswith("\r\n") else "\n"
+    new = [f"{indent}{text}" for text in _comments(source, first, last)]
+    start = len(new)
+    for statement in made:
+        start = len(new)
+        new += [f"{indent}{line}" for line in _laid_out(statement, style.width - len(indent), unit)]
+    text = "".join([*lines[: first - 1], *(f"{line}{newline}" for line in new), *lines[last:]])
+    return text, first + start
+
+
+def _laid_out(statement: ast.stmt, room: int, unit: str) -> Iterator[str]:
+    """Yield the lines of a statement, blocks indented by ``unit``."""
+    if isinstance(statement, (ast.For, ast.If)):
+        bare = ast.unparse(statement).split("\n")[0]
+        yield bare
+        for inner in statement.body:
+            yield from (f"{unit}{line}" for line in _laid_out(inner, room - len(unit), unit))
+        if statement.orelse:
+            yield "else:"
+            for inner in statement.orelse:
+                yield from (f"{unit}{line}" for line in _laid_out(inner, room - len(unit), unit))
+        return
+    yield from broken(ast.unparse(statement), room, unit).split("\n")
+
+
+def _comments(source: str, first: int, last: int) -> Iterator[str]:
+    """Yield the comments between two lines."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and first <= token.start[0] <= last:
+            yield token.string

@@ -1,0 +1,163 @@
+"""A loop in Python over the rows of tensors that one operator computes for all rows.
+
+What: a ``for`` that writes to row ``i`` of a tensor (``m[i, :n[i]] = 0``, ``out[i] = x[i, j[i]]``),
+or a ``torch.stack`` or ``torch.cat`` of what each round of a comprehension or of a loop with
+``append`` makes (``[f(x[:, i]) for i in range(n)]``, ``[x + c * t for t in range(n)]``).
+
+Why it is slow on the NPU: each round launches kernels of its own on a few elements; a launch costs
+the host some microseconds, whatever the kernel does. A length or an index that is read from the
+device (``m[i, :n[i]]``) makes the host wait for all that was launched before, once per round.
+Experts found it in one commit of twenty for faster serving, and measured up to 35 % of a step.
+
+Safety: the body is read as a function of the loop variable and each operator in it takes all rows
+at once, as ``torch.vmap`` does: ``arange(n) < lengths`` for rows of different lengths, index
+vectors for picks, new dimensions where rows meet numbers. Only operators that treat rows by
+themselves are taken: elementwise ones, those along a dimension of the row, modules such as Linear
+and LayerNorm; LSTM and own modules whose ``forward`` is followed get the rows as one larger batch.
+A round that needs the one before it, rows of different lengths that are kept, random numbers, batch
+norm, a module for each round, ``break`` and anything else than computing rows leave the loop as it
+is, and the finding says which of them it is. What the source does not prove is a condition:
+negative lengths count from the end (``nonnegative-lengths``), a tensor without dimensions does not
+take part in promoting dtypes as a vector does (``same-dtype``), Python's ``max`` is another thing
+for NaN (``no-nan``). An empty ``range`` gives empty rows where ``torch.stack`` raises.
+
+References: https://github.com/vllm-project/vllm-ascend/pull/4587 and pull/11762 (loops over
+requests); the models GameFormer-Planner, DenseTNT and UniAD of https://gitcode.com/Ascend/DrivingSDK;
+other_common_opt_ops.md of the FrameworkPTAdapter guide (loops over points and masks); torch.vmap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import Condition, Draw, Form, Substitution
+from npufix.rules.substitutions.loop_over_rows_examples import REWRITTEN, VALID
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def fill(mask: Tensor, lengths: Tensor) -> None:
+    """Mark the first elements of each row."""
+    for row in range(lengths.shape[0]):
+        mask[row, : lengths[row]] = 1
+
+
+def fill_at_once(mask: Tensor, lengths: Tensor) -> None:
+    """Compare positions with lengths."""
+    mask[: lengths.shape[0]].masked_fill_(
+        torch.arange(mask.shape[1], device=mask.device).reshape(-1, *[1] * (mask.dim() - 2))
+        < lengths.to(mask.device).reshape(  # no slip: .to(...) is left out (one device)
+            -1, *[1] * (mask.dim() - 1)
+        ),
+        1,
+    )
+
+
+def pick(x: Tensor, index: Tensor) -> Tensor:
+    """Take one element of each row."""
+    return torch.stack([x[row, index[row]] for row in range(x.shape[0])])
+
+
+def pick_at_once(x: Tensor, index: Tensor) -> Tensor:
+    """Take one element of each row by index vectors."""
+    return x[torch.arange(x.shape[0], device=x.device), index[: x.shape[0]]]
+
+
+def compute(x: Tensor) -> Tensor:
+    """Compute each column by itself."""
+    return torch.stack([torch.tanh(x[:, column]) for column in range(x.shape[1])], dim=1)
+
+
+def compute_at_once(x: Tensor) -> Tensor:
+    """Compute all columns."""
+    return torch.tanh(x)
+
+
+def shift(x: Tensor, step: float, times: int) -> Tensor:
+    """Put copies one after the other, each moved by one step more."""
+    return torch.cat([x + step * time for time in range(times)], dim=0)
+
+
+def shift_at_once(x: Tensor, step: float, times: int) -> Tensor:
+    """Add all steps in a new dimension."""
+    return (
+        x + (step * torch.arange(times, dtype=x.dtype, device=x.device)).view(-1, *[1] * x.dim())
+    ).flatten(0, 1)
+
+
+def _tensor(draw: Draw, *shape: int) -> Tensor:
+    import torch
+
+    dtype = draw.choice([torch.float32, torch.float64])
+    made = draw.floats(*shape, dtype=dtype)
+    if draw.choice([False, True]):
+        made = made.transpose(0, 1).contiguous().transpose(0, 1)
+    return made
+
+
+def fill_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor of two dimensions or more, and lengths up to more than it has."""
+    rows, columns = draw.integer(1, 4), draw.integer(1, 5)
+    lengths = draw.integers(rows, low=0, high=columns + 1)
+    shape = rows + draw.integer(0, 2), columns, *draw.choice([(), (3,)])
+    return {"mask": _tensor(draw, *shape), "lengths": lengths}
+
+
+def pick_inputs(draw: Draw) -> dict[str, Any]:
+    """Return tensors and an index of each row, some from the end, perhaps with more behind."""
+    shape = draw.integer(1, 4), draw.integer(1, 5), *draw.choice([(), (3,)])
+    index = draw.integers(shape[0] + draw.integer(0, 1), low=-1, high=shape[1] - 1)
+    return {"x": _tensor(draw, *shape), "index": index}
+
+
+def compute_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor of two or three dimensions."""
+    shape = draw.integer(1, 4), draw.integer(1, 5), *draw.choice([(), (3,)])
+    return {"x": _tensor(draw, *shape)}
+
+
+def shift_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor, a step and how many."""
+    given = compute_inputs(draw)
+    return {**given, "step": draw.choice([0.3, -2.1, 3.0]), "times": draw.integer(1, 4)}
+
+
+def _open(name: str, text: str, meaning: str = "") -> Condition:
+    return Condition(name, text, lambda _site: None, meaning)
+
+
+CONDITIONS = (
+    _open("is-tensor", "what the loop takes rows of is a torch tensor, not a list or an array"),
+    _open("number-index", "the index of each round is one number", "integer-vector"),
+    _open("nonnegative-lengths", "no length of a row is negative", "nonnegative-index"),
+    _open("nonnegative-count", "the number of rounds is not negative"),
+    _open("no-broadcasting", "what is written to a row has the dimensions of the row"),
+    _open("separate-memory", "what the loop writes to shares no memory with what it reads"),
+    _open("same-dtype", "the floating point tensors in the loop have one dtype"),
+    _open("value-fits-dtype", "the value is a number that the dtype of the tensor can hold"),
+    _open("no-nan", "no number of a row that is compared is NaN"),
+    _open("float-values", "the numbers that are compared are of floating point"),
+    _open("batch-first", "each round passes on a batch: its first dimension, and two or more"),
+)
+
+RULE = Substitution(
+    id="NPU250",
+    name="loop-over-rows",
+    summary="a loop in Python over the rows of a tensor",
+    table="affinity",
+    forms=(
+        Form(fill, fill_at_once, fill_inputs, CONDITIONS),
+        Form(pick, pick_at_once, pick_inputs, CONDITIONS),
+        Form(compute, compute_at_once, compute_inputs, CONDITIONS),
+        Form(shift, shift_at_once, shift_inputs, CONDITIONS),
+    ),
+    replaces=("ConcatD", "Fill", "Pack", "StridedSlice", "TensorMove", "ViewCopy"),
+    becomes=("Index", "Less", "MaskedFill", "Range"),
+    passes=(2, 2),
+    requires="torch_npu>=2.1",
+    search="loops",
+    valid=VALID,
+    rewritten=REWRITTEN,
+)

@@ -1,0 +1,207 @@
+"""Loops that become operators on all rows, and loops that must stay."""
+
+from __future__ import annotations
+
+from npufix.rules.substitution import Rewritten
+
+VALID = (
+    # a round needs the one before it
+    """
+def f(x: torch.Tensor, decay: float):
+    y = torch.zeros_like(x)
+    for t in range(1, x.shape[0]):
+        y[t] = y[t - 1] * decay + x[t]
+    return y
+""",
+    """
+def f(x: torch.Tensor, h: torch.Tensor):
+    outs = []
+    for t in range(x.shape[1]):
+        h = torch.tanh(x[:, t] + h)
+        outs.append(h)
+    return torch.stack(outs, 1)
+""",
+    # rows of different lengths that are kept
+    """
+def f(x: torch.Tensor, lengths):
+    return torch.cat([x[i, : lengths[i]] for i in range(len(lengths))])
+""",
+    # weights of its own in each round
+    """
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+
+    def forward(self, x: torch.Tensor):
+        return torch.stack([self.heads[i](x[:, i]) for i in range(3)], dim=1)
+""",
+    # statistics of the rows of one round; random numbers
+    """
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor):
+        kept = torch.stack([self.drop(x[:, i]) for i in range(x.shape[1])], dim=1)
+        return kept, torch.stack([self.net(x[:, i]) for i in range(x.shape[1])], dim=1)
+""",
+    """
+def f(x: torch.Tensor):
+    out = torch.zeros_like(x)
+    for i in range(x.shape[0]):
+        out[i] = x[i] + torch.randn(x.shape[1])
+    return out
+""",
+    # it ends early
+    """
+def f(x: torch.Tensor, stop: torch.Tensor):
+    out = torch.zeros_like(x)
+    for i in range(x.shape[0]):
+        if stop[i]:
+            break
+        out[i] = x[i] * 2
+    return out
+""",
+    # what it reads is what it writes, turned
+    """
+def f(x: torch.Tensor):
+    turned = x.transpose(0, 1)
+    for i in range(x.shape[0]):
+        x[i] = turned[i] + 1
+    return x
+""",
+    # somebody counts along; somebody reads what the last round left
+    """
+def f(x: torch.Tensor, log: list):
+    out = torch.zeros_like(x)
+    for i in range(x.shape[0]):
+        out[i] = x[i].relu()
+        log.append(i)
+    return out
+""",
+    """
+def f(x: torch.Tensor):
+    out = torch.zeros_like(x)
+    for i in range(x.shape[0]):
+        row = x[i] * 2
+        out[i] = row
+    return out, row
+""",
+    # a list, whose elements may have any shape
+    """
+def f(names: list, values: list):
+    return torch.stack([values[i] * 2 for i in range(len(names))])
+""",
+    # a number in double precision times one in single precision promotes, a vector as well
+    """
+def f(x: torch.Tensor, scale: torch.Tensor):
+    b, d = x.shape
+    (n,) = scale.shape
+    return torch.stack([x[i] * scale[i] for i in range(b)])
+""",
+)
+
+REWRITTEN = (
+    Rewritten(
+        """
+def f(x: torch.Tensor, lengths: torch.Tensor):
+    batch, steps = x.shape
+    mask = torch.zeros(batch, steps, dtype=torch.bool, device=x.device)
+    for b in range(batch):
+        mask[b, :lengths[b]] = True
+    return x.masked_fill(mask, 0.0)
+""",
+        """
+def f(x: torch.Tensor, lengths: torch.Tensor):
+    batch, steps = x.shape
+    mask = torch.zeros(batch, steps, dtype=torch.bool, device=x.device)
+    mask.masked_fill_(
+        torch.arange(mask.shape[1], device=mask.device)
+        < lengths[:batch].to(mask.device).reshape(-1, 1),
+        True,
+    )
+    return x.masked_fill(mask, 0.0)
+""",
+    ),
+    Rewritten(
+        """
+class Graph(nn.Module):
+    def forward(self, states: torch.Tensor, lengths: list):
+        b, n, _ = states.shape
+        mask = torch.zeros([b, n, n], device=states.device)
+        for i in range(b):
+            assert lengths[i] > 0
+            mask[i, :lengths[i], :lengths[i]].fill_(1)  # all that there is
+        return mask
+""",
+        """
+class Graph(nn.Module):
+    def forward(self, states: torch.Tensor, lengths: list):
+        b, n, _ = states.shape
+        mask = torch.zeros([b, n, n], device=states.device)
+        # all that there is
+        for i in range(b):
+            assert lengths[i] > 0
+        lengths_tensor = torch.as_tensor(lengths[:b], device=mask.device)
+        mask.masked_fill_(
+            (
+                torch.arange(mask.shape[1], device=mask.device).unsqueeze(1)
+                < lengths_tensor.reshape(-1, 1, 1)
+            )
+            & (
+                torch.arange(mask.shape[2], device=mask.device)
+                < lengths_tensor.reshape(-1, 1, 1)
+            ),
+            1,
+        )
+        return mask
+""",
+    ),
+    Rewritten(
+        """
+class Encoder(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
+
+    def forward(self, agents: torch.Tensor):
+        b, n, t, d = agents.shape
+        return torch.stack([self.net(agents[:, i]) for i in range(n)], dim=1)
+""",
+        """
+class Encoder(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
+
+    def forward(self, agents: torch.Tensor):
+        b, n, t, d = agents.shape
+        return self.net(agents)
+""",
+    ),
+    Rewritten(
+        """
+def f(start: torch.Tensor, end: torch.Tensor, count: int):
+    points = torch.zeros((count, 2), dtype=start.dtype, device=start.device)
+    for i in range(1, count + 1):
+        ratio = i / (count + 1)
+        points[i - 1] = (1 - ratio) * start + ratio * end
+    return points
+""",
+        """
+def f(start: torch.Tensor, end: torch.Tensor, count: int):
+    points = torch.zeros((count, 2), dtype=start.dtype, device=start.device)
+    ratio = (
+        torch.arange(
+            1, count + 1, dtype=start.dtype, device=start.device
+        ).unsqueeze(1)
+        / (count + 1)
+    )
+    points[:] = (1 - ratio) * start + ratio * end
+    return points
+""",
+    ),
+)
