@@ -215,6 +215,7 @@ def _proposed(source: str, flow: FunctionFlow, rules: Sequence[Substitution]) ->
             rewrite=new,
             problem=rule.advice or problem,
             operators=frozenset(),
+            occasion=occasion(flow),
             function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
         )
 
@@ -239,6 +240,7 @@ def _loop_sites(
             rewrite=found.rewrite,
             problem=found.problem,
             operators=frozenset(),
+            occasion=occasion(flow),
             function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
         )
 

@@ -22,7 +22,7 @@ def stack_times(result: Diagnosis) -> list[tuple[tuple[str, ...], int]]:
     kernels = result.evidence.kernels
     sums = kernels.groupby(_KEYS, observed=True, sort=False)["duration_ns"].sum()
     found: dict[tuple[str, ...], int] = {}
-    for (stack, module, kind), spent in sums.items():
+    for stack, module, kind, spent in sums.reset_index().itertuples(index=False):
         frames = (*_frames(result, int(stack), int(module)), str(kind))
         found[frames] = found.get(frames, 0) + int(spent)
     return sorted(found.items(), key=lambda item: -item[1])

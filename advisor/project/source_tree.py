@@ -116,7 +116,7 @@ class SourceFile:
         return self._of_neighbour(module, _digest)
 
     def _of_neighbour(self, module: str, read: Callable[[str, int], str]) -> str | None:
-        path = self.neighbour_path(module)
+        path = _module_path(self.path.parent, module)
         try:
             status = None if path is None else os.stat(path)  # noqa: PTH116 - faster
             if path is None or status is None or status.st_size > _MAX_NEIGHBOUR_BYTES:
@@ -127,7 +127,8 @@ class SourceFile:
 
     def neighbour_path(self, module: str) -> Path | None:
         """Return where a module is, called as for ``neighbour``; it need not be there."""
-        return _module_path(self.path.parent, module)
+        path = _module_path(self.path.parent, module)
+        return None if path is None else Path(path)
 
     def encode(self, text: str) -> bytes:
         """Return a new text of this file as bytes."""
@@ -263,9 +264,9 @@ def _read(path: Path, relative: str) -> SourceFile:
 
 def _encoding(data: bytes) -> str:
     head = data[:_LONGEST_HEAD].split(b"\n", 2)
-    if len(head) > 2 and not data.startswith(codecs.BOM_UTF8):  # noqa: PLR2004 - two lines and more
-        if b"coding" not in head[0] and b"coding" not in head[1]:
-            return "utf-8"
+    plain = len(head) > 2 and not data.startswith(codecs.BOM_UTF8)  # noqa: PLR2004 - two and more
+    if plain and b"coding" not in head[0] + head[1]:
+        return "utf-8"
     return tokenize.detect_encoding(io.BytesIO(data).readline)[0]
 
 

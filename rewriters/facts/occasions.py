@@ -8,11 +8,13 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.modules.scopes import Scope
     from npufix.rewriters.graph.nodes import Node
     from npufix.rewriters.match.matching import Match
 
@@ -42,21 +44,52 @@ _ON_HOST = re.compile(
 )
 _MADE = operators.FACTORIES | {"from_numpy"}
 _LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|__getitem__|worker_init_fn")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
+_DONE_ONCE = frozenset(
+    {
+        "add", "build", "calibrate", "convert", "create", "dump", "export", "from", "get_config",
+        "init", "initialize", "load", "log", "make", "parse", "print", "prune", "quantize", "read",
+        "register", "report", "reset", "resize", "save", "set", "setup", "show", "warmup", "write",
+    }
+)  # fmt: skip
+"""What a function does once, where its name begins with it."""
+_ASIDE = frozenset(
+    {
+        "benchmark", "checkpoint", "collate", "collator", "config", "dataloader", "dataset",
+        "debug", "demo", "draw", "eval", "evaluate", "evaluation", "evaluator", "example",
+        "loading", "main", "metric", "metrics", "plot", "postprocess", "postprocessor",
+        "preprocess", "probe", "processor", "profile", "repr", "summary", "test", "tokenizer",
+        "val", "validate", "validation", "visualise", "visualization", "visualize", "viz",
+        "weights",
+    }
+)  # fmt: skip
+"""Words of what runs beside the steps, or on the host."""
+_EACH_STEP = frozenset(
+    {
+        "attention", "attn", "compute", "criterion", "encode", "execute", "forward", "fwd", "iter",
+        "loss", "losses", "rope", "rotary", "step", "train", "training",
+    }
+)  # fmt: skip
+_PART_OF_MODEL = re.compile(
+    r"(Module|Layer|Block|Loss|Criterion|Head|Model|Encoder|Decoder|Attention|Runner|Sampler"
+    r"|MetadataBuilder)\d?$"
+)
 
 
-def occasion(flow: FunctionFlow, match: Match) -> Occasion:
-    """Return when a match runs.
+def occasion(flow: FunctionFlow, match: Match | None = None) -> Occasion:
+    """Return when a match runs, or a function for all that is known of it.
 
     ``image.repeat_interleave(n)`` in ``Pipeline.__call__`` runs once per call, and in each step
     where it stands in the loop over the steps.
     """
-    if _is_host_code(flow) or _works_on_host(flow, match):
+    if _is_host_code(flow) or (match is not None and _works_on_host(flow, match)):
         return Occasion.HOST
     name = flow.function.name
     if name == MODULE or _BUILDS.fullmatch(name):
         return Occasion.CALL
     once = _ONCE.fullmatch(name) or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name))
-    return Occasion.CALL if once and not _is_in_loop(flow, match) else Occasion.STEP
+    in_loop = match is not None and _is_in_loop(flow, match)
+    return Occasion.CALL if once and not in_loop else Occasion.STEP
 
 
 def _is_host_code(flow: FunctionFlow) -> bool:
@@ -102,3 +135,32 @@ def _is_in_loop(flow: FunctionFlow, match: Match) -> bool:
         and node.body[0].lineno <= line <= (node.end_lineno or line)
         for node in walk(flow.function)
     )
+
+
+def is_hot(scope: Scope) -> bool:
+    """Tell whether a name and a class say that a function runs in every step.
+
+    ``occasion`` takes that for granted where nothing speaks against it; a wait of the host is worth
+    telling only where something speaks for it.
+
+    ``forward``, ``compute_loss`` and what else a module does; ``train_one_epoch``. Not
+    ``__init__``, ``load_weights``, ``evaluate``, and nothing of a data set or a metric.
+    """
+    name = scope.function.name
+    own = [word.lower() for word in _WORD.findall(name)]
+    qualname = re.sub(r"(?i)(pre|post)_?process", r"\1process", scope.qualname)
+    words = {word.lower() for word in _WORD.findall(qualname)}
+    if name.startswith("__") or not own or words & _ASIDE:
+        return False
+    if set(own) & _EACH_STEP:
+        return True
+    # ``build_model`` runs once, the ``build`` of what is made for each batch does not
+    once = own[0] in _DONE_ONCE and (len(own) > 1 or own[0] != "build")
+    return not once and scope.cls is not None and _is_part_of_model(scope.cls)
+
+
+def _is_part_of_model(cls: ast.ClassDef) -> bool:
+    """Tell whether a class computes with tensors step by step: its name says so, or ``forward``."""
+    if any(_PART_OF_MODEL.search(name) for name in (cls.name, *map(last_name, cls.bases))):
+        return True
+    return any(isinstance(item, FunctionNode) and item.name == "forward" for item in cls.body)

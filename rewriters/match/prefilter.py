@@ -117,8 +117,6 @@ def words_for(rules: tuple[Substitution, ...]) -> Words:
 @cache
 def _ways(rule: Substitution) -> tuple[frozenset[str], ...]:
     """Return, for each spelling of a pattern, the operations that must be found somehow."""
-    if rule.search == "loops":
-        return ()
     ways = (way for form in rule.forms for way in _alternatives(pattern_of(form.pattern).root, {}))
     return tuple(sorted(_fewest(ways), key=sorted))
 

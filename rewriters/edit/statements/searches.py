@@ -26,7 +26,7 @@ from npufix.rewriters.edit.statements.vendor_operators import (
     find_vendor_operators,
     vendor_words,
 )
-from npufix.rewriters.facts.hot_code import is_hot
+from npufix.rewriters.facts.occasions import is_hot
 from npufix.rewriters.graph.modules.names import source_lines
 from npufix.rewriters.graph.modules.scopes import MODULE, Scope, scopes
 from npufix.rewriters.graph.modules.syntax import walk

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import Span, segment, span
-from npufix.rewriters.facts.hot_code import is_hot
+from npufix.rewriters.facts.occasions import is_hot
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph.modules.scopes import Scope
 from npufix.rewriters.match.matching import Match

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from npufix.rewriters.facts.hot_code import is_hot
+from npufix.rewriters.facts.occasions import is_hot
 from npufix.rewriters.find import Site, find_sites
 from npufix.rewriters.graph.modules.scopes import scopes
 from npufix.rules.registry import all_rules
