@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from npufix.reports.prediction import WORST_ERROR
 from npufix.rules.shared.quantities import milliseconds, percent
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ def forecast_lines(forecast: Forecast | None) -> Iterator[str]:
     if forecast.together is not None and len(forecast.waterfall) > 1:
         yield f"All changes together: {step_text(forecast, forecast.together)}."
     limit = f"{_LIMITS[forecast.limit]}, {milliseconds(forecast.limit_ns)}"
+    if forecast.error > WORST_ERROR:
+        yield (
+            f"The replay of this recording is {percent(forecast.error)} off: nothing can be "
+            "predicted from it."
+        )
+        return
     if forecast.model == "pauses":
         yield _COARSE
     yield (
@@ -46,9 +53,9 @@ def _answer(forecast: Forecast, question: Question) -> Iterator[str]:
     asked = f"Without {rules}" if question.without else f"What if {rules}"
     if question.answer is not None:
         yield f"{asked}: {step_text(forecast, question.answer)}."
-    elif not question.missing:
+    elif not question.missing and forecast.error <= WORST_ERROR:
         yield f"{asked}: nothing changes that can be replayed."
-    if question.missing:
+    if question.missing and forecast.error <= WORST_ERROR:
         yield f"No finding of this run whose change can be replayed: {', '.join(question.missing)}."
 
 
