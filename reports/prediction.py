@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
+WORST_ERROR = 0.1
+"""Of a replay without a change; what is further off predicts nothing."""
+
 
 class Prediction(msgspec.Struct, frozen=True):
     """The step after some changes."""

@@ -162,7 +162,7 @@ def _graph(kernels: pd.DataFrame, rows: Rows, begin: int, *, coarse: bool) -> St
     typical = _typical(latency[~stalled], _LATENCY_NS)
     latency[stall] = np.minimum(latency[stall], typical)
     gap[stall] = np.minimum(gap[stall], _typical(gap[~stalled], _GAP_NS))
-    basis = kernels["basis"].astype(str)
+    basis = kernels["basis"]
     return StepGraph(
         label=kernels.index.to_numpy(np.int64),
         stream=rows.stream,

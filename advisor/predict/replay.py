@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Integers = NDArray[np.int64]
 
-_LONGEST = 2048
+_LONGEST = 512
 """Rows of a stretch, which bounds the memory."""
 _NEVER = -1e18
 

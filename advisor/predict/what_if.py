@@ -12,7 +12,7 @@ from npufix.advisor.predict.changes import CORNERS, edits, together
 from npufix.advisor.predict.limits import limit_of
 from npufix.advisor.predict.recorded import step_graph
 from npufix.advisor.predict.replay import NO_EDIT, replay
-from npufix.reports.prediction import Bar, Forecast, Prediction, Question
+from npufix.reports.prediction import WORST_ERROR, Bar, Forecast, Prediction, Question
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,15 +65,17 @@ def predict(
     graph = step_graph(evidence, step_ns)
     if graph is None:
         return None
-    changes = _changes(graph, items)
+    own, steps = replay(graph, [NO_EDIT])
+    now, error = float(steps[0]), abs(float(own[0]) / graph.measured_ns - 1)
+    view = _View(graph, now, error)
+    # What is not understood without a change is not with one.
+    changes = _changes(graph, items) if error <= WORST_ERROR else {}
     order = [*changes]
     chosen, missing = _asked(items, changes, asked)
     grown = [together([changes[at] for at in order[: n + 1]]) for n in range(len(order))]
     sets = [*changes.values(), *grown, together([changes[at] for at in chosen])]
-    own, steps = replay(graph, [NO_EDIT, *(edit for three in sets for edit in three)])
-    now, error = float(steps[0]), abs(float(own[0]) / graph.measured_ns - 1)
-    view = _View(graph, now, error)
-    after = steps[1:].reshape(-1, CORNERS)
+    steps = replay(graph, [edit for three in sets for edit in three])[1]
+    after = steps.reshape(-1, CORNERS)
     results = [view.prediction(row, three[1]) for row, three in zip(after, sets, strict=True)]
     behind = after[len(order) : 2 * len(order)]
     gained = np.concatenate([np.full((1, CORNERS), now), behind[:-1]])[: len(order)] - behind

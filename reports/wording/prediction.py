@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from npufix.reports.prediction import WORST_ERROR
 from npufix.rules.shared.quantities import milliseconds, percent
 
 if TYPE_CHECKING:
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
 _LIMITS = {
     "host": "the host",
-    "computing": "the kernels",
-    "communication": "communication",
+    "computing": "the device",
+    "communication": "communication of the ranks",
     "pauses": "pauses of the device",
     "loading": "the processes that load",
 }
@@ -32,12 +33,18 @@ def forecast_lines(forecast: Forecast | None) -> Iterator[str]:
         yield from _answer(forecast, forecast.question)
     if forecast.together is not None and len(forecast.waterfall) > 1:
         yield f"All changes together: {step_text(forecast, forecast.together)}."
-    limit = f"{_LIMITS[forecast.limit]}, {milliseconds(forecast.limit_ns)}"
+    limit, busy = _LIMITS[forecast.limit], milliseconds(forecast.limit_ns)
+    if forecast.error > WORST_ERROR:
+        yield (
+            f"The replay of this recording is {percent(forecast.error)} off: nothing can be "
+            "predicted from it."
+        )
+        return
     if forecast.model == "pauses":
         yield _COARSE
     yield (
         f"Replayed without a change: {milliseconds(forecast.now_ns)} per step, "
-        f"{percent(forecast.error)} off the recorded one; the limit is {limit}."
+        f"{percent(forecast.error)} off the recorded one; the limit is {limit} ({busy})."
     )
 
 
@@ -46,18 +53,18 @@ def _answer(forecast: Forecast, question: Question) -> Iterator[str]:
     asked = f"Without {rules}" if question.without else f"What if {rules}"
     if question.answer is not None:
         yield f"{asked}: {step_text(forecast, question.answer)}."
-    elif not question.missing:
+    elif not question.missing and forecast.error <= WORST_ERROR:
         yield f"{asked}: nothing changes that can be replayed."
-    if question.missing:
+    if question.missing and forecast.error <= WORST_ERROR:
         yield f"No finding of this run whose change can be replayed: {', '.join(question.missing)}."
 
 
 def step_text(forecast: Forecast, predicted: Prediction) -> str:
-    """Return ``103 ms -> 62 ms (60 to 64 ms); then the host is the limit, 58 ms``."""
+    """Return ``103 ms -> 62 ms (60 ms to 64 ms); the limit then is the host (58 ms)``."""
     now, after = milliseconds(forecast.now_ns), milliseconds(predicted.step_ns)
     low, high = milliseconds(predicted.step_low_ns), milliseconds(predicted.step_high_ns)
-    limit = f"{_LIMITS[predicted.limit]}, {milliseconds(predicted.limit_ns)}"
-    return f"{now} -> {after} ({low} to {high}); the limit then is {limit}"
+    limit, busy = _LIMITS[predicted.limit], milliseconds(predicted.limit_ns)
+    return f"{now} -> {after} ({low} to {high}); the limit then is {limit} ({busy})"
 
 
 def doubt_text(predicted: Prediction | None) -> str:

@@ -42,6 +42,7 @@ HEADERS = {
 CELLS = {
     "Step Id": "50",
     "Device_id": "3",
+    "Stream ID": "2",
     "OP State": "dynamic",
     "HF32 Eligible": "YES",
     "Name": "aclnnMul_Mul",
@@ -126,7 +127,7 @@ def test_every_header(header: str, end: str) -> None:
         "output_shapes": "4,128;128" if has_shapes else "",
         "communication": False,
         "device": 3 if "Device_id" in header else -1,
-        "stream": 2 if "Stream ID" in header or "stream_id" in header else -1,
+        "stream": 2 if "Stream ID" in header else -1,
         "state": "dynamic" if "OP State" in header else "",
         "hf32": "YES" if "HF32" in header else "",
         "bound": "",
