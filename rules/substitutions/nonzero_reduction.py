@@ -11,11 +11,11 @@ before the value itself is read.
 
 Safety: counting is exact. The sum is over the same values in another grouping; what the mask
 leaves out may be NaN or infinite, for it is replaced and not multiplied by zero (as the official
-recipe does). ``mean`` is that sum divided by the number of elements, NaN where there is none; its sum
-must fit the dtype (``sum-fits-dtype``). ``min`` and ``max`` would see the zeros. The mask must be boolean (``boolean-mask``), and
-must have the shape of the tensor (``same-rank-mask``); an index made with ``nonzero`` must be that
-of a vector (``vector-mask``). The positions of a tensor without dimensions have no coordinates, so
-``numel()`` is 0 whatever it holds (``has-dimensions``).
+recipe does). ``mean`` is that sum divided by the number of elements, NaN where there is none; its
+sum must fit the dtype (``sum-fits-dtype``). ``min`` and ``max`` would see the zeros. The mask must be
+boolean (``boolean-mask``), and must have the shape of the tensor (``same-rank-mask``); an index made
+with ``nonzero`` must be that of a vector (``vector-mask``). The positions of a tensor without
+dimensions have no coordinates, so ``numel()`` is 0 whatever it holds (``has-dimensions``).
 
 References: "NonZero operator" in the performance tuning guide of Ascend Extension for PyTorch;
 torch.count_nonzero; torch.where.
