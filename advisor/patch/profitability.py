@@ -59,8 +59,9 @@ def weigh(
         spent = f"{_us(times.original.median_us)} -> {_us(times.patched.median_us)}"
         return Profitability(not times.is_slower, f"slower: {spent}" if times.is_slower else "")
     found, waits = verdict.launches, verdict.synchronisations
-    if waits is not None and waits.saved > 0:
-        return Profitability()
+    if waits is not None and waits.saved:
+        counts = f"synchronisations {len(waits.original)} -> {len(waits.patched)}"
+        return Profitability() if waits.saved > 0 else Profitability(pays=False, why=counts)
     if found is None or found.saved > 0:
         return Profitability()
     return _weigh_trade(found, rule, prices)

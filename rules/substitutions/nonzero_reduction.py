@@ -1,7 +1,8 @@
 """Positions that are looked for only to count them or to add up what stands there.
 
-What: ``m.nonzero().numel() > 0``, ``len(m.nonzero())``, ``m.nonzero().size(0)``, and sums over the
-elements that a mask picks: ``a[m].sum()``, ``a[m.nonzero().squeeze(1)].sum()``.
+What: ``m.nonzero().numel() > 0``, ``len(m.nonzero())``, ``m.nonzero().size(0)``, and sums or
+means over the elements that a mask picks: ``a[m].sum()``, ``a[m.nonzero().squeeze(1)].sum()``,
+``a[m].mean()``.
 
 Why it is slow on the NPU: how many positions there are decides the shape of the result, so the
 host waits for NonZero and all launches behind it are late; int64 masks go to the AI CPU.
@@ -10,11 +11,11 @@ before the value itself is read.
 
 Safety: counting is exact. The sum is over the same values in another grouping; what the mask
 leaves out may be NaN or infinite, for it is replaced and not multiplied by zero (as the official
-recipe does). Only ``sum`` has such a form: ``mean`` divides by the number of elements that are
-left, ``min`` and ``max`` would see the zeros. The mask must be boolean (``boolean-mask``), and
-must have the shape of the tensor (``same-rank-mask``); an index made with ``nonzero`` must be that
-of a vector (``vector-mask``). The positions of a tensor without dimensions have no coordinates, so
-``numel()`` is 0 whatever it holds (``has-dimensions``).
+recipe does). ``mean`` is that sum divided by the number of elements, NaN where there is none; its
+sum must fit the dtype (``sum-fits-dtype``). ``min`` and ``max`` would see the zeros. The mask must be
+boolean (``boolean-mask``), and must have the shape of the tensor (``same-rank-mask``); an index made
+with ``nonzero`` must be that of a vector (``vector-mask``). The positions of a tensor without
+dimensions have no coordinates, so ``numel()`` is 0 whatever it holds (``has-dimensions``).
 
 References: "NonZero operator" in the performance tuning guide of Ascend Extension for PyTorch;
 torch.count_nonzero; torch.where.
@@ -122,6 +123,16 @@ def picked(x: Tensor, mask: Tensor) -> Tensor:
     )
 
 
+def mean_of_picked(x: Tensor, mask: Tensor) -> Tensor:
+    """Pick elements, then take their mean."""
+    return either(x[mask].mean(), x.masked_select(mask).mean(), x[torch.where(mask)].mean())
+
+
+def mean_of_masked(x: Tensor, mask: Tensor) -> Tensor:
+    """Add up with zeros in place of what is not picked, divide by the number of what is."""
+    return torch.where(mask, x, 0).sum() / mask.sum()
+
+
 def picked_by_index(x: Tensor, mask: Tensor) -> Tensor:
     """Find positions in a vector, pick the elements, then add them up."""
     return x[either(mask.nonzero(), mask.nonzero().squeeze(), positions(mask))].sum()
@@ -141,6 +152,17 @@ def mask_inputs(draw: Draw) -> dict[str, Any]:
 def picked_inputs(draw: Draw) -> dict[str, Any]:
     """Return a tensor that is NaN or infinite outside of a mask, and the mask."""
     return _masked(draw, draw.choice([(5,), (1,), (3, 4), (0, 3)]))
+
+
+def mean_inputs(draw: Draw) -> dict[str, Any]:
+    """Return floats that are NaN or infinite outside of a mask, and the mask, often all false."""
+    import torch
+
+    shape = draw.choice([(5,), (1,), (3, 4), (0, 3)])
+    mask = draw.booleans(*shape) & bool(draw.integer(0, 3))
+    dtype = draw.choice([torch.float32, torch.bfloat16])
+    kept, other = draw.floats(*shape, dtype=dtype), draw.wild(*shape, dtype=dtype)
+    return {"x": torch.where(mask, kept, other), "mask": mask}
 
 
 def vector_inputs(draw: Draw) -> dict[str, Any]:
@@ -176,6 +198,12 @@ HAS_DIMENSIONS = Condition(
     lambda site: None if (n := site.ndim("mask")) is None else n > 0,
 )
 
+SUM_FITS = Condition(
+    "sum-fits-dtype",
+    "the tensor is of floats whose sum its dtype can hold: float16 ends at 65504",
+    lambda site: True if site.dtype("x") in {"float32", "float64", "bfloat16"} else None,
+)
+
 RULE = Substitution(
     id="NPU209",
     name="nonzero-then-reduce",
@@ -188,6 +216,12 @@ RULE = Substitution(
         Form(no_elements, none_set, mask_inputs, (MASK_IS_TENSOR, HAS_DIMENSIONS)),
         Form(counted, count, mask_inputs, (MASK_IS_TENSOR,)),
         Form(picked, masked, picked_inputs, (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK)),
+        Form(
+            mean_of_picked,
+            mean_of_masked,
+            mean_inputs,
+            (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK, SUM_FITS),
+        ),
         Form(picked_by_index, masked, vector_inputs, (BOOLEAN_MASK, IS_TENSOR, VECTOR_MASK)),
     ),
     replaces=("NonZero", "NonZeroV2", "Index", "IndexByTensor", "GatherV2", "MaskedSelect"),
@@ -202,10 +236,10 @@ def f(x: torch.Tensor):
     i = (x > 0).nonzero().squeeze(1)
     return x[i].sum(), i
 """,
-        # the mean is over what is left
+        # a mean for each column
         """
 def f(x: torch.Tensor):
-    return x[x > 0].mean()
+    return x[x > 0].mean(0)
 """,
         # the zeros would be seen
         """
@@ -256,6 +290,19 @@ def f(losses: torch.Tensor):
 def f(losses: torch.Tensor):
     losses = losses.view(-1)
     return torch.where(losses > 0, losses, 0).sum()
+""",
+        ),
+        Rewritten(
+            """
+def loss(pred: torch.Tensor, target: torch.Tensor):
+    error = (pred - target).float() ** 2
+    return error[target > 0].mean()
+""",
+            """
+def loss(pred: torch.Tensor, target: torch.Tensor):
+    error = (pred - target).float() ** 2
+    mask = target > 0
+    return torch.where(mask, error, 0).sum() / mask.sum()
 """,
         ),
         Rewritten(

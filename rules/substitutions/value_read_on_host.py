@@ -62,12 +62,13 @@ def clamped_on_device(x: Tensor, y: Tensor) -> Tensor:
 
 def handed_list(x: Tensor, y: Tensor) -> list[Tensor]:
     """Hand lengths over as a list."""
-    return [row[: int(n)] for row, n in zip(y, x.tolist(), strict=True)]
+    lengths = x.tolist()
+    return [row[: lengths[i]] for i, row in enumerate(y)]
 
 
 def handed_tensor(x: Tensor, y: Tensor) -> list[Tensor]:
     """Hand them over as the tensor that they are."""
-    return [row[: int(n)] for row, n in zip(y, x, strict=True)]
+    return [row[: int(x[i])] for i, row in enumerate(y)]
 
 
 def inputs(draw: Draw) -> dict[str, Any]:

@@ -9,8 +9,16 @@ import pytest
 from npufix.advisor.patch.profitability import Prices, Profitability, kernel_types, weigh
 from npufix.advisor.patch.verdicts import report_verdict
 from npufix.reports.wording.report import launches as in_words
+from npufix.reports.wording.report import synchronisations as waits_in_words
 from npufix.reports.wording.report import times as times_in_words
-from npufix.rewriters.verification.verdict import Launches, Status, Times, Timing, Verdict
+from npufix.rewriters.verification.verdict import (
+    Launches,
+    Status,
+    Synchronisations,
+    Times,
+    Timing,
+    Verdict,
+)
 from npufix.rules.registry import all_rules
 
 EAGER = ("aclnnPowTensorScalar", "aclnnMean", "aclnnMul")
@@ -49,6 +57,38 @@ def test_what_is_saved_or_cannot_be_seen_is_offered(
     launches: Launches | None, replaces: tuple[str, ...], becomes: tuple[str, ...]
 ) -> None:
     assert weighed(verdict(launches), replaces, becomes) == Profitability()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (("item",), (), Profitability()),
+        ((), ("item", "item"), Profitability(pays=False, why="synchronisations 0 -> 2")),
+        (
+            ("item",),
+            ("item",),
+            Profitability(pays=False, why="launches 3 -> 3, and no slow kernel goes"),
+        ),
+    ],
+)
+def test_a_wait_counts_more_than_launches(
+    before: tuple[str, ...], after: tuple[str, ...], expected: Profitability
+) -> None:
+    given = verdict(Launches(EAGER, EAGER))
+    given = dataclasses.replace(given, synchronisations=Synchronisations(before, after))
+    assert weighed(given, ("Pow",), ("RmsNorm",)) == expected
+
+
+def test_waits_are_told_in_words_and_in_json() -> None:
+    found = Synchronisations(("item", "nonzero"), ("item",))
+    given = dataclasses.replace(verdict(None), synchronisations=found)
+    told = report_verdict(given).synchronisations
+    assert told is not None
+    assert (told.original, told.patched, told.saved) == (["item", "nonzero"], ["item"], 1)
+    assert waits_in_words(told) == "synchronisations 2 -> 1: item, nonzero"
+    never = report_verdict(dataclasses.replace(given, synchronisations=Synchronisations()))
+    assert never.synchronisations is not None
+    assert not waits_in_words(never.synchronisations)
 
 
 @pytest.mark.parametrize("after", [EAGER, (*EAGER, "aclnnAdd")])

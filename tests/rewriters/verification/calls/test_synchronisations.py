@@ -70,8 +70,8 @@ def test_a_verdict_counts_them_before_and_after() -> None:
     job = Job(
         path="/user/model.py",
         root="/user",
-        original=text.format("max(w.sum(), 1.0)"),
-        patched=text.format("w.sum().clamp(min=1.0)"),
+        original=text.format("max((w > 0).sum(), 1)"),
+        patched=text.format("(w > 0).sum().clamp(min=1)"),
         qualname="f",
         lines_original=(4,),
         lines_patched=(4,),
