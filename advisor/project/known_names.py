@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from os.path import commonprefix
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.write.user_error import UserError
@@ -23,7 +22,7 @@ def likely(name: str, known: Iterable[str]) -> str:
     by_lower = {one.lower(): one for one in known}
     found = get_close_matches(name.lower(), by_lower, _MOST_LIKELY)
     # NPU1011 is more likely NPU101 than NPU111.
-    found.sort(key=lambda one: -len(commonprefix((one, name.lower()))))
+    found.sort(key=lambda one: not name.lower().startswith(one))
     return f" Did you mean {' or '.join(by_lower[one] for one in found)}?" if found else ""
 
 
