@@ -41,6 +41,7 @@ DATA = (
 # Named for the user's environment, where they may be or not.
 OPTIONAL = {
     "bitsandbytes",
+    "pytest",
     "torch",
     "torch-npu",
     "distributed",

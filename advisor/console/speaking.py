@@ -80,8 +80,10 @@ def show_error(error: click.ClickException) -> None:
     if isinstance(error, click.exceptions.NoArgsIsHelpError) or context is None:
         error.show()  # it is the help itself, or about a file
         return
+    mark, dash = ("：", "——") if language.current() == "zh" else (": ", " -- ")
     text = make_plain(tr(error.format_message()))
-    click.echo(f"npufix: {text} -- {context.command_path} --help", err=True)
+    words = ("npufix", mark, text, dash, context.command_path, " --help")
+    click.echo("".join(words), err=True)
 
 
 class Formatter(click.HelpFormatter):

@@ -21,6 +21,8 @@ def likely(name: str, known: Iterable[str]) -> str:
     """Return `` Did you mean NPU101?`` of what is spelt nearly so, "" if nothing is."""
     by_lower = {one.lower(): one for one in known}
     found = get_close_matches(name.lower(), by_lower, _MOST_LIKELY)
+    # NPU1011 is more likely NPU101 than NPU111.
+    found.sort(key=lambda one: not name.lower().startswith(one))
     return f" Did you mean {' or '.join(by_lower[one] for one in found)}?" if found else ""
 
 

@@ -204,7 +204,7 @@ class Catalogue:
 
     def __init__(self, messages: Mapping[str, str]) -> None:
         """``messages`` is each English text, or template, with its translation."""
-        messages = _with_first_clauses(_with_what_follows_a_place(messages))
+        messages = _with_what_follows_a_place(messages)
         self._exact = {one: other for one, other in messages.items() if not is_template(one)}
         for one, other in list(self._exact.items()):
             # Half a sentence, which the program puts together with another one.
@@ -326,5 +326,6 @@ def read_catalogue(language: str) -> Catalogue:
     folder = files("npufix.reports").joinpath("locale", language, "LC_MESSAGES")
     messages: dict[str, str] = {}
     for domain in DOMAINS:
-        messages |= read_messages(folder.joinpath(f"{domain}.po").read_text("utf-8"))
+        own = read_messages(folder.joinpath(f"{domain}.po").read_text("utf-8"))
+        messages |= _with_first_clauses(own) if domain == "rules" else own
     return Catalogue(messages)

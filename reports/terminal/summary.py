@@ -173,7 +173,7 @@ def _show_table(findings: Sequence[Finding], console: Console) -> None:
 
 
 def _show_columns(rows: Sequence[_Row], console: Console) -> None:
-    fixed = 2 + 8 + 9 + 2 + 2 + max([len(row.rule) for row in rows], default=0)
+    fixed = 2 + 8 + 9 + 3 * 2 + max([len(row.rule) for row in rows], default=0)
     room = console.width - fixed
     wanted = (
         max([width(row.what) for row in rows], default=0),

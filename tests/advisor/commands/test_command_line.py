@@ -138,7 +138,7 @@ def test_colours(said: Callable[..., tuple[int, str, str]]) -> None:
 
 @pytest.mark.parametrize(
     ("columns", "words"),
-    [("1", ["scan", SOURCE]), ("1", ["rules"]), ("40", ["diagnose", DUMP]),
+    [("1", ["scan", SOURCE]), ("1", ["rules"]), ("40", ["diagnose", DUMP, "--operators"]),
      ("300", ["compare", DUMP, DUMP, "-v"])],
 )  # fmt: skip
 def test_any_width_will_do(
@@ -147,7 +147,7 @@ def test_any_width_will_do(
     status, out, errors = said(*words, COLUMNS=columns)
     assert (status, errors) == (0, "")
     if columns == "40":
-        assert "   AI_VECTOR_CORE  24  48.9 ms  2.04 ms" in out.splitlines()
+        assert "   AI_VECTOR_CORE  8  16.3 ms  2.04 ms" in out.splitlines()
     if columns == "300":
         assert max(map(len, out.splitlines())) <= 120
 
@@ -253,7 +253,9 @@ def test_what_is_spelt_wrong_is_guessed(
     assert meant in errors
 
 
-@pytest.mark.parametrize("words", ["diagnose examples/dump", "scan examples/bert_like/norm.py"])
+@pytest.mark.parametrize(
+    "words", ["diagnose examples/dump", "scan examples/bert_like/bert_like/norm.py"]
+)
 def test_details_are_shown_wherever_they_are_asked_for(
     said: Callable[..., tuple[int, str, str]], words: str
 ) -> None:

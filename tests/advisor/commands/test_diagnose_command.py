@@ -44,7 +44,7 @@ def test_the_answer_fits_one_screen_without_escape_sequences(npufix: Npufix) -> 
     assert re.search(r"mask takes .* per step .*; \d+ findings could save about", said)
     rows = [line.split() for line in lines if re.match(r" *\d+ +\d+\.\d% ", line)]
     assert rows[0][:2] == ["1", "60.6%"]
-    assert rows[0][4:] == ["masked-assignment", "bert_like/masking.py:30", "NPU201", "*"]
+    assert rows[0][4:] == ["masked-assignment", "masking.py:30", "NPU201", "*"]
     assert any(line.startswith("Start: npufix patch ") for line in lines)
     assert "Not recorded: modules, device memory" in said
 
