@@ -27,7 +27,7 @@ class Opened:
         self.faults: list[str] = []
         self.context = browser.new_context(**context)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(600_000)  # milliseconds: on a slow machine as well
+        self.page.set_default_timeout(20_000)  # milliseconds: on a slow machine as well
         self.page.on("console", lambda m: self.faults.append(m.text))
         self.page.on("pageerror", lambda error: self.faults.append(error.stack or str(error)))
         self.page.on("request", lambda r: r.url.startswith("file:") or self.faults.append(r.url))
@@ -47,10 +47,17 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def draw_all(page: Page, *charts: str) -> None:
-    for chart in charts or ("#pareto", "#treemap", "#timeline"):
-        page.locator(chart).scroll_into_view_if_needed()
-        page.wait_for_selector(f"{chart} svg")
+def wait_until_drawn(page: Page, canvas: str) -> None:
+    """Wait until a canvas that is looked at holds anything; what is out of sight is not drawn."""
+    page.locator(canvas).scroll_into_view_if_needed()
+    page.wait_for_function(
+        """(id) => {
+          const canvas = document.querySelector(id);
+          const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          return data.some((value, i) => i % 4 === 3 && value > 0);
+        }""",
+        arg=canvas,
+    )
 
 
 def violations(page: Page) -> list[object]:
