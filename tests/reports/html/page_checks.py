@@ -27,7 +27,7 @@ class Opened:
         self.faults: list[str] = []
         self.context = browser.new_context(**context)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(20_000)  # milliseconds: on a slow machine as well
+        self.page.set_default_timeout(600_000)  # milliseconds: on a slow machine as well
         self.page.on("console", lambda m: self.faults.append(m.text))
         self.page.on("pageerror", lambda error: self.faults.append(error.stack or str(error)))
         self.page.on("request", lambda r: r.url.startswith("file:") or self.faults.append(r.url))
@@ -53,10 +53,12 @@ def wait_until_drawn(page: Page, canvas: str) -> None:
     page.wait_for_function(
         """(id) => {
           const canvas = document.querySelector(id);
-          const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          const pen = canvas.getContext("2d");
+          const { data } = pen.getImageData(canvas.width >> 1, 0, 9, canvas.height);
           return data.some((value, i) => i % 4 === 3 && value > 0);
         }""",
         arg=canvas,
+        polling=200,
     )
 
 
