@@ -52,10 +52,9 @@ def wait_until_drawn(page: Page, canvas: str) -> None:
     page.locator(canvas).scroll_into_view_if_needed()
     page.wait_for_function(
         """(id) => {
-          const canvas = document.querySelector(id);
-          const pen = canvas.getContext("2d");
-          const { data } = pen.getImageData(canvas.width >> 1, 0, 9, canvas.height);
-          return data.some((value, i) => i % 4 === 3 && value > 0);
+          const canvas = document.querySelector(id), blank = document.createElement("canvas");
+          [blank.width, blank.height] = [canvas.width, canvas.height];
+          return canvas.toDataURL() !== blank.toDataURL();
         }""",
         arg=canvas,
         polling=200,
