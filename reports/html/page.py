@@ -122,7 +122,7 @@ def _reasons(report: Report) -> dict[str, str]:
             paragraphs = documentation(rule).split("\n\n")
             slow = next((text for text in paragraphs if text.startswith("Why it is slow")), "")
             found[rule.id] = " ".join(slow.partition(":")[2].split())
-    return found
+    return {rule: text for rule, text in sorted(found.items()) if text}
 
 
 def _command(report: Report, finding: Finding) -> str:

@@ -8,7 +8,7 @@
   const section = byId("findings");
   const rows = [...section.querySelectorAll(".finding")];
   const said = (row) => [...row.querySelectorAll(".t")].map((part) => `${part.dataset.en} ${part.dataset.zh}`);
-  const texts = rows.map((row) => [row.textContent, ...said(row)].join("\n").toLowerCase());
+  const texts = { made: new Map(), get(row) { return this.made.get(row) ?? this.made.set(row, [row.textContent, ...said(row)].join("\n").toLowerCase()).get(row); } };
   const more = byId("more"), none = byId("none");
   const groups = [...section.querySelectorAll("button[data-group]")], sorts = [...section.querySelectorAll("[data-sort]")];
   let most = MOST, group = "", key = "";
@@ -18,8 +18,7 @@
     let left = most, hidden = 0, shown = 0;
     const ordered = key ? [...rows].sort((a, b) => b.dataset[key] - a.dataset[key]) : rows;
     for (const row of ordered) {
-      const text = texts[rows.indexOf(row)];
-      const wanted = (!group || row.dataset.group === group) && words.every((word) => text.includes(word));
+      const wanted = (!group || row.dataset.group === group) && (!words.length || words.every((word) => texts.get(row).includes(word)));
       row.hidden = !wanted || left-- <= 0;
       hidden += wanted && row.hidden;
       shown += wanted;

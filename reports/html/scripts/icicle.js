@@ -1,9 +1,8 @@
 "use strict";
 // Where the time of a step goes, from the whole step down to modules, lines, operators and shapes.
-(() => {
+if (page.data.cells) picture.near("icicle", () => {
   const { data, byId, t, time, percent, figure, color, go } = page;
   const { label, mixed, limited } = picture;
-  if (!data.cells) return;
   const ROW = 22, MOST_ROWS = 14, THIN = 1.5;
   const { steps, modules, places, types, shapes, rows } = data.cells;
 
@@ -78,7 +77,7 @@
   const below = (node) => node.inner.some((one) => matches(one) || below(one));
   const draw = (pen, width, _, at) => {
     spread(width);
-    const bg = color("--bg"), compute = color("--compute"), ink = color("--ink"), fg = color("--fg");
+    const bg = color("--bg"), compute = color("--compute"), ink = color("--ink"), fg = color("--fg"), accent = color("--accent");
     const tones = { step: [color("--card"), fg], computing: [mixed(compute, bg, 0.7), fg], module: [mixed(compute, bg, 0.7), fg], place: [mixed(compute, bg, 0.4), fg], forward: [compute, ink], backward: [color("--compute-2"), ink], shapes: [color("--card"), fg], communication: [color("--communication"), ink], idle: [color("--idle"), fg] };
     for (const { node, x, y, wide } of drawn) {
       const [fill, text] = tones[node.kind], up = node !== root && within(root, node);
@@ -86,7 +85,7 @@
       pen.fillStyle = fill;
       const own = Math.max(0.7, wide - (wide > 3 ? 1 : 0));
       pen.fillRect(x, y, own, ROW - 1);
-      if (findingOf(node) >= 0) { pen.fillStyle = color("--accent"); pen.fillRect(x, y + ROW - 4, own, 3); }
+      if (findingOf(node) >= 0) { pen.fillStyle = accent; pen.fillRect(x, y + ROW - 4, own, 3); }
       pen.fillStyle = text;
       label(pen, wide > 150 ? `${nameOf(node)}  ${time(node.value)}` : nameOf(node), x + 5, y + ROW / 2, own - 8);
       if (at !== null && nodes[at] === node) { pen.strokeStyle = fg; pen.lineWidth = 2; pen.strokeRect(x + 1, y + 1, own - 2, ROW - 3); }
@@ -128,4 +127,4 @@
   const find = byId("icicle-find");
   find.addEventListener("input", () => { words = find.value.toLowerCase().split(/\s+/).filter(Boolean); made.repaint(); });
   byId("icicle-all").addEventListener("click", () => { find.value = ""; words = []; look(tree); });
-})();
+});

@@ -4,6 +4,15 @@ const picture = (() => {
   const { root, byId, color, printable, repaints } = page;
   const FONT = "12px system-ui, -apple-system, 'Segoe UI', 'Noto Sans', 'Noto Sans SC', sans-serif";
 
+  // What is below the first screen is made when it comes near, is reached by key, or is printed.
+  const near = (id, make) => {
+    const canvas = byId(id);
+    const begin = () => { if (!make) return; const made = make; make = null; seen.disconnect(); made(); };
+    const seen = new IntersectionObserver((entries) => { if (entries.some((entry) => entry.isIntersecting)) begin(); }, { rootMargin: "300px" });
+    seen.observe(canvas);
+    canvas.addEventListener("focus", begin);
+    addEventListener("beforeprint", begin);
+  };
   // draw(pen, width) draws it and returns nothing; height(width) is how tall it is;
   // hit(x, y) is what lies there, null for nothing; text(thing) says what it is.
   const add = (id, { height, draw, hit, text, act, keys }) => {
@@ -54,8 +63,8 @@ const picture = (() => {
       select(next);
     });
     repaints.push(() => { paint(); if (at !== null) said.textContent = printable(text(at)); });
-    new ResizeObserver(repaint).observe(canvas.parentElement);
-    paint();
+    new ResizeObserver(repaint).observe(canvas.parentElement); // it is told of the first size as well
+    if (document.activeElement === canvas) select(keys("Home", null));
     return { canvas, repaint, place, hide, select, at: () => at };
   };
 
@@ -97,5 +106,5 @@ const picture = (() => {
     for (let at = Math.ceil(from / step) * step; at <= to; at += step) found.push(at);
     return found;
   };
-  return { add, label, mixed, stripes, limited, ticks, color, root };
+  return { add, near, label, mixed, stripes, limited, ticks, color, root };
 })();

@@ -42,7 +42,8 @@
     const box = document.querySelector(`input[data-table="${name}"]`);
     const searched = (kind) => WORDS.has(kind) || kind === "number";
     const said = (value, kind) => (kind === "findings" ? value.map((n) => data.findings[n].join(" ")).join(" ") : kind === "said" ? `${value} ${data.words[value] || ""}` : value);
-    const texts = rows.map((row) => row.map((value, i) => (searched(kinds[i]) ? said(value, kinds[i]) : "")).join("\n").toLowerCase());
+    let texts = null; // only a search needs them
+    const made = () => rows.map((row) => row.map((value, i) => (searched(kinds[i]) ? said(value, kinds[i]) : "")).join("\n").toLowerCase());
     const ranges = kinds.map((kind, i) => {
       if (kind !== "heat") return null;
       const known = rows.map((row) => row[i]).filter((value) => value !== null);
@@ -52,7 +53,8 @@
     let words = [], number = 0, sorted = -1, up = false;
 
     const draw = () => {
-      const shown = order.filter((index) => words.every((word) => texts[index].includes(word)));
+      if (words.length) texts ??= made();
+      const shown = words.length ? order.filter((index) => words.every((word) => texts[index].includes(word))) : order;
       const pages = Math.max(1, Math.ceil(shown.length / PAGE));
       number = Math.min(number, pages - 1);
       body.replaceChildren(...shown.slice(number * PAGE, (number + 1) * PAGE).map((index) => {

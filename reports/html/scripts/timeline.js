@@ -31,8 +31,8 @@
 
   // --- drawing -----------------------------------------------------------------------------------
   const tones = (pen) => {
-    const idle = color("--idle"), host = color("--host");
-    return { host, compute: color("--compute"), "AI CPU": color("--compute-2"), communication: color("--communication"), late: stripes(pen, idle, host, "/"), value: stripes(pen, idle, host, "|"), loading: stripes(pen, idle, host, "-"), launched: idle, unknown: mixed(idle, color("--bg"), 0.6) };
+    const idle = color("--idle"), host = color("--host"), [accent, ink, bg, fg] = ["--accent", "--ink", "--bg", "--fg"].map(color);
+    return { accent, ink, bg, fg, host, compute: color("--compute"), "AI CPU": color("--compute-2"), communication: color("--communication"), late: stripes(pen, idle, host, "/"), value: stripes(pen, idle, host, "|"), loading: stripes(pen, idle, host, "-"), launched: idle, unknown: mixed(idle, color("--bg"), 0.6) };
   };
   const drawLane = (pen, lane, width, tone) => {
     const { kind } = lanes[lane], y = top[lane], tall = TALL[kind];
@@ -46,13 +46,13 @@
       pen.globalAlpha = alone >= 0 && row.finding !== alone ? 0.25 : 1;
       pen.fillStyle = kind === "idle" ? tone[labels[row.name]] : tone[kind];
       pen.fillRect(from, y, wide, tall);
-      if (row.finding >= 0) { pen.fillStyle = color("--accent"); pen.fillRect(from, y + tall - 4, wide, 4); }
-      if (kind !== "idle") { pen.fillStyle = color("--ink"); label(pen, labels[row.name], from + 4, y + tall / 2, wide - 8); }
+      if (row.finding >= 0) { pen.fillStyle = tone.accent; pen.fillRect(from, y + tall - 4, wide, 4); }
+      if (kind !== "idle") { pen.fillStyle = tone.ink; label(pen, labels[row.name], from + 4, y + tall / 2, wide - 8); }
       else if (wide > 60) {
         const said = time(row.end - row.start), asked = pen.measureText(said).width;
         if (asked + 12 < wide) {
-          pen.fillStyle = color("--bg"); pen.fillRect(from + wide / 2 - asked / 2 - 4, y + 3, asked + 8, tall - 6);
-          pen.fillStyle = color("--fg"); pen.fillText(said, from + wide / 2 - asked / 2, y + tall / 2);
+          pen.fillStyle = tone.bg; pen.fillRect(from + wide / 2 - asked / 2 - 4, y + 3, asked + 8, tall - 6);
+          pen.fillStyle = tone.fg; pen.fillText(said, from + wide / 2 - asked / 2, y + tall / 2);
         }
       }
     }

@@ -47,10 +47,18 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def draw_all(page: Page, *charts: str) -> None:
-    for chart in charts or ("#pareto", "#treemap", "#timeline"):
-        page.locator(chart).scroll_into_view_if_needed()
-        page.wait_for_selector(f"{chart} svg")
+def wait_until_drawn(page: Page, canvas: str) -> None:
+    """Wait until a canvas that is looked at holds anything; what is out of sight is not drawn."""
+    page.locator(canvas).scroll_into_view_if_needed()
+    page.wait_for_function(
+        """(id) => {
+          const canvas = document.querySelector(id), blank = document.createElement("canvas");
+          [blank.width, blank.height] = [canvas.width, canvas.height];
+          return canvas.toDataURL() !== blank.toDataURL();
+        }""",
+        arg=canvas,
+        polling=200,
+    )
 
 
 def violations(page: Page) -> list[object]:

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from npufix.reports import report as r
-from npufix.reports.html.details import Cell, Details, ShownFile, ShownLine, Timeline
+from npufix.reports.html.details import (
+    Cells,
+    Collective,
+    Communication,
+    Curve,
+    Details,
+    Lane,
+    Links,
+    Memory,
+    ShownFile,
+    ShownLine,
+    Timeline,
+)
 
 HOSTILE = (
     "</script><script>window.attacked = 1</script><img src=x onerror='window.attacked = 2'>"
@@ -79,17 +91,36 @@ def _finding(number: int, name: str) -> r.Finding:
 def _details(name: object, text: str) -> Details:
     assert callable(name)
     return Details(
-        [
-            Cell(name(n % 300), f"{n} float", f"src/file{n % 50}.py", n, "f", 3, 10**8 // (n + 1))
-            for n in range(3000)
-        ],
+        Cells(
+            3,
+            ["", *(f"Model_0/{name(n)}" for n in range(9))],
+            [f"src/file{n}.py:{n + 1} f" for n in range(50)],
+            [name(n) for n in range(300)],
+            [f"{n} float" for n in range(3000)],
+            [
+                (n % 2, n % 10, n % 50, n % 300, n, 3, 10**8 // (n + 1))
+                for n in range(3000)
+            ],
+        ),
         Timeline(
             "step 1",
             10**8,
-            ["compute", "communication", "AI CPU"],
-            [name(n) for n in range(100)],
-            [(n % 2, n * 30_000, 20_000, n % 100, n % 5 - 1, 1) for n in range(3000)],
+            [Lane("host", 1), Lane("compute", 1), Lane("communication", 1), Lane("idle", 1)],
+            [*(name(n) for n in range(100)), "late"],
+            ["", text],
+            [
+                *((n % 3, n * 30_000, 20_000, n % 100, n % 5 - 1 if n % 3 else -1, 1, n % 2)
+                  for n in range(3000)),
+                *((3, n * 30_000 + 20_000, 10_000, 100, -1, 1, -1) for n in range(3000)),
+            ],
         ),
+        Communication(
+            [Collective(name(3), 10**6, 10**6, 10**7, 1 << 20, 12.5)],
+            3,
+            Links([0, 1, 8], [[None, 20.0, 10.0], [20.0, None, 2.5], [None, None, None]]),
+        ),
+        Memory(10**9, [Curve("PTA allocated", [(0, 10**9), (10**9, 2 * 10**9)])],
+               [(name(3), 2, 1 << 30)]),
         [
             ShownFile(f"src/file{k}.py", 1000 * (30 - k), [
                 ShownLine(n, text, n * 100, 1, [n % 3] if n % 50 == 0 else [])

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from page_checks import Opened, draw_all, shown_rows, violations, written
+from page_checks import Opened, shown_rows, violations, written
 from page_samples import HOSTILE, LONG
 
 from npufix.reports import comparison as c
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.xdist_group("browser")
-CHARTS = ("#explanation", "#predictions", "#steps", "#operators")
 
 
 def comparison(name: str = "Mul") -> c.Comparison:
@@ -79,7 +78,7 @@ def test_a_comparison_is_drawn_and_accessible(
     with Opened(
         browser, file, color_scheme=theme, viewport={"width": width, "height": 900}
     ) as page:
-        draw_all(page, *CHARTS)
+        page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
         assert violations(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         page.click("#language")
@@ -90,7 +89,7 @@ def test_a_comparison_is_drawn_and_accessible(
 def test_the_numbers_are_those_of_the_json(browser: Browser, tmp_path: Path) -> None:
     made = json.loads(encoding.encode_indented(comparison()))
     with Opened(browser, written(tmp_path, to_html(comparison()))) as page:
-        assert page.inner_text("h1") == made["headline"]
+        assert " ".join(page.inner_text("h1").split()) == made["headline"].replace("; ", " ")
         assert shown_rows(page, "operators") == [
             [
                 op["type"], "communication" if op["communication"] else "compute",
@@ -111,8 +110,6 @@ def test_the_numbers_are_those_of_the_json(browser: Browser, tmp_path: Path) -> 
 def test_names_of_a_dump_stay_text(browser: Browser, tmp_path: Path) -> None:
     text = to_html(comparison(f"{HOSTILE}\u2028{LONG}"))
     with Opened(browser, written(tmp_path, text)) as page:
-        draw_all(page, *CHARTS)
-        page.locator("#operators").hover()
         assert page.evaluate("window.attacked") is None
-        assert page.evaluate("[document.scripts.length, document.images.length]") == [4, 0]
+        assert page.evaluate("[document.scripts.length, document.images.length]") == [3, 0]
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
