@@ -280,11 +280,11 @@ def _shifted(rank: Rank, by: int) -> Rank:
 
 
 def _product_rank(left: Rank, right: Rank) -> Rank:
-    """Return the rank of a matrix product; only products with a matrix are followed."""
+    """Return the rank of a matrix product; products with a vector are not followed."""
     if right == _MATRIX:
         return left if isinstance(left, RelativeRank) or left is None else max(left, 1)
-    if left == _MATRIX and isinstance(right, int) and right > _MATRIX:
-        return right
+    if isinstance(left, int) and isinstance(right, int) and min(left, right) >= _MATRIX:
+        return max(left, right)
     return None
 
 
