@@ -124,9 +124,8 @@ class Shapes:
                 return self._indexed_rank(node)
             case "matmul":
                 return _product_rank(self.rank(args[0]), self.rank(args[1]))
-            case Op.CALL:
-                rank = _rank_in_letters(node)
-                return RelativeRank(node, 0) if rank is None else rank
+            case _ if op in _EINOPS:
+                return _rank_in_letters(node)
             case Op.PHI:
                 ranks = {self.rank(arg) for arg in args[1:] if arg.op != Op.UNSET}
                 return ranks.pop() if len(ranks) == 1 else None
@@ -332,11 +331,11 @@ def _shifted(rank: Rank, by: int) -> Rank:
 
 
 def _product_rank(left: Rank, right: Rank) -> Rank:
-    """Return the rank of a matrix product; only products with a matrix are followed."""
+    """Return the rank of a matrix product; products with a vector are not followed."""
     if right == _MATRIX:
         return left if isinstance(left, RelativeRank) or left is None else max(left, 1)
-    if left == _MATRIX and isinstance(right, int) and right > _MATRIX:
-        return right
+    if isinstance(left, int) and isinstance(right, int) and min(left, right) >= _MATRIX:
+        return max(left, right)
     return None
 
 
@@ -346,9 +345,6 @@ _AXIS = re.compile(r"\([^)]*\)|\S+")
 
 def _rank_in_letters(node: Node) -> int | None:
     """Return 3 for ``rearrange(x, "b d -> b d 1")``."""
-    made = node.args[0]
-    if made.op != Op.GLOBAL or made.value not in _EINOPS:
-        return None
     texts = [a.value for a in node.args[1:] if a.op == Op.CONST and isinstance(a.value, str)]
     letters = texts[0].partition("->")[2] if texts else ""
     return len(_AXIS.findall(letters)) if letters and "..." not in letters else None
