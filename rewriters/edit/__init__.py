@@ -6,4 +6,6 @@ Read ``rewrite`` first, which takes every step; ``spelling`` writes the replacem
 operands, ``wording`` and ``layout`` in the user's style, ``splice`` puts it into the text, with
 ``tree_edit``, ``blocks``, ``imports``, ``guards`` and ``dead_code`` (code that nobody needs then).
 ``validation`` has the last word: the new function must compute what the old one did.
+
+``loops`` is a door of its own, for loops over rows: no pattern says what becomes of them.
 """

@@ -7,7 +7,7 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.loops.values import (
+from npufix.rewriters.edit.loops.values import (
     OF_A_LIST,
     UNKNOWN_RANK,
     CannotBatchError,
@@ -23,8 +23,8 @@ from npufix.rewriters.loops.values import (
 )
 
 if TYPE_CHECKING:
+    from npufix.rewriters.edit.loops.expressions import Expressions
     from npufix.rewriters.facts.shapes import Rank
-    from npufix.rewriters.loops.expressions import Expressions
 
 UNKNOWN_NUMBER = "a number in it is computed in a way that a tensor would round otherwise"
 _KEEPS_INTEGERS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)

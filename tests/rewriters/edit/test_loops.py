@@ -13,7 +13,11 @@ import torch
 from npufix.rewriters.find import Site, find_sites
 from npufix.rules.substitutions.loop_over_rows import RULE
 
-HEADER = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\nfrom torch import Tensor\n"
+HEADER = """import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+"""
 
 
 def only_site(text: str) -> Site:
@@ -129,7 +133,8 @@ WRITTEN = {
         (
             "def f(x: Tensor):\n    area = torch.zeros(x.shape[0])\n    a, b, c = x.shape\n"
             "    for i in range(a):\n        w = x[i, 0, 0] - x[i, 1, 0]\n"
-            "        area[i] = max(w, 0.0) + torch.maximum(x[i, 2, 2], x[i, 0, 1])\n    return area\n"
+            "        area[i] = max(w, 0.0) + torch.maximum(x[i, 2, 2], x[i, 0, 1])\n"
+            "    return area\n"
         ),
         (X,),
     ),
@@ -140,7 +145,8 @@ WRITTEN = {
             "        b, n, t, d = x.shape\n"
             "        return torch.stack([self.enc(x[:, i]) for i in range(n)], dim=1)\n"
             "class Enc(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-            "        self.run = nn.LSTM(5, 6, batch_first=True)\n        self.out = nn.Linear(6, 2)\n"
+            "        self.run = nn.LSTM(5, 6, batch_first=True)\n"
+            "        self.out = nn.Linear(6, 2)\n"
             "    def forward(self, seen):\n        states, _ = self.run(seen)\n"
             "        return self.out(states[:, -1])\n"
         ),
