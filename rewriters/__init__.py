@@ -26,6 +26,8 @@ One example all the way. The user wrote::
               changes anything else is refused and says why.
               ``edit.statements`` finds, and changes, what no pattern of one value can say: who else
               needs a value that the host reads, what a loop computes anew in each round.
+              ``edit.loops`` reads a loop over rows as a function of its variable and writes it as
+              operators on all rows; no pattern is needed for that.
 ``find``      The door for all of it: ``find.find_sites(source, rules)`` yields a ``Site`` for each
               place, with the ``Rewrite``, and what is open where a condition is not known.
 ``verification``  runs the old and the new function on inputs that fit the rule and compares values

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import segment
+from npufix.rewriters.edit.loops.find import find_loops
 from npufix.rewriters.edit.phrases import phrase
 from npufix.rewriters.facts.chosen import find_choice
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.names import source_lines
 from npufix.rewriters.graph.special import Op
-from npufix.rewriters.loops.find import find_loops
 from npufix.rewriters.match.matching import LITERAL, find, pattern_of, same_value
 
 if TYPE_CHECKING:

@@ -11,6 +11,8 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import segment
+from npufix.rewriters.edit.loops.find import find_loops
+from npufix.rewriters.edit.loops.reading import may_hold_loops
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite, rewrite
 from npufix.rewriters.edit.statements.optimizers import CONFIGURED
 from npufix.rewriters.edit.statements.searches import form_of, possible, propose, written
@@ -23,8 +25,6 @@ from npufix.rewriters.graph.modules.names import FunctionNode, module_names, sou
 from npufix.rewriters.graph.modules.scopes import MODULE, top_level
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.graph.special import Op
-from npufix.rewriters.loops.find import find_loops
-from npufix.rewriters.loops.reading import may_hold_loops
 from npufix.rewriters.match.matching import find, pattern_of
 from npufix.rewriters.match.prefilter import words_for
 from npufix.rewriters.match.vocabulary import Vocabulary

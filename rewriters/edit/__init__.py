@@ -7,4 +7,6 @@ operands, ``wording`` and ``layout`` in the user's style, ``splice`` puts it int
 ``tree_edit``, ``blocks``, ``imports``, ``guards`` and ``dead_code`` (code that nobody needs then).
 ``statements`` does all of it for what concerns more than one value.
 ``validation`` has the last word: the new function must compute what the old one did.
+
+``loops`` is a door of its own, for loops over rows: no pattern says what becomes of them.
 """

@@ -5,13 +5,11 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
-from npufix.rewriters.graph.special import Op
-from npufix.rewriters.loops import operators
-from npufix.rewriters.loops.aligning import Aligner, with_rank
-from npufix.rewriters.loops.indexing import Indexer
-from npufix.rewriters.loops.submodules import Calls
-from npufix.rewriters.loops.values import (
+from npufix.rewriters.edit.loops import operators
+from npufix.rewriters.edit.loops.aligning import Aligner, with_rank
+from npufix.rewriters.edit.loops.indexing import Indexer
+from npufix.rewriters.edit.loops.submodules import Calls
+from npufix.rewriters.edit.loops.values import (
     CannotBatchError,
     Kind,
     Value,
@@ -19,12 +17,14 @@ from npufix.rewriters.loops.values import (
     names_in,
     shifted,
 )
+from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from npufix.rewriters.loops.domain import Domain
-    from npufix.rewriters.loops.facts import Facts
+    from npufix.rewriters.edit.loops.domain import Domain
+    from npufix.rewriters.edit.loops.facts import Facts
 
 UNKNOWN_CALL = "a call in it may do anything, or treat the rows together"
 RANDOM = "it draws random numbers, and would draw other ones"

@@ -6,11 +6,11 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.loops.values import CannotBatchError, Kind, Value, name, shifted
+from npufix.rewriters.edit.loops.values import CannotBatchError, Kind, Value, name, shifted
 
 if TYPE_CHECKING:
+    from npufix.rewriters.edit.loops.facts import Facts
     from npufix.rewriters.graph.nodes import Node
-    from npufix.rewriters.loops.facts import Facts
 
 NO_DOMAIN = "it runs over something else than range, enumerate, zip or the rows of a tensor"
 STEPS = "it counts in steps, or from a number that is not written out"

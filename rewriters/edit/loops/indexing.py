@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.loops.values import (
+from npufix.rewriters.edit.loops.values import (
     OF_A_LIST,
     CannotBatchError,
     Kind,
@@ -19,8 +19,8 @@ from npufix.rewriters.loops.values import (
 )
 
 if TYPE_CHECKING:
+    from npufix.rewriters.edit.loops.expressions import Expressions
     from npufix.rewriters.facts.shapes import Rank
-    from npufix.rewriters.loops.expressions import Expressions
 
 WINDOWS = "it reads or writes a window that moves along"
 LENGTHS = "its rows have different lengths"

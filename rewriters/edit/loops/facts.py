@@ -126,6 +126,8 @@ class Facts(ValueKinds):
 
     def spans(self, stop: Node, base: Node, dim: int, offset: int = 0) -> bool:
         """Tell whether ``stop + offset`` is the length of a dimension."""
+        while base.op in _LIKE or base.op in {"clone", Op.AGAIN, "contiguous"}:
+            base = base.args[0]
         root, more = linear(stop)
         length = self._length_node(base, dim)
         if length is not None:
@@ -146,8 +148,6 @@ class Facts(ValueKinds):
 
     def _length_node(self, base: Node, dim: int) -> Node | None:
         """Return the length that a tensor was made with."""
-        while base.op in _LIKE or base.op in {"clone", Op.AGAIN, "contiguous"}:
-            base = base.args[0]
         words = len(_words(base))
         if base.op in _MADE:
             sizes = base.args[: len(base.args) - words or None]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from npufix.rewriters.loops.submodules import Treatment
+    from npufix.rewriters.edit.loops.submodules import Treatment
 
 _ELEMENTWISE = frozenset(
     {"abs", "clamp", "cos", "exp", "gelu", "log", "relu", "sigmoid", "silu", "sin", "softplus",

@@ -7,7 +7,7 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.loops.values import (
+from npufix.rewriters.edit.loops.values import (
     OF_A_LIST,
     UNKNOWN_RANK,
     CannotBatchError,
@@ -23,8 +23,8 @@ from npufix.rewriters.loops.values import (
 )
 
 if TYPE_CHECKING:
+    from npufix.rewriters.edit.loops.expressions import Expressions
     from npufix.rewriters.facts.shapes import Rank
-    from npufix.rewriters.loops.expressions import Expressions
 
 UNKNOWN_NUMBER = "a number in it is computed in a way that a tensor would round otherwise"
 _KEEPS_INTEGERS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
@@ -131,11 +131,12 @@ class Aligner:
         if value.kind is Kind.NUMBER:
             if isinstance(whole.rank, int):
                 return self.vector(value, whole.rank - whole.axis, source.asked)
-            if whole.axis or source.rank != whole.rank:
+            base = self.of.facts.node(source.asked)
+            if whole.axis or whole.rank is None or whole.rank.base is not base:
                 raise CannotBatchError(UNKNOWN_RANK)
-            more = "" if source.kind is Kind.SAME else " - 1"
-            asked = f"{ast.unparse(source.asked)}.dim(){more}"
-            ones = parsed(f"f(*[1] * {asked if not more else f'({asked})'})")
+            fewer = -whole.rank.more
+            count = f"{ast.unparse(source.asked)}.dim()"
+            ones = parsed(f"f(*[1] * ({count} - {fewer}))" if fewer else f"f(*[1] * {count})")
             assert isinstance(ones, ast.Call)  # noqa: S101 - it was written so
             return method(self.vector(value, 0, source.asked), "view", -1, *ones.args)
         if value.axis == whole.axis and value.rank == whole.rank:

@@ -17,9 +17,9 @@ from npufix.rewriters.graph.modules.names import source_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from npufix.rewriters.edit.loops.reading import Loop
+    from npufix.rewriters.edit.loops.statements import Body
     from npufix.rewriters.graph.dataflow import FunctionFlow
-    from npufix.rewriters.loops.reading import Loop
-    from npufix.rewriters.loops.statements import Body
 
 ONE_LINE = "it shares a line with another statement"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.loops.expressions import UNKNOWN_CALL, Expressions
-from npufix.rewriters.loops.filling import fill
-from npufix.rewriters.loops.indexing import OTHER_ROUND, Place
-from npufix.rewriters.loops.values import (
+from npufix.rewriters.edit.loops.expressions import UNKNOWN_CALL, Expressions
+from npufix.rewriters.edit.loops.filling import fill
+from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place
+from npufix.rewriters.edit.loops.values import (
     OF_A_LIST,
     UNKNOWN_RANK,
     CannotBatchError,
@@ -26,9 +26,9 @@ from npufix.rewriters.loops.values import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from npufix.rewriters.edit.loops.domain import Domain
+    from npufix.rewriters.edit.loops.facts import Facts
     from npufix.rewriters.facts.shapes import Rank
-    from npufix.rewriters.loops.domain import Domain
-    from npufix.rewriters.loops.facts import Facts
 
 RECURRENCE = "a round needs what the round before it has left in a name"
 EARLY_EXIT = "it may end, or skip a part, before the last round"

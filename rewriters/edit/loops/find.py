@@ -7,20 +7,20 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.loops.domain import NO_DOMAIN, STEPS, read_domain
+from npufix.rewriters.edit.loops.expressions import RANDOM, WRITTEN_READ
+from npufix.rewriters.edit.loops.facts import Facts
+from npufix.rewriters.edit.loops.indexing import OTHER_ROUND
+from npufix.rewriters.edit.loops.joining import joined
+from npufix.rewriters.edit.loops.reading import Loop, loops_in, may_hold_loops, spelled_out
+from npufix.rewriters.edit.loops.statements import RECURRENCE, SHARED, Body
+from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
+from npufix.rewriters.edit.loops.values import OF_A_LIST, CannotBatchError
+from npufix.rewriters.edit.loops.writing import written
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
 from npufix.rewriters.graph.modules.syntax import stored_names, walk
 from npufix.rewriters.graph.reader import read_function
-from npufix.rewriters.loops.domain import NO_DOMAIN, STEPS, read_domain
-from npufix.rewriters.loops.expressions import RANDOM, WRITTEN_READ
-from npufix.rewriters.loops.facts import Facts
-from npufix.rewriters.loops.indexing import OTHER_ROUND
-from npufix.rewriters.loops.joining import joined
-from npufix.rewriters.loops.reading import Loop, loops_in, may_hold_loops, spelled_out
-from npufix.rewriters.loops.statements import RECURRENCE, SHARED, Body
-from npufix.rewriters.loops.submodules import DROPOUT, MODULES, STATISTICS
-from npufix.rewriters.loops.values import OF_A_LIST, CannotBatchError
-from npufix.rewriters.loops.writing import written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.loops.values import (
+from npufix.rewriters.edit.loops.values import (
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,
@@ -14,7 +14,7 @@ from npufix.rewriters.loops.values import (
 )
 
 if TYPE_CHECKING:
-    from npufix.rewriters.loops.expressions import Expressions
+    from npufix.rewriters.edit.loops.expressions import Expressions
 
 SAME_EACH = "each round makes the same"
 UNKNOWN_JOIN = "along which dimension its rows are joined is not written out"

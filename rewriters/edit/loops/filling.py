@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.loops.indexing import LENGTHS, Place, trimmed
-from npufix.rewriters.loops.values import (
+from npufix.rewriters.edit.loops.indexing import LENGTHS, Place, trimmed
+from npufix.rewriters.edit.loops.values import (
     CannotBatchError,
     Kind,
     Value,
@@ -22,7 +22,7 @@ _LARGEST_HALF = 65504
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.rewriters.loops.statements import Body
+    from npufix.rewriters.edit.loops.statements import Body
 
 
 def fill(body: Body, base: ast.expr, place: Place, value: Value) -> Iterator[ast.stmt]:

@@ -6,12 +6,8 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.attributes import assigned_values
-from npufix.rewriters.graph.modules.syntax import last_name
-from npufix.rewriters.graph.modules.wrapped_modules import NN
-from npufix.rewriters.graph.submodules import FUNCTIONS
-from npufix.rewriters.loops.row_proof import dimensions_lost
-from npufix.rewriters.loops.values import (
+from npufix.rewriters.edit.loops.row_proof import dimensions_lost
+from npufix.rewriters.edit.loops.values import (
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,
@@ -20,12 +16,16 @@ from npufix.rewriters.loops.values import (
     parsed,
     subscript,
 )
+from npufix.rewriters.graph.attributes import assigned_values
+from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.modules.wrapped_modules import NN
+from npufix.rewriters.graph.submodules import FUNCTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.rewriters.loops.aligning import Aligner
-    from npufix.rewriters.loops.facts import Facts
+    from npufix.rewriters.edit.loops.aligning import Aligner
+    from npufix.rewriters.edit.loops.facts import Facts
 
 MODULES = "each round uses another module, with weights of its own"
 STATISTICS = "its batch norm takes its statistics from the rows of one round"

@@ -1,0 +1,238 @@
+"""Loops over rows: what is written computes the same, and what must stay stays for its reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from npufix.rewriters.find import Site, find_sites
+from npufix.rules.substitutions.loop_over_rows import RULE
+
+HEADER = """import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+"""
+
+
+def only_site(text: str) -> Site:
+    (site,) = find_sites(HEADER + text, [RULE])
+    return site
+
+
+def called(text: str, *args: Any) -> list[Any]:
+    scope: dict[str, Any] = {}
+    exec(text, scope)  # noqa: S102 - the examples below
+    torch.manual_seed(0)
+    made = scope["f"]() if isinstance(scope["f"], type) else scope["f"]
+    copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+    result = made(*copies)
+    return [result, *(c for c in copies if isinstance(c, torch.Tensor))]
+
+
+def conditions(site: Site) -> set[str]:
+    return {condition.name for condition in site.open_conditions}
+
+
+X = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1))
+LENGTHS = torch.tensor([0, 4, 2])
+WRITTEN = {
+    "a counter that starts at one": (
+        (
+            "def f(x: Tensor):\n    y = torch.zeros_like(x)\n"
+            "    for t in range(1, x.shape[0]):\n        y[t - 1] = x[t].exp()\n    return y\n"
+        ),
+        (X,),
+    ),
+    "elements and their numbers": (
+        (
+            "def f(x: Tensor, n: Tensor):\n    y = x.clone()\n"
+            "    for k, last in enumerate(n):\n        y[k, last:] = -1.5\n    return y\n"
+        ),
+        (X, LENGTHS),
+    ),
+    "lengths in a list": (
+        (
+            "def f(x: Tensor, n: list):\n    y = torch.ones(len(n), x.shape[1])\n"
+            "    for k in range(len(n)):\n        y[k][:n[k]] = 0\n    return y\n"
+        ),
+        (X, LENGTHS.tolist()),
+    ),
+    "from one length to another": (
+        (
+            "def f(m: Tensor, a: Tensor, b: Tensor):\n"
+            "    for r in range(m.size(0)):\n        m[r, a[r]:b[r]] = 7\n    return m\n"
+        ),
+        (X, torch.tensor([0, 2, 1]), torch.tensor([4, 3, 1])),
+    ),
+    "a triangle": (
+        (
+            "def f(x: Tensor):\n    m = torch.zeros(x.shape[1], x.shape[1])\n"
+            "    for i in range(x.shape[1]):\n        m[i, :i + 1] = 1\n    return m\n"
+        ),
+        (X,),
+    ),
+    "columns": (
+        (
+            "def f(x: Tensor, n: Tensor):\n    m = torch.zeros(x.shape[1], x.shape[0])\n"
+            "    for i in range(x.shape[0]):\n        m[:n[i], i] = True\n    return m\n"
+        ),
+        (X, LENGTHS),
+    ),
+    "a pick in the last place": (
+        (
+            "def f(x: Tensor, j: Tensor):\n"
+            "    return torch.stack([x[i, j[i], 1:] * 2 for i in range(len(j))], dim=1)\n"
+        ),
+        (X, torch.tensor([3, -1, 0])),
+    ),
+    "a pick that is written": (
+        (
+            "def f(x: Tensor, j: Tensor):\n    y = torch.zeros(3, 4)\n"
+            "    for i in range(3):\n        y[i, j[i]] += 1.0\n    return y\n"
+        ),
+        (X, torch.tensor([3, 1, 1])),
+    ),
+    "rows along the second dimension": (
+        (
+            "def f(x: Tensor):\n    b, n, d = x.shape\n"
+            "    return torch.cat([F.softmax(x[:, k], dim=-1) for k in range(n)], dim=1)\n"
+        ),
+        (X,),
+    ),
+    "a list that is filled": (
+        (
+            "def f(x: Tensor):\n    found = []\n    for part in range(x.shape[1]):\n"
+            "        one = x[:, part].sum(1)\n        found.append(one.clamp(min=0) / 2)\n"
+            "    return torch.stack(found)\n"
+        ),
+        (X,),
+    ),
+    "numbers of the round": (
+        (
+            "def f(x: Tensor):\n    y = torch.zeros(x.shape[0], x.shape[2])\n"
+            "    for i in range(x.shape[0]):\n        w = (i + 1) / 3\n"
+            "        y[i] = x[i, 0] * w - (1 - w)\n    return y\n"
+        ),
+        (X,),
+    ),
+    "an inner loop that does not need the outer one": (
+        (
+            "def f(x: Tensor, where: list):\n    y = torch.zeros(x.shape[0], 2, 4, x.shape[2])\n"
+            "    for b in range(x.shape[0]):\n        for c, at in enumerate(where):\n"
+            "            y[b, c, :len(at)] = x[b, at]\n    return y\n"
+        ),
+        (X, [torch.tensor([0, 3]), torch.tensor([1, 2, 2])]),
+    ),
+    "the larger of two": (
+        (
+            "def f(x: Tensor):\n    area = torch.zeros(x.shape[0])\n    a, b, c = x.shape\n"
+            "    for i in range(a):\n        w = x[i, 0, 0] - x[i, 1, 0]\n"
+            "        area[i] = max(w, 0.0) + torch.maximum(x[i, 2, 2], x[i, 0, 1])\n"
+            "    return area\n"
+        ),
+        (X,),
+    ),
+    "a recurrent module of batches": (
+        (
+            "class f(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+            "        self.enc = Enc()\n    def forward(self, x: Tensor):\n"
+            "        b, n, t, d = x.shape\n"
+            "        return torch.stack([self.enc(x[:, i]) for i in range(n)], dim=1)\n"
+            "class Enc(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+            "        self.run = nn.LSTM(5, 6, batch_first=True)\n"
+            "        self.out = nn.Linear(6, 2)\n"
+            "    def forward(self, seen):\n        states, _ = self.run(seen)\n"
+            "        return self.out(states[:, -1])\n"
+        ),
+        (X[None].repeat(2, 1, 1, 1),),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_computes_the_same(name: str) -> None:
+    text, args = WRITTEN[name]
+    site = only_site(text)
+    assert site.rewrite is not None, site.problem
+    assert "is-tensor" not in conditions(site)
+    for old, new in zip(
+        called(HEADER + text, *args), called(site.rewrite.direct, *args), strict=True
+    ):
+        torch.testing.assert_close(new, old)
+        assert new.stride() == old.stride()
+
+
+STAYS = {
+    "which may meet": (
+        "def f(y: Tensor, j: Tensor, x: Tensor):\n"
+        "    for i in range(x.shape[0]):\n        y[j[i]] += x[i]\n"
+    ),
+    "dictionaries": "def f(rows):\n    return torch.stack([row['x'] for row in rows])\n",
+    "tensors out of a call": (
+        "def f(x: Tensor, net):\n    hidden, layers = net(x)\n    hidden.size()\n"
+        "    return torch.cat([h[:3] for h in layers])\n"
+    ),
+    "a mask in each row": (
+        "def f(x: Tensor, p: Tensor):\n    gone = x > p\n"
+        "    for i in range(x.shape[0]):\n        x[i, gone[i]] = 0.0\n    return x\n"
+    ),
+    "rows of the batch mixed": (
+        "class f(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.enc = Enc()\n    def forward(self, x: Tensor):\n"
+        "        b, n, t, d = x.shape\n"
+        "        return torch.stack([self.enc(x[:, i]) for i in range(n)], dim=1)\n"
+        "class Enc(nn.Module):\n    def forward(self, seen):\n        return seen - seen.mean(0)\n"
+    ),
+    "features mixed": (
+        "class f(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.enc = nn.LSTM(5, 6)\n    def forward(self, x: Tensor):\n"
+        "        b, n, t, d = x.shape\n"
+        "        return torch.stack([self.enc(x[:, i])[0] for i in range(n)], dim=1)\n"
+    ),
+    "a name that is read after it": (
+        "def f(x: Tensor):\n    y = torch.zeros_like(x)\n    for i in range(x.shape[0]):\n"
+        "        y[i] = x[i] * 2\n    return y, i\n"
+    ),
+    "a total that grows": (
+        "def f(x: Tensor):\n    total = 0\n    y = torch.zeros_like(x)\n"
+        "    for i in range(x.shape[0]):\n        total = total + x[i]\n        y[i] = total\n"
+        "    return y\n"
+    ),
+    "a generator": ("def f(x: Tensor):\n    for i in range(x.shape[0]):\n        yield x[i] * 2\n"),
+}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_what_must_stay_stays(name: str) -> None:
+    assert [s.rewrite for s in find_sites(HEADER + STAYS[name], [RULE]) if s.rewrite] == []
+
+
+def test_a_number_without_dimensions_promotes_another_way() -> None:
+    text = (
+        "def f(x: Tensor, s: Tensor):\n    b, d = x.shape\n    assert s.size(0)\n"
+        "    y = torch.zeros(b, d)\n    for i in range(b):\n"
+        "        y[i] = x[i] * s[i, 0].abs()\n    return y\n"
+    )
+    for site in find_sites(HEADER + text, [RULE]):
+        assert site.rewrite is None or "same-dtype" in conditions(site)
+
+
+def test_a_loop_whose_body_has_comments_keeps_them() -> None:
+    text = (
+        "def f(x: Tensor):\n    y = torch.zeros_like(x)\n    for i in range(x.shape[0]):\n"
+        "        # as in the paper\n        y[i] = x[i] * 2  # twice\n    return y\n"
+    )
+    rewrite = only_site(text).rewrite
+    assert rewrite is not None
+    assert "    # as in the paper\n    # twice\n    y[:] = x * 2\n" in rewrite.direct
+
+
+def test_functions_that_run_once_are_left_alone() -> None:
+    text, _ = WRITTEN["a triangle"]
+    assert list(find_sites(HEADER + text.replace("def f", "def init_weights"), [RULE])) == []
