@@ -21,6 +21,7 @@ from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
 from npufix.rewriters.graph.modules.syntax import stored_names, walk
 from npufix.rewriters.graph.reader import read_function
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -102,11 +103,22 @@ def _found(
             new = joined(loop.joined, loop.made, body.of)
             body.require_apart()
             statements += body.of.aligner.statements
+            if any(_may_be_listed(v.code, facts) for v in domain.names.values()):
+                body.of.conditions["is-tensor"] = None
         _require_unread(flow, loop)
         rewrite = written(source, flow, loop, body, statements, new, with_text=with_text)
     except (CannotBatchError, NotRewritableError) as error:
         return FoundLoop(code, lines, problem=str(error))
     return FoundLoop(code, lines, tuple(body.of.conditions), rewrite)
+
+
+def _may_be_listed(code: ast.expr, facts: Facts) -> bool:
+    """Tell whether elements that are joined come out of an argument.
+
+    That is often a list of tensors, whatever its annotation says.
+    """
+    node = facts.node(code)
+    return node is not None and node.op == Op.PARAM
 
 
 def _inside(flow: FunctionFlow, loop: Loop) -> Iterator[Evaluation]:

@@ -236,3 +236,8 @@ def test_a_loop_whose_body_has_comments_keeps_them() -> None:
 def test_functions_that_run_once_are_left_alone() -> None:
     text, _ = WRITTEN["a triangle"]
     assert list(find_sites(HEADER + text.replace("def f", "def init_weights"), [RULE])) == []
+
+
+def test_an_annotation_alone_does_not_make_a_tensor_of_what_is_joined() -> None:
+    text = "def f(rows: Tensor):\n    return torch.cat([row[:3] for row in rows], dim=-1)\n"
+    assert "is-tensor" in conditions(only_site(text))
