@@ -317,9 +317,9 @@ class Substitution:
     """Nothing is gained, and nothing said, where a slow operator's result is needed besides."""
     search: str = ""
     """The search that finds it, where no pattern of one value can: the functions of ``forms`` then
-    show and prove what is done. One of ``rewriters.edit.statements.searches``; or ``loops``: loops
-    are read as functions of their variable (``rewriters.edit.loops``), and all forms have the conditions
-    of the rule."""
+    show and prove what is done. One of ``rewriters.edit.statements.searches``; or ``loops``, which
+    reads loops as functions of their variable (``rewriters.edit.loops``): then all forms have the
+    conditions of the rule."""
     measured_only: bool = False
     """Whether it is said only where a dump shows it, or where it is asked for by name.
 

@@ -20,6 +20,7 @@ from npufix.reports.report import Report
 
 if TYPE_CHECKING:
     from npufix.advisor.patch.patching import Patched
+    from npufix.rewriters.verification import Settings
 
 NOTHING_WRITTEN = 3
 _TOP = 10
@@ -95,7 +96,6 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from npufix.advisor.patch.patching import PatchOptions, patch
     from npufix.advisor.project.source_tree import read_source_tree
     from npufix.advisor.verify.settings import VerdictLines, make_settings
-    from npufix.rewriters.verification.workers.backends import Backend, BackendError
     from npufix.rewriters.write.writing import write as write_files
 
     _say_beforehand(source)
@@ -111,11 +111,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     with progress("Verifying") as show, VerdictLines(kept=not no_cache, told=verbose) as lines:
         chip = chip or _chip(result.report)
         settings = make_settings(on, no_cache=no_cache, say=show, decided=lines, chip=chip)
-        if result.found and settings.ground is Backend.NONE and not unverified:
-            raise BackendError(
-                "no change can be verified: torch is not installed",
-                "pip install torch, or take them as they are with --unverified",
-            )
+        if result.found and not unverified:
+            _check_ground(settings)
         patched = patch(result, tree, PatchOptions(portable, unverified, settings))
     steps = commands(result.found, configuration.allow, result.report)
     finished = _with_verdicts(result.report, patched, steps)
@@ -135,6 +132,17 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         finished = _with_next_step(finished, output)
     _show(finished, patched, output=output, write=write, as_json=as_json, verbose=verbose)
     return common.exit_status(finished) or (0 if patched.diff else NOTHING_WRITTEN)
+
+
+def _check_ground(settings: Settings) -> None:
+    """Refuse to begin where nothing can be verified."""
+    from npufix.rewriters.verification.workers.backends import Backend, BackendError
+
+    if settings.ground is Backend.NONE:
+        raise BackendError(
+            "no change can be verified: torch is not installed",
+            "pip install torch, or take them as they are with --unverified",
+        )
 
 
 def _say_beforehand(source: Path) -> None:

@@ -49,7 +49,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
         for rule in every_rule():
             click.echo(f"{rule.id} {rule.name}")
         return
-    from npufix.reports.terminal.rule_table import show_rules
+    from npufix.reports.terminal.rules import show_rules
 
     show_rules(every_rule(), make_console(), details=is_verbose())
 
@@ -83,7 +83,7 @@ def show(rule_id: str) -> None:
     """Explain the rule RULE_ID (NPU101, or its name), with its example before and after."""
     from npufix.advisor.console.screen import make_console
     from npufix.advisor.project.known_names import likely_rule
-    from npufix.reports.terminal.rule import explain
+    from npufix.reports.terminal.rules import explain
     from npufix.rules.registry import every_rule
 
     wanted = rule_id.lower()

@@ -20,9 +20,10 @@ def stack_times(result: Diagnosis) -> list[tuple[tuple[str, ...], int]]:
     if result.evidence is None:
         return []
     kernels = result.evidence.kernels
-    sums = kernels.groupby(_KEYS, observed=True, sort=False)["duration_ns"].sum()
+    sums = kernels.groupby(_KEYS, observed=True, sort=False)["duration_ns"].sum().reset_index()
     found: dict[tuple[str, ...], int] = {}
-    for stack, module, kind, spent in sums.reset_index().itertuples(index=False):
+    columns = (sums[name].tolist() for name in (*_KEYS, "duration_ns"))
+    for stack, module, kind, spent in zip(*columns, strict=True):
         frames = (*_frames(result, int(stack), int(module)), str(kind))
         found[frames] = found.get(frames, 0) + int(spent)
     return sorted(found.items(), key=lambda item: -item[1])

@@ -23,7 +23,7 @@ from npufix.advisor.project import configuration
 from npufix.advisor.project import gate_settings as settings
 from npufix.reports import language
 from npufix.reports.formats import formats
-from npufix.reports.terminal.rule_table import safety
+from npufix.reports.terminal.rules import safety
 from npufix.rules.registry import documentation, every_rule
 from npufix.rules.shared.quantities import percent, quantity
 from npufix.rules.substitution import Substitution

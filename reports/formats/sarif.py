@@ -67,7 +67,7 @@ def _rules(ids: Sequence[str], found: Iterable[Notice]) -> list[dict[str, Any]]:
 
 def _rule(rule: Rule) -> dict[str, Any]:
     """Return what is known about a rule, from the documentation in its file."""
-    from npufix.reports.terminal.rule_table import safety
+    from npufix.reports.terminal.rules import safety
     from npufix.rules.registry import documentation
 
     text = documentation(rule)
