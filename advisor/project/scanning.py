@@ -72,7 +72,9 @@ class Search:
 
     def _ignored_in(self, file: SourceFile) -> frozenset[str]:
         settings = self.configuration
-        return settings.ignored_in(file.path.resolve()) if settings.per_file_ignores else frozenset()
+        return (
+            settings.ignored_in(file.path.resolve()) if settings.per_file_ignores else frozenset()
+        )
 
     def look_up(self, file: SourceFile) -> FileSearch | None:
         """Return what is known to be in a file, if all that it depends on is as it was."""
@@ -115,22 +117,29 @@ class Search:
             self.store.put(self.packer.pack(found, asked), *key)
         return found
 
-    def _searched(
-        self, file: SourceFile, neighbour: Callable[[str], str | None]
-    ) -> FileSearch:
+    def _searched(self, file: SourceFile, neighbour: Callable[[str], str | None]) -> FileSearch:
         """Search one file; what goes wrong there is its problem alone."""
         try:
             rules = self.rules_for(file)
             recorded = self.recorded(file.relative)
-            text = self.with_text
-            sites = list(find_sites(file.text, rules, recorded, neighbour, with_text=text))
+            too_large: list[str] = []
+            sites = list(
+                find_sites(
+                    file.text, rules, recorded, neighbour,
+                    with_text=self.with_text, cut=too_large.append,
+                )
+            )  # fmt: skip
             comments = read_suppressions(file.text)
         except (SyntaxError, ValueError, RecursionError) as error:
             return FileSearch(problem=_report_unparsed(file.relative, error))
         except Exception as error:  # noqa: BLE001 - a rule's fault must not hide the other files
             stopping.check()
             return FileSearch(problem=_report_internal(file.relative, error))
-        said = [f"{file.relative}: {text}" for text in unknown_names(comments, self.known)]
+        said = [
+            f"{file.relative}: {name} holds so much that not all of it was looked at; split it"
+            for name in too_large
+        ]
+        said += [f"{file.relative}: {text}" for text in unknown_names(comments, self.known)]
         hidden = [(s, c) for s in sites if (c := _comment_on(s, comments)) is not None]
         left = {id(site) for site, _ in hidden}
         said += [f"{file.relative}: {text}" for text in _find_unused(comments, hidden, rules, self)]
@@ -220,7 +229,9 @@ class _Pool:
                     for group, parts in zip(groups, pool.map(_work, groups), strict=True):
                         for number, data in zip(group, parts, strict=True):
                             found[number] = self._unpacked(data)
-                        advanced("files", len(self.files) - len(wanted) + len(found), len(self.files))
+                        advanced(
+                            "files", len(self.files) - len(wanted) + len(found), len(self.files)
+                        )
             finally:
                 pool.shutdown(cancel_futures=True)
         return found

@@ -91,7 +91,9 @@ def environment() -> bytes:
     root = Path(__file__).parents[2]
     folders = [root / name for name in _OWN]
     digest = hashlib.sha256(f"{sys.version} {MAGIC_NUMBER.hex()} {sys.flags.optimize}".encode())
-    for path in sorted(p for folder in folders for p in (*folder.rglob("*.py"), *folder.rglob("*.txt"))):
+    for path in sorted(
+        p for folder in folders for p in (*folder.rglob("*.py"), *folder.rglob("*.txt"))
+    ):
         digest.update(os.fsencode(path) + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     for text in _plug_ins():
         digest.update(text.encode("utf-8", "surrogateescape"))

@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npufix.advisor.project.stored import Store
 from npufix.advisor.runtime.process.hook import Hook, concerns, imported_before
 from npufix.advisor.runtime.process.rebinding import by_file, rebind, restore
 from npufix.advisor.runtime.process.switches import SwitchError, Switches, from_environment
-from npufix.advisor.project.stored import Store
 from npufix.rewriters.write.user_folders import private_cache_folder
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
+    from npufix.advisor.project.stored import Store
     from npufix.advisor.runtime.source.proving import Prover
     from npufix.advisor.runtime.source.selection import RuleSelection
-    from npufix.advisor.project.stored import Store
 
 _LEFT_ALONE = frozenset({"torch", "torch_npu", "npufix", "functorch", "torchgen", "triton"})
 # The first line may begin with a byte order mark.

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from npufix.advisor.project.stored import Store
     from npufix.advisor.runtime.source.guarding import SitePlan
     from npufix.advisor.runtime.source.places import RulePlace
-    from npufix.advisor.project.stored import Store
     from npufix.rewriters.find import Site
     from npufix.rewriters.verification import Job, Settings
     from npufix.rewriters.verification.verdict import Verdict

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType
 
+    from npufix.advisor.project.stored import Store
     from npufix.advisor.runtime.source.proving import Prover
     from npufix.advisor.runtime.source.selection import RuleSelection
-    from npufix.advisor.project.stored import Store
 
 _MOST_BYTES = 4 << 20
 

@@ -17,11 +17,11 @@ import pytest
 import running_package
 import torch
 
+from npufix.advisor.project.stored import Store
 from npufix.advisor.runtime.process import hook as hooks
 from npufix.advisor.runtime.process.hook import Hook
 from npufix.advisor.runtime.process.rebinding import by_file, rebind, restore
 from npufix.advisor.runtime.source.selection import RuleSelection
-from npufix.advisor.project.stored import Store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
