@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 # Code that is compiled, or whose backward pass is written by hand, is not ours to change.
 _COMPILED = re.compile(r"\b(jit\.(script|trace|ignore)\w*|triton\.jit|jit_fuser|custom_op)\b")
 
+# Each change of a function reads it again: so many expressions are read for the changes of one.
+_MOST_EFFORT = 60_000
+_PROOFS_LIKE_A_CHANGE = 20
+
 
 class Basis(str, Enum):
     """Where the proof of a condition comes from."""
@@ -132,6 +136,7 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     *,
     with_text: bool = True,
     chosen_too: bool = False,
+    cut: Callable[[str], None] | None = None,
 ) -> Iterator[Site]:
     """Yield the sites of a module in the order of its lines.
 
@@ -139,7 +144,8 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     ``recorded`` holds the operator calls of a profile of *this very* source, by line; without it
     only the source itself can prove a condition. Without ``with_text`` the rewrites are only tried
     out: their texts stay empty, which takes half of the time. With ``chosen_too`` those come
-    as well beside which the author calls the fused operator in another branch or function.
+    as well beside which the author calls the fused operator in another branch or function. ``cut``
+    is told of a function that holds so much that not all of it was looked at.
 
     Raises:
         SyntaxError: the source is not Python.
@@ -167,19 +173,26 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
             continue
         try:
             flow = read_function(scope.function, names, scope.cls, scope=scope)
+            effort = _Effort(len(flow.evaluations))
             matched = list(
                 _sites_of(
-                    source, flow, here, recorded or {}, with_text=with_text, chosen_too=chosen_too
+                    source, flow, here, recorded or {}, effort,
+                    with_text=with_text, chosen_too=chosen_too,
                 )
-            )
+            )  # fmt: skip
             lines = frozenset().union(*(site.lines for site in matched if site.rewrite))
             found = list(_proposed(source, flow, searched))
             for rule in loops:
                 found += _loop_sites(source, flow, rule, with_text=with_text)
             # Of two changes of one line the wider one is made: attention before its products.
             sites += [*matched, *(s for s in found if s.rewrite is None or not s.lines & lines)]
-        except (UnsupportedCodeError, RecursionError):  # the latter: thousands of operations
+            if effort.left < 0 and cut is not None:
+                cut(flow.qualname)
+        except UnsupportedCodeError:
             continue
+        except RecursionError:  # thousands of operations, one computed from the other
+            if cut is not None:
+                cut(scope.qualname)
     kept = [
         site
         for site in sites
@@ -282,11 +295,25 @@ def _mentions_npu(source: str) -> bool:
     return "npu" in source.lower().replace("input", "")
 
 
+class _Effort:
+    """What may still be done about one function: some work grows with the square of its size."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.left = _MOST_EFFORT
+
+    def spend(self, share: int) -> bool:
+        """Tell whether there is enough left to look at one expression of ``share`` again."""
+        self.left -= self.size // share
+        return self.left >= 0
+
+
 def _sites_of(  # noqa: PLR0913 - same
     source: str,
     flow: FunctionFlow,
     rules: Sequence[Substitution],
     recorded: Mapping[int, Sequence[RecordedCall]],
+    effort: _Effort,
     *,
     with_text: bool,
     chosen_too: bool,
@@ -294,10 +321,10 @@ def _sites_of(  # noqa: PLR0913 - same
     """Yield the sites of a function, one for each place: the widest that can be written."""
     taken: set[int] = set()
     left: list[tuple[_Candidate, Site]] = []
-    for group in _in_order(_candidates(source, flow, rules, recorded, chosen_too)):
+    for group in _in_order(_candidates(source, flow, rules, recorded, effort, chosen_too)):
         if id(group[0].match.evaluation.code) in taken:
             continue
-        best, site = _best_site(source, flow, group, with_text=with_text)
+        best, site = _best_site(source, flow, group, effort, with_text=with_text)
         if site.rewrite is not None and not site.rule.advice:
             taken |= _codes(flow, best.match)
             yield site
@@ -310,12 +337,17 @@ def _sites_of(  # noqa: PLR0913 - same
 
 
 def _best_site(
-    source: str, flow: FunctionFlow, group: Sequence[_Candidate], *, with_text: bool
+    source: str,
+    flow: FunctionFlow,
+    group: Sequence[_Candidate],
+    effort: _Effort,
+    *,
+    with_text: bool,
 ) -> tuple[_Candidate, Site]:
     """Return the first of several forms that can be written, else the first one."""
     sites = []
     for candidate in group:
-        sites.append((candidate, _site(source, flow, candidate, with_text=with_text)))
+        sites.append((candidate, _site(source, flow, candidate, effort, with_text=with_text)))
         if sites[-1][1].rewrite is not None or candidate.rule.advice:
             return sites[-1]
     return sites[0]
@@ -329,11 +361,12 @@ class _Candidate:
     proofs: tuple[Proof, ...]
 
 
-def _candidates(
+def _candidates(  # noqa: PLR0913, PLR0917 - same
     source: str,
     flow: FunctionFlow,
     rules: Sequence[Substitution],
     recorded: Mapping[int, Sequence[RecordedCall]],
+    effort: _Effort,
     chosen_too: bool,  # noqa: FBT001 - one call
 ) -> Iterable[list[_Candidate]]:
     """Return what each rule may do at each place, one for each form that fits."""
@@ -342,6 +375,8 @@ def _candidates(
     for rule in rules:
         for form in rule.forms:
             for match in find(pattern_of(form.pattern), flow):
+                if not effort.spend(_PROOFS_LIKE_A_CHANGE):
+                    return found.values()
                 if has_npu and find_choice(flow, match, None if chosen_too else form):
                     continue
                 proofs = _prove(form, flow, match, recorded)
@@ -402,12 +437,17 @@ def _prove(
     return tuple(proofs)
 
 
-def _site(source: str, flow: FunctionFlow, found: _Candidate, *, with_text: bool) -> Site:
+def _site(
+    source: str, flow: FunctionFlow, found: _Candidate, effort: _Effort, *, with_text: bool
+) -> Site:
     match = found.match
     new: Rewrite | None = None
     problem = ""
     try:
-        new = rewrite(source, flow, match, found.form, with_text=with_text)
+        if effort.spend(1):
+            new = rewrite(source, flow, match, found.form, with_text=with_text)
+        else:
+            problem = "the function holds so much that this change was not tried"
     except NotRewritableError as error:
         problem = str(error)
     code = match.evaluation.code

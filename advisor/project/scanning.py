@@ -129,8 +129,13 @@ class Search:
         try:
             rules = self.rules_for(file)
             recorded = self.recorded(file.relative)
-            text = self.with_text
-            sites = list(find_sites(file.text, rules, recorded, neighbour, with_text=text))
+            too_large: list[str] = []
+            sites = list(
+                find_sites(
+                    file.text, rules, recorded, neighbour,
+                    with_text=self.with_text, cut=too_large.append,
+                )
+            )  # fmt: skip
             comments = read_suppressions(file.text)
             granted = read_assumptions(file.text)
         except (SyntaxError, ValueError, RecursionError) as error:
@@ -138,7 +143,11 @@ class Search:
         except Exception as error:  # noqa: BLE001 - a rule's fault must not hide the other files
             stopping.check()
             return FileSearch(problem=_report_internal(file.relative, error))
-        said = [f"{file.relative}: {text}" for text in unknown_names(comments, self.known)]
+        said = [
+            f"{file.relative}: {name} holds so much that not all of it was looked at; split it"
+            for name in too_large
+        ]
+        said += [f"{file.relative}: {text}" for text in unknown_names(comments, self.known)]
         wrong = unknown_conditions(granted, condition_names())
         said += [f"{file.relative}: {sentence}" for sentence in wrong]
         sites = [_with_assumptions(site, granted) for site in sites]

@@ -263,9 +263,9 @@ def _read(path: Path, relative: str) -> SourceFile:
 
 
 def _encoding(data: bytes) -> str:
-    head = data[:_LONGEST_HEAD].split(b"\n", 2)
-    plain = len(head) > 2 and not data.startswith(codecs.BOM_UTF8)  # noqa: PLR2004 - two and more
-    if plain and b"coding" not in head[0] + head[1]:
+    first, second, *_ = [*data[:_LONGEST_HEAD].split(b"\n", 2), b"", b""]
+    marked = data.startswith(codecs.BOM_UTF8) or b"coding" in first or b"coding" in second
+    if not marked and data.count(b"\n", 0, _LONGEST_HEAD) > 1:
         return "utf-8"
     return tokenize.detect_encoding(io.BytesIO(data).readline)[0]
 

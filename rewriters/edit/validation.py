@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.spelling import replacement_node
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.nodes import Comparison, Node
+from npufix.rewriters.graph.nodes import Comparison, Node, Resemblance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,9 +33,10 @@ def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) 
     def exchange(node: Node) -> Node | None:
         return wanted if node is root else None
 
+    exchanged = flow.graph.substitution(exchange)
     # The replacement draws the random numbers of the operators that it takes the place of.
     expected = [
-        _exchanged(o, flow, exchange)
+        _exchanged(o, exchanged)
         for o in flow.observables
         if not (o.kind == "random" and o.node in match.covered)
     ]
@@ -49,8 +50,12 @@ def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) 
     needed = {node for node in wanted.walk() if node.op not in operators.PRODUCTS}
     needed |= {e.node for e in flow.evaluations if _is_apart(e, match.evaluation)}
     kept = [n for n in match.covered - needed if n is not root and n.op not in _FREE]
-    for evaluation in new.evaluations:
-        if any(Comparison.once(n, evaluation.node) for n in kept):
+    marks = Resemblance()
+    likely: dict[int, list[Node]] = {}
+    for node in kept:
+        likely.setdefault(marks.mark(node), []).append(node)
+    for node in (evaluation.node for evaluation in new.evaluations):
+        if any(Comparison.once(n, node) for n in likely.get(marks.mark(node), ())):
             return "a value in between is needed elsewhere in the function"
     return None
 
@@ -84,11 +89,9 @@ def _is_apart(evaluation: Evaluation, root: Evaluation) -> bool:
     return not first <= root.statement.lineno <= (last.end_lineno or last.lineno)
 
 
-def _exchanged(
-    observable: Observable, flow: FunctionFlow, exchange: Callable[[Node], Node | None]
-) -> Observable:
-    path = tuple((flow.graph.substitute(n, exchange), side) for n, side in observable.path)
-    return replace(observable, node=flow.graph.substitute(observable.node, exchange), path=path)
+def _exchanged(observable: Observable, exchanged: Callable[[Node], Node]) -> Observable:
+    path = tuple((exchanged(node), side) for node, side in observable.path)
+    return replace(observable, node=exchanged(observable.node), path=path)
 
 
 def unbound(new: FunctionFlow, names: Sequence[str]) -> str | None:

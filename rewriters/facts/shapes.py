@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.facts.constants import number
@@ -44,8 +44,16 @@ class Shapes:
     moment: int = 0
     """When the site is reached; it matters where tensors get other shapes in place."""
 
-    def rank(self, node: Node) -> Rank:  # noqa: PLR0911 - one case a family of operators
+    _ranks: dict[Node, Rank] = field(default_factory=dict, repr=False, compare=False)
+    _numbers: dict[Node, bool] = field(default_factory=dict, repr=False, compare=False)
+
+    def rank(self, node: Node) -> Rank:
         """Return the number of dimensions, or the node that has as many."""
+        if node not in self._ranks:
+            self._ranks[node] = self._rank(node)
+        return self._ranks[node]
+
+    def _rank(self, node: Node) -> Rank:  # noqa: PLR0911 - one case a family of operators
         if node in self.ranks:
             return self.ranks[node]
         if self.may_have_changed(node):
@@ -271,6 +279,11 @@ class Shapes:
 
     def is_number(self, node: Node) -> bool:
         """Tell whether a value is proven to be a Python number."""
+        if node not in self._numbers:
+            self._numbers[node] = self._is_number(node)
+        return self._numbers[node]
+
+    def _is_number(self, node: Node) -> bool:
         if node.op == Op.CONST:
             return isinstance(node.value, (int, float))
         if number(node) is not None:

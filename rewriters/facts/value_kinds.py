@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.index_facts import (
@@ -86,7 +87,7 @@ class ValueKinds:
             return True
         if declared in {"int", "float", "bool", "str", "np.ndarray", "numpy.ndarray"}:
             return False
-        if any(user.node.args[0] is node for user in self._certain_users()):
+        if node in self._operands_of_tensors:
             return True
         if node.op == Op.ATTR and self.shapes.shape(node) is not None:
             return True
@@ -102,16 +103,25 @@ class ValueKinds:
             return None
         return self._is_tensor(node.args[0])
 
+    @cached_property
+    def _operands_of_tensors(self) -> frozenset[Node]:
+        """Return what the site's path always does something with that only tensors have."""
+        return frozenset(user.node.args[0] for user in self._certain_users())
+
     def _certain_users(self) -> Iterator[Evaluation]:
         """Yield the operations that the site's path always runs and that only tensors have."""
         site = self.match.evaluation.statement
         last = site.end_lineno or site.lineno
+        around: dict[int, bool] = {}
+        """Whether a block is the one of the site, or one around it."""
         for evaluation in self.flow.evaluations:
             before = evaluation.code.lineno <= last and evaluation.certain
             if before and evaluation.node.args and self._proves_tensor(evaluation):
-                # its block is the one of the site, or one around it
-                ends = ((s.lineno, s.end_lineno or s.lineno) for s in evaluation.block)
-                if any(first <= site.lineno and last <= end for first, end in ends):
+                block = evaluation.block
+                if id(block) not in around:
+                    ends = ((s.lineno, s.end_lineno or s.lineno) for s in block)
+                    around[id(block)] = any(a <= site.lineno and last <= b for a, b in ends)
+                if around[id(block)]:
                     yield evaluation
 
     def _proves_tensor(self, evaluation: Evaluation) -> bool:

@@ -70,8 +70,8 @@ class Graph:
         """Return a literal."""
         return self.node(Op.CONST, value=value)
 
-    def substitute(self, root: Node, replace: Callable[[Node], Node | None]) -> Node:
-        """Return ``root`` with every node that ``replace`` answers for exchanged."""
+    def substitution(self, replace: Callable[[Node], Node | None]) -> Callable[[Node], Node]:
+        """Return what exchanges every node in a term that ``replace`` answers for."""
         done: dict[Node, Node] = {}
 
         def visit(node: Node) -> Node:
@@ -87,7 +87,29 @@ class Graph:
                 done[node] = new
             return done[node]
 
-        return visit(root)
+        return visit
+
+
+class Resemblance:
+    """Tells most terms apart at a glance: those that are the same have the same mark."""
+
+    def __init__(self) -> None:
+        """Start with nothing known."""
+        self._known: dict[Node, int] = {}
+
+    def mark(self, node: Node) -> int:
+        """Return a number; serial numbers do not count."""
+        found = self._known.get(node)
+        if found is None:
+            args = tuple(map(self.mark, node.args))
+            found = self._known[node] = hash((node.op, node.epoch, _unnumbered(node.value), args))
+        return found
+
+
+def _unnumbered(value: Hashable) -> Hashable:
+    if isinstance(value, tuple):
+        return tuple(map(_unnumbered, value))
+    return Serial(0) if isinstance(value, Serial) else value
 
 
 class Comparison:

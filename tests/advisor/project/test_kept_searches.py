@@ -1,0 +1,193 @@
+"""What the search of a file found is kept: the same answers as without, whatever has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from npufix.advisor.project import scanning, stored
+from npufix.advisor.project.configuration import EVERYTHING
+from npufix.advisor.project.scanning import Search
+from npufix.advisor.project.source_tree import read_source_tree
+from npufix.advisor.project.stored import Store
+from npufix.rules.registry import all_rules
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HELPER = "import torch\n\n\ndef repeat(x, n: int):\n    return torch.{name}(x, n)\n"
+USER = """import torch
+import torch.nn.functional as F
+
+from .helper import gated
+
+
+def f(x: torch.Tensor, gate, up):
+    return gated(gate, up), x.repeat_interleave(2, dim=0)
+"""
+GATED = "import torch.nn.functional as F\n\n\ndef gated(gate, up):\n    return {code}\n"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "helper.py").write_text(GATED.format(code="F.silu(gate) * up"))
+    (folder / "user.py").write_text(USER)
+    return folder
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "searches"
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the files that are searched, not looked up."""
+    found: list[str] = []
+    searched = scanning.find_sites
+
+    def noted(text: str, *args: object, **kwargs: object) -> object:
+        if scanning.may_have_sites(text):
+            found.append(text)
+        return searched(text, *args, **kwargs)  # type: ignore[arg-type]  # as they came
+
+    monkeypatch.setattr(scanning, "find_sites", noted)
+    return found
+
+
+def search(kept: Path | None, **changes: object) -> Search:
+    known = frozenset(rule.id.lower() for rule in all_rules())
+    made = Search(all_rules(), EVERYTHING, lambda _: None, known, store=kept and Store(kept))
+    return replace(made, **changes)  # type: ignore[arg-type]  # fields of it
+
+
+def answers(package: Path, asked: Search) -> list[object]:
+    stored.environment.cache_clear()
+    return [
+        (
+            file.relative,
+            [(s.rule.id, s.line, s.code, s.rewrite, s.lines, s.problem) for s in found.sites],
+            [
+                [(p.condition.name, p.condition.text, p.basis) for p in s.proofs]
+                for s in found.sites
+            ],
+            [(s.line, comment) for s, comment in found.hidden],
+            found.problem,
+            found.warnings,
+        )
+        for file, found in asked.files(list(read_source_tree(package).files.values()))
+    ]
+
+
+def test_what_has_not_changed_is_not_searched_again(
+    package: Path, kept: Path, read: list[str]
+) -> None:
+    plain = answers(package, search(None))
+    read.clear()
+    assert answers(package, search(kept)) == plain
+    assert len(read) == 2
+    assert answers(package, search(kept)) == plain
+    assert len(read) == 2
+
+
+def test_a_changed_file_is_searched_again_with_what_imports_it(
+    package: Path, kept: Path, read: list[str]
+) -> None:
+    answers(package, search(kept))
+    (package / "other.py").write_text("import torch\n\nx = torch.zeros(2)\n")
+    answers(package, search(kept))
+    read.clear()
+    (package / "helper.py").write_text(GATED.format(code="F.gelu(gate) * up + F.relu(up)"))
+    again = answers(package, search(kept))
+    assert read == [GATED.format(code="F.gelu(gate) * up + F.relu(up)"), USER]
+    assert again == answers(package, search(None))
+
+
+def test_a_neighbour_that_goes_or_comes_counts(package: Path, kept: Path) -> None:
+    text = (package / "helper.py").read_text()
+    answers(package, search(kept))
+    (package / "helper.py").unlink()
+    assert answers(package, search(kept)) == answers(package, search(None))
+    (package / "helper.py").write_text(text)
+    assert answers(package, search(kept)) == answers(package, search(None))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rules": all_rules()[:3]},
+        {"with_text": False},
+        {"known": frozenset({"npu1"})},
+        {"configuration": replace(EVERYTHING, per_file_ignores=(("*", frozenset({"npu203"})),))},
+    ],
+)
+def test_other_options_are_other_searches(
+    package: Path, kept: Path, changes: dict[str, object]
+) -> None:
+    if "configuration" in changes:
+        changes = {"configuration": replace(changes["configuration"], folder=package)}  # type: ignore[type-var]  # it is one
+    answers(package, search(kept))
+    assert answers(package, search(kept, **changes)) == answers(package, search(None, **changes))
+
+
+def test_what_a_recording_proves_is_not_kept(package: Path, kept: Path, read: list[str]) -> None:
+    asked = search(kept, recorded=lambda _: {1: ()})
+    answers(package, asked)
+    answers(package, asked)
+    assert len(read) == 4
+
+
+def test_another_version_searches_again(
+    package: Path, kept: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(package, search(kept))
+    before = stored.environment()
+    monkeypatch.setattr(stored.sys, "version", "another one")
+    answers(package, search(kept))
+    assert stored.environment() != before
+    assert len(read) == 4
+
+
+class _Thief:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return eval, ("1 / 0",)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80", pickle.dumps(_Thief()), pickle.dumps((1, 2))])
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_a_damaged_or_foreign_entry_is_none(
+    package: Path, kept: Path, content: bytes, *, is_signed: bool
+) -> None:
+    plain = answers(package, search(kept))
+    for entry in kept.iterdir():
+        digest = hashlib.sha256(content).digest() if is_signed else b""
+        entry.write_bytes(digest + content)
+    assert answers(package, search(kept)) == plain
+
+
+def test_a_folder_that_cannot_be_written_is_no_cache(package: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert answers(package, search(tmp_path / "file" / "cache")) == answers(package, search(None))
+
+
+def test_a_broken_file_is_said_each_time(package: Path, kept: Path) -> None:
+    (package / "broken.py").write_text("import torch\nx[m] = = 0\n")
+    assert answers(package, search(kept)) == answers(package, search(kept))
+
+
+def test_a_function_that_holds_too_much_is_cut_and_says_so(tmp_path: Path) -> None:
+    lines = "".join(f"    x[x > {n}] = {n}.0\n" for n in range(300))
+    (tmp_path / "m.py").write_text(
+        f"import torch\n\n\ndef f(x: torch.Tensor):\n{lines}    return x\n"
+    )
+    (file,) = read_source_tree(tmp_path).files.values()
+    found = search(None).file(file)
+    assert found.warnings == ("m.py: f holds so much that not all of it was looked at; split it",)
+    assert "not tried" in found.sites[-1].problem + found.sites[0].problem
