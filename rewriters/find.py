@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import re
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
@@ -14,10 +13,11 @@ from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.edit.loops.find import find_loops
 from npufix.rewriters.edit.loops.reading import may_hold_loops
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite, rewrite
+from npufix.rewriters.edit.site import Basis, Proof, Site
 from npufix.rewriters.edit.statements.optimizers import CONFIGURED
 from npufix.rewriters.edit.statements.searches import form_of, possible, propose, written
 from npufix.rewriters.facts.chosen import find_choice
-from npufix.rewriters.facts.occasions import Occasion, occasion
+from npufix.rewriters.facts.occasions import occasion
 from npufix.rewriters.facts.recorded_facts import RecordedFacts, aten_names
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
@@ -28,7 +28,6 @@ from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import find, pattern_of
 from npufix.rewriters.match.prefilter import words_for
 from npufix.rewriters.match.vocabulary import Vocabulary
-from npufix.rules.substitution import Safety
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
     from npufix.rewriters.match.matching import Match
     from npufix.rewriters.match.recorded_call import RecordedCall
-    from npufix.rules.substitution import Condition, Form, Substitution
+    from npufix.rules.substitution import Form, Substitution
 
 # Code that is compiled, or whose backward pass is written by hand, is not ours to change.
 _COMPILED = re.compile(r"\b(jit\.(script|trace|ignore)\w*|triton\.jit|jit_fuser|custom_op)\b")
@@ -47,80 +46,6 @@ _COMPILED = re.compile(r"\b(jit\.(script|trace|ignore)\w*|triton\.jit|jit_fuser|
 # Each change of a function reads it again: so many expressions are read for the changes of one.
 _MOST_EFFORT = 60_000
 _PROOFS_LIKE_A_CHANGE = 20
-
-
-class Basis(str, Enum):
-    """Where the proof of a condition comes from."""
-
-    SOURCE = "source"
-    PROFILE = "profile"
-    ASSUMED = "assumed"
-    """Nothing proves it; a comment of the user beside the code vouches for it."""
-    OPEN = "open"
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """A condition of a rule and whether it holds at a site."""
-
-    condition: Condition
-    basis: Basis
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Site:
-    """A place where a rule applies, and what it would become."""
-
-    rule: Substitution
-    form: Form
-    function: str
-    line: int
-    code: str
-    lines: frozenset[int]
-    """All lines of the file whose kernels the replacement takes over."""
-    proofs: tuple[Proof, ...]
-    rewrite: Rewrite | None
-    problem: str
-    """Why the tool does not write the change; empty if it can."""
-    operators: frozenset[str]
-    """The names under which a profile records what the pattern stands for."""
-    function_lines: tuple[int, int]
-    occasion: Occasion = Occasion.STEP
-    """When it runs, by what the source says."""
-
-    @property
-    def depth(self) -> int:
-        """How far below the first line of its function it is."""
-        return self.line - self.function_lines[0]
-
-    @property
-    def own_lines(self) -> set[int]:
-        """Return the lines of its own function that compute it, not those of helpers."""
-        first, last = self.function_lines
-        return {self.line, *(line for line in self.lines if first <= line <= last)}
-
-    @property
-    def open_conditions(self) -> tuple[Condition, ...]:
-        """Return the conditions that the user has to vouch for."""
-        return tuple(p.condition for p in self.proofs if p.basis is Basis.OPEN)
-
-    @property
-    def safety(self) -> Safety:
-        """Return what the tool may do here."""
-        if self.rewrite is None or self.rule.advice:
-            return Safety.ADVICE
-        proven = {Basis.SOURCE, Basis.PROFILE}
-        return Safety.SAFE if all(p.basis in proven for p in self.proofs) else Safety.CONDITIONAL
-
-    def assuming(self, names: frozenset[str]) -> Site:
-        """Return the site with what its user vouches for there."""
-        proofs = tuple(
-            Proof(proof.condition, Basis.ASSUMED)
-            if proof.basis is Basis.OPEN and proof.condition.name in names
-            else proof
-            for proof in self.proofs
-        )
-        return dataclasses.replace(self, proofs=proofs)
 
 
 def may_have_sites(source: str) -> bool:
@@ -166,39 +91,55 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     over_rows = [rule for rule in rules if rule.search == "loops"]
     sites: list[Site] = []
     for scope in (*vocabulary.scopes, top_level(tree)):
-        here = vocabulary.possible(rules, scope)
-        searched = possible(rules, scope, vocabulary.text(scope))
-        loops = over_rows if may_hold_loops(scope.function) else []
-        if not (here or searched or loops) or off_limits(scope, names):
+        here = [*vocabulary.possible(rules, scope), *possible(rules, scope, vocabulary.text(scope))]
+        here += over_rows if may_hold_loops(scope.function) else []
+        if not here or off_limits(scope, names):
             continue
         try:
             flow = read_function(scope.function, names, scope.cls, scope=scope)
             effort = _Effort(len(flow.evaluations))
-            matched = list(
-                _sites_of(
-                    source, flow, here, recorded or {}, effort,
-                    with_text=with_text, chosen_too=chosen_too,
-                )
+            sites += _sites_in(
+                source, flow, here, recorded or {}, effort,
+                with_text=with_text, chosen_too=chosen_too,
             )  # fmt: skip
-            lines = frozenset().union(*(site.lines for site in matched if site.rewrite))
-            found = list(_proposed(source, flow, searched))
-            for rule in loops:
-                found += _loop_sites(source, flow, rule, with_text=with_text)
-            # Of two changes of one line the wider one is made: attention before its products.
-            sites += [*matched, *(s for s in found if s.rewrite is None or not s.lines & lines)]
-            if effort.left < 0 and cut is not None:
-                cut(flow.qualname)
+            too_large = effort.left < 0
         except UnsupportedCodeError:
             continue
         except RecursionError:  # thousands of operations, one computed from the other
-            if cut is not None:
-                cut(scope.qualname)
+            too_large = True
+        if too_large and cut is not None:
+            cut(scope.qualname)
     kept = [
         site
         for site in sites
         if not any(_calls(site, other) or _is_inside(site, other) for other in sites)
     ]
     yield from sorted(kept, key=lambda site: (site.line, site.rule.id))
+
+
+def _sites_in(  # noqa: PLR0913 - what is looked for, and where
+    source: str,
+    flow: FunctionFlow,
+    rules: Sequence[Substitution],
+    recorded: Mapping[int, Sequence[RecordedCall]],
+    effort: _Effort,
+    *,
+    with_text: bool,
+    chosen_too: bool,
+) -> Iterator[Site]:
+    """Yield the sites of a function; of two changes of one line the wider one."""
+    patterns = [rule for rule in rules if not rule.search]
+    matched = list(
+        _sites_of(
+            source, flow, patterns, recorded, effort, with_text=with_text, chosen_too=chosen_too
+        )
+    )
+    yield from matched
+    lines = frozenset().union(*(site.lines for site in matched if site.rewrite))
+    searched = [rule for rule in rules if rule.search and rule.search != "loops"]
+    loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]
+    found = [*_proposed(source, flow, searched), *_loop_sites(source, flow, loops, with_text)]
+    yield from (site for site in found if site.rewrite is None or not site.lines & lines)
 
 
 def _proposed(source: str, flow: FunctionFlow, rules: Sequence[Substitution]) -> Iterator[Site]:
@@ -213,49 +154,54 @@ def _proposed(source: str, flow: FunctionFlow, rules: Sequence[Substitution]) ->
         form, code = form_of(rule, found), found.code
         if form is None:
             continue
-        open_or_not = {True: Basis.SOURCE, False: Basis.OPEN}
-        yield Site(
-            rule=rule,
-            form=form,
-            function=flow.qualname,
-            line=code.lineno,
-            code=segment(source_lines(source), code),
-            lines=frozenset(range(code.lineno, (code.end_lineno or code.lineno) + 1)),
-            proofs=tuple(
-                Proof(c, open_or_not[c.name in found.proven])
-                for c in (form.conditions if new is not None else ())
-            ),
+        bases = {True: Basis.SOURCE, False: Basis.OPEN}
+        conditions = form.conditions if new is not None else ()
+        yield dataclasses.replace(
+            _make_site(source, flow, rule, form, code),
+            proofs=tuple(Proof(c, bases[c.name in found.proven]) for c in conditions),
             rewrite=new,
             problem=rule.advice or problem,
-            operators=frozenset(),
-            occasion=occasion(flow),
-            function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
         )
 
 
 def _loop_sites(
-    source: str, flow: FunctionFlow, rule: Substitution, *, with_text: bool
+    source: str,
+    flow: FunctionFlow,
+    rules: Sequence[Substitution],
+    with_text: bool,  # noqa: FBT001 - as its callers have it
 ) -> Iterator[Site]:
     """Yield the loops over rows of a function."""
-    if flow.function.name == MODULE:
-        return
-    form = rule.forms[0]
-    known = {condition.name: condition for condition in form.conditions}
-    for found in find_loops(source, flow, with_text=with_text):
-        yield Site(
-            rule=rule,
-            form=form,
-            function=flow.qualname,
-            line=found.code.lineno,
-            code=segment(source_lines(source), found.code),
-            lines=found.lines,
-            proofs=tuple(Proof(known[name], Basis.OPEN) for name in found.conditions),
-            rewrite=found.rewrite,
-            problem=found.problem,
-            operators=frozenset(),
-            occasion=occasion(flow),
-            function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
-        )
+    for rule in rules:
+        form = rule.forms[0]
+        known = {condition.name: condition for condition in form.conditions}
+        for found in find_loops(source, flow, with_text=with_text):
+            yield dataclasses.replace(
+                _make_site(source, flow, rule, form, found.code),
+                lines=found.lines,
+                proofs=tuple(Proof(known[name], Basis.OPEN) for name in found.conditions),
+                rewrite=found.rewrite,
+                problem=found.problem,
+            )
+
+
+def _make_site(
+    source: str, flow: FunctionFlow, rule: Substitution, form: Form, code: ast.expr | ast.stmt
+) -> Site:
+    """Return a site of some code that no pattern was matched for."""
+    return Site(
+        rule=rule,
+        form=form,
+        function=flow.qualname,
+        line=code.lineno,
+        code=segment(source_lines(source), code),
+        lines=frozenset(range(code.lineno, (code.end_lineno or code.lineno) + 1)),
+        proofs=(),
+        rewrite=None,
+        problem="",
+        operators=frozenset(),
+        occasion=occasion(flow),
+        function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
+    )
 
 
 def _is_inside(site: Site, other: Site) -> bool:

@@ -19,7 +19,9 @@ from npufix.reports.data.sources import Sources
 from npufix.reports.report import Report
 
 if TYPE_CHECKING:
+    from npufix.advisor.diagnose.result import Diagnosis
     from npufix.advisor.patch.patching import Patched
+    from npufix.advisor.project.source_tree import SourceTree
     from npufix.rewriters.verification import Settings
 
 NOTHING_WRITTEN = 3
@@ -89,7 +91,6 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     Without DUMP the source alone decides. Verification runs the functions of SOURCE. Where nothing
     is written there is no file, the first line says why, and the exit status is 3.
     """
-    from npufix.advisor.commands.run_outputs import DiagnosedRun
     from npufix.advisor.diagnose.diagnosis import Options, diagnose
     from npufix.advisor.diagnose.source_scan import scan
     from npufix.advisor.patch.grouping import commands
@@ -120,18 +121,25 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if output is not None and patched.diff:
         common.write_text(output, patched.diff)
     if reports:
-        run = DiagnosedRun(result, tree)
-        made = output_files.Result(finished, Sources(tree.root), top=_TOP, run=run)
-        output_files.save(reports, made)
+        _save_reports(reports, finished, result, tree)
     if counterexample is not None:
-        verdicts = [f.verdict for f in patched.findings if f.verdict is not None]
-        common.write_scripts(verdicts, counterexample)
+        common.write_scripts([f.verdict for f in patched.findings if f.verdict], counterexample)
     if write:
         common.warn(write_files(patched.changes, tree.root))
     if output is not None and not write and patched.diff:
         finished = _with_next_step(finished, output)
     _show(finished, patched, output=output, write=write, as_json=as_json, verbose=verbose)
     return common.exit_status(finished) or (0 if patched.diff else NOTHING_WRITTEN)
+
+
+def _save_reports(
+    reports: output_files.Outputs, finished: Report, result: Diagnosis, tree: SourceTree
+) -> None:
+    from npufix.advisor.commands.run_outputs import DiagnosedRun
+
+    run = DiagnosedRun(result, tree)
+    made = output_files.Result(finished, Sources(tree.root), top=_TOP, run=run)
+    output_files.save(reports, made)
 
 
 def _check_ground(settings: Settings) -> None:

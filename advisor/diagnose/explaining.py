@@ -9,8 +9,9 @@ from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
 from npufix.reports.explanation import LineExplanation, Matching, Parted
 from npufix.reports.report import Condition
+from npufix.rewriters.edit.site import Basis
 from npufix.rewriters.explain import near_misses, refusals
-from npufix.rewriters.find import Basis, off_limits
+from npufix.rewriters.find import off_limits
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.modules.names import FunctionNode, module_names
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes, top_level
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
     from npufix.advisor.project.configuration import Configuration
     from npufix.advisor.project.source_tree import SourceFile
+    from npufix.rewriters.edit.site import Proof, Site
     from npufix.rewriters.explain import NearMiss, Refusal
-    from npufix.rewriters.find import Proof, Site
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.modules.names import ModuleNames
     from npufix.rewriters.graph.modules.scopes import Scope

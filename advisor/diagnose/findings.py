@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from npufix.advisor.evidence.kernel_times import MeasuredKernels
     from npufix.advisor.evidence.lines import Evidence
     from npufix.advisor.project.source_tree import SourceFile, SourceTree
-    from npufix.rewriters.find import Site
+    from npufix.rewriters.edit.site import Site
     from npufix.rewriters.match.recorded_call import RecordedCall
     from npufix.rules.substitution import Substitution
 

@@ -12,7 +12,8 @@ from npufix.advisor.patch.profitability import Profitability, prices, weigh
 from npufix.advisor.patch.verdicts import report_verdict
 from npufix.rewriters.edit.imports import imports_torch_npu
 from npufix.rewriters.edit.job import spelled
-from npufix.rewriters.find import Basis, Site, apply_in_order
+from npufix.rewriters.edit.site import Basis, Site
+from npufix.rewriters.find import apply_in_order
 from npufix.rewriters.verification import Job, RecordedCall, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.write.patch import FileChange, unified_diff

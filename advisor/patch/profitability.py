@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from npufix.advisor.evidence.lines import Evidence
-    from npufix.rewriters.find import Site
+    from npufix.rewriters.edit.site import Site
     from npufix.rewriters.verification.verdict import Launches, Verdict
     from npufix.rules.substitution import Substitution
 

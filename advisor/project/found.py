@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.reports.report import Problem
-    from npufix.rewriters.find import Site
+    from npufix.rewriters.edit.site import Site
     from npufix.rewriters.match.suppressions import Suppression
     from npufix.rules.substitution import Form, Substitution
 

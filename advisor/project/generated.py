@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from npufix.rewriters.find import Basis, Proof, Site
+from npufix.rewriters.edit.site import Basis, Proof, Site
 from npufix.rules.substitution import Condition
 
 GENERATED_FILE = "generated-file"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from npufix.advisor.project.configuration import Configuration
     from npufix.advisor.project.source_tree import SourceFile
     from npufix.advisor.project.stored import Store
-    from npufix.rewriters.find import Site
+    from npufix.rewriters.edit.site import Site
     from npufix.rewriters.match.recorded_call import RecordedCall
     from npufix.rules.substitution import Substitution
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from npufix.rewriters.explain import near_misses, refusals
-from npufix.rewriters.find import Site, find_sites, off_limits
+from npufix.rewriters.find import find_sites, off_limits
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames, module_names
 from npufix.rewriters.graph.modules.scopes import scopes, top_level
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from npufix.advisor.rules_test.subject import Subject
+    from npufix.rewriters.edit.site import Site
 
 HEADER = "import numpy as np\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 """What stands above every example."""

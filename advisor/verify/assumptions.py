@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 from npufix.advisor.patch.patching import assumed_conditions
 from npufix.advisor.project.source_tree import SourceFile
 from npufix.advisor.verify.changed_functions import callers
-from npufix.rewriters.find import Basis, find_sites
+from npufix.rewriters.edit.site import Basis
+from npufix.rewriters.find import find_sites
 from npufix.rules.registry import all_rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from npufix.advisor.verify.changes import ChangedFile
-    from npufix.rewriters.find import Site
+    from npufix.rewriters.edit.site import Site
     from npufix.rewriters.match.recorded_call import RecordedCall
 
 _MOST_PROBES = 4

@@ -6,12 +6,13 @@ import ast
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.find import Site, find_sites
+from npufix.rewriters.find import find_sites
 from npufix.rules.registry import all_rules
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from npufix.rewriters.edit.site import Site
     from npufix.rules.substitution import Safety
 
 

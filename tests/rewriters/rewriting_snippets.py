@@ -6,12 +6,14 @@ import copy
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from npufix.rewriters.find import Site, find_sites
+from npufix.rewriters.find import find_sites
 from npufix.rules.registry import all_rules
 from npufix.rules.substitution import Safety
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from npufix.rewriters.edit.site import Site
 
 HEADER = "import numpy as np\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 RULES = {rule.id: rule for rule in all_rules()}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from npufix.advisor.runtime.source.selection import RuleSelection
-    from npufix.rewriters.find import Site
+    from npufix.rewriters.edit.site import Site
     from npufix.rewriters.graph.modules.names import FunctionNode
 
 _PROBE = "npufix_operands_"

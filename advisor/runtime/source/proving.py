@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from npufix.advisor.project.stored import Store
     from npufix.advisor.runtime.source.guarding import SitePlan
     from npufix.advisor.runtime.source.places import RulePlace
-    from npufix.rewriters.find import Site
+    from npufix.rewriters.edit.site import Site
     from npufix.rewriters.verification import Job, Settings
     from npufix.rewriters.verification.verdict import Verdict
 

@@ -13,7 +13,7 @@ from npufix.advisor.project.cold_files import is_cold
 from npufix.advisor.project.configuration import Configuration, ConfigurationError, _check
 from npufix.advisor.project.known_names import condition_names
 from npufix.advisor.project.source_tree import read_source_tree
-from npufix.rewriters.find import Basis
+from npufix.rewriters.edit.site import Basis
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,8 +10,11 @@ pytest.importorskip("torch")
 
 import torch
 
-from npufix.rewriters.find import Site, find_sites
+from npufix.rewriters.find import find_sites
 from npufix.rules.substitutions.loop_over_rows import RULE
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.site import Site
 
 HEADER = """import torch
 import torch.nn as nn

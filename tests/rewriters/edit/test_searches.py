@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 from textwrap import dedent
+from typing import TYPE_CHECKING
 
 import pytest
 
 from npufix.rewriters.facts.occasions import is_hot
-from npufix.rewriters.find import Site, find_sites
+from npufix.rewriters.find import find_sites
 from npufix.rewriters.graph.modules.scopes import scopes
 from npufix.rules.registry import all_rules
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.site import Site
 
 HEADER = "import numpy as np\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 RULES = [rule for rule in all_rules() if rule.search]

@@ -9,11 +9,13 @@ import pytest
 from rewriting_snippets import HEADER, RULES, sites, written
 
 from npufix.advisor.project.source_tree import SourceFile
-from npufix.rewriters.find import Site, find_sites
+from npufix.rewriters.find import find_sites
 from npufix.rewriters.graph.modules.neighbours import seen_from
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from npufix.rewriters.edit.site import Site
 
 NORM = "    return w * (x * torch.rsqrt({} + eps))\n"
 LIBRARY = """

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from npufix.rewriters.find import Basis, Site, find_sites
+from npufix.rewriters.edit.site import Basis, Site
+from npufix.rewriters.find import find_sites
 from npufix.rewriters.match.recorded_call import RecordedCall
 from npufix.rules.registry import all_rules
 

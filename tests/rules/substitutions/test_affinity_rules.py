@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from npufix.rewriters.find import Site, find_sites
+from npufix.rewriters.find import find_sites
 from npufix.rules.substitution import Safety
 from npufix.rules.substitutions import (
     batched_vector_product,
@@ -25,6 +25,7 @@ from npufix.rules.substitutions import (
 )
 
 if TYPE_CHECKING:
+    from npufix.rewriters.edit.site import Site
     from npufix.rules.substitution import Substitution
 
 RULES: tuple[Substitution, ...] = (

@@ -10,13 +10,15 @@ pytest.importorskip("torch")
 
 from rule_checks import each_mistake, refuted
 
-from npufix.rewriters.find import Site, find_sites
+from npufix.rewriters.find import find_sites
 from npufix.rules.substitutions import eager_attention
 from npufix.rules.substitutions import eager_attention_forms as attention_layouts
 
 if TYPE_CHECKING:
     from rule_checks import Mistake
     from torch import Tensor
+
+    from npufix.rewriters.edit.site import Site
 
 HEADER = "import torch\nimport torch.nn.functional as F\nfrom torch import einsum\n"
 

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: N812 - the field's name
 from rule_checks import each_mistake, refuted
 
-from npufix.rewriters.find import Site, find_sites
+from npufix.rewriters.find import find_sites
 from npufix.rules.substitution import Safety, Substitution
 from npufix.rules.substitutions import (
     eager_attention,
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import torch_npu  # noqa: TC004 - the verifier supplies it
     from rule_checks import Mistake
     from torch import Tensor
+
+    from npufix.rewriters.edit.site import Site
 
 HEADER = "import math\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 

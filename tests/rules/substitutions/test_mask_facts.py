@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from npufix.rewriters.find import Site, find_sites
+from npufix.rewriters.find import find_sites
 from npufix.rules.substitution import Safety
 from npufix.rules.substitutions import masked_assignment, nonzero_reduction, repeat_interleave
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.site import Site
 
 HEADER = "import numpy as np\nimport torch\nfrom torch import nn\n\n\n"
 RULES = (masked_assignment.RULE, nonzero_reduction.RULE, repeat_interleave.RULE)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from kernel_chains import ADDED, chain, kernel, seen, the
 from kernel_chains import NORM as NORMED
 
-from npufix.rewriters.find import Site, find_sites
+from npufix.rewriters.find import find_sites
 from npufix.rules.diagnostics import add_rms_norm_across_modules
 from npufix.rules.substitution import Safety
 from npufix.rules.substitutions import (
@@ -21,6 +23,9 @@ from npufix.rules.substitutions import (
     rms_norm_without_weight,
     written_out_layer_norm,
 )
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.site import Site
 
 RULES = (
     rms_norm_without_weight.RULE,

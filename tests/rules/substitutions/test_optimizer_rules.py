@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the field's name
 from rule_checks import each_mistake, refuted
 
-from npufix.rewriters.find import Site, find_sites
+from npufix.rewriters.find import find_sites
 from npufix.rules.shared.operands import optimizer_settings
 from npufix.rules.substitution import Safety
 from npufix.rules.substitutions import eager_cross_entropy, fused_optimizer, scaled_matmul_add
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rule_checks import Mistake
     from torch import Tensor
 
+    from npufix.rewriters.edit.site import Site
     from npufix.rules.substitution import Substitution
 
 HEADER = "import torch\nimport torch.nn.functional as F\n"

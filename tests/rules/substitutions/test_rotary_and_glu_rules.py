@@ -17,7 +17,7 @@ from npufix.rules.substitutions import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.rewriters.find import Site
+    from npufix.rewriters.edit.site import Site
 
 HEADER = "import math\n\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 RULES = [

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from npufix.rewriters.find import Site, find_sites
+from npufix.rewriters.find import find_sites
 from npufix.rules.substitutions import dropout_add_layer_norm, eager_rms_norm
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.site import Site
 
 HEADER = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 DROPOUT = """

@@ -1,0 +1,89 @@
+"""A place that a rule applies to: what is known of it, and what would become of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.facts.occasions import Occasion
+from npufix.rules.substitution import Safety
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.rewrite import Rewrite
+    from npufix.rules.substitution import Condition, Form, Substitution
+
+
+class Basis(str, Enum):
+    """Where the proof of a condition comes from."""
+
+    SOURCE = "source"
+    PROFILE = "profile"
+    ASSUMED = "assumed"
+    """Nothing proves it; a comment of the user beside the code vouches for it."""
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A condition of a rule and whether it holds at a site."""
+
+    condition: Condition
+    basis: Basis
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Site:
+    """A place where a rule applies, and what it would become."""
+
+    rule: Substitution
+    form: Form
+    function: str
+    line: int
+    code: str
+    lines: frozenset[int]
+    """All lines of the file whose kernels the replacement takes over."""
+    proofs: tuple[Proof, ...]
+    rewrite: Rewrite | None
+    problem: str
+    """Why the tool does not write the change; empty if it can."""
+    operators: frozenset[str]
+    """The names under which a profile records what the pattern stands for."""
+    function_lines: tuple[int, int]
+    occasion: Occasion = Occasion.STEP
+    """When it runs, by what the source says."""
+
+    @property
+    def depth(self) -> int:
+        """How far below the first line of its function it is."""
+        return self.line - self.function_lines[0]
+
+    @property
+    def own_lines(self) -> set[int]:
+        """Return the lines of its own function that compute it, not those of helpers."""
+        first, last = self.function_lines
+        return {self.line, *(line for line in self.lines if first <= line <= last)}
+
+    @property
+    def open_conditions(self) -> tuple[Condition, ...]:
+        """Return the conditions that the user has to vouch for."""
+        return tuple(p.condition for p in self.proofs if p.basis is Basis.OPEN)
+
+    @property
+    def safety(self) -> Safety:
+        """Return what the tool may do here."""
+        if self.rewrite is None or self.rule.advice:
+            return Safety.ADVICE
+        proven = {Basis.SOURCE, Basis.PROFILE}
+        return Safety.SAFE if all(p.basis in proven for p in self.proofs) else Safety.CONDITIONAL
+
+    def assuming(self, names: frozenset[str]) -> Site:
+        """Return the site with what its user vouches for there."""
+        proofs = tuple(
+            Proof(proof.condition, Basis.ASSUMED)
+            if proof.basis is Basis.OPEN and proof.condition.name in names
+            else proof
+            for proof in self.proofs
+        )
+        return dataclasses.replace(self, proofs=proofs)
