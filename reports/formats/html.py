@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from npufix.reports.comparison import Comparison
 from npufix.reports.formats import Format
 from npufix.reports.report import Report
+from npufix.reports.trend_report import TrendReport
 
 if TYPE_CHECKING:
     from npufix.reports.formats import Result
@@ -27,10 +28,16 @@ def _render_comparison(result: Result[Comparison]) -> str:
     return to_html(result.report)
 
 
+def _render_history(result: Result[TrendReport]) -> str:
+    from npufix.reports.html.history_page import to_html
+
+    return to_html(result.report)
+
+
 FORMAT = Format(
     name="html",
     about="One page that needs no network.",
-    renders={Report: _render_report, Comparison: _render_comparison},
+    renders={Report: _render_report, Comparison: _render_comparison, TrendReport: _render_history},
     ending=".html",
     rows=_ROWS,
     shows_changes=True,

@@ -73,3 +73,13 @@ def test_a_wrong_tolerance_and_a_wrong_time_are_one_line(inside: Run, slower: Pa
         done = inside("history", *arguments)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
+
+
+def test_the_page_marks_where_the_level_changed(inside: Run, slower: Path, tmp_path: Path) -> None:
+    page = tmp_path / "trend.html"
+    assert inside("history", "show", slower, "-o", page).returncode == 0
+
+    text = page.read_text(encoding="utf-8")
+    assert text.count('class="level"') == 2  # the step, and the hot operator
+    assert text.count('class="more"') == 2
+    assert "2026-03-31, 000001e" in text
