@@ -19,8 +19,10 @@ import msgspec
 from npufix.reports.baseline import Baseline
 from npufix.reports.comparison import Comparison
 from npufix.reports.gate_report import GateReport
+from npufix.reports.history import HistoryEntry
 from npufix.reports.known_findings import KnownFindings
 from npufix.reports.report import Report
+from npufix.reports.trend_report import TrendReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +33,8 @@ _TYPES: dict[str, tuple[type, str]] = {
     "gate": (GateReport, "npufix gate --output json=FILE, npufix scan --baseline --output json="),
     "comparison": (Comparison, "npufix compare --json"),
     "baseline": (Baseline, "npufix baseline update"),
+    "history": (HistoryEntry, "npufix history add; each line"),
+    "trend": (TrendReport, "npufix history show --json, npufix history check --json"),
     "known-findings": (KnownFindings, "npufix scan --write-baseline"),
 }
 

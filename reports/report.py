@@ -354,6 +354,8 @@ class Finding(msgspec.Struct, frozen=True):
     """The ranks that a finding about a cluster is about, the worst first."""
     overlap: str = ""
     """Which finding before it is about the same time, "" if none: ``the same 20.1 ms as 1``."""
+    kernel_saving: Saving | None = None
+    """Of the time of its kernels alone, where ``saving`` is what a replay says of the step."""
     predicted: Prediction | None = None
     """The step with this change alone; ``None`` where it cannot be replayed."""
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.compare.side import ComparedRun, ForecastFinding
     from npufix.advisor.project.source_tree import SourceTree
-    from npufix.reports.report import Finding
+    from npufix.reports.report import Finding, Saving
 
 _HALF = 0.5
 _SAME_CALLS = 0.01
@@ -221,7 +221,7 @@ def _prediction(
         verdict=_verdict(low, high, before_ns, after_ns),
         before_ns=before_ns,
         after_ns=after_ns,
-        basis=next((i.found.finding.saving.basis for i in group if i.found.finding.saving), ""),
+        basis=next((saving.basis for i in group if (saving := _saving(i.found))), ""),
         decided="; ".join(dict.fromkeys([*(a.how for a in group), *(a.said for a in group)])),
     )
 
@@ -262,14 +262,20 @@ def _interval(found: Sequence[ForecastFinding], run: ComparedRun) -> tuple[int, 
     for item in sorted(found, key=_expect):
         share = 1.0 - float(claimed[item.kernels].mean())
         claimed[item.kernels] = True
-        if item.finding.saving is not None:
-            low += item.finding.saving.low_ns * share
-            high += item.finding.saving.high_ns * share
+        saving = _saving(item)
+        if saving is not None:
+            low += saving.low_ns * share
+            high += saving.high_ns * share
     return round(low / run.shown.devices), round(high / run.shown.devices)
 
 
+def _saving(item: ForecastFinding) -> Saving | None:
+    """Return what was said of the kernels: that is what both recordings show."""
+    return item.finding.kernel_saving or item.finding.saving
+
+
 def _expect(item: ForecastFinding) -> tuple[float, str]:
-    saving = item.finding.saving
+    saving = _saving(item)
     return -(saving.low_ns + saving.high_ns) if saving else 0.0, item.finding.fingerprint
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.compare.side import ComparedRun
     from npufix.reports.measurement import MeasuredMetric
-    from npufix.reports.report import Finding
+    from npufix.reports.report import Finding, Saving
 
 _TIMES = ("total_ns", "computing_ns", "exposed_communication_ns", "free_ns", "overlapped_ns")
 
@@ -71,8 +71,16 @@ def _rows(rows: pd.DataFrame, steps: int) -> pd.DataFrame:
 
 
 def _adapt_finding(finding: Finding, steps: int) -> Finding:
-    saving = finding.saving
-    if saving is not None:
-        low, high = round(saving.low_ns / steps), round(saving.high_ns / steps)
-        saving = structs.replace(saving, low_ns=low, high_ns=high)
-    return structs.replace(finding, device_ns=round(finding.device_ns / steps), saving=saving)
+    return structs.replace(
+        finding,
+        device_ns=round(finding.device_ns / steps),
+        saving=_share_out(finding.saving, steps),
+        kernel_saving=_share_out(finding.kernel_saving, steps),
+    )
+
+
+def _share_out(saving: Saving | None, steps: int) -> Saving | None:
+    if saving is None:
+        return None
+    low, high = round(saving.low_ns / steps), round(saving.high_ns / steps)
+    return structs.replace(saving, low_ns=low, high_ns=high)

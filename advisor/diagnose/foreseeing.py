@@ -44,5 +44,7 @@ def _with(item: T, at: int, found: Predictions) -> T:
     saving = Saving(low, high, basis) if high else None
     if predicted.verdict == "loss":
         saving = None
-    finding = msgspec.structs.replace(item.finding, predicted=predicted, saving=saving)
+    finding = msgspec.structs.replace(
+        item.finding, predicted=predicted, saving=saving, kernel_saving=item.finding.saving
+    )
     return replace(item, finding=finding)

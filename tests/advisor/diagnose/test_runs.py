@@ -46,7 +46,7 @@ def test_warm_up_and_outliers_are_named_and_left_out(npufix: Npufix, cluster: Pa
     assert [step["reason"] for step in split["left_out"]] == ["warm-up", "outlier"]
     assert split["steps"] == 3
     assert all(step["total_ns"] > 1.3 * split["total_ns"] for step in split["left_out"])
-    shown = npufix("diagnose", rank).stdout
+    shown = npufix("diagnose", rank, "-v").stdout
     assert shown.count("left out: step ") == 2
 
 
