@@ -34,6 +34,7 @@ DATA = (
     "reports/html/templates/*.html",
     "reports/html/scripts/*",
     "reports/locale/*/LC_MESSAGES/*.po",
+    "rewriters/edit/statements/mx_driving.txt",
     "rewriters/graph/operators.txt",
     "rewriters/verification/reference/*.json",
     "rules/diagnostics/*.json",
@@ -48,6 +49,11 @@ OPTIONAL = {
     "xlsxwriter",
     "mindspeed",
     "transformers",
+    # Of vendors, in the code that rules are shown on.
+    "flash-attn",
+    "mmcv",
+    "mx-driving",
+    "torch-scatter",
 }
 DISTRIBUTION_OF = {"yaml": "pyyaml"}
 DEVELOPMENT = {"babel", "typing-extensions"}  # of tools and of annotations, not of commands

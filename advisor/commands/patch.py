@@ -227,8 +227,7 @@ def _show(  # noqa: PLR0913 - what to show and where
             say(_summary(report, patched), err=False)
         return
     out = make_console(stderr=output is None and not write)
-    out.print(_summary(report, patched), style="bold")
-    out.print()
+    out.print(_summary(report, patched) + "\n" * bool(report.findings), style="bold")
     if verbose:
         show_findings(report.findings, out, details=True)
     else:

@@ -27,6 +27,7 @@ _NAMES = ("npufix.toml", "pyproject.toml")
 _LISTS = ("select", "ignore", "exclude", "allow", "assume")
 _EVERYWHERE = "everywhere"
 _TABLES = ("per-file-ignores", "gate", "findings")
+KEYS = (*_LISTS, _EVERYWHERE, *_TABLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +122,9 @@ def _table(path: Path) -> Mapping[str, Any] | None:
 
 
 def _check(path: Path, table: Mapping[str, Any]) -> Configuration:
-    known = (*_LISTS, _EVERYWHERE, *_TABLES)
     for key in table:
-        if key not in known:
-            raise ConfigurationError(f"{path}: unknown key {key}", f"there are {', '.join(known)}")
+        if key not in KEYS:
+            raise ConfigurationError(f"{path}: unknown key {key}", f"there are {', '.join(KEYS)}")
     lists = {key: _strings(path, key, table.get(key, [])) for key in _LISTS}
     everywhere = table.get(_EVERYWHERE, False)
     if not isinstance(everywhere, bool):

@@ -67,9 +67,9 @@ def _environment() -> jinja2.Environment:
     )
     environment.globals.update(
         described=_described,
-        configuration_keys=(*configuration._LISTS, *configuration._TABLES),  # noqa: SLF001 - accepted
+        configuration_keys=configuration.KEYS,
         gate_keys=(
-            *(f"gate.{name}" for name in settings._KEYS),  # noqa: SLF001 - same
+            *(f"gate.{name}" for name in settings._KEYS),  # noqa: SLF001 - accepted
             *(f"findings.{name}" for name in settings._FINDINGS_KEYS),  # noqa: SLF001 - same
         ),
         metrics=settings.METRICS,

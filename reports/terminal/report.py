@@ -18,6 +18,7 @@ from npufix.reports.terminal.tables import (
     show_step_remarks,
 )
 from npufix.reports.terminal.text import paragraph
+from npufix.reports.wording.prediction import forecast_lines
 from npufix.reports.wording.report import coverage_text, plain
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def show(
         show_step(report.split, console)
     if details:
         show_step_remarks(report.split, console)
+        for line in forecast_lines(report.forecast):
+            paragraph(line, console)
     for name in there(report):
         if name in wanted:
             console.print()

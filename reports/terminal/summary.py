@@ -12,7 +12,7 @@ from npufix.reports.language import tr
 from npufix.reports.language.layout import cut, pad, width
 from npufix.reports.language.terminal import Verbatim
 from npufix.reports.terminal.text import paragraph, print_indented
-from npufix.reports.wording.prediction import forecast_lines
+from npufix.reports.wording.prediction import forecast_summary
 from npufix.reports.wording.report import environment_text, plain
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 
@@ -47,7 +47,7 @@ def show_summary(report: Report, console: Console) -> None:
     if report.findings:
         console.print()
         _show_table(report.findings, console)
-    for line in forecast_lines(report.forecast):
+    for line in forecast_summary(report.forecast):
         paragraph(line, console)
     console.print()
     _show_ways_on(report, console)

@@ -48,6 +48,21 @@ def forecast_lines(forecast: Forecast | None) -> Iterator[str]:
     )
 
 
+def forecast_summary(forecast: Forecast | None) -> Iterator[str]:
+    """Yield the same in a line or two: what was asked, and what all changes make together."""
+    if forecast is None:
+        return
+    if forecast.question is not None:
+        yield from _answer(forecast, forecast.question)
+    elif forecast.together is not None and forecast.model == "replay":
+        after = milliseconds(forecast.together.step_ns)
+        limit = _LIMITS[forecast.together.limit]
+        yield (
+            f"Replayed with these changes: {milliseconds(forecast.now_ns)} -> {after}; "
+            f"the limit then is {limit}."
+        )
+
+
 def _answer(forecast: Forecast, question: Question) -> Iterator[str]:
     rules = ", ".join(question.rules)
     asked = f"Without {rules}" if question.without else f"What if {rules}"

@@ -73,10 +73,9 @@ def _fault(source: str, sites: list[Site], site: Site) -> str:
     ast.parse(site.rewrite.portable)
     if new == source:
         return "nothing changed"
-    if (
-        site.rewrite.text.splitlines()[-1].partition("[")[0].split("(")[0]
-        not in new.splitlines()[line - 1]
-    ):
+    # What a search finds may be changed in several places; the line is that of the first.
+    where = new if site.rule.search else new.splitlines()[line - 1]
+    if site.rewrite.text.splitlines()[-1].partition("[")[0].split("(")[0] not in where:
         return f"line {line} is not the new code"
     before = Counter(s.function for s in sites)
     # Below a guard stands one version of the statement; a second site in it stays as it is.

@@ -100,8 +100,10 @@ def test_norms_that_look_alike_are_left_alone(model: str, found: list[Found]) ->
     assert [s for s in found if s.path.parent.name == model and s.rule == "NPU101"] == []
 
 
-def test_no_layer_norm_is_touched(found: list[Found]) -> None:
-    touched = {s.function.split(".")[0] for s in found if "LayerNorm" in s.function}
+def test_no_layer_norm_becomes_an_rms_norm(found: list[Found]) -> None:
+    touched = {
+        s.function.split(".")[0] for s in found if "LayerNorm" in s.function and s.rule == "NPU101"
+    }
     assert all(("T5" in name or "Transformers" in name or name.startswith(("CpmAnt", "Pix2Struct"))
                 or "EncoderStableLayerNorm" in name) for name in touched), touched  # fmt: skip
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SWITCHES: Mapping[str, tuple[str, ...]] = {
     "use_npu_fusion_attention": ATTENTION,
-    "use_fused_rms_norm": ("npu101", "npu107", "npu108"),
+    "use_fused_rms_norm": ("npu101", "npu107", "npu108", "npu168"),
     "use_fused_rope": ("npu102",),
     "use_fused_swiglu": ("npu103",),
 }

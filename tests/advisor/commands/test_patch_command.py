@@ -165,7 +165,7 @@ def test_npu_only_removes_the_old_code(inside: Npufix, example: Path) -> None:
             "masking.py",
             "pad = padding.unsqueeze(-1).expand(hidden.shape)",
             "pad = padding",
-            "hidden.masked_fill_",
+            "hidden.masked_fill_(pad, 0.0)",
             id="a mask over rows",
         ),
         pytest.param(

@@ -59,15 +59,15 @@ CHANGED = {
     ),
     "two equal lists": (
         "a = [x, w]\nb = [x, w]\ny = a[0] + 1\nb[0][a[0] < 0] = 0\nreturn a, b, y",
-        "b[0].masked_fill_(a[0] < 0, 0)",
+        "x_.masked_fill_(mask[",
     ),
     "two empty lists": (
         "a = []\nb = []\nother(a, b)\nv = a[0]\nb[0][v < 0] = 0\nreturn a, b",
-        "b[0].masked_fill_(v < 0, 0)",
+        "x_.masked_fill_(mask[",
     ),
     "two empty lists at once": (
         "a, b = [], []\nother(a, b)\nv = a[0]\nb[0][v < 0] = 0\nreturn a, b",
-        "b[0].masked_fill_(v < 0, 0)",
+        "x_.masked_fill_(mask[",
     ),
     "an element of a list": (
         "for k, v in enumerate(w):\n    w[k][w[k] < 0] = 0",

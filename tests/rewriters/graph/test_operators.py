@@ -18,7 +18,7 @@ from npufix.rules.registry import all_rules
 
 ROOT = Path(__file__).parents[3]
 ROWS = (ROOT / "rewriters/graph/operators.txt").read_text(encoding="utf-8").splitlines()
-PATTERNS = [form.pattern for rule in all_rules() for form in rule.forms]
+PATTERNS = [form.pattern for rule in all_rules() if not rule.search for form in rule.forms]
 
 
 def value(expression: str) -> object:
