@@ -145,16 +145,18 @@ class _Row:
 
     @property
     def rule(self) -> str:
-        return self.finding.rule + (" *" if is_written(self.finding) else "")
+        return f"{self.finding.rule} {_mark(self.finding)}".rstrip()
 
     @property
     def style(self) -> str:
         return "bold red" if self.finding.share >= _LARGE else ""
 
 
-def is_written(finding: Finding) -> bool:
-    """Tell whether ``npufix patch`` writes a change, or would if it is allowed to."""
-    return bool(finding.replacement) and not finding.problem
+def _mark(finding: Finding) -> str:
+    """Return ``*`` if ``npufix patch`` writes a change, ``?`` if it would with ``--allow``."""
+    if not finding.replacement or finding.problem:
+        return ""
+    return "?" if any(condition.basis == "open" for condition in finding.conditions) else "*"
 
 
 def _show_table(findings: Sequence[Finding], console: Console) -> None:
@@ -164,7 +166,9 @@ def _show_table(findings: Sequence[Finding], console: Console) -> None:
         _show_list(rows, console)
     else:
         _show_columns(rows, console)
-    remarks = ["*: npufix patch writes it"] if any(map(is_written, findings)) else []
+    marks = {_mark(finding) for finding in findings}
+    remarks = ["*: npufix patch writes it"] * ("*" in marks)
+    remarks += ["?: with --allow"] * ("?" in marks)
     if len(rows) < len(findings):
         more = counted(len(findings) - len(rows), "more finding")
         remarks.insert(0, f"{more}: --findings")
