@@ -22,9 +22,10 @@ from npufix.rewriters.edit.statements.selections import find_selections
 from npufix.rewriters.edit.statements.surroundings import Surroundings
 from npufix.rewriters.edit.statements.uploads import find_device_waits, find_uploads
 from npufix.rewriters.edit.statements.vendor_operators import (
+    RESIDUAL,
     find_flash_attention,
     find_vendor_operators,
-    vendor_words,
+    is_vendor_name,
 )
 from npufix.rewriters.facts.occasions import is_hot
 from npufix.rewriters.graph.modules.names import source_lines
@@ -45,10 +46,15 @@ class Search:
     find: Callable[[Surroundings], Iterator[Proposal]]
     words: str
     """An expression for what stands in the text of a function that it may find something in."""
+    twice: bool = False
+    """What ``words`` names stands there twice or more."""
+    called: Callable[[str], bool] | None = None
+    """Or a function of such a name is called there."""
     hot_only: bool = False
     """It is worth it only where code runs in every step."""
 
 
+_CALLED = re.compile(r"([\w.]+)\s*\(")
 SEARCHES: Mapping[str, Search] = {
     "attention-weights": Search(find_unused_weights, r"(?i)att|mha"),
     "checks": Search(
@@ -72,11 +78,11 @@ SEARCHES: Mapping[str, Search] = {
     "index-lists": Search(find_index_lists, r"\[\d+,[ \d,]*\d,?\s*\]\s*[,\]]"),
     "invariants": Search(find_invariants, r"(?m)^\s+(for|while) ", hot_only=True),
     "optimizers": Search(find_optimizers, r"(?i)optim|Adam|SGD"),
-    "selections": Search(find_selections, r"(?s)\[([a-z]\w*)[,\]].*\[\1[,\]]", hot_only=True),
+    "selections": Search(find_selections, r"\[([a-z]\w*)[,\]]", twice=True, hot_only=True),
     "uploads": Search(
         find_uploads, r"torch\.(as_tensor|from_numpy|tensor)\(|\.copy_\(", hot_only=True
     ),
-    "vendor-operators": Search(find_vendor_operators, vendor_words()),
+    "vendor-operators": Search(find_vendor_operators, RESIDUAL, called=is_vendor_name),
 }
 """By name, as rules say it."""
 
@@ -88,12 +94,20 @@ def _words(name: str) -> re.Pattern[str]:
 
 def possible(rules: Sequence[Substitution], scope: Scope, text: str) -> list[Substitution]:
     """Return the rules with a search that may find something in a function."""
-    searched = [
-        rule for rule in rules if rule.search in SEARCHES and _words(rule.search).search(text)
-    ]
-    if any(SEARCHES[rule.search].hot_only for rule in searched) and not is_hot(scope):
-        return [rule for rule in searched if not SEARCHES[rule.search].hot_only]
-    return searched
+    searched = [rule for rule in rules if rule.search in SEARCHES]
+    if not is_hot(scope):
+        searched = [rule for rule in searched if not SEARCHES[rule.search].hot_only]
+    return [rule for rule in searched if _may_find(rule.search, text)]
+
+
+def _may_find(name: str, text: str) -> bool:
+    search = SEARCHES[name]
+    if search.twice:
+        named = _words(name).findall(text)
+        return len(set(named)) < len(named)
+    if _words(name).search(text) is not None:
+        return True
+    return search.called is not None and any(map(search.called, set(_CALLED.findall(text))))
 
 
 def propose(

@@ -47,7 +47,7 @@ _ATTENTIONS = re.compile(
     r"(?:\w+\.)*flash_attn_(varlen_|unpadded_)?(?:qkvpacked_|kvpacked_)?func"
 )
 _WITHOUT_COUNTERPART = frozenset({"alibi_slopes", "softcap", "return_attn_probs", "block_table"})
-_RESIDUAL = r"(?:\+=|= \w+ \+ \w+)[^\n]*\n\s*(?:return |\w+ = )[\w.]*[rR]e[lL][uU]"
+RESIDUAL = r"(?:\+=|= \w+ \+ \w+)[^\n]*\n\s*(?:return |\w+ = )[\w.]*[rR]e[lL][uU]"
 _RELU = re.compile(r"relu\d?_?|ReLU")
 
 
@@ -69,9 +69,10 @@ def _pattern(row: _Row) -> re.Pattern[str]:
     return re.compile(rf"(?:.*\.)?(?:{row.called})")
 
 
-def vendor_words() -> str:
-    """Return what stands in code that one of these operators may be for."""
-    return "|".join([_RESIDUAL, *(rf"\b(?:{row.called})\s*\(" for row in _rows())])
+@cache
+def is_vendor_name(name: str) -> bool:
+    """Tell whether an operator of theirs stands for what is called so: ``ops.scatter_max``."""
+    return any(_pattern(row).fullmatch(name) for row in _rows())
 
 
 def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
