@@ -87,9 +87,8 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
     taken = {n.id for n in walk(here.flow.function) if isinstance(n, ast.Name)} | stored_names(
         here.flow.function
     )
-    index = f"{name}_at"
-    if index in taken:
-        return None
+    free = (f"{name}_at{number}" for number in ("", *range(2, len(taken) + 3)))
+    index = next(each for each in free if each not in taken)
     tuples = [read for read in reads if isinstance(read.slice, ast.Tuple)]
     indent = here.indent(first)
     target = f"({index},)" if tuples else index

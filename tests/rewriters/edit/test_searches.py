@@ -169,3 +169,22 @@ def test_an_alternative_keeps_its_check() -> None:
         return x
     """
     assert [s for s in found(text, "NPU217") if s.rewrite is not None] == []
+
+
+def test_a_second_mask_of_one_name_gets_a_name_of_its_own() -> None:
+    text = """
+def loss(x: torch.Tensor, y: torch.Tensor, a: torch.Tensor, b: torch.Tensor):
+    if a is not None:
+        valid = a > 0
+        x = x[valid] + y[valid]
+    else:
+        valid = b > 0
+        x = x[valid] - y[valid]
+    return x
+"""
+    first, *_ = found(text, "NPU218")
+    assert first.rewrite is not None
+    again = found(first.rewrite.direct.removeprefix(HEADER), "NPU218")
+    (second,) = (site for site in again if site.rewrite is not None)
+    assert second.rewrite is not None
+    assert "valid_at2" in second.rewrite.direct
