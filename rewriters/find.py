@@ -109,11 +109,9 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
             too_large = True
         if too_large and cut is not None:
             cut(scope.qualname)
-    kept = [
-        site
-        for site in sites
-        if not any(_calls(site, other) or _is_inside(site, other) for other in sites)
-    ]
+    # One after the other: a site and the call of the method around it would rule out each other.
+    sites = [site for site in sites if not any(_calls(site, other) for other in sites)]
+    kept = [site for site in sites if not any(_is_inside(site, other) for other in sites)]
     yield from sorted(kept, key=lambda site: (site.line, site.rule.id))
 
 

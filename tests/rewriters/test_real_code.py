@@ -102,7 +102,7 @@ def test_norms_that_look_alike_are_left_alone(model: str, found: list[Found]) ->
 
 def test_no_layer_norm_becomes_an_rms_norm(found: list[Found]) -> None:
     touched = {
-        s.function.split(".")[0] for s in found if "LayerNorm" in s.function and s.rule == "NPU101"
+        s.function.split(".")[0] for s in found if "LayerNorm" in s.function and s.rule != "NPU166"
     }
     assert all(("T5" in name or "Transformers" in name or name.startswith(("CpmAnt", "Pix2Struct"))
                 or "EncoderStableLayerNorm" in name) for name in touched), touched  # fmt: skip

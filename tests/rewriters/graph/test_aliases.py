@@ -43,6 +43,9 @@ def test_left_alone(body: str) -> None:
     assert written(sites(function(body), "NPU101", "NPU201", "NPU202")) == []
 
 
+_AT_ANY_RANK = (
+    "mask = {} < 0\n    x_.masked_fill_(mask[(...,) + (None,) * (x_.dim() - mask.dim())], 0)"
+)
 CHANGED = {
     "nothing was written": (
         f"a = x.float().abs()\nb = x.float().abs()\n{PICK}",
@@ -59,15 +62,15 @@ CHANGED = {
     ),
     "two equal lists": (
         "a = [x, w]\nb = [x, w]\ny = a[0] + 1\nb[0][a[0] < 0] = 0\nreturn a, b, y",
-        "x_.masked_fill_(mask[",
+        _AT_ANY_RANK.format("a[0]"),
     ),
     "two empty lists": (
         "a = []\nb = []\nother(a, b)\nv = a[0]\nb[0][v < 0] = 0\nreturn a, b",
-        "x_.masked_fill_(mask[",
+        _AT_ANY_RANK.format("v"),
     ),
     "two empty lists at once": (
         "a, b = [], []\nother(a, b)\nv = a[0]\nb[0][v < 0] = 0\nreturn a, b",
-        "x_.masked_fill_(mask[",
+        _AT_ANY_RANK.format("v"),
     ),
     "an element of a list": (
         "for k, v in enumerate(w):\n    w[k][w[k] < 0] = 0",

@@ -40,6 +40,10 @@ FOUND = {
     ),
 }
 OPEN = {
+    "a number of dimensions that was": (
+        "a, b = x.shape\n{}\nreturn x.gather(1, i).squeeze(1)",
+        {"one-column-index"},
+    ),
     "a mask of the old shape": ("m = x < 0\n{}\nx[m] = 0", {"same-rank-mask"}),
     "a mask computed from one of the old shape": (
         "a = x.abs()\n{}\nx[a < 1] = 0",

@@ -75,6 +75,14 @@ SAFE = {
     "a number of repeats that is compared": function(
         "x: torch.Tensor, n", "if n > 1:", "    x = x + 1", "return x.repeat_interleave(n, 0)"
     ),
+    "a number of repeats that another method declares": """
+class Upsampler(nn.Module):
+    def encode(self, x: torch.Tensor, count):
+        return x.repeat_interleave(count, 0)
+
+    def forward(self, x: torch.Tensor, count: int | None = 1):
+        return self.encode(x, count)
+""",
     "a number of repeats in a configuration": """
 class Upsample(nn.Module):
     def __init__(self, config):
