@@ -192,6 +192,8 @@ class HotCollective(msgspec.Struct, frozen=True):
     """In which it neither moves data nor waits."""
     size_bytes: int
     """Of its operand, of one call; -1 if the dump does not say."""
+    gb_per_s: float | None = None
+    """On the transport that moved most of its data, if the dump says so."""
 
 
 class Condition(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.advisor.diagnose.pictures.cells import cells, costs
-from npufix.advisor.diagnose.pictures.communication import communication
+from npufix.advisor.diagnose.pictures.links import link_rates
 from npufix.advisor.diagnose.pictures.memory import memory
 from npufix.advisor.diagnose.pictures.sources import by_line, sources
 from npufix.advisor.diagnose.pictures.timeline import timeline
@@ -30,7 +30,7 @@ def page_details(diagnosis: Diagnosis, report: Report, tree: SourceTree | None) 
         timeline=timeline(
             evidence, _owners(diagnosis, report.findings), _waits(diagnosis, report.findings)
         ),
-        communication=communication(signals) if signals is not None else None,
+        links=link_rates(signals.links) if signals is not None else None,
         memory=memory(signals) if signals is not None else None,
         sources=sources(by_line(found, evidence.steps), report.findings, tree),
     )

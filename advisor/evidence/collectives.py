@@ -21,6 +21,8 @@ def hot_collectives(signals: Signals, top: int) -> list[HotCollective]:
     sums = own.groupby(keys, observed=True)[_TIMES].sum().sort_values("elapse_ns", ascending=False)
     calls = own.groupby(keys, observed=True).size()
     sizes = signals.payloads.groupby("name", observed=True)["size_bytes"].max()
+    moved = signals.transports[signals.transports["gb_per_s"] > 0].sort_values("size_bytes")
+    rates = dict(zip(moved["name"], moved["gb_per_s"].tolist(), strict=True))
     return [
         HotCollective(
             name=str(key[0]),
@@ -32,6 +34,7 @@ def hot_collectives(signals: Signals, top: int) -> list[HotCollective]:
             wait_ns=int(wait),
             idle_ns=int(idle),
             size_bytes=int(sizes.get(key[0], -1)),
+            gb_per_s=rates.get(key[0]),
         )
         for key, elapse, transit, wait, idle in sums.head(top).itertuples(name=None)
     ]

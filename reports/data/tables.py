@@ -88,7 +88,7 @@ def _kind(name: str) -> str:
         return MICROSECONDS
     if name.startswith("share"):
         return SHARE
-    if name == "bound_ratio":
+    if name in {"bound_ratio", "gb_per_s"}:
         return RATIO
     numbers = {
         "calls",
@@ -166,12 +166,12 @@ def _modules(report: Report) -> Table:
 def _collectives(report: Report) -> Table:
     columns = _columns(
         "name", "kind", "group", "calls", "total_us", "moving_us", "waiting_us", "idle_us",
-        "size_bytes",
+        "size_bytes", "gb_per_s",
     )  # fmt: skip
     rows = [
         [hot.name, hot.kind, hot.group, hot.calls,
          *_all_us((hot.elapse_ns, hot.transit_ns, hot.wait_ns, hot.idle_ns)),
-         hot.size_bytes if hot.size_bytes >= 0 else None]
+         hot.size_bytes if hot.size_bytes >= 0 else None, hot.gb_per_s]
         for hot in report.hot_collectives
     ]  # fmt: skip
     return Table("collectives", columns, rows)

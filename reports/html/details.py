@@ -50,19 +50,6 @@ class Timeline(msgspec.Struct, frozen=True):
     ``unknown``."""
 
 
-class Collective(msgspec.Struct, frozen=True):
-    """One collective and what it spends its time on."""
-
-    name: str
-    moving_ns: int
-    waiting_ns: int
-    """For other ranks."""
-    idle_ns: int
-    """Neither."""
-    size_bytes: int | None
-    gb_per_s: float | None
-
-
 class Links(msgspec.Struct, frozen=True):
     """How fast ranks reach each other."""
 
@@ -71,14 +58,6 @@ class Links(msgspec.Struct, frozen=True):
     """A row for each source, a column for each destination."""
     left_out: int = 0
     """Ranks that moved less than those shown."""
-
-
-class Communication(msgspec.Struct, frozen=True):
-    """The collectives of a run, the longest first."""
-
-    collectives: list[Collective]
-    left_out: int = 0
-    links: Links | None = None
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -123,6 +102,6 @@ class Details(msgspec.Struct, frozen=True):
 
     cells: Cells | None = None
     timeline: Timeline | None = None
-    communication: Communication | None = None
+    links: Links | None = None
     memory: Memory | None = None
     sources: list[ShownFile] = []

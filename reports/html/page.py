@@ -16,14 +16,14 @@ from npufix.reports.html.tables import (
     rank_table,
     report_tables,
 )
+from npufix.reports.language import tr
 from npufix.reports.wording import report as wording
 from npufix.reports.wording.prediction import forecast_lines
 from npufix.rules.shared.quantities import milliseconds, percent, size
 
 if TYPE_CHECKING:
     from npufix.reports.html.bars import Bar
-    from npufix.reports.html.details import Collective
-    from npufix.reports.report import Finding, Report
+    from npufix.reports.report import Finding, HotCollective, Report
 
 _RANKS_NAMED = 24
 """Ranks of a finding that its card names."""
@@ -35,7 +35,6 @@ def to_html(report: Report, details: Details | None = None) -> str:
     details = details or Details()
     tables = report_tables(report)
     ranks = rank_map(report)
-    communication = details.communication
     return render_page(
         "page.html",
         (*_SCRIPTS, *(("ranks.js",) if ranks else ())),
@@ -50,8 +49,8 @@ def to_html(report: Report, details: Details | None = None) -> str:
         commands=[_command(report, finding) for finding in report.findings],
         reasons=_reasons(report),
         anchors={file.path: number for number, file in enumerate(details.sources)},
-        collectives=_collectives(communication.collectives) if communication else [],
-        matrix=link_matrix(communication.links) if communication and communication.links else None,
+        collectives=_collectives(report.hot_collectives),
+        matrix=link_matrix(details.links) if details.links else None,
         memory=memory_plot(details.memory) if details.memory else None,
         raw=tables,
         rank_map=ranks,
@@ -92,20 +91,21 @@ def _data(report: Report, details: Details) -> dict[str, object]:
     }
 
 
-def _collectives(found: list[Collective]) -> list[Bar]:
+def _collectives(found: list[HotCollective]) -> list[Bar]:
     """Return what each collective does with its time, on one scale."""
-    most = max((c.moving_ns + c.waiting_ns + c.idle_ns for c in found), default=0) or 1
+    most = max((c.transit_ns + c.wait_ns + c.idle_ns for c in found), default=0) or 1
     rows = []
     for one in found:
-        total = one.moving_ns + one.waiting_ns + one.idle_ns
         left, drawn = 0.0, []
         for kind, ns in (
-            ("communication", one.moving_ns), ("late", one.waiting_ns), ("idle", one.idle_ns),
+            ("communication", one.transit_ns), ("late", one.wait_ns), ("idle", one.idle_ns),
         ):  # fmt: skip
             drawn.append((kind, round(left, 3), round(100 * ns / most, 3)))
             left += 100 * ns / most
-        known = [milliseconds(total)]
-        known += [size(one.size_bytes)] if one.size_bytes else []
+        known = [milliseconds(one.elapse_ns)]
+        n = one.calls
+        known += [tr(f"{n} calls")] if n > 1 else []
+        known += [size(one.size_bytes)] if one.size_bytes > 0 else []
         known += [f"{one.gb_per_s:.3g} GB/s"] if one.gb_per_s else []
         rows.append(bars.Bar(one.name, ", ".join(known), [part for part in drawn if part[2]]))
     return rows

@@ -5,8 +5,6 @@ from __future__ import annotations
 from npufix.reports import report as r
 from npufix.reports.html.details import (
     Cells,
-    Collective,
-    Communication,
     Curve,
     Details,
     Lane,
@@ -55,6 +53,11 @@ def sample(operators: int, findings: int, *, hostile: bool = False) -> tuple[r.R
                 p50_ns=900, p95_ns=2000, max_ns=3000, bound="mte",
             )
             for n in numbers
+        ],
+        hot_collectives=[
+            r.HotCollective(
+                name(3), "collective", "0", 2, 12 * 10**6, 10**6, 10**6, 10**7, 1 << 20, 12.5
+            )
         ],
         hot_shapes=[
             r.HotShape(name(n), "AI_CORE", f"{n},128 float", n, 10**9 // (n + 1), 1000, 1e-4)
@@ -114,11 +117,7 @@ def _details(name: object, text: str) -> Details:
                 *((3, n * 30_000 + 20_000, 10_000, 100, -1, 1, -1) for n in range(3000)),
             ],
         ),
-        Communication(
-            [Collective(name(3), 10**6, 10**6, 10**7, 1 << 20, 12.5)],
-            3,
-            Links([0, 1, 8], [[None, 20.0, 10.0], [20.0, None, 2.5], [None, None, None]]),
-        ),
+        Links([0, 1, 8], [[None, 20.0, 10.0], [20.0, None, 2.5], [None, None, None]]),
         Memory(10**9, [Curve("PTA allocated", [(0, 10**9), (10**9, 2 * 10**9)])],
                [(name(3), 2, 1 << 30)]),
         [
