@@ -72,7 +72,8 @@ def has_round_starts(start: NDArray[np.int64]) -> bool:
 
 def count_rounded(texts: pa.ChunkedArray) -> int:
     """Return how many times are in scientific notation: ``1.69512E+15`` lost its last digits."""
-    return int(pc.sum(pc.match_substring(texts, "e", ignore_case=True), min_count=0).as_py())
+    found = pc.match_substring_regex(texts, r"^\W*[0-9.]+[eE]\+?[0-9]+\W*$")
+    return int(pc.sum(found, min_count=0).as_py())
 
 
 def _of_decimals(chunk: pa.Decimal128Array) -> Nanoseconds:

@@ -41,6 +41,14 @@ def check_steps(
     if steps["step"].notna().any() and not kernels["step"].notna().any():
         what = f"no kernel is of a step, although {files[1]} has {len(steps)}"
         return [Problem(files[0], what, _one_export(remedy), damaged=True)]
+    foreign = ~kernels["step"].isin(steps["step"]) & kernels["step"].notna()
+    if foreign.any() and steps["step"].notna().any():
+        ids = ", ".join(map(str, kernels["step"][foreign].unique()[:3]))
+        what = (
+            f"{int(foreign.sum())} of {len(kernels)} kernels are of steps that {files[1]} does "
+            f"not have ({ids})"
+        )
+        return [Problem(files[0], what, _one_export(remedy), damaged=True)]
     mine = steps_from_kernels(kernels)
     faults = []
     for column, name in (("computing_ns", "computing"), ("communication_ns", "communication")):

@@ -57,6 +57,8 @@ class Kernels:
     """Number of rows left out: a wrong number of fields, or no time where one must be."""
     problems: tuple[Problem, ...] = ()
     """What is damaged: malformed rows, a cut end, columns that someone dropped."""
+    rounded: bool = False
+    """The starts have lost digits, so that kernels after each other may seem to start together."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,13 @@ def join_kernels(tables: list[Kernels], path: Path) -> Kernels:
             "profile at least one step with ProfilerActivity.NPU in activities; if it was, "
             + remedies.analyse(path.parent.parent),
         )
-    problems = tuple(problem for table in tables for problem in table.problems)
-    return Kernels(_in_start_order(frame), malformed, problems)
+    problems = [problem for table in tables for problem in table.problems]
+    frame = _in_start_order(frame)
+    again = _find_repeated(frame)
+    if again.any() and not any(table.rounded for table in tables):
+        problems += _repeated_problems(path, int(again.sum()), len(frame))
+        frame = frame[~again].reset_index(drop=True)
+    return Kernels(frame, malformed, tuple(problems))
 
 
 def read_kernel_table(
@@ -117,7 +124,7 @@ def read_kernel_table(
         *_header_problems(path, find_missing_columns(header) if names is COLUMNS else []),
         *_rounding_problems(path, rounded),
     ]
-    return Kernels(fill_types(frame), rows - len(frame), tuple(problems))
+    return Kernels(fill_types(frame), rows - len(frame), tuple(problems), bool(rounded))
 
 
 def _convert(columns: CsvColumns, ratios: tuple[str, ...]) -> _Part:
@@ -176,6 +183,27 @@ def _in_start_order(frame: pd.DataFrame) -> pd.DataFrame:
     if frame["start_ns"].is_monotonic_increasing:
         return frame.reset_index(drop=True)
     return frame.sort_values("start_ns", kind="stable", ignore_index=True)
+
+
+def _find_repeated(frame: pd.DataFrame) -> NDArray[np.bool_]:
+    """Return which rows, in start order, say what an earlier one has said.
+
+    A stream runs one kernel at a time: two of one name cannot start on it together.
+    """
+    start = frame["start_ns"].to_numpy()
+    together = np.zeros(len(frame), np.bool_)
+    np.equal(start[1:], start[:-1], out=together[1:])
+    together[:-1] |= together[1:]
+    rows = np.flatnonzero(together)
+    same = frame.loc[rows, ["device", "stream", "start_ns", "duration_ns", "name"]].duplicated()
+    repeated = np.zeros(len(frame), np.bool_)
+    repeated[rows] = same.to_numpy()
+    return repeated
+
+
+def _repeated_problems(path: Path, repeated: int, rows: int) -> list[Problem]:
+    what = f"{repeated} of {rows} rows repeat an earlier one and are left out"
+    return [Problem(path.name, what, _copy_again(path), damaged=True)]
 
 
 def _row_problems(path: Path, malformed: int, rows: int, *, endless: bool) -> list[Problem]:

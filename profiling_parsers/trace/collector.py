@@ -129,6 +129,8 @@ class Collector:
     def _add(self, table: str, events: list[Event], *columns: Integers) -> None:
         """Add rows that end with the place of the events; without a time they are malformed."""
         starts, valid = parse_moments([event.ts for event in events])
+        if "duration_ns" in _TABLES[table]:
+            valid &= columns[_TABLES[table].index("duration_ns")] >= 0
         pids = self.keys.of([event.pid for event in events])
         tids = self.keys.of([event.tid for event in events])
         rows = (*columns, pids, tids, starts)
@@ -200,7 +202,8 @@ class Collector:
         named = [event for event in events if str(event.name).startswith(_FREQUENCY)]
         arguments = [self._decoded(_OTHER, event) or _Other() for event in named]
         known = [event for event, each in zip(named, arguments, strict=True) if each.mhz]
-        self._add("frequency", known, parse_durations([each.mhz for each in arguments if each.mhz]))
+        khz = parse_durations([each.mhz for each in arguments if each.mhz])
+        self._add("frequency", known, np.maximum(khz, 0))
 
     def _metadata(self, events: list[Event]) -> None:
         for event in events:

@@ -100,11 +100,13 @@ class _Search:
         if not found:
             return
         starts, valid = parse_moments([event.ts for event in found])
+        durations = parse_durations([event.dur for event in found])
+        valid &= durations >= 0
         columns = (
             self._codes.of([event.name for event in found]),
             _numbered(self._pids, [event.pid for event in found]),
             _numbered(self._tids, [event.tid for event in found]),
-            parse_durations([event.dur for event in found]),
+            durations,
             starts,
         )
         self._table.add(*(column[valid] for column in columns))

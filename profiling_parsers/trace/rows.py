@@ -176,22 +176,25 @@ def parse_moments(values: Sequence[object]) -> Nanoseconds:
 
 
 def parse_durations(values: Sequence[Any]) -> Integers:
-    """Return durations in microseconds, numbers or texts, as nanoseconds; 0 for what is none."""
+    """Return durations in microseconds, numbers or texts, as nanoseconds.
+
+    0 where there is none, -1 for what cannot be one: ``"-3.5"``, ``"soon"``.
+    """
     try:
         column = pa.array(values if set(map(type, values)) == {str} else list(map(str, values)))
         microseconds = np.asarray(column.cast(pa.float64()))
     except pa.ArrowInvalid:
         microseconds = np.fromiter(map(_number, values), np.float64, len(values))
     valid = (microseconds >= 0) & (microseconds < _LONGEST_US)
-    nanoseconds: Integers = np.rint(np.where(valid, microseconds, 0) * 1000).astype(np.int64)
-    return nanoseconds
+    nanoseconds = np.rint(np.where(valid, microseconds, 0) * 1000).astype(np.int64)
+    return np.where(valid, nanoseconds, -1)
 
 
 def _number(value: object) -> float:
     try:
-        return float(value)  # type: ignore[arg-type]  # whatever the file holds
+        return 0.0 if value is None else float(value)  # type: ignore[arg-type]  # whatever the file holds
     except (TypeError, ValueError, OverflowError):
-        return 0.0
+        return -1.0
 
 
 def _is_small(values: Integers) -> bool:

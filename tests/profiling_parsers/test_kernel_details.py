@@ -218,6 +218,23 @@ def test_a_start_that_a_spreadsheet_rounded_is_told_and_kept(start: str) -> None
     assert problem.damaged
 
 
+def test_a_header_among_the_rows_is_no_rounded_start() -> None:
+    good = level_0("1,a,T,AI_CORE,1.000,2,0,8", "1,b,T,AI_CORE,4.000,2,0,8")
+    (problem,) = tell((good + good).replace("a,T", "c,T", 1).replace("4.0", "5.0", 1).encode())
+    assert problem.what == "1 of 5 rows are malformed and left out"
+
+
+def test_rows_that_stand_twice_count_once_and_are_told() -> None:
+    rows = [f"1,k{i},T,AI_CORE,{i}.000,2,0,8" for i in range(3)]
+    assert read(level_0(*rows, *rows))["name"].tolist() == ["k0", "k1", "k2"]
+    (problem,) = tell(level_0(*rows, *rows).encode())
+    assert problem.what == "3 of 6 rows repeat an earlier one and are left out"
+    assert problem.damaged
+    others = ["1,k0,T,AI_CORE,0.000,3,0,8", "1,other,T,AI_CORE,0.000,2,0,8"]
+    assert not tell(level_0(*rows, *others).encode())
+    assert len(read(level_0(*rows, *others))) == 5
+
+
 def test_a_start_on_the_second_was_not_rounded() -> None:
     assert not tell(level_0("1,a,T,AI_CORE,1695120000000000.000\t,2,0,8").encode())
 

@@ -113,6 +113,8 @@ def test_the_steps_of_a_dump_are_held_against_its_kernels() -> None:
     (problem,) = check_steps(frame, steps.assign(computing_ns=60_000), files, "again")
     assert problem.what.endswith("(50.000 us computing against 60.000 us)")
     assert problem.damaged
+    (problem,) = check_steps(frame, steps.assign(step=steps["step"] + 7), files, "again")
+    assert "kernels are of steps that" in problem.what
     (problem,) = check_steps(frame.assign(step=pd.NA), steps, files, "again")
     assert "no kernel is of a step" in problem.what
 

@@ -146,7 +146,10 @@ def test_slices_are_put_together(tmp_path: Path) -> None:
 
 
 def test_a_missing_and_a_broken_slice_are_told(tmp_path: Path) -> None:
-    files = {f"op_summary_slice_{i}_{AT}.csv": FOUR for i in (0, 2)}
+    files = {
+        f"op_summary_slice_{i}_{AT}.csv": as_csv([HEADER, *map(kernel, range(4 * i, 4 * i + 4))])
+        for i in (0, 2)
+    }
     dump = write(tmp_path / "PROF_1", {**files, f"op_summary_slice_3_{AT}.csv": b""})
     profile = read_msprof(dump)
     assert len(profile.kernels) == 8
