@@ -16,7 +16,8 @@ out.
 
 Safety: nothing changes in the program. Told is what is below 80 % of the median and beyond five
 standard deviations (from the median absolute deviation) of at least four links, and loses 1 % of
-the step.
+the step. Of three to seven links half may be slow and take the median with them: there, below half
+of what the faster half reaches is told as well.
 
 References: slow_link of msprof-analyze; bandwidth_contention.yaml (80 %); link checks of the
 troubleshooting guide.
@@ -50,7 +51,11 @@ if TYPE_CHECKING:
     from npufix.rules.cluster_diagnostic import Cluster
 
 _FEW = 4
-"""Links of one kind and size of which nothing tells what is usual."""
+"""Links of one kind and size, with fewer of which the median does not tell what is usual."""
+_MANY = 8
+"""Links of which half are not slow at once: 2 of 4 ranks may be behind one bad cable."""
+_HALF = 0.5
+"""Share of the faster half of a few links below which one is slow."""
 _SIZES = 4.0
 """Transfers within such a factor are of the same size."""
 _DIRECT = ("HCCS", "HCCS_SW", "SIO")
@@ -96,13 +101,17 @@ def _compared(rows: pd.DataFrame) -> pd.DataFrame:
     pairs["usual"] = same.transform("median")
     pairs["noise"] = same.transform(lambda values: spread(values.to_numpy(np.float64)))
     pairs["alike"] = same.transform("size")
+    fast = same.transform(lambda values: values.nlargest((len(values) + 1) // 2).median())
+    few = (pairs["alike"] > _THERE_AND_BACK) & (pairs["alike"] < _MANY)
+    pairs["apart"] = few & (pairs["speed"] < _HALF * fast)
+    pairs["usual"] = pairs["usual"].mask(pairs["apart"], fast)
     return pairs
 
 
 def _slow(pairs: pd.DataFrame, transport: str, cluster: Cluster) -> Iterator[ClusterObservation]:
     behind = pairs["usual"] - pairs["speed"]
     few, slower = pairs["alike"] < _FEW, pairs["speed"] < CONTENTION_SHARE * pairs["usual"]
-    slow = pairs[~few & slower & (behind > NOISE * pairs["noise"])]
+    slow = pairs[pairs["apart"] | (~few & slower & (behind > NOISE * pairs["noise"]))]
     if slow.empty:
         return
     # Links work side by side: what is lost is what the worst of them loses.
@@ -141,7 +150,7 @@ def _fact(row: Mapping[Hashable, Any]) -> tuple[str, str]:
     pair = f"rank {row['source']:.0f}"
     if row["destination"] >= 0:
         pair = f"rank {row['source']:.0f} to {row['destination']:.0f}"
-    speed = f"{row['speed']:.2f} GB/s, median of {row['alike']:.0f}: {row['usual']:.2f} GB/s"
+    speed = f"{row['speed']:.2f} GB/s, usual of {row['alike']:.0f}: {row['usual']:.2f} GB/s"
     return pair, f"{speed}, {row['size_bytes'] / 1e6:.4g} MB in {milliseconds(row['transit_ns'])}"
 
 

@@ -205,6 +205,17 @@ def test_all_links_of_a_rank_or_host_are_told_as_such() -> None:
         assert any(f"all at {where}" in each.what for each in seen), [s.what for s in seen]
 
 
+@pytest.mark.parametrize(("times", "slow"), [(10, 0), (15, 0), (60, 2)])
+def test_half_of_a_few_links_may_be_slow(times: int, slow: int) -> None:
+    base = cluster(ranks=4, tp=2, pp=1)
+    links = base.links.copy()
+    behind = (links["source"] >= 2) & (links["destination"] >= 2)
+    assert 0 < behind.sum() < len(links)
+    links.loc[behind, "transit_ns"] = links["transit_ns"][behind] * times // 10
+    seen = found("NPU604", replace(base, links=links))
+    assert [each.ranks for each in seen] == ([(2, 3)] if slow else []), [s.what for s in seen]
+
+
 def test_a_detour_between_ranks_of_a_host_is_told() -> None:
     base = cluster(ranks=8, tp=8, pp=1)
     links = base.links.copy()
