@@ -96,7 +96,8 @@ def _of_file(path: Path) -> DumpLocation:
             return DumpLocation(folder, each.kind)
     raise DumpError(
         f"{path}: no file of a profiling dump",
-        "give a folder *_ascend_pt, a folder PROF_*, or a trace *.pt.trace.json",
+        "give a folder *_ascend_pt, a folder PROF_*, a trace *.pt.trace.json or a table of "
+        "kernels *.csv",
     )
 
 

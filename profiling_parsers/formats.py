@@ -160,6 +160,21 @@ def _read_trace_alone(path: Path) -> Profile:
     return read_trace_alone(path)
 
 
+def _is_table_alone(file: Path) -> bool:
+    """Tell a table of kernels that was copied out of its dump."""
+    from npufix.profiling_parsers.msprof.table_alone import is_kernel_table
+
+    folder = file.parent.parent if file.resolve().parent.name in OUTPUT_FOLDERS else file.parent
+    inside = any(each.find(folder) for each in FORMATS)
+    return not inside and is_kernel_table(file)
+
+
+def _read_table_alone(path: Path) -> Profile:
+    from npufix.profiling_parsers.msprof.table_alone import read_table_alone
+
+    return read_table_alone(path)
+
+
 FORMATS = (
     DumpFormat("ascend", _read_ascend, find=_find_ascend),
     DumpFormat(MSPROF, _read_msprof, find=_find_msprof),
@@ -172,4 +187,5 @@ FORMATS = (
         names=("*.pt.trace.json", "*.json.gz", "*trace*.json"),
     ),
     DumpFormat("trace", _read_trace_alone, is_file=_is_trace_alone),
+    DumpFormat("kernel-table", _read_table_alone, is_file=_is_table_alone, names=("*.csv",)),
 )

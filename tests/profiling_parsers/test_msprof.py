@@ -10,6 +10,7 @@ from npufix.profiling_parsers.discover import find_dumps
 from npufix.profiling_parsers.msprof.files import is_exported
 from npufix.profiling_parsers.msprof.reader import read_msprof
 from npufix.profiling_parsers.profile import DumpError, Problem, Profile
+from npufix.profiling_parsers.reader import read_profile
 from npufix.profiling_parsers.text.kernel_details import read_kernel_details
 
 if TYPE_CHECKING:
@@ -156,6 +157,23 @@ def test_a_missing_and_a_broken_slice_are_told(tmp_path: Path) -> None:
     told = damaged(profile)
     assert any("slice 1 is missing" in what for what in told)
     assert any("slice_3" in what for what in told)
+
+
+def test_a_table_alone_is_read_under_any_name(tmp_path: Path) -> None:
+    copied = tmp_path / "runs" / "a003 summary (copy).csv"
+    copied.parent.mkdir()
+    copied.write_bytes(FOUR)
+    (copied.parent / "notes.csv").write_text("day,what\n1,fast\n")
+    (found,) = find_dumps(tmp_path)
+    assert (found.path, found.kind) == (copied, "kernel-table")
+    profile = read_profile(copied)
+    assert profile.kernels["type"].tolist() == ["Mul"] * 4
+    assert [problem.damaged for problem in profile.problems] == [False]
+    dump = write(tmp_path / "PROF_1", {f"op_summary_{AT}.csv": FOUR})
+    (inside,) = find_dumps(next(dump.rglob("op_summary*.csv")))
+    assert inside.kind == "msprof"
+    with pytest.raises(DumpError, match=r"notes\.csv: no file of a profiling dump"):
+        find_dumps(copied.parent / "notes.csv")
 
 
 def test_an_earlier_export_is_not_counted_again(tmp_path: Path) -> None:
