@@ -36,6 +36,8 @@ _MARKS = {
     " -- ": "——", " — ": "——", "; ": "；", ", ": "，", ": ": "：", " (": "（", ")": "）", " ": "",
 }  # fmt: skip
 _BETWEEN_WIDE = re.compile("(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
+_QUANTITY = re.compile(r"(-?[\d,.]+ (?:ns|us|ms|s|min|h|[KMGT]?B)) (.+)")
+"""An amount and what it is of: ``93 ms moving data``."""
 _SENTENCE = re.compile(r"[A-Za-z]{2,}.* ")
 _ENTRY = re.compile(r'^msgid ((?:".*"\n)+)msgstr ((?:".*"\n?)+)', re.MULTILINE)
 _ESCAPE, _ESCAPES = re.compile(r"\\(.)"), {"n": "\n", "t": "\t", "r": "\r"}
@@ -117,7 +119,7 @@ class Template:
 
     def _fits(self, name: str, value: str) -> bool:
         """Tell whether a text is likely what a placeholder stands for, not several things."""
-        if "  " in value:
+        if "  " in value or not _is_balanced(value):
             return False
         if _is_number(name):
             return _NUMBER.fullmatch(value) is not None
@@ -135,6 +137,16 @@ class Template:
             return True
         several = "; " in value or (": " in value and not self.literals[0].endswith(": "))
         return several and self.letters < (_CLEAR if self.literals[0] else 2 * _CLEAR)
+
+
+def _is_balanced(text: str) -> bool:
+    """Tell whether a text closes the parentheses that it opens, and no others."""
+    depth = 0
+    for mark in re.findall(r"[()]", text):
+        depth += 1 if mark == "(" else -1
+        if depth < 0:
+            return False
+    return not depth
 
 
 def _is_number(name: str) -> bool:
@@ -194,7 +206,8 @@ def _with_first_clauses(messages: Mapping[str, str]) -> dict[str, str]:
             same = one.count(mark) == other.count(other_mark)
             clause, translated = one.split(mark)[0], other.split(other_mark)[0]
             names = [{name for _, name in pieces(text)} for text in (clause, translated)]
-            if same and is_template(clause) and mark in one and names[0] == names[1]:
+            cut = mark == "; " or is_template(clause)  # of an advice, the first is said first
+            if same and cut and mark in one and names[0] == names[1]:
                 found.setdefault(clause, translated)
     return found
 
@@ -205,10 +218,10 @@ class Catalogue:
     def __init__(self, messages: Mapping[str, str]) -> None:
         """``messages`` is each English text, or template, with its translation."""
         messages = _with_what_follows_a_place(messages)
-        self._exact = {one: other for one, other in messages.items() if not is_template(one)}
-        for one, other in list(self._exact.items()):
+        for one, other in list(messages.items()):
             # Half a sentence, which the program puts together with another one.
-            self._exact.setdefault(one.strip(" ;,:"), other.strip("；，： "))
+            messages.setdefault(one.strip(" ;,:"), other.strip("；，： "))
+        self._exact = {one: other for one, other in messages.items() if not is_template(one)}
         # The scripts of a page fill in what they say by themselves.
         self._exact |= {one: other for one, other in messages.items() if is_template(one)}
         made = [_template(one, other) for one, other in messages.items() if is_template(one)]
@@ -260,7 +273,9 @@ class Catalogue:
             captures = template.match(text)
             if captures is not None:
                 return self._fill(template, captures, depth)
-        return None
+        amount = _QUANTITY.fullmatch(text)
+        said = amount and self._as_it_is(amount[2])
+        return f"{said} {amount[1]}" if amount and said else None
 
     def _fill(self, template: Template, captures: Mapping[str, str], depth: int) -> str:
         out = []
@@ -296,9 +311,11 @@ class Catalogue:
                 if whole is not None:
                     break
             mark = parts[start - 1] if start else ""
-            out += [_MARKS.get(mark, mark) if whole is not None and before else mark]
+            both = before and (whole is not None or mark == ")")
+            out += [_MARKS.get(mark, mark) if both else mark]
             out += [parts[start] if whole is None else whole]
-            known, before = known or whole is not None, whole is not None
+            known = known or whole is not None
+            before = whole is not None or (before and not parts[start])
             start = end + 1 if whole is not None else start + 2
         return "".join(out) if known else None
 

@@ -106,6 +106,42 @@ def test_real_sentences(chinese: None) -> None:
             ),
         ),
         (
+            (
+                "export A=2 (unless set: the dump does not record A and B); or export "
+                "PER_STREAM_QUEUE=1 instead of fine core binding (not together)"
+            ),
+            (
+                "export A=2（除非已设置：该性能数据没有记录 A and B）；或用 export "
+                "PER_STREAM_QUEUE=1 代替细粒度绑核（不能同用）"
+            ),
+        ),
+        (
+            (
+                "communication that nothing hides takes 4 ms (5.0% of the step: of concern); "
+                "inside the collectives: 3 ms moving data, 1 ms idle; most moving data: hcom_a "
+                "3 ms for 2 MB"
+            ),
+            (
+                "未被掩盖的通信耗时 4 ms（占单步的 5.0%：值得关注）；集合通信内部：搬运数据 3 ms，"
+                "空闲 1 ms；搬运数据最久的：hcom_a 3 ms（2 MB）"
+            ),
+        ),
+        (
+            "compare the ranks: diagnose the one that waits least",
+            "比较各 rank：诊断等待最少的那个",
+        ),
+        (
+            (
+                "2 of 4 collectives stand still for 9 ms per step (6.1% of the step): they neither "
+                "move data nor wait for another rank: hcom_a 7 ms for 2 MB; their sizes alone are "
+                "no multiples of 512 bytes: 16,388,000"
+            ),
+            (
+                "4 次集合通信中有 2 次停滞，每步 9 ms（占单步的 6.1%）：既不传输数据，也不等待其他 "
+                "rank：hcom_a 7 ms（2 MB）；唯独它们的大小不是 512 字节的整数倍：16,388,000"
+            ),
+        ),
+        (
             "Step 10 ms -> 9 ms (-10.0%): -2 ms by exposed communication; +1 ms by free time.",
             "单步 10 ms -> 9 ms（-10.0%），其中未掩盖通信 -2 ms，空闲时间 +1 ms。",
         ),
