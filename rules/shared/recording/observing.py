@@ -226,6 +226,8 @@ SPELLINGS = {
 }
 SHORTEST_NS = 15_000
 """No copy from a device returns sooner: the fastest of both real dumps takes 19 us."""
+_LONGEST_LAUNCH_NS = 1_000_000
+"""What the device waits longer than that is no launch after the other."""
 
 
 def explained_ns(recording: Recording, idle: Idle) -> Integers:
@@ -278,7 +280,12 @@ def _candidates(recording: Recording) -> pd.DataFrame:
 
 
 def beyond_typical(idle: Idle) -> Integers:
-    """Return how much longer each idle time is than the median one."""
+    """Return how much longer each idle time is than the median one that a launch may take.
+
+    Where the only gaps are the waits themselves (one of 20 ms per step), none of them is typical.
+    """
     gaps = idle.end_ns - idle.start_ns
-    beyond: Integers = np.maximum(gaps - round(float(np.median(gaps))), 0)
+    short = gaps[gaps < _LONGEST_LAUNCH_NS]
+    typical = round(float(np.median(short))) if len(short) else 0
+    beyond: Integers = np.maximum(gaps - typical, 0)
     return beyond

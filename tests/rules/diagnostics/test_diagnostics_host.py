@@ -263,6 +263,12 @@ def test_a_call_that_lets_the_device_run_dry_is_priced_by_the_wait_behind_it() -
     assert [(p.path, p.line, p.calls) for p in found.places] == [("train.py", 3, 1)]
 
 
+def test_the_only_gap_is_not_the_typical_one() -> None:
+    rows = [{"start_ns": 0, "duration_ns": MS}, {"start_ns": 21 * MS, "duration_ns": MS}]
+    found = only(synchronising_operator, recording(rows, [call("aten::nonzero", MS // 2, 20 * MS)]))
+    assert found.saving_ns == (round(19.5 * MS), 20 * MS)
+
+
 @pytest.mark.parametrize(
     "quiet",
     [
