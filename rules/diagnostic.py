@@ -94,3 +94,6 @@ class Diagnostic:
     """Versions and chips on which the advice can be followed, "" for any."""
     gpu_advice: str = ""
     """What to do where the recording is of a GPU; "" where the rule is about NPUs alone."""
+    yields: int = 0
+    """Left out where findings that yield less are about most of its time: 0 names a line or a
+    setting, 1 what a sequence of kernels computes, 2 only which Type is hot."""

@@ -31,11 +31,8 @@ _MOST = 0.5
 
 
 def without_explained(found: Sequence[T], kernels: pd.DataFrame) -> list[T]:
-    """Return the findings without those about a Type whose time the others explain already."""
+    """Return the findings without those whose time others, which yield less, explain already."""
     explained: set[int] = set()
-    for item in found:
-        if not item.is_rest and not item.is_idle:
-            explained |= item.kernels
     spent = kernels["duration_ns"]
 
     def is_explained(item: Item) -> bool:
@@ -43,7 +40,13 @@ def without_explained(found: Sequence[T], kernels: pd.DataFrame) -> list[T]:
         other = int(spent.reindex(list(item.kernels & explained)).sum())
         return other >= _MOST * whole
 
-    return [item for item in found if not item.is_rest or not is_explained(item)]
+    kept: set[int] = set()
+    for level in sorted({item.yields for item in found}):
+        own = [(at, item) for at, item in enumerate(found) if item.yields == level]
+        stay = [(at, item) for at, item in own if not level or not is_explained(item)]
+        kept.update(at for at, _ in stay)
+        explained.update(*(item.kernels for _, item in stay if not item.is_idle))
+    return [item for at, item in enumerate(found) if at in kept]
 
 
 def settle(found: Sequence[T], split: StepSplit | None, kernels: pd.DataFrame) -> list[T]:

@@ -36,8 +36,8 @@ class Item:
     """What would become of the run; ``None`` where that cannot be said."""
     is_seldom: bool = False
     """Nothing was measured, and the source says that no step runs it."""
-    is_rest: bool = False
-    """It is about kernels that no other finding explains, and left out where one does."""
+    yields: int = 0
+    """Left out where findings that yield less explain most of its kernels (``Diagnostic``)."""
 
 
 def make_finding(  # noqa: PLR0913 - what a finding may hold

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Diagnostic, Observation
 
 
-_HOT_OPERATOR = "NPU310"
-
-
 def observe(
     profile: Profile, evidence: Evidence, step: Step, diagnostics: Sequence[Diagnostic]
 ) -> tuple[list[Item], list[report.Problem]]:
@@ -63,7 +60,7 @@ def _findings(diagnostic: Diagnostic, recording: Recording) -> Iterator[Item]:
             is_idle=seen.is_idle,
             is_communication=_only_collectives(seen, recording),
             is_work=seen.is_work,
-            is_rest=diagnostic.id == _HOT_OPERATOR,
+            yields=diagnostic.yields,
             change=_change(seen),
         )
 

@@ -123,4 +123,5 @@ RULE = Diagnostic(
     summary="one Type of kernel takes much of the time",
     advice=_ELSE,
     check=check,
+    yields=2,
 )

@@ -34,6 +34,7 @@ from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.observing import (
     SPELLINGS,
     beyond_typical,
+    free_ns,
     host_waits,
     idle_time,
     named,
@@ -85,7 +86,8 @@ def _kernel_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
 
 def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observation:
     calls = len(rows) / max(1, recording.step_count)
-    low, high = (per_step(rows[column].sum(), recording) for column in ("low", "high"))
+    free = free_ns(recording)
+    low, high = (min(per_step(rows[c].sum(), recording), free) for c in ("low", "high"))
     spelled = f" ({SPELLINGS[name]})" if name in SPELLINGS else ""
     extra = milliseconds(float(rows["high"].median()))
     facts = [("device waits after a call", f"median {extra} more than between other kernels")]

@@ -81,7 +81,7 @@ def test_waiting_that_an_earlier_finding_removes_saves_nothing_more() -> None:
 @pytest.mark.parametrize(("other", "left"), [({1, 2, 3}, 1), ({1, 2}, 1), ({1}, 2), (set(), 2)])
 def test_a_hot_type_is_told_unless_another_finding_explains_it(other: set[int], left: int) -> None:
     kernels = pd.DataFrame({"duration_ns": [0, 10, 10, 20, 5]})
-    hot = Item(finding=FINDING, kernels=frozenset({1, 2, 3}), is_rest=True)
+    hot = Item(finding=FINDING, kernels=frozenset({1, 2, 3}), yields=2)
     assert len(without_explained([found(0, 1, other), hot], kernels)) == left
 
 

@@ -1,0 +1,200 @@
+"""A fused operator that is written out: its kernels follow each other in the recording.
+
+What: RMSNorm (``Pow > ReduceMean > Adds > Rsqrt > Mul > Mul``), LayerNorm, GELU, rotary embedding,
+SwiGLU or attention (``BatchMatMul > Softmax > BatchMatMul``) as the small kernels that PyTorch
+launches for each of their formulas.
+
+Why it is slow on the NPU: each of the kernels reads the whole tensor and writes it back; a fused
+one reads it once. Attention also writes its scores, which are as large as the square of the
+sequence.
+
+Evidence: the Types of kernels that ran after each other on one stream of work, with casts and
+copies in between; of attention and SwiGLU the shapes as well, as others run such Types, too.
+
+Use instead: the fused operator that the finding names. ``npufix scan FOLDER_OF_YOUR_CODE`` or
+``--source`` finds the lines and writes the change where it is the same function; this rule needs no
+source, and is silent where a finding at a line explains the same kernels.
+
+Safety: advice. A recording shows which kernels ran, not which constants they had.
+
+References: fusion rules of msprof-analyze (timeline_fusion_ops.yaml); RMSNorm, SwiGLU, rotary and
+attention pages of Ascend Extension for PyTorch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.recording.collectives import LEAST_SHARE
+from npufix.rules.shared.recording.fusable import (
+    BATCH_MATMUL,
+    chain,
+    parts_of,
+    passes_on,
+    shapes_of,
+)
+from npufix.rules.shared.recording.observing import per_step, places, share
+from npufix.rules.shared.recording.sequences import find
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rules.diagnostic import Recording
+    from npufix.rules.shared.recording.fusable import Linked
+    from npufix.rules.shared.recording.sequences import Occurrences
+
+_SQUARE, _MEAN, _ADD, _SCALE = "Pow|Square|Mul", "ReduceMean\\w*", "Adds?|AddV2", "Muls?"
+_DIVIDE = "RealDiv|Divs?"
+_SOFTMAX = "SoftmaxV2|Softmax|AclnnSoftmax|ScaledMaskedSoftmax"
+_MASK = "Add|MaskedFill|SelectV2|Select|Masked\\w*"
+_COPIES = ("Cast", "Transpose", "TransData", "TensorMove", "ViewCopy", "AsStrided")
+_CUTS = ("Slice", "StridedSlice", "StridedSliceD", "Split", "SplitV", "SplitD", "SplitVD")
+_DROPOUT = (
+    "DropOutDoMask", "DropOutDoMaskV3", "DropOutGenMask", "DropOutGenMaskV4", "DropoutV3",
+    "StatelessDropOutGenMask",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenOut:
+    """An operator, and the kernels that it is written out as."""
+
+    name: str
+    instead: str
+    variants: tuple[tuple[str, ...], ...]
+    """The longest first, so that the last product of a norm with a weight is part of it."""
+    between: tuple[str, ...] = _COPIES
+    stays: tuple[int, ...] = ()
+    """Parts that the fused operator computes as well; without any, the longest of each."""
+    links: Linked | None = None
+
+
+_ALL = (
+    _WrittenOut(
+        "attention",
+        "F.scaled_dot_product_attention(q, k, v, ...) or torch_npu.npu_fusion_attention",
+        (
+            (BATCH_MATMUL, f"{_SCALE}|{_DIVIDE}", _MASK, _SOFTMAX, BATCH_MATMUL),
+            (BATCH_MATMUL, f"{_SCALE}|{_DIVIDE}|{_MASK}", _SOFTMAX, BATCH_MATMUL),
+            (BATCH_MATMUL, _SOFTMAX, BATCH_MATMUL),
+        ),
+        between=(*_COPIES, *_DROPOUT),
+        stays=(0, -1),
+        links=passes_on((0, 1), (-2, -1)),
+    ),
+    _WrittenOut(
+        "LayerNorm",
+        "F.layer_norm(x, shape, weight, bias, eps)",
+        tuple(
+            (_MEAN, "Sub", _SQUARE, _MEAN, *again, _ADD, *root, "Mul", "Add|AddV2")
+            for again in (("Sub",), ())
+            for root in (("Sqrt", _DIVIDE), ("Rsqrt", "Mul"))
+        ),
+    ),
+    _WrittenOut(
+        "RMSNorm",
+        "torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]",
+        (
+            (_SQUARE, _MEAN, _ADD, "Rsqrt", "Mul", "Mul"),
+            (_SQUARE, _MEAN, _ADD, "Sqrt", _DIVIDE, "Mul"),
+            (_SQUARE, _MEAN, _ADD, "Rsqrt", "Mul"),
+        ),
+    ),
+    _WrittenOut(
+        "GELU",
+        'F.gelu(x, approximate="tanh")',
+        tuple(
+            (*cube, _SCALE, "Add|AddV2|Axpy\\w*", _SCALE, "Tanh", _ADD, "Mul")
+            for cube in (("Mul", "Mul"), ("Pow",))
+        ),
+    ),
+    _WrittenOut(
+        "GELU",
+        "F.gelu(x)",
+        ((f"{_DIVIDE}|{_SCALE}", "Erf", _ADD, "Mul"),),
+    ),
+    _WrittenOut(
+        "rotary embedding",
+        "torch_npu.npu_rotary_mul(x, cos, sin)",
+        (("Mul", "Neg", "ConcatD?(V2)?", "Mul", "Add|AddV2"),),
+        between=(*_COPIES, *_CUTS),
+    ),
+    _WrittenOut(
+        "SwiGLU",
+        "torch_npu.npu_swiglu(x) on gate and up side by side (one projection gives both; to join "
+        "them with cat costs more than it saves)",
+        (("Swish|Silu|SiLU", "Mul"),),
+        between=(),
+        links=passes_on((0, 1)),
+    ),
+)  # fmt: skip
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation for each operator that is written out."""
+    told: set[int] = set()
+    for wanted in _ALL:
+        found = [each for each in _variants(recording, wanted, told) if each.count]
+        if not found:
+            continue
+        rows = np.concatenate([each.rows.ravel() for each in found])
+        kernels = recording.kernels.iloc[rows]
+        spent = kernels["duration_ns"].to_numpy()
+        cost = per_step(int(spent.sum()), recording)
+        if share(cost, recording) < LEAST_SHARE:
+            continue
+        most = max(found, key=lambda each: each.cost_ns)
+        count = sum(each.per_step for each in found)
+        saved = per_step(sum(_saved_ns(each, wanted) for each in found), recording)
+        yield Observation(
+            what=(
+                f"{wanted.name} is written out {counted(count, 'time')} per step: "
+                f"{chain(most)}, {milliseconds(cost)} ({percent(share(cost, recording))} of the "
+                "step)"
+            ),
+            evidence=(*parts_of(most), *shapes_of(most)),
+            cost_ns=cost,
+            saving_ns=(0, saved),
+            basis=(
+                "at most all kernels but the products"
+                if wanted.stays
+                else "at most all kernels but the longest of each: a fused one reads and writes, too"
+            ),
+            places=places(kernels, spent, recording),
+            kernels=frozenset(int(label) for label in kernels.index),
+            advice=wanted.instead,
+        )
+
+
+def _variants(recording: Recording, wanted: _WrittenOut, told: set[int]) -> Iterator[Occurrences]:
+    """Yield the occurrences of each variant, without the kernels of earlier ones."""
+    for parts in wanted.variants:
+        found = find(recording, parts, between=wanted.between).without(told)
+        if wanted.links is not None:
+            found = found.where(wanted.links(found))
+        told |= found.labels
+        yield found
+
+
+def _saved_ns(found: Occurrences, wanted: _WrittenOut) -> int:
+    """Return what of the kernels a fused one does not need, over the whole recording."""
+    spent = found.durations
+    stays = spent[:, list(wanted.stays)].sum(axis=1) if wanted.stays else spent.max(axis=1)
+    return int((spent.sum(axis=1) - stays).sum())
+
+
+RULE = Diagnostic(
+    id="NPU151",
+    name="written-out-operator",
+    summary="a fused operator runs as the small kernels of its formula",
+    advice="the fused operator; npufix scan FOLDER_OF_YOUR_CODE finds the lines",
+    check=check,
+    table="fusion",
+    requires="torch_npu>=2.1",
+    yields=1,
+)

@@ -1,0 +1,67 @@
+"""Fused operators that run as the kernels of their formula, and rows that only look like one."""
+
+from __future__ import annotations
+
+import pytest
+from kernel_chains import chain, kernel, seen, the
+
+from npufix.rules.diagnostics.written_out_operators import RULE
+
+X, ROW, SCORES = "2,64,32", "2,64,1", "8,64,64"
+RMS = [
+    kernel("Pow", X, X), kernel("ReduceMean", X, ROW), kernel("Adds", ROW, ROW),
+    kernel("Rsqrt", ROW, ROW), kernel("Mul", f"{X};{ROW}", X), kernel("Cast", X, X),
+    kernel("Mul", f"32;{X}", X),
+]  # fmt: skip
+ATTENTION = [
+    kernel("BatchMatMulV2", "8,64,4;8,4,64", SCORES), kernel("Muls", SCORES, SCORES),
+    kernel("Add", f"{SCORES};1,64,64", SCORES), kernel("SoftmaxV2", SCORES, SCORES),
+    kernel("Cast", SCORES, SCORES), kernel("BatchMatMulV2", f"{SCORES};8,64,4", "8,64,4"),
+]  # fmt: skip
+ROTARY = [kernel(kind, X, X) for kind in ("Mul", "Neg", "ConcatD", "Mul", "Add")]
+GELU = [kernel(kind, X, X) for kind in ("Pow", "Muls", "Add", "Muls", "Tanh", "Adds", "Mul")]
+NORM = [
+    kernel(kind, X, X)
+    for kind in ("ReduceMean", "Sub", "Pow", "ReduceMean", "Adds", "Sqrt", "RealDiv", "Mul", "Add")
+]
+
+
+@pytest.mark.parametrize(
+    ("rows", "name", "own"),
+    [
+        (RMS, "RMSNorm", 6), (ATTENTION, "attention", 5), (ROTARY, "rotary embedding", 5),
+        (GELU, "GELU", 7), (NORM, "LayerNorm", 9),
+        ([kernel("Swish", X, X), kernel("Mul", f"{X};{X}", X)], "SwiGLU", 2),
+    ],
+)  # fmt: skip
+def test_a_formula_is_known_by_its_kernels(
+    rows: list[dict[str, object]], name: str, own: int
+) -> None:
+    found = the(seen(RULE, chain(*rows, times=3)))
+    assert found.what.startswith(f"{name} is written out 3 times per step: ")
+    assert len(found.kernels) == 3 * own
+    assert found.saving_ns is not None
+    assert 0 < found.saving_ns[1] < found.cost_ns
+
+
+def test_the_norm_with_a_weight_is_not_found_twice() -> None:
+    rows = [
+        *chain(*RMS),
+        *({**row, "start_ns": row["start_ns"] + 10**7} for row in chain(*RMS[:5])),
+    ]
+    found = the(seen(RULE, rows))
+    assert found.what.startswith("RMSNorm is written out 2 times")
+    assert len(found.kernels) == 6 + 5
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        RMS[:4], ATTENTION[:4], ROTARY[1:], GELU[1:],
+        [kernel("SoftmaxV2", SCORES, SCORES), *ATTENTION[5:]],
+        [kernel("Swish", X, X), kernel("Mul", f"{SCORES};{SCORES}", SCORES)],
+        [*RMS[:3], kernel("MatMulV3", X, X), *RMS[3:]],
+    ],
+)  # fmt: skip
+def test_parts_of_a_formula_are_none(rows: list[dict[str, object]]) -> None:
+    assert seen(RULE, chain(*rows, times=3)) == []
