@@ -106,13 +106,16 @@ def locate(
         problems += [result.problem] if result.problem else []
         warnings += result.warnings
     ranked = rank_items(found)
-    ranked = ranked if measured is not None else fold(ranked, tree)
+    ranked = ranked if measured is not None else fold(ranked, tree, to_write=with_text)
     return Findings(ranked, problems, warnings, left_out)
 
 
 def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site) -> bool:
-    named = file.path == tree.given
-    return named or not (is_cold(file.relative) or site.occasion is Occasion.HOST)
+    if file.path == tree.given:
+        return True
+    if site.rule.table == "affinity" and site.rewrite is None and site.occasion is Occasion.CALL:
+        return False  # nobody works out by hand what is done once
+    return not (is_cold(file.relative) or site.occasion is Occasion.HOST)
 
 
 def _with_evidence(

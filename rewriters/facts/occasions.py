@@ -40,7 +40,8 @@ _ONCE = re.compile(
 _CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
 _ON_HOST = re.compile(
     r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+)?|Tokenizer(Fast)?|FeatureExtractor"
-    r"|ImageProcessor(Fast)?|VideoProcessor|(?<!Attn)(?<!Attention)(?<!Logits)(?<!Score)Processor)$"
+    r"|ImageProcessor(Fast)?|VideoProcessor|(?<!Attn)(?<!Attention)(?<!Logits)(?<!Score)Processor"
+    r"|TritonPythonModel)$"
 )
 _MADE = operators.FACTORIES | {"from_numpy"}
 _LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|__getitem__|worker_init_fn")
@@ -64,6 +65,13 @@ _ASIDE = frozenset(
     }
 )  # fmt: skip
 """Words of what runs beside the steps, or on the host."""
+_BETWEEN_STEPS = frozenset(
+    {
+        "benchmark", "debug", "demo", "eval", "evaluation", "evaluator", "metrics", "plot", "test",
+        "validation", "visualization", "visualize", "viz",
+    }
+)  # fmt: skip
+"""Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""
 _EACH_STEP = frozenset(
     {
         "attention", "attn", "compute", "criterion", "encode", "execute", "forward", "fwd", "iter",
@@ -86,6 +94,8 @@ def occasion(flow: FunctionFlow, match: Match | None = None) -> Occasion:
         return Occasion.HOST
     name = flow.function.name
     if name == MODULE or _BUILDS.fullmatch(name):
+        return Occasion.CALL
+    if name != "forward" and _words(flow.qualname) & _BETWEEN_STEPS:
         return Occasion.CALL
     once = _ONCE.fullmatch(name) or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name))
     in_loop = match is not None and _is_in_loop(flow, match)
@@ -148,15 +158,19 @@ def is_hot(scope: Scope) -> bool:
     """
     name = scope.function.name
     own = [word.lower() for word in _WORD.findall(name)]
-    qualname = re.sub(r"(?i)(pre|post)_?process", r"\1process", scope.qualname)
-    words = {word.lower() for word in _WORD.findall(qualname)}
-    if name.startswith("__") or not own or words & _ASIDE:
+    if name.startswith("__") or not own or _words(scope.qualname) & _ASIDE:
         return False
     if set(own) & _EACH_STEP:
         return True
     # ``build_model`` runs once, the ``build`` of what is made for each batch does not
     once = own[0] in _DONE_ONCE and (len(own) > 1 or own[0] != "build")
     return not once and scope.cls is not None and _is_part_of_model(scope.cls)
+
+
+def _words(qualname: str) -> set[str]:
+    """Return the words of a name: ``ap``, ``postprocess`` and ``step`` of ``APPostProcess.step``."""
+    joined = re.sub(r"(?i)(pre|post)_?process", r"\1process", qualname)
+    return {word.lower() for word in _WORD.findall(joined)}
 
 
 def _is_part_of_model(cls: ast.ClassDef) -> bool:

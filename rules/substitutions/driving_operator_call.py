@@ -84,6 +84,7 @@ RULE = Substitution(
     table="fusion",
     forms=(Form(one_by_one, together, inputs),),
     search="vendor-operators",
+    once=True,
     replaces=(),
     becomes=(),
     passes=(1, 1),

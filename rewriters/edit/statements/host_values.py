@@ -49,16 +49,16 @@ _IN_LOOP = (
     "the host waits in every round: read all values once before the loop (n = x.tolist()), or "
     "compute what follows on the device"
 )
-_FOR_LOG = (
+_FOR_SUM = (
     "keep it on the device (total += loss.detach()) and read it every N steps, all values of a "
     "step at once"
 )
-_FOR_CALL = (
-    "hand over the tensor where the call takes one; else read it once, where it is made, and hand "
-    "the numbers down to all that need them"
+_FOR_LOG = (
+    "the host waits for each value that is only logged: keep x.detach(), and read all of them at "
+    "once, every N steps: torch.stack(values).tolist()"
 )
 _TO_TENSORS = (
-    "only tensors are computed with it: keep it on the device, x.detach() instead of x.item()"
+    "what is computed with it can stay on the device: x.detach() instead of x.item()"
 )
 
 
@@ -273,11 +273,10 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
     loop = here.loop_of(read.code)
     value = here.value(read.code)
     users = [] if value is None else here.users(value)
-    if _is_logged(here, read.code):
-        return Proposal(read.code, _FOR_LOG)
-    if loop is not None:
-        made = isinstance(loop, LOOPS) and _is_made_in(loop, read.tensor)
-        return Proposal(read.code, _FOR_LOG if made else _IN_LOOP)
+    if kind := _logged(here, read):
+        return Proposal(read.code, kind)
+    if loop is not None and not (isinstance(loop, LOOPS) and _is_made_in(loop, read.tensor)):
+        return Proposal(read.code, _IN_LOOP)
     ops = {user.op.removesuffix("(*)") for user in users}
     if ops & _OF_SHAPES or ops & _DECIDING or _is_tested(here, read.code):
         return None  # the host needs it for what comes next
@@ -296,17 +295,24 @@ def _is_made_in(loop: ast.AST, code: ast.expr) -> bool:
         if isinstance(s, ast.Assign)
         for t in s.targets
         for n in ast.walk(t)
-        if isinstance(n, ast.Name)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
     }
     return any(isinstance(n, ast.Name) and n.id in assigned for n in ast.walk(code))
 
 
-def _handed_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal:
-    """Return a call that gets the tensor and not what the host has read of it."""
+def _handed_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:
+    """Return a call that gets the tensor and not what the host has read of it.
+
+    Only a method of the object itself may take it as well: what comes out of another package,
+    ``pack_padded_sequence(x, lengths.cpu())`` or an operator for the CPU, says what it wants.
+    """
     outer = here.parents.get(id(read.code))
     is_argument = isinstance(outer, (ast.Call, ast.keyword)) and len(users) == 1
     if read.how not in {"cpu", "tolist"} or not is_argument or users[0].op != Op.CALL:
-        return Proposal(read.code, _FOR_CALL)
+        return None
+    called = users[0].args[0]
+    if called.op != Op.ATTR or called.args[0].value != "self":
+        return None
     tensor = here.text(_first_read(read.tensor))
     proven = {"is-tensor"} if here.is_tensor(_first_read(read.tensor)) else set[str]()
     return Proposal(
@@ -327,16 +333,31 @@ def _is_tested(here: Surroundings, code: ast.expr) -> bool:
     return False
 
 
-def _is_logged(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether a value is only for people to read: printed, put into a list or a text."""
-    for outer in here.around(code):
+def _logged(here: Surroundings, read: _Read) -> str:
+    """Return what to do with a value that is only for people to read, "" if it is not so.
+
+    It is printed, added up, put into a list or a text, or several values of one statement are read
+    beside each other: ``{"loss": loss.item(), "kl": kl.item()}``.
+    """
+    if read.how not in {"item", "float", "int"}:
+        return ""  # arrays: what comes next is done on the host
+    for outer in here.around(read.code):
         match outer:
             case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
-                return True
+                return _FOR_LOG
             case ast.JoinedStr():
-                return True
+                return _FOR_LOG
+            case ast.Dict(values=values) if sum(map(_reads_one, values)) > 1:
+                return _FOR_LOG
             case ast.AugAssign(_, ast.Add()) if here.loop_of(outer) is not None:
-                return True
+                return _FOR_SUM
             case ast.stmt():
-                return False
+                return ""
+    return ""
+
+
+def _reads_one(code: ast.expr) -> bool:
+    match code:
+        case ast.Call(ast.Attribute(_, "item"), [], []):
+            return True
     return False

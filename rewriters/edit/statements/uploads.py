@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _MAKING = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
 _MOVING = frozenset({"to", "cuda", "npu"})
 _TIMED = re.compile(r"\b(time|perf_counter|monotonic|elapsed_time|elapsed|Event|timer|timeit)\b")
+_SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
+"""What hands over new lists in each step, and nothing else that one could do about it."""
 _BUFFER = (
     "the same numbers are copied to the device in every call: make it once in __init__, "
     'register_buffer("name", torch.tensor(...), persistent=False), and read self.name'
@@ -27,6 +29,14 @@ _ONE_COPY = (
 _PINNED = (
     "the host waits for the copy: fill a pinned tensor that is kept, and copy that with "
     "non_blocking=True"
+)
+_FILLED = (
+    "a list of one number again and again is copied to the device, and the host waits: "
+    "torch.full((n,), number, device=device) makes it there"
+)
+_RANGE = (
+    "the numbers are copied to the device, and the host waits: torch.arange(start, end, "
+    "device=device) makes them there"
 )
 _STRIDED = (
     "columns of a tensor are no block of memory, so the copy goes through the host and waits: copy "
@@ -83,7 +93,7 @@ def _advice(here: Surroundings, code: ast.Call) -> str:
         case ast.Call(ast.Attribute(made, method)) if method in _MOVING and isinstance(
             made, ast.Call
         ):
-            if not _is_made(here, made) or _has_device(made):
+            if not _is_made(here, made) or _has_device(made) or not _moves(code):
                 return ""
             return _of(here, code, made)
         case ast.Call() if _is_made(here, code) and _has_device(code):
@@ -96,11 +106,25 @@ def _of(here: Surroundings, code: ast.Call, made: ast.Call) -> str:
     given = {k.arg for call in (code, made) for k in call.keywords}
     if given & {"non_blocking", "pin_memory"}:
         return ""  # somebody has thought of it
-    if data is None or _is_scalar(data) or here.is_tensor(data):
+    if data is None or _is_number(here, data) or here.is_tensor(data):
         return ""
+    match data:
+        case ast.List([]) | ast.Tuple([]):
+            return ""  # nothing is copied
+        case ast.List([ast.Starred()]) | ast.Tuple([ast.Starred()]):
+            pass
+        case ast.BinOp(ast.List([one]), ast.Mult(), _) | ast.List([one]) if not isinstance(
+            one, (ast.List, ast.Tuple)
+        ) and not _is_constant(data):
+            return _FILLED
+        case ast.Call(ast.Name("range")) | ast.Call(ast.Name("list"), [ast.Call(ast.Name("range"))]):
+            return _RANGE
     if _is_constant(data):
         return _BUFFER
-    return _ONE_COPY if here.loop_of(code) is not None else _PINNED
+    if here.loop_of(code) is not None:
+        return _ONE_COPY
+    owner = here.flow.cls
+    return _PINNED if owner is not None and _SERVES.search(owner.name) else ""
 
 
 def _is_made(here: Surroundings, code: ast.Call) -> bool:
@@ -110,6 +134,18 @@ def _is_made(here: Surroundings, code: ast.Call) -> bool:
 def _has_device(code: ast.Call) -> bool:
     devices = [k.value for k in code.keywords if k.arg == "device"]
     return any(not (isinstance(d, ast.Constant) and d.value in {None, "cpu"}) for d in devices)
+
+
+def _moves(code: ast.Call) -> bool:
+    """Tell whether ``.to(...)`` names a device: not so ``.to(dtype)`` and ``.to(torch.long)``."""
+    given = [*code.args, *(k.value for k in code.keywords if k.arg == "device")]
+    return not given or any(not re.search(r"(?i)dtype|^torch\.\w+$", ast.unparse(g)) for g in given)
+
+
+def _is_number(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether it is one number, which goes along with a launch."""
+    node = here.value(code)
+    return _is_scalar(code) or (node is not None and here.facts(here.evaluations[id(code)], x=node).is_number("x") is True)
 
 
 def _is_scalar(code: ast.expr) -> bool:
