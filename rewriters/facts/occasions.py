@@ -32,6 +32,7 @@ class Occasion(str, Enum):
 # A loop in them takes no part in a step either.
 _BUILDS = re.compile(
     r"_*(init|reset|load|save|from|convert|export|setup|configure|register|plot|visuali[sz]e)(_.*|__)?"
+    r"|.*state_dicts?(_.*)?"
 )
 _ONCE = re.compile(
     r"_*(generate|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video)"
@@ -168,7 +169,7 @@ def is_hot(scope: Scope) -> bool:
 
 
 def _words(qualname: str) -> set[str]:
-    """Return the words of a name: ``ap``, ``postprocess`` and ``step`` of ``APPostProcess.step``."""
+    """Return the words of a name: ``ap``, ``postprocess``, ``step`` of ``APPostProcess.step``."""
     joined = re.sub(r"(?i)(pre|post)_?process", r"\1process", qualname)
     return {word.lower() for word in _WORD.findall(joined)}
 

@@ -48,6 +48,9 @@ _PROVES_TENSOR = operators.OF_TENSORS_ONLY | {Op.CAST}
 # An array has an attribute of this name, or none, but no such method.
 _METHODS_OF_TENSORS = frozenset({"size", "dim", "numel"})
 _NO_TENSOR = frozenset({Op.CONST, Op.TUPLE, Op.LIST, Op.SLICE, Op.SIZE, Op.SHAPE, Op.OPAQUE})
+_OF_SHAPED = (Op.SHAPE, Op.SIZE, Op.RANK, Op.DTYPE_OF)
+"""What no number is asked for."""
+_DISPLAYS = ("Dict", "Set(")
 _INTEGERS = operators.INTEGERS | {Op.ITEM}
 _MAYBE_NUMBER = frozenset(
     {Op.PARAM, Op.ATTR, Op.GLOBAL, Op.PHI, Op.ELEMENT, "neg", Op.CARRIED, Op.AFTER}
@@ -81,6 +84,8 @@ class ValueKinds:
         if node.op in operators.TENSORS or self._is_bool(node):
             return True
         if node.op in {Op.CONST, Op.TUPLE, Op.LIST, Op.SIZE, Op.SHAPE} or _is_of_numpy(node):
+            return False
+        if node.op == Op.CONTAINER or str(node.value).startswith(_DISPLAYS):
             return False
         declared = self._annotation(node)
         if _TENSOR_ANNOTATION.fullmatch(declared):
@@ -167,6 +172,8 @@ class ValueKinds:
     def _is_mask(self, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind of proof
         if self._is_bool(node):
             return True
+        if node.op in _BOOLEAN and any(map(_is_of_numpy, node.args)):
+            return False
         if self._may_be_bool(node):
             return None
         if node.op == "invert":
@@ -200,6 +207,12 @@ class ValueKinds:
 
     def _may_be_number(self, node: Node) -> bool:
         """Tell whether a value may be a number: a setting or computed from settings."""
+        if any(
+            e.node.args[:1] == (node,)
+            for op in _OF_SHAPED
+            for e in self.flow.by_operation.get(op, ())
+        ):
+            return False  # ``h`` of ``torch.zeros(h.shape)``
         if node.op in _ARITHMETIC:
             settings = all(_is_setting(arg) or self.shapes.is_number(arg) for arg in node.args)
             return settings and any(self.shapes.is_number(arg) for arg in node.args)
@@ -285,6 +298,8 @@ class ValueKinds:
         declared = self._annotation(node)
         if INT_ANNOTATION.fullmatch(declared) or is_used_as_int(self.flow, node):
             return True
+        if any(e.node.args[0] is node for e in self.flow.by_operation.get("py:len", ())):
+            return False  # a number has no length
         made = node.op in KEEPS_DTYPE - {Op.GETITEM} or node.op in {Op.CAST, "sum"}
         return False if made or _TENSOR_ANNOTATION.fullmatch(declared) else None
 

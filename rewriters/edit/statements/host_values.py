@@ -57,9 +57,7 @@ _FOR_LOG = (
     "the host waits for each value that is only logged: keep x.detach(), and read all of them at "
     "once, every N steps: torch.stack(values).tolist()"
 )
-_TO_TENSORS = (
-    "what is computed with it can stay on the device: x.detach() instead of x.item()"
-)
+_TO_TENSORS = "what is computed with it can stay on the device: x.detach() instead of x.item()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,14 +343,14 @@ def _logged(here: Surroundings, read: _Read) -> str:
         match outer:
             case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
                 return _FOR_LOG
-            case ast.JoinedStr():
-                return _FOR_LOG
             case ast.Dict(values=values) if sum(map(_reads_one, values)) > 1:
                 return _FOR_LOG
             case ast.AugAssign(_, ast.Add()) if here.loop_of(outer) is not None:
                 return _FOR_SUM
+            case ast.JoinedStr():
+                return _FOR_LOG
             case ast.stmt():
-                return ""
+                break
     return ""
 
 

@@ -31,8 +31,8 @@ _PINNED = (
     "non_blocking=True"
 )
 _FILLED = (
-    "a list of one number again and again is copied to the device, and the host waits: "
-    "torch.full((n,), number, device=device) makes it there"
+    "a list of one number is copied to the device, and the host waits: torch.full((n,), number, "
+    "device=device) makes it there"
 )
 _RANGE = (
     "the numbers are copied to the device, and the host waits: torch.arange(start, end, "
@@ -108,23 +108,29 @@ def _of(here: Surroundings, code: ast.Call, made: ast.Call) -> str:
         return ""  # somebody has thought of it
     if data is None or _is_number(here, data) or here.is_tensor(data):
         return ""
-    match data:
-        case ast.List([]) | ast.Tuple([]):
-            return ""  # nothing is copied
-        case ast.List([ast.Starred()]) | ast.Tuple([ast.Starred()]):
-            pass
-        case ast.BinOp(ast.List([one]), ast.Mult(), _) | ast.List([one]) if not isinstance(
-            one, (ast.List, ast.Tuple)
-        ) and not _is_constant(data):
-            return _FILLED
-        case ast.Call(ast.Name("range")) | ast.Call(ast.Name("list"), [ast.Call(ast.Name("range"))]):
-            return _RANGE
-    if _is_constant(data):
-        return _BUFFER
-    if here.loop_of(code) is not None:
-        return _ONE_COPY
+    if isinstance(data, ast.List) and len(data.elts) <= 1 and _is_on_condition(here, code):
+        return ""
+    advice = _of_data(data)
+    if advice or here.loop_of(code) is not None:
+        return advice or _ONE_COPY
     owner = here.flow.cls
     return _PINNED if owner is not None and _SERVES.search(owner.name) else ""
+
+
+def _of_data(data: ast.expr) -> str:
+    """Return what to do where the numbers themselves say it."""
+    match data:
+        case ast.Call(ast.Name("range")):
+            return _RANGE
+        case ast.BinOp(ast.List([_]), ast.Mult(), _):
+            return _FILLED
+        case ast.List([one]) if not isinstance(one, (ast.List, ast.Tuple, ast.Starred)):
+            return _FILLED
+    return _BUFFER if _is_constant(data) else ""
+
+
+def _is_on_condition(here: Surroundings, code: ast.expr) -> bool:
+    return any(isinstance(outer, (ast.If, ast.IfExp)) for outer in here.around(code))
 
 
 def _is_made(here: Surroundings, code: ast.Call) -> bool:
@@ -145,7 +151,9 @@ def _moves(code: ast.Call) -> bool:
 def _is_number(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether it is one number, which goes along with a launch."""
     node = here.value(code)
-    return _is_scalar(code) or (node is not None and here.facts(here.evaluations[id(code)], x=node).is_number("x") is True)
+    return _is_scalar(code) or (
+        node is not None and here.facts(here.evaluations[id(code)], x=node).is_number("x") is True
+    )
 
 
 def _is_scalar(code: ast.expr) -> bool:
