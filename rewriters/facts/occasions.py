@@ -122,9 +122,18 @@ def _works_on_host(flow: FunctionFlow, match: Match) -> bool:
     which may be called below ``with torch.device("npu")``.
     """
     operands = [_source(node) for node in match.bindings.values()]
-    if any(node.op == "cpu" for node in operands):
+    if any(node.op == "cpu" or _is_read_as_array(flow, node) for node in operands):
         return True
     return flow.function.name != "forward" and _is_made_there(operands[0])
+
+
+def _is_read_as_array(flow: FunctionFlow, node: Node) -> bool:
+    """Tell whether ``y.numpy()`` of what a tensor became says that both are on the host."""
+    for evaluation in flow.by_operation.get("numpy", ()):
+        parts = list(evaluation.node.walk())
+        if node in parts and not any(part.op in {"cpu", "to"} for part in parts):
+            return True
+    return False
 
 
 def _source(node: Node) -> Node:

@@ -323,4 +323,8 @@ def _is_of_numpy(node: Node) -> bool:
     if node.op != Op.CALL:
         return False
     made = node.args[0]
-    return str(made.value).startswith("numpy.") if made.op == Op.GLOBAL else made.value == "astype"
+    return (
+        str(made.value).startswith("numpy.")
+        if made.op == Op.GLOBAL
+        else made.value in {"astype", "copy"}
+    )

@@ -57,6 +57,7 @@ _FOR_LOG = (
     "the host waits for each value that is only logged: keep x.detach(), and read all of them at "
     "once, every N steps: torch.stack(values).tolist()"
 )
+_TO_CLAMP = "the device can find out itself: x.clamp(min=number) instead of max(x, number)"
 _TO_TENSORS = "what is computed with it can stay on the device: x.detach() instead of x.item()"
 
 
@@ -238,7 +239,8 @@ def _needs_number(here: Surroundings, user: Node, value: Node) -> bool:
         others = [arg for arg in user.args if arg is not value]
         return not others or not all(_is_tensor(here, arg) for arg in others)
     if user.op == Op.CALL:
-        return user.args[0] is value or bool(_LOGS.match(str(user.args[0].value or "")))
+        called = str(user.args[0].value or "").rpartition(".")[2]
+        return user.args[0] is value or bool(_LOGS.match(called)) or called[:1].isupper()
     return user.op != Op.LIST
 
 
@@ -266,8 +268,10 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
     here: Surroundings, read: _Read
 ) -> Proposal | None:
     """Return what to do where the tool does not know how to write it."""
+    if _is_seldom(here, read.code):
+        return None
     if read.how in _LIMITS:
-        return Proposal(read.code, _TO_TENSORS)
+        return Proposal(read.code, _TO_CLAMP)
     loop = here.loop_of(read.code)
     value = here.value(read.code)
     users = [] if value is None else here.users(value)
@@ -279,10 +283,27 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
     if ops & _OF_SHAPES or ops & _DECIDING or _is_tested(here, read.code):
         return None  # the host needs it for what comes next
     if ops & _ARITHMETIC:
-        return Proposal(read.code, _TO_TENSORS) if read.how in {"item", "float"} else None
+        meets = [a for u in users if u.op in _ARITHMETIC for a in u.args if a is not value]
+        stays = read.how in {"item", "float"} and all(_is_tensor(here, a) for a in meets)
+        return Proposal(read.code, _TO_TENSORS) if stays else None
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _handed_over(here, read, users)
     return None
+
+
+def _is_seldom(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a value is read every N steps anyhow, or once per epoch."""
+    loop = here.loop_of(code)
+    if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower():
+        return True
+    inner: ast.AST = code
+    for outer in here.around(code):
+        if isinstance(outer, ast.If) and inner is not outer.test:
+            modulo = (n for n in ast.walk(outer.test) if isinstance(n, ast.BinOp))
+            if any(isinstance(n.op, ast.Mod) for n in modulo):
+                return True
+        inner = outer
+    return False
 
 
 def _is_made_in(loop: ast.AST, code: ast.expr) -> bool:

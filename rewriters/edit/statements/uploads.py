@@ -126,6 +126,8 @@ def _of_data(data: ast.expr) -> str:
             return _FILLED
         case ast.List([one]) if not isinstance(one, (ast.List, ast.Tuple, ast.Starred)):
             return _FILLED
+        case ast.List([]):
+            return ""  # nothing is copied
     return _BUFFER if _is_constant(data) else ""
 
 
