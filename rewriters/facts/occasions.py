@@ -68,8 +68,8 @@ _ASIDE = frozenset(
 """Words of what runs beside the steps, or on the host."""
 _BETWEEN_STEPS = frozenset(
     {
-        "benchmark", "debug", "demo", "eval", "evaluation", "evaluator", "metrics", "plot", "test",
-        "validation", "visualization", "visualize", "viz",
+        "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "metrics",
+        "plot", "test", "validation", "visualization", "visualize", "viz",
     }
 )  # fmt: skip
 """Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""
@@ -94,11 +94,12 @@ def occasion(flow: FunctionFlow, match: Match | None = None) -> Occasion:
     if _is_host_code(flow) or (match is not None and _works_on_host(flow, match)):
         return Occasion.HOST
     name = flow.function.name
-    if name == MODULE or _BUILDS.fullmatch(name):
+    if _BUILDS.fullmatch(name):
         return Occasion.CALL
     if name != "forward" and _words(flow.qualname) & _BETWEEN_STEPS:
         return Occasion.CALL
-    once = _ONCE.fullmatch(name) or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name))
+    once = name == MODULE or _ONCE.fullmatch(name)
+    once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name))
     in_loop = match is not None and _is_in_loop(flow, match)
     return Occasion.CALL if once and not in_loop else Occasion.STEP
 

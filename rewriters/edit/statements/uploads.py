@@ -62,6 +62,8 @@ def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
         match node:
             case ast.Call(ast.Attribute(owner, "synchronize"), [], []):
                 backend = here.flow.names.dotted(owner)
+                if _is_on_condition(here, node):
+                    continue  # now and then, or once
                 if backend in {"torch.npu", "torch.cuda", "torch_npu.npu"}:
                     text = f"{here.text(owner)}.current_stream().synchronize()"
                     yield Proposal(node, changes=(Change(here.span(node), text),), shown=text)
@@ -108,9 +110,9 @@ def _of(here: Surroundings, code: ast.Call, made: ast.Call) -> str:
         return ""  # somebody has thought of it
     if data is None or _is_number(here, data) or here.is_tensor(data):
         return ""
-    if isinstance(data, ast.List) and len(data.elts) <= 1 and _is_on_condition(here, code):
-        return ""
     advice = _of_data(data)
+    if advice and _is_on_condition(here, code):
+        return ""
     if advice or here.loop_of(code) is not None:
         return advice or _ONE_COPY
     owner = here.flow.cls
