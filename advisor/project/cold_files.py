@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 _FOLDERS = re.compile(
     r"(unit_?)?tests?(ing)?|docs?|documentation|examples?|demos?|tutorials?|benchmarks?"
     r"|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
-    r"|(.*_)?(tensorrt|trt|trtllm)(_.*)?"
+    r"|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
     r"|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)"
 )
 _FILES = re.compile(

@@ -40,7 +40,7 @@ _ONCE = re.compile(
 )
 _CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
 _ON_HOST = re.compile(
-    r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+)?|Tokenizer(Fast)?|FeatureExtractor"
+    r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+|Wrapper)?|Tokenizer(Fast)?|FeatureExtractor"
     r"|ImageProcessor(Fast)?|VideoProcessor|(?<!Attn)(?<!Attention)(?<!Logits)(?<!Score)Processor"
     r"|TritonPythonModel)$"
 )

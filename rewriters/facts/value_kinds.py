@@ -51,6 +51,8 @@ _NO_TENSOR = frozenset({Op.CONST, Op.TUPLE, Op.LIST, Op.SLICE, Op.SIZE, Op.SHAPE
 _OF_SHAPED = (Op.SHAPE, Op.SIZE, Op.RANK, Op.DTYPE_OF)
 """What no number is asked for."""
 _DISPLAYS = ("Dict", "Set(")
+_DRAWN = frozenset({"multinomial", "randint", "randperm", "searchsorted", "bucketize"})
+"""What returns positions."""
 _INTEGERS = operators.INTEGERS | {Op.ITEM}
 _MAYBE_NUMBER = frozenset(
     {Op.PARAM, Op.ATTR, Op.GLOBAL, Op.PHI, Op.ELEMENT, "neg", Op.CARRIED, Op.AFTER}
@@ -169,6 +171,16 @@ class ValueKinds:
             return all(map(self._is_bool, _choices(node)))
         return self._annotation(node).endswith("BoolTensor")
 
+    def _is_used_as_tensor(self, node: Node) -> bool:
+        """Tell whether the function asks for a length, or calls what only tensors are given to.
+
+        Wherever that is: one argument is not a tensor here and a number there.
+        """
+        return any(
+            e.node.args[:1] == (node,) and (e.node.op == "py:len" or self._proves_tensor(e))
+            for e in self.flow.evaluations
+        )
+
     def _is_mask(self, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind of proof
         if self._is_bool(node):
             return True
@@ -178,7 +190,7 @@ class ValueKinds:
             return None
         if node.op == "invert":
             return False if _is_of_numpy(node.args[0]) else None
-        if node.op in _NO_TENSOR or node.op in _INTEGERS or self._is_int(node):
+        if node.op in _NO_TENSOR or node.op in _INTEGERS or self._is_int(node) or node.op in _DRAWN:
             return False
         if node.op == Op.CAST and "int" in str(node.args[1].value):
             return False
@@ -205,7 +217,7 @@ class ValueKinds:
             return False
         return isinstance(whole.args[2].value, float) or self._is_tensor(whole.args[0]) is True
 
-    def _may_be_number(self, node: Node) -> bool:
+    def _may_be_number(self, node: Node) -> bool:  # noqa: PLR0911 - one case a kind of value
         """Tell whether a value may be a number: a setting or computed from settings."""
         if any(
             e.node.args[:1] == (node,)
@@ -222,6 +234,8 @@ class ValueKinds:
             return False
         if node.op == Op.GETITEM and node.args[0].op == Op.ELEMENT:
             return node.args[1].op == Op.CONST  # ``for label in labels: x[mask] = label[0]``
+        if node.op == Op.PHI:
+            return all(map(self._may_be_number, _choices(node)))
         # What a call or an operator returns is rarely a number, and then not ours to write.
         return node.op in _MAYBE_NUMBER
 
@@ -298,8 +312,8 @@ class ValueKinds:
         declared = self._annotation(node)
         if INT_ANNOTATION.fullmatch(declared) or is_used_as_int(self.flow, node):
             return True
-        if any(e.node.args[0] is node for e in self.flow.by_operation.get("py:len", ())):
-            return False  # a number has no length
+        if self._is_used_as_tensor(node):
+            return False
         made = node.op in KEEPS_DTYPE - {Op.GETITEM} or node.op in {Op.CAST, "sum"}
         return False if made or _TENSOR_ANNOTATION.fullmatch(declared) else None
 

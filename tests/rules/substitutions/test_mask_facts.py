@@ -165,6 +165,15 @@ NOTHING = {
     "repeats that have a length": function(
         "x: torch.Tensor, n", "print(len(n))", "return x.repeat_interleave(n, 0)"
     ),
+    "repeats that are added up later": function(
+        "x: torch.Tensor, n", "y = x.repeat_interleave(n, 0)", "return y * torch.sum(n)"
+    ),
+    "positions that are drawn": function(
+        "x: torch.Tensor, w: torch.Tensor", "to_mask = torch.multinomial(w, 3)", "x[to_mask] = 1"
+    ),
+    "one of two tensors": function(
+        "x: torch.Tensor, m: torch.Tensor, r, s", "x[m > 0] = r @ s if len(r) > 3 else r * s"
+    ),
     "an array compared": function("a", "a[np.abs(a) < 1e-8] = 0"),
     "a dictionary": function(
         "items", "a = {}", "pos = 0", "for name in items:", "    a[pos] = name", "    pos += 1"
