@@ -98,8 +98,8 @@ def occasion(flow: FunctionFlow, match: Match | None = None) -> Occasion:
         return Occasion.CALL
     if name != "forward" and _words(flow.qualname) & _BETWEEN_STEPS:
         return Occasion.CALL
-    once = name == MODULE or _ONCE.fullmatch(name)
-    once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name))
+    once = name == MODULE or _ONCE.fullmatch(name) is not None
+    once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
     in_loop = match is not None and _is_in_loop(flow, match)
     return Occasion.CALL if once and not in_loop else Occasion.STEP
 
