@@ -14,7 +14,7 @@ _FOLDERS = re.compile(
 _FILES = re.compile(
     r"test_.*|.*_tests?|conftest|setup|.*_(example|demo)"
     r"|(.*_)?(export(er)?|onnx|torchscript|tensorrt|coreml)(_.*)?|convert_.*"
-    r"|(.*_)?(dataset|dataloader|data_module|datamodule|collat(or|e))s?"
+    r"|(.*_)?(dataset|dataloader|data_module|datamodule|data_util|collat(or|e))s?"
     r"|((image|video|audio)_)?processing_.*|feature_extraction_.*|tokenization_.*"
 )
 

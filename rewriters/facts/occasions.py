@@ -69,7 +69,7 @@ _ASIDE = frozenset(
 _BETWEEN_STEPS = frozenset(
     {
         "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "metrics",
-        "plot", "test", "validation", "visualization", "visualize", "viz",
+        "plot", "test", "validate", "validation", "validator", "visualization", "visualize", "viz",
     }
 )  # fmt: skip
 """Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""

@@ -196,7 +196,9 @@ class ValueKinds:
             return False
         # Most subscripts are integers; only a name that speaks of a mask leaves it open.
         names = names_of(node, self.match.evaluation.names)
-        if any(_INDEX_NAME.search(n) for n in names):
+        if any(_INDEX_NAME.search(n) for n in names) or (
+            node.op == Op.ATTR and node.value == "pos"
+        ):
             return False
         if any(_MASK_NAME.search(n) for n in names):
             return None

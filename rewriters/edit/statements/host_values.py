@@ -39,7 +39,7 @@ _OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | _READING | {
 """What a number or an array of NumPy has as well, or what returns no tensor."""
 _DECIDING = frozenset({Op.COMPARE, Op.BOOLOP, Op.NOT, "eq", "ne", "lt", "le", "gt", "ge"})
 _LOGS = re.compile(
-    r"^(print|info|debug|warning|log\w*|append|add_scalar\w*|update|write|set_postfix|format)$"
+    r"^(print|info|debug|warning|log\w*|append|add_scalar\w*|record\w*|update|write|set_postfix|format)$"
 )
 _ON_HOST = frozenset({"cpu", "numpy"})
 _OF_HOST = re.compile(r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args)([\W_]|$)")
@@ -292,15 +292,17 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
 
 
 def _is_seldom(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether a value is read every N steps anyhow, or once per epoch."""
+    """Tell whether a value is read every N steps anyhow, once per epoch, or if it is an array."""
     loop = here.loop_of(code)
     if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower():
         return True
     inner: ast.AST = code
     for outer in here.around(code):
-        if isinstance(outer, ast.If) and inner is not outer.test:
-            modulo = (n for n in ast.walk(outer.test) if isinstance(n, ast.BinOp))
-            if any(isinstance(n.op, ast.Mod) for n in modulo):
+        if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
+            asked = list(ast.walk(outer.test))
+            if any(isinstance(n, ast.Mod) for n in asked):
+                return True
+            if any(isinstance(n, ast.Name) and n.id == "isinstance" for n in asked):
                 return True
         inner = outer
     return False

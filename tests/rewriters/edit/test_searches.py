@@ -220,6 +220,24 @@ def test_what_another_package_takes_is_left_to_it(code: str) -> None:
     assert [s for s in found(text, "NPU214") if s.rewrite or "log" in s.problem] == []
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("if i % 100 == 0:\n            print(loss.item())", False),  # seldom enough
+        ("self.logger.record('loss', loss.item())", True),
+    ],
+)
+def test_what_is_logged_stays_a_number(body: str, *, told: bool) -> None:
+    text = f"""
+def train(self, batches, f):
+    for i, x in enumerate(batches):
+        loss = f(x)
+        {body}
+"""
+    sites = found(text, "NPU214")
+    assert [site.rewrite for site in sites] == [None] * told
+
+
 def test_an_einsum_that_is_imported_alone_becomes_a_name_that_is_there() -> None:
     body = (
         "from torch import einsum\ndef f(a, v):\n    return einsum('b i j, b j d -> b i d', a, v)\n"
