@@ -45,7 +45,7 @@ _ON_HOST = re.compile(
     r"|TritonPythonModel)$"
 )
 _MADE = operators.FACTORIES | {"from_numpy"}
-_LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|__getitem__|worker_init_fn")
+_LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|\w*_getitem(_.*|__)?|worker_init_fn")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _DONE_ONCE = frozenset(
     {

@@ -60,7 +60,7 @@ _MAYBE_NUMBER = frozenset(
 _TENSOR_ANNOTATION = re.compile(r"(Optional\[)?[\w.]*Tensor\]?( \| None)?")
 _TAKES_ANYTHING = re.compile(r"is_|tensor$|as_|from_|get_|set_|full|arange|zeros$|ones$|empty$")
 _INDEX_NAME = re.compile(
-    r"(?<!mask_)(?<!masked_)(?<!channel_)(idx|indices|index)|(^|_)(ind|inds|ids|id)(_|$)|^i_"
+    r"(?<!mask_)(?<!masked_)(?<!channel_)(idx|indices|index)|(^|_)(ind|inds|ids|id)(_|$)|^i_|_list$"
 )
 _MASK_NAME = re.compile(
     r"mask|pad.|valid|ignore|(^|_)(is|has|keep|bad|pos|neg|flags?|done|inside|outside)(_|$)"

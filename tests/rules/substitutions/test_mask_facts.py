@@ -174,6 +174,7 @@ NOTHING = {
     "one of two tensors": function(
         "x: torch.Tensor, m: torch.Tensor, r, s", "x[m > 0] = r @ s if len(r) > 3 else r * s"
     ),
+    "a list of positions": function("x: torch.Tensor, mask_list", "x[mask_list] = 0"),
     "an array compared": function("a", "a[np.abs(a) < 1e-8] = 0"),
     "a dictionary": function(
         "items", "a = {}", "pos = 0", "for name in items:", "    a[pos] = name", "    pos += 1"
