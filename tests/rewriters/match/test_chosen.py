@@ -60,6 +60,7 @@ CHOSEN = {
                 return {NPU} * 2
     """,
     "a name written in one word": f"""
+        import torch_npu
         class A:
             def forward(self, x, w):
                 if self.fast:
