@@ -102,6 +102,9 @@ class Site(Protocol):
     def ndim(self, name: str) -> int | None:
         """Return the number of dimensions of a tensor."""
 
+    def least_ndim(self, name: str) -> int:
+        """Return how many dimensions a tensor has at least."""
+
     def size(self, name: str, dim: int) -> int | None:
         """Return the length of one dimension, if it is a known number."""
 
@@ -203,6 +206,9 @@ class Site(Protocol):
 
     def normalized_dims(self, name: str) -> int | None:
         """Return over how many dimensions a norm among the submodules computes its mean."""
+
+    def listed(self, name: str) -> int | None:
+        """Return how many tensors a list names one by one, ``None`` if it is none such."""
 
     def operator(self, name: str) -> str:
         """Return the operation that computed the value: ``add``, ``module:Dropout``."""

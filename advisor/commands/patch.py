@@ -107,7 +107,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         tree = read_source_tree(source, configuration)
         top = output_files.rows_wanted(reports, _TOP)
         options = Options(top, rank, path_map, configuration)
-        result = diagnose(dump, tree, options) if dump else scan(tree)
+        result = diagnose(dump, tree, options) if dump else scan(tree, to_write=True)
     common.warn(result.warnings)
     with progress("Verifying") as show, VerdictLines(kept=not no_cache, told=verbose) as lines:
         chip = chip or _chip(result.report)

@@ -71,18 +71,20 @@ class Measured:
     """Whether the source is the one that was profiled, so that records count as proof."""
 
 
-def locate(
+def locate(  # noqa: PLR0913 - what is searched, and for whom
     tree: SourceTree,
     rules: Sequence[Substitution],
     measured: Measured | None,
     *,
     with_text: bool = True,
     cache: bool = False,
+    to_write: bool = False,
 ) -> Findings:
     """Return every finding of a source tree, the most rewarding first, and what went wrong.
 
     Without ``with_text`` the sites are for a report only: no patch can be made of them. With
-    ``cache`` files are not searched again that were searched before.
+    ``cache`` files are not searched again that were searched before. Where it is ``to_write``, what
+    is to be changed in several files is a finding in each.
     """
     found: list[Located] = []
     problems: list[report.Problem] = []
@@ -106,13 +108,16 @@ def locate(
         problems += [result.problem] if result.problem else []
         warnings += result.warnings
     ranked = rank_items(found)
-    ranked = ranked if measured is not None else fold(ranked, tree)
+    ranked = ranked if measured is not None else fold(ranked, tree, to_write=to_write)
     return Findings(ranked, problems, warnings, left_out)
 
 
 def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site) -> bool:
-    named = file.path == tree.given
-    return named or not (is_cold(file.relative) or site.occasion is Occasion.HOST)
+    if file.path == tree.given:
+        return True
+    if site.rule.table == "affinity" and site.rewrite is None and site.occasion is Occasion.CALL:
+        return False  # nobody works out by hand what is done once
+    return not (is_cold(file.relative) or site.occasion is Occasion.HOST)
 
 
 def _with_evidence(

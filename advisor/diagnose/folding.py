@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.project.generated import GENERATED_FILE, generated_from
 from npufix.reports.code_digest import normal_form
+from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rules.diagnostic import Place
 
 if TYPE_CHECKING:
@@ -20,18 +21,21 @@ if TYPE_CHECKING:
 _NEEDS_PACKAGE = "mindspeed-installed"
 
 
-def fold(found: Sequence[Located], tree: SourceTree) -> list[Located]:
+def fold(found: Sequence[Located], tree: SourceTree, *, to_write: bool) -> list[Located]:
     """Return the findings without those that are another one again, which names their places.
 
-    A rule that is about the whole project is said at its first place. What a generator has copied,
-    ``modeling_b.py`` out of ``modular_b.py`` and that out of ``modeling_a.py``, is said where it
-    was copied from, unless generated files may be changed as well.
+    A rule that is about the whole project is said at its first place, and advice that is the same
+    for several lines of a function (twenty ``.item()`` in one dictionary of numbers to log) at the
+    first of them. What a generator has copied, ``modeling_b.py`` out of ``modular_b.py`` and that
+    out of ``modeling_a.py``, is said where it was copied from, unless generated files may be
+    changed as well. A setting in many configurations is one finding too, unless it is
+    ``to_write``: then each file is.
     """
-    first: dict[str, Located] = {}
+    first: dict[tuple[str, ...], Located] = {}
     owner: dict[Located, Located] = {}
     for item in sorted(found, key=_is_generated):
-        if item.site.rule.once or _is_of_project(item, tree):
-            start = first.setdefault(item.site.rule.id, item)
+        if (key := _said_as(item, tree, to_write=to_write)) is not None:
+            start = first.setdefault(key, item)
             owner |= {item: start} if start is not item else {}
     if GENERATED_FILE not in tree.configuration.allow:
         owner |= _copies([item for item in found if item not in owner], tree)
@@ -46,6 +50,17 @@ def fold(found: Sequence[Located], tree: SourceTree) -> list[Located]:
         for item in found
         if item not in owner
     ]
+
+
+def _said_as(item: Located, tree: SourceTree, *, to_write: bool) -> tuple[str, ...] | None:
+    """Return what all findings share that are said at one place, ``None`` for one by itself."""
+    site = item.site
+    is_setting = site.rule.search == "optimizers" and item.finding.function == MODULE
+    if site.rule.once or _is_of_project(item, tree) or (is_setting and not to_write):
+        return site.rule.id, site.problem
+    if site.rewrite is None and site.rule.search:
+        return site.rule.id, site.problem, item.finding.path, item.finding.function
+    return None
 
 
 def _copies(found: Sequence[Located], tree: SourceTree) -> dict[Located, Located]:

@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from npufix.advisor.project.source_tree import SourceTree
 
 
-def scan(tree: SourceTree, *, with_text: bool = True, cache: bool = False) -> Diagnosis:
+def scan(
+    tree: SourceTree, *, with_text: bool = True, cache: bool = False, to_write: bool = False
+) -> Diagnosis:
     """Say which slow patterns a source tree holds, without a dump.
 
-    ``with_text`` as in ``locate``: what is not only shown but also patched needs it; ``cache`` too.
+    ``with_text`` as in ``locate``: what is not only shown but also patched needs it; ``cache`` and
+    ``to_write`` too.
     """
     rules = [rule for rule in all_rules() if tree.configuration.wants(rule)]
-    located = locate(tree, rules, None, with_text=with_text, cache=cache)
+    located = locate(tree, rules, None, with_text=with_text, cache=cache, to_write=to_write)
     found = located.found
     source = str(tree.given)
     said = headline([f.finding for f in found], None, None, [], with_source=True)

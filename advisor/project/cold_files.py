@@ -8,12 +8,13 @@ from pathlib import PurePosixPath
 _FOLDERS = re.compile(
     r"(unit_?)?tests?(ing)?|docs?|documentation|examples?|demos?|tutorials?|benchmarks?"
     r"|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
+    r"|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
     r"|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)"
 )
 _FILES = re.compile(
     r"test_.*|.*_tests?|conftest|setup|.*_(example|demo)"
     r"|(.*_)?(export(er)?|onnx|torchscript|tensorrt|coreml)(_.*)?|convert_.*"
-    r"|(.*_)?(dataset|dataloader|data_module|datamodule|collat(or|e))s?"
+    r"|(.*_)?(dataset|dataloader|data_module|datamodule|data_util|collat(or|e))s?"
     r"|((image|video|audio)_)?processing_.*|feature_extraction_.*|tokenization_.*"
 )
 

@@ -64,7 +64,8 @@ def spell(
     held = _held(flow, match)
     for param in (arg.arg for arg in code.args.args if arg.arg in uses):
         bound = match.bindings[param]
-        expression = held.get(bound) if names is match.evaluation.names else None
+        here = match.evaluation.names
+        expression = held.get(bound) if names is here else _named_later(bound, names, here)
         expression = expression or _expression(bound, flow, names)
         if expression is None and bound.op == Op.DTYPE:  # ``x.float()`` does not spell it
             expression = library.visit(_dotted(str(bound.value).split(".")))
@@ -96,6 +97,16 @@ def spell(
         frozenset(t.id for t in tensors if isinstance(t, ast.Name)),
         guard.anyhow(tensors),
     )
+
+
+def _named_later(
+    node: Node, names: Mapping[str, Node], here: Mapping[str, Node]
+) -> ast.expr | None:
+    """Return the name of what is computed after the place of ``names``, and not computed again."""
+    if any(value is node for value in names.values()):
+        return None
+    found = next((name for name, value in here.items() if value is node), None)
+    return None if found is None else ast.Name(found, ast.Load())
 
 
 def _unnamed(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.spelling import replacement_node
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.nodes import Comparison, Node, Resemblance
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +25,8 @@ _FREE = frozenset(
     {"attr", "const", "dtype", "dtype_of", "global", "item", "list", "param", "rank", "shape",
      "size", "slice", "tuple", "cast"}
 )  # fmt: skip
+_DEAR = operators.PRODUCTS | {Op.CALL}
+"""What must not run twice for one result."""
 
 
 def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) -> str | None:
@@ -46,6 +50,8 @@ def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) 
     writes = [o.node for o in new.observables if o.kind == "write"]
     if any(compared.same_term(wanted, n) and not new.is_certain(n) for n in writes):
         return "what is written to would be another tensor of the same value"
+    if _runs_twice(new, flow):
+        return "a call whose result has a name already would run twice"
     # What the fused operator computes must not be computed beside it once more.
     needed = {node for node in wanted.walk() if node.op not in operators.PRODUCTS}
     needed |= {e.node for e in flow.evaluations if _is_apart(e, match.evaluation)}
@@ -58,6 +64,28 @@ def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) 
         if any(Comparison.once(n, node) for n in likely.get(marks.mark(node), ())):
             return "a value in between is needed elsewhere in the function"
     return None
+
+
+def _runs_twice(new: FunctionFlow, flow: FunctionFlow) -> bool:
+    """Tell whether modules are called, or matrices multiplied, again for what is there already."""
+    before, after = _dear(flow), _dear(new)
+    if Counter(n.op for n in after) <= Counter(n.op for n in before):
+        return False
+    marks = Resemblance()
+
+    def repeated(nodes: Sequence[Node]) -> int:
+        return len(nodes) - len({(n.op, *map(marks.mark, n.args)) for n in nodes})
+
+    return repeated(after) > repeated(before)
+
+
+def _dear(flow: FunctionFlow) -> list[Node]:
+    return [
+        e.node
+        for e in flow.evaluations
+        if isinstance(e.code, (ast.Call, ast.BinOp))
+        and (e.node.op in _DEAR or e.node.op.startswith("module:"))
+    ]
 
 
 def computes_the_same(new: FunctionFlow, flow: FunctionFlow) -> bool:

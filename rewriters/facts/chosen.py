@@ -120,6 +120,8 @@ def _siblings(flow: FunctionFlow) -> Iterator[FunctionNode]:
     name, cls = flow.function.name, flow.cls
     functions = flow.names.functions.values() if cls is None else _methods(cls)
     yield from (f for f in functions if f.name != name and _are_alike(name, f.name))
+    if cls is not None:  # the ``_norm`` that only ``unfused_norm`` calls, beside ``fused_norm``
+        yield from (f for f in functions if f.name != name and re.match(r"_*(npu|fused)_", f.name))
     for other in flow.names.classes.values() if cls is not None else ():
         if cls is not None and other is not cls and _are_alike(cls.name, other.name):
             yield from (f for f in _methods(other) if f.name == name)
@@ -167,5 +169,6 @@ def _is_fused(flow: FunctionFlow, call: ast.Call, wanted: Sequence[str]) -> bool
     if name in wanted:
         return True
     whole = f"{flow.names.dotted(call.func) or ''} {ast.unparse(call.func)}"
-    kinds = {_PREFIX.sub("", one.lower()) for one in wanted}
-    return _FUSED.search(whole) is not None and any(kind in name.lower() for kind in kinds)
+    kinds = {_PREFIX.sub("", one.lower()).replace("_", "") for one in wanted}
+    called = name.lower().replace("_", "")  # ``fused_rmsnorm`` is ``npu_rms_norm``
+    return _FUSED.search(whole) is not None and any(kind in called for kind in kinds)

@@ -32,6 +32,7 @@ class Occasion(str, Enum):
 # A loop in them takes no part in a step either.
 _BUILDS = re.compile(
     r"_*(init|reset|load|save|from|convert|export|setup|configure|register|plot|visuali[sz]e)(_.*|__)?"
+    r"|.*state_dicts?(_.*)?"
 )
 _ONCE = re.compile(
     r"_*(generate|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video)"
@@ -39,11 +40,12 @@ _ONCE = re.compile(
 )
 _CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
 _ON_HOST = re.compile(
-    r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+)?|Tokenizer(Fast)?|FeatureExtractor"
-    r"|ImageProcessor(Fast)?|VideoProcessor|(?<!Attn)(?<!Attention)(?<!Logits)(?<!Score)Processor)$"
+    r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+|Wrapper)?|Tokenizer(Fast)?|FeatureExtractor"
+    r"|ImageProcessor(Fast)?|VideoProcessor|(?<!Attn)(?<!Attention)(?<!Logits)(?<!Score)Processor"
+    r"|TritonPythonModel)$"
 )
 _MADE = operators.FACTORIES | {"from_numpy"}
-_LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|__getitem__|worker_init_fn")
+_LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|\w*_getitem(_.*|__)?|worker_init_fn")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _DONE_ONCE = frozenset(
     {
@@ -64,6 +66,13 @@ _ASIDE = frozenset(
     }
 )  # fmt: skip
 """Words of what runs beside the steps, or on the host."""
+_BETWEEN_STEPS = frozenset(
+    {
+        "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "metrics",
+        "plot", "test", "validate", "validation", "validator", "visualization", "visualize", "viz",
+    }
+)  # fmt: skip
+"""Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""
 _EACH_STEP = frozenset(
     {
         "attention", "attn", "compute", "criterion", "encode", "execute", "forward", "fwd", "iter",
@@ -85,9 +94,12 @@ def occasion(flow: FunctionFlow, match: Match | None = None) -> Occasion:
     if _is_host_code(flow) or (match is not None and _works_on_host(flow, match)):
         return Occasion.HOST
     name = flow.function.name
-    if name == MODULE or _BUILDS.fullmatch(name):
+    if _BUILDS.fullmatch(name):
         return Occasion.CALL
-    once = _ONCE.fullmatch(name) or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name))
+    if name != "forward" and _words(flow.qualname) & _BETWEEN_STEPS:
+        return Occasion.CALL
+    once = name == MODULE or _ONCE.fullmatch(name) is not None
+    once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
     in_loop = match is not None and _is_in_loop(flow, match)
     return Occasion.CALL if once and not in_loop else Occasion.STEP
 
@@ -111,9 +123,18 @@ def _works_on_host(flow: FunctionFlow, match: Match) -> bool:
     which may be called below ``with torch.device("npu")``.
     """
     operands = [_source(node) for node in match.bindings.values()]
-    if any(node.op == "cpu" for node in operands):
+    if any(node.op == "cpu" or _is_read_as_array(flow, node) for node in operands):
         return True
     return flow.function.name != "forward" and _is_made_there(operands[0])
+
+
+def _is_read_as_array(flow: FunctionFlow, node: Node) -> bool:
+    """Tell whether ``y.numpy()`` of what a tensor became says that both are on the host."""
+    for evaluation in flow.by_operation.get("numpy", ()):
+        parts = list(evaluation.node.walk())
+        if node in parts and not any(part.op in {"cpu", "to"} for part in parts):
+            return True
+    return False
 
 
 def _source(node: Node) -> Node:
@@ -148,15 +169,19 @@ def is_hot(scope: Scope) -> bool:
     """
     name = scope.function.name
     own = [word.lower() for word in _WORD.findall(name)]
-    qualname = re.sub(r"(?i)(pre|post)_?process", r"\1process", scope.qualname)
-    words = {word.lower() for word in _WORD.findall(qualname)}
-    if name.startswith("__") or not own or words & _ASIDE:
+    if name.startswith("__") or not own or _words(scope.qualname) & _ASIDE:
         return False
     if set(own) & _EACH_STEP:
         return True
     # ``build_model`` runs once, the ``build`` of what is made for each batch does not
     once = own[0] in _DONE_ONCE and (len(own) > 1 or own[0] != "build")
     return not once and scope.cls is not None and _is_part_of_model(scope.cls)
+
+
+def _words(qualname: str) -> set[str]:
+    """Return the words of a name: ``ap``, ``postprocess``, ``step`` of ``APPostProcess.step``."""
+    joined = re.sub(r"(?i)(pre|post)_?process", r"\1process", qualname)
+    return {word.lower() for word in _WORD.findall(joined)}
 
 
 def _is_part_of_model(cls: ast.ClassDef) -> bool:

@@ -41,8 +41,14 @@ def same_projection(flow: FunctionFlow, first: Node, second: Node) -> bool | Non
 
 def _is_broadcast(node: Node) -> bool:
     """Tell whether a factor is a parameter, or was given a dimension of length one for this."""
-    while node.op in operators.SAME_SHAPE:
-        node = node.args[0]
+    while node.op in operators.SAME_SHAPE or (
+        # ``squeeze_excite``: layers keep a dimension of length one
+        len(node.args) == 2  # noqa: PLR2004 - a layer and its input
+        and (node.op == Op.CALL or node.op.startswith("module:"))
+    ):
+        node = node.args[0] if node.op in operators.SAME_SHAPE else node.args[1]
+    if node.op.startswith("adaptive_avg_pool"):
+        return True
     if node.op in {"mean", "sum"} and len(node.args) > 2:  # noqa: PLR2004 - x, dim, keepdim
         return node.args[2].value is True
     return node.op in {Op.ATTR, "unsqueeze"}

@@ -189,7 +189,7 @@ class Shapes:
                 return self._length(args[0], dim) if self._takes_last(args[0], args[1]) else None
             case "nonzero" if self._has_one_column(node) and dim == -1:
                 return 1
-            case "matmul" if dim == -1 and self._least_rank(args[1]) >= _MATRIX:
+            case "matmul" if dim == -1 and self.least_rank(args[1]) >= _MATRIX:
                 return self._length(args[1], dim)
             case "add" | "sub" | "mul" | "div" if dim == -1:
                 return self._broadcast_length(args[0], args[1])
@@ -224,14 +224,14 @@ class Shapes:
         if any(i.op != Op.SLICE and i not in dots for i in items):
             return False
         whole = items[-1].op == Op.SLICE and all(_is_new_axis(part) for part in items[-1].args)
-        return whole if dots else len(items) < self._least_rank(base)
+        return whole if dots else len(items) < self.least_rank(base)
 
     def _is_in_front(self, dim: Node, parts: Node) -> bool:
         """Tell whether a dimension of tensors that are joined is none of the last ones."""
-        ranks = [self._least_rank(part) for part in parts.args] if _is_sequence(parts) else []
+        ranks = [self.least_rank(part) for part in parts.args] if _is_sequence(parts) else []
         return type(dim.value) is int and 0 <= dim.value < max(ranks, default=0) - 1
 
-    def _least_rank(self, node: Node) -> int:  # noqa: PLR0911 - one case an operator
+    def least_rank(self, node: Node) -> int:  # noqa: PLR0911 - one case an operator
         """Return how many dimensions a tensor has at least."""
         rank = self.rank(node)
         if isinstance(rank, int):
@@ -241,15 +241,19 @@ class Shapes:
         match node.op:
             case "matmul":
                 # Of matrices and vectors nobody knows what is left.
-                ranks = [self._least_rank(arg) for arg in node.args]
+                ranks = [self.least_rank(arg) for arg in node.args]
                 return max(ranks) if min(ranks) >= _MATRIX else max(0, *ranks) - 1
             case "unsqueeze":
-                return self._least_rank(node.args[0]) + 1
+                return self.least_rank(node.args[0]) + 1
             case "cat" if _is_sequence(node.args[0]):
-                return max(map(self._least_rank, node.args[0].args), default=0)
+                return max(map(self.least_rank, node.args[0].args), default=0)
             case Op.GETITEM if self._keeps_dims(node.args[1]):
-                return self._least_rank(node.args[0])
-        return self._least_rank(node.args[0]) if node.op in SAME_SHAPE and node.args else 0
+                return self.least_rank(node.args[0])
+            case "repeat_interleave" if type(node.args[2].value) is int:
+                return self.least_rank(node.args[0])
+            case "expand":
+                return max(len(_sizes(node)) - 1, self.least_rank(node.args[0]))
+        return self.least_rank(node.args[0]) if node.op in SAME_SHAPE and node.args else 0
 
     @staticmethod
     def _keeps_dims(index: Node) -> bool:

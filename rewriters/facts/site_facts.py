@@ -77,6 +77,10 @@ class SourceFacts(ValueKinds, AttentionFacts):
         rank = self.shapes.rank(self.match.bindings[name])
         return rank if isinstance(rank, int) else None
 
+    def least_ndim(self, name: str) -> int:
+        """Return how many dimensions a tensor has at least."""
+        return self.shapes.least_rank(self.match.bindings[name])
+
     def size(self, name: str, dim: int) -> int | None:
         """Return the length of one dimension, if it is a known number."""
         node = self.match.bindings[name]
@@ -209,6 +213,12 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def normalized_dims(self, name: str) -> int | None:
         """Return over how many dimensions a norm among the submodules computes its mean."""
         return module_facts.normalized_dims(self.flow, self.match.bindings[name])
+
+    def listed(self, name: str) -> int | None:
+        """Return how many tensors a list names one by one, ``None`` if it is none such."""
+        node = self.match.bindings[name]
+        named = node.op == Op.LIST and all(a.op in {Op.ATTR, Op.PARAM} for a in node.args)
+        return len(node.args) if named else None
 
     def operator(self, name: str) -> str:
         """Return the operation that computed the value: ``add``, ``module:Dropout``."""

@@ -48,6 +48,11 @@ _PROVES_TENSOR = operators.OF_TENSORS_ONLY | {Op.CAST}
 # An array has an attribute of this name, or none, but no such method.
 _METHODS_OF_TENSORS = frozenset({"size", "dim", "numel"})
 _NO_TENSOR = frozenset({Op.CONST, Op.TUPLE, Op.LIST, Op.SLICE, Op.SIZE, Op.SHAPE, Op.OPAQUE})
+_OF_SHAPED = (Op.SHAPE, Op.SIZE, Op.RANK, Op.DTYPE_OF)
+"""What no number is asked for."""
+_DISPLAYS = ("Dict", "Set(")
+_DRAWN = frozenset({"multinomial", "randint", "randperm", "searchsorted", "bucketize"})
+"""What returns positions."""
 _INTEGERS = operators.INTEGERS | {Op.ITEM}
 _MAYBE_NUMBER = frozenset(
     {Op.PARAM, Op.ATTR, Op.GLOBAL, Op.PHI, Op.ELEMENT, "neg", Op.CARRIED, Op.AFTER}
@@ -55,7 +60,7 @@ _MAYBE_NUMBER = frozenset(
 _TENSOR_ANNOTATION = re.compile(r"(Optional\[)?[\w.]*Tensor\]?( \| None)?")
 _TAKES_ANYTHING = re.compile(r"is_|tensor$|as_|from_|get_|set_|full|arange|zeros$|ones$|empty$")
 _INDEX_NAME = re.compile(
-    r"(?<!mask_)(?<!masked_)(?<!channel_)(idx|indices|index)|(^|_)(ind|inds|ids|id)(_|$)|^i_"
+    r"(?<!mask_)(?<!masked_)(?<!channel_)(idx|indices|index)|(^|_)(ind|inds|ids|id)(_|$)|^i_|_list$"
 )
 _MASK_NAME = re.compile(
     r"mask|pad.|valid|ignore|(^|_)(is|has|keep|bad|pos|neg|flags?|done|inside|outside)(_|$)"
@@ -81,6 +86,8 @@ class ValueKinds:
         if node.op in operators.TENSORS or self._is_bool(node):
             return True
         if node.op in {Op.CONST, Op.TUPLE, Op.LIST, Op.SIZE, Op.SHAPE} or _is_of_numpy(node):
+            return False
+        if node.op == Op.CONTAINER or str(node.value).startswith(_DISPLAYS):
             return False
         declared = self._annotation(node)
         if _TENSOR_ANNOTATION.fullmatch(declared):
@@ -164,20 +171,34 @@ class ValueKinds:
             return all(map(self._is_bool, _choices(node)))
         return self._annotation(node).endswith("BoolTensor")
 
+    def _is_used_as_tensor(self, node: Node) -> bool:
+        """Tell whether the function asks for a length, or calls what only tensors are given to.
+
+        Wherever that is: one argument is not a tensor here and a number there.
+        """
+        return any(
+            e.node.args[:1] == (node,) and (e.node.op == "py:len" or self._proves_tensor(e))
+            for e in self.flow.evaluations
+        )
+
     def _is_mask(self, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind of proof
         if self._is_bool(node):
             return True
+        if node.op in _BOOLEAN and any(map(_is_of_numpy, node.args)):
+            return False
         if self._may_be_bool(node):
             return None
         if node.op == "invert":
             return False if _is_of_numpy(node.args[0]) else None
-        if node.op in _NO_TENSOR or node.op in _INTEGERS or self._is_int(node):
+        if node.op in _NO_TENSOR or node.op in _INTEGERS or self._is_int(node) or node.op in _DRAWN:
             return False
         if node.op == Op.CAST and "int" in str(node.args[1].value):
             return False
         # Most subscripts are integers; only a name that speaks of a mask leaves it open.
         names = names_of(node, self.match.evaluation.names)
-        if any(_INDEX_NAME.search(n) for n in names):
+        if any(_INDEX_NAME.search(n) for n in names) or (
+            node.op == Op.ATTR and node.value == "pos"
+        ):
             return False
         if any(_MASK_NAME.search(n) for n in names):
             return None
@@ -198,8 +219,14 @@ class ValueKinds:
             return False
         return isinstance(whole.args[2].value, float) or self._is_tensor(whole.args[0]) is True
 
-    def _may_be_number(self, node: Node) -> bool:
+    def _may_be_number(self, node: Node) -> bool:  # noqa: PLR0911 - one case a kind of value
         """Tell whether a value may be a number: a setting or computed from settings."""
+        if any(
+            e.node.args[:1] == (node,)
+            for op in _OF_SHAPED
+            for e in self.flow.by_operation.get(op, ())
+        ):
+            return False  # ``h`` of ``torch.zeros(h.shape)``
         if node.op in _ARITHMETIC:
             settings = all(_is_setting(arg) or self.shapes.is_number(arg) for arg in node.args)
             return settings and any(self.shapes.is_number(arg) for arg in node.args)
@@ -209,6 +236,8 @@ class ValueKinds:
             return False
         if node.op == Op.GETITEM and node.args[0].op == Op.ELEMENT:
             return node.args[1].op == Op.CONST  # ``for label in labels: x[mask] = label[0]``
+        if node.op == Op.PHI:
+            return all(map(self._may_be_number, _choices(node)))
         # What a call or an operator returns is rarely a number, and then not ours to write.
         return node.op in _MAYBE_NUMBER
 
@@ -285,6 +314,8 @@ class ValueKinds:
         declared = self._annotation(node)
         if INT_ANNOTATION.fullmatch(declared) or is_used_as_int(self.flow, node):
             return True
+        if self._is_used_as_tensor(node):
+            return False
         made = node.op in KEEPS_DTYPE - {Op.GETITEM} or node.op in {Op.CAST, "sum"}
         return False if made or _TENSOR_ANNOTATION.fullmatch(declared) else None
 
@@ -308,4 +339,8 @@ def _is_of_numpy(node: Node) -> bool:
     if node.op != Op.CALL:
         return False
     made = node.args[0]
-    return str(made.value).startswith("numpy.") if made.op == Op.GLOBAL else made.value == "astype"
+    return (
+        str(made.value).startswith("numpy.")
+        if made.op == Op.GLOBAL
+        else made.value in {"astype", "copy"}
+    )

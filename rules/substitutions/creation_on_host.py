@@ -162,21 +162,28 @@ ONE_INTEGER = Condition("integer-limits", "the limit is an integer", lambda site
 INTEGERS = Condition("integer-limits", "both limits are integers", _integers)
 NOT_A_TENSOR = Condition("is-number", "the value is a number", lambda site: site.is_number("value"))
 
+OFTEN = Condition(
+    "runs-often",
+    "it runs in every step, not once where something is built",
+    lambda site: site.runs_often(),
+    time_alone=True,
+)
+
 RULE = Substitution(
     id="NPU212",
     name="creation-on-host",
     summary="constants made on the host and copied to the device",
     table="affinity",
     forms=(
-        Form(zeros, zeros_there, inputs, (IS_DEVICE,)),
-        Form(zeros_2, zeros_2_there, pair_inputs, (IS_DEVICE,)),
-        Form(zeros_typed, zeros_typed_there, typed_inputs, (IS_DEVICE,)),
-        Form(ones, ones_there, inputs, (IS_DEVICE,)),
-        Form(ones_2, ones_2_there, pair_inputs, (IS_DEVICE,)),
-        Form(ones_typed, ones_typed_there, typed_inputs, (IS_DEVICE,)),
-        Form(full, full_there, full_inputs, (IS_DEVICE, NOT_A_TENSOR)),
-        Form(counted, counted_there, inputs, (IS_DEVICE, ONE_INTEGER)),
-        Form(counted_on, counted_on_there, pair_inputs, (IS_DEVICE, INTEGERS)),
+        Form(zeros, zeros_there, inputs, (IS_DEVICE, OFTEN)),
+        Form(zeros_2, zeros_2_there, pair_inputs, (IS_DEVICE, OFTEN)),
+        Form(zeros_typed, zeros_typed_there, typed_inputs, (IS_DEVICE, OFTEN)),
+        Form(ones, ones_there, inputs, (IS_DEVICE, OFTEN)),
+        Form(ones_2, ones_2_there, pair_inputs, (IS_DEVICE, OFTEN)),
+        Form(ones_typed, ones_typed_there, typed_inputs, (IS_DEVICE, OFTEN)),
+        Form(full, full_there, full_inputs, (IS_DEVICE, OFTEN, NOT_A_TENSOR)),
+        Form(counted, counted_there, inputs, (IS_DEVICE, OFTEN, ONE_INTEGER)),
+        Form(counted_on, counted_on_there, pair_inputs, (IS_DEVICE, OFTEN, INTEGERS)),
     ),
     replaces=("MemcpyAsync", "TensorMove"),
     becomes=("ZerosLike", "Fill", "Range"),
@@ -204,6 +211,13 @@ def f(n: int, x: torch.Tensor):
 def f(n: int, device: torch.device):
     mask = torch.zeros(n)
     return mask, mask.to(device)
+""",
+        # once, before all steps
+        """
+class Agent(nn.Module):
+    def __init__(self, n: int, device: torch.device):
+        super().__init__()
+        self.rewards = torch.zeros(n).to(device)
 """,
         # rounded in another way on the device
         """

@@ -69,7 +69,10 @@ def pool(x, starts):
     return torch_scatter.segment_csr(x, starts, reduce="max")
 """
 _RESIDUAL = """
-class Block(nn.Module):
+from mmcv.runner import BaseModule
+
+
+class Block(BaseModule):
     def forward(self, x):
         out = self.conv(x)
         out += x
@@ -84,6 +87,7 @@ RULE = Substitution(
     table="fusion",
     forms=(Form(one_by_one, together, inputs),),
     search="vendor-operators",
+    once=True,
     replaces=(),
     becomes=(),
     passes=(1, 1),

@@ -91,10 +91,22 @@ SAME_DTYPE = Condition(
     "same-dtype", "the image and the statistics have the same dtype", _same_dtype
 )
 
+_GIVEN = frozenset({"attr", "param", "global", "getitem", "detach"})
+"""What a statistic is that was not computed here; one that was has a gradient in training."""
+
+
+def _are_buffers(site: Site) -> bool | None:
+    if site.is_buffer("mean") and site.is_buffer("var"):
+        return True
+    if site.is_without_gradients() or {site.operator("mean"), site.operator("var")} <= _GIVEN:
+        return None
+    return False
+
+
 BUFFERS = Condition(
     "statistics-without-gradient",
     "mean and variance take no gradient: they are buffers",
-    lambda site: site.is_buffer("mean") and site.is_buffer("var"),
+    _are_buffers,
 )
 _CONDITIONS = (IMAGES, SAME_DTYPE, BUFFERS, PLAIN_EPS)
 

@@ -34,6 +34,7 @@ from npufix.rules.shared.operands.optimizer_settings import (
     NO_SCALER,
     NUMBER_LR,
     ON_NPU,
+    SEVERAL,
     adadelta_inputs,
     adam_inputs,
     adamw_inputs,
@@ -190,7 +191,7 @@ RULE = Substitution(
     summary="an optimizer that updates parameters in many small kernels",
     table="fusion",
     forms=(
-        Form(adamw, fused_adamw, adamw_inputs, (NUMBER_LR, NO_SCALER, ON_NPU)),
+        Form(adamw, fused_adamw, adamw_inputs, (SEVERAL, NUMBER_LR, NO_SCALER, ON_NPU)),
         Form(plain_adamw, combined_adamw, adam_inputs, COMBINED),
         Form(adam, combined_adam, adam_inputs, COMBINED),
         Form(sgd, combined_sgd, sgd_inputs, COMBINED),

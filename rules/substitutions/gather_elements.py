@@ -221,6 +221,8 @@ def _one_per_row(site: Site) -> bool | None:
 def _is_vector(site: Site) -> bool | None:
     # gather accepts only as many dimensions in the index as in the tensor
     x, index = site.ndim("x"), site.ndim("index")
+    if max(map(site.least_ndim, ("x", "index"))) > 1:
+        return False
     if index is None:
         return None if x in {None, 1} else False
     return index == 1 and x in {None, 1}

@@ -43,6 +43,11 @@ def along_first(x: Tensor, repeats: int) -> Tensor:
     return x.repeat_interleave(repeats, 0)
 
 
+def new_first(x: Tensor, repeats: int) -> Tensor:
+    """Repeat all of a tensor along a new first dimension."""
+    return torch.repeat_interleave(x.unsqueeze(0), repeats, dim=0)
+
+
 def along_last(x: Tensor, repeats: int) -> Tensor:
     """Repeat along the last dimension."""
     return x.repeat_interleave(repeats, -1)
@@ -76,6 +81,11 @@ def broadcast_first(x: Tensor, repeats: int) -> Tensor:
         .clone(memory_format=torch.contiguous_format)
         .flatten(0, 1)
     )
+
+
+def broadcast_new(x: Tensor, repeats: int) -> Tensor:
+    """Broadcast over a new first dimension, and copy."""
+    return x.expand(repeats, *x.shape).clone(memory_format=torch.contiguous_format)
 
 
 def broadcast_last(x: Tensor, repeats: int) -> Tensor:
@@ -159,7 +169,7 @@ def end_inputs(draw: Draw) -> dict[str, Any]:
 
 # What has one number for each element is called so: ``seq_lens``, ``num_tokens_per_expert``.
 _PER_ELEMENT = re.compile(
-    r"(lens|lengths|counts|cnts|sizes|durations|splits|tensor|list|_per_(expert|image|seq|sample))$"
+    r"(lens|lengths|counts|bincount|cnts|sizes|durations|splits|tensor|list|_per_(expert|image|seq|sample))$"
 )
 # What a call of ``generate`` is told, mostly 1: the batch is widened once, before all steps.
 _PER_CALL = re.compile(r"per_prompt|num_return_sequences|expand_size|(num_)?beams?(_size)?$")
@@ -211,6 +221,7 @@ RULE = Substitution(
     table="affinity",
     forms=(
         Form(flattened, broadcast_flat, inputs, (OFTEN, IS_TENSOR, INT_REPEATS)),
+        Form(new_first, broadcast_new, inputs, (OFTEN, IS_TENSOR, INT_REPEATS)),
         Form(along_first, broadcast_first, inputs, (OFTEN, IS_TENSOR, INT_REPEATS)),
         Form(along_last, broadcast_last, inputs, (OFTEN, IS_TENSOR, INT_REPEATS)),
         Form(along, broadcast, dim_inputs, (FROM_THE_FRONT, OFTEN, IS_TENSOR, INT_REPEATS)),

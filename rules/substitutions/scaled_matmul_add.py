@@ -144,6 +144,7 @@ RULE = Substitution(
     replaces=("Add", "Axpy", "MatMul", "MatMulV2", "MatMulV3", "Mul", "Muls"),
     becomes=("MatMulV2", "MatMulV3"),
     passes=(1, 1),
+    needs_whole=True,
     requires="torch_npu>=2.1",
     valid=(
         # no product of matrices

@@ -139,6 +139,7 @@ RULE = Substitution(
     becomes=FUSED_KERNELS,
     passes=(2, 3),
     floats_only=True,
+    needs_whole=True,
     requires="torch_npu>=2.1",
     valid=(
         # a gate: two tensors

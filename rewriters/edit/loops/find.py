@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.domain import NO_DOMAIN, STEPS, read_domain
-from npufix.rewriters.edit.loops.expressions import RANDOM, WRITTEN_READ
+from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, WRITTEN_READ
 from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.indexing import OTHER_ROUND
 from npufix.rewriters.edit.loops.joining import joined
 from npufix.rewriters.edit.loops.reading import Loop, loops_in, may_hold_loops, spelled_out
-from npufix.rewriters.edit.loops.statements import RECURRENCE, SHARED, Body
+from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, SHARED, Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
 from npufix.rewriters.edit.loops.values import OF_A_LIST, CannotBatchError
 from npufix.rewriters.edit.loops.writing import written
@@ -33,8 +33,8 @@ _MAKES_ONCE = re.compile(r"_*(init|reset|build|create|make|register|setup)(_|$)\
 """Names of functions that run once: nothing is gained there."""
 # What no way of writing it would change; of other loops it is worth saying that they are slow.
 _NO_ROWS = frozenset(
-    {RECURRENCE, OTHER_ROUND, WRITTEN_READ, SHARED, MODULES, STATISTICS, DROPOUT, RANDOM,
-     NO_DOMAIN, STEPS, OF_A_LIST, READ_AFTERWARDS}
+    {UNKNOWN_CALL, EFFECT, RECURRENCE, OTHER_ROUND, WRITTEN_READ, SHARED, MODULES, STATISTICS,
+     DROPOUT, RANDOM, NO_DOMAIN, STEPS, OF_A_LIST, READ_AFTERWARDS}
 )  # fmt: skip
 
 

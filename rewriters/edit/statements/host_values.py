@@ -39,7 +39,7 @@ _OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | _READING | {
 """What a number or an array of NumPy has as well, or what returns no tensor."""
 _DECIDING = frozenset({Op.COMPARE, Op.BOOLOP, Op.NOT, "eq", "ne", "lt", "le", "gt", "ge"})
 _LOGS = re.compile(
-    r"^(print|info|debug|warning|log\w*|append|add_scalar\w*|update|write|set_postfix|format)$"
+    r"^(print|info|debug|warning|log\w*|append|add_scalar\w*|record\w*|update|write|set_postfix|format)$"
 )
 _ON_HOST = frozenset({"cpu", "numpy"})
 _OF_HOST = re.compile(r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args)([\W_]|$)")
@@ -49,17 +49,16 @@ _IN_LOOP = (
     "the host waits in every round: read all values once before the loop (n = x.tolist()), or "
     "compute what follows on the device"
 )
-_FOR_LOG = (
+_FOR_SUM = (
     "keep it on the device (total += loss.detach()) and read it every N steps, all values of a "
     "step at once"
 )
-_FOR_CALL = (
-    "hand over the tensor where the call takes one; else read it once, where it is made, and hand "
-    "the numbers down to all that need them"
+_FOR_LOG = (
+    "the host waits for each value that is only logged: keep x.detach(), and read all of them at "
+    "once, every N steps: torch.stack(values).tolist()"
 )
-_TO_TENSORS = (
-    "only tensors are computed with it: keep it on the device, x.detach() instead of x.item()"
-)
+_TO_CLAMP = "the device can find out itself: x.clamp(min=number) instead of max(x, number)"
+_TO_TENSORS = "what is computed with it can stay on the device: x.detach() instead of x.item()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +239,8 @@ def _needs_number(here: Surroundings, user: Node, value: Node) -> bool:
         others = [arg for arg in user.args if arg is not value]
         return not others or not all(_is_tensor(here, arg) for arg in others)
     if user.op == Op.CALL:
-        return user.args[0] is value or bool(_LOGS.match(str(user.args[0].value or "")))
+        called = str(user.args[0].value or "").rpartition(".")[2]
+        return user.args[0] is value or bool(_LOGS.match(called)) or called[:1].isupper()
     return user.op != Op.LIST
 
 
@@ -268,24 +268,44 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
     here: Surroundings, read: _Read
 ) -> Proposal | None:
     """Return what to do where the tool does not know how to write it."""
+    if _is_seldom(here, read.code):
+        return None
     if read.how in _LIMITS:
-        return Proposal(read.code, _TO_TENSORS)
+        return Proposal(read.code, _TO_CLAMP)
     loop = here.loop_of(read.code)
     value = here.value(read.code)
     users = [] if value is None else here.users(value)
-    if _is_logged(here, read.code):
-        return Proposal(read.code, _FOR_LOG)
-    if loop is not None:
-        made = isinstance(loop, LOOPS) and _is_made_in(loop, read.tensor)
-        return Proposal(read.code, _FOR_LOG if made else _IN_LOOP)
+    if kind := _logged(here, read):
+        return Proposal(read.code, kind)
+    if loop is not None and not (isinstance(loop, LOOPS) and _is_made_in(loop, read.tensor)):
+        return Proposal(read.code, _IN_LOOP)
     ops = {user.op.removesuffix("(*)") for user in users}
     if ops & _OF_SHAPES or ops & _DECIDING or _is_tested(here, read.code):
         return None  # the host needs it for what comes next
     if ops & _ARITHMETIC:
-        return Proposal(read.code, _TO_TENSORS) if read.how in {"item", "float"} else None
+        meets = [a for u in users if u.op in _ARITHMETIC for a in u.args if a is not value]
+        stays = read.how in {"item", "float"} and all(_is_tensor(here, a) for a in meets)
+        return Proposal(read.code, _TO_TENSORS) if stays else None
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _handed_over(here, read, users)
     return None
+
+
+def _is_seldom(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a value is read every N steps anyhow, once per epoch, or if it is an array."""
+    loop = here.loop_of(code)
+    if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower():
+        return True
+    inner: ast.AST = code
+    for outer in here.around(code):
+        if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
+            asked = list(ast.walk(outer.test))
+            if any(isinstance(n, ast.Mod) for n in asked):
+                return True
+            if any(isinstance(n, ast.Name) and n.id == "isinstance" for n in asked):
+                return True
+        inner = outer
+    return False
 
 
 def _is_made_in(loop: ast.AST, code: ast.expr) -> bool:
@@ -296,17 +316,24 @@ def _is_made_in(loop: ast.AST, code: ast.expr) -> bool:
         if isinstance(s, ast.Assign)
         for t in s.targets
         for n in ast.walk(t)
-        if isinstance(n, ast.Name)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
     }
     return any(isinstance(n, ast.Name) and n.id in assigned for n in ast.walk(code))
 
 
-def _handed_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal:
-    """Return a call that gets the tensor and not what the host has read of it."""
+def _handed_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:
+    """Return a call that gets the tensor and not what the host has read of it.
+
+    Only a method of the object itself may take it as well: what comes out of another package,
+    ``pack_padded_sequence(x, lengths.cpu())`` or an operator for the CPU, says what it wants.
+    """
     outer = here.parents.get(id(read.code))
     is_argument = isinstance(outer, (ast.Call, ast.keyword)) and len(users) == 1
     if read.how not in {"cpu", "tolist"} or not is_argument or users[0].op != Op.CALL:
-        return Proposal(read.code, _FOR_CALL)
+        return None
+    called = users[0].args[0]
+    if called.op != Op.ATTR or called.args[0].value != "self":
+        return None
     tensor = here.text(_first_read(read.tensor))
     proven = {"is-tensor"} if here.is_tensor(_first_read(read.tensor)) else set[str]()
     return Proposal(
@@ -327,16 +354,31 @@ def _is_tested(here: Surroundings, code: ast.expr) -> bool:
     return False
 
 
-def _is_logged(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether a value is only for people to read: printed, put into a list or a text."""
-    for outer in here.around(code):
+def _logged(here: Surroundings, read: _Read) -> str:
+    """Return what to do with a value that is only for people to read, "" if it is not so.
+
+    It is printed, added up, put into a list or a text, or several values of one statement are read
+    beside each other: ``{"loss": loss.item(), "kl": kl.item()}``.
+    """
+    if read.how not in {"item", "float", "int"}:
+        return ""  # arrays: what comes next is done on the host
+    for outer in here.around(read.code):
         match outer:
             case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
-                return True
-            case ast.JoinedStr():
-                return True
+                return _FOR_LOG
+            case ast.Dict(values=values) if sum(map(_reads_one, values)) > 1:
+                return _FOR_LOG
             case ast.AugAssign(_, ast.Add()) if here.loop_of(outer) is not None:
-                return True
+                return _FOR_SUM
+            case ast.JoinedStr():
+                return _FOR_LOG
             case ast.stmt():
-                return False
+                break
+    return ""
+
+
+def _reads_one(code: ast.expr) -> bool:
+    match code:
+        case ast.Call(ast.Attribute(_, "item"), [], []):
+            return True
     return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _MATRIX = 2
+_TURNS = re.compile(r"\.permute\(|\.transpose\((?!-2, -1\))")
 _SIMPLE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 
 
@@ -29,7 +31,9 @@ def find_einsum_products(here: Surroundings) -> Iterator[Proposal]:
                     continue
                 left, right = (_operand(here, code) for code in operands)
                 named = [isinstance(code, (ast.Name, ast.Attribute)) for code in operands]
-                product = here.text(function).removesuffix("einsum") + "matmul"
+                product = _matmul(here, function)
+                if not product:
+                    continue
                 text = spell_product(equation, left, right, product, named=named[0] and named[1])
                 if text is not None:
                     left_indices, _, rest = equation.replace(" ", "").partition(",")
@@ -38,12 +42,22 @@ def find_einsum_products(here: Surroundings) -> Iterator[Proposal]:
                         & set(rest.partition("->")[0])
                         & set(rest.partition("->")[2])
                     )
+                    if shared and _TURNS.search(text):
+                        continue  # einsum turns as much, and is easier to read
                     yield Proposal(
                         node,
                         form="scores" if shared else "graph",
                         changes=(Change(here.span(node), text),),
                         shown=text,
                     )
+
+
+def _matmul(here: Surroundings, einsum: ast.expr) -> str:
+    """Return how the file calls ``torch.matmul``, "" if it imports only ``einsum`` of torch."""
+    if isinstance(einsum, ast.Attribute):
+        return f"{here.text(einsum.value)}.matmul"
+    known = here.flow.names.imports.items()
+    return next((f"{name}.matmul" for name, full in known if full == "torch"), "")
 
 
 def _operand(here: Surroundings, code: ast.expr) -> str:

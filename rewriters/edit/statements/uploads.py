@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _MAKING = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
 _MOVING = frozenset({"to", "cuda", "npu"})
 _TIMED = re.compile(r"\b(time|perf_counter|monotonic|elapsed_time|elapsed|Event|timer|timeit)\b")
+_SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
+"""What hands over new lists in each step, and nothing else that one could do about it."""
 _BUFFER = (
     "the same numbers are copied to the device in every call: make it once in __init__, "
     'register_buffer("name", torch.tensor(...), persistent=False), and read self.name'
@@ -27,6 +29,14 @@ _ONE_COPY = (
 _PINNED = (
     "the host waits for the copy: fill a pinned tensor that is kept, and copy that with "
     "non_blocking=True"
+)
+_FILLED = (
+    "a list of one number is copied to the device, and the host waits: torch.full((n,), number, "
+    "device=device) makes it there"
+)
+_RANGE = (
+    "the numbers are copied to the device, and the host waits: torch.arange(start, end, "
+    "device=device) makes them there"
 )
 _STRIDED = (
     "columns of a tensor are no block of memory, so the copy goes through the host and waits: copy "
@@ -52,6 +62,8 @@ def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
         match node:
             case ast.Call(ast.Attribute(owner, "synchronize"), [], []):
                 backend = here.flow.names.dotted(owner)
+                if _is_on_condition(here, node):
+                    continue  # now and then, or once
                 if backend in {"torch.npu", "torch.cuda", "torch_npu.npu"}:
                     text = f"{here.text(owner)}.current_stream().synchronize()"
                     yield Proposal(node, changes=(Change(here.span(node), text),), shown=text)
@@ -83,7 +95,7 @@ def _advice(here: Surroundings, code: ast.Call) -> str:
         case ast.Call(ast.Attribute(made, method)) if method in _MOVING and isinstance(
             made, ast.Call
         ):
-            if not _is_made(here, made) or _has_device(made):
+            if not _is_made(here, made) or _has_device(made) or not _moves(code):
                 return ""
             return _of(here, code, made)
         case ast.Call() if _is_made(here, code) and _has_device(code):
@@ -96,11 +108,33 @@ def _of(here: Surroundings, code: ast.Call, made: ast.Call) -> str:
     given = {k.arg for call in (code, made) for k in call.keywords}
     if given & {"non_blocking", "pin_memory"}:
         return ""  # somebody has thought of it
-    if data is None or _is_scalar(data) or here.is_tensor(data):
+    if data is None or _is_number(here, data) or here.is_tensor(data):
         return ""
-    if _is_constant(data):
-        return _BUFFER
-    return _ONE_COPY if here.loop_of(code) is not None else _PINNED
+    advice = _of_data(data)
+    if advice and _is_on_condition(here, code):
+        return ""
+    if advice or here.loop_of(code) is not None:
+        return advice or _ONE_COPY
+    owner = here.flow.cls
+    return _PINNED if owner is not None and _SERVES.search(owner.name) else ""
+
+
+def _of_data(data: ast.expr) -> str:
+    """Return what to do where the numbers themselves say it."""
+    match data:
+        case ast.Call(ast.Name("range")):
+            return _RANGE
+        case ast.BinOp(ast.List([_]), ast.Mult(), _):
+            return _FILLED
+        case ast.List([one]) if not isinstance(one, (ast.List, ast.Tuple, ast.Starred)):
+            return _FILLED
+        case ast.List([]):
+            return ""  # nothing is copied
+    return _BUFFER if _is_constant(data) else ""
+
+
+def _is_on_condition(here: Surroundings, code: ast.expr) -> bool:
+    return any(isinstance(outer, (ast.If, ast.IfExp)) for outer in here.around(code))
 
 
 def _is_made(here: Surroundings, code: ast.Call) -> bool:
@@ -110,6 +144,20 @@ def _is_made(here: Surroundings, code: ast.Call) -> bool:
 def _has_device(code: ast.Call) -> bool:
     devices = [k.value for k in code.keywords if k.arg == "device"]
     return any(not (isinstance(d, ast.Constant) and d.value in {None, "cpu"}) for d in devices)
+
+
+def _moves(code: ast.Call) -> bool:
+    """Tell whether ``.to(...)`` names a device: not so ``.to(dtype)`` and ``.to(torch.long)``."""
+    given = [*code.args, *(k.value for k in code.keywords if k.arg == "device")]
+    return not given or any(not re.search(r"(?i)dtype|^torch\.\w+$", ast.unparse(g)) for g in given)
+
+
+def _is_number(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether it is one number, which goes along with a launch."""
+    node = here.value(code)
+    return _is_scalar(code) or (
+        node is not None and here.facts(here.evaluations[id(code)], x=node).is_number("x") is True
+    )
 
 
 def _is_scalar(code: ast.expr) -> bool:

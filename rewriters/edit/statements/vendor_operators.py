@@ -48,6 +48,9 @@ _ATTENTIONS = re.compile(
 )
 _WITHOUT_COUNTERPART = frozenset({"alibi_slopes", "softcap", "return_attn_probs", "block_table"})
 RESIDUAL = r"(?:\+=|= \w+ \+ \w+)[^\n]*\n\s*(?:return |\w+ = )[\w.]*[rR]e[lL][uU]"
+_OF_DRIVING = frozenset(
+    {"mmcv", "mmdet", "mmdet3d", "mmengine", "mx_driving", "spconv", "torch_npu"}
+)
 _RELU = re.compile(r"relu\d?_?|ReLU")
 
 
@@ -123,6 +126,12 @@ def _imported(here: Surroundings, code: ast.expr) -> str:
     return ".".join([here.flow.names.relative[code.id].lstrip("."), *reversed(parts)])
 
 
+def _is_of_driving(here: Surroundings) -> bool:
+    """Tell whether a file uses mx_driving anyhow, or packages whose operators it has."""
+    known = here.flow.names.imports.values()
+    return any(full.split(".")[0] in _OF_DRIVING for full in known)
+
+
 def _sums_cut_off(here: Surroundings, block: list[ast.stmt]) -> Iterator[Proposal]:
     """Yield ``out += identity`` with ``out = relu(out)`` behind it."""
     for first, second in pairwise(block):
@@ -138,5 +147,5 @@ def _sums_cut_off(here: Surroundings, block: list[ast.stmt]) -> Iterator[Proposa
                 ast.Call(function, [ast.Name(cut)]) as call
             ) if cut == name:
                 last = function.attr if isinstance(function, ast.Attribute) else ""
-                if _RELU.fullmatch(last) and here.is_hot:
+                if _RELU.fullmatch(last) and here.is_hot and _is_of_driving(here):
                     yield Proposal(call, _ADD_RELU)

@@ -129,7 +129,15 @@ UNSHARDED = Condition(
     "no FSDP, DeepSpeed or ZeRO shards parameters or states",
     lambda site: False if site.mentions(*_SHARDED) else None,
 )
+_FEW = 4
+SEVERAL = Condition(
+    "several-parameters",
+    "it updates a model, not one number or two: for those nothing is gained",
+    lambda site: (site.listed("params") or _FEW) >= _FEW,
+    time_alone=True,
+)
 COMBINED = (
+    SEVERAL,
     NUMBER_LR,
     HALF_OR_SINGLE,
     KEPT_GRADIENTS,

@@ -160,6 +160,31 @@ def test_advice_about_the_project_is_given_once(tmp_path: Path) -> None:
     assert [place.path for place in one.places] == ["models/modeling_b.py", "models/modeling_c.py"]
 
 
+def test_the_same_advice_is_given_once(tmp_path: Path) -> None:
+    config = 'optimizer = dict(type="AdamW", lr={rate})\n'
+    step = """
+import torch
+
+
+def train_step(model, batch):
+    loss, kl = model(batch)
+    return {"loss": loss.item(), "kl": kl.item(), "max": loss.max().item()}
+
+
+class MaskEvaluator:
+    def compute_step(self, x: torch.Tensor):
+        for i in range(x.shape[0]):
+            x[i] = x[i] * 2 if x[i].sum() > 0 else x[i]
+"""
+    files = {f"configs/c{rate}.py": config.format(rate=rate) for rate in (1, 2, 3)}
+    found = scanned(tmp_path, files | {"engine.py": step})
+    shown = {f.rule: f for f in found.report.findings}
+    assert len(found.report.findings) == 2
+    assert [len(shown[rule].places) for rule in ("NPU169", "NPU214")] == [2, 2]
+    written = scan(read_source_tree(tmp_path, Configuration()), to_write=True).report.findings
+    assert sorted(f.rule for f in written) == ["NPU169"] * 3 + ["NPU214"]
+
+
 def test_copies_of_a_generator_are_grouped_under_what_they_are_made_of(tmp_path: Path) -> None:
     files = {
         "models/__init__.py": "",

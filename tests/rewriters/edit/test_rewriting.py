@@ -288,6 +288,27 @@ def test_a_product_that_is_needed_anyway_is_not_computed_twice() -> None:
     assert [site.rewrite for site in found] in ([], [None])
 
 
+def test_a_call_whose_result_has_a_name_by_then_does_not_run_again() -> None:
+    (site,) = sites(
+        """
+        class Embed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rows, self.matrices = nn.Embedding(9, 4), nn.Embedding(9, 16)
+
+            def forward(self, head, relation):
+                h = self.rows(head).unsqueeze(1)
+                m = self.matrices(relation).view(relation.size(0), 4, 4)
+                return torch.bmm(h, m).squeeze(1), m
+    """,
+        "NPU207",
+    )
+    assert site.rewrite is not None
+    text = site.rewrite.direct
+    assert text.count("self.matrices(relation)") == 1
+    assert "* m)" in text
+
+
 def test_numbers_keep_the_names_and_keywords_that_the_author_gave_them() -> None:
     (norm,) = sites(
         """

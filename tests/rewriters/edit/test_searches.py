@@ -188,3 +188,74 @@ def loss(x: torch.Tensor, y: torch.Tensor, a: torch.Tensor, b: torch.Tensor):
     (second,) = (site for site in again if site.rewrite is not None)
     assert second.rewrite is not None
     assert "valid_at2" in second.rewrite.direct
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("torch.tensor([2.0] * n, device=x.device)", "torch.full"),
+        ("torch.tensor(range(n), device=x.device)", "torch.arange"),
+        ("torch.tensor([0.1, 0.2], device=x.device)", "register_buffer"),
+        ("torch.tensor([n, 4]).to(dtype)", ""),  # stays on the host
+        ("torch.tensor([], device=x.device)", ""),
+        ("torch.as_tensor(np.random.rand(n), device=x.device)", ""),  # nothing else to do
+    ],
+)
+def test_what_is_copied_decides_what_to_do_instead(code: str, advice: str) -> None:
+    text = f"def forward(x: torch.Tensor, n: int, dtype):\n    return x * {code}\n"
+    problems = [site.problem for site in found(text, "NPU219")]
+    assert [advice in problem for problem in problems] == [True] * bool(advice)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "nn.utils.rnn.pack_padded_sequence(x, lengths.cpu())",  # wants it on the host
+        "spconv.SparseConvTensor(x, lengths.tolist())",
+        "for i in range(4):\n        names[lengths[i][0].item()] = x",
+    ],
+)
+def test_what_another_package_takes_is_left_to_it(code: str) -> None:
+    text = f"def forward(self, x: torch.Tensor, lengths: torch.Tensor, names):\n    {code}\n"
+    assert [s for s in found(text, "NPU214") if s.rewrite or "log" in s.problem] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("if i % 100 == 0:\n            print(loss.item())", False),  # seldom enough
+        ("self.logger.record('loss', loss.item())", True),
+    ],
+)
+def test_what_is_logged_stays_a_number(body: str, *, told: bool) -> None:
+    text = f"""
+def train(self, batches, f):
+    for i, x in enumerate(batches):
+        loss = f(x)
+        {body}
+"""
+    sites = found(text, "NPU214")
+    assert [site.rewrite for site in sites] == [None] * told
+
+
+def test_an_einsum_that_is_imported_alone_becomes_a_name_that_is_there() -> None:
+    body = (
+        "from torch import einsum\ndef f(a, v):\n    return einsum('b i j, b j d -> b i d', a, v)\n"
+    )
+    assert "return torch.matmul(a, v)" in rewritten(body, "NPU265")
+    sites = find_sites("from torch import nn\n" + body, RULES)
+    assert [site for site in sites if site.rule.id == "NPU265"] == []
+    turned = "def f(a, v):\n    return torch.einsum('bhls,bshd->blhd', a, v)\n"
+    assert found(turned, "NPU265") == []
+
+
+def test_statistics_that_are_computed_keep_their_gradient() -> None:
+    text = """
+class Norm(nn.Module):
+    def forward(self, x):
+        mean, square = torch.split(gather(x), 3)
+        scale = self.weight * torch.rsqrt(square - mean * mean + self.eps)
+        bias = self.bias - mean * scale
+        return x * scale.reshape(1, -1, 1, 1) + bias.reshape(1, -1, 1, 1)
+"""
+    assert [s for s in find_sites(HEADER + text, all_rules()) if s.rule.id == "NPU167"] == []

@@ -50,6 +50,23 @@ CHOSEN = {
             def forward_native(self, x, w):
                 return {NORM}
     """,
+    "a part of the other method": f"""
+        class A:
+            def _norm(self, x, w):
+                return {NORM}
+            def unfused_norm(self, x, w):
+                return self._norm(x, w) * 2
+            def fused_norm(self, x, w):
+                return {NPU} * 2
+    """,
+    "a name written in one word": f"""
+        import torch_npu
+        class A:
+            def forward(self, x, w):
+                if self.fast:
+                    return self.fused_rmsnorm(x, w)
+                return {NORM}
+    """,
     "a class": f"""
         class NpuNorm:
             def forward(self, x, w):

@@ -144,10 +144,6 @@ OPEN = {
         function("x: torch.Tensor, n: int | torch.Tensor = 1", "return x.repeat_interleave(n, 0)"),
         {"int-repeats"},
     ),
-    "repeats that have a length": (
-        function("x: torch.Tensor, n", "print(len(n))", "return x.repeat_interleave(n, 0)"),
-        {"int-repeats"},
-    ),
     "a mask that was moved": (
         function("x: torch.Tensor", "x[(x.cpu() > 0)] = 0"),
         {"same-device"},
@@ -165,6 +161,30 @@ NOTHING = {
     "an array of NumPy": function("n", "a = np.zeros((3, 4))", "a[a == 0] = n"),
     "an array that a tensor became": function(
         "x: torch.Tensor", "a = x.cpu().numpy() * 2", "a[a > 0] = 1"
+    ),
+    "repeats that have a length": function(
+        "x: torch.Tensor, n", "print(len(n))", "return x.repeat_interleave(n, 0)"
+    ),
+    "repeats that are added up later": function(
+        "x: torch.Tensor, n", "y = x.repeat_interleave(n, 0)", "return y * torch.sum(n)"
+    ),
+    "positions that are drawn": function(
+        "x: torch.Tensor, w: torch.Tensor", "to_mask = torch.multinomial(w, 3)", "x[to_mask] = 1"
+    ),
+    "one of two tensors": function(
+        "x: torch.Tensor, m: torch.Tensor, r, s", "x[m > 0] = r @ s if len(r) > 3 else r * s"
+    ),
+    "a list of positions": function("x: torch.Tensor, mask_list", "x[mask_list] = 0"),
+    "an array compared": function("a", "a[np.abs(a) < 1e-8] = 0"),
+    "a dictionary": function(
+        "items", "a = {}", "pos = 0", "for name in items:", "    a[pos] = name", "    pos += 1"
+    ),
+    "rows of another tensor": function(
+        "h, mask", "x = torch.zeros(mask.size(0), *h.shape[1:])", "x[mask] = h"
+    ),
+    "an index of two dimensions": function(
+        "x: torch.Tensor, q: torch.Tensor",
+        "return x.gather(0, q.argmax(0).unsqueeze(0).unsqueeze(-1))",
     ),
     "the opposite of an array": function("x, y", "x[~np.isin(x, y)] = 0"),
     "an array cast": function("x", "a = x.astype(np.float32)", "a[a > 0] = 1"),
