@@ -89,7 +89,10 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     ranked = rank_items([*(located.found if located else ()), *seen])
     told = without_explained(ranked, run.evidence.kernels)
     everything = settle(told, run.split, run.evidence.kernels)
-    everything, forecast = foresee(everything, run.evidence, run.step.length_ns, options.asked)
+    chip = profile.environment.chip
+    everything, forecast = foresee(
+        everything, run.evidence, run.step.length_ns, options.asked, chip
+    )
     seen = [item for item in everything if item.finding.kind == "run"]
     found = [cast("Located", item) for item in everything if item.finding.kind == "code"]
     measured = _report_measures(run, options)
