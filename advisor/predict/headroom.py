@@ -89,7 +89,9 @@ class _Sums(NamedTuple):
 
     def of_types(self, kernels: pd.DataFrame, top: int) -> list[HeadroomRow]:
         types = kernels["type"].cat
-        return self.rows(types.codes.to_numpy(np.int64), lambda at: str(types.categories[at]), top)
+        return self.rows(
+            np.asarray(types.codes, np.int64), lambda at: str(types.categories[at]), top
+        )
 
     def of_lines(self, kernels: pd.DataFrame, top: int) -> list[HeadroomRow]:
         paths, lines = kernels["path"].cat, kernels["line"].to_numpy(np.int64)
@@ -101,7 +103,7 @@ class _Sums(NamedTuple):
         chosen = np.array([bool(path) for path, _ in places])[of_row]
         named = [f"{path}:{line}" for path, line in places]
         own = self._replace(known=self.known & chosen)
-        return own.rows(of_row.astype(np.int64), named.__getitem__, top)
+        return own.rows(np.asarray(of_row, np.int64), named.__getitem__, top)
 
     def rows(self, keys: Integers, name: Callable[[int], str], top: int) -> list[HeadroomRow]:
         """Return a row for each key, those first that take most above their bounds."""

@@ -17,7 +17,7 @@ from npufix.rules.shared.recording.recorded_cells import dtype_name
 from npufix.rules.shared.recording.recorded_shapes import shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pandas as pd
 
@@ -105,9 +105,9 @@ def _cases(rows: pd.DataFrame, most: int) -> list[Case]:
     return found[:most]
 
 
-def _plain_source(way: object) -> str:
+def _plain_source(way: Callable[..., object]) -> str:
     """Return a function as text, without the annotations of ours."""
-    source = inspect.getsource(way)  # type: ignore[arg-type] - a function of timing_ways
+    source = inspect.getsource(way)
     return re.sub(
         r"^( *def \w+\()(.*)\) -> \w+:", _without_annotations, source, flags=re.MULTILINE
     ).strip()

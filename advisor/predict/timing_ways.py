@@ -175,7 +175,7 @@ def attention(tensors: Tensors, out: list[int]) -> Run:
     width = tensors[0].shape[-1] // (heads if tensors[0].dim() == 3 else 1)
     made = []
     for one in tensors[:3]:
-        whole = one.unflatten(-1, (-1, width)) if one.dim() == 3 else one
+        whole = one.reshape(*one.shape[:-1], -1, width) if one.dim() == 3 else one
         if tensors[0].dim() == 3:  # rows first, or samples
             whole = whole.permute((1, 2, 0, 3) if tensors[0].shape[0] == rows else (0, 2, 1, 3))
         made.append(whole.repeat_interleave(heads // whole.shape[1], 1).contiguous())
