@@ -1,6 +1,7 @@
 """Joins the parts into commands: a dump and a source in, findings, patches and verdicts out.
 
-Each room uses only those before it: ``console``, ``project``, ``evidence``, ``predict``,
+Each room uses only those before it: ``console``, ``project``, ``roofline``, ``evidence``,
+``predict``,
 ``redact``, ``cluster``, ``diagnose``, ``patch``, ``gate``, ``verify``, ``compare``, ``runtime``,
 ``commands``.
 Start with ``commands.diagnose`` and follow it down. What a program calls is here:

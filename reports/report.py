@@ -10,10 +10,11 @@ import msgspec
 
 from npufix.profiling_parsers.profile import Problem
 from npufix.reports.encoding import encode_indented
+from npufix.reports.headroom import Headroom
 from npufix.reports.prediction import Forecast, Prediction
 from npufix.rules.diagnostic import Place
 
-__all__ = ["Forecast", "Place", "Prediction", "Problem"]
+__all__ = ["Forecast", "Headroom", "Place", "Prediction", "Problem"]
 
 SCHEMA_VERSION = 2
 _SMALL = 0.001
@@ -411,6 +412,8 @@ class Report(msgspec.Struct, frozen=True):
     """The code that would collect what is missing, "" if nothing is."""
     forecast: Forecast | None = None
     """What the changes would gain; ``None`` without a dump."""
+    headroom: Headroom | None = None
+    """What the kernels take above the bounds of the chip; ``None`` without a dump."""
     schema: int = SCHEMA_VERSION
 
     def cut(self, rows: int) -> Report:
@@ -422,6 +425,7 @@ class Report(msgspec.Struct, frozen=True):
             hot_lines=self.hot_lines[:rows],
             hot_modules=self.hot_modules[:rows],
             hot_collectives=self.hot_collectives[:rows],
+            headroom=self.headroom.cut(rows) if self.headroom else None,
         )
 
 

@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests read English, whatever the locale of whoever runs them.
 os.environ["NPUFIX_LANG"] = "en"
+# What one test measures corrects no prediction of another, and none of the user's.
+os.environ["NPUFIX_CALIBRATION"] = "off"
 
 # What a machine with other work takes says nothing, and no test remembers another run's examples.
 settings.register_profile(

@@ -33,6 +33,7 @@ _COMMANDS: Mapping[str, str] = {
     "history": "Keep what every run was measured at; find what became slower over weeks.",
     "patch": "Write what to change as a patch, each change verified.",
     "redact": "Copy a dump or report without names, paths and addresses, to share it.",
+    "replay": "Write a small program that times an operator with its recorded shapes.",
     "rules": "List and explain the substitutions.",
     "run": "Run a program with the changes of the rules, nothing on disk changes.",
     "scan": "Find slow patterns in source code, without a dump.",

@@ -11,7 +11,9 @@ import click
 from npufix.advisor.commands import common
 from npufix.advisor.commands import outputs as output_files
 from npufix.advisor.commands.cli import INPUT_ERROR
+from npufix.advisor.console.loudness import is_quiet
 from npufix.advisor.console.progress_line import progress
+from npufix.advisor.console.speaking import say
 from npufix.reports.comparison import Comparison
 
 if TYPE_CHECKING:
@@ -96,8 +98,19 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     result = compare(*runs)
     common.warn(dict.fromkeys(text for run in runs for text in run.warnings))
     output_files.write(outputs, output_files.Result(result, details=verbose, top=top))
+    _keep(result)
     broken = any(side.partial for side in (result.before, result.after))
     return INPUT_ERROR if broken else 0
+
+
+def _keep(result: Comparison) -> None:
+    """Keep what was predicted and what came of it for later predictions."""
+    from npufix.advisor.compare.predictions import pairs_of
+    from npufix.advisor.predict.own_pairs import keep_pairs
+
+    path = keep_pairs(pairs_of(result))
+    if path is not None and not is_quiet():
+        say(f"Kept what was predicted and measured in {path}; NPUFIX_CALIBRATION=off keeps nothing")
 
 
 def _read(

@@ -25,6 +25,7 @@ _SECTIONS = {
     "lines": "Show the lines of code that ask for most time.",
     "modules": "Show the nn.Modules that take most time.",
     "collectives": "Show the collectives that take most time.",
+    "headroom": "Show how far kernels are from what the chip allows.",
     "ranks": "Show where each rank spends its time.",
 }
 

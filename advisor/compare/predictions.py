@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.advisor.compare.places import same_source
+from npufix.advisor.predict.own_pairs import Pair
+from npufix.reports.code_digest import digest
 from npufix.reports.comparison import FindingChange, Prediction
 from npufix.rules.registry import every_rule
 from npufix.rules.shared.quantities import number
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.compare.side import ComparedRun, ForecastFinding
     from npufix.advisor.project.source_tree import SourceTree
+    from npufix.reports.comparison import Comparison
     from npufix.reports.report import Finding, Saving
 
 _HALF = 0.5
@@ -34,6 +37,22 @@ _SAME_CALLS = 0.01
 _TYPES_NAMED = 4
 _NOISE = 0.02
 """Of the time of the kernels: two runs of the same ones differ by that."""
+
+
+def pairs_of(comparison: Comparison) -> list[Pair]:
+    """Return what the changes of one rule each were to save and did, for later predictions."""
+    environment = comparison.before.environment
+    chip = (environment.chip if environment else None) or ""
+    sides = (comparison.before, comparison.after)
+    steps = [(s.step, s.computing_ns, s.free_ns) for side in sides for s in side.recorded]
+    return [
+        Pair(
+            digest(made.path, made.function, repr(steps)), made.rules[0], chip,
+            made.low_ns, made.high_ns, made.measured_ns,
+        )
+        for made in comparison.predictions
+        if len(made.rules) == 1
+    ]  # fmt: skip
 
 
 def finding_changes(before: ComparedRun, after: ComparedRun) -> list[FindingChange]:

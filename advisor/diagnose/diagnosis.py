@@ -23,6 +23,7 @@ from npufix.advisor.evidence.operator_lines import operator_lines
 from npufix.advisor.evidence.ranking import Ranking, Step, step_split
 from npufix.advisor.evidence.recorded_paths import SourceState, map_recorded_paths, source_state
 from npufix.advisor.evidence.run_findings import observe
+from npufix.advisor.predict.headroom import find_headroom
 from npufix.advisor.project.configuration import EVERYTHING, Configuration
 from npufix.reports import report
 from npufix.reports.wording.report import headline
@@ -88,7 +89,10 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     ranked = rank_items([*(located.found if located else ()), *seen])
     told = without_explained(ranked, run.evidence.kernels)
     everything = settle(told, run.split, run.evidence.kernels)
-    everything, forecast = foresee(everything, run.evidence, run.step.length_ns, options.asked)
+    chip = profile.environment.chip
+    everything, forecast = foresee(
+        everything, run.evidence, run.step.length_ns, options.asked, chip
+    )
     seen = [item for item in everything if item.finding.kind == "run"]
     found = [cast("Located", item) for item in everything if item.finding.kind == "code"]
     measured = _report_measures(run, options)
@@ -206,6 +210,7 @@ def _report_measures(run: _Run, options: Options) -> report.Report:
         hot_lines=lines,
         hot_modules=ranking.hot_modules(profile.modules, top),
         hot_collectives=hot_collectives(profile.signals, top),
+        headroom=find_headroom(run.evidence, profile.signals, profile.environment, top),
         not_recorded=[report.Fact(*part) for part in missing_parts(profile)],
         collect=snippet(profile),
     )

@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 
 
 def foresee(
-    settled: Sequence[T], evidence: Evidence, step_ns: int, asked: Asked | None
+    settled: Sequence[T], evidence: Evidence, step_ns: int, asked: Asked | None, chip: str | None
 ) -> tuple[list[T], Forecast | None]:
     """Return the findings with their predictions, and the forecast of the run.
 
-    What a change saves is then what the replay says, beside those before it.
+    What a change saves is then what the replay says, beside those before it; where changes of its
+    rule were measured before, as much as those did (``own_pairs``).
     """
+    from npufix.advisor.predict.own_pairs import corrected
     from npufix.advisor.predict.what_if import predict
 
+    settled = corrected(settled, evidence, chip)
     found = predict(evidence, settled, step_ns, asked)
     if found is None:
         return list(settled), None

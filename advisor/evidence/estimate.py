@@ -13,6 +13,7 @@ import numpy as np
 
 from npufix.advisor.evidence.change import NewWork
 from npufix.reports.report import Saving
+from npufix.rules.shared.chips import usual_bandwidth
 from npufix.rules.shared.quantities import size
 from npufix.rules.shared.recording.recorded_cells import (
     CELLS,
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from npufix.advisor.evidence.kernel_times import MeasuredKernels
 
 _FEW = 5
-# HBM of an Atlas A2 device reaches about 1.6 TB/s on paper; kernels get a quarter to all of it.
-_ASSUMED_BYTES_PER_NS = (400.0, 1600.0)
+_ASSUMED_FAMILY, _ASSUMED_SHARES = "A2", (0.25, 1.0)
+"""Whose memory, and how much of what it can do kernels get."""
 _ASSUMED_LAUNCH_NS = (2_000.0, 10_000.0)
 
 
@@ -58,11 +59,13 @@ def calibrate(kernels: pd.DataFrame) -> Calibration:
     if len(small) >= _FEW:
         launch = (float(np.quantile(small, 0.1)), float(np.quantile(small, 0.5)))
     if len(rates) < _FEW:
-        return Calibration(
-            _ASSUMED_BYTES_PER_NS,
-            launch,
-            "assumed bandwidth of 0.4 to 1.6 TB/s: too few large element-wise kernels to measure",
+        peak = usual_bandwidth(_ASSUMED_FAMILY)
+        slow, fast = (share * peak for share in _ASSUMED_SHARES)
+        basis = (
+            f"assumed bandwidth of {slow / 1000:.1f} to {fast / 1000:.1f} TB/s: too few large "
+            "element-wise kernels to measure"
         )
+        return Calibration((slow, fast), launch, basis)
     slow, fast = float(np.quantile(rates, 0.25)), float(np.quantile(rates, 0.75))
     basis = f"element-wise kernels of this dump move {slow / 1000:.2f} to {fast / 1000:.2f} TB/s"
     return Calibration((slow, fast), launch, basis)

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.reports.wording import comparison as changes
-from npufix.rules.shared.quantities import milliseconds
+from npufix.rules.shared.quantities import milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from npufix.reports.headroom import HeadroomRow
     from npufix.reports.report import StepSplit
 
 
@@ -99,6 +100,20 @@ def intervals(rows: Sequence[tuple[str, int, int, int]]) -> list[Bar]:
              ("point", _placed(measured, 0, low, high)[0], 0.0)],
         )
         for name, least, most, measured in rows
+    ]  # fmt: skip
+
+
+def headroom(rows: Sequence[HeadroomRow]) -> list[Bar]:
+    """Return what kernels take: the bound of the chip, and what is above it."""
+    most = max((row.time_ns for row in rows), default=0) or 1
+    return [
+        Bar(
+            row.name,
+            f"{milliseconds(row.above_ns)}, {percent(row.reached)}",
+            [("compute", *_placed(0, row.bound_ns, 0, most)),
+             ("idle", *_placed(row.bound_ns, row.above_ns, 0, most))],
+        )
+        for row in rows
     ]  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from npufix.reports.html.tables import (
 )
 from npufix.reports.language import tr
 from npufix.reports.wording import report as wording
+from npufix.reports.wording.headroom import headroom_lines
 from npufix.reports.wording.prediction import forecast_lines
 from npufix.rules.shared.quantities import milliseconds, percent, size
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _RANKS_NAMED = 24
 """Ranks of a finding that its card names."""
+_BARS = 12
+"""Operators, and lines, that a picture has."""
 _SCRIPTS = ("picture.js", "findings.js", "timeline.js", "icicle.js")
 
 
@@ -45,6 +48,7 @@ def to_html(report: Report, details: Details | None = None) -> str:
         parts=bars.step_parts(report.split) if report.split else [],
         basis=_basis(report),
         groups=[_group(finding) for finding in report.findings],
+        headroom=_headroom(report),
         prediction=[*forecast_lines(report.forecast)],
         commands=[_command(report, finding) for finding in report.findings],
         reasons=_reasons(report),
@@ -69,6 +73,17 @@ def _basis(report: Report) -> list[str]:
     if report.hot_operators:
         found.append(f"{percent(led)} of the compute time is led to your code")
     return found
+
+
+def _headroom(report: Report) -> dict[str, object] | None:
+    """Return what is above the bounds of the chip: sentences, and bars of operators and lines."""
+    if report.headroom is None or not report.headroom.operators:
+        return None
+    shown = report.headroom.cut(_BARS)
+    return {
+        "lines": [*headroom_lines(report.headroom)],
+        "bars": [bars.headroom(shown.operators), bars.headroom(shown.lines)],
+    }
 
 
 def _group(finding: Finding) -> str:

@@ -10,6 +10,7 @@ from npufix.reports.terminal.findings import show_findings
 from npufix.reports.terminal.ranks import show_ranks
 from npufix.reports.terminal.summary import SECTIONS, show_step, show_summary, there
 from npufix.reports.terminal.tables import (
+    show_headroom,
     show_hot_collectives,
     show_hot_lines,
     show_hot_modules,
@@ -100,6 +101,7 @@ _SHOW: dict[str, Callable[[Report, Console, bool], None]] = {
     "collectives": lambda report, console, _: show_hot_collectives(
         report.hot_collectives, report.split, console
     ),
+    "headroom": lambda report, console, _: show_headroom(report.headroom, console),
     "ranks": lambda report, console, _: show_ranks(report.ranks, console),
 }
 

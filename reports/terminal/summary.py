@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from npufix.reports.report import Finding, Problem, Report, StepSplit
 
-SECTIONS = ("findings", "operators", "shapes", "lines", "modules", "collectives", "ranks")
+SECTIONS = (
+    "findings", "operators", "shapes", "lines", "modules", "collectives", "headroom", "ranks",
+)  # fmt: skip
 """What there is beyond the first screen; each is an option of ``diagnose``."""
 CLASSES = {"safe": "green", "conditional": "yellow", "advice": "cyan"}
 _PARTS = (("compute", "blue", "█"), ("communication", "magenta", "▓"), ("idle", "yellow", "░"))
@@ -281,7 +283,7 @@ def there(report: Report) -> Iterator[str]:
     """Yield the sections that a report has something in."""
     contents = (
         report.findings, report.hot_operators, report.hot_shapes, report.hot_lines,
-        report.hot_modules, report.hot_collectives, report.ranks,
+        report.hot_modules, report.hot_collectives, report.headroom, report.ranks,
     )  # fmt: skip
     yield from (name for name, content in zip(SECTIONS, contents, strict=True) if content)
 

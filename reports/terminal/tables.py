@@ -8,7 +8,8 @@ from rich.text import Text
 
 from npufix.reports.language import tr
 from npufix.reports.terminal.rows import Columns
-from npufix.reports.terminal.text import print_indented
+from npufix.reports.terminal.text import paragraph, print_indented
+from npufix.reports.wording.headroom import headroom_lines
 from npufix.reports.wording.report import few_tensors, figures_text, plain
 from npufix.rules.shared.quantities import counted, milliseconds, number, percent, size
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from npufix.reports.headroom import Headroom, HeadroomRow
     from npufix.reports.report import (
         HotCollective,
         HotLine,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 _KERNELS = Columns(28, (-16, 8, 10, 10, 8), gap=2)
 _PLACES = Columns(54, (8, 10, 8))
 _COLLECTIVES = Columns(30, (6, 9, 9, 9, 9, 8))
+_HEADROOM = Columns(30, (10, 10, 10, 9, -11), gap=2)
 
 
 class _PerStep:
@@ -146,3 +149,23 @@ def show_hot_collectives(
         group = [tr(f"group {plain(hot.group)}")] if hot.group else []
         if said or group:
             print_indented(Text(", ".join([*said, *group]), "dim"), console)
+
+
+def show_headroom(headroom: Headroom | None, console: Console) -> None:
+    """Print the operators and the lines that take most above their bounds."""
+    if headroom is None:
+        return
+    for line in headroom_lines(headroom):
+        paragraph(line, console)
+    _show_headroom_rows("Operator", headroom.operators, console)
+    if headroom.lines:
+        console.print()
+        _show_headroom_rows("Line", headroom.lines, console)
+
+
+def _show_headroom_rows(title: str, rows: Sequence[HeadroomRow], console: Console) -> None:
+    _HEADROOM.show((title, "Above", "Time", "Bound", "Reached", "  By"), console, "bold")
+    for row in rows:
+        times = (row.above_ns, row.time_ns, row.bound_ns)
+        cells = (*map(milliseconds, times), percent(row.reached), f"  {tr(row.limit)}")
+        _HEADROOM.show((plain(row.name), *cells), console)

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
+from npufix.rules.shared.chips import link_rate
 from npufix.rules.shared.quantities import milliseconds, number, percent
 from npufix.rules.shared.ranks.communication import exposed_share, named, per_step, role_of
 from npufix.rules.shared.ranks.comparing import FLOOR_NS, step_ns, steps_of
 from npufix.rules.shared.recording.collectives import (
-    CONTENTION_GB_PER_S,
     CONTENTION_SHARE,
     LEAST_SHARE,
     PACKET_BYTES,
@@ -97,7 +97,7 @@ def _reached(rows: pd.DataFrame, limit: int, transport: str) -> float | None:
     large = rows[rows["size"] >= limit]
     if len(large):
         return _speed(large)
-    return CONTENTION_GB_PER_S if transport == "SDMA" else None
+    return link_rate(transport)
 
 
 def _speed(rows: pd.DataFrame) -> float:

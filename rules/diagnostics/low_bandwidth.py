@@ -21,9 +21,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.chips import link_rate
 from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.collectives import (
-    CONTENTION_GB_PER_S,
     CONTENTION_SHARE,
     LEAST_SHARE,
     PACKET_BYTES,
@@ -42,21 +42,22 @@ if TYPE_CHECKING:
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all slow collectives together."""
+    usual = link_rate("SDMA") or 0.0
     rows, steps = of_steady_steps(recording.signals.transports, recording)
     large = rows[(rows["transport"] == "SDMA") & (rows["size_bytes"] >= PACKET_BYTES["SDMA"])]
     slow = large[(large["gb_per_s"] > 0) & (large["transit_ns"] > 0)]
-    slow = slow[slow["gb_per_s"] < CONTENTION_SHARE * CONTENTION_GB_PER_S]
+    slow = slow[slow["gb_per_s"] < CONTENTION_SHARE * usual]
     moving = moving_ns(slow, recording)
     cost = min(int(moving.sum()) // steps, recording.step_ns)
     if slow.empty or share(cost, recording) < LEAST_SHARE:
         return
-    reached = slow["gb_per_s"].to_numpy() / CONTENTION_GB_PER_S
+    reached = slow["gb_per_s"].to_numpy() / usual
     saved = min(cost, round(float((moving * (1 - reached)).sum()) / steps))
     own = kernels_of(slow["name"], recording)
     yield Observation(
         what=(
             f"{len(slow)} of {len(large)} large collectives over SDMA reach less than "
-            f"{CONTENTION_SHARE * CONTENTION_GB_PER_S:.1f} GB/s; they take {milliseconds(cost)} "
+            f"{CONTENTION_SHARE * usual:.1f} GB/s; they take {milliseconds(cost)} "
             f"per step ({percent(share(cost, recording))})"
         ),
         evidence=(
@@ -65,7 +66,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         ),
         cost_ns=cost,
         saving_ns=(0, saved),
-        basis=f"at most what is lost against {CONTENTION_GB_PER_S:.0f} GB/s",
+        basis=f"at most what is lost against {usual:.0f} GB/s",
         places=places(own, own["duration_ns"].to_numpy(), recording),
         kernels=labels(own),
     )

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.chips import link_rate
 from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.collectives import (
-    CONTENTION_GB_PER_S,
     CONTENTION_SHARE,
     LEAST_SHARE,
     PACKET_BYTES,
@@ -77,7 +77,7 @@ def _reached(rows: pd.DataFrame, limit: int, transport: str) -> float | None:
     large = rows[(rows["size_bytes"] >= limit) & (rows["transit_ns"] > 0)]
     if len(large):
         return _bandwidth(large)
-    return CONTENTION_GB_PER_S if transport == "SDMA" else None
+    return link_rate(transport)
 
 
 def _bandwidth(rows: pd.DataFrame) -> float:

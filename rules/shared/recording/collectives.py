@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 PACKET_BYTES = {"SDMA": 16_000_000, "RDMA": 1_000_000}
 """A collective that moves less over such a link is small (PACKET)."""
-CONTENTION_GB_PER_S = 18.0
-"""Bandwidth of SDMA between two devices (CONTENTION)."""
 CONTENTION_SHARE = 0.8
-"""Share of it below which something is wrong."""
+"""Share of the known rate of a link below which something is wrong."""
 LEAST_SHARE = 0.01
 """Share of the step from which a collective is worth telling, as for FUSIBLE."""
 PARTS = {

@@ -28,6 +28,7 @@ _WIDTHS = {
     "INT16": 2, "INT32": 4, "INT64": 8, "INT8": 1, "UINT8": 1,
 }  # fmt: skip
 _USUAL_WIDTH = 4
+_LARGEST_KEY = 1 << 62
 
 
 def tensor_bytes(shapes: str, dtypes: str) -> list[int]:
@@ -47,19 +48,36 @@ def moved_bytes(kernels: pd.DataFrame) -> Floats:
 
 def per_row(rows: pd.DataFrame, columns: Sequence[str], value: Callable[..., float]) -> Floats:
     """Return ``value`` of the cells of each row; it sees each combination of cells once."""
-    if rows.empty:
-        return np.zeros(0)
-    texts = [[*map(str, rows[name].cat.categories), ""] for name in columns]
-    sizes = tuple(len(names) for names in texts)
-    # A code of -1 stands for the "" at the end.
-    codes = tuple(rows[name].cat.codes.to_numpy(np.int64) for name in columns)
-    keys, of_row = np.unique(np.ravel_multi_index(codes, sizes, "wrap"), return_inverse=True)
-    distinct = np.column_stack(np.unravel_index(keys, sizes)).tolist()
-    values = [
-        value(*(names[code] for names, code in zip(texts, cell, strict=True))) for cell in distinct
-    ]
-    spread: Floats = np.array(values, np.float64)[of_row]
+    cells, of_row = distinct_cells(rows, columns)
+    spread: Floats = np.array([value(*cell) for cell in cells], np.float64)[of_row]
     return spread
+
+
+def distinct_cells(
+    rows: pd.DataFrame, columns: Sequence[str]
+) -> tuple[list[tuple[str, ...]], NDArray[np.int64]]:
+    """Return the combinations of cells that there are, and which of them each row has."""
+    if rows.empty:
+        return [], np.zeros(0, np.int64)
+    import pandas as pd
+
+    texts = [[*map(str, rows[name].cat.categories), ""] for name in columns]
+    # A code of -1 stands for the "" at the end.
+    codes = [
+        rows[name].cat.codes.to_numpy(np.int64) % len(t)
+        for name, t in zip(columns, texts, strict=True)
+    ]
+    keys, count = codes[0], len(texts[0])
+    for code, names in zip(codes[1:], texts[1:], strict=True):
+        if count * len(names) >= _LARGEST_KEY:
+            keys, distinct = pd.factorize(keys)
+            count = len(distinct)
+        keys, count = keys * len(names) + code, count * len(names)
+    of_row, distinct = pd.factorize(keys)
+    row = np.empty(len(distinct), np.int64)
+    row[of_row] = np.arange(len(of_row))
+    cells = [tuple(names[code[at]] for names, code in zip(texts, codes, strict=True)) for at in row]
+    return cells, of_row
 
 
 def dtypes(cell: str) -> list[str]:
