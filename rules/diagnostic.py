@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Any
 
     import pandas as pd
 
@@ -36,6 +37,8 @@ class Recording:
     recorded_steps: int = 0
     """Number of steps that sums without times, as ``signals.apis``, are over: all that the dump
     holds, steady or not; 0 as many as ``step_count``."""
+    kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What several rules ask alike (``shared.recording.kept``)."""
 
 
 @dataclass(frozen=True, slots=True)

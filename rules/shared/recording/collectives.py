@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.shared.quantities import milliseconds
+from npufix.rules.shared.recording.kept import kept
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,6 +96,7 @@ def moving_ns(rows: pd.DataFrame, recording: Recording) -> Integers:
     return moved
 
 
+@kept
 def collective_times(recording: Recording) -> tuple[pd.DataFrame, int]:
     """Return what each collective of the steady steps spends its time on, and how many steps.
 
