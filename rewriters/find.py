@@ -110,8 +110,10 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
         if too_large and cut is not None:
             cut(scope.qualname)
     # One after the other: a site and the call of the method around it would rule out each other.
-    sites = [site for site in sites if not any(_calls(site, other) for other in sites)]
-    kept = [site for site in sites if not any(_is_inside(site, other) for other in sites)]
+    beside = _by_line(sites)
+    sites = [site for site in sites if not any(_calls(site, other) for other in beside(site))]
+    beside = _by_line(sites)
+    kept = [site for site in sites if not any(_is_inside(site, other) for other in beside(site))]
     yield from sorted(kept, key=lambda site: (site.line, site.rule.id))
 
 
@@ -200,6 +202,15 @@ def _make_site(
         occasion=occasion(flow),
         function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
     )
+
+
+def _by_line(sites: Sequence[Site]) -> Callable[[Site], Iterable[Site]]:
+    """Return what tells the sites on the lines of a site: a file may have thousands."""
+    found: dict[int, list[Site]] = {}
+    for site in sites:
+        for line in site.lines:
+            found.setdefault(line, []).append(site)
+    return lambda site: (other for line in site.lines for other in found.get(line, ()))
 
 
 def _is_inside(site: Site, other: Site) -> bool:
