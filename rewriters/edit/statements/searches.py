@@ -111,10 +111,18 @@ def _may_find(name: str, text: str) -> bool:
 
 
 def propose(
-    flow: FunctionFlow, source: str, rules: Sequence[Substitution]
+    flow: FunctionFlow,
+    source: str,
+    rules: Sequence[Substitution],
+    may_look: Callable[[], bool] = lambda: True,
 ) -> Iterator[tuple[Substitution, Proposal]]:
-    """Yield what the searches of some rules find in a function."""
-    here = Surroundings(flow, source_lines(source))
+    """Yield what the searches of some rules find in a function.
+
+    Raises:
+        TooLargeError: ``may_look``, asked again and again, has said that it is enough.
+
+    """
+    here = Surroundings(flow, source_lines(source), may_look)
     for rule in rules:
         for proposal in SEARCHES[rule.search].find(here):
             yield rule, proposal

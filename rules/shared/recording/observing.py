@@ -87,7 +87,7 @@ def places(
 
 
 def _changes(keys: list[Integers]) -> NDArray[np.bool_]:
-    """Tell which of rows in order begin a group: one of their keys is not that of the row before."""
+    """Tell which of sorted rows begin a group: a key is not that of the row before."""
     changed = np.ones(len(keys[0]), np.bool_)
     changed[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
     return changed
