@@ -150,14 +150,19 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
     searched = [rule for rule in rules if rule.search and rule.search != "loops"]
     loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]
     found = [
-        *_proposed(source, flow, searched, looking),
+        *_proposed(source, flow, searched, looking, with_text=with_text),
         *_loop_sites(source, flow, loops, looking, with_text=with_text),
     ]
     yield from (site for site in found if site.rewrite is None or not site.lines & lines)
 
 
 def _proposed(
-    source: str, flow: FunctionFlow, rules: Sequence[Substitution], effort: _Effort
+    source: str,
+    flow: FunctionFlow,
+    rules: Sequence[Substitution],
+    effort: _Effort,
+    *,
+    with_text: bool,
 ) -> Iterator[Site]:
     """Yield what the searches of rules find in a function."""
     may_look = partial(effort.spend, _LOOKS_LIKE_A_CHANGE)
@@ -167,7 +172,7 @@ def _proposed(
         problem = found.advice
         try:
             if found.changes and effort.spend(_PARSED_LIKE_A_CHANGE):
-                new = written(source, flow, found)
+                new = written(source, flow, found, with_text=with_text)
             elif found.changes:
                 problem = _NOT_TRIED
         except NotRewritableError as error:
