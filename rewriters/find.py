@@ -49,7 +49,7 @@ _COMPILED = re.compile(r"\b(jit\.(script|trace|ignore)\w*|triton\.jit|jit_fuser|
 # Each change of a function reads it again: so many expressions are read for the changes of one.
 _MOST_EFFORT = 60_000
 _PROOFS_LIKE_A_CHANGE = 20
-_PARSED_LIKE_A_CHANGE = 50
+_PARSED_LIKE_A_CHANGE = 10
 _LOOKS_LIKE_A_CHANGE = 100
 _NOT_TRIED = "the function holds so much that this change was not tried"
 
