@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npufix.rules.diagnostic import kept
 from npufix.rules.shared.quantities import milliseconds
-from npufix.rules.shared.recording.kept import kept
 
 if TYPE_CHECKING:
     import pandas as pd

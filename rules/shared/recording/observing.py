@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.rules.diagnostic import Place
-from npufix.rules.shared.recording.kept import kept
+from npufix.rules.diagnostic import Place, kept
 
 if TYPE_CHECKING:
     import pandas as pd

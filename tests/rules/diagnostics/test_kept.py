@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from npufix.advisor.rules_test.recordings import recording
-from npufix.rules.shared.recording.kept import kept
+from npufix.rules.diagnostic import kept
 from npufix.rules.shared.recording.observing import computing, named, places
 
 ROWS = [
