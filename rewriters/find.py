@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import segment
@@ -16,6 +17,7 @@ from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite, rewrite
 from npufix.rewriters.edit.site import Basis, Proof, Site
 from npufix.rewriters.edit.statements.optimizers import CONFIGURED
 from npufix.rewriters.edit.statements.searches import form_of, possible, propose, written
+from npufix.rewriters.edit.statements.surroundings import TooLargeError
 from npufix.rewriters.facts.chosen import find_choice
 from npufix.rewriters.facts.occasions import occasion
 from npufix.rewriters.facts.recorded_facts import RecordedFacts, aten_names
@@ -32,6 +34,7 @@ from npufix.rewriters.match.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from npufix.rewriters.edit.statements.proposal import Proposal
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.modules.names import ModuleNames
     from npufix.rewriters.graph.modules.scopes import Scope
@@ -46,6 +49,9 @@ _COMPILED = re.compile(r"\b(jit\.(script|trace|ignore)\w*|triton\.jit|jit_fuser|
 # Each change of a function reads it again: so many expressions are read for the changes of one.
 _MOST_EFFORT = 60_000
 _PROOFS_LIKE_A_CHANGE = 20
+_PARSED_LIKE_A_CHANGE = 10
+_LOOKS_LIKE_A_CHANGE = 100
+_NOT_TRIED = "the function holds so much that this change was not tried"
 
 
 def may_have_sites(source: str) -> bool:
@@ -98,11 +104,12 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
         try:
             flow = read_function(scope.function, names, scope.cls, scope=scope)
             effort = _Effort(len(flow.evaluations))
+            looking = _Effort(len(flow.evaluations))
             sites += _sites_in(
-                source, flow, here, recorded or {}, effort,
+                source, flow, here, recorded or {}, effort, looking,
                 with_text=with_text, chosen_too=chosen_too,
             )  # fmt: skip
-            too_large = effort.left < 0
+            too_large = min(effort.left, looking.left) < 0
         except UnsupportedCodeError:
             continue
         except RecursionError:  # thousands of operations, one computed from the other
@@ -110,22 +117,28 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
         if too_large and cut is not None:
             cut(scope.qualname)
     # One after the other: a site and the call of the method around it would rule out each other.
-    sites = [site for site in sites if not any(_calls(site, other) for other in sites)]
-    kept = [site for site in sites if not any(_is_inside(site, other) for other in sites)]
+    beside = _by_line(sites)
+    sites = [site for site in sites if not any(_calls(site, other) for other in beside(site))]
+    beside = _by_line(sites)
+    kept = [site for site in sites if not any(_is_inside(site, other) for other in beside(site))]
     yield from sorted(kept, key=lambda site: (site.line, site.rule.id))
 
 
-def _sites_in(  # noqa: PLR0913 - what is looked for, and where
+def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
     source: str,
     flow: FunctionFlow,
     rules: Sequence[Substitution],
     recorded: Mapping[int, Sequence[RecordedCall]],
     effort: _Effort,
+    looking: _Effort,
     *,
     with_text: bool,
     chosen_too: bool,
 ) -> Iterator[Site]:
-    """Yield the sites of a function; of two changes of one line the wider one."""
+    """Yield the sites of a function; of two changes of one line the wider one.
+
+    ``effort`` is that of the patterns, ``looking`` that of what no pattern is for.
+    """
     patterns = [rule for rule in rules if not rule.search]
     matched = list(
         _sites_of(
@@ -136,17 +149,32 @@ def _sites_in(  # noqa: PLR0913 - what is looked for, and where
     lines = frozenset().union(*(site.lines for site in matched if site.rewrite))
     searched = [rule for rule in rules if rule.search and rule.search != "loops"]
     loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]
-    found = [*_proposed(source, flow, searched), *_loop_sites(source, flow, loops, with_text)]
+    found = [
+        *_proposed(source, flow, searched, looking, with_text=with_text),
+        *_loop_sites(source, flow, loops, looking, with_text=with_text),
+    ]
     yield from (site for site in found if site.rewrite is None or not site.lines & lines)
 
 
-def _proposed(source: str, flow: FunctionFlow, rules: Sequence[Substitution]) -> Iterator[Site]:
+def _proposed(
+    source: str,
+    flow: FunctionFlow,
+    rules: Sequence[Substitution],
+    effort: _Effort,
+    *,
+    with_text: bool,
+) -> Iterator[Site]:
     """Yield what the searches of rules find in a function."""
-    for rule, found in propose(flow, source, rules):
+    may_look = partial(effort.spend, _LOOKS_LIKE_A_CHANGE)
+    proposals = propose(flow, source, rules, may_look)
+    for rule, found in _until_too_large(proposals):
         new: Rewrite | None = None
         problem = found.advice
         try:
-            new = written(source, flow, found) if found.changes else None
+            if found.changes and effort.spend(_PARSED_LIKE_A_CHANGE):
+                new = written(source, flow, found, with_text=with_text)
+            elif found.changes:
+                problem = _NOT_TRIED
         except NotRewritableError as error:
             problem = str(error)
         form, code = form_of(rule, found), found.code
@@ -162,17 +190,28 @@ def _proposed(source: str, flow: FunctionFlow, rules: Sequence[Substitution]) ->
         )
 
 
+def _until_too_large(
+    proposals: Iterator[tuple[Substitution, Proposal]],
+) -> Iterator[tuple[Substitution, Proposal]]:
+    """Yield proposals until the function has shown to hold too much."""
+    with suppress(TooLargeError):
+        yield from proposals
+
+
 def _loop_sites(
     source: str,
     flow: FunctionFlow,
     rules: Sequence[Substitution],
-    with_text: bool,  # noqa: FBT001 - as its callers have it
+    effort: _Effort,
+    *,
+    with_text: bool,
 ) -> Iterator[Site]:
     """Yield the loops over rows of a function."""
     for rule in rules:
         form = rule.forms[0]
         known = {condition.name: condition for condition in form.conditions}
-        for found in find_loops(source, flow, with_text=with_text):
+        loops = find_loops(source, flow, with_text=with_text, may_look=partial(effort.spend, 1))
+        for found in loops:
             yield dataclasses.replace(
                 _make_site(source, flow, rule, form, found.code),
                 lines=found.lines,
@@ -200,6 +239,15 @@ def _make_site(
         occasion=occasion(flow),
         function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
     )
+
+
+def _by_line(sites: Sequence[Site]) -> Callable[[Site], Iterable[Site]]:
+    """Return what tells the sites on the lines of a site: a file may have thousands."""
+    found: dict[int, list[Site]] = {}
+    for site in sites:
+        for line in site.lines:
+            found.setdefault(line, []).append(site)
+    return lambda site: (other for line in site.lines for other in found.get(line, ()))
 
 
 def _is_inside(site: Site, other: Site) -> bool:
@@ -391,7 +439,7 @@ def _site(
         if effort.spend(1):
             new = rewrite(source, flow, match, found.form, with_text=with_text)
         else:
-            problem = "the function holds so much that this change was not tried"
+            problem = _NOT_TRIED
     except NotRewritableError as error:
         problem = str(error)
     code = match.evaluation.code

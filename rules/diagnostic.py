@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Any
 
     import pandas as pd
 
     from npufix.profiling_parsers.profile import Environment
     from npufix.profiling_parsers.signals import Signals
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,29 @@ class Recording:
     recorded_steps: int = 0
     """Number of steps that sums without times, as ``signals.apis``, are over: all that the dump
     holds, steady or not; 0 as many as ``step_count``."""
+    kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What several rules ask alike: see the function ``kept``."""
+
+
+def kept(
+    function: Callable[Concatenate[Recording, Parameters], Result],
+) -> Callable[Concatenate[Recording, Parameters], Result]:
+    """Have a function remember what it said of a recording; nobody may change what it returns.
+
+    All other arguments must be hashable.
+    """
+
+    @wraps(function)
+    def asked(
+        recording: Recording, /, *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Result:
+        key = (function, args, tuple(sorted(kwargs.items())))
+        if key not in recording.kept:
+            recording.kept[key] = function(recording, *args, **kwargs)
+        found: Result = recording.kept[key]
+        return found
+
+    return asked
 
 
 @dataclass(frozen=True, slots=True)

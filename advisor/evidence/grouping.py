@@ -48,7 +48,7 @@ def hottest(
     for number in np.argsort(-sums, kind="stable")[:top]:
         at = int(rows[firsts[number]])
         yield Group(
-            tuple(str(frame[key].iloc[at]) for key in keys),
+            tuple(str(frame[key].array[at]) for key in keys),
             rows[members(int(number))],
             int(sums[number]),
         )
@@ -99,7 +99,8 @@ def _sums(
 
 
 def _codes(column: pd.Series[str], rows: Integers) -> tuple[Integers, int]:
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return column.cat.codes.to_numpy().astype(np.int64)[rows], len(column.cat.categories) + 2
+    if isinstance(column.array, pd.Categorical):
+        texts = column.array
+        return texts.codes[rows].astype(np.int64), len(texts.categories) + 2
     numbers, found = pd.factorize(column.to_numpy()[rows])
     return numbers.astype(np.int64), len(found) + 2

@@ -155,9 +155,9 @@ class Ranking:
 
     def _is_known(self, column: str, rows: Integers) -> Mask:
         """Tell which rows have a text other than "" in a category."""
-        names = self._frame[column].cat.categories
-        known = np.array([bool(str(name)) for name in names] + [False])
-        of_rows: Mask = known[self._frame[column].cat.codes.to_numpy()[rows]]
+        texts = self._frame[column].array
+        known = np.array([*(str(name) != "" for name in texts.categories.tolist()), False])
+        of_rows: Mask = known[texts.codes[rows]]
         return of_rows
 
     def _types(self, rows: Integers) -> list[str]:

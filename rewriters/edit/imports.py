@@ -12,6 +12,8 @@ from npufix.rewriters.graph.modules.syntax import walk
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from npufix.rewriters.graph.modules.names import ModuleNames
+
 _GUARDED = """try:
 {unit}{statement}
 except ImportError:  # not on an NPU machine
@@ -68,15 +70,18 @@ def add_import(source: str, needed: Import, *, guarded: bool, unit: str = "    "
     below the last import.
     """
     lines = source_lines(source)
-    at, block = insertion(ast.parse(source), lines, needed, guarded=guarded, unit=unit)
+    names = module_names(ast.parse(source))
+    at, block = insertion(names, lines, needed, guarded=guarded, unit=unit)
     return "".join([*lines[:at], *block, *lines[at:]])
 
 
 def insertion(
-    tree: ast.Module, lines: Sequence[str], needed: Import, *, guarded: bool, unit: str = "    "
+    names: ModuleNames, lines: Sequence[str], needed: Import, *, guarded: bool, unit: str = "    "
 ) -> tuple[int, list[str]]:
     """Return below how many lines an import goes, and its lines: none if it is there already."""
-    if module_names(tree).imports.get(needed.bound) == needed.full and _has(tree, needed):
+    tree = names.tree
+    assert tree is not None  # noqa: S101 - `module_names` reads one
+    if names.imports.get(needed.bound) == needed.full and _has(tree, needed):
         return 0, []
     imports = [n for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))]
     newline = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"

@@ -195,9 +195,9 @@ class _Around:
         return unit_of(self.flow.function, self.lines)
 
     def _insert(self, needed: Import, *, guarded: bool) -> tuple[int, list[str]]:
-        tree = self.flow.names.tree or ast.parse(self.source)
+        names = self.flow.names if self.flow.names.tree else module_names(ast.parse(self.source))
         only = guarded and needed.module != "torch"
-        return insertion(tree, self.lines, needed, guarded=only, unit=self._unit)
+        return insertion(names, self.lines, needed, guarded=only, unit=self._unit)
 
 
 class _UnnamedError(NotRewritableError):

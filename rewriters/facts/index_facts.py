@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.shapes import annotation
@@ -60,7 +61,7 @@ def is_used_as_int(flow: FunctionFlow, node: Node) -> bool:
         return False
     if type(_default(flow, str(node.value))) is int or _COUNTS.fullmatch(str(node.value)):
         return True
-    if any(_needs_number(evaluation.node, node) for evaluation in flow.evaluations):
+    if node in _numbers(flow):
         return True
     return _is_declared_elsewhere(flow, str(node.value))
 
@@ -69,21 +70,29 @@ def _may_be_something_else(flow: FunctionFlow, param: str) -> bool:
     """Tell whether an argument is declared as a tensor too, or asked for what it is."""
     if "Tensor" in annotation(flow, param):
         return True
-    asked = (
-        call.args[0]
+    return param in _asked(flow)
+
+
+@lru_cache(maxsize=4)
+def _asked(flow: FunctionFlow) -> frozenset[str]:
+    """Return the names that a function asks for what they are."""
+    return frozenset(
+        call.args[0].id
         for call in ast.walk(flow.function)
-        if isinstance(call, ast.Call) and call.args and _ASKS.search(ast.unparse(call.func))
+        if isinstance(call, ast.Call) and call.args and isinstance(call.args[0], ast.Name)
+        if _ASKS.search(ast.unparse(call.func))
     )
-    return any(isinstance(value, ast.Name) and value.id == param for value in asked)
 
 
-def _needs_number(user: Node, node: Node) -> bool:
-    """Tell whether an operation takes a value as a length, or asks how large it is in an ``if``."""
-    if node in _lengths(user):
-        return True
-    return (
-        user.op == Op.PHI and user.args[0].op in operators.COMPARISONS and node in user.args[0].args
-    )
+@lru_cache(maxsize=4)
+def _numbers(flow: FunctionFlow) -> frozenset[Node]:
+    """Return what operations take as a length, or an ``if`` asks how large it is."""
+    found: set[Node] = set()
+    for user in {evaluation.node for evaluation in flow.evaluations}:
+        found.update(_lengths(user))
+        if user.op == Op.PHI and user.args[0].op in operators.COMPARISONS:
+            found.update(user.args[0].args)
+    return frozenset(found)
 
 
 def _is_declared_elsewhere(flow: FunctionFlow, param: str) -> bool:

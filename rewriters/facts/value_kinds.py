@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.index_facts import (
@@ -121,9 +121,8 @@ class ValueKinds:
         last = site.end_lineno or site.lineno
         around: dict[int, bool] = {}
         """Whether a block is the one of the site, or one around it."""
-        for evaluation in self.flow.evaluations:
-            before = evaluation.code.lineno <= last and evaluation.certain
-            if before and evaluation.node.args and self._proves_tensor(evaluation):
+        for evaluation in _proving(self.flow):
+            if evaluation.code.lineno <= last and self._counts(evaluation):
                 block = evaluation.block
                 if id(block) not in around:
                     ends = ((s.lineno, s.end_lineno or s.lineno) for s in block)
@@ -131,18 +130,9 @@ class ValueKinds:
                 if around[id(block)]:
                     yield evaluation
 
-    def _proves_tensor(self, evaluation: Evaluation) -> bool:
-        code = evaluation.code
-        is_call = isinstance(code, ast.Call)  # ``a[:, None]`` may be an array
-        if (is_call and evaluation.node.op in _PROVES_TENSOR) or is_comparison_method(code):
-            return True
-        match code:
-            case ast.Call(ast.Attribute(_, attr)) if attr in _METHODS_OF_TENSORS:
-                return True
-        # A function of torch takes nothing but tensors, unless it asks or converts.
-        dotted = self.flow.names.dotted(code.func) if isinstance(code, ast.Call) else None
-        module, _, name = (dotted or "").rpartition(".")
-        return module in TORCH_FUNCTIONS and not _TAKES_ANYTHING.match(name)
+    def _counts(self, evaluation: Evaluation) -> bool:  # noqa: ARG002 - others know better
+        """Tell whether a proof that something is a tensor counts for who asks."""
+        return True
 
     def _annotation(self, node: Node) -> str:
         return annotation(self.flow, str(node.value)) if node.op == Op.PARAM else ""
@@ -177,7 +167,7 @@ class ValueKinds:
         Wherever that is: one argument is not a tensor here and a number there.
         """
         return any(
-            e.node.args[:1] == (node,) and (e.node.op == "py:len" or self._proves_tensor(e))
+            e.node.args[:1] == (node,) and (e.node.op == "py:len" or _proves_tensor(self.flow, e))
             for e in self.flow.evaluations
         )
 
@@ -344,3 +334,26 @@ def _is_of_numpy(node: Node) -> bool:
         if made.op == Op.GLOBAL
         else made.value in {"astype", "copy"}
     )
+
+
+
+@lru_cache(maxsize=4)
+def _proving(flow: FunctionFlow) -> tuple[Evaluation, ...]:
+    """Return what a function certainly computes and only tensors have; every site asks for it."""
+    return tuple(
+        e for e in flow.evaluations if e.certain and e.node.args and _proves_tensor(flow, e)
+    )
+
+
+def _proves_tensor(flow: FunctionFlow, evaluation: Evaluation) -> bool:
+    code = evaluation.code
+    is_call = isinstance(code, ast.Call)  # ``a[:, None]`` may be an array
+    if (is_call and evaluation.node.op in _PROVES_TENSOR) or is_comparison_method(code):
+        return True
+    match code:
+        case ast.Call(ast.Attribute(_, attr)) if attr in _METHODS_OF_TENSORS:
+            return True
+    # A function of torch takes nothing but tensors, unless it asks or converts.
+    dotted = flow.names.dotted(code.func) if isinstance(code, ast.Call) else None
+    module, _, name = (dotted or "").rpartition(".")
+    return module in TORCH_FUNCTIONS and not _TAKES_ANYTHING.match(name)

@@ -289,9 +289,18 @@ class FunctionReader:
             return  # the imports of the module itself: what they mean is known
         self.state.observe("import", self.state.graph.constant(ast.dump(code)))
         for name, alias in zip(names, code.names, strict=True):
-            self.state.bind(
-                name, self.state.graph.node(Op.GLOBAL, value=f"{ast.dump(code)}.{alias.name}")
-            )
+            self.state.bind(name, self.state.graph.node(Op.GLOBAL, value=_imported(code, alias)))
+
+
+def _imported(code: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
+    """Return what one name of an import means, whatever is imported beside it.
+
+    The whole statement for each name would be the square of its length, of which packages that
+    import all that they have are full.
+    """
+    if isinstance(code, ast.Import):
+        return f"import {ast.dump(alias)}"
+    return f"from {code.level} {code.module} import {alias.name}"
 
 
 def _fills(code: ast.AST) -> bool:

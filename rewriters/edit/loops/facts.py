@@ -72,8 +72,8 @@ class Facts(ValueKinds):
             return False
         return self._is_tensor(node)
 
-    def _proves_tensor(self, evaluation: Evaluation) -> bool:
-        return evaluation.node.op not in _JOINING and super()._proves_tensor(evaluation)
+    def _counts(self, evaluation: Evaluation) -> bool:
+        return evaluation.node.op not in _JOINING
 
     def _is_tensor(self, node: Node) -> bool | None:
         # ``hidden, layers = output``: that ``output`` is a tensor elsewhere says nothing of them

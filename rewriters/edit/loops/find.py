@@ -24,7 +24,7 @@ from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from npufix.rewriters.graph.nodes import Evaluation
 
@@ -51,11 +51,17 @@ class FoundLoop:
 
 
 def find_loops(
-    source: str, flow: FunctionFlow, *, with_text: bool = True, all_of_them: bool = False
+    source: str,
+    flow: FunctionFlow,
+    *,
+    with_text: bool = True,
+    all_of_them: bool = False,
+    may_look: Callable[[], bool] = lambda: True,
 ) -> Iterator[FoundLoop]:
     """Yield the loops over rows of a function; those inside one that can be written are part of it.
 
-    With ``all_of_them`` also those that take rows of something that may be no tensor.
+    With ``all_of_them`` also those that take rows of something that may be no tensor. ``may_look``
+    is asked before each: for every loop the whole function is read again.
     """
     if not may_hold_loops(flow.function):
         return
@@ -74,6 +80,8 @@ def find_loops(
         first, last = loop.first.lineno, loop.statement.end_lineno or loop.statement.lineno
         if any(a <= first and last <= b for a, b in taken):
             continue
+        if not may_look():
+            return
         found = _found(source, flow, wide, loop, with_text=with_text)
         if found is None:
             continue

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
 
@@ -95,9 +97,14 @@ def spelled_out(function: FunctionNode, names: ModuleNames) -> tuple[FunctionNod
 
 def loops_in(body: Sequence[ast.stmt], names: ModuleNames) -> Iterator[Loop]:
     """Yield the ``for`` statements of a block and the blocks in it, the outer ones first."""
+
+    @cache
+    def uses() -> Counter[str]:
+        return Counter(n.id for s in body for n in ast.walk(s) if isinstance(n, ast.Name))
+
     for number, statement in enumerate(body):
         if isinstance(statement, ast.For) and not statement.orelse:
-            filled = _filled(body, number, names)
+            filled = _filled(body, number, names, uses)
             if filled is not None:
                 yield filled
             else:
@@ -117,8 +124,13 @@ def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
         yield handler.body
 
 
-def _filled(body: Sequence[ast.stmt], number: int, names: ModuleNames) -> Loop | None:
-    """Return a loop that fills a list which is joined afterwards, and used for nothing else."""
+def _filled(
+    body: Sequence[ast.stmt], number: int, names: ModuleNames, uses: Callable[[], Counter[str]]
+) -> Loop | None:
+    """Return a loop that fills a list which is joined right after it, and used for nothing else.
+
+    What it reads must still be the same where the list is joined.
+    """
     loop = body[number]
     assert isinstance(loop, ast.For)  # noqa: S101 - the caller has looked
     match loop.body[-1]:
@@ -126,31 +138,16 @@ def _filled(body: Sequence[ast.stmt], number: int, names: ModuleNames) -> Loop |
             pass
         case _:
             return None
-    before = [s for s in body[:number] if _is_empty_list(s, name)]
-    after = [
-        (statement, call)
-        for statement in body[number + 1 :]
-        for call in _joining(statement, names, name)
-    ]
-    uses = sum(isinstance(n, ast.Name) and n.id == name for s in body for n in ast.walk(s))
-    if len(before) != 1 or len(after) != 1 or uses != 3:  # noqa: PLR2004 - made, filled, joined
+    after = body[number + 1] if number + 1 < len(body) else loop
+    calls = list(_joining(after, names, name))
+    if len(calls) != 1 or uses()[name] != 3:  # noqa: PLR2004 - made, filled, joined
         return None
-    statement, call = after[0]
-    at = [s is statement for s in body].index(True)
-    # What it reads must still be the same where the list is joined.
-    return (
-        Loop(
-            loop.target,
-            loop.iter,
-            loop.body[:-1],
-            statement,
-            call,
-            made,
-            (before[0], loop, *body[number + 1 : at][:0]),
-        )
-        if at == number + 1
-        else None
-    )
+    before = [s for s in body[:number] if _is_empty_list(s, name)]
+    if len(before) != 1:
+        return None
+    return Loop(
+        loop.target, loop.iter, loop.body[:-1], after, calls[0], made, (before[0], loop)
+    )  # fmt: skip
 
 
 def _is_empty_list(statement: ast.stmt, name: str) -> bool:

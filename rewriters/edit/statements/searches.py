@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.edit import extent
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.edit.statements.attention_weights import find_unused_weights
 from npufix.rewriters.edit.statements.checks import find_checks
@@ -35,6 +36,8 @@ from npufix.rewriters.graph.modules.syntax import walk
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from npufix.rewriters.edit.edit import Span
+    from npufix.rewriters.edit.statements.proposal import Change
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rules.substitution import Form, Substitution
 
@@ -111,10 +114,18 @@ def _may_find(name: str, text: str) -> bool:
 
 
 def propose(
-    flow: FunctionFlow, source: str, rules: Sequence[Substitution]
+    flow: FunctionFlow,
+    source: str,
+    rules: Sequence[Substitution],
+    may_look: Callable[[], bool] = lambda: True,
 ) -> Iterator[tuple[Substitution, Proposal]]:
-    """Yield what the searches of some rules find in a function."""
-    here = Surroundings(flow, source_lines(source))
+    """Yield what the searches of some rules find in a function.
+
+    Raises:
+        TooLargeError: ``may_look``, asked again and again, has said that it is enough.
+
+    """
+    here = Surroundings(flow, source_lines(source), may_look)
     for rule in rules:
         for proposal in SEARCHES[rule.search].find(here):
             yield rule, proposal
@@ -126,33 +137,66 @@ def form_of(rule: Substitution, proposal: Proposal) -> Form | None:
     return next(wanted, None)
 
 
-def written(source: str, flow: FunctionFlow, proposal: Proposal) -> Rewrite:
-    """Return the module with a proposal carried out.
+def written(
+    source: str, flow: FunctionFlow, proposal: Proposal, *, with_text: bool = True
+) -> Rewrite:
+    """Return the module with a proposal carried out; without ``with_text`` only that it can be.
 
     Raises:
         NotRewritableError: the new text is no Python, or the function is not in it.
 
     """
-    text = changed(source_lines(source), proposal.changes)
+    lines = source_lines(source)
+    first = min(change.span[0] for change in proposal.changes)
     try:
-        tree = ast.parse(text)
+        line = _read_again(lines, flow, proposal.changes, first)
     except SyntaxError as error:
         raise NotRewritableError(f"the new code does not parse: {error.msg}") from error
-    first = min(change.span[0] for change in proposal.changes)
+    text = changed(lines, proposal.changes) if with_text else ""
+    return Rewrite(text, text, proposal.shown, line)
+
+
+def _read_again(
+    lines: Sequence[str], flow: FunctionFlow, changes: Sequence[Change], first: int
+) -> int:
+    """Read the new code; return the line of the first statement that has changed.
+
+    Of a change within a function nothing else is read: a file may have thousands of them.
+    """
     if flow.function.name == MODULE:
-        return Rewrite(text, text, proposal.shown, first)
+        ast.parse(changed(lines, changes))
+        return first
+    begin, end = extent(flow.function)
+    if all(begin <= change.span[0] and change.span[2] <= end for change in changes):
+        own = [replace(change, span=_moved(change.span, 1 - begin)) for change in changes]
+        return _function_again(changed(lines[begin - 1 : end], own), flow, first - begin) + begin
     wanted = flow.scope or Scope(flow.function, flow.cls)
+    tree = ast.parse(changed(lines, changes))
     same = [s for s in scopes(tree) if (s.qualname, s.number) == (wanted.qualname, wanted.number)]
     if len(same) != 1:
         raise NotRewritableError("the new function is not where it should be")
-    return Rewrite(text, text, proposal.shown, _line_of(same[0], first))
+    return _line_of(same[0].function, first)
 
 
-def _line_of(scope: Scope, first: int) -> int:
+def _moved(place: Span, by: int) -> Span:
+    first, start, last, end = place
+    return first + by, start, last + by, end
+
+
+def _function_again(text: str, flow: FunctionFlow, first: int) -> int:
+    """Read the new text of a function; return how far below its first line a statement is."""
+    indented = text[:1] in {" ", "\t"}
+    tree = ast.parse(f"if True:\n{text}" if indented else text)
+    block = tree.body[0].body if indented and isinstance(tree.body[0], ast.If) else tree.body
+    if len(block) != 1 or getattr(block[0], "name", "") != flow.function.name:
+        raise NotRewritableError("the new function is not where it should be")
+    above = 2 if indented else 1
+    return _line_of(block[0], first + above) - above
+
+
+def _line_of(function: ast.stmt, first: int) -> int:
     """Return the line of the first statement at a line, or of the last one before."""
     lines = sorted(
-        n.lineno
-        for n in walk(scope.function)
-        if isinstance(n, ast.stmt) and n is not scope.function
+        n.lineno for n in walk(function) if isinstance(n, ast.stmt) and n is not function
     )
     return next((line for line in lines if line >= first), lines[-1])

@@ -14,7 +14,7 @@ from npufix.rewriters.graph.modules.scopes import Scope
 from npufix.rewriters.match.matching import Match
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Evaluation, Node
@@ -25,12 +25,18 @@ _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
+class TooLargeError(Exception):
+    """A function holds so much that no more of it is looked at."""
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """A function: its syntax from the inside out, and its values."""
 
     flow: FunctionFlow
     lines: Sequence[str]
+    may_look: Callable[[], bool] = lambda: True
+    """Asked before anything whose cost grows with the function: whether there is effort left."""
 
     @cached_property
     def is_hot(self) -> bool:
@@ -90,13 +96,28 @@ class Surroundings:
         return None if found is None else self.facts(found, x=found.node).is_tensor("x")
 
     def facts(self, at: Evaluation, **values: Node) -> SourceFacts:
-        """Return what the source says of values at a place."""
+        """Return what the source says of values at a place.
+
+        Raises:
+            TooLargeError: enough has been asked about this function.
+
+        """
+        if not self.may_look():
+            raise TooLargeError
         return SourceFacts(self.flow, Match(at, values, frozenset(), {}))
 
     def users(self, node: Node) -> list[Node]:
         """Return the values that are computed from a value directly, effects included."""
+        return list(self._users.get(node, ()))
+
+    @cached_property
+    def _users(self) -> Mapping[Node, Mapping[Node, None]]:
+        found: dict[Node, dict[Node, None]] = {}
         seen = [e.node for e in self.flow.evaluations] + [o.node for o in self.flow.observables]
-        return list(dict.fromkeys(user for user in seen if node in user.args))
+        for user in seen:
+            for arg in user.args:
+                found.setdefault(arg, {})[user] = None
+        return found
 
     def text(self, code: ast.expr | ast.stmt) -> str:
         """Return code as it is written."""

@@ -222,6 +222,7 @@ def module_names(
     functions: dict[str, FunctionNode] = {}
     classes: dict[str, ast.ClassDef] = {}
     times: Counter[str] = Counter()
+    outermost = {id(node) for node in tree.body}
     for node in _top_level(tree.body):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             level = getattr(node, "level", 0)
@@ -232,7 +233,7 @@ def module_names(
             classes[node.name] = node
         if not isinstance(node, (ast.If, ast.Try)):  # their statements come one by one
             times.update(_bound_by(node))
-        for name in _defined(node, tree):
+        for name in _defined(node, is_outermost=id(node) in outermost):
             imports.pop(name, None)
     # Two definitions of one name (if/else): which one runs is not known here.
     unsure = frozenset(name for name, count in times.items() if count > 1)
@@ -261,12 +262,12 @@ def imported_names(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
     }
 
 
-def _defined(node: ast.stmt, tree: ast.Module) -> list[str]:
+def _defined(node: ast.stmt, *, is_outermost: bool) -> list[str]:
     """Return the names that no longer mean what an import above made them mean."""
     match node:
         case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
             return [name]
-        case ast.Assign(targets) if node in tree.body:  # not the `torch_npu = None` of a fallback
+        case ast.Assign(targets) if is_outermost:  # not the `torch_npu = None` of a fallback
             return [ast.unparse(target) for target in targets]
     return []
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.rules.diagnostic import Place
+from npufix.rules.diagnostic import Place, kept
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,10 +40,12 @@ def compute_ns(recording: Recording) -> int:
     return int(recording.kernels["duration_ns"].to_numpy()[~communicates].sum())
 
 
+@kept
 def computing(recording: Recording, pattern: str) -> pd.DataFrame:
     """Return the kernels whose Type matches a regular expression from start to end."""
-    rows = named(recording.kernels, pattern, "type")
-    return rows[~rows["communication"].to_numpy(bool)]
+    kernels = recording.kernels
+    matches = _is_named(kernels, pattern, "type")
+    return rows_where(kernels, matches & ~kernels["communication"].to_numpy(bool))
 
 
 def free_ns(recording: Recording) -> int:
@@ -58,23 +60,36 @@ def places(
     rows: pd.DataFrame, cost_ns: Integers | Floats, recording: Recording
 ) -> tuple[Place, ...]:
     """Return the lines of the user, the most expensive first; ``cost_ns`` is one per row."""
-    known = (rows["path"] != "").to_numpy(bool)
-    keys = ["path", "line", "function"]
-    costs = rows.loc[known, keys].assign(cost=np.asarray(cost_ns, np.float64)[known])
-    lines = costs.groupby(keys, observed=True, sort=True)["cost"].agg(["sum", "size"])
-    lines = lines.sort_values("sum", ascending=False, kind="stable").head(_MOST_PLACES)
+    path, function = rows["path"].array, rows["function"].array
+    line = rows["line"].to_numpy()
+    named_paths = np.array([*(name != "" for name in path.categories.tolist()), False], np.bool_)
+    known = np.flatnonzero(named_paths[path.codes] & (function.codes >= 0))
+    keys = [path.codes[known], line[known], function.codes[known]]
+    order = np.lexsort(keys[::-1])
+    keys = [key[order] for key in keys]
+    begins = np.flatnonzero(_changes(keys))
+    if not len(begins):
+        return ()
+    sums = np.add.reduceat(np.asarray(cost_ns, np.float64)[known][order], begins)
+    counts = np.diff(begins, append=len(order))
+    most = np.argsort(-sums, kind="stable")[:_MOST_PLACES]
     return tuple(
         Place(
-            path=str(path),
-            line=int(line),
-            function=str(function),
-            cost_ns=per_step(cost, recording),
-            calls=max(1, round(calls / max(1, recording.step_count))),
+            path=str(path.categories[keys[0][begins[at]]]),
+            line=int(keys[1][begins[at]]),
+            function=str(function.categories[keys[2][begins[at]]]),
+            cost_ns=per_step(float(sums[at]), recording),
+            calls=max(1, round(int(counts[at]) / max(1, recording.step_count))),
         )
-        for (path, line, function), cost, calls in zip(
-            lines.index, lines["sum"], lines["size"], strict=True
-        )
+        for at in most
     )
+
+
+def _changes(keys: list[Integers]) -> NDArray[np.bool_]:
+    """Tell which of sorted rows begin a group: a key is not that of the row before."""
+    changed = np.ones(len(keys[0]), np.bool_)
+    changed[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
+    return changed
 
 
 @dataclass(frozen=True)
@@ -111,6 +126,7 @@ def covered_ns(begins: Integers, ends: Integers, start_ns: Integers, end_ns: Int
     return before(end_ns) - before(start_ns)
 
 
+@kept
 def idle_time(recording: Recording, *, before_first: bool = False) -> Idle:
     """Return when the busiest device of the recording waits between its kernels.
 
@@ -158,10 +174,22 @@ def _marks(recording: Recording, first_kernels: Integers) -> Integers:
 
 def named(rows: pd.DataFrame, pattern: str, column: str = "name") -> pd.DataFrame:
     """Return the rows whose category matches a regular expression from start to end."""
-    names = rows[column].cat.categories
-    matches = np.array([re.fullmatch(pattern, str(name)) is not None for name in names], bool)
-    found: pd.DataFrame = rows[np.append(matches, False)[rows[column].cat.codes]]
+    return rows_where(rows, _is_named(rows, pattern, column))
+
+
+def _is_named(rows: pd.DataFrame, pattern: str, column: str) -> NDArray[np.bool_]:
+    texts = rows[column].array
+    fullmatch = re.compile(pattern).fullmatch
+    matches = [fullmatch(str(name)) is not None for name in texts.categories.tolist()]
+    found: NDArray[np.bool_] = np.array([*matches, False], np.bool_)[texts.codes]
     return found
+
+
+def rows_where(rows: pd.DataFrame, chosen: NDArray[np.bool_]) -> pd.DataFrame:
+    """Return the chosen rows; none and all of them, which is most that rules ask, are no copy."""
+    if not chosen.any():
+        return rows.iloc[:0]
+    return rows if chosen.all() else rows.iloc[np.flatnonzero(chosen)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +201,7 @@ class HostCalls:
     longest_ns: int
 
 
+@kept
 def host_calls(recording: Recording, pattern: str) -> HostCalls:
     """Sum up the APIs whose name matches; one level counts, as levels contain each other."""
     rows = named(recording.signals.apis, pattern)
@@ -194,6 +223,7 @@ SYNCHRONISE = r"aclrtSynchronizeStream\w*|StreamSynchronize\w*"
 """Calls with which the host waits for a stream."""
 
 
+@kept
 def copies_to_device(recording: Recording) -> pd.DataFrame:
     """Return the copies to the device: the operators that contain the copy of CANN."""
     copies = named(recording.host_ops, r"aten::copy_")

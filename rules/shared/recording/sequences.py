@@ -140,7 +140,7 @@ def find(
 def _matching(names: pd.Index[str], pattern: str) -> Mask:
     """Tell which categories match, with a False for rows that have none (code -1)."""
     compiled = re.compile(pattern)
-    matches = [compiled.fullmatch(str(name)) is not None for name in names]
+    matches = [compiled.fullmatch(str(name)) is not None for name in names.tolist()]
     return np.array([*matches, False], np.bool_)
 
 
