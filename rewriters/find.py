@@ -137,7 +137,12 @@ def _sites_in(  # noqa: PLR0913 - what is looked for, and where
     searched = [rule for rule in rules if rule.search and rule.search != "loops"]
     loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]
     found = [*_proposed(source, flow, searched), *_loop_sites(source, flow, loops, with_text)]
-    yield from (site for site in found if site.rewrite is None or not site.lines & lines)
+    # ``if mask.any(): x[mask] = 0``: the test goes, whatever becomes of the assignment in it.
+    yield from (
+        site
+        for site in found
+        if site.rewrite is None or not site.lines & lines or site.rule.search == "checks"
+    )
 
 
 def _proposed(source: str, flow: FunctionFlow, rules: Sequence[Substitution]) -> Iterator[Site]:

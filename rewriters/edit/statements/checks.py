@@ -28,9 +28,9 @@ def find_checks(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         match node:
             case ast.Assert(test) if _is_answer(here, test):
-                yield _without(here, node)
+                yield _without(here, node, test, "check")
             case ast.If(test, [ast.Raise()], []) if _is_answer(here, test):
-                yield _without(here, node)
+                yield _without(here, node, test, "failure")
             case ast.If(test, body, []) if _is_answer(here, test):
                 found = _unguarded(here, node, test, body)
                 if found is not None:
@@ -67,7 +67,7 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
 _COMPARABLE = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum"})
 
 
-def _without(here: Surroundings, code: ast.stmt) -> Proposal:
+def _without(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -> Proposal:
     """Return the code without a check that is there to fail."""
     lines = here.whole_lines(code)
     outer = here.parents.get(id(code), here.flow.function)
@@ -75,7 +75,10 @@ def _without(here: Surroundings, code: ast.stmt) -> Proposal:
     if lines is None or holds_comment("".join(here.lines), here.lines, code):
         return Proposal(code, "leave the check out, or make it once in N steps")
     new = f"{here.indent(code)}pass\n" if alone else ""
-    return Proposal(code, form=_FORM_ASSERT, changes=(Change(lines, new),), shown="pass")
+    asked = ((kind, f"({here.text(test)})"),)
+    return Proposal(
+        code, form=_FORM_ASSERT, changes=(Change(lines, new),), shown="pass", asked=asked
+    )
 
 
 def _unguarded(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.edit.statements.attention_weights import find_unused_weights
 from npufix.rewriters.edit.statements.checks import find_checks
@@ -17,7 +18,7 @@ from npufix.rewriters.edit.statements.index_lists import find_index_lists
 from npufix.rewriters.edit.statements.invariants import find_invariants
 from npufix.rewriters.edit.statements.optimizers import find_optimizers
 from npufix.rewriters.edit.statements.products import find_einsum_products
-from npufix.rewriters.edit.statements.proposal import Proposal, changed
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
 from npufix.rewriters.edit.statements.selections import find_selections
 from npufix.rewriters.edit.statements.surroundings import Surroundings
 from npufix.rewriters.edit.statements.uploads import find_device_waits, find_uploads
@@ -139,13 +140,29 @@ def written(source: str, flow: FunctionFlow, proposal: Proposal) -> Rewrite:
     except SyntaxError as error:
         raise NotRewritableError(f"the new code does not parse: {error.msg}") from error
     first = min(change.span[0] for change in proposal.changes)
+    probe = _asking(Surroundings(flow, source_lines(source)), proposal) if proposal.asked else ""
     if flow.function.name == MODULE:
         return Rewrite(text, text, proposal.shown, first)
     wanted = flow.scope or Scope(flow.function, flow.cls)
     same = [s for s in scopes(tree) if (s.qualname, s.number) == (wanted.qualname, wanted.number)]
     if len(same) != 1:
         raise NotRewritableError("the new function is not where it should be")
-    return Rewrite(text, text, proposal.shown, _line_of(same[0], first))
+    return Rewrite(text, text, proposal.shown, _line_of(same[0], first), "", probe)
+
+
+def _asking(here: Surroundings, proposal: Proposal) -> str:
+    """Return the old text with a call that gets what the conditions are about, "" if none fits."""
+    at = proposal.asked_at or here.statement_of(proposal.code)
+    if here.whole_lines(at) is None or isinstance(here.parents.get(id(at)), ast.Match):
+        return ""
+    operands = ", ".join(f"{name}={code}" for name, code in proposal.asked)
+    line = (at.lineno, 0, at.lineno, 0)
+    text = changed(here.lines, (Change(line, f"{here.indent(at)}{PROBE}({operands})\n"),))
+    try:
+        ast.parse(text)
+    except SyntaxError:  # before ``elif`` there is no place
+        return ""
+    return text
 
 
 def _line_of(scope: Scope, first: int) -> int:

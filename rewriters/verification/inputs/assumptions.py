@@ -50,6 +50,17 @@ def _same_dtype(operands: Operands) -> bool:
     return len({t.dtype for t in _floats(operands)}) <= 1
 
 
+def _is_weaker(operands: Operands) -> bool:
+    """Tell whether a value meets tensors whose dtype it does not change, as no number does."""
+    values = _tensors(operands, "x")
+    return not values or all(
+        t.dtype == torch.result_type(values[0].reshape(-1)[:1].squeeze(0), t)
+        for name in operands
+        if name.startswith("y")
+        for t in _tensors(operands, name)
+    )
+
+
 def _table_dtype(operands: Operands) -> bool:
     tables = {t.dtype for t in _tensors(operands, "cos", "sin")}
     x = {t.dtype for t in _tensors(operands, "x")}
@@ -181,6 +192,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
         for t in _tensors(o)
     ),
     "boolean-mask": lambda o: all(t.dtype == torch.bool for t in _tensors(o, "mask")),
+    "check-never-fails": lambda o: bool(o.get("check", True)) and not o.get("failure", False),
     "column-mask": _fewer_dims(1),
     "four-dimensional": _dims(4, "q", "k", "v", "query", "key", "value"),
     "one-head-per-batch": _dims(3, "q", "k", "v"),
@@ -190,6 +202,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "int-repeats": lambda o: type(o.get("repeats", 0)) is int,
     "is-device": lambda o: isinstance(o.get("device", "cpu"), (str, int, torch.device)),
     "kernel-shape": _takes_kernel,
+    "mask-dims": lambda o: all(t.dim() > 0 for t in _tensors(o, "mask")),
     "mask-is-boolean": _is_additive_mask,
     "mask-shape": _dims(4, "mask"),
     "matrix-factors": _dims(2, "a", "b", "left", "right"),
@@ -208,6 +221,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "same-rank-mask": _fewer_dims(0),
     "same-shape": _same_shape,
     "sums-fit-int32": _sums_fit,
+    "takes-dtype": _is_weaker,
     "three-dimensions": _dims(3, "x"),
     "table-dtype": _table_dtype,
     "ties-without-gradient": _no_ties,

@@ -1,0 +1,136 @@
+"""Operators that take several elements of a row together: reductions, sorts, products."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.loops import operators
+from npufix.rewriters.edit.loops.aligning import with_rank
+from npufix.rewriters.edit.loops.values import (
+    UNKNOWN_RANK,
+    CannotBatchError,
+    Kind,
+    Value,
+    everything,
+    integer,
+    like,
+    literal,
+    method,
+    new_axis,
+    shifted,
+    subscript,
+)
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.loops.expressions import Expressions
+
+UNKNOWN_DIMENSION = "along which dimension an operator in it works is not known"
+_MATRIX = 2
+
+
+class Together:
+    """Those operators in one loop."""
+
+    def __init__(self, of: Expressions) -> None:
+        self.of = of
+
+    def is_of_two(self, code: ast.Call) -> bool:
+        """Tell whether ``max(x, y)`` compares two tensors: it is elementwise then."""
+        operands = _without_owner(self.of, code)
+        return len(operands) == 1 and (
+            self.of.depends(operands[0]) or self.of.facts.is_tensor(operands[0]) is True
+        )
+
+    def along(self, code: ast.Call, op: str) -> Value:
+        """Return an operator along one dimension of the rows, or over all that a round has."""
+        of = self.of
+        rest = _without_owner(of, code)
+        owner = code.args[0] if len(rest) < len(code.args) else None
+        is_method = owner is None
+        assert isinstance(code.func, ast.Attribute) or not is_method  # noqa: S101 - it has an owner
+        first = code.func.value if isinstance(code.func, ast.Attribute) and is_method else owner
+        assert first is not None  # noqa: S101 - one of both
+        value = of.operand(first)
+        before = operators.SECOND.get(op, 0)
+        dims = [k.value for k in code.keywords if k.arg in {"dim", "axis"}] or rest[before:][:1]
+        others = [k for k in code.keywords if k.arg not in {"dim", "axis"}]
+        if len(rest) > 1 + before or any(of.depends(k.value) for k in others):
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        if any(of.depends(r) for r in rest):
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        value = of.aligner.in_front(value)
+        func: ast.expr = code.func
+        args: list[ast.expr] = [] if is_method else [value.code]
+        if is_method and isinstance(code.func, ast.Attribute):
+            func = ast.Attribute(value.code, code.func.attr, ast.Load())
+        if not dims and op in operators.ALONG_LAST:
+            dims = [literal(-1)]
+        if not dims:
+            return self._over_all(func, args, value, op, others)
+        dim = integer(dims[0])
+        if dim is None:
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        place = literal(dim + 1 if dim >= 0 else dim)
+        given = [*args, *rest[:before]]
+        if dim >= 0 and value.rank == 0:
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        made = ast.Call(func, given, [ast.keyword("dim", place), *others])
+        kept = any(
+            k.arg == "keepdim" and isinstance(k.value, ast.Constant) and k.value.value is True
+            for k in others
+        )
+        fewer = 0 if kept else operators.ALONG[op]
+        return with_rank(like(value, made, fresh=True), shifted(value.rank, -fewer))
+
+    @staticmethod
+    def _over_all(
+        func: ast.expr, args: list[ast.expr], value: Value, op: str, others: list[ast.keyword]
+    ) -> Value:
+        """Return ``x[i].sum()`` as the sum over all dimensions but that of the rounds."""
+        if op not in operators.OVER_ALL or not isinstance(value.rank, int) or value.rank < 1:
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        if op in operators.PAIRS:  # ``max`` over several dimensions is called ``amax``
+            assert isinstance(func, ast.Attribute)  # noqa: S101 - of torch, or a method
+            func = ast.Attribute(func.value, f"a{op}", ast.Load())
+        places: list[ast.expr] = [literal(dim + 1) for dim in range(value.rank)]
+        over = places[0] if len(places) == 1 else ast.Tuple(places, ast.Load())
+        made = ast.Call(func, args, [ast.keyword("dim", over), *others])
+        return with_rank(like(value, made, fresh=True), 0)
+
+    def product(self, *operands: Value) -> Value:
+        """Return the matrix product of two operands for all rounds."""
+        if len(operands) != 2:  # noqa: PLR2004 - left and right
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        first, second = (v if v.kind is Kind.SAME else self.of.aligner.tensor(v) for v in operands)
+        if not isinstance(second.rank, int) or second.rank > _MATRIX:
+            raise CannotBatchError(UNKNOWN_RANK)
+        if second.kind is Kind.SAME and second.rank == _MATRIX:
+            rows = self.of.aligner.with_free_end(first, 1)
+            return like(rows, ast.BinOp(rows.code, ast.MatMult(), second.code), fresh=True)
+        made: ast.expr
+        if first.rank == second.rank == 1:
+            (a, b), _ = self.of.aligner.together(first, second)
+            made = method(ast.BinOp(a, ast.Mult(), b), "sum", -1)
+            return Value(Kind.ROWS, made, 0, fresh=True, source=first.asked)
+        if first.rank != _MATRIX:
+            raise CannotBatchError(UNKNOWN_RANK)
+        left, right = (
+            v if v.kind is Kind.SAME else self.of.aligner.in_front(v) for v in (first, second)
+        )
+        source = next(v for v in (left, right) if v.kind is not Kind.SAME)
+        if second.rank == _MATRIX:
+            made = ast.BinOp(left.code, ast.MatMult(), right.code)
+            return Value(Kind.ROWS, made, _MATRIX, fresh=True, source=source.asked)
+        if right.kind is Kind.SAME:
+            made = ast.BinOp(left.code, ast.MatMult(), right.code)
+        else:
+            columns = subscript(right.code, [everything(), everything(), new_axis()])
+            made = method(ast.BinOp(left.code, ast.MatMult(), columns), "squeeze", -1)
+        return Value(Kind.ROWS, made, 1, fresh=True, source=source.asked)
+
+
+def _without_owner(of: Expressions, code: ast.Call) -> list[ast.expr]:
+    """Return the arguments behind the tensor: ``x.sum(1)`` and ``torch.sum(x, 1)`` are alike."""
+    is_method = isinstance(code.func, ast.Attribute) and of.depends(code.func.value)
+    return code.args if is_method else code.args[1:]
