@@ -63,7 +63,7 @@ class Expressions:
         """Tell whether an expression depends on the round."""
         return not names_in(code).isdisjoint(self.env)
 
-    def read(self, code: ast.expr) -> Value:  # noqa: C901, PLR0911 - one case a syntax
+    def read(self, code: ast.expr) -> Value:  # noqa: PLR0911 - one case a syntax
         """Return what an expression is for all rounds.
 
         Raises:
@@ -84,18 +84,16 @@ class Expressions:
             case ast.UnaryOp(ast.USub() | ast.Invert() as turned, operand):
                 value = self.aligner.tensor(self.read(operand))
                 return like(value, ast.UnaryOp(turned, value.code), fresh=True)
-            case ast.Subscript(ast.Call() as call, ast.Constant(int(which))) if which in {0, 1}:
-                node = self.facts.node(call)
-                if node is not None and node.op in operators.SEVERAL and len(node.args) > 1:
-                    pair = self.read(call)
-                    return like(
-                        pair, ast.Subscript(pair.code, literal(which), ast.Load()), fresh=True
-                    )
-                return self.indexer.read(code)
+            case ast.Subscript(ast.Call() as call, ast.Constant(int(which))) if (
+                self.together.returns_several(call)
+            ):
+                parts = self.together.several(call)
+                part = ast.Subscript(parts.code, literal(which), ast.Load())
+                return like(parts, part, fresh=parts.fresh)
             case ast.Subscript():
                 return self.indexer.read(code)
             case ast.Attribute(ast.Call() as call, "values" | "indices" as which):
-                pair = self.read(call)
+                pair = self.together.several(call)
                 return like(pair, ast.Attribute(pair.code, which, ast.Load()), fresh=True)
             case ast.Call():
                 return self._call(code)

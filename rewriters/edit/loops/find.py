@@ -15,7 +15,8 @@ from npufix.rewriters.edit.loops.joining import joined
 from npufix.rewriters.edit.loops.reading import Loop, loops_in, may_hold_loops, spelled_out
 from npufix.rewriters.edit.loops.statements import RECURRENCE, SHARED, Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
-from npufix.rewriters.edit.loops.values import OF_A_LIST, CannotBatchError
+from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
+from npufix.rewriters.edit.loops.values import OF_A_LIST, UNKNOWN_RANK, CannotBatchError
 from npufix.rewriters.edit.loops.writing import written
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
@@ -86,12 +87,23 @@ def find_loops(
 def _found(
     source: str, flow: FunctionFlow, wide: FunctionFlow, loop: Loop, *, with_text: bool
 ) -> FoundLoop | None:
-    lines = frozenset(range(loop.first.lineno, (loop.statement.end_lineno or 0) + 1))
-    code: ast.expr | ast.stmt = loop.joined or loop.statement
     inside = list(_inside(wide, loop))
     if not inside:
         return None
     facts = Facts(wide, inside)
+    found = _tried(source, flow, loop, facts, with_text=with_text)
+    if found is not None and found.problem in {UNKNOWN_RANK, UNKNOWN_DIMENSION}:
+        facts.assume_ranks(inside)
+        again = _tried(source, flow, loop, facts, with_text=with_text)
+        return again if again is not None and again.rewrite is not None else found
+    return found
+
+
+def _tried(
+    source: str, flow: FunctionFlow, loop: Loop, facts: Facts, *, with_text: bool
+) -> FoundLoop | None:
+    lines = frozenset(range(loop.first.lineno, (loop.statement.end_lineno or 0) + 1))
+    code: ast.expr | ast.stmt = loop.joined or loop.statement
     try:
         domain = read_domain(loop.target, loop.items, facts)
         body = Body(domain, facts, loop.body)
@@ -106,6 +118,7 @@ def _found(
             if any(_may_be_listed(v.code, facts) for v in domain.names.values()):
                 body.of.conditions["is-tensor"] = None
         _require_unread(flow, loop)
+        body.show_assumed()
         rewrite = written(source, flow, loop, body, statements, new, with_text=with_text)
     except (CannotBatchError, NotRewritableError) as error:
         return FoundLoop(code, lines, problem=str(error))

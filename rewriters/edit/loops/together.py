@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.expressions import Expressions
 
 UNKNOWN_DIMENSION = "along which dimension an operator in it works is not known"
+SEVERAL_RESULTS = "what one operator returns together is not taken apart where it is computed"
 _MATRIX = 2
 
 
@@ -34,6 +35,8 @@ class Together:
 
     def __init__(self, of: Expressions) -> None:
         self.of = of
+        self.taken_apart: ast.Call | None = None
+        """The call whose results are told apart where it stands."""
 
     def is_of_two(self, code: ast.Call) -> bool:
         """Tell whether ``max(x, y)`` compares two tensors: it is elementwise then."""
@@ -42,9 +45,26 @@ class Together:
             self.of.depends(operands[0]) or self.of.facts.is_tensor(operands[0]) is True
         )
 
+    def returns_several(self, code: ast.Call) -> bool:
+        """Tell whether an operator returns several tensors, each with the rows of the rounds."""
+        node = self.of.facts.node(code)
+        op = "" if node is None else node.op
+        if op in operators.ALWAYS_SEVERAL:
+            return True
+        return op in operators.SEVERAL and not self.is_of_two(code) and bool(_dims(self.of, code))
+
+    def several(self, code: ast.Call) -> Value:
+        """Return what is taken apart at once: a tuple of tensors, of which all are alike."""
+        if not self.returns_several(code):
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        self.taken_apart = code
+        return self.of.read(code)
+
     def along(self, code: ast.Call, op: str) -> Value:
         """Return an operator along one dimension of the rows, or over all that a round has."""
         of = self.of
+        if self.returns_several(code) and code is not self.taken_apart:
+            raise CannotBatchError(SEVERAL_RESULTS)
         rest = _without_owner(of, code)
         owner = code.args[0] if len(rest) < len(code.args) else None
         is_method = owner is None
@@ -53,7 +73,7 @@ class Together:
         assert first is not None  # noqa: S101 - one of both
         value = of.operand(first)
         before = operators.SECOND.get(op, 0)
-        dims = [k.value for k in code.keywords if k.arg in {"dim", "axis"}] or rest[before:][:1]
+        dims = _dims(of, code, before)
         others = [k for k in code.keywords if k.arg not in {"dim", "axis"}]
         if len(rest) > 1 + before or any(of.depends(k.value) for k in others):
             raise CannotBatchError(UNKNOWN_DIMENSION)
@@ -64,8 +84,8 @@ class Together:
         args: list[ast.expr] = [] if is_method else [value.code]
         if is_method and isinstance(code.func, ast.Attribute):
             func = ast.Attribute(value.code, code.func.attr, ast.Load())
-        if not dims and op in operators.ALONG_LAST:
-            dims = [literal(-1)]
+        if not dims and op in operators.ALONG_LAST | operators.PARTS:
+            dims = [literal(-1 if op in operators.ALONG_LAST else 0)]
         if not dims:
             return self._over_all(func, args, value, op, others)
         dim = integer(dims[0])
@@ -73,7 +93,7 @@ class Together:
             raise CannotBatchError(UNKNOWN_DIMENSION)
         place = literal(dim + 1 if dim >= 0 else dim)
         given = [*args, *rest[:before]]
-        if dim >= 0 and value.rank == 0:
+        if value.rank == 0:
             raise CannotBatchError(UNKNOWN_DIMENSION)
         made = ast.Call(func, given, [ast.keyword("dim", place), *others])
         kept = any(
@@ -81,7 +101,8 @@ class Together:
             for k in others
         )
         fewer = 0 if kept else operators.ALONG[op]
-        return with_rank(like(value, made, fresh=True), shifted(value.rank, -fewer))
+        fresh = op not in operators.PARTS
+        return with_rank(like(value, made, fresh=fresh), shifted(value.rank, -fewer))
 
     @staticmethod
     def _over_all(
@@ -134,3 +155,9 @@ def _without_owner(of: Expressions, code: ast.Call) -> list[ast.expr]:
     """Return the arguments behind the tensor: ``x.sum(1)`` and ``torch.sum(x, 1)`` are alike."""
     is_method = isinstance(code.func, ast.Attribute) and of.depends(code.func.value)
     return code.args if is_method else code.args[1:]
+
+
+def _dims(of: Expressions, code: ast.Call, before: int = 0) -> list[ast.expr]:
+    """Return the dimension along which an operator works, if one is given."""
+    named = [k.value for k in code.keywords if k.arg in {"dim", "axis"}]
+    return named or _without_owner(of, code)[before:][:1]

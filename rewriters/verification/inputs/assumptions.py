@@ -73,6 +73,14 @@ def _dims(number: int, *names: str) -> Callable[[Operands], bool]:
     return lambda operands: all(t.dim() == number for t in _tensors(operands, *names))
 
 
+def _has_named_dims(operands: Operands) -> bool:
+    """Tell whether tensors have the dimensions that their names say: two of ``dims2_0``."""
+    told = ((name.removeprefix("dims").partition("_")[0], name) for name in operands)
+    return all(
+        t.dim() == int(n) for n, name in told if n.isdigit() for t in _tensors(operands, name)
+    )
+
+
 def _fewer_dims(by: int) -> Callable[[Operands], bool]:
     def holds(operands: Operands) -> bool:
         if any(not isinstance(operands.get(name, _NONE), torch.Tensor) for name in ("x", "mask")):
@@ -202,6 +210,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "int-repeats": lambda o: type(o.get("repeats", 0)) is int,
     "is-device": lambda o: isinstance(o.get("device", "cpu"), (str, int, torch.device)),
     "kernel-shape": _takes_kernel,
+    "known-dimensions": _has_named_dims,
     "mask-dims": lambda o: all(t.dim() > 0 for t in _tensors(o, "mask")),
     "mask-is-boolean": _is_additive_mask,
     "mask-shape": _dims(4, "mask"),
@@ -213,6 +222,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "nonnegative-index": _not_negative,
     "one-column-index": _column_index,
     "plane-mask": _fewer_dims(2),
+    "positive-lengths": lambda o: all(not bool((t <= 0).any()) for t in _tensors(o, "counted")),
     "rotary-limits": _dims(4, "x", "cos", "sin"),
     "row-mask": _fewer_dims(1),
     "same-dtype": _same_dtype,
