@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.statements import Body
 
 
-def fill(body: Body, base: ast.expr, place: Place, value: Value) -> Iterator[ast.stmt]:
+def fill(  # noqa: C901 - a vector for each limit of each slice
+    body: Body, base: ast.expr, place: Place, value: Value
+) -> Iterator[ast.stmt]:
     """Yield the statements that write one number to the first ``n[i]`` elements of row ``i``.
 
     Raises:

@@ -11,13 +11,19 @@ from npufix.rewriters.edit.loops.domain import NO_DOMAIN, STEPS, read_domain
 from npufix.rewriters.edit.loops.expressions import RANDOM, WRITTEN_READ
 from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.indexing import OTHER_ROUND
-from npufix.rewriters.edit.loops.joining import joined
-from npufix.rewriters.edit.loops.reading import Loop, loops_in, may_hold_loops, spelled_out
+from npufix.rewriters.edit.loops.joining import join, joined, rows_of
+from npufix.rewriters.edit.loops.reading import (
+    FilledList,
+    Loop,
+    loops_in,
+    may_hold_loops,
+    spelled_out,
+)
 from npufix.rewriters.edit.loops.statements import RECURRENCE, SHARED, Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
 from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
 from npufix.rewriters.edit.loops.values import OF_A_LIST, UNKNOWN_RANK, CannotBatchError
-from npufix.rewriters.edit.loops.writing import written
+from npufix.rewriters.edit.loops.writing import Join, written
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
 from npufix.rewriters.graph.modules.syntax import stored_names, walk
@@ -109,7 +115,7 @@ def _tried(
         body = Body(domain, facts, loop.body)
         statements = body.run(loop.body)
         new = None
-        if loop.is_statement and not statements:
+        if loop.is_statement and not statements and not loop.lists:
             return None
         if loop.joined is not None and loop.made is not None:
             new = joined(loop.joined, loop.made, body.of)
@@ -117,12 +123,47 @@ def _tried(
             statements += body.of.aligner.statements
             if any(_may_be_listed(v.code, facts) for v in domain.names.values()):
                 body.of.conditions["is-tensor"] = None
+        joins: list[Join] = []
+        for one in loop.lists:
+            _require_filled_once(flow, one)
+            value = rows_of(one.made, body.of)
+            statements += [*body.of.aligner.statements]
+            body.of.aligner.statements.clear()
+            if not isinstance(value.code, ast.Name):
+                statements.append(
+                    ast.Assign([ast.Name(one.name, ast.Store())], value.code, lineno=0)
+                )
+                value = replace(value, code=ast.Name(one.name, ast.Load()))
+            joins.append(Join(one, join(one.call, value)))
+        body.require_apart()
         _require_unread(flow, loop)
         body.show_assumed()
-        rewrite = written(source, flow, loop, body, statements, new, with_text=with_text)
+        rewrite = written(source, flow, loop, body, statements, new, joins, with_text=with_text)
     except (CannotBatchError, NotRewritableError) as error:
         return FoundLoop(code, lines, problem=str(error))
     return FoundLoop(code, lines, tuple(body.of.conditions), rewrite)
+
+
+def _require_filled_once(flow: FunctionFlow, one: FilledList) -> None:
+    """Refuse a list that anybody uses besides: it is made, filled and joined."""
+    uses = [n for n in ast.walk(flow.function) if isinstance(n, ast.Name) and n.id == one.name]
+    if one.is_bound_again:
+        own = {id(n) for n in ast.walk(one.call)}
+        last = one.statement.end_lineno or 0
+        uses = [n for n in uses if id(n) in own or n.lineno < one.statement.lineno]
+        uses += [n for n in ast.walk(flow.function) if _is_bound_otherwise(n, one.name, last)]
+    if len(uses) != 3 or one.name in flow.captured:  # noqa: PLR2004 - made, filled, joined
+        raise CannotBatchError(READ_AFTERWARDS)
+
+
+def _is_bound_otherwise(node: ast.AST, name: str, last: int) -> bool:
+    """Tell whether code behind a line binds a name of a list anew."""
+    return (
+        isinstance(node, ast.Name)
+        and node.id == name
+        and node.lineno > last
+        and not isinstance(node.ctx, ast.Load)
+    )
 
 
 def _may_be_listed(code: ast.expr, facts: Facts) -> bool:
@@ -136,7 +177,8 @@ def _may_be_listed(code: ast.expr, facts: Facts) -> bool:
 
 def _inside(flow: FunctionFlow, loop: Loop) -> Iterator[Evaluation]:
     """Yield what is computed in the rounds of a loop."""
-    parts: Sequence[ast.AST] = [*loop.body, *([loop.made] if loop.made is not None else [])]
+    made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
+    parts: Sequence[ast.AST] = [*loop.body, *made]
     own = {id(node) for part in parts for node in ast.walk(part)}
     for evaluation in flow.evaluations:
         if id(evaluation.code) in own:

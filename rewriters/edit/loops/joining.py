@@ -28,10 +28,29 @@ def joined(call: ast.Call, made: ast.expr, of: Expressions) -> ast.expr:
         CannotBatchError: it is no tensor of rows.
 
     """
+    return join(call, rows_of(made, of))
+
+
+def rows_of(made: ast.expr, of: Expressions) -> Value:
+    """Return what is joined as rows.
+
+    Raises:
+        CannotBatchError: it is no tensor of rows.
+
+    """
     value = of.read(made)
     if value.kind is Kind.SAME:
         raise CannotBatchError(SAME_EACH)
-    value = of.aligner.tensor(value)
+    return of.aligner.tensor(value)
+
+
+def join(call: ast.Call, value: Value) -> ast.expr:
+    """Return what a call makes of rows that it joins.
+
+    Raises:
+        CannotBatchError: along which dimension is not known.
+
+    """
     words = {k.arg: k.value for k in call.keywords}
     dims = [*call.args[1:], *(words[w] for w in ("dim", "axis") if w in words)]
     dim = integer(dims[0]) if dims else 0

@@ -20,6 +20,27 @@ _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
 
 
 @dataclass(frozen=True)
+class FilledList:
+    """A list to which each round appends, and which is joined once."""
+
+    name: str
+    made: ast.expr
+    """What a round appends."""
+    empty: ast.stmt
+    statement: ast.stmt
+    call: ast.Call
+    """The ``torch.stack`` or ``torch.cat`` of it, and the statement that it is in."""
+
+    @property
+    def is_bound_again(self) -> bool:
+        """Whether the name of the list is that of the tensor from then on."""
+        match self.statement:
+            case ast.Assign([ast.Name(name)], ast.Call() as value):
+                return name == self.name and value is self.call
+        return False
+
+
+@dataclass(frozen=True)
 class Loop:
     """A loop, and what comes of it."""
 
@@ -34,6 +55,8 @@ class Loop:
     """What each round makes, where that is joined."""
     removed: tuple[ast.stmt, ...] = ()
     """The statements that go besides: the empty list, the loop that fills it."""
+    lists: tuple[FilledList, ...] = ()
+    """What a ``for`` fills, if that is several lists, or one that is joined later on."""
 
     @property
     def is_statement(self) -> bool:
@@ -97,7 +120,7 @@ def loops_in(body: Sequence[ast.stmt], names: ModuleNames) -> Iterator[Loop]:
     """Yield the ``for`` statements of a block and the blocks in it, the outer ones first."""
     for number, statement in enumerate(body):
         if isinstance(statement, ast.For) and not statement.orelse:
-            filled = _filled(body, number, names)
+            filled = _filled(body, number, names) or _filling(body, number, names)
             if filled is not None:
                 yield filled
             else:
@@ -126,7 +149,7 @@ def _filled(body: Sequence[ast.stmt], number: int, names: ModuleNames) -> Loop |
             pass
         case _:
             return None
-    before = [s for s in body[:number] if _is_empty_list(s, name)]
+    before = [s for s in body[:number] if _empty_lists(s) == {name}]
     after = [
         (statement, call)
         for statement in body[number + 1 :]
@@ -153,13 +176,43 @@ def _filled(body: Sequence[ast.stmt], number: int, names: ModuleNames) -> Loop |
     )
 
 
-def _is_empty_list(statement: ast.stmt, name: str) -> bool:
+def _filling(body: Sequence[ast.stmt], number: int, names: ModuleNames) -> Loop | None:
+    """Return a loop that ends with appending to lists which are joined afterwards, each once."""
+    loop = body[number]
+    assert isinstance(loop, ast.For)  # noqa: S101 - the caller has looked
+    lists: list[FilledList] = []
+    inner = list(loop.body)
+    while inner:
+        match inner[-1]:
+            case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [made], [])):
+                before = [s for s in body[:number] if name in _empty_lists(s)]
+                joins = [(s, c) for s in body[number + 1 :] for c in _joining(s, names, name)]
+                if len(before) != 1 or len(joins) != 1:
+                    return None
+                lists.insert(0, FilledList(name, made, before[0], *joins[0]))
+                inner.pop()
+            case _:
+                break
+    found = {one.name for one in lists}
+    if len(found) != len(lists) or not all(_empty_lists(one.empty) <= found for one in lists):
+        return None
+    if not lists:
+        return None
+    return Loop(loop.target, loop.iter, inner, loop, lists=tuple(lists))
+
+
+def _empty_lists(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement makes empty lists of: ``a, b = [], []``."""
     match statement:
-        case ast.Assign([ast.Name(found)], ast.List([])):
-            return found == name
-        case ast.AnnAssign(ast.Name(found), _, ast.List([])):
-            return found == name
-    return False
+        case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)):
+            empty = all(isinstance(v, ast.List) and not v.elts for v in values)
+            named = {t.id for t in targets if isinstance(t, ast.Name)}
+            return named if empty and len(named) == len(targets) else set()
+        case ast.Assign([ast.Name(name)], ast.List([])) | ast.AnnAssign(
+            ast.Name(name), _, ast.List([])
+        ):
+            return {name}
+    return set()
 
 
 def _joining(statement: ast.stmt, names: ModuleNames, of: str = "") -> Iterator[ast.Call]:

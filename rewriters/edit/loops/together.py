@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops import operators
@@ -79,30 +80,32 @@ class Together:
             raise CannotBatchError(UNKNOWN_DIMENSION)
         if any(of.depends(r) for r in rest):
             raise CannotBatchError(UNKNOWN_DIMENSION)
-        value = of.aligner.in_front(value)
+        if not dims and op in operators.ALONG_LAST | operators.PARTS:
+            dims = [literal(-1 if op in operators.ALONG_LAST else 0)]
+        dim = integer(dims[0]) if dims else None
+        if not isinstance(value.rank, int) and (dim is None or dim < 0):
+            value = of.aligner.in_front(value)
         func: ast.expr = code.func
         args: list[ast.expr] = [] if is_method else [value.code]
         if is_method and isinstance(code.func, ast.Attribute):
             func = ast.Attribute(value.code, code.func.attr, ast.Load())
-        if not dims and op in operators.ALONG_LAST | operators.PARTS:
-            dims = [literal(-1 if op in operators.ALONG_LAST else 0)]
         if not dims:
             return self._over_all(func, args, value, op, others)
-        dim = integer(dims[0])
-        if dim is None:
+        if dim is None or (isinstance(value.rank, int) and not -value.rank <= dim < value.rank):
             raise CannotBatchError(UNKNOWN_DIMENSION)
-        place = literal(dim + 1 if dim >= 0 else dim)
-        given = [*args, *rest[:before]]
-        if value.rank == 0:
-            raise CannotBatchError(UNKNOWN_DIMENSION)
-        made = ast.Call(func, given, [ast.keyword("dim", place), *others])
+        own = dim % value.rank if isinstance(value.rank, int) else dim
+        behind = dim < 0 if own < 0 else own >= value.axis
+        place = literal(dim if dim < 0 and behind else own + behind)
+        made = ast.Call(func, [*args, *rest[:before]], [ast.keyword("dim", place), *others])
         kept = any(
             k.arg == "keepdim" and isinstance(k.value, ast.Constant) and k.value.value is True
             for k in others
         )
         fewer = 0 if kept else operators.ALONG[op]
         fresh = op not in operators.PARTS
-        return with_rank(like(value, made, fresh=fresh), shifted(value.rank, -fewer))
+        axis = value.axis if behind else value.axis - fewer
+        found = replace(like(value, made, fresh=fresh), axis=axis)
+        return with_rank(found, shifted(value.rank, -fewer))
 
     @staticmethod
     def _over_all(
@@ -114,10 +117,10 @@ class Together:
         if op in operators.PAIRS:  # ``max`` over several dimensions is called ``amax``
             assert isinstance(func, ast.Attribute)  # noqa: S101 - of torch, or a method
             func = ast.Attribute(func.value, f"a{op}", ast.Load())
-        places: list[ast.expr] = [literal(dim + 1) for dim in range(value.rank)]
+        places: list[ast.expr] = [literal(dim + (dim >= value.axis)) for dim in range(value.rank)]
         over = places[0] if len(places) == 1 else ast.Tuple(places, ast.Load())
         made = ast.Call(func, args, [ast.keyword("dim", over), *others])
-        return with_rank(like(value, made, fresh=True), 0)
+        return replace(like(value, made, fresh=True), axis=0, rank=0)
 
     def product(self, *operands: Value) -> Value:
         """Return the matrix product of two operands for all rounds."""
