@@ -164,7 +164,7 @@ class Expressions:
         integer = exact and first.integer and second.integer
         return Value(Kind.NUMBER, code, 0, integer=integer, offset=offset)
 
-    def _call(self, code: ast.Call) -> Value:  # noqa: PLR0911 - one case a kind of operator
+    def _call(self, code: ast.Call) -> Value:  # noqa: C901, PLR0911 - one case a kind of operator
         node = self.facts.node(code)
         op = "" if node is None else node.op
         if op in operators.RANDOM or op == "dropout":
@@ -181,6 +181,8 @@ class Expressions:
             return self._elementwise(code, fresh=op in operators.NEW)
         if op in operators.PRODUCTS and self._is_operator(code):
             return self.together.product(*map(self.read, _operands(code)))
+        if op in operators.TURNING and self._is_operator(code):
+            return self.together.turned(code, op)
         if op in operators.ALONG and self._is_operator(code):
             if op in operators.PAIRS and self.together.is_of_two(code):
                 return self._elementwise(code, fresh=True)

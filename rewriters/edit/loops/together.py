@@ -122,6 +122,32 @@ class Together:
         made = ast.Call(func, args, [ast.keyword("dim", over), *others])
         return replace(like(value, made, fresh=True), axis=0, rank=0)
 
+    def turned(self, code: ast.Call, op: str) -> Value:
+        """Return ``x[i].transpose(0, 1)``, ``x[i].unsqueeze(0)`` or ``x[i].flatten(1)``."""
+        rest = _without_owner(self.of, code)
+        dims = [found for found in map(integer, rest) if found is not None]
+        is_method = len(rest) == len(code.args)
+        first = code.args[0] if not is_method else code.func.value  # type: ignore[attr-defined] # a method has an owner
+        value = self.of.aligner.in_front(self.of.operand(first))
+        rank, wanted = value.rank, {"flatten": 0, "t": 0, "transpose": 2, "unsqueeze": 1}[op]
+        if (
+            len(dims) != len(rest)
+            or code.keywords
+            or len(dims) < wanted
+            or not isinstance(rank, int)
+        ):
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        if any(not -rank - 1 <= dim <= rank for dim in dims):
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        if op == "t":
+            op, dims = "transpose", [0, 1] if rank == _MATRIX else [0, 0]
+        elif op == "flatten":
+            dims = dims or [0]
+            last = dims[1] if len(dims) > 1 else -1
+            rank -= max(0, last % rank - dims[0] % rank) if rank else 0
+        made = method(value.code, op, *(dim + 1 if dim >= 0 else dim for dim in dims))
+        return with_rank(like(value, made, fresh=False), rank + (op == "unsqueeze"))
+
     def product(self, *operands: Value) -> Value:
         """Return the matrix product of two operands for all rounds."""
         if len(operands) != 2:  # noqa: PLR2004 - left and right

@@ -61,6 +61,15 @@ def _is_weaker(operands: Operands) -> bool:
     )
 
 
+def _passes_check(operands: Operands) -> bool:
+    """Tell whether a check can be made at all, and passes."""
+    check, failure = operands.get("check"), operands.get("failure")
+    try:
+        return (not callable(check) or bool(check())) and not (callable(failure) and failure())
+    except Exception:  # noqa: BLE001 - code of the user
+        return False
+
+
 def _table_dtype(operands: Operands) -> bool:
     tables = {t.dtype for t in _tensors(operands, "cos", "sin")}
     x = {t.dtype for t in _tensors(operands, "x")}
@@ -200,7 +209,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
         for t in _tensors(o)
     ),
     "boolean-mask": lambda o: all(t.dtype == torch.bool for t in _tensors(o, "mask")),
-    "check-never-fails": lambda o: bool(o.get("check", True)) and not o.get("failure", False),
+    "check-never-fails": _passes_check,
     "column-mask": _fewer_dims(1),
     "four-dimensional": _dims(4, "q", "k", "v", "query", "key", "value"),
     "one-head-per-batch": _dims(3, "q", "k", "v"),
@@ -217,6 +226,14 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "matrix-factors": _dims(2, "a", "b", "left", "right"),
     "matrix-input": _dims(2, "x", "weight"),
     "matrix-scores": _dims(2, "x", "scores", "input"),
+    "may-be-written": lambda o: (
+        not any(
+            t.is_leaf and t.requires_grad
+            for n in o
+            if n.startswith("target")
+            for t in _tensors(o, n)
+        )
+    ),
     "no-fully-masked-row": _sees_a_key,
     "no-nan": _no_nan,
     "nonnegative-index": _not_negative,

@@ -180,6 +180,15 @@ WRITTEN = {
         ),
         (X,),
     ),
+    "rows that are turned": (
+        (
+            "def f(x: Tensor):\n    b, n, d = x.shape\n    found = []\n"
+            "    for i in range(b):\n        row = x[i].unsqueeze(0).transpose(-1, 1) * 2\n"
+            "        found.append(row.flatten(1))\n"
+            "    found = torch.cat(found)\n    return found.exp()\n"
+        ),
+        (X,),
+    ),
     "sorted columns": (
         (
             "def f(x: Tensor):\n    b, n, d = x.shape\n"
@@ -207,7 +216,8 @@ WRITTEN = {
         (
             "def f(x: Tensor, j: Tensor):\n    b, n, d = x.shape\n"
             "    y = torch.zeros(b, d)\n"
-            "    for i in range(1, b):\n        row = x[i]\n        y[i] = row[j[i]]\n    return y\n"
+            "    for i in range(1, b):\n        row = x[i]\n        y[i] = row[j[i]]\n"
+            "    return y\n"
         ),
         (X, torch.tensor([3, 1, 1])),
     ),
@@ -215,7 +225,8 @@ WRITTEN = {
         (
             "def f(x: Tensor):\n    b, n, d = x.shape\n    means, rows = [], []\n"
             "    tops: list = []\n"
-            "    for i in range(n):\n        row = x[:, i]\n        means.append(row.mean(dim=-1))\n"
+            "    for i in range(n):\n        row = x[:, i]\n"
+            "        means.append(row.mean(dim=-1))\n"
             "        rows.append(row)\n        tops.append(row.amax(1) * 2)\n"
             "    total = x.sum()\n    means = torch.stack(means, 1)\n"
             "    return means, torch.cat(rows, dim=-1).mul_(2), torch.stack(tops) + total\n"
@@ -297,7 +308,8 @@ STAYS = {
     ),
     "results that are not told apart": (
         "def f(x: Tensor):\n    b, n, d = x.shape\n    y = torch.zeros(b, d)\n"
-        "    for i in range(b):\n        both = x[i].max(dim=0)\n        y[i] = both[0]\n    return y\n"
+        "    for i in range(b):\n        both = x[i].max(dim=0)\n        y[i] = both[0]\n"
+        "    return y\n"
     ),
     "a list that somebody else reads": (
         "def f(x: Tensor, kept: list):\n    a, b = [], []\n    for i in range(x.shape[0]):\n"
