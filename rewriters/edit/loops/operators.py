@@ -37,8 +37,8 @@ SEVERAL = PAIRS | {"median", "sort", "topk"}
 """Those that return values and positions; ``max`` and ``median`` do so along a dimension."""
 PARTS = frozenset({"chunk", "split", "unbind"})
 """Those that return a tuple of parts, along the first dimension where none is given."""
-TURNING = frozenset({"flatten", "t", "transpose", "unsqueeze"})
-"""Views of a row with its dimensions in another order, or another number of them."""
+TURNING = {"flatten": 0, "squeeze": 1, "t": 0, "transpose": 2, "unsqueeze": 1}
+"""Views of a row with its dimensions in another order, or another number: how many they name."""
 PRODUCTS = frozenset({"dot", "matmul", "mm", "mv"})
 
 RANDOM = operators.RANDOM

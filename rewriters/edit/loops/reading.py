@@ -149,6 +149,9 @@ def _filled(body: Sequence[ast.stmt], number: int, names: ModuleNames) -> Loop |
             pass
         case _:
             return None
+    # Only names can be bound in front of the statement that joins.
+    if any(isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Tuple) for s in loop.body):
+        return None
     before = [s for s in body[:number] if _empty_lists(s) == {name}]
     after = [
         (statement, call)

@@ -25,6 +25,7 @@ from npufix.rewriters.edit.loops.values import (
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.expressions import Expressions
+    from npufix.rewriters.facts.shapes import Rank
 
 UNKNOWN_DIMENSION = "along which dimension an operator in it works is not known"
 SEVERAL_RESULTS = "what one operator returns together is not taken apart where it is computed"
@@ -127,26 +128,27 @@ class Together:
         rest = _without_owner(self.of, code)
         dims = [found for found in map(integer, rest) if found is not None]
         is_method = len(rest) == len(code.args)
-        first = code.args[0] if not is_method else code.func.value  # type: ignore[attr-defined] # a method has an owner
-        value = self.of.aligner.in_front(self.of.operand(first))
-        rank, wanted = value.rank, {"flatten": 0, "t": 0, "transpose": 2, "unsqueeze": 1}[op]
-        if (
-            len(dims) != len(rest)
-            or code.keywords
-            or len(dims) < wanted
-            or not isinstance(rank, int)
-        ):
+        first = code.func.value if is_method else code.args[0]  # type: ignore[attr-defined] # a method has an owner
+        value = self.of.operand(first)
+        rank: Rank = value.rank
+        known = operators.TURNING[op] <= len(dims) == len(rest) and not code.keywords
+        if not isinstance(rank, int) or not rank or not known:
             raise CannotBatchError(UNKNOWN_DIMENSION)
-        if any(not -rank - 1 <= dim <= rank for dim in dims):
+        room = rank + (op == "unsqueeze")
+        if any(not -room <= dim < room for dim in dims):
             raise CannotBatchError(UNKNOWN_DIMENSION)
-        if op == "t":
-            op, dims = "transpose", [0, 1] if rank == _MATRIX else [0, 0]
-        elif op == "flatten":
-            dims = dims or [0]
-            last = dims[1] if len(dims) > 1 else -1
-            rank -= max(0, last % rank - dims[0] % rank) if rank else 0
-        made = method(value.code, op, *(dim + 1 if dim >= 0 else dim for dim in dims))
-        return with_rank(like(value, made, fresh=False), rank + (op == "unsqueeze"))
+        if op in {"t", "flatten"}:
+            dims = ([0, rank - 1] if op == "t" else dims) or [0]
+        if any(dim % room < value.axis for dim in dims):
+            value = self.of.aligner.in_front(value)
+        if op == "flatten":
+            rank = rank - max(0, (dims[1] if len(dims) > 1 else -1) % rank - dims[0] % rank)
+        elif op == "squeeze":  # which keeps a dimension of another length than one
+            rank = None
+        called = "transpose" if op == "t" else op
+        made = method(value.code, called, *(dim + 1 if dim >= 0 else dim for dim in dims))
+        fresh = value.fresh and op in {"squeeze", "unsqueeze"}
+        return with_rank(like(value, made, fresh=fresh), shifted(rank, op == "unsqueeze"))
 
     def product(self, *operands: Value) -> Value:
         """Return the matrix product of two operands for all rounds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import textwrap
 import tokenize
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -69,8 +70,12 @@ def written(  # noqa: PLR0913, PLR0917 - what is written, and where
         call = ast.parse(f"{PROBE}({probed})").body
         probe = _replaced(source, lines, flow, loop.statement, call)[0] if probed else ""
     else:
-        hoisted = _assignments(made)
-        edit = _edit(loop, ast.unparse(new), style_of(source).width, loop.removed, hoisted)
+        old = "\n".join(
+            ast.get_source_segment(source, code) or "" for code in (*loop.removed, loop.statement)
+        )
+        hoisted = [(n, _as_written(t, old)) for n, t in _assignments(made)]
+        text = _as_written(ast.unparse(new), old)
+        edit = _edit(loop, text, style_of(source).width, loop.removed, hoisted)
         direct, line = _spliced(source, lines, flow, edit), _line_of(loop, made)
         asked = _edit(loop, f"{PROBE}({probed})", 100, (), ())
         probe = _spliced(source, lines, flow, asked) if probed else ""
@@ -186,25 +191,50 @@ def _block(
     newline = "\r\n" if head.endswith("\r\n") else "\n"
     new = [f"{indent}{text}" for text in _comments(source, first, last)]
     start = len(new)
+    old = textwrap.dedent("".join(lines[first - 1 : last]))
     for statement in made:
         start = len(new)
-        new += [f"{indent}{line}" for line in _laid_out(statement, style.width - len(indent), unit)]
+        room = style.width - len(indent)
+        new += [
+            f"{indent}{line}" for line in _laid_out(statement, room, unit, textwrap.dedent(old))
+        ]
     return "".join(f"{line}{newline}" for line in new), start
 
 
-def _laid_out(statement: ast.stmt, room: int, unit: str) -> Iterator[str]:
-    """Yield the lines of a statement, blocks indented by ``unit``."""
+def _laid_out(statement: ast.stmt, room: int, unit: str, old: str) -> Iterator[str]:
+    """Yield the lines of a statement, blocks indented by ``unit``, spelled as the ``old`` code."""
     if isinstance(statement, (ast.For, ast.If)):
-        bare = ast.unparse(statement).split("\n")[0]
-        yield bare
+        yield _as_written(ast.unparse(statement).split("\n")[0], old)
         for inner in statement.body:
-            yield from (f"{unit}{line}" for line in _laid_out(inner, room - len(unit), unit))
+            yield from (f"{unit}{line}" for line in _laid_out(inner, room - len(unit), unit, old))
         if statement.orelse:
             yield "else:"
             for inner in statement.orelse:
-                yield from (f"{unit}{line}" for line in _laid_out(inner, room - len(unit), unit))
+                yield from (f"{unit}{t}" for t in _laid_out(inner, room - len(unit), unit, old))
         return
-    yield from broken(ast.unparse(statement), room, unit).split("\n")
+    yield from broken(_as_written(ast.unparse(statement), old), room, unit).split("\n")
+
+
+def _as_written(text: str, like: str) -> str:
+    """Return code with the numbers and texts spelled as in some other code: ``1e-6``, not 1e-06."""
+    own: dict[str, str] = {}
+    for token in _literals(like):
+        own.setdefault(repr(ast.literal_eval(token.string)), token.string)
+    lines = text.splitlines(keepends=True)
+    for token in reversed(list(_literals(text))):
+        (line, start), (_, end) = token.start, token.end
+        spelled = own.get(token.string, token.string)
+        lines[line - 1] = f"{lines[line - 1][:start]}{spelled}{lines[line - 1][end:]}"
+    return "".join(lines)
+
+
+def _literals(text: str) -> Iterator[tokenize.TokenInfo]:
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type in {tokenize.NUMBER, tokenize.STRING} and token.start[0] == token.end[0]:
+                yield token
+    except (tokenize.TokenError, IndentationError):  # a part of a statement
+        return
 
 
 def _comments(source: str, first: int, last: int) -> Iterator[str]:

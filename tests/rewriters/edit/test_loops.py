@@ -233,6 +233,19 @@ WRITTEN = {
         ),
         (X,),
     ),
+    "lists whose names are those of the results": (
+        (
+            "class f(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+            "        self.score = nn.Linear(5, 1)\n    def forward(self, x: Tensor):\n"
+            "        b, n, t, d = x.shape\n        scores, tops = [], []\n"
+            "        for i in range(n):\n            top, at = x[:, i].topk(2)\n"
+            "            scores.append(self.score(x[:, i]).squeeze(-1))\n"
+            "            tops.append(top)\n"
+            "        scores = torch.cat(scores, dim=1)\n        tops = torch.stack(tops, dim=1)\n"
+            "        return scores, tops\n"
+        ),
+        (X[None].repeat(2, 1, 1, 1),),
+    ),
     "a list that is joined later on": (
         (
             "def f(x: Tensor):\n    b, n, d = x.shape\n    found = []\n"
@@ -384,3 +397,13 @@ def test_a_length_counted_from_the_end_is_no_negative_one() -> None:
     given = torch.randn(3, 4), torch.tensor([1, 4, 7])
     old, new = called(HEADER + text, *given), called(site.rewrite.direct, *given)
     torch.testing.assert_close(new, old)
+
+
+def test_numbers_and_texts_are_spelled_as_before() -> None:
+    text = (
+        "def f(x: Tensor):\n    y = torch.zeros_like(x)\n    for i in range(x.shape[0]):\n"
+        '        y[i] = (x[i] + 1e-6).clamp(max=float("inf"))\n    return y\n'
+    )
+    rewrite = only_site(text).rewrite
+    assert rewrite is not None
+    assert '(x + 1e-6).clamp(max=float("inf"))' in rewrite.direct

@@ -188,3 +188,37 @@ def loss(x: torch.Tensor, y: torch.Tensor, a: torch.Tensor, b: torch.Tensor):
     (second,) = (site for site in again if site.rewrite is not None)
     assert second.rewrite is not None
     assert "valid_at2" in second.rewrite.direct
+
+
+def test_a_mask_that_may_be_one_truth_value_is_asked_for_its_dimensions() -> None:
+    text = """
+    def forward(x: torch.Tensor, y: torch.Tensor):
+        keep = x > 0
+        return x[keep], y[keep]
+    """
+    (site,) = found(text, "NPU218")
+    assert [c.name for c in site.open_conditions] == ["has-dimensions"]
+    assert site.rewrite is not None
+    assert "(mask=keep)" in site.rewrite.probe
+    (shown,) = found(text.replace("return", "n = x.shape[0]\n        return n,"), "NPU218")
+    assert shown.open_conditions == ()
+
+
+def test_operands_that_conditions_are_about_are_asked_for() -> None:
+    text = """
+    def forward(x: torch.Tensor, w: torch.Tensor):
+        assert (w > 0).all()
+        scale = w.abs().max().item()
+        y = x.sum() / scale
+        bad = y > 3
+        if bad.any():
+            y[bad] = 0.0
+        return y
+    """
+    (check, guard) = found(text, "NPU217")
+    (read,) = found(text, "NPU214")
+    probes = [site.rewrite.probe for site in (check, guard, read) if site.rewrite]
+    assert "(check=lambda: ((w > 0).all()))" in probes[0]
+    assert "(target0=y)" in probes[1]
+    assert [c.name for c in guard.open_conditions] == ["may-be-written"]
+    assert "(x=w.abs().max(), y0=x.sum())" in probes[2]
