@@ -146,24 +146,20 @@ def _tried(
 
 def _require_filled_once(flow: FunctionFlow, one: FilledList) -> None:
     """Refuse a list that anybody uses besides: it is made, filled and joined."""
-    uses = [n for n in ast.walk(flow.function) if isinstance(n, ast.Name) and n.id == one.name]
+    names = [n for n in ast.walk(flow.function) if isinstance(n, ast.Name) and n.id == one.name]
+    uses = names
     if one.is_bound_again:
         own = {id(n) for n in ast.walk(one.call)}
         last = one.statement.end_lineno or 0
-        uses = [n for n in uses if id(n) in own or n.lineno < one.statement.lineno]
-        uses += [n for n in ast.walk(flow.function) if _is_bound_otherwise(n, one.name, last)]
+        uses = [
+            n
+            for n in names
+            if id(n) in own
+            or n.lineno < one.statement.lineno
+            or (n.lineno > last and not isinstance(n.ctx, ast.Load))
+        ]
     if len(uses) != 3 or one.name in flow.captured:  # noqa: PLR2004 - made, filled, joined
         raise CannotBatchError(READ_AFTERWARDS)
-
-
-def _is_bound_otherwise(node: ast.AST, name: str, last: int) -> bool:
-    """Tell whether code behind a line binds a name of a list anew."""
-    return (
-        isinstance(node, ast.Name)
-        and node.id == name
-        and node.lineno > last
-        and not isinstance(node.ctx, ast.Load)
-    )
 
 
 def _may_be_listed(code: ast.expr, facts: Facts) -> bool:

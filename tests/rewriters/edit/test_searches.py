@@ -222,3 +222,33 @@ def test_operands_that_conditions_are_about_are_asked_for() -> None:
     assert "(target0=y)" in probes[1]
     assert [c.name for c in guard.open_conditions] == ["may-be-written"]
     assert "(x=w.abs().max(), y0=x.sum())" in probes[2]
+
+
+def test_a_choice_that_is_the_same_in_every_round_moves_as_a_whole() -> None:
+    text = """
+    class Pool(nn.Module):
+        def __init__(self, mean: bool):
+            super().__init__()
+            self.mean = mean
+
+        def forward(self, xs: list, w: torch.Tensor):
+            total = 0
+            for x in xs:
+                if self.mean:
+                    scale = w.abs().mean()
+                else:
+                    scale = w.abs().sum()
+                total = total + x * scale
+            return total
+    """
+    wanted = """
+            total = 0
+            if self.mean:
+                scale = w.abs().mean()
+            else:
+                scale = w.abs().sum()
+            for x in xs:
+                total = total + x * scale
+            return total
+    """
+    assert dedent(wanted).strip() in dedent(rewritten(text, "NPU216").split("torch.Tensor):")[1])
