@@ -17,7 +17,8 @@ and LayerNorm; LSTM and own modules whose ``forward`` is followed get the rows a
 A round that needs the one before it, rows of different lengths that are kept, random numbers, batch
 norm, a module for each round, ``break`` and anything else than computing rows leave the loop as it
 is, and the finding says which of them it is. What the source does not prove is a condition:
-negative lengths count from the end (``nonnegative-lengths``), a tensor without dimensions does not
+negative lengths count from the end (``nonnegative-lengths``), and a zero in ``m[i, -n[i]:]`` does not
+(``positive-lengths``), a tensor without dimensions does not
 take part in promoting dtypes as a vector does (``same-dtype``), Python's ``max`` is another thing
 for NaN (``no-nan``), and where the dimensions of a tensor are not known it has those that it is indexed
 with (``known-dimensions``). An empty ``range`` gives empty rows where ``torch.stack`` raises.

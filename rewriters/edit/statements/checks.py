@@ -75,7 +75,7 @@ def _without(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -> P
     if lines is None or holds_comment("".join(here.lines), here.lines, code):
         return Proposal(code, "leave the check out, or make it once in N steps")
     new = f"{here.indent(code)}pass\n" if alone else ""
-    asked = ((kind, f"lambda: ({here.text(test)})"),)
+    asked = ((kind, f"lambda:{here.text(test)}"),)
     return Proposal(
         code, form=_FORM_ASSERT, changes=(Change(lines, new),), shown="pass", asked=asked
     )
