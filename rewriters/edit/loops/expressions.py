@@ -24,8 +24,8 @@ from npufix.rewriters.graph.special import Op
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from npufix.rewriters.edit.loops.domain import Domain
     from npufix.rewriters.edit.loops.facts import Facts
+    from npufix.rewriters.edit.loops.reading import Domain
 
 UNKNOWN_CALL = "a call in it may do anything, or treat the rows together"
 RANDOM = "it draws random numbers, and would draw other ones"

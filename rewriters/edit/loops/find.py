@@ -7,16 +7,18 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.domain import NO_DOMAIN, STEPS, read_domain
 from npufix.rewriters.edit.loops.expressions import RANDOM, WRITTEN_READ
 from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.indexing import OTHER_ROUND
 from npufix.rewriters.edit.loops.joining import join, joined, rows_of
 from npufix.rewriters.edit.loops.reading import (
+    NO_DOMAIN,
+    STEPS,
     FilledList,
     Loop,
     loops_in,
     may_hold_loops,
+    read_domain,
     spelled_out,
 )
 from npufix.rewriters.edit.loops.statements import RECURRENCE, SHARED, Body

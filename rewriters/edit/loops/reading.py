@@ -1,19 +1,27 @@
-"""Finds the loops of a function that may be over rows, and brings them to one shape."""
+"""Finds the loops of a function that may be over rows, and brings them to one shape.
+
+That is over what they run, with the vector of the counter, and a body.
+"""
 
 from __future__ import annotations
 
 import ast
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.loops.values import CannotBatchError, Kind, Value, name, shifted
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from npufix.rewriters.edit.loops.facts import Facts
     from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
+    from npufix.rewriters.graph.nodes import Node
 
+NO_DOMAIN = "it runs over something else than range, enumerate, zip or the rows of a tensor"
+STEPS = "it counts in steps, or from a number that is not written out"
 _JOINED = frozenset({"torch.stack", "torch.cat", "torch.concat", "torch.concatenate"})
 _NAMES = frozenset(name.rpartition(".")[2] for name in _JOINED)
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
@@ -130,8 +138,8 @@ def loops_in(body: Sequence[ast.stmt], names: ModuleNames) -> Iterator[Loop]:
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    for field in ("body", "orelse", "finalbody"):
-        block = getattr(statement, field, None)
+    for part in ("body", "orelse", "finalbody"):
+        block = getattr(statement, part, None)
         if block and not isinstance(
             statement, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
         ):
@@ -248,3 +256,73 @@ def _comprehension(call: ast.Call) -> ast.ListComp | ast.GeneratorExp | None:
 def renamed(loop: Loop, statement: ast.stmt) -> Loop:
     """Return a loop that belongs to another copy of its statement."""
     return replace(loop, statement=statement)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """``for i in range(start, stop)``; of a loop over a tensor ``stop`` is its length."""
+
+    start: int
+    stop: ast.expr
+    stop_node: Node
+    names: dict[str, Value] = field(default_factory=dict)
+    """What the names of the target are."""
+
+
+def read_domain(target: ast.expr, items: ast.expr, facts: Facts) -> Domain:
+    """Return what a loop runs over.
+
+    Raises:
+        CannotBatchError: it is none of the kinds that count.
+
+    """
+    node = facts.node(items)
+    match items:
+        case ast.Call(ast.Name("range"), args, []) if isinstance(target, ast.Name) and args:
+            return _range(target.id, args, facts)
+        case ast.Call(ast.Name("enumerate"), [over], []):
+            match target:
+                case ast.Tuple([ast.Name(counter), element]):
+                    found = _elements(element, over, facts)
+                    names = {counter: counted(counter), **found.names}
+                    return Domain(0, found.stop, found.stop_node, names)
+        case _ if node is not None:
+            return _elements(target, items, facts)
+    raise CannotBatchError(NO_DOMAIN)
+
+
+def counted(counter: str, offset: int = 0) -> Value:
+    """Return the value of a name that counts."""
+    return Value(Kind.NUMBER, name(counter), 0, integer=True, offset=offset)
+
+
+def _range(counter: str, args: list[ast.expr], facts: Facts) -> Domain:
+    start, stop = (ast.Constant(0), args[0]) if len(args) == 1 else (args[0], args[1])
+    node = facts.node(stop)
+    if len(args) > 2 or not isinstance(start, ast.Constant) or node is None:  # noqa: PLR2004
+        raise CannotBatchError(STEPS)
+    if type(start.value) is not int or start.value < 0:
+        raise CannotBatchError(STEPS)
+    return Domain(start.value, stop, node, {counter: counted(counter)})
+
+
+def _elements(target: ast.expr, over: ast.expr, facts: Facts) -> Domain:
+    match target, over:
+        case ast.Tuple(names), ast.Call(ast.Name("zip"), parts, []) if len(names) == len(parts):
+            found = [_elements(n, p, facts) for n, p in zip(names, parts, strict=True)]
+            bound = {n: v for one in found for n, v in one.names.items()}
+            return Domain(0, found[0].stop, found[0].stop_node, bound)
+        case ast.Name(element), ast.Name() | ast.Attribute():
+            node = facts.node(over)
+            assert node is not None  # noqa: S101 - it is read where it stands
+            rank = facts.rank(over)
+            one = shifted(rank, -1)
+            value = Value(Kind.ENTRY, over, one)
+            if facts.is_tensor(over):
+                value = Value(Kind.ROWS, over, one)
+                stop = ast.parse(f"{ast.unparse(over)}.shape[0]", mode="eval").body
+                size = facts.flow.graph.node("size", node, facts.flow.graph.constant(0))
+                return Domain(0, stop, size, {element: value})
+            length = facts.flow.graph.node("py:len", node)
+            return Domain(0, ast.Call(name("len"), [over], []), length, {element: value})
+    raise CannotBatchError(NO_DOMAIN)

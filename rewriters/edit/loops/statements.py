@@ -26,8 +26,8 @@ from npufix.rewriters.edit.loops.values import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from npufix.rewriters.edit.loops.domain import Domain
     from npufix.rewriters.edit.loops.facts import Facts
+    from npufix.rewriters.edit.loops.reading import Domain
     from npufix.rewriters.facts.shapes import Rank
 
 RECURRENCE = "a round needs what the round before it has left in a name"
