@@ -78,14 +78,12 @@ def fill(  # noqa: C901 - a vector for each limit of each slice
         for bound, op in ((part.lower, ast.GtE()), (part.upper, ast.Lt())):
             if bound is None:
                 continue
-            limit = limit_of(part, bound)
             at = part.dim + (part.dim >= place.axis)
-            masks.append(ast.Compare(behind(at, positions), [op], [limit]))
+            masks.append(ast.Compare(behind(at, positions), [op], [limit_of(part, bound)]))
     mask: ast.expr = masks[0]
     for other in masks[1:]:
         mask = ast.BinOp(mask, ast.BitAnd(), other)
-    index = trimmed(place.items)
-    target = subscript(base, index) if index else base
+    target = subscript(base, index) if (index := trimmed(place.items)) else base
     yield ast.Expr(method(target, "masked_fill_", mask, value.code))
 
 
