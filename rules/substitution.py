@@ -331,6 +331,9 @@ class Substitution:
 
     What it gains depends on sizes that no source tells, or it rests on an undocumented operator.
     """
+    unseen: str = ""
+    """What no run of the code can show, if that is what it is about: two versions with the same
+    values are not proven equivalent then."""
     once: bool = False
     """Whether it is about the project, and said at its first place alone."""
     silent: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from npufix.advisor.patch.profitability import Prices
     from npufix.advisor.project.source_tree import SourceTree
     from npufix.reports import report
+    from npufix.rules.substitution import Substitution
 
 # Weights are floating point, so tensors of the same dtype are as well.
 _SAME_DTYPE = "same-dtype"
@@ -63,7 +65,7 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
     chosen = [item for item in diagnosis.found if may_be_written(item, allowed)]
     jobs = [_job(item, tree, diagnosis, portable=portable) for item in chosen]
     found = verify(jobs, options.settings) if jobs else []
-    verdicts = dict(zip(chosen, found, strict=True))
+    verdicts = {i: _as_shown(i.site.rule, v) for i, v in zip(chosen, found, strict=True)}
     weighed = {item: _weigh(item, verdict, diagnosis) for item, verdict in verdicts.items()}
     accepted = {Status.EQUIVALENT} | ({Status.NOT_VERIFIED} if options.unverified else set())
     proven = [item for item in chosen if verdicts[item].status in accepted]
@@ -88,6 +90,13 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
         if item in proven and item not in failed
     ]
     return Patched(tuple(findings), tuple(written), tuple(changes), unified_diff(changes))
+
+
+def _as_shown(rule: Substitution, verdict: Verdict) -> Verdict:
+    """Return a verdict that claims no more than a run can show of what a rule is about."""
+    if not rule.unseen or verdict.status is not Status.EQUIVALENT:
+        return verdict
+    return dataclasses.replace(verdict, status=Status.NOT_VERIFIED, reason=rule.unseen)
 
 
 def needs_npu(tree: SourceTree) -> bool:

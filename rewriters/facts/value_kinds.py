@@ -336,7 +336,6 @@ def _is_of_numpy(node: Node) -> bool:
     )
 
 
-
 @lru_cache(maxsize=4)
 def _proving(flow: FunctionFlow) -> tuple[Evaluation, ...]:
     """Return what a function certainly computes and only tensors have; every site asks for it."""

@@ -8,7 +8,8 @@ the device has nothing to do until the host has launched the next kernel. What a
 mask saves is one kernel that takes microseconds.
 
 Safety: what is written under a mask that is false everywhere changes nothing, so the test may go:
-where a copy is made of ``x`` only under the test, it is made always (``may-be-copied``). A check that
+where a copy is made of ``x`` only under the test, it is made always (``may-be-copied``). Autograd
+sees a write even so (``may-be-written``). A check that
 never fails may go (``check-never-fails``): the numbers are as before, the complaint is not. Other
 branches on values are advice where both arms only choose a value; where the code after them is
 another one, nothing is said.
@@ -74,6 +75,12 @@ MAY_BE_COPIED = Condition(
     "nobody minds a copy where the mask is false everywhere: the tensor is not written to later",
     _unknown,
 )
+MAY_BE_WRITTEN = Condition(
+    "may-be-written",
+    "the tensor takes a write that changes nothing: it is no parameter that learns, and no gradient "
+    "needs its old values",
+    _unknown,
+)
 NEVER_FAILS = Condition(
     "check-never-fails", "the check is there for debugging and never fails", _unknown
 )
@@ -84,7 +91,7 @@ RULE = Substitution(
     summary="a test of what a tensor holds, in every step",
     table="affinity",
     forms=(
-        Form(guarded, unguarded, inputs, (MAY_BE_COPIED,)),
+        Form(guarded, unguarded, inputs, (MAY_BE_COPIED, MAY_BE_WRITTEN)),
         Form(asserted, unasked, inputs, (NEVER_FAILS,)),
     ),
     search="checks",

@@ -8,7 +8,8 @@ and of copies included, and launches nothing in the meantime.
 
 Safety: what the default stream computes is in order without any wait, and reading a value waits for
 it anyway; so often the line may go. Where the host needs what the current stream has done (a pinned
-tensor that is filled again), waiting for that stream is enough (``one-stream``).
+tensor that is filled again), waiting for that stream is enough (``one-stream``). No run of the code shows for
+what a host has waited, so the values are compared and the change is still called unverified.
 
 References: torch.npu.synchronize and torch.npu.Stream.synchronize of Ascend Extension for PyTorch.
 """
@@ -53,6 +54,7 @@ RULE = Substitution(
     table="affinity",
     forms=(Form(all_streams, one_stream, inputs, (ONE_STREAM,)),),
     search="device-waits",
+    unseen="a run shows values, not what the host has waited for",
     replaces=(),
     becomes=(),
     passes=(0, 0),

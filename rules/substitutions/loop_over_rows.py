@@ -17,9 +17,11 @@ and LayerNorm; LSTM and own modules whose ``forward`` is followed get the rows a
 A round that needs the one before it, rows of different lengths that are kept, random numbers, batch
 norm, a module for each round, ``break`` and anything else than computing rows leave the loop as it
 is, and the finding says which of them it is. What the source does not prove is a condition:
-negative lengths count from the end (``nonnegative-lengths``), a tensor without dimensions does not
+negative lengths count from the end (``nonnegative-lengths``), and a zero in ``m[i, -n[i]:]`` does not
+(``positive-lengths``), a tensor without dimensions does not
 take part in promoting dtypes as a vector does (``same-dtype``), Python's ``max`` is another thing
-for NaN (``no-nan``). An empty ``range`` gives empty rows where ``torch.stack`` raises.
+for NaN (``no-nan``), and where the dimensions of a tensor are not known it has those that it is indexed
+with (``known-dimensions``). An empty ``range`` gives empty rows where ``torch.stack`` raises.
 
 References: https://github.com/vllm-project/vllm-ascend/pull/4587 and pull/11762 (loops over
 requests); the models GameFormer-Planner, DenseTNT and UniAD of https://gitcode.com/Ascend/DrivingSDK;
@@ -132,7 +134,12 @@ CONDITIONS = (
     _open("is-tensor", "what the loop takes rows of is a torch tensor, not a list or an array"),
     _open("number-index", "the index of each round is one number", "integer-vector"),
     _open("nonnegative-lengths", "no length of a row is negative", "nonnegative-index"),
+    _open("positive-lengths", "what is counted from the end of a row is one or more"),
     _open("nonnegative-count", "the number of rounds is not negative"),
+    _open(
+        "known-dimensions",
+        "the tensors in the loop have as many dimensions as they are indexed with there",
+    ),
     _open("no-broadcasting", "what is written to a row has the dimensions of the row"),
     _open("separate-memory", "what the loop writes to shares no memory with what it reads"),
     _open("same-dtype", "the floating point tensors in the loop have one dtype"),

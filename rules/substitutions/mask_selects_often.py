@@ -7,9 +7,9 @@ Why it is slow on the NPU: each of them turns the mask into positions. NonZero c
 host waits for the number, because it is the shape of the result: as often as the mask is used.
 
 Safety: ``x[mask]`` is ``x[mask.nonzero(as_tuple=True)]`` by definition, so the positions are found
-once and used for all: exact, gradients included. Where more dimensions are indexed beside the mask
-(``x[mask, :4]``) it must have one dimension (``vector-mask``). Nothing may write into the mask in
-between. One wait is left; none is, where a product with the mask or ``torch.where`` takes the place
+once and used for all: exact, gradients included. A mask without dimensions is no such list, it makes
+a dimension (``has-dimensions``); where more dimensions are indexed beside the mask (``x[mask, :4]``) it
+must have one (``vector-mask``). Nothing may write into the mask in between. One wait is left; none is, where a product with the mask or ``torch.where`` takes the place
 of the selection (sums and means: ``nonzero-then-reduce``).
 
 References: "NonZero operator" in the performance tuning guide of Ascend Extension for PyTorch; numpy
@@ -78,6 +78,9 @@ def _unknown(_site: Site) -> bool | None:
     return None  # the search has looked at the mask
 
 
+HAS_DIMENSIONS = Condition(
+    "has-dimensions", "the mask is no single truth value: it has a dimension", _unknown, "mask-dims"
+)
 VECTOR_MASK = Condition("vector-mask", "the mask has one dimension", _unknown)
 
 RULE = Substitution(
@@ -86,7 +89,7 @@ RULE = Substitution(
     summary="one mask selects from several tensors, and its positions are found for each",
     table="affinity",
     forms=(
-        Form(elements, elements_once, inputs),
+        Form(elements, elements_once, inputs, (HAS_DIMENSIONS,)),
         Form(rows, rows_once, row_inputs, (VECTOR_MASK,)),
     ),
     search="selections",

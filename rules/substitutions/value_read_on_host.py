@@ -103,6 +103,7 @@ SAME_DTYPE = Condition(
     "same-dtype",
     "the value has the dtype of the tensors that it meets, or they have dimensions",
     _unknown,
+    "takes-dtype",
 )
 TAKES_TENSORS = Condition(
     "takes-tensors", "the functions that get the value take a tensor as well", _unknown
@@ -110,7 +111,7 @@ TAKES_TENSORS = Condition(
 WITHOUT_GRADIENT = Condition(
     "without-gradient", "nobody asks for a gradient of the value", _unknown
 )
-NEVER_NAN = Condition("never-nan", "the value is never NaN", _unknown)
+NEVER_NAN = Condition("never-nan", "the value is never NaN", _unknown, "no-nan")
 
 RULE = Substitution(
     id="NPU214",

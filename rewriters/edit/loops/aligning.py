@@ -180,6 +180,13 @@ class Aligner:
         where = f"{kind}device={ast.unparse(device)}.device"
         return parsed(f"torch.arange({first}{ast.unparse(domain.stop)}, {where})")
 
+    def rounds(self, device: ast.expr) -> ast.expr:
+        """Return the numbers of all rounds, whatever the counter begins with."""
+        domain = self.of.domain
+        stop = ast.unparse(domain.stop)
+        count = f"{stop} - {domain.start}" if domain.start else stop
+        return parsed(f"torch.arange({count}, device={ast.unparse(device)}.device)")
+
     def vector(self, value: Value, after: int, source: ast.expr) -> ast.expr:
         """Return a number of all rounds as a vector of the dtype of ``source``.
 

@@ -6,16 +6,17 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops import operators
-from npufix.rewriters.edit.loops.aligning import Aligner, with_rank
+from npufix.rewriters.edit.loops.aligning import Aligner
 from npufix.rewriters.edit.loops.indexing import Indexer
 from npufix.rewriters.edit.loops.submodules import Calls
+from npufix.rewriters.edit.loops.together import Together
 from npufix.rewriters.edit.loops.values import (
     CannotBatchError,
     Kind,
     Value,
+    like,
     literal,
     names_in,
-    shifted,
 )
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
@@ -23,13 +24,12 @@ from npufix.rewriters.graph.special import Op
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from npufix.rewriters.edit.loops.domain import Domain
     from npufix.rewriters.edit.loops.facts import Facts
+    from npufix.rewriters.edit.loops.reading import Domain
 
 UNKNOWN_CALL = "a call in it may do anything, or treat the rows together"
 RANDOM = "it draws random numbers, and would draw other ones"
 UNKNOWN_CODE = "a part of it is not understood"
-UNKNOWN_DIMENSION = "along which dimension an operator in it works is not known"
 WRITTEN_READ = "what it reads may have been written in another round"
 _CONVERSIONS = frozenset({"item", "py:int"})
 
@@ -57,12 +57,13 @@ class Expressions:
         self.aligner = Aligner(self)
         self.indexer = Indexer(self)
         self.calls = Calls(facts)
+        self.together = Together(self)
 
     def depends(self, code: ast.AST) -> bool:
         """Tell whether an expression depends on the round."""
         return not names_in(code).isdisjoint(self.env)
 
-    def read(self, code: ast.expr) -> Value:  # noqa: C901, PLR0911 - one case a syntax
+    def read(self, code: ast.expr) -> Value:  # noqa: PLR0911 - one case a syntax
         """Return what an expression is for all rounds.
 
         Raises:
@@ -82,20 +83,18 @@ class Expressions:
                 return self._binary(left, right, lambda a, b: ast.Compare(a, [sign], [b]), code)
             case ast.UnaryOp(ast.USub() | ast.Invert() as turned, operand):
                 value = self.aligner.tensor(self.read(operand))
-                return _like(value, ast.UnaryOp(turned, value.code), fresh=True)
-            case ast.Subscript(ast.Call() as call, ast.Constant(int(which))) if which in {0, 1}:
-                node = self.facts.node(call)
-                if node is not None and node.op in operators.PAIRS and len(node.args) > 1:
-                    pair = self.read(call)
-                    return _like(
-                        pair, ast.Subscript(pair.code, literal(which), ast.Load()), fresh=True
-                    )
-                return self.indexer.read(code)
+                return like(value, ast.UnaryOp(turned, value.code), fresh=True)
+            case ast.Subscript(ast.Call() as call, ast.Constant(int(which))) if (
+                self.together.returns_several(call)
+            ):
+                parts = self.together.several(call)
+                part = ast.Subscript(parts.code, literal(which), ast.Load())
+                return like(parts, part, fresh=parts.fresh)
             case ast.Subscript():
                 return self.indexer.read(code)
             case ast.Attribute(ast.Call() as call, "values" | "indices" as which):
-                pair = self.read(call)
-                return _like(pair, ast.Attribute(pair.code, which, ast.Load()), fresh=True)
+                pair = self.together.several(call)
+                return like(pair, ast.Attribute(pair.code, which, ast.Load()), fresh=True)
             case ast.Call():
                 return self._call(code)
         raise CannotBatchError(UNKNOWN_CODE)
@@ -142,11 +141,11 @@ class Expressions:
     ) -> Value:
         first, second = self.read(left), self.read(right)
         if isinstance(code, ast.BinOp) and isinstance(code.op, ast.MatMult):
-            return self._product(first, second)
+            return self.together.product(first, second)
         if {first.kind, second.kind} <= {Kind.NUMBER, Kind.SAME} and _is_plain(first, second):
             return self._number(first, second, code)
         (a, b), whole = self.aligner.together(first, second)
-        return _like(whole, make(a, b), fresh=True)
+        return like(whole, make(a, b), fresh=True)
 
     def _number(self, first: Value, second: Value, code: ast.expr) -> Value:
         """Return a number that is computed from the counter alone."""
@@ -165,14 +164,7 @@ class Expressions:
         integer = exact and first.integer and second.integer
         return Value(Kind.NUMBER, code, 0, integer=integer, offset=offset)
 
-    def _product(self, first: Value, second: Value) -> Value:
-        """Return ``rows @ matrix``: the rows of a product with one matrix are independent."""
-        if first.kind is not Kind.ROWS or second.kind is not Kind.SAME or second.rank != 2:  # noqa: PLR2004
-            raise CannotBatchError(UNKNOWN_CALL)
-        rows = self.aligner.with_free_end(first, 1)
-        return _like(rows, ast.BinOp(rows.code, ast.MatMult(), second.code), fresh=True)
-
-    def _call(self, code: ast.Call) -> Value:
+    def _call(self, code: ast.Call) -> Value:  # noqa: C901, PLR0911 - one case a kind of operator
         node = self.facts.node(code)
         op = "" if node is None else node.op
         if op in operators.RANDOM or op == "dropout":
@@ -187,11 +179,17 @@ class Expressions:
             return Value(Kind.ENTRY, value.code, 0, value.axis) if value.rank == 0 else value
         if op in operators.ELEMENTWISE and self._is_operator(code):
             return self._elementwise(code, fresh=op in operators.NEW)
+        if op in operators.PRODUCTS and self._is_operator(code):
+            return self.together.product(*map(self.read, _operands(code)))
+        if op in operators.TURNING and self._is_operator(code):
+            return self.together.turned(code, op)
         if op in operators.ALONG and self._is_operator(code):
-            return self._along(code, op)
+            if op in operators.PAIRS and self.together.is_of_two(code):
+                return self._elementwise(code, fresh=True)
+            return self.together.along(code, op)
         treats = self.calls.how(code)
         if treats is not None and len(code.args) == 1 and not code.keywords:
-            value = self._operand(code.args[0])
+            value = self.operand(code.args[0])
             return self.calls.on_all(code, treats, value, self.aligner)
         raise CannotBatchError(self.calls.reason or UNKNOWN_CALL)
 
@@ -219,13 +217,13 @@ class Expressions:
             )
             self.conditions["no-nan"] = None
             self.conditions["float-values"] = None
-            return _like(other, made, fresh=True)
+            return like(other, made, fresh=True)
         (a, b), whole = self.aligner.together(first, second)
         if whole.rank != 0:
             raise CannotBatchError(UNKNOWN_CALL)
         self.conditions["no-nan"] = None
         called = ast.Attribute(ast.Name("torch", ast.Load()), f"{op[3:]}imum", ast.Load())
-        return _like(whole, ast.Call(called, [a, b], []), fresh=True)
+        return like(whole, ast.Call(called, [a, b], []), fresh=True)
 
     def _elementwise(self, code: ast.Call, *, fresh: bool) -> Value:
         owner = code.func.value if isinstance(code.func, ast.Attribute) else None
@@ -249,9 +247,9 @@ class Expressions:
         func: ast.expr = code.func
         if is_method and isinstance(code.func, ast.Attribute):
             func, codes = ast.Attribute(codes[0], code.func.attr, ast.Load()), codes[1:]
-        return _like(whole, ast.Call(func, codes, words), fresh=fresh)
+        return like(whole, ast.Call(func, codes, words), fresh=fresh)
 
-    def _operand(self, code: ast.expr) -> Value:
+    def operand(self, code: ast.expr) -> Value:
         """Return the tensor that an operator takes which does not broadcast."""
         outside = self.expected, self.carrier
         self.expected = self.carrier = None
@@ -266,33 +264,6 @@ class Expressions:
         if value.kind is not Kind.SAME:
             return True
         return value.rank != 0 and self.facts.is_tensor(value.code) is not None
-
-    def _along(self, code: ast.Call, op: str) -> Value:
-        """Return an operator along one dimension of the rows."""
-        is_method = isinstance(code.func, ast.Attribute) and self.depends(code.func.value)
-        first = (
-            code.func.value if is_method and isinstance(code.func, ast.Attribute) else code.args[0]
-        )
-        rest = code.args if is_method else code.args[1:]
-        value = self._operand(first)
-        dims = [k.value for k in code.keywords if k.arg in {"dim", "axis"}] or rest[:1]
-        others = [k for k in code.keywords if k.arg not in {"dim", "axis"}]
-        keep = [k.value for k in others if k.arg == "keepdim"]
-        if len(rest) > 1 or any(self.depends(k.value) for k in others):
-            raise CannotBatchError(UNKNOWN_DIMENSION)
-        dim = _integer(dims[0]) if dims else None
-        if dim is None:
-            raise CannotBatchError(UNKNOWN_DIMENSION)
-        value = self.aligner.in_front(value)
-        place = literal(dim + 1 if dim >= 0 else dim)
-        func: ast.expr = code.func
-        args: list[ast.expr] = [] if is_method else [value.code]
-        if is_method and isinstance(code.func, ast.Attribute):
-            func = ast.Attribute(value.code, code.func.attr, ast.Load())
-        made = ast.Call(func, args, [ast.keyword("dim", place), *others])
-        kept = any(isinstance(k, ast.Constant) and k.value is True for k in keep)
-        fewer = 0 if kept else operators.ALONG[op]
-        return with_rank(_like(value, made, fresh=True), shifted(value.rank, -fewer))
 
 
 def _values_in(code: ast.AST) -> Iterator[ast.expr]:
@@ -325,17 +296,9 @@ def _is_plain(*values: Value) -> bool:
     return all(v.kind is Kind.NUMBER or v.rank == 0 for v in values)
 
 
-def _like(value: Value, code: ast.expr, *, fresh: bool) -> Value:
-    """Return another value in the same places."""
-    return Value(
-        value.kind, code, value.rank, value.axis, fresh=fresh, source=value.source or value.code
+def _operands(code: ast.Call) -> list[ast.expr]:
+    """Return the operands of a function, or of a method and its owner: ``a.bmm(b)``."""
+    owner = (
+        [code.func.value] if isinstance(code.func, ast.Attribute) and len(code.args) == 1 else []
     )
-
-
-def _integer(code: ast.expr) -> int | None:
-    match code:
-        case ast.Constant(int(number)):
-            return number
-        case ast.UnaryOp(ast.USub(), ast.Constant(int(number))):
-            return -number
-    return None
+    return [*owner, *code.args]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.facts.shapes import Rank, Shapes
+from npufix.rewriters.facts.shapes import Rank, RelativeRank, Shapes
 from npufix.rewriters.facts.value_kinds import ValueKinds
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.aliases import copies
@@ -39,6 +39,10 @@ class Facts(ValueKinds):
         self.match = Match(first, {}, frozenset(), {})
         self.shapes = Shapes(flow, first.ranks, first.node.epoch)
         self._nodes = {id(e.code): e.node for e in flow.evaluations}
+        self.assumed: dict[Node, int] = {}
+        """Numbers of dimensions that nobody has proven."""
+        self.told: list[tuple[ast.expr, int]] = []
+        """Those tensors as they are written, with the number."""
         self._ends = {
             part
             for e in flow.evaluations
@@ -57,9 +61,26 @@ class Facts(ValueKinds):
         return self._nodes.get(id(code))
 
     def rank(self, code: ast.AST) -> Rank:
-        """Return the number of dimensions of a tensor."""
+        """Return the number of dimensions of a tensor, as proven or as assumed."""
         node = self.node(code)
-        return None if node is None else self.shapes.rank(node)
+        rank = None if node is None else self.shapes.rank(node)
+        if isinstance(rank, RelativeRank) and rank.base in self.assumed:
+            return self.assumed[rank.base] + rank.more
+        return rank
+
+    def assume_ranks(self, inside: Sequence[Evaluation]) -> None:
+        """Take it that tensors have no more dimensions than they are indexed with.
+
+        ``sizes[i, 0]`` is a number then; what ``q[i]`` is nobody knows.
+        """
+        for code in (e.code for e in inside):
+            if not isinstance(code, ast.Subscript) or not isinstance(code.slice, ast.Tuple):
+                continue
+            rank, items = self.rank(code.value), code.slice.elts
+            plain = not any(isinstance(i, ast.Constant) and type(i.value) is not int for i in items)
+            if isinstance(rank, RelativeRank) and plain:
+                self.assumed[rank.base] = len(items) - rank.more
+                self.told.append((code.value, len(items)))
 
     def is_tensor(self, code: ast.AST) -> bool | None:
         """Tell whether a value is a tensor; what is asked for its device is one."""

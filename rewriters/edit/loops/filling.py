@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.indexing import LENGTHS, Place, trimmed
+from npufix.rewriters.edit.loops.indexing import LENGTHS, Place, Ragged, trimmed
 from npufix.rewriters.edit.loops.values import (
     CannotBatchError,
     Kind,
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.statements import Body
 
 
-def fill(body: Body, base: ast.expr, place: Place, value: Value) -> Iterator[ast.stmt]:
+def fill(  # noqa: C901 - a vector for each limit of each slice
+    body: Body, base: ast.expr, place: Place, value: Value
+) -> Iterator[ast.stmt]:
     """Yield the statements that write one number to the first ``n[i]`` elements of row ``i``.
 
     Raises:
@@ -53,27 +56,43 @@ def fill(body: Body, base: ast.expr, place: Place, value: Value) -> Iterator[ast
         assert isinstance(ones, ast.Call)  # noqa: S101 - it was written so
         return method(vector, "reshape", -1, *ones.args)
 
+    def limit_of(part: Ragged, given: Value) -> ast.expr:
+        """Return the limits of all rounds, in front of the dimensions of what is filled."""
+        bound = _without_sign(given)
+        limit = bound.code
+        if bound.kind is not Kind.SAME:
+            name = _key(bound)
+            code = parsed(f"{name}_tensor") if name in shared else _limits(body, base, bound)
+            limit = behind(place.axis, code, column=bound.rank != 0)
+        if bound is given:
+            _ask_for_sign(body, bound)
+            return limit
+        body.of.conditions["positive-lengths"] = None
+        body.of.shown.setdefault("counted", _tensor_of(bound))
+        length = parsed(f"{ast.unparse(base)}.shape[{part.source}]")
+        return ast.BinOp(length, ast.Sub(), limit)
+
     for part in place.ragged:
         written = ast.unparse(base)
         positions = parsed(f"torch.arange({written}.shape[{part.source}], device={written}.device)")
         for bound, op in ((part.lower, ast.GtE()), (part.upper, ast.Lt())):
             if bound is None:
                 continue
-            if bound.kind is Kind.SAME:
-                limit = bound.code
-            else:
-                name = _key(bound)
-                code = parsed(f"{name}_tensor") if name in shared else _limits(body, base, bound)
-                limit = behind(place.axis, code, column=bound.rank != 0)
-            _ask_for_sign(body, bound)
             at = part.dim + (part.dim >= place.axis)
-            masks.append(ast.Compare(behind(at, positions), [op], [limit]))
+            masks.append(ast.Compare(behind(at, positions), [op], [limit_of(part, bound)]))
     mask: ast.expr = masks[0]
     for other in masks[1:]:
         mask = ast.BinOp(mask, ast.BitAnd(), other)
-    index = trimmed(place.items)
-    target = subscript(base, index) if index else base
+    target = subscript(base, index) if (index := trimmed(place.items)) else base
     yield ast.Expr(method(target, "masked_fill_", mask, value.code))
+
+
+def _without_sign(bound: Value) -> Value:
+    """Return ``n[i]`` of ``m[i, -n[i]:]``: it counts from the end, but for an ``n[i]`` of zero."""
+    match bound.code:
+        case ast.UnaryOp(ast.USub(), counted) if bound.kind is not Kind.NUMBER:
+            return replace(bound, code=counted)
+    return bound
 
 
 def _key(bound: Value) -> str:
@@ -124,12 +143,14 @@ def _ask_for_sign(body: Body, bound: Value) -> None:
     if ast.unparse(bound.code) in body.positive:
         return
     body.of.conditions["nonnegative-lengths"] = None
-    limits = (
-        bound.code
-        if bound.kind is not Kind.ENTRY
-        else parsed(f"torch.as_tensor({ast.unparse(bound.code)})")
-    )
-    body.of.shown.setdefault("index" if "index" not in body.of.shown else "indices", limits)
+    name = "index" if "index" not in body.of.shown else "indices"
+    body.of.shown.setdefault(name, _tensor_of(bound))
+
+
+def _tensor_of(bound: Value) -> ast.expr:
+    if bound.kind is not Kind.ENTRY:
+        return bound.code
+    return parsed(f"torch.as_tensor({ast.unparse(bound.code)})")
 
 
 def _is_small(code: ast.expr) -> bool:

@@ -7,16 +7,25 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.domain import NO_DOMAIN, STEPS, read_domain
 from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, WRITTEN_READ
 from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.indexing import OTHER_ROUND
-from npufix.rewriters.edit.loops.joining import joined
-from npufix.rewriters.edit.loops.reading import Loop, loops_in, may_hold_loops, spelled_out
+from npufix.rewriters.edit.loops.joining import join, joined, rows_of
+from npufix.rewriters.edit.loops.reading import (
+    NO_DOMAIN,
+    STEPS,
+    FilledList,
+    Loop,
+    loops_in,
+    may_hold_loops,
+    read_domain,
+    spelled_out,
+)
 from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, SHARED, Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
-from npufix.rewriters.edit.loops.values import OF_A_LIST, CannotBatchError
-from npufix.rewriters.edit.loops.writing import written
+from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
+from npufix.rewriters.edit.loops.values import OF_A_LIST, UNKNOWN_RANK, CannotBatchError
+from npufix.rewriters.edit.loops.writing import Join, written
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
 from npufix.rewriters.graph.modules.syntax import stored_names, walk
@@ -94,18 +103,29 @@ def find_loops(
 def _found(
     source: str, flow: FunctionFlow, wide: FunctionFlow, loop: Loop, *, with_text: bool
 ) -> FoundLoop | None:
-    lines = frozenset(range(loop.first.lineno, (loop.statement.end_lineno or 0) + 1))
-    code: ast.expr | ast.stmt = loop.joined or loop.statement
     inside = list(_inside(wide, loop))
     if not inside:
         return None
     facts = Facts(wide, inside)
+    found = _tried(source, flow, loop, facts, with_text=with_text)
+    if found is not None and found.problem in {UNKNOWN_RANK, UNKNOWN_DIMENSION}:
+        facts.assume_ranks(inside)
+        again = _tried(source, flow, loop, facts, with_text=with_text)
+        return again if again is not None and again.rewrite is not None else found
+    return found
+
+
+def _tried(
+    source: str, flow: FunctionFlow, loop: Loop, facts: Facts, *, with_text: bool
+) -> FoundLoop | None:
+    lines = frozenset(range(loop.first.lineno, (loop.statement.end_lineno or 0) + 1))
+    code: ast.expr | ast.stmt = loop.joined or loop.statement
     try:
         domain = read_domain(loop.target, loop.items, facts)
         body = Body(domain, facts, loop.body)
         statements = body.run(loop.body)
         new = None
-        if loop.is_statement and not statements:
+        if loop.is_statement and not statements and not loop.lists:
             return None
         if loop.joined is not None and loop.made is not None:
             new = joined(loop.joined, loop.made, body.of)
@@ -113,11 +133,43 @@ def _found(
             statements += body.of.aligner.statements
             if any(_may_be_listed(v.code, facts) for v in domain.names.values()):
                 body.of.conditions["is-tensor"] = None
+        joins: list[Join] = []
+        for one in loop.lists:
+            _require_filled_once(flow, one)
+            value = rows_of(one.made, body.of)
+            statements += [*body.of.aligner.statements]
+            body.of.aligner.statements.clear()
+            if not isinstance(value.code, ast.Name):
+                statements.append(
+                    ast.Assign([ast.Name(one.name, ast.Store())], value.code, lineno=0)
+                )
+                value = replace(value, code=ast.Name(one.name, ast.Load()))
+            joins.append(Join(one, join(one.call, value)))
+        body.require_apart()
         _require_unread(flow, loop)
-        rewrite = written(source, flow, loop, body, statements, new, with_text=with_text)
+        body.show_assumed()
+        rewrite = written(source, flow, loop, body, statements, new, joins, with_text=with_text)
     except (CannotBatchError, NotRewritableError) as error:
         return FoundLoop(code, lines, problem=str(error))
     return FoundLoop(code, lines, tuple(body.of.conditions), rewrite)
+
+
+def _require_filled_once(flow: FunctionFlow, one: FilledList) -> None:
+    """Refuse a list that anybody uses besides: it is made, filled and joined."""
+    names = [n for n in ast.walk(flow.function) if isinstance(n, ast.Name) and n.id == one.name]
+    uses = names
+    if one.is_bound_again:
+        own = {id(n) for n in ast.walk(one.call)}
+        last = one.statement.end_lineno or 0
+        uses = [
+            n
+            for n in names
+            if id(n) in own
+            or n.lineno < one.statement.lineno
+            or (n.lineno > last and not isinstance(n.ctx, ast.Load))
+        ]
+    if len(uses) != 3 or one.name in flow.captured:  # noqa: PLR2004 - made, filled, joined
+        raise CannotBatchError(READ_AFTERWARDS)
 
 
 def _may_be_listed(code: ast.expr, facts: Facts) -> bool:
@@ -131,7 +183,8 @@ def _may_be_listed(code: ast.expr, facts: Facts) -> bool:
 
 def _inside(flow: FunctionFlow, loop: Loop) -> Iterator[Evaluation]:
     """Yield what is computed in the rounds of a loop."""
-    parts: Sequence[ast.AST] = [*loop.body, *([loop.made] if loop.made is not None else [])]
+    made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
+    parts: Sequence[ast.AST] = [*loop.body, *made]
     own = {id(node) for part in parts for node in ast.walk(part)}
     for evaluation in flow.evaluations:
         if id(evaluation.code) in own:

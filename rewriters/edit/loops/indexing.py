@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.values import (
     OF_A_LIST,
+    UNKNOWN_RANK,
     CannotBatchError,
     Kind,
     Value,
     at_dimension,
     everything,
-    parsed,
     shifted,
     subscript,
 )
@@ -78,7 +78,7 @@ class Indexer:
     def read(self, code: ast.Subscript) -> Value:
         """Return what a subscript is for all rounds."""
         base = self.of.read(code.value)
-        items = _items(code.slice)
+        items = spelled_items(code.slice, base.rank)
         if base.kind is Kind.NUMBER:
             raise CannotBatchError(UNKNOWN_INDEX)
         if base.kind is Kind.ENTRY:
@@ -183,16 +183,17 @@ class Indexer:
         found.axis = found.kept
         if by_vectors:
             found.axis = self._axis_of_vectors(found)
-            name = ast.unparse(asked)
-            code = parsed(f"torch.arange({name}.shape[{found.axis}], device={name}.device)")
-            found.items.append(at_dimension(code, deepest))
+            count = self.of.aligner.rounds(asked)
+            found.items.append(at_dimension(count, deepest))
         else:
             found.items.append(everything())
 
-    def _axis_of_vectors(self, found: Place) -> int:
-        if found.kept:  # ``x[:, i, j[i]]``: only index vectors that stand in front are followed
+    @staticmethod
+    def _axis_of_vectors(found: Place) -> int:
+        """Return where index vectors that stand together put their dimensions: in their place."""
+        if not all(isinstance(item, ast.Slice) for item in found.items):
             raise CannotBatchError(UNKNOWN_INDEX)
-        return 0
+        return found.kept
 
     def _slice(self, found: Place, item: ast.Slice) -> None:
         bounds = [b for b in (item.lower, item.upper) if b is not None]
@@ -273,11 +274,22 @@ class Indexer:
         found.consumed += 1
 
 
-def _items(index: ast.expr) -> list[ast.expr]:
+def spelled_items(index: ast.expr, rank: Rank) -> list[ast.expr]:
+    """Return the items of an index of a tensor, with a ``:`` for each dimension of ``...``."""
     items = list(index.elts) if isinstance(index, ast.Tuple) else [index]
-    if items and isinstance(items[-1], ast.Constant) and items[-1].value is Ellipsis:
-        items.pop()
-    return items
+    dots = [n for n, item in enumerate(items) if _is_constant(item, Ellipsis)]
+    if not dots:
+        return items
+    if dots[0] == len(items) - 1:
+        return items[:-1]
+    taken = sum(not _is_constant(item, None) for item in items) - 1
+    if not isinstance(rank, int) or taken > rank:
+        raise CannotBatchError(UNKNOWN_RANK)
+    return [*items[: dots[0]], *[everything()] * (rank - taken), *items[dots[0] + 1 :]]
+
+
+def _is_constant(item: ast.expr, value: object) -> bool:
+    return isinstance(item, ast.Constant) and item.value is value
 
 
 def trimmed(items: list[ast.expr]) -> list[ast.expr]:

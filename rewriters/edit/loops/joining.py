@@ -10,6 +10,7 @@ from npufix.rewriters.edit.loops.values import (
     CannotBatchError,
     Kind,
     Value,
+    integer,
     method,
 )
 
@@ -27,13 +28,32 @@ def joined(call: ast.Call, made: ast.expr, of: Expressions) -> ast.expr:
         CannotBatchError: it is no tensor of rows.
 
     """
+    return join(call, rows_of(made, of))
+
+
+def rows_of(made: ast.expr, of: Expressions) -> Value:
+    """Return what is joined as rows.
+
+    Raises:
+        CannotBatchError: it is no tensor of rows.
+
+    """
     value = of.read(made)
     if value.kind is Kind.SAME:
         raise CannotBatchError(SAME_EACH)
-    value = of.aligner.tensor(value)
+    return of.aligner.tensor(value)
+
+
+def join(call: ast.Call, value: Value) -> ast.expr:
+    """Return what a call makes of rows that it joins.
+
+    Raises:
+        CannotBatchError: along which dimension is not known.
+
+    """
     words = {k.arg: k.value for k in call.keywords}
     dims = [*call.args[1:], *(words[w] for w in ("dim", "axis") if w in words)]
-    dim = _integer(dims[0]) if dims else 0
+    dim = integer(dims[0]) if dims else 0
     if dim is None or len(dims) > 1 or set(words) - {"dim", "axis"}:
         raise CannotBatchError(UNKNOWN_JOIN)
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
@@ -66,12 +86,3 @@ def _moved(value: Value, dim: int) -> ast.expr:
     if {value.axis, dim} == {0, 1}:
         return method(value.code, "transpose", 0, 1)
     return method(value.code, "movedim", value.axis, dim)
-
-
-def _integer(code: ast.expr) -> int | None:
-    match code:
-        case ast.Constant(int(number)):
-            return number
-        case ast.UnaryOp(ast.USub(), ast.Constant(int(number))):
-            return -number
-    return None

@@ -18,13 +18,28 @@ ELEMENTWISE = frozenset(
 """One element of the result needs one element of each operand, at the same place."""
 
 ALONG = {
-    "softmax": 0, "log_softmax": 0, "cumsum": 0, "normalize": 0, "sum": 1, "mean": 1, "amax": 1,
-    "amin": 1, "argmax": 1, "argmin": 1, "all": 1, "any": 1, "max": 1, "min": 1, "prod": 1,
+    "all": 1, "amax": 1, "amin": 1, "any": 1, "argmax": 1, "argmin": 1, "argsort": 0, "chunk": 0,
+    "cumprod": 0, "cumsum": 0, "log_softmax": 0, "logsumexp": 1, "max": 1, "mean": 1, "median": 1,
+    "min": 1, "normalize": 0, "prod": 1, "softmax": 0, "sort": 0, "split": 0, "std": 1, "sum": 1,
+    "topk": 0, "unbind": 1, "var": 1,
 }  # fmt: skip
 """Those that work along one dimension ``dim``, and how many dimensions the result has fewer."""
+SECOND = {"chunk": 1, "normalize": 1, "split": 1, "topk": 1}
+"""How many arguments stand before that dimension."""
+ALONG_LAST = frozenset({"argsort", "sort", "topk"})
+"""Those that work along the last one where none is given."""
+OVER_ALL = frozenset({"amax", "amin", "max", "mean", "min", "std", "sum", "var"})
+"""Those that take several dimensions as well, and all of them where none is given."""
 PAIRS = frozenset({"max", "min"})
-"""Those among them that return values and positions."""
-ROUNDED = frozenset({"sum", "mean", "prod"})
+"""Those among them that return values and positions, but where no dimension is given."""
+ALWAYS_SEVERAL = frozenset({"chunk", "sort", "split", "topk", "unbind"})
+SEVERAL = PAIRS | {"median", "sort", "topk"}
+"""Those that return values and positions; ``max`` and ``median`` do so along a dimension."""
+PARTS = frozenset({"chunk", "split", "unbind"})
+"""Those that return a tuple of parts, along the first dimension where none is given."""
+TURNING = {"flatten": 0, "squeeze": 1, "t": 0, "transpose": 2, "unsqueeze": 1}
+"""Views of a row with its dimensions in another order, or another number: how many they name."""
+PRODUCTS = frozenset({"dot", "matmul", "mm", "mv"})
 
 RANDOM = operators.RANDOM
 NEW = ELEMENTWISE - {

@@ -1,24 +1,53 @@
-"""Finds the loops of a function that may be over rows, and brings them to one shape."""
+"""Finds the loops of a function that may be over rows, and brings them to one shape.
+
+That is over what they run, with the vector of the counter, and a body.
+"""
 
 from __future__ import annotations
 
 import ast
 import copy
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.loops.values import CannotBatchError, Kind, Value, name, shifted
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from npufix.rewriters.edit.loops.facts import Facts
     from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
+    from npufix.rewriters.graph.nodes import Node
 
+NO_DOMAIN = "it runs over something else than range, enumerate, zip or the rows of a tensor"
+STEPS = "it counts in steps, or from a number that is not written out"
 _JOINED = frozenset({"torch.stack", "torch.cat", "torch.concat", "torch.concatenate"})
 _NAMES = frozenset(name.rpartition(".")[2] for name in _JOINED)
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
+
+
+@dataclass(frozen=True)
+class FilledList:
+    """A list to which each round appends, and which is joined once."""
+
+    name: str
+    made: ast.expr
+    """What a round appends."""
+    empty: ast.stmt
+    statement: ast.stmt
+    call: ast.Call
+    """The ``torch.stack`` or ``torch.cat`` of it, and the statement that it is in."""
+
+    @property
+    def is_bound_again(self) -> bool:
+        """Whether the name of the list is that of the tensor from then on."""
+        match self.statement:
+            case ast.Assign([ast.Name(name)], ast.Call() as value):
+                return name == self.name and value is self.call
+        return False
 
 
 @dataclass(frozen=True)
@@ -36,6 +65,8 @@ class Loop:
     """What each round makes, where that is joined."""
     removed: tuple[ast.stmt, ...] = ()
     """The statements that go besides: the empty list, the loop that fills it."""
+    lists: tuple[FilledList, ...] = ()
+    """What a ``for`` fills, if that is several lists, or one that is joined later on."""
 
     @property
     def is_statement(self) -> bool:
@@ -104,7 +135,7 @@ def loops_in(body: Sequence[ast.stmt], names: ModuleNames) -> Iterator[Loop]:
 
     for number, statement in enumerate(body):
         if isinstance(statement, ast.For) and not statement.orelse:
-            filled = _filled(body, number, names, uses)
+            filled = _filled(body, number, names, uses) or _filling(body, number, names)
             if filled is not None:
                 yield filled
             else:
@@ -114,8 +145,8 @@ def loops_in(body: Sequence[ast.stmt], names: ModuleNames) -> Iterator[Loop]:
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    for field in ("body", "orelse", "finalbody"):
-        block = getattr(statement, field, None)
+    for part in ("body", "orelse", "finalbody"):
+        block = getattr(statement, part, None)
         if block and not isinstance(
             statement, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
         ):
@@ -138,11 +169,14 @@ def _filled(
             pass
         case _:
             return None
+    # Only names can be bound in front of the statement that joins.
+    if any(isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Tuple) for s in loop.body):
+        return None
     after = body[number + 1] if number + 1 < len(body) else loop
     calls = list(_joining(after, names, name))
     if len(calls) != 1 or uses()[name] != 3:  # noqa: PLR2004 - made, filled, joined
         return None
-    before = [s for s in body[:number] if _is_empty_list(s, name)]
+    before = [s for s in body[:number] if _empty_lists(s) == {name}]
     if len(before) != 1:
         return None
     return Loop(
@@ -150,13 +184,43 @@ def _filled(
     )  # fmt: skip
 
 
-def _is_empty_list(statement: ast.stmt, name: str) -> bool:
+def _filling(body: Sequence[ast.stmt], number: int, names: ModuleNames) -> Loop | None:
+    """Return a loop that ends with appending to lists which are joined afterwards, each once."""
+    loop = body[number]
+    assert isinstance(loop, ast.For)  # noqa: S101 - the caller has looked
+    lists: list[FilledList] = []
+    inner = list(loop.body)
+    while inner:
+        match inner[-1]:
+            case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [made], [])):
+                before = [s for s in body[:number] if name in _empty_lists(s)]
+                joins = [(s, c) for s in body[number + 1 :] for c in _joining(s, names, name)]
+                if len(before) != 1 or len(joins) != 1:
+                    return None
+                lists.insert(0, FilledList(name, made, before[0], *joins[0]))
+                inner.pop()
+            case _:
+                break
+    found = {one.name for one in lists}
+    if len(found) != len(lists) or not all(_empty_lists(one.empty) <= found for one in lists):
+        return None
+    if not lists:
+        return None
+    return Loop(loop.target, loop.iter, inner, loop, lists=tuple(lists))
+
+
+def _empty_lists(statement: ast.stmt) -> set[str]:
+    """Return the names that a statement makes empty lists of: ``a, b = [], []``."""
     match statement:
-        case ast.Assign([ast.Name(found)], ast.List([])):
-            return found == name
-        case ast.AnnAssign(ast.Name(found), _, ast.List([])):
-            return found == name
-    return False
+        case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)):
+            empty = all(isinstance(v, ast.List) and not v.elts for v in values)
+            named = {t.id for t in targets if isinstance(t, ast.Name)}
+            return named if empty and len(named) == len(targets) else set()
+        case ast.Assign([ast.Name(name)], ast.List([])) | ast.AnnAssign(
+            ast.Name(name), _, ast.List([])
+        ):
+            return {name}
+    return set()
 
 
 def _joining(statement: ast.stmt, names: ModuleNames, of: str = "") -> Iterator[ast.Call]:
@@ -189,3 +253,73 @@ def _comprehension(call: ast.Call) -> ast.ListComp | ast.GeneratorExp | None:
 def renamed(loop: Loop, statement: ast.stmt) -> Loop:
     """Return a loop that belongs to another copy of its statement."""
     return replace(loop, statement=statement)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """``for i in range(start, stop)``; of a loop over a tensor ``stop`` is its length."""
+
+    start: int
+    stop: ast.expr
+    stop_node: Node
+    names: dict[str, Value] = field(default_factory=dict)
+    """What the names of the target are."""
+
+
+def read_domain(target: ast.expr, items: ast.expr, facts: Facts) -> Domain:
+    """Return what a loop runs over.
+
+    Raises:
+        CannotBatchError: it is none of the kinds that count.
+
+    """
+    node = facts.node(items)
+    match items:
+        case ast.Call(ast.Name("range"), args, []) if isinstance(target, ast.Name) and args:
+            return _range(target.id, args, facts)
+        case ast.Call(ast.Name("enumerate"), [over], []):
+            match target:
+                case ast.Tuple([ast.Name(counter), element]):
+                    found = _elements(element, over, facts)
+                    names = {counter: counted(counter), **found.names}
+                    return Domain(0, found.stop, found.stop_node, names)
+        case _ if node is not None:
+            return _elements(target, items, facts)
+    raise CannotBatchError(NO_DOMAIN)
+
+
+def counted(counter: str, offset: int = 0) -> Value:
+    """Return the value of a name that counts."""
+    return Value(Kind.NUMBER, name(counter), 0, integer=True, offset=offset)
+
+
+def _range(counter: str, args: list[ast.expr], facts: Facts) -> Domain:
+    start, stop = (ast.Constant(0), args[0]) if len(args) == 1 else (args[0], args[1])
+    node = facts.node(stop)
+    if len(args) > 2 or not isinstance(start, ast.Constant) or node is None:  # noqa: PLR2004
+        raise CannotBatchError(STEPS)
+    if type(start.value) is not int or start.value < 0:
+        raise CannotBatchError(STEPS)
+    return Domain(start.value, stop, node, {counter: counted(counter)})
+
+
+def _elements(target: ast.expr, over: ast.expr, facts: Facts) -> Domain:
+    match target, over:
+        case ast.Tuple(names), ast.Call(ast.Name("zip"), parts, []) if len(names) == len(parts):
+            found = [_elements(n, p, facts) for n, p in zip(names, parts, strict=True)]
+            bound = {n: v for one in found for n, v in one.names.items()}
+            return Domain(0, found[0].stop, found[0].stop_node, bound)
+        case ast.Name(element), ast.Name() | ast.Attribute():
+            node = facts.node(over)
+            assert node is not None  # noqa: S101 - it is read where it stands
+            rank = facts.rank(over)
+            one = shifted(rank, -1)
+            value = Value(Kind.ENTRY, over, one)
+            if facts.is_tensor(over):
+                value = Value(Kind.ROWS, over, one)
+                stop = ast.parse(f"{ast.unparse(over)}.shape[0]", mode="eval").body
+                size = facts.flow.graph.node("size", node, facts.flow.graph.constant(0))
+                return Domain(0, stop, size, {element: value})
+            length = facts.flow.graph.node("py:len", node)
+            return Domain(0, ast.Call(name("len"), [over], []), length, {element: value})
+    raise CannotBatchError(NO_DOMAIN)

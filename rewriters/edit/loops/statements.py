@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.expressions import UNKNOWN_CALL, Expressions
 from npufix.rewriters.edit.loops.filling import fill
-from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place
+from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place, spelled_items
 from npufix.rewriters.edit.loops.values import (
     OF_A_LIST,
     UNKNOWN_RANK,
@@ -26,8 +26,8 @@ from npufix.rewriters.edit.loops.values import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from npufix.rewriters.edit.loops.domain import Domain
     from npufix.rewriters.edit.loops.facts import Facts
+    from npufix.rewriters.edit.loops.reading import Domain
     from npufix.rewriters.facts.shapes import Rank
 
 RECURRENCE = "a round needs what the round before it has left in a name"
@@ -92,9 +92,16 @@ class Body:
                 if shares is None and self.facts.rank(read) != 0:
                     self.of.conditions["separate-memory"] = None
 
+    def show_assumed(self) -> None:
+        """Ask for the numbers of dimensions that nobody has proven."""
+        for number, (code, rank) in enumerate(self.facts.told):
+            self.of.conditions["known-dimensions"] = None
+            if not names_in(code) & (self.bound | set(self.of.env)):
+                self.of.shown[f"dims{rank}_{number}"] = code
+
     def _find_writes(self, code: Sequence[ast.stmt]) -> None:
         for target in _written_in(code):
-            base, items = flattened(target)
+            base, items = self._parts(target)
             if not isinstance(base, (ast.Name, ast.Attribute)) or self.of.depends(base):
                 raise CannotBatchError(EFFECT)
             if self.facts.is_tensor(base) is False:
@@ -104,6 +111,10 @@ class Body:
             key = ast.unparse(base)
             if self.of.own_rows.setdefault(key, place) != place:
                 raise CannotBatchError(OTHER_ROUND)
+
+    def _parts(self, target: ast.Subscript) -> tuple[ast.expr, list[ast.expr]]:
+        base, index = flattened(target)
+        return base, spelled_items(index, self.facts.rank(base))
 
     def _find_rows(self, items: list[ast.expr]) -> tuple[int | None, int]:
         """Return which rows an index takes, as far as that can be said before all is read."""
@@ -122,6 +133,8 @@ class Body:
                 value is not None
             ):
                 yield from self._bind(name, value, code)
+            case ast.Assign([ast.Tuple(targets)], value):
+                yield from self._bind_all(targets, value)
             case ast.Assign([ast.Subscript() as target], value):
                 yield from self._write(target, value, None)
             case ast.AugAssign(ast.Subscript() as target, op, value):
@@ -172,6 +185,30 @@ class Body:
             own = ast.Name(name, ast.Load())
             self.of.env[name] = Value(Kind.ROWS, own, value.rank, value.axis)
 
+    def _bind_all(self, targets: list[ast.expr], code: ast.expr) -> Iterator[ast.stmt]:
+        """Bind the names of ``a, b = x[i], y[i]`` or ``best, at = x[i].max(0)``."""
+        names = [target.id for target in targets if isinstance(target, ast.Name)]
+        if len(set(names)) != len(targets):
+            raise CannotBatchError(EFFECT)
+        match code:
+            case ast.Tuple(values) if len(values) == len(names):
+                if names_in(code) & set(names):
+                    raise CannotBatchError(RECURRENCE)
+                for name, value in zip(names, values, strict=True):
+                    target = ast.Name(name, ast.Store())
+                    yield from self._bind(name, value, ast.Assign([target], value, lineno=0))
+            case ast.Call():
+                whole = self.of.together.several(code)
+                self.bound |= set(names)
+                yield from self._vectors()
+                made = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
+                yield ast.Assign([made], whole.code, lineno=0)
+                for name in names:
+                    own = ast.Name(name, ast.Load())
+                    self.of.env[name] = Value(Kind.ROWS, own, whole.rank, whole.axis)
+            case _:
+                raise CannotBatchError(EFFECT)
+
     def _keep(self, code: ast.Assert, test: ast.expr) -> None:
         """Leave an assertion about numbers where it is, in a loop before."""
         if self.bound & names_in(test) or self.of.own_rows.keys() & {
@@ -191,7 +228,7 @@ class Body:
     def _write(
         self, target: ast.Subscript, code: ast.expr, op: ast.operator | None
     ) -> Iterator[ast.stmt]:
-        base, items = flattened(target)
+        base, items = self._parts(target)
         place = self.of.indexer.place(base, items, None, base)
         rank = self.facts.rank(base)
         own = shifted(rank, place.kept - place.consumed) if place.is_known else None
@@ -253,16 +290,15 @@ class Body:
         return subscript(front.code, [everything(), *missing]) if missing else front.code
 
 
-def flattened(target: ast.Subscript) -> tuple[ast.expr, list[ast.expr]]:
+def flattened(target: ast.Subscript) -> tuple[ast.expr, ast.expr]:
     """Return ``m[i][a]`` as ``m`` and ``i, a``: one number, then what it leaves."""
-    items = list(target.slice.elts) if isinstance(target.slice, ast.Tuple) else [target.slice]
     match target.value:
-        case ast.Subscript(_, ast.Name() | ast.Constant() as first) as inner:
+        case ast.Subscript(_, ast.Name() | ast.Constant()) as inner:
             base, before = flattened(inner)
-            return base, [*before[:-1], first, *items]
-    if items and isinstance(items[-1], ast.Constant) and items[-1].value is Ellipsis:
-        items.pop()
-    return target.value, items
+            items = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
+            first = before.elts if isinstance(before, ast.Tuple) else [before]
+            return base, ast.Tuple([*first, *items], ast.Load())
+    return target.value, target.slice
 
 
 def _written_in(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:

@@ -121,3 +121,20 @@ def at_dimension(vector: ast.expr, after: int) -> ast.expr:
 def names_in(code: ast.AST) -> set[str]:
     """Return the names that stand in an expression."""
     return {n.id for n in ast.walk(code) if isinstance(n, ast.Name)}
+
+
+def like(value: Value, code: ast.expr, *, fresh: bool) -> Value:
+    """Return another value in the same places."""
+    return Value(
+        value.kind, code, value.rank, value.axis, fresh=fresh, source=value.source or value.code
+    )
+
+
+def integer(code: ast.expr) -> int | None:
+    """Return an int that is written out."""
+    match code:
+        case ast.Constant(int(number)):
+            return number
+        case ast.UnaryOp(ast.USub(), ast.Constant(int(number))):
+            return -number
+    return None

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import ast
 import io
+import textwrap
 import tokenize
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.edit import CannotSpliceError, Edit, extent, unit_of
+from npufix.rewriters.edit.edit import CannotSpliceError, Edit, extent, span, unit_of
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.layout import broken, style_of
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.edit.splice import splice
+from npufix.rewriters.edit.statements.proposal import Change, changed
 from npufix.rewriters.graph.modules.names import source_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from npufix.rewriters.edit.loops.reading import Loop
+    from npufix.rewriters.edit.loops.reading import FilledList, Loop
     from npufix.rewriters.edit.loops.statements import Body
     from npufix.rewriters.graph.dataflow import FunctionFlow
+
+
+@dataclass(frozen=True)
+class Join:
+    """A list that is a tensor now, and what takes the place of joining it."""
+
+    of: FilledList
+    code: ast.expr
+
 
 ONE_LINE = "it shares a line with another statement"
 
@@ -31,6 +43,7 @@ def written(  # noqa: PLR0913, PLR0917 - what is written, and where
     body: Body,
     statements: Sequence[ast.stmt],
     new: ast.expr | None,
+    joins: Sequence[Join] = (),
     *,
     with_text: bool,
 ) -> Rewrite:
@@ -42,18 +55,27 @@ def written(  # noqa: PLR0913, PLR0917 - what is written, and where
     """
     kept = [_only(loop, body)] if body.kept else []
     made = [ast.fix_missing_locations(s) for s in (*kept, *statements)]
-    text = "\n".join([*map(ast.unparse, made), *([] if new is None else [ast.unparse(new)])])
+    results = [join.code for join in joins] if new is None else [new]
+    text = "\n".join([*map(ast.unparse, made), *map(ast.unparse, results)])
     if not with_text:
         return Rewrite("", "", text, 0)
     lines = source_lines(source)
     probed = _operands(body)
-    if new is None:
+    if joins:
+        direct, line = _with_lists(source, lines, flow, loop, made, joins)
+        call = ast.parse(f"{PROBE}({probed})").body
+        probe = _replaced(source, lines, flow, loop.statement, call)[0] if probed else ""
+    elif new is None:
         direct, line = _replaced(source, lines, flow, loop.statement, made)
         call = ast.parse(f"{PROBE}({probed})").body
         probe = _replaced(source, lines, flow, loop.statement, call)[0] if probed else ""
     else:
-        hoisted = _assignments(made)
-        edit = _edit(loop, ast.unparse(new), style_of(source).width, loop.removed, hoisted)
+        old = "\n".join(
+            ast.get_source_segment(source, code) or "" for code in (*loop.removed, loop.statement)
+        )
+        hoisted = [(n, _as_written(t, old)) for n, t in _assignments(made)]
+        text = _as_written(ast.unparse(new), old)
+        edit = _edit(loop, text, style_of(source).width, loop.removed, hoisted)
         direct, line = _spliced(source, lines, flow, edit), _line_of(loop, made)
         asked = _edit(loop, f"{PROBE}({probed})", 100, (), ())
         probe = _spliced(source, lines, flow, asked) if probed else ""
@@ -108,6 +130,37 @@ def _spliced(source: str, lines: Sequence[str], flow: FunctionFlow, edit: Edit) 
     return "".join([*lines[: first - 1], text, *lines[last:]])
 
 
+def _with_lists(  # noqa: PLR0913, PLR0917 - what is written, and where
+    source: str,
+    lines: Sequence[str],
+    flow: FunctionFlow,
+    loop: Loop,
+    made: Sequence[ast.stmt],
+    joins: Sequence[Join],
+) -> tuple[str, int]:
+    """Return the text without the lists that a loop fills, and the line of its first statement."""
+    first, last = loop.statement.lineno, loop.statement.end_lineno or 0
+    new, start = _block(source, lines, flow, loop.statement, made)
+    changes = {(first, 0, last, len(lines[last - 1])): new}
+    for join in joins:
+        empty = join.of.empty
+        place = (empty.lineno, 0, empty.end_lineno or 0, len(lines[empty.lineno - 1]))
+        alone = not lines[empty.lineno - 1][: empty.col_offset].strip()
+        if not alone or empty.end_lineno != empty.lineno or ";" in lines[empty.lineno - 1]:
+            raise NotRewritableError(ONE_LINE)
+        changes[place] = ""
+        text = ast.unparse(join.code)
+        if join.of.is_bound_again and text == join.of.name:
+            bound = join.of.statement
+            end = bound.end_lineno or bound.lineno
+            changes[bound.lineno, 0, end, len(lines[end - 1])] = ""
+        else:
+            changes[span(join.of.call, lines)] = text
+    direct = changed(lines, [Change(place, text) for place, text in changes.items()])
+    gone = sum(not text and place[0] < first for place, text in changes.items())
+    return direct, first + start - gone
+
+
 def _replaced(
     source: str,
     lines: Sequence[str],
@@ -115,7 +168,20 @@ def _replaced(
     loop: ast.stmt,
     made: Sequence[ast.stmt],
 ) -> tuple[str, int]:
-    """Return the module with other statements in place of a ``for``, and the line of the last."""
+    """Return the module with statements in place of a loop, and the line of the last of them."""
+    first, last = loop.lineno, loop.end_lineno or loop.lineno
+    text, start = _block(source, lines, flow, loop, made)
+    return "".join([*lines[: first - 1], text, *lines[last:]]), first + start
+
+
+def _block(
+    source: str,
+    lines: Sequence[str],
+    flow: FunctionFlow,
+    loop: ast.stmt,
+    made: Sequence[ast.stmt],
+) -> tuple[str, int]:
+    """Return the lines of statements in place of a loop, and which of them is the last one's."""
     first, last = loop.lineno, loop.end_lineno or loop.lineno
     head = lines[first - 1]
     indent = head[: len(head) - len(head.lstrip())]
@@ -125,26 +191,50 @@ def _replaced(
     newline = "\r\n" if head.endswith("\r\n") else "\n"
     new = [f"{indent}{text}" for text in _comments(source, first, last)]
     start = len(new)
+    old = textwrap.dedent("".join(lines[first - 1 : last]))
     for statement in made:
         start = len(new)
-        new += [f"{indent}{line}" for line in _laid_out(statement, style.width - len(indent), unit)]
-    text = "".join([*lines[: first - 1], *(f"{line}{newline}" for line in new), *lines[last:]])
-    return text, first + start
+        room = style.width - len(indent)
+        new += [
+            f"{indent}{line}" for line in _laid_out(statement, room, unit, textwrap.dedent(old))
+        ]
+    return "".join(f"{line}{newline}" for line in new), start
 
 
-def _laid_out(statement: ast.stmt, room: int, unit: str) -> Iterator[str]:
-    """Yield the lines of a statement, blocks indented by ``unit``."""
+def _laid_out(statement: ast.stmt, room: int, unit: str, old: str) -> Iterator[str]:
+    """Yield the lines of a statement, blocks indented by ``unit``, spelled as the ``old`` code."""
     if isinstance(statement, (ast.For, ast.If)):
-        bare = ast.unparse(statement).split("\n")[0]
-        yield bare
+        yield _as_written(ast.unparse(statement).split("\n")[0], old)
         for inner in statement.body:
-            yield from (f"{unit}{line}" for line in _laid_out(inner, room - len(unit), unit))
+            yield from (f"{unit}{line}" for line in _laid_out(inner, room - len(unit), unit, old))
         if statement.orelse:
             yield "else:"
             for inner in statement.orelse:
-                yield from (f"{unit}{line}" for line in _laid_out(inner, room - len(unit), unit))
+                yield from (f"{unit}{t}" for t in _laid_out(inner, room - len(unit), unit, old))
         return
-    yield from broken(ast.unparse(statement), room, unit).split("\n")
+    yield from broken(_as_written(ast.unparse(statement), old), room, unit).split("\n")
+
+
+def _as_written(text: str, like: str) -> str:
+    """Return code with the numbers and texts spelled as in some other code: ``1e-6``, not 1e-06."""
+    own: dict[str, str] = {}
+    for token in _literals(like):
+        own.setdefault(repr(ast.literal_eval(token.string)), token.string)
+    lines = text.splitlines(keepends=True)
+    for token in reversed(list(_literals(text))):
+        (line, start), (_, end) = token.start, token.end
+        spelled = own.get(token.string, token.string)
+        lines[line - 1] = f"{lines[line - 1][:start]}{spelled}{lines[line - 1][end:]}"
+    return "".join(lines)
+
+
+def _literals(text: str) -> Iterator[tokenize.TokenInfo]:
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type in {tokenize.NUMBER, tokenize.STRING} and token.start[0] == token.end[0]:
+                yield token
+    except (tokenize.TokenError, IndentationError):  # a part of a statement
+        return
 
 
 def _comments(source: str, first: int, last: int) -> Iterator[str]:

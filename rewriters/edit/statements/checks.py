@@ -28,9 +28,9 @@ def find_checks(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         match node:
             case ast.Assert(test) if _is_answer(here, test):
-                yield _without(here, node)
+                yield _without(here, node, test, "check")
             case ast.If(test, [ast.Raise()], []) if _is_answer(here, test):
-                yield _without(here, node)
+                yield _without(here, node, test, "failure")
             case ast.If(test, body, []) if _is_answer(here, test):
                 found = _unguarded(here, node, test, body)
                 if found is not None:
@@ -67,7 +67,7 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
 _COMPARABLE = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum"})
 
 
-def _without(here: Surroundings, code: ast.stmt) -> Proposal:
+def _without(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -> Proposal:
     """Return the code without a check that is there to fail."""
     lines = here.whole_lines(code)
     outer = here.parents.get(id(code), here.flow.function)
@@ -75,7 +75,10 @@ def _without(here: Surroundings, code: ast.stmt) -> Proposal:
     if lines is None or holds_comment("".join(here.lines), here.lines, code):
         return Proposal(code, "leave the check out, or make it once in N steps")
     new = f"{here.indent(code)}pass\n" if alone else ""
-    return Proposal(code, form=_FORM_ASSERT, changes=(Change(lines, new),), shown="pass")
+    asked = ((kind, f"lambda:{here.text(test)}"),)
+    return Proposal(
+        code, form=_FORM_ASSERT, changes=(Change(lines, new),), shown="pass", asked=asked
+    )
 
 
 def _unguarded(
@@ -101,13 +104,37 @@ def _unguarded(
     ]
     shown = "".join(text).strip()
     copies = any(isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) for s in body)
+    written = [code for code in map(_target_of, body) if code is not None]
+    proven = set() if copies else {"may-be-copied"}
+    if all(_takes_writes(here, code) for code in written):
+        proven.add("may-be-written")
     return Proposal(
         code,
         form=_FORM_GUARD,
         changes=(Change(lines, "".join(text)),),
         shown=shown,
-        proven=frozenset() if copies else frozenset({"may-be-copied"}),
+        asked=tuple((f"target{n}", here.text(code)) for n, code in enumerate(written)),
+        proven=frozenset(proven),
     )
+
+
+def _target_of(code: ast.stmt) -> ast.expr | None:
+    """Return the tensor that a statement writes to in place."""
+    match code:
+        case ast.Assign([ast.Subscript(target, _)], _) | ast.AugAssign(ast.Subscript(target, _)):
+            return target
+        case ast.Expr(ast.Call(ast.Attribute(target, "masked_fill_"))):
+            return target
+    return None
+
+
+def _takes_writes(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a write can disturb no gradient: what is written to has none."""
+    found = here.evaluations.get(id(code))
+    if found is None:
+        return False
+    whole = here.facts(found, x=found.node)
+    return whole.is_bool_tensor("x") is True or whole.is_without_gradients() is True
 
 
 def _does_nothing_without(here: Surroundings, statement: ast.stmt, mask: Node) -> bool:

@@ -184,13 +184,32 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
             proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
         assert isinstance(limit.func, ast.Name)  # noqa: S101 - ``_limit_of`` has looked
         text += f".clamp({_LIMITS[limit.func.id]}={_spelled(here, number, counts=counts)})"
+    asked_at, met = _met(here, users, value)
     return Proposal(
         outer,
         form=form,
         changes=(Change(here.span(outer), text),),
         shown=text,
+        asked=(("x", here.text(read.tensor)), *((f"y{n}", code) for n, code in enumerate(met))),
+        asked_at=asked_at,
         proven=frozenset(proven),
     )
+
+
+def _met(
+    here: Surroundings, users: Sequence[Node], value: Node
+) -> tuple[ast.stmt | None, list[str]]:
+    """Return the first statement that computes with a value, and what the value meets there."""
+    found = [
+        (here.statement_of(e.code), other)
+        for e in here.flow.evaluations
+        if e.node in users and isinstance(e.code, ast.BinOp)
+        for other in (e.code.left, e.code.right)
+        if here.value(other) is not value
+    ]
+    first = min((s.lineno for s, _ in found), default=0)
+    met = [here.text(code) for s, code in found if s.lineno == first]
+    return next((s for s, _ in found if s.lineno == first), None), met
 
 
 def _limit_of(here: Surroundings, read: _Read) -> ast.Call | None:

@@ -15,7 +15,7 @@ from npufix.rewriters.graph.modules.syntax import names_bound_in, stored_names, 
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
@@ -277,7 +277,17 @@ def _proposal(loop: _Loop, work: Sequence[_Step]) -> Proposal:
     unit = here.indent(loop.code.body[0]).removeprefix(indent)
     parts: list[str] = []
     moved = {id(step.code) for step in steps}
-    changes = [change for block in _blocks(loop, steps) for change in _without(here, block, moved)]
+    blocks = _blocks(loop, steps)
+    emptied = [outer for outer in map(_if_around(here), blocks) if _is_emptied(outer, moved)]
+    for outer in dict.fromkeys(emptied):
+        moved.add(id(outer))
+        blocks = [b for b in blocks if _if_around(here)(b) is not outer]
+        above = here.parents[id(outer)]
+        whole = next(
+            b for name in ("body", "orelse") if outer in (b := getattr(above, name, None) or [])
+        )
+        blocks += [] if any(whole is other for other in blocks) else [whole]
+    changes = [change for block in blocks for change in _without(here, block, moved)]
     for number, step in enumerate(steps):
         text, before = here.text(step.code), here.indent(step.code)
         if not step.under:
@@ -286,7 +296,9 @@ def _proposal(loop: _Loop, work: Sequence[_Step]) -> Proposal:
         test, outcome = step.under[0]
         if not number or steps[number - 1].under != step.under:
             said = here.text(test) if outcome else _negated(here, test)
-            parts.append(f"{indent}if {said}:\n")
+            before_it = steps[number - 1].under if number else ()
+            other = bool(before_it) and before_it[0] == (test, not outcome)
+            parts.append(f"{indent}else:\n" if other else f"{indent}if {said}:\n")
         parts.append(_moved(text, before, indent + unit))
     at = (loop.code.lineno, 0, loop.code.lineno, 0)
     text = "".join(parts)
@@ -296,6 +308,15 @@ def _proposal(loop: _Loop, work: Sequence[_Step]) -> Proposal:
         shown=textwrap.dedent(text).strip(),
         proven=frozenset(_proofs(loop, steps)),
     )
+
+
+def _if_around(here: Surroundings) -> Callable[[Sequence[ast.stmt]], ast.AST]:
+    return lambda block: here.parents[id(block[0])]
+
+
+def _is_emptied(outer: ast.AST, moved: set[int]) -> bool:
+    """Tell whether nothing is left of an ``if`` whose statements are taken out."""
+    return isinstance(outer, ast.If) and all(id(s) in moved for s in (*outer.body, *outer.orelse))
 
 
 def _blocks(loop: _Loop, steps: Sequence[_Step]) -> list[list[ast.stmt]]:

@@ -38,6 +38,10 @@ class Proposal:
     changes: tuple[Change, ...] = ()
     shown: str = ""
     """The new code, for a report."""
+    asked: tuple[tuple[str, str], ...] = ()
+    """What the conditions are about, as the verifier calls it, with its code: ``mask``, ``bad``."""
+    asked_at: ast.stmt | None = None
+    """The statement before which that is known, ``None`` for the one of ``code``."""
     proven: frozenset[str] = frozenset()
     """The conditions of the form that the source proves here; the others are open."""
 

@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import extent
+from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.edit.statements.attention_weights import find_unused_weights
 from npufix.rewriters.edit.statements.checks import find_checks
@@ -18,7 +19,7 @@ from npufix.rewriters.edit.statements.index_lists import find_index_lists
 from npufix.rewriters.edit.statements.invariants import find_invariants
 from npufix.rewriters.edit.statements.optimizers import find_optimizers
 from npufix.rewriters.edit.statements.products import find_einsum_products
-from npufix.rewriters.edit.statements.proposal import Proposal, changed
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
 from npufix.rewriters.edit.statements.selections import find_selections
 from npufix.rewriters.edit.statements.surroundings import Surroundings
 from npufix.rewriters.edit.statements.uploads import find_device_waits, find_uploads
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.edit import Span
-    from npufix.rewriters.edit.statements.proposal import Change
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rules.substitution import Form, Substitution
 
@@ -153,7 +153,24 @@ def written(
     except SyntaxError as error:
         raise NotRewritableError(f"the new code does not parse: {error.msg}") from error
     text = changed(lines, proposal.changes) if with_text else ""
-    return Rewrite(text, text, proposal.shown, line)
+    asks = with_text and proposal.asked
+    probe = _asking(Surroundings(flow, lines), proposal) if asks else ""
+    return Rewrite(text, text, proposal.shown, line, "", probe)
+
+
+def _asking(here: Surroundings, proposal: Proposal) -> str:
+    """Return the old text with a call that gets what the conditions are about, "" if none fits."""
+    at = proposal.asked_at or here.statement_of(proposal.code)
+    if here.whole_lines(at) is None or isinstance(here.parents.get(id(at)), ast.Match):
+        return ""
+    operands = ", ".join(f"{name}={code}" for name, code in proposal.asked)
+    line = (at.lineno, 0, at.lineno, 0)
+    text = changed(here.lines, (Change(line, f"{here.indent(at)}{PROBE}({operands})\n"),))
+    try:
+        ast.parse(text)
+    except SyntaxError:  # before ``elif`` there is no place
+        return ""
+    return text
 
 
 def _read_again(

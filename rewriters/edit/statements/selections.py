@@ -6,12 +6,15 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import stored_names, walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Node
 
 _FEWEST = 2
 _CHOICES = (
@@ -37,6 +40,40 @@ def find_selections(here: Surroundings) -> Iterator[Proposal]:
             proposal = _once(here, mask, reads)
             if proposal is not None:
                 yield proposal
+
+
+def _has_dimensions(here: Surroundings, mask: Node) -> bool:
+    """Tell whether the code shows that a mask, or what it is computed from, has a dimension."""
+    at = here.flow.evaluations[0]
+    for part in _elementwise_parts(mask):
+        rank = here.facts(at, x=part).ndim("x")
+        if rank is not None:
+            if rank:
+                return True
+        elif any(_asks_for_dimension(user, part) for user in here.users(part)):
+            return True
+    return False
+
+
+def _elementwise_parts(node: Node) -> Iterator[Node]:
+    """Yield a value, and those that have no more dimensions than it."""
+    yield node
+    if node.op in operators.SAME_SHAPE | operators.BROADCAST | operators.BOOLEAN and node.args:
+        for part in node.args:
+            yield from _elementwise_parts(part)
+
+
+def _asks_for_dimension(user: Node, node: Node) -> bool:
+    """Tell whether a use needs a dimension: ``x.shape[1]``, ``x[:, 0]``, ``len(x)``."""
+    if user.args[0] is not node:
+        return False
+    if user.op in {Op.SIZE, "py:len"}:
+        return True
+    if user.op != Op.GETITEM:
+        return False
+    index = user.args[1]
+    items = index.args if index.op == Op.TUPLE else (index,)
+    return any(i.op == Op.SLICE or type(i.value) is int for i in items)
 
 
 def _is_certain(here: Surroundings, code: ast.expr) -> bool:
@@ -103,12 +140,15 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
     rank = here.facts(at, mask=at.node).ndim("mask")
     if not tuples or rank == 1:
         proven.add("vector-mask")
+    if _has_dimensions(here, at.node):
+        proven.add("has-dimensions")
     shown = f"{line}\n{', '.join(here.text(read).replace(name, index) for read in reads[:1])}"
     return Proposal(
         reads[0],
         form="rows" if tuples else "elements",
         changes=tuple(changes),
         shown=shown,
+        asked=(("mask", name),),
         proven=frozenset(proven),
     )
 

@@ -253,8 +253,7 @@ def guess_argument(
     held = _guess_held(parameter, base, widths, declared)
     if held:
         return held
-    wants_tensor = re.search(_TENSOR_ANNOTATION, parameter.annotation) is not None
-    wants_tensor |= declared.is_tensor or bool(declared.kinds)
+    wants_tensor = is_tensor(parameter, declared)
     plain = [] if wants_tensor else guess_scalars(parameter, widths)
     made = guess_tensors(parameter, base, widths, declared, shapes)
     if declared.use.looped and not re.search(
@@ -284,6 +283,12 @@ def guess_argument(
         return plain
     # No annotation: a name that is known to be a number is tried as one first.
     return plain + made if plain and not re.search(INTEGER_TENSOR, parameter.name) else made + plain
+
+
+def is_tensor(parameter: Parameter, declared: Declared) -> bool:
+    """Say whether the code says that an argument is a tensor."""
+    annotated = re.search(_TENSOR_ANNOTATION, parameter.annotation) is not None
+    return annotated or declared.is_tensor or bool(declared.kinds)
 
 
 def shrink_recorded_shape(dims: tuple[int, ...]) -> tuple[int, ...]:

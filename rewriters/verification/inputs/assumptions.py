@@ -50,6 +50,26 @@ def _same_dtype(operands: Operands) -> bool:
     return len({t.dtype for t in _floats(operands)}) <= 1
 
 
+def _is_weaker(operands: Operands) -> bool:
+    """Tell whether a value meets tensors whose dtype it does not change, as no number does."""
+    values = _tensors(operands, "x")
+    return not values or all(
+        t.dtype == torch.result_type(values[0].reshape(-1)[:1].squeeze(0), t)
+        for name in operands
+        if name.startswith("y")
+        for t in _tensors(operands, name)
+    )
+
+
+def _passes_check(operands: Operands) -> bool:
+    """Tell whether a check can be made at all, and passes."""
+    check, failure = operands.get("check"), operands.get("failure")
+    try:
+        return (not callable(check) or bool(check())) and not (callable(failure) and failure())
+    except Exception:  # noqa: BLE001 - code of the user
+        return False
+
+
 def _table_dtype(operands: Operands) -> bool:
     tables = {t.dtype for t in _tensors(operands, "cos", "sin")}
     x = {t.dtype for t in _tensors(operands, "x")}
@@ -60,6 +80,14 @@ def _table_dtype(operands: Operands) -> bool:
 
 def _dims(number: int, *names: str) -> Callable[[Operands], bool]:
     return lambda operands: all(t.dim() == number for t in _tensors(operands, *names))
+
+
+def _has_named_dims(operands: Operands) -> bool:
+    """Tell whether tensors have the dimensions that their names say: two of ``dims2_0``."""
+    told = ((name.removeprefix("dims").partition("_")[0], name) for name in operands)
+    return all(
+        t.dim() == int(n) for n, name in told if n.isdigit() for t in _tensors(operands, name)
+    )
 
 
 def _fewer_dims(by: int) -> Callable[[Operands], bool]:
@@ -181,6 +209,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
         for t in _tensors(o)
     ),
     "boolean-mask": lambda o: all(t.dtype == torch.bool for t in _tensors(o, "mask")),
+    "check-never-fails": _passes_check,
     "column-mask": _fewer_dims(1),
     "four-dimensional": _dims(4, "q", "k", "v", "query", "key", "value"),
     "one-head-per-batch": _dims(3, "q", "k", "v"),
@@ -190,16 +219,27 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "int-repeats": lambda o: type(o.get("repeats", 0)) is int,
     "is-device": lambda o: isinstance(o.get("device", "cpu"), (str, int, torch.device)),
     "kernel-shape": _takes_kernel,
+    "known-dimensions": _has_named_dims,
+    "mask-dims": lambda o: all(t.dim() > 0 for t in _tensors(o, "mask")),
     "mask-is-boolean": _is_additive_mask,
     "mask-shape": _dims(4, "mask"),
     "matrix-factors": _dims(2, "a", "b", "left", "right"),
     "matrix-input": _dims(2, "x", "weight"),
     "matrix-scores": _dims(2, "x", "scores", "input"),
+    "may-be-written": lambda o: (
+        not any(
+            t.is_leaf and t.requires_grad
+            for n in o
+            if n.startswith("target")
+            for t in _tensors(o, n)
+        )
+    ),
     "no-fully-masked-row": _sees_a_key,
     "no-nan": _no_nan,
     "nonnegative-index": _not_negative,
     "one-column-index": _column_index,
     "plane-mask": _fewer_dims(2),
+    "positive-lengths": lambda o: all(not bool((t <= 0).any()) for t in _tensors(o, "counted")),
     "rotary-limits": _dims(4, "x", "cos", "sin"),
     "row-mask": _fewer_dims(1),
     "same-dtype": _same_dtype,
@@ -208,6 +248,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "same-rank-mask": _fewer_dims(0),
     "same-shape": _same_shape,
     "sums-fit-int32": _sums_fit,
+    "takes-dtype": _is_weaker,
     "three-dimensions": _dims(3, "x"),
     "table-dtype": _table_dtype,
     "ties-without-gradient": _no_ties,

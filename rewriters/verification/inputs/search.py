@@ -32,6 +32,7 @@ from npufix.rewriters.verification.inputs.arguments import (
     MASK,
     guess_argument,
     guess_tensors,
+    is_tensor,
 )
 from npufix.rewriters.verification.inputs.base_shapes import collect_base_shapes, find_widths
 from npufix.rewriters.verification.inputs.configurations import StandInConfig
@@ -367,7 +368,9 @@ def _combinations(  # noqa: PLR0913, PLR0917 - all that is known of the argument
             made = guess_tensors(p, base, widths, own, shapes) if something else []
             return [*made, *(() if made and own.use.as_tensor else [forced[p.name]])]
         made = known[p.name] or guess_argument(p, base, widths, own, shapes)
-        told: list[Spec] = [Value(v) for v in hints.get(p.name, ())]
+        # What a tensor is compared with, ``valid > 0``, says nothing of a number in its place.
+        sure = is_tensor(p, own)
+        told: list[Spec] = [Value(v) for v in hints.get(p.name, ()) if v is None or not sure]
         at = 1 if p.has_default else 0
         return [*made[:at], *(t for t in told if t not in made), *made[at:]]
 

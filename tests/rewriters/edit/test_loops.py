@@ -38,6 +38,10 @@ def called(text: str, *args: Any) -> list[Any]:
     return [result, *(c for c in copies if isinstance(c, torch.Tensor))]
 
 
+def flattened(results: list[Any]) -> list[torch.Tensor]:
+    return [t for r in results for t in (r if isinstance(r, tuple) else (r,))]
+
+
 def conditions(site: Site) -> set[str]:
     return {condition.name for condition in site.open_conditions}
 
@@ -141,6 +145,115 @@ WRITTEN = {
         ),
         (X,),
     ),
+    "products of two rows, and with one matrix": (
+        (
+            "def f(x: Tensor, w: Tensor):\n    b, n, d = x.shape\n    e, k = w.shape\n"
+            "    y, z = torch.zeros(b, k, d), torch.zeros(b, n)\n"
+            "    for i in range(b):\n        y[i] = w.t() @ (x[i] @ torch.matmul(x[i].t(), x[i]))\n"
+            "        z[i] = torch.mv(x[i], x[i, 0])\n    return y, z\n"
+        ),
+        (X, torch.ones(4, 2)),
+    ),
+    "what a round has in all": (
+        (
+            "def f(x: Tensor):\n    b, n, d = x.shape\n"
+            "    y, z = torch.zeros(n), torch.zeros(n)\n"
+            "    for i in range(n):\n        y[i] = (x[:, i] - x[:, i].max()).sum()\n"
+            "        z[i] = x[:, i].std()\n    return y, z\n"
+        ),
+        (X,),
+    ),
+    "the larger of two tensors": (
+        (
+            "def f(x: Tensor):\n    b, n, d = x.shape\n"
+            "    return torch.stack([torch.max(x[i], -x[i]) for i in range(b)])\n"
+        ),
+        (X,),
+    ),
+    "values and positions": (
+        (
+            "def f(x: Tensor):\n    b, n, d = x.shape\n    y = torch.zeros(b, d)\n"
+            "    at = torch.zeros(b, d, dtype=torch.long)\n"
+            "    for i in range(b):\n        best, where = x[i].max(dim=0)\n"
+            "        y[i] = best\n        at[i] = where\n"
+            "    return y, at\n"
+        ),
+        (X,),
+    ),
+    "rows that are turned": (
+        (
+            "def f(x: Tensor):\n    b, n, d = x.shape\n    found = []\n"
+            "    for i in range(b):\n        row = x[i].unsqueeze(0).transpose(-1, 1) * 2\n"
+            "        found.append(row.flatten(1))\n"
+            "    found = torch.cat(found)\n    return found.exp()\n"
+        ),
+        (X,),
+    ),
+    "sorted columns": (
+        (
+            "def f(x: Tensor):\n    b, n, d = x.shape\n"
+            "    return torch.stack([torch.sort(x[:, j], 0)[0] for j in range(n)], dim=1)\n"
+        ),
+        (X,),
+    ),
+    "parts and pairs": (
+        (
+            "def f(x: Tensor):\n    b, n, d = x.shape\n    y = torch.zeros(b, 2, d)\n"
+            "    for i in range(b):\n        first, last = x[i].chunk(2, dim=0)\n"
+            "        low, high = first * 2, last.exp()\n        y[i] = low + high\n    return y\n"
+        ),
+        (X,),
+    ),
+    "the other way round, in the last dimension": (
+        (
+            "def f(x: Tensor):\n    b, n, d = x.shape\n    y = torch.zeros_like(x)\n"
+            "    for i in range(d):\n        y[..., i] = x[:, :, d - 1 - i] * x[..., i]\n"
+            "    return y\n"
+        ),
+        (X,),
+    ),
+    "rows from the second on, picked": (
+        (
+            "def f(x: Tensor, j: Tensor):\n    b, n, d = x.shape\n"
+            "    y = torch.zeros(b, d)\n"
+            "    for i in range(1, b):\n        row = x[i]\n        y[i] = row[j[i]]\n"
+            "    return y\n"
+        ),
+        (X, torch.tensor([3, 1, 1])),
+    ),
+    "several lists": (
+        (
+            "def f(x: Tensor):\n    b, n, d = x.shape\n    means, rows = [], []\n"
+            "    tops: list = []\n"
+            "    for i in range(n):\n        row = x[:, i]\n"
+            "        means.append(row.mean(dim=-1))\n"
+            "        rows.append(row)\n        tops.append(row.amax(1) * 2)\n"
+            "    total = x.sum()\n    means = torch.stack(means, 1)\n"
+            "    return means, torch.cat(rows, dim=-1).mul_(2), torch.stack(tops) + total\n"
+        ),
+        (X,),
+    ),
+    "lists whose names are those of the results": (
+        (
+            "class f(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+            "        self.score = nn.Linear(5, 1)\n    def forward(self, x: Tensor):\n"
+            "        b, n, t, d = x.shape\n        scores, tops = [], []\n"
+            "        for i in range(n):\n            top, at = x[:, i].topk(2)\n"
+            "            scores.append(self.score(x[:, i]).squeeze(-1))\n"
+            "            tops.append(top)\n"
+            "        scores = torch.cat(scores, dim=1)\n        tops = torch.stack(tops, dim=1)\n"
+            "        return scores, tops\n"
+        ),
+        (X[None].repeat(2, 1, 1, 1),),
+    ),
+    "a list that is joined later on": (
+        (
+            "def f(x: Tensor):\n    b, n, d = x.shape\n    found = []\n"
+            "    for i in range(b):\n        found.append(x[i, 0])\n"
+            "    x.zero_()\n    return torch.stack(found)\n"
+        ),
+        (X,),
+    ),
     "a recurrent module of batches": (
         (
             "class f(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
@@ -164,9 +277,8 @@ def test_what_is_written_computes_the_same(name: str) -> None:
     site = only_site(text)
     assert site.rewrite is not None, site.problem
     assert "is-tensor" not in conditions(site)
-    for old, new in zip(
-        called(HEADER + text, *args), called(site.rewrite.direct, *args), strict=True
-    ):
+    results = called(HEADER + text, *args), called(site.rewrite.direct, *args)
+    for old, new in zip(*map(flattened, results), strict=True):
         torch.testing.assert_close(new, old)
         assert new.stride() == old.stride()
 
@@ -207,6 +319,20 @@ STAYS = {
         "    for i in range(x.shape[0]):\n        total = total + x[i]\n        y[i] = total\n"
         "    return y\n"
     ),
+    "results that are not told apart": (
+        "def f(x: Tensor):\n    b, n, d = x.shape\n    y = torch.zeros(b, d)\n"
+        "    for i in range(b):\n        both = x[i].max(dim=0)\n        y[i] = both[0]\n"
+        "    return y\n"
+    ),
+    "a list that somebody else reads": (
+        "def f(x: Tensor, kept: list):\n    a, b = [], []\n    for i in range(x.shape[0]):\n"
+        "        a.append(x[i] * 2)\n        b.append(x[i] * 3)\n"
+        "    kept += a\n    return torch.stack(a), torch.stack(b)\n"
+    ),
+    "two names that change places": (
+        "def f(x: Tensor):\n    y = torch.zeros_like(x)\n    for i in range(x.shape[0]):\n"
+        "        a, b = x[i], x[i] * 2\n        a, b = b, a\n        y[i] = a - b\n    return y\n"
+    ),
     "a generator": ("def f(x: Tensor):\n    for i in range(x.shape[0]):\n        yield x[i] * 2\n"),
 }
 
@@ -244,3 +370,40 @@ def test_functions_that_run_once_are_left_alone() -> None:
 def test_an_annotation_alone_does_not_make_a_tensor_of_what_is_joined() -> None:
     text = "def f(rows: Tensor):\n    return torch.cat([row[:3] for row in rows], dim=-1)\n"
     assert "is-tensor" in conditions(only_site(text))
+
+
+def test_what_nobody_knows_of_dimensions_is_asked() -> None:
+    text = (
+        "def f(x: Tensor, sizes: Tensor):\n    b, n, _ = x.shape\n    y = torch.zeros_like(x)\n"
+        "    for i in range(b):\n        y[i, :, 0] = torch.minimum(x[i, :, 0], sizes[i, 0])\n"
+        "    return y\n"
+    )
+    site = only_site(text)
+    assert site.rewrite is not None
+    assert "known-dimensions" in conditions(site)
+    assert "dims2_0=sizes" in site.rewrite.probe
+    single = text.replace("sizes[i, 0]", "sizes[i]")  # which may be a number or a row of numbers
+    assert only_site(single).rewrite is None
+
+
+def test_a_length_counted_from_the_end_is_no_negative_one() -> None:
+    text = (
+        "def f(x: Tensor, n: Tensor):\n    b, t = x.shape\n    x = x * 1\n"
+        "    for i in range(b):\n        x[i, -n[i]:] = 0\n    return x\n"
+    )
+    site = only_site(text)
+    assert site.rewrite is not None
+    assert conditions(site) == {"positive-lengths"}
+    given = torch.randn(3, 4), torch.tensor([1, 4, 7])
+    old, new = called(HEADER + text, *given), called(site.rewrite.direct, *given)
+    torch.testing.assert_close(new, old)
+
+
+def test_numbers_and_texts_are_spelled_as_before() -> None:
+    text = (
+        "def f(x: Tensor):\n    y = torch.zeros_like(x)\n    for i in range(x.shape[0]):\n"
+        '        y[i] = (x[i] + 1e-6).clamp(max=float("inf"))\n    return y\n'
+    )
+    rewrite = only_site(text).rewrite
+    assert rewrite is not None
+    assert '(x + 1e-6).clamp(max=float("inf"))' in rewrite.direct

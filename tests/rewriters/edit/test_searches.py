@@ -260,6 +260,7 @@ class Norm(nn.Module):
 """
     assert [s for s in find_sites(HEADER + text, all_rules()) if s.rule.id == "NPU167"] == []
 
+
 def products(count: int) -> str:
     lines = "".join(
         f"        b{i} = torch.einsum('bi,ij->bj', x, self.weight[{i}])\n" for i in range(count)
@@ -305,3 +306,67 @@ def test_lines_of_changes_are_those_of_the_module() -> None:
         assert not without.rewrite.direct
         shown = site.rewrite.direct.splitlines()[site.rewrite.line - 1]
         assert shown.lstrip().startswith(f"b{sites.index(site)} ")
+
+
+def test_a_mask_that_may_be_one_truth_value_is_asked_for_its_dimensions() -> None:
+    text = """
+    def forward(x: torch.Tensor, y: torch.Tensor):
+        keep = x > 0
+        return x[keep], y[keep]
+    """
+    (site,) = found(text, "NPU218")
+    assert [c.name for c in site.open_conditions] == ["has-dimensions"]
+    assert site.rewrite is not None
+    assert "(mask=keep)" in site.rewrite.probe
+    (shown,) = found(text.replace("return", "n = x.shape[0]\n        return n,"), "NPU218")
+    assert shown.open_conditions == ()
+
+
+def test_operands_that_conditions_are_about_are_asked_for() -> None:
+    text = """
+    def forward(x: torch.Tensor, w: torch.Tensor):
+        assert (w > 0).all()
+        scale = w.abs().max().item()
+        y = x.sum() / scale
+        bad = y > 3
+        if bad.any():
+            y[bad] = 0.0
+        return y
+    """
+    (check, guard) = found(text, "NPU217")
+    (read,) = found(text, "NPU214")
+    probes = [site.rewrite.probe for site in (check, guard, read) if site.rewrite]
+    assert "(check=lambda:(w > 0).all())" in probes[0]
+    assert "(target0=y)" in probes[1]
+    assert [c.name for c in guard.open_conditions] == ["may-be-written"]
+    assert "(x=w.abs().max(), y0=x.sum())" in probes[2]
+
+
+def test_a_choice_that_is_the_same_in_every_round_moves_as_a_whole() -> None:
+    text = """
+    class Pool(nn.Module):
+        def __init__(self, mean: bool):
+            super().__init__()
+            self.mean = mean
+
+        def forward(self, xs: list, w: torch.Tensor):
+            total = 0
+            for x in xs:
+                if self.mean:
+                    scale = w.abs().mean()
+                else:
+                    scale = w.abs().sum()
+                total = total + x * scale
+            return total
+    """
+    wanted = """
+            total = 0
+            if self.mean:
+                scale = w.abs().mean()
+            else:
+                scale = w.abs().sum()
+            for x in xs:
+                total = total + x * scale
+            return total
+    """
+    assert dedent(wanted).strip() in dedent(rewritten(text, "NPU216").split("torch.Tensor):")[1])

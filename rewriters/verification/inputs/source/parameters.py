@@ -35,7 +35,7 @@ SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"rep(eat)?s?$|times|n_rep", (2, 1)),
     (r"layer_idx|rank|pad_token|_id$|_idx$|index$", (0, 3)),
     (r"dim|hidden|size|features|channels|embed|width|d_model|shape", (8, 16, 4)),
-    (r"^(n|k|m|num.*|.*count)$", (2, 8, 4)),
+    (r"^(n|k|m|num.*|.*_num|.*count)$", (2, 8, 4)),
 )
 FLOATS: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"eps", (1e-5, 1e-3)),

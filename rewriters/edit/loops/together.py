@@ -1,0 +1,194 @@
+"""Operators that take several elements of a row together: reductions, sorts, products."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.loops import operators
+from npufix.rewriters.edit.loops.aligning import with_rank
+from npufix.rewriters.edit.loops.values import (
+    UNKNOWN_RANK,
+    CannotBatchError,
+    Kind,
+    Value,
+    everything,
+    integer,
+    like,
+    literal,
+    method,
+    new_axis,
+    shifted,
+    subscript,
+)
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.loops.expressions import Expressions
+    from npufix.rewriters.facts.shapes import Rank
+
+UNKNOWN_DIMENSION = "along which dimension an operator in it works is not known"
+SEVERAL_RESULTS = "what one operator returns together is not taken apart where it is computed"
+_MATRIX = 2
+
+
+class Together:
+    """Those operators in one loop."""
+
+    def __init__(self, of: Expressions) -> None:
+        self.of = of
+        self.taken_apart: ast.Call | None = None
+        """The call whose results are told apart where it stands."""
+
+    def is_of_two(self, code: ast.Call) -> bool:
+        """Tell whether ``max(x, y)`` compares two tensors: it is elementwise then."""
+        operands = _without_owner(self.of, code)
+        return len(operands) == 1 and (
+            self.of.depends(operands[0]) or self.of.facts.is_tensor(operands[0]) is True
+        )
+
+    def returns_several(self, code: ast.Call) -> bool:
+        """Tell whether an operator returns several tensors, each with the rows of the rounds."""
+        node = self.of.facts.node(code)
+        op = "" if node is None else node.op
+        if op in operators.ALWAYS_SEVERAL:
+            return True
+        return op in operators.SEVERAL and not self.is_of_two(code) and bool(_dims(self.of, code))
+
+    def several(self, code: ast.Call) -> Value:
+        """Return what is taken apart at once: a tuple of tensors, of which all are alike."""
+        if not self.returns_several(code):
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        self.taken_apart = code
+        return self.of.read(code)
+
+    def along(self, code: ast.Call, op: str) -> Value:
+        """Return an operator along one dimension of the rows, or over all that a round has."""
+        of = self.of
+        if self.returns_several(code) and code is not self.taken_apart:
+            raise CannotBatchError(SEVERAL_RESULTS)
+        rest = _without_owner(of, code)
+        owner = code.args[0] if len(rest) < len(code.args) else None
+        is_method = owner is None
+        assert isinstance(code.func, ast.Attribute) or not is_method  # noqa: S101 - it has an owner
+        first = code.func.value if isinstance(code.func, ast.Attribute) and is_method else owner
+        assert first is not None  # noqa: S101 - one of both
+        value = of.operand(first)
+        before = operators.SECOND.get(op, 0)
+        dims = _dims(of, code, before)
+        others = [k for k in code.keywords if k.arg not in {"dim", "axis"}]
+        if len(rest) > 1 + before or any(of.depends(k.value) for k in others):
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        if any(of.depends(r) for r in rest):
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        if not dims and op in operators.ALONG_LAST | operators.PARTS:
+            dims = [literal(-1 if op in operators.ALONG_LAST else 0)]
+        dim = integer(dims[0]) if dims else None
+        if not isinstance(value.rank, int) and (dim is None or dim < 0):
+            value = of.aligner.in_front(value)
+        func: ast.expr = code.func
+        args: list[ast.expr] = [] if is_method else [value.code]
+        if is_method and isinstance(code.func, ast.Attribute):
+            func = ast.Attribute(value.code, code.func.attr, ast.Load())
+        if not dims:
+            return self._over_all(func, args, value, op, others)
+        if dim is None or (isinstance(value.rank, int) and not -value.rank <= dim < value.rank):
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        own = dim % value.rank if isinstance(value.rank, int) else dim
+        behind = dim < 0 if own < 0 else own >= value.axis
+        place = literal(dim if dim < 0 and behind else own + behind)
+        made = ast.Call(func, [*args, *rest[:before]], [ast.keyword("dim", place), *others])
+        kept = any(
+            k.arg == "keepdim" and isinstance(k.value, ast.Constant) and k.value.value is True
+            for k in others
+        )
+        fewer = 0 if kept else operators.ALONG[op]
+        fresh = op not in operators.PARTS
+        axis = value.axis if behind else value.axis - fewer
+        found = replace(like(value, made, fresh=fresh), axis=axis)
+        return with_rank(found, shifted(value.rank, -fewer))
+
+    @staticmethod
+    def _over_all(
+        func: ast.expr, args: list[ast.expr], value: Value, op: str, others: list[ast.keyword]
+    ) -> Value:
+        """Return ``x[i].sum()`` as the sum over all dimensions but that of the rounds."""
+        if op not in operators.OVER_ALL or not isinstance(value.rank, int) or value.rank < 1:
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        if op in operators.PAIRS:  # ``max`` over several dimensions is called ``amax``
+            assert isinstance(func, ast.Attribute)  # noqa: S101 - of torch, or a method
+            func = ast.Attribute(func.value, f"a{op}", ast.Load())
+        places: list[ast.expr] = [literal(dim + (dim >= value.axis)) for dim in range(value.rank)]
+        over = places[0] if len(places) == 1 else ast.Tuple(places, ast.Load())
+        made = ast.Call(func, args, [ast.keyword("dim", over), *others])
+        return replace(like(value, made, fresh=True), axis=0, rank=0)
+
+    def turned(self, code: ast.Call, op: str) -> Value:
+        """Return ``x[i].transpose(0, 1)``, ``x[i].unsqueeze(0)`` or ``x[i].flatten(1)``."""
+        rest = _without_owner(self.of, code)
+        dims = [found for found in map(integer, rest) if found is not None]
+        is_method = len(rest) == len(code.args)
+        first = code.func.value if is_method else code.args[0]  # type: ignore[attr-defined] # a method has an owner
+        value = self.of.operand(first)
+        rank: Rank = value.rank
+        known = operators.TURNING[op] <= len(dims) == len(rest) and not code.keywords
+        if not isinstance(rank, int) or not rank or not known:
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        room = rank + (op == "unsqueeze")
+        if any(not -room <= dim < room for dim in dims):
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        if op in {"t", "flatten"}:
+            dims = ([0, rank - 1] if op == "t" else dims) or [0]
+        if any(dim % room < value.axis for dim in dims):
+            value = self.of.aligner.in_front(value)
+        if op == "flatten":
+            rank = rank - max(0, (dims[1] if len(dims) > 1 else -1) % rank - dims[0] % rank)
+        elif op == "squeeze":  # which keeps a dimension of another length than one
+            rank = None
+        called = "transpose" if op == "t" else op
+        made = method(value.code, called, *(dim + 1 if dim >= 0 else dim for dim in dims))
+        fresh = value.fresh and op in {"squeeze", "unsqueeze"}
+        return with_rank(like(value, made, fresh=fresh), shifted(rank, op == "unsqueeze"))
+
+    def product(self, *operands: Value) -> Value:
+        """Return the matrix product of two operands for all rounds."""
+        if len(operands) != 2:  # noqa: PLR2004 - left and right
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        first, second = (v if v.kind is Kind.SAME else self.of.aligner.tensor(v) for v in operands)
+        if not isinstance(second.rank, int) or second.rank > _MATRIX:
+            raise CannotBatchError(UNKNOWN_RANK)
+        if second.kind is Kind.SAME and second.rank == _MATRIX:
+            rows = self.of.aligner.with_free_end(first, 1)
+            return like(rows, ast.BinOp(rows.code, ast.MatMult(), second.code), fresh=True)
+        made: ast.expr
+        if first.rank == second.rank == 1:
+            (a, b), _ = self.of.aligner.together(first, second)
+            made = method(ast.BinOp(a, ast.Mult(), b), "sum", -1)
+            return Value(Kind.ROWS, made, 0, fresh=True, source=first.asked)
+        if first.rank != _MATRIX:
+            raise CannotBatchError(UNKNOWN_RANK)
+        left, right = (
+            v if v.kind is Kind.SAME else self.of.aligner.in_front(v) for v in (first, second)
+        )
+        source = next(v for v in (left, right) if v.kind is not Kind.SAME)
+        if second.rank == _MATRIX:
+            made = ast.BinOp(left.code, ast.MatMult(), right.code)
+            return Value(Kind.ROWS, made, _MATRIX, fresh=True, source=source.asked)
+        if right.kind is Kind.SAME:
+            made = ast.BinOp(left.code, ast.MatMult(), right.code)
+        else:
+            columns = subscript(right.code, [everything(), everything(), new_axis()])
+            made = method(ast.BinOp(left.code, ast.MatMult(), columns), "squeeze", -1)
+        return Value(Kind.ROWS, made, 1, fresh=True, source=source.asked)
+
+
+def _without_owner(of: Expressions, code: ast.Call) -> list[ast.expr]:
+    """Return the arguments behind the tensor: ``x.sum(1)`` and ``torch.sum(x, 1)`` are alike."""
+    is_method = isinstance(code.func, ast.Attribute) and of.depends(code.func.value)
+    return code.args if is_method else code.args[1:]
+
+
+def _dims(of: Expressions, code: ast.Call, before: int = 0) -> list[ast.expr]:
+    """Return the dimension along which an operator works, if one is given."""
+    named = [k.value for k in code.keywords if k.arg in {"dim", "axis"}]
+    return named or _without_owner(of, code)[before:][:1]
