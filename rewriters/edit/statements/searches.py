@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.edit.statements.attention_weights import find_unused_weights
 from npufix.rewriters.edit.statements.checks import find_checks
+from npufix.rewriters.edit.statements.columns import find_columns
 from npufix.rewriters.edit.statements.handed_in import find_handed_in
 from npufix.rewriters.edit.statements.host_values import find_host_values
 from npufix.rewriters.edit.statements.index_lists import find_index_lists
@@ -61,6 +62,9 @@ SEARCHES: Mapping[str, Search] = {
         find_checks,
         r"\b(assert|if) .*\b(all|allclose|any|equal|max|mean|min|norm|sum)\(",
         hot_only=True,
+    ),
+    "columns": Search(
+        find_columns, r"([\w.]+)\[[^\[\]\n]*\d\]", twice=True, hot_only=True
     ),
     "device-waits": Search(find_device_waits, r"\bsynchronize\(", hot_only=True),
     "einsum-products": Search(find_einsum_products, r"\beinsum\("),
