@@ -136,7 +136,10 @@ def _sites_in(  # noqa: PLR0913 - what is looked for, and where
     lines = frozenset().union(*(site.lines for site in matched if site.rewrite))
     searched = [rule for rule in rules if rule.search and rule.search != "loops"]
     loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]
-    found = [*_proposed(source, flow, searched), *_loop_sites(source, flow, loops, with_text)]
+    found = list(_proposed(source, flow, searched))
+    told = {site.line for site in found}  # what a loop is says more than that it is one
+    over_rows = _loop_sites(source, flow, loops, with_text)
+    found += (site for site in over_rows if site.rewrite or site.line not in told)
     yield from (site for site in found if site.rewrite is None or not site.lines & lines)
 
 

@@ -37,9 +37,9 @@ def find_columns(here: Surroundings) -> Iterator[Proposal]:
     for block in _blocks(here):
         for statement in block:
             match statement:
-                case ast.Assign([ast.Tuple(targets)], ast.Tuple(values) as code) if (
-                    len(targets) == len(values)
-                ):
+                case ast.Assign([ast.Tuple(targets)], ast.Tuple(values) as code) if len(
+                    targets
+                ) == len(values):
                     text = _split(here, targets, values)
                     if text is not None:
                         change = Change(here.span(code), text[0])
@@ -103,7 +103,9 @@ def _blocks(here: Surroundings) -> Iterator[list[ast.stmt]]:
 
 def _piece(here: Surroundings, code: ast.expr) -> _Piece | None:
     match code:
-        case ast.Subscript(_, ast.Tuple([*others, last]), ast.Load()) if all(map(_is_whole, others)):
+        case ast.Subscript(_, ast.Tuple([*others, last]), ast.Load()) if all(
+            map(_is_whole, others)
+        ):
             prefix = "".join(f"{here.text(other)}, " for other in others)
         case ast.Subscript(_, last, ast.Load()):
             prefix = ""

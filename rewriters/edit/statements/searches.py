@@ -12,6 +12,7 @@ from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.edit.statements.attention_weights import find_unused_weights
 from npufix.rewriters.edit.statements.checks import find_checks
 from npufix.rewriters.edit.statements.columns import find_columns
+from npufix.rewriters.edit.statements.experts import find_expert_loops, find_routers
 from npufix.rewriters.edit.statements.handed_in import find_handed_in
 from npufix.rewriters.edit.statements.host_values import find_host_values
 from npufix.rewriters.edit.statements.index_lists import find_index_lists
@@ -63,11 +64,11 @@ SEARCHES: Mapping[str, Search] = {
         r"\b(assert|if) .*\b(all|allclose|any|equal|max|mean|min|norm|sum)\(",
         hot_only=True,
     ),
-    "columns": Search(
-        find_columns, r"([\w.]+)\[[^\[\]\n]*\d\]", twice=True, hot_only=True
-    ),
+    "columns": Search(find_columns, r"([\w.]+)\[[^\[\]\n]*\d\]", twice=True, hot_only=True),
     "device-waits": Search(find_device_waits, r"\bsynchronize\(", hot_only=True),
     "einsum-products": Search(find_einsum_products, r"\beinsum\("),
+    "expert-loops": Search(find_expert_loops, r"(?i)\bfor .*expert|\bfor [^\n]*\n(.*\n)*.*expert"),
+    "expert-routers": Search(find_routers, r"(?s)softmax.*topk|topk.*softmax"),
     "flash-attention": Search(find_flash_attention, r"flash_att"),
     "handed-in": Search(
         find_handed_in,
