@@ -49,7 +49,8 @@ def grouped(x: Tensor, weight: Tensor, indices: Tensor, probs: Tensor) -> Tensor
     ends = torch.bincount(indices.flatten(), minlength=len(weight)).cumsum(0)
     out = torch_npu.npu_grouped_matmul(
         [permuted], [weight], group_list=ends, split_item=3,
-        group_type=0,  # no slip: group_type=0 is left out (the default of old versions)
+        group_type=  # no slip: group_type=0 is left out (the default of old versions)
+        0,  # no slip: 0 is 1 (the lengths tell the kernel)
     )[0]  # fmt: skip
     return torch_npu.npu_moe_token_unpermute(out, places, probs=probs)
 
