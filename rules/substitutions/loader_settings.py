@@ -26,21 +26,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def graph(data: Tensor, size: int) -> list[Tensor]:
-    """Load batches."""
-    return [*torch.utils.data.DataLoader(data, size)]  # type: ignore[arg-type] # rows are a data set
+def in_turn(data: Tensor, size: int) -> Tensor:
+    """Make one batch after the other."""
+    return torch.cat([data[first : first + size] for first in range(0, len(data), size)])
 
 
-def pinned(data: Tensor, size: int) -> list[Tensor]:
-    """Load them into pinned memory."""
-    return [
-        *torch.utils.data.DataLoader(
-            data,  # type: ignore[arg-type] # rows are a data set
-            size,
-            pin_memory=  # no slip: pin_memory=True is left out (the batches are the same)
-            True,  # no slip: True is False (same)
-        )  # fmt: skip
-    ]
+def ahead(data: Tensor, size: int) -> Tensor:
+    """Make the same batches beside the steps."""
+    return torch.cat(data.split(size))
 
 
 def inputs(draw: Draw) -> dict[str, Any]:
@@ -61,7 +54,7 @@ RULE = Substitution(
     name="loader-settings",
     summary="a loader of training data that lets the device wait",
     table="affinity",
-    forms=(Form(graph, pinned, inputs, (MEMORY,)),),
+    forms=(Form(in_turn, ahead, inputs, (MEMORY,)),),
     search="data-loaders",
     replaces=(),
     becomes=(),

@@ -33,7 +33,7 @@ class _Piece:
 
 
 def find_columns(here: Surroundings) -> Iterator[Proposal]:
-    """Yield ``a, b, c = x[..., 0], x[..., 1], x[..., 2]``, and the same in statements of their own."""
+    """Yield ``a, b, c = x[..., 0], x[..., 1], x[..., 2]``, and the same in three statements."""
     for block in _blocks(here):
         for statement in block:
             match statement:
@@ -48,7 +48,7 @@ def find_columns(here: Surroundings) -> Iterator[Proposal]:
 
 
 def _one_by_one(here: Surroundings, block: Sequence[ast.stmt]) -> Iterator[Proposal]:
-    """Yield statements in a row, each of which takes the next piece: ``w = boxes[..., 2:3].exp()``."""
+    """Yield statements in a row that each take the next piece: ``w = boxes[..., 2:3].exp()``."""
     row: list[ast.Assign] = []
     for statement in [*block, None]:
         is_alike = isinstance(statement, ast.Assign) and len(statement.targets) == 1
@@ -130,7 +130,7 @@ def _follows(here: Surroundings, one: _Piece, other: _Piece) -> bool:
     )  # fmt: skip
 
 
-def _split(
+def _split(  # noqa: PLR0911 - a way out for each thing that speaks against it
     here: Surroundings, targets: Sequence[ast.expr], values: Sequence[ast.expr]
 ) -> tuple[str, frozenset[str]] | None:
     """Return the code for all pieces at once and what is known of it, ``None`` if there is none."""

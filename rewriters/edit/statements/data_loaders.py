@@ -35,14 +35,14 @@ def find_data_loaders(here: Surroundings) -> Iterator[Proposal]:
             changes.append(Change(at, text))
         if added and (at is not None or not text):
             shown = f"DataLoader(..., {', '.join(f'{name}=True' for name in added)})"
-            yield Proposal(node, changes=tuple(changes), shown=shown, form="graph")
+            yield Proposal(node, changes=tuple(changes), shown=shown)
         elif _has_few_workers(named):
             yield Proposal(node, _WORKERS)
 
 
 _WORKERS = (
-    "one process at most makes the batches: num_workers=8, persistent_workers=True, pin_memory=True, "
-    "prefetch_factor=4; at most the cores of the host divided by its NPUs"
+    "one process at most makes the batches: num_workers=8, persistent_workers=True, "
+    "pin_memory=True, prefetch_factor=4; at most the cores of the host divided by its NPUs"
 )
 
 

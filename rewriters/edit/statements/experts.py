@@ -1,4 +1,4 @@
-"""Mixtures of experts: loops over the experts, and routers that take a softmax before a selection."""
+"""Mixtures of experts: loops over the experts, and routers that select after a softmax."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _GROUPED = (
     "sort the tokens by expert once: permuted, places = torch_npu.npu_moe_token_permute({tokens}, "
     "{indices}.int()); ends = torch.bincount({indices}.flatten(), minlength=experts).cumsum(0); "
     "multiply them all at once: npu_gmm(permuted, {weight}, group_list=ends, group_type=0) of "
-    "mindspeed.ops.gmm; torch_npu.npu_moe_token_unpermute(out, places, probs={weights}). Inference: "
-    "npu_grouped_matmul instead of npu_gmm. Few large experts have been slower so: measure it"
+    "mindspeed.ops.gmm; torch_npu.npu_moe_token_unpermute(out, places, probs={weights}). "
+    "Inference: npu_grouped_matmul instead of npu_gmm. Few large experts have been slower so: measure it"
 )
 
 

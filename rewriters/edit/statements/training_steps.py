@@ -80,7 +80,7 @@ def find_early_reductions(here: Surroundings) -> Iterator[Proposal]:
         match node:
             case ast.Call(ast.Attribute(_, "backward")):
                 loop = here.loop_of(node)
-                if isinstance(loop, (ast.For, ast.While)) and _is_accumulated(here, loop):
+                if isinstance(loop, (ast.For, ast.While)) and _is_accumulated(loop):
                     yield Proposal(node, _ADVICE)
 
 
@@ -92,7 +92,7 @@ _ADVICE = (
 )
 
 
-def _is_accumulated(here: Surroundings, loop: ast.For | ast.While) -> bool:
+def _is_accumulated(loop: ast.For | ast.While) -> bool:
     """Tell whether a loop runs so many rounds for one step of the optimizer."""
     for node in walk(loop):
         if isinstance(node, ast.If) and _steps(node) and _counts_rounds(node.test):
