@@ -24,7 +24,8 @@ _GROUPED = (
     "{indices}.int()); ends = torch.bincount({indices}.flatten(), minlength=experts).cumsum(0); "
     "multiply them all at once: npu_gmm(permuted, {weight}, group_list=ends, group_type=0) of "
     "mindspeed.ops.gmm; torch_npu.npu_moe_token_unpermute(out, places, probs={weights}). "
-    "Inference: npu_grouped_matmul instead of npu_gmm. Few large experts have been slower so: measure it"
+    "Inference: npu_grouped_matmul instead of npu_gmm. Few large experts have been slower so: "
+    "measure it"
 )
 
 
