@@ -24,6 +24,7 @@ from npufix.rules.shared.operands.norms import unknown
 from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -47,7 +48,7 @@ def slices(x: Tensor) -> Tensor:
 
 def split(x: Tensor) -> Tensor:
     """Take them at once."""
-    a, b, c = x[:, :4].split([1, 1, 2], dim=1)
+    a, b, c = torch.split(x[:, :4], [1, 1, 2], dim=1)
     return a * b + c
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def each_round(gradients: Tensor) -> Tensor:
     """Take the mean over the ranks in each round, and add these up: (rounds, ranks, n)."""
-    return sum(round_.mean(0) for round_ in gradients)  # type: ignore[return-value] # of one or more tensors
+    return sum(round_.mean(0) for round_ in gradients)
 
 
 def last_round(gradients: Tensor) -> Tensor:

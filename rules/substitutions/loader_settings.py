@@ -33,7 +33,7 @@ def in_turn(data: Tensor, size: int) -> Tensor:
 
 def ahead(data: Tensor, size: int) -> Tensor:
     """Make the same batches beside the steps."""
-    return torch.cat(data.split(size))
+    return torch.cat(torch.split(data, size))
 
 
 def inputs(draw: Draw) -> dict[str, Any]:
