@@ -45,31 +45,6 @@ def inputs(draw: Draw) -> dict[str, Any]:
     return {"gradients": draw.floats(*shape, dtype=torch.float32).abs() + 0.5}
 
 
-_MODULO = """
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(model, batches, optimizer, accumulation_steps):
-    model = DistributedDataParallel(model)
-    for i, batch in enumerate(batches):
-        loss = model(batch) / accumulation_steps
-        loss.backward()
-        if (i + 1) % accumulation_steps == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-"""
-_RANGE = """
-from torch.distributed.fsdp import fully_shard
-
-
-class Engine:
-    def train_step(self, batches):
-        for _ in range(self.args.gradient_accumulation_steps):
-            loss = self.model(next(batches))
-            loss.backward()
-        return loss
-"""
-
 RULE = Substitution(
     id="NPU175",
     name="early-gradient-reduction",
@@ -117,5 +92,58 @@ def train(model, batches, optimizer):
             print(i)
 """,
     ),
-    rewritten=(Rewritten(_MODULO, _MODULO), Rewritten(_RANGE, _RANGE)),
+    rewritten=(
+        Rewritten(
+            """
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(model, batches, optimizer, accumulation_steps):
+    model = DistributedDataParallel(model)
+    for i, batch in enumerate(batches):
+        loss = model(batch) / accumulation_steps
+        loss.backward()
+        if (i + 1) % accumulation_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+            """
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(model, batches, optimizer, accumulation_steps):
+    model = DistributedDataParallel(model)
+    for i, batch in enumerate(batches):
+        loss = model(batch) / accumulation_steps
+        loss.backward()
+        if (i + 1) % accumulation_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+""",
+        ),
+        Rewritten(
+            """
+from torch.distributed.fsdp import fully_shard
+
+
+class Engine:
+    def train_step(self, batches):
+        for _ in range(self.args.gradient_accumulation_steps):
+            loss = self.model(next(batches))
+            loss.backward()
+        return loss
+""",
+            """
+from torch.distributed.fsdp import fully_shard
+
+
+class Engine:
+    def train_step(self, batches):
+        for _ in range(self.args.gradient_accumulation_steps):
+            loss = self.model(next(batches))
+            loss.backward()
+        return loss
+""",
+        ),
+    ),
 )
