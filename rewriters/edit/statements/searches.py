@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.edit.statements.attention_weights import find_unused_weights
 from npufix.rewriters.edit.statements.checks import find_checks
-from npufix.rewriters.edit.statements.columns import find_columns
-from npufix.rewriters.edit.statements.data_loaders import find_data_loaders
+from npufix.rewriters.edit.statements.columns import find_columns, find_index_lists
 from npufix.rewriters.edit.statements.experts import find_expert_loops, find_routers
 from npufix.rewriters.edit.statements.handed_in import find_handed_in
 from npufix.rewriters.edit.statements.host_values import find_host_values
-from npufix.rewriters.edit.statements.index_lists import find_index_lists
 from npufix.rewriters.edit.statements.invariants import find_invariants
 from npufix.rewriters.edit.statements.optimizers import find_optimizers
 from npufix.rewriters.edit.statements.products import find_einsum_products
 from npufix.rewriters.edit.statements.proposal import Proposal, changed
 from npufix.rewriters.edit.statements.selections import find_selections
 from npufix.rewriters.edit.statements.surroundings import Surroundings
-from npufix.rewriters.edit.statements.training_steps import find_clipping, find_early_reductions
+from npufix.rewriters.edit.statements.training_steps import (
+    find_clipping,
+    find_data_loaders,
+    find_early_reductions,
+)
 from npufix.rewriters.edit.statements.uploads import find_device_waits, find_uploads
 from npufix.rewriters.edit.statements.vendor_operators import (
     RESIDUAL,
