@@ -16,16 +16,16 @@ from npufix.rewriters.edit.statements.experts import find_expert_loops, find_rou
 from npufix.rewriters.edit.statements.handed_in import find_handed_in
 from npufix.rewriters.edit.statements.host_values import find_host_values
 from npufix.rewriters.edit.statements.invariants import find_invariants
-from npufix.rewriters.edit.statements.optimizers import find_optimizers
+from npufix.rewriters.edit.statements.optimizers import (
+    find_clipping,
+    find_data_loaders,
+    find_early_reductions,
+    find_optimizers,
+)
 from npufix.rewriters.edit.statements.products import find_einsum_products
 from npufix.rewriters.edit.statements.proposal import Proposal, changed
 from npufix.rewriters.edit.statements.selections import find_selections
 from npufix.rewriters.edit.statements.surroundings import Surroundings
-from npufix.rewriters.edit.statements.training_steps import (
-    find_clipping,
-    find_data_loaders,
-    find_early_reductions,
-)
 from npufix.rewriters.edit.statements.uploads import find_device_waits, find_uploads
 from npufix.rewriters.edit.statements.vendor_operators import (
     RESIDUAL,
