@@ -149,10 +149,10 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
     lines = frozenset().union(*(site.lines for site in matched if site.rewrite))
     searched = [rule for rule in rules if rule.search and rule.search != "loops"]
     loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]
-    found = [
-        *_proposed(source, flow, searched, looking, with_text=with_text),
-        *_loop_sites(source, flow, loops, looking, with_text=with_text),
-    ]
+    found = list(_proposed(source, flow, searched, looking, with_text=with_text))
+    told = {site.line for site in found}  # what a loop is says more than that it is one
+    over_rows = _loop_sites(source, flow, loops, looking, with_text=with_text)
+    found += (site for site in over_rows if site.rewrite or site.line not in told)
     # ``if mask.any(): x[mask] = 0``: the test goes, whatever becomes of the assignment in it.
     yield from (
         site

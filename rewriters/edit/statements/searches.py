@@ -13,11 +13,17 @@ from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.edit.statements.attention_weights import find_unused_weights
 from npufix.rewriters.edit.statements.checks import find_checks
+from npufix.rewriters.edit.statements.columns import find_columns, find_index_lists
+from npufix.rewriters.edit.statements.experts import find_expert_loops, find_routers
 from npufix.rewriters.edit.statements.handed_in import find_handed_in
 from npufix.rewriters.edit.statements.host_values import find_host_values
-from npufix.rewriters.edit.statements.index_lists import find_index_lists
 from npufix.rewriters.edit.statements.invariants import find_invariants
-from npufix.rewriters.edit.statements.optimizers import find_optimizers
+from npufix.rewriters.edit.statements.optimizers import (
+    find_clipping,
+    find_data_loaders,
+    find_early_reductions,
+    find_optimizers,
+)
 from npufix.rewriters.edit.statements.products import find_einsum_products
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
 from npufix.rewriters.edit.statements.selections import find_selections
@@ -65,8 +71,14 @@ SEARCHES: Mapping[str, Search] = {
         r"\b(assert|if) .*\b(all|allclose|any|equal|max|mean|min|norm|sum)\(",
         hot_only=True,
     ),
+    "clipping": Search(find_clipping, r"clip_grad_norm_\("),
+    "columns": Search(find_columns, r"([\w.]+)\[[^\[\]\n]*\d\]", twice=True, hot_only=True),
+    "data-loaders": Search(find_data_loaders, r"DataLoader\("),
     "device-waits": Search(find_device_waits, r"\bsynchronize\(", hot_only=True),
+    "early-reductions": Search(find_early_reductions, r"\.backward\("),
     "einsum-products": Search(find_einsum_products, r"\beinsum\("),
+    "expert-loops": Search(find_expert_loops, r"(?i)\bfor .*expert|\bfor [^\n]*\n(.*\n)*.*expert"),
+    "expert-routers": Search(find_routers, r"(?s)softmax.*topk|topk.*softmax"),
     "flash-attention": Search(find_flash_attention, r"flash_att"),
     "handed-in": Search(
         find_handed_in,

@@ -1,0 +1,200 @@
+"""Mixtures of experts: loops over the experts, and routers that select after a softmax."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.proposal import Proposal
+from npufix.rewriters.graph.modules.syntax import last_name, stored_names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+
+_EXPERT = re.compile(r"(?i)expert")
+_ROUTER = re.compile(r"(?i)expert|moe\b|moe_|router|gating|\bgate\b|routing")
+_FUSED = re.compile(r"(?i)group(ed)?_?(gemm|matmul|mm)(?![a-z])|\bnpu_gmm\b|\bgmm\(")
+_CHOOSES = frozenset({"where", "nonzero", "argwhere", "eq"})
+_PRODUCTS = frozenset({"linear", "matmul", "mm", "bmm"})
+_GROUPED = (
+    "sort the tokens by expert once: permuted, places = torch_npu.npu_moe_token_permute({tokens}, "
+    "{indices}.int()); ends = torch.bincount({indices}.flatten(), minlength=experts).cumsum(0); "
+    "multiply them all at once: npu_gmm(permuted, {weight}, group_list=ends, group_type=0) of "
+    "mindspeed.ops.gmm; torch_npu.npu_moe_token_unpermute(out, places, probs={weights}). "
+    "Inference: npu_grouped_matmul instead of npu_gmm. Few large experts have been slower so: "
+    "measure it"
+)
+
+
+def find_expert_loops(here: Surroundings) -> Iterator[Proposal]:
+    """Yield the loops in which each round picks the tokens of one expert and computes them."""
+    if _FUSED.search(here.text(here.flow.cls or here.flow.function)):
+        return  # its author has chosen
+    for node in here.nodes:
+        if isinstance(node, ast.For) and here.loop_of(node) is None and _is_of_experts(here, node):
+            yield Proposal(node, _advice(here, node))
+
+
+def _is_of_experts(here: Surroundings, loop: ast.For) -> bool:
+    text = here.text(loop)
+    if _EXPERT.search(text) is None:
+        return False
+    bound = stored_names(loop)
+    inner = [n for statement in loop.body for n in ast.walk(statement)]
+    own = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    if any(isinstance(n, ast.Attribute) and n.attr == "data" for n in inner):
+        return False  # weights are loaded
+    return any(_picks_rows(n, bound - own) for n in inner) and any(
+        _computes(n, own | bound) for n in inner
+    )
+
+
+def _picks_rows(node: ast.AST, bound: frozenset[str] | set[str]) -> bool:
+    """Tell whether some rows are taken: ``x[token_idx]``, ``x[idx == i]``, ``x[start:end]``."""
+    match node:
+        case ast.Subscript(_, index, ast.Load()):
+            parts = index.elts if isinstance(index, ast.Tuple) else [index]
+            for part in parts:
+                match part:
+                    case ast.Compare():
+                        return True
+                    case ast.Name(name) if name in bound:
+                        return True
+                    case ast.Slice(ast.expr() as low, ast.expr()):
+                        return bool(
+                            {n.id for n in ast.walk(low) if isinstance(n, ast.Name)} & bound
+                        )
+        case ast.Call(function):
+            return last_name(function) in _CHOOSES
+    return False
+
+
+def _computes(node: ast.AST, bound: set[str]) -> bool:
+    """Tell whether an expert is called, or a product takes its weights."""
+    match node:
+        case ast.Call(ast.Subscript(experts), [_, *_]):
+            return _EXPERT.search(ast.unparse(experts)) is not None
+        case ast.Call(ast.Name(name), [_, *_]):
+            return name in bound and _EXPERT.search(name) is not None
+        case ast.Call(function, [_, *_] as args) if last_name(function) in _PRODUCTS:
+            return any(_is_of_expert(arg, bound) for arg in args)
+        case ast.BinOp(_, ast.MatMult(), right):
+            return _is_of_expert(right, bound)
+    return False
+
+
+def _is_of_expert(code: ast.expr, bound: set[str]) -> bool:
+    return any(
+        isinstance(n, ast.Subscript)
+        and {m.id for m in ast.walk(n.slice) if isinstance(m, ast.Name)} & bound
+        and not isinstance(n.slice, ast.Slice)
+        for n in ast.walk(code)
+    )
+
+
+def _advice(here: Surroundings, loop: ast.For) -> str:
+    """Return what to do, in the names of the code as far as it tells them."""
+    names = {n.id for n in here.nodes if isinstance(n, ast.Name)}
+    names |= {a.arg for a in here.flow.function.args.args}
+
+    def named(*words: str, default: str) -> str:
+        found = (n for word in words for n in sorted(names) if re.search(word, n))
+        return next(found, default)
+
+    weights = sorted(
+        (n.lineno, n.col_offset, here.text(n.value))
+        for n in ast.walk(loop)
+        if isinstance(n, ast.Subscript)
+        and here.text(n.value).startswith("self.")
+        and not here.text(n.value).endswith("experts")
+    )
+    return _GROUPED.format(
+        tokens=named("^hidden_states$", "^x$", "^inputs?$", default="tokens"),
+        indices=named("top_?k_i", "selected", "router_ind", "indices", default="indices"),
+        weights=named("top_?k_weight", "routing_weights", "^weights$", default="weights"),
+        weight=weights[0][2] if weights else "weight",
+    )
+
+
+def find_routers(here: Surroundings) -> Iterator[Proposal]:
+    """Yield the selections of the most probable experts from a softmax that nothing else reads."""
+    text = here.text(here.flow.function)
+    around = f"{here.flow.qualname} {text}"
+    if _ROUTER.search(around) is None or re.search(r"(?i)vocab|temperature|top_p|npu_moe", text):
+        return
+    for node in here.nodes:
+        match node:
+            case ast.Call(ast.Attribute(_, "topk") as function, args, keywords):
+                found = _selected(here, function, args, keywords)
+                if found is None:
+                    continue
+                scores, count = found
+                soft = _softmax_of(here, scores, node)
+                if soft is not None:
+                    yield _router(here, node, soft, count)
+
+
+def _selected(
+    here: Surroundings,
+    function: ast.Attribute,
+    args: list[ast.expr],
+    keywords: list[ast.keyword],
+) -> tuple[ast.expr, ast.expr] | None:
+    """Return the scores and how many are taken of ``torch.topk(scores, k)``, ``scores.topk(k)``."""
+    given = [*args] if here.flow.names.dotted(function) == "torch.topk" else [function.value, *args]
+    named = {k.arg: k.value for k in keywords}
+    scores = given[0] if given else named.get("input")
+    count = given[1] if len(given) > 1 else named.get("k")
+    dim = given[2] if len(given) > 2 else named.get("dim")  # noqa: PLR2004 - scores, k, dim
+    if scores is None or count is None or (dim is not None and ast.unparse(dim) not in {"-1", "1"}):
+        return None
+    return scores, count
+
+
+def _softmax_of(here: Surroundings, scores: ast.expr, at: ast.Call) -> ast.Call | None:
+    """Return the softmax that scores are, if nobody else needs it."""
+    if isinstance(scores, ast.Call):
+        return scores if last_name(scores.func) == "softmax" else None
+    if not isinstance(scores, ast.Name):
+        return None
+    own = here.statement_of(at)
+    bound = [
+        n.value
+        for n in here.nodes
+        if isinstance(n, ast.Assign)
+        and n is not own
+        and any(isinstance(t, ast.Name) and t.id == scores.id for t in n.targets)
+        and n.lineno < at.lineno
+    ]
+    if not bound:
+        return None
+    soft = [c for c in bound if isinstance(c, ast.Call) and last_name(c.func) == "softmax"]
+    again = stored_names(own)
+    reads = [
+        n
+        for n in here.nodes
+        if isinstance(n, ast.Name) and n.id == scores.id and isinstance(n.ctx, ast.Load)
+    ]
+    if len(soft) != 1 or (scores.id not in again and len(reads) != 1):
+        return None
+    return soft[0]
+
+
+def _router(here: Surroundings, topk: ast.Call, soft: ast.Call, count: ast.expr) -> Proposal:
+    """Return the fused selection: written where the softmax and it stand in one block."""
+    function = soft.func
+    is_method = isinstance(function, ast.Attribute) and not here.flow.names.dotted(function)
+    logits = function.value if is_method and isinstance(function, ast.Attribute) else None
+    logits = soft.args[0] if logits is None and soft.args else logits
+    text = "logits" if logits is None else here.text(logits)
+    if any(k.arg == "dtype" for k in soft.keywords) and not text.endswith(".float()"):
+        text = f"{text}.float()"
+    new = f"torch_npu.npu_moe_gating_top_k_softmax({text}, None, {here.text(count)})[:2]"
+    return Proposal(
+        topk,
+        f"inference: {new}, the experts as int32; in training the operator raises in the backward "
+        "pass",
+    )
