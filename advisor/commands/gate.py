@@ -15,8 +15,11 @@ from npufix.reports.data.sources import Sources
 from npufix.reports.gate_report import GateReport
 
 if TYPE_CHECKING:
+    from npufix.advisor.gate.taking_turns import Reading, Sides
     from npufix.advisor.project.gate_settings import GateSettings
 
+_PAIRS = 5
+_LIMIT_S = 3600.0
 _FAILURES = ("regression", "budget", "new-finding")
 
 
@@ -27,14 +30,30 @@ Examples:
   npufix gate runs/*_ascend_pt --baseline perf/baseline.json --source src
   npufix gate run1_ascend_pt --budget "step-time=850 ms"
   npufix gate runs/*_ascend_pt -o markdown=comment.md -o sarif=npufix.sarif
+  npufix gate --base "cd ../main && python train.py --profile {output}"
+    --head "python train.py --profile {output}" --runs 5
+  npufix gate --base runs/base --head runs/head
 \b
 Exit status: 0 pass, 1 a regression, budget or new finding, 2 wrong usage or
 input, 3 inconclusive: no baseline, another environment, other work, a change
 that may be noise, a broken dump."""
 )
-@click.argument("dumps", type=common.PATH, nargs=-1, required=True, metavar="DUMP...")
+@click.argument("dumps", type=common.PATH, nargs=-1, metavar="[DUMP]...")
 @click.option("--baseline", type=common.PATH, metavar="FILE",
               help="Of npufix baseline update. Default: gate.baseline of the configuration.",
+              )  # fmt: skip
+@click.option("--base", metavar="COMMAND|FOLDER",
+              help="What to compare with, run in turn with --head: a command that puts a dump into"
+              " {output}, or a folder of dumps taken in turn.")  # fmt: skip
+@click.option("--head", metavar="COMMAND|FOLDER", help="The same of the changed program.")
+@click.option("--runs", "pairs", type=click.IntRange(min=1), metavar="NUMBER",
+              help="How often to run each command. Default: 5.")  # fmt: skip
+@click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+              help="For one run of a command. Default: 3600.")  # fmt: skip
+@click.option("--keep", type=common.PATH, metavar="FOLDER",
+              help="Keep the dumps of the commands here. Default: they are deleted.")  # fmt: skip
+@click.option("--history", type=common.PATH, metavar="FILE",
+              help="Of npufix history add: show the runs of the last weeks beside these.",
               )  # fmt: skip
 @click.option("--source", type=common.PATH, help="Folder of the program, to find what is new.")
 @common.rank_option
@@ -58,6 +77,12 @@ that may be noise, a broken dump."""
 def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     dumps: tuple[Path, ...],
     baseline: Path | None,
+    base: str | None,
+    head: str | None,
+    pairs: int | None,
+    time_limit: float | None,
+    keep: Path | None,
+    history: Path | None,
     source: Path | None,
     rank: int | None,
     path_map: tuple[tuple[str, str], ...],
@@ -78,6 +103,10 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
 
     DUMP is what npufix diagnose reads, or its report in JSON, one for each run. Three runs or more
     on either side tell noise from change; with fewer than four in all only changes above 10% fail.
+
+    Best are runs in turn on one machine: --base and --head. Commands run in your shell, each with
+    an empty folder in the place of {output} (and in $NPUFIX_OUTPUT); what drifts while they run is
+    the same for both.
     """
     outputs = output_files.with_json(outputs, as_json=as_json)
     configuration = common.read_configuration(source or Path(), ())
@@ -89,24 +118,96 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
          "on_different_environment": different, "fail_on": frozenset(fail_on) or None},
         tolerance, floor, budgets,
     )  # fmt: skip
-    _check_anything(settings)
+    in_turn = _check_sides(dumps, baseline, base, head)
+    commands = in_turn and not Path(base or "").is_dir()
+    _check_recording(
+        {"--runs": pairs, "--time-limit": time_limit, "--keep": keep}, commands=commands
+    )
+    if not in_turn:
+        _check_anything(settings)
     from npufix.advisor.diagnose.diagnosis import Options
-    from npufix.advisor.gate import baselines
+    from npufix.advisor.gate import baselines, taking_turns
     from npufix.advisor.gate.gating import Asked, gate
     from npufix.advisor.gate.reading import read_runs
+    from npufix.advisor.history import entries
+    from npufix.advisor.history.beside import with_history
     from npufix.advisor.project.source_tree import read_source_tree
 
-    path = _from_here(settings.baseline)
-    known = baselines.read(path) if path and path.exists() else None
+    past = entries.read(history) if history else ()
+    today = dt.datetime.now().astimezone().date()
     with progress("Reading the source") as say:
         tree = read_source_tree(source, configuration) if source else None
         options = Options(rank=rank, path_map=path_map, configuration=configuration)
-        measured = read_runs(dumps, tree, options, say, given)
+        if in_turn:
+            reading = taking_turns.Reading(options, tree, given, say)
+            if commands:
+                sides = _record(
+                    (base or "", head or ""), pairs or _PAIRS, time_limit or _LIMIT_S, keep, reading
+                )
+            else:
+                sides = taking_turns.read_sides(Path(base or ""), Path(head or ""), reading)
+            measured = sides.head
+            asked = sides.asked(settings, Path("base" if commands else base or ""), today)
+        else:
+            path = _from_here(settings.baseline)
+            known = baselines.read(path) if path and path.exists() else None
+            measured = read_runs(dumps, tree, options, say, given)
+            asked = Asked(settings, path, known, today)
     common.warn(measured[0].warnings)
-    made = gate(measured, Asked(settings, path, known, dt.datetime.now().astimezone().date()))
+    made = with_history(gate(measured, asked), past, measured) if past else gate(measured, asked)
     sources = Sources(tree.root if tree else None)
     output_files.write(outputs, output_files.Result(made, sources, verbose))
     return 0 if exit_zero else made.exit_status
+
+
+def _check_sides(
+    dumps: tuple[Path, ...], baseline: Path | None, base: str | None, head: str | None
+) -> bool:
+    """Return whether base and head are compared in turn; refuse what is neither that nor dumps."""
+    if base is None and head is None:
+        if not dumps:
+            raise click.UsageError("Missing argument 'DUMP...', or --base and --head.")
+        return False
+    if not base or not head:
+        raise click.UsageError("--base and --head belong together; give both")
+    if dumps or baseline:
+        other = "DUMP" if dumps else "--baseline"
+        raise click.UsageError(f"--base and --head are all that is compared; leave out {other}")
+    if Path(base).is_dir() != Path(head).is_dir():
+        raise click.UsageError("one of --base and --head is a folder; give two, or two commands")
+    return True
+
+
+def _check_recording(given: dict[str, object], *, commands: bool) -> None:
+    for name, value in given.items():
+        if value is not None and not commands:
+            raise click.UsageError(f"{name} is for commands, as --base and --head run them")
+    keep = given["--keep"]
+    if isinstance(keep, Path) and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise click.UsageError(f"--keep {keep} is not empty: old dumps must not be taken for new")
+
+
+def _record(
+    commands: tuple[str, str],
+    pairs: int,
+    limit_s: float,
+    keep: Path | None,
+    reading: Reading,
+) -> Sides:
+    """Run both commands in turn; their dumps go when they are read, unless they are to be kept."""
+    import tempfile
+
+    from npufix.advisor.gate.recording import Recorder
+    from npufix.advisor.gate.taking_turns import record_sides
+
+    base, head = (
+        Recorder(name, command, Path.cwd(), limit_s)
+        for name, command in zip(("base", "head"), commands, strict=True)
+    )
+    if keep:
+        return record_sides((base, head), keep.absolute(), range(pairs), reading, kept=True)
+    with tempfile.TemporaryDirectory("", "npufix-gate-", ignore_cleanup_errors=True) as folder:
+        return record_sides((base, head), Path(folder), range(pairs), reading, kept=False)
 
 
 def _from_here(path: Path | None) -> Path | None:

@@ -41,6 +41,9 @@ class Asked:
     """Of the baseline; None: budgets only."""
     baseline: Baseline | None
     today: dt.date
+    partners: Sequence[Measurement] = ()
+    """The runs of the baseline, where each of those now was taken in turn with one of them."""
+    notes: Sequence[Problem] = ()
 
 
 @dataclass(slots=True)
@@ -63,8 +66,8 @@ def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
     runs = [each.measurement for each in measured]
     settings, baseline = asked.settings, asked.baseline
     reasons = _Reasons()
-    problems = [problem for each in measured for problem in each.report.problems]
-    _check_runs(runs, reasons)
+    problems = [*asked.notes, *(problem for each in measured for problem in each.report.problems)]
+    _check_runs([*asked.partners, *runs], reasons)
     comparable = _check_comparable(runs, asked, reasons, problems)
     _check_baseline(asked, reasons, problems)
     problems += comparability.meaningless(settings, asked.today)
@@ -74,7 +77,7 @@ def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
     ]
     accepted = {entry.metric: entry for entry in valid if entry.metric}
     metrics = decide(
-        cases(baseline if comparable else None, runs, settings),
+        cases(baseline if comparable else None, runs, settings, asked.partners),
         settings,
         accepted,
         has_baseline=baseline is not None and comparable,
@@ -112,6 +115,7 @@ def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
         problems=_once(problems),
         source=runs[0].source,
         known=len(baseline.findings) if baseline else 0,
+        paired=bool(asked.partners) and comparable,
         next_steps=_next_steps(asked, runs, metrics, verdict),
     )
 
@@ -147,7 +151,8 @@ def _check_comparable(
             same = False
             what = f"{run.origin} did other work than the baseline: {'; '.join(different)}"
             reasons.unknown.append(f"{what}; run the same, or make a baseline of it")
-    problems += comparability.unknown_environment(baselines.environment_of(runs[0]), "the run")
+    if not asked.partners:  # these ran where the others ran
+        problems += comparability.unknown_environment(baselines.environment_of(runs[0]), "the run")
     problems += comparability.unknown_workload(baseline)
     return same
 
@@ -301,6 +306,10 @@ def _next_steps(
     dumps = " ".join(run.origin for run in runs)
     if asked.path is None:
         return []
+    if asked.partners:
+        pair = (asked.partners[0].origin, runs[0].origin)
+        kept = verdict == FAIL and all(Path(origin).exists() for origin in pair)
+        return [f"npufix compare {' '.join(pair)}"] if kept else []
     if verdict == PASS:
         better = any(metric.verdict == "improvement" for metric in metrics)
         return [f"npufix baseline update {dumps} -o {asked.path}"] if better else []

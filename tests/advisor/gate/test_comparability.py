@@ -15,7 +15,7 @@ from scipy import stats
 
 from npufix.advisor.gate.gating import Asked, gate
 from npufix.advisor.gate.reading import RunError, check_together
-from npufix.advisor.gate.significance import SESSION, compare, runs_to_decide
+from npufix.advisor.gate.significance import SESSION, Wanted, compare, runs_to_decide
 from npufix.advisor.project.gate_settings import Acceptance, GateSettings, MetricSettings
 from npufix.reports.baseline import BaselineMetric
 from npufix.reports.measurement import MeasuredMetric, MeasuredOperator
@@ -67,22 +67,22 @@ def test_a_change_that_may_be_noise_is_never_green(
 def test_as_many_more_runs_as_are_said_decide_it(
     before: list[float], now: list[float], alpha: float
 ) -> None:
-    seen = compare(before, now, 1.0)
-    more = runs_to_decide(seen, len(before), len(now), alpha, 3)
+    seen, wanted = compare(before, now, 1.0), Wanted(0.02, alpha, 0.15, 1 / 3)
+    more = runs_to_decide(seen, len(before), len(now), wanted)
     assert more is not None
-    size, own = (
-        math.log1p(seen.effect) - SESSION,
-        seen.error / (1 / len(before) + 1 / len(now)) ** 0.5,
-    )
+    own = seen.error / (1 / len(before) + 1 / len(now)) ** 0.5
 
-    def p_value(old: int, new: int) -> float:
-        """Return that of as many more runs that are like these."""
+    def is_proof(old: int, new: int) -> bool:
+        """Tell whether as many more runs that are like these prove it."""
         freedom = seen.freedom + old + new
         error = own * (1 / (len(before) + old) + 1 / (len(now) + new)) ** 0.5
-        return float(stats.t.sf(size / error, freedom))
+        by_luck = stats.t.sf((seen.size - SESSION) / error, freedom)
+        within = stats.t.sf((seen.size - math.log1p(wanted.tolerance)) / error, freedom)
+        return bool(by_luck < alpha / 3 and within < wanted.doubt)
 
-    assert p_value(*more) < alpha / 3 <= p_value(more[0] and more[0] - 1, more[1] - 1)
-    assert runs_to_decide(compare([100] * 3, [99] * 3, 1.0), 3, 3, 0.01, 1) is None
+    assert is_proof(*more)
+    assert not is_proof(more[0] and more[0] - 1, more[1] - 1)
+    assert runs_to_decide(compare([100] * 3, [99] * 3, 1.0), 3, 3, wanted) is None
 
 
 def test_runs_that_differ_by_more_than_half_show_nothing() -> None:
