@@ -1,8 +1,8 @@
 """How often the gate is wrong: false alarms, and true changes that it misses.
 
 ``python -m benchmarks.gate_power`` prints the table. Every run is a list of steps; it goes through
-the same choice of steady steps, the same medians, the same baseline file and the same decision as
-a dump. The steps of a run share its luck, each has some of its own, and a few have a hiccup.
+the same medians, the same baseline file and the same decision as a dump. The steps of a run share
+its luck, each has some of its own, and a few have a hiccup.
 
 A change is put into the free time alone: then only the step time shows it, and the correction for
 testing several metrics costs the most. ``--dumps`` makes dumps instead, and reads them: runs of the
@@ -19,16 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from benchmarks.generator.dump import write_dump
 from benchmarks.generator.parameters import Parameters
 from benchmarks.generator.run import Run, Step, simulate
 
 from npufix.advisor.diagnose.diagnosis import Options
-from npufix.advisor.evidence.steady_steps import split_steps
 from npufix.advisor.gate import baselines
 from npufix.advisor.gate.deciding import cases, decide
-from npufix.advisor.gate.measuring import measure, median_of, step_times
+from npufix.advisor.gate.measuring import measure, median_of
 from npufix.advisor.project.gate_settings import GateSettings
 from npufix.reports.baseline import from_json, to_json
 from npufix.reports.measurement import MeasuredMetric, Measurement
@@ -102,9 +100,14 @@ def a_run(
     hiccup = random.random((STEPS, 1)) < noise.hiccups
     of_step = np.where(hiccup, of_step * random.uniform(1.2, 2, (STEPS, 1)), of_step)
     parts = np.add(list(_PARTS.values()), [0, 0, change * _STEP_NS])
-    frame = pd.DataFrame(np.rint(parts * of_run * of_step * day), columns=list(_PARTS))
-    frame["step"] = pd.array(range(STEPS), "Int64")
-    metrics = {name: median_of(each) for name, each in step_times(split_steps(frame)[0]).items()}
+    computing, exposed, free = np.rint(parts * of_run * of_step * day).T
+    times = {
+        "step-time": computing + exposed + free,
+        "compute": computing,
+        "exposed-communication": exposed,
+        "free-time": free,
+    }
+    metrics = {name: median_of(each) for name, each in times.items()}
     memory = MeasuredMetric(2e10 * float(np.exp(0.001 * random.standard_normal())), "bytes")
     return Measurement("", None, STEPS, {**metrics, "peak-memory": memory})
 
