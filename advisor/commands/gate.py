@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,9 @@ from npufix.reports.data.sources import Sources
 from npufix.reports.gate_report import GateReport
 
 if TYPE_CHECKING:
-    from npufix.advisor.gate.taking_turns import Reading, Sides
+    from npufix.advisor.gate.gating import Asked
+    from npufix.advisor.gate.measuring import MeasuredRun
+    from npufix.advisor.gate.taking_turns import Reading
     from npufix.advisor.project.gate_settings import GateSettings
 
 _PAIRS = 5
@@ -118,96 +121,106 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
          "on_different_environment": different, "fail_on": frozenset(fail_on) or None},
         tolerance, floor, budgets,
     )  # fmt: skip
-    in_turn = _check_sides(dumps, baseline, base, head)
-    commands = in_turn and not Path(base or "").is_dir()
-    _check_recording(
-        {"--runs": pairs, "--time-limit": time_limit, "--keep": keep}, commands=commands
-    )
-    if not in_turn:
+    turns = _Turns(base or "", head or "", pairs, time_limit, keep)
+    if not turns.check(dumps, baseline):
         _check_anything(settings)
     from npufix.advisor.diagnose.diagnosis import Options
-    from npufix.advisor.gate import baselines, taking_turns
-    from npufix.advisor.gate.gating import Asked, gate
-    from npufix.advisor.gate.reading import read_runs
-    from npufix.advisor.history import entries
-    from npufix.advisor.history.beside import with_history
+    from npufix.advisor.gate.gating import gate
+    from npufix.advisor.gate.taking_turns import Reading
+    from npufix.advisor.history import beside, entries
     from npufix.advisor.project.source_tree import read_source_tree
 
     past = entries.read(history) if history else ()
-    today = dt.datetime.now().astimezone().date()
     with progress("Reading the source") as say:
         tree = read_source_tree(source, configuration) if source else None
         options = Options(rank=rank, path_map=path_map, configuration=configuration)
-        if in_turn:
-            reading = taking_turns.Reading(options, tree, given, say)
-            if commands:
-                sides = _record(
-                    (base or "", head or ""), pairs or _PAIRS, time_limit or _LIMIT_S, keep, reading
-                )
-            else:
-                sides = taking_turns.read_sides(Path(base or ""), Path(head or ""), reading)
-            measured = sides.head
-            asked = sides.asked(settings, Path("base" if commands else base or ""), today)
-        else:
-            path = _from_here(settings.baseline)
-            known = baselines.read(path) if path and path.exists() else None
-            measured = read_runs(dumps, tree, options, say, given)
-            asked = Asked(settings, path, known, today)
+        reading = Reading(options, tree, given, say)
+        measured, asked = (
+            turns.read(reading, settings) if turns.base else _read(dumps, reading, settings)
+        )
     common.warn(measured[0].warnings)
-    made = with_history(gate(measured, asked), past, measured) if past else gate(measured, asked)
+    made = gate(measured, asked)
+    made = beside.with_history(made, past, measured) if past else made
     sources = Sources(tree.root if tree else None)
     output_files.write(outputs, output_files.Result(made, sources, verbose))
     return 0 if exit_zero else made.exit_status
 
 
-def _check_sides(
-    dumps: tuple[Path, ...], baseline: Path | None, base: str | None, head: str | None
-) -> bool:
-    """Return whether base and head are compared in turn; refuse what is neither that nor dumps."""
-    if base is None and head is None:
-        if not dumps:
+@dataclass(frozen=True, slots=True)
+class _Turns:
+    """What is asked of base and head in turn; ``base`` is empty where dumps are given instead."""
+
+    base: str
+    head: str
+    pairs: int | None
+    limit_s: float | None
+    keep: Path | None
+
+    @property
+    def are_commands(self) -> bool:
+        return bool(self.base) and not Path(self.base).is_dir()
+
+    def check(self, dumps: tuple[Path, ...], baseline: Path | None) -> bool:
+        """Return whether base and head are compared; refuse what is neither that nor dumps."""
+        if not self.base and not self.head and not dumps:
             raise click.UsageError("Missing argument 'DUMP...', or --base and --head.")
-        return False
-    if not base or not head:
-        raise click.UsageError("--base and --head belong together; give both")
-    if dumps or baseline:
-        other = "DUMP" if dumps else "--baseline"
-        raise click.UsageError(f"--base and --head are all that is compared; leave out {other}")
-    if Path(base).is_dir() != Path(head).is_dir():
-        raise click.UsageError("one of --base and --head is a folder; give two, or two commands")
-    return True
+        if bool(self.base) != bool(self.head):
+            raise click.UsageError("--base and --head belong together; give both")
+        if self.base and (dumps or baseline):
+            other = "DUMP" if dumps else "--baseline"
+            raise click.UsageError(f"--base and --head are all that is compared; leave out {other}")
+        if self.base and Path(self.base).is_dir() != Path(self.head).is_dir():
+            raise click.UsageError(
+                "one of --base and --head is a folder; give two, or two commands"
+            )
+        given = {"--runs": self.pairs, "--time-limit": self.limit_s, "--keep": self.keep}
+        for name, value in given.items():
+            if value is not None and not self.are_commands:
+                raise click.UsageError(f"{name} is for commands, as --base and --head run them")
+        keep = self.keep
+        if keep and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+            raise click.UsageError(
+                f"--keep {keep} is not empty: old dumps must not be taken for new"
+            )
+        return bool(self.base)
+
+    def read(self, reading: Reading, settings: GateSettings) -> tuple[list[MeasuredRun], Asked]:
+        """Read both, or run both and read what they make."""
+        import tempfile
+
+        from npufix.advisor.gate.recording import Recorder
+        from npufix.advisor.gate.taking_turns import read_sides, record_sides
+
+        if not self.are_commands:
+            sides = read_sides(Path(self.base), Path(self.head), reading)
+            return sides.head, sides.asked(settings, Path(self.base), _today())
+        limit_s, pairs = self.limit_s or _LIMIT_S, range(self.pairs or _PAIRS)
+        base, head = (
+            Recorder(name, command, Path.cwd(), limit_s)
+            for name, command in (("base", self.base), ("head", self.head))
+        )
+        with tempfile.TemporaryDirectory("", "npufix-gate-", ignore_cleanup_errors=True) as folder:
+            into = self.keep.absolute() if self.keep else Path(folder)
+            sides = record_sides((base, head), into, pairs, reading, kept=self.keep is not None)
+        return sides.head, sides.asked(settings, Path("base"), _today())
 
 
-def _check_recording(given: dict[str, object], *, commands: bool) -> None:
-    for name, value in given.items():
-        if value is not None and not commands:
-            raise click.UsageError(f"{name} is for commands, as --base and --head run them")
-    keep = given["--keep"]
-    if isinstance(keep, Path) and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-        raise click.UsageError(f"--keep {keep} is not empty: old dumps must not be taken for new")
+def _read(
+    dumps: tuple[Path, ...], reading: Reading, settings: GateSettings
+) -> tuple[list[MeasuredRun], Asked]:
+    """Read runs, and the baseline that they are compared with."""
+    from npufix.advisor.gate import baselines
+    from npufix.advisor.gate.gating import Asked
+    from npufix.advisor.gate.reading import read_runs
+
+    path = _from_here(settings.baseline)
+    known = baselines.read(path) if path and path.exists() else None
+    measured = read_runs(dumps, reading.tree, reading.options, reading.say, reading.given)
+    return measured, Asked(settings, path, known, _today())
 
 
-def _record(
-    commands: tuple[str, str],
-    pairs: int,
-    limit_s: float,
-    keep: Path | None,
-    reading: Reading,
-) -> Sides:
-    """Run both commands in turn; their dumps go when they are read, unless they are to be kept."""
-    import tempfile
-
-    from npufix.advisor.gate.recording import Recorder
-    from npufix.advisor.gate.taking_turns import record_sides
-
-    base, head = (
-        Recorder(name, command, Path.cwd(), limit_s)
-        for name, command in zip(("base", "head"), commands, strict=True)
-    )
-    if keep:
-        return record_sides((base, head), keep.absolute(), range(pairs), reading, kept=True)
-    with tempfile.TemporaryDirectory("", "npufix-gate-", ignore_cleanup_errors=True) as folder:
-        return record_sides((base, head), Path(folder), range(pairs), reading, kept=False)
+def _today() -> dt.date:
+    return dt.datetime.now().astimezone().date()
 
 
 def _from_here(path: Path | None) -> Path | None:

@@ -262,6 +262,8 @@ def runs_to_decide(
     More runs now where they are enough, else as many on both sides, as of pairs; None: no number
     that is worth the time. ``before`` and ``after``: how many there are.
     """
+    if seen.size > _least_size(seen, wanted, seen.freedom, seen.error):
+        return None  # these are enough: something else is in doubt
     own = seen.error / math.sqrt(1 / before + 1 / after)
     pairs = not seen.session
     for both in (True,) if pairs else (False, True):

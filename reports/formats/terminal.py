@@ -55,7 +55,7 @@ def _show_history(result: Result[TrendReport], console: Console) -> None:
 
 
 def _show_bisect(result: Result[BisectReport], console: Console) -> None:
-    from npufix.reports.terminal.bisect import show_bisect
+    from npufix.reports.terminal.history import show_bisect
 
     show_bisect(result.report, console, details=result.details)
 
