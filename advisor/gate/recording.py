@@ -6,7 +6,8 @@ import os
 import shutil
 import signal
 import subprocess
-from contextlib import suppress
+import threading
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,8 +56,9 @@ class Recorder:
         output.mkdir(parents=True)
         log = output.with_name(f"{output.name}.log")
         command = self.command.replace(OUTPUT, _quoted(output))
+        process: subprocess.Popen[bytes] | None = None
         try:
-            with log.open("wb") as said:
+            with log.open("wb") as said, _held_signals():
                 process = subprocess.Popen(  # noqa: S603 - the user's own command
                     [_shell(), "-c", command],
                     cwd=self.folder,
@@ -66,17 +68,17 @@ class Recorder:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-                try:
-                    status = process.wait(self.limit_s)
-                except subprocess.TimeoutExpired as error:
-                    remedy = "give it more with --time-limit, or record fewer steps"
-                    message = f"{self.name}: still running after {self.limit_s:g} s"
-                    raise RecordingError(f"{message}{_said(log)}", remedy) from error
-                finally:
-                    _end(process)
+            status = process.wait(self.limit_s)
+        except subprocess.TimeoutExpired as error:
+            remedy = "give it more with --time-limit, or record fewer steps"
+            message = f"{self.name}: still running after {self.limit_s:g} s"
+            raise RecordingError(f"{message}{_said(log)}", remedy) from error
         except OSError as error:
             message = f"{self.name}: {error.filename or self.folder}: {error.strerror}"
             raise RecordingError(message, "name a folder that can be used") from error
+        finally:
+            if process is not None:
+                _end(process)
         if status:
             ended = f"signal {-status}" if status < 0 else f"exit status {status}"
             message = f"{self.name}: the command ended with {ended}{_said(log)}"
@@ -131,6 +133,27 @@ def _shell() -> str:
     if Path(own).name in _SHELLS and os.access(own, os.X_OK):
         return own
     return shutil.which("bash") or "/bin/sh"
+
+
+@contextmanager
+def _held_signals() -> Iterator[None]:
+    """Let what interrupts us wait: a process that is started meanwhile would be left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = {
+        number: signal.signal(number, lambda seen, _: held.append(seen))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if callable(signal.getsignal(number))
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for seen in held:
+        signal.raise_signal(seen)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
