@@ -173,6 +173,8 @@ class _Turns:
             raise click.UsageError(
                 "one of --base and --head is a folder; give two, or two commands"
             )
+        if self.base and self.base == self.head:
+            raise click.UsageError("--base and --head are the same: nothing would be compared")
         given = {"--runs": self.pairs, "--time-limit": self.limit_s, "--keep": self.keep}
         for name, value in given.items():
             if value is not None and not self.are_commands:

@@ -42,7 +42,9 @@ class Asked:
     baseline: Baseline | None
     today: dt.date
     partners: Sequence[Measurement] = ()
-    """The runs of the baseline, where each of those now was taken in turn with one of them."""
+    """The runs of the baseline, where they are read with those now."""
+    paired: bool = False
+    """Each of the runs now was taken in turn with the partner at its place."""
     notes: Sequence[Problem] = ()
 
 
@@ -77,7 +79,9 @@ def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
     ]
     accepted = {entry.metric: entry for entry in valid if entry.metric}
     metrics = decide(
-        cases(baseline if comparable else None, runs, settings, asked.partners),
+        cases(
+            baseline if comparable else None, runs, settings, asked.partners if asked.paired else ()
+        ),
         settings,
         accepted,
         has_baseline=baseline is not None and comparable,
@@ -115,7 +119,7 @@ def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
         problems=_once(problems),
         source=runs[0].source,
         known=len(baseline.findings) if baseline else 0,
-        paired=bool(asked.partners) and comparable,
+        paired=asked.paired and comparable,
         next_steps=_next_steps(asked, runs, metrics, verdict),
     )
 
@@ -133,7 +137,7 @@ def _check_comparable(
 ) -> bool:
     """Tell whether numbers can be compared: new runs of the same work where the baseline ran."""
     baseline, same = asked.baseline, True
-    for origin, what in comparability.other_environment(baseline, runs):
+    for origin, what in comparability.other_environment(baseline, [*asked.partners, *runs]):
         if asked.settings.on_different_environment == "warn":
             remedy = "a difference may come from that; make a baseline of this environment"
             problems.append(Problem(origin, f"{origin} {what}", remedy))
@@ -146,7 +150,7 @@ def _check_comparable(
         same = False
         what = f"{origin} is one of the runs that {asked.path} was made of: all of its times are"
         reasons.unknown.append(f"{what}; collect runs of the changed program")
-    for run in runs if same else ():
+    for run in [*asked.partners, *runs] if same else ():
         if different := comparability.other_workload(baseline, run):
             same = False
             what = f"{run.origin} did other work than the baseline: {'; '.join(different)}"

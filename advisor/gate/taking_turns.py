@@ -52,14 +52,8 @@ class Sides:
             what = "base and head were not taken in turn, so they are compared as two groups"
             remedy = "run them in turn: base, head, head, base, and so on, as many of each"
             notes = [Problem(str(path), what, remedy)]
-        return Asked(
-            settings,
-            path,
-            baselines.merge_baseline(base),
-            today,
-            base if self.paired else (),
-            notes,
-        )
+        baseline = baselines.merge_baseline(base)
+        return Asked(settings, path, baseline, today, base, self.paired, notes)
 
 
 def record_sides(

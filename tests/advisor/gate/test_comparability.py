@@ -269,3 +269,18 @@ def test_a_baseline_that_names_the_same_number_twice_is_still_one() -> None:
     """Runs may agree in four digits."""
     baseline = baseline_of(100, 100, 100)
     assert baseline.metrics["step-time"] == BaselineMetric("us", [100_000] * 3, 0.01)
+
+
+def test_a_program_that_breaks_off_is_no_faster_one() -> None:
+    whole = ops(("MatMulV2", "4096 bf16", 64, 50), ("FlashAttentionScore", "8,4096 bf16", 32, 30))
+    before = baseline_of(*STEADY, operators=whole)
+    for left in ([], ops(("MatMulV2", "4096 bf16", 1, 0.8))):
+        made = gated(before, runs(1, 1.01, 1.02, operators=left))
+        assert made.exit_status == 3
+        assert "did other work than the baseline" in made.headline
+    # What is fused has something in its place, and what is no longer recomputed is still there.
+    for faster in (
+        ops(("FusedLayer", "4096 bf16", 32, 60)),
+        ops(("MatMulV2", "4096 bf16", 64, 50), ("FlashAttentionScore", "8,4096 bf16", 16, 15)),
+    ):
+        assert gated(before, runs(80, 81, 79, operators=faster)).exit_status == 0

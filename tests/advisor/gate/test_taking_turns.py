@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from click.testing import CliRunner
-from gate_runs import a_run, measured
+from gate_runs import MACHINE, a_run, measured
 
 from npufix.advisor.commands import gate as gate_command
 from npufix.advisor.diagnose.diagnosis import Options
@@ -21,7 +21,7 @@ from npufix.advisor.gate import taking_turns
 from npufix.advisor.gate.gating import gate
 from npufix.advisor.gate.reading import RunError
 from npufix.advisor.gate.recording import Recorder, RecordingError, in_turn, turns
-from npufix.advisor.gate.taking_turns import Reading, read_sides, record_sides
+from npufix.advisor.gate.taking_turns import Reading, Sides, read_sides, record_sides
 from npufix.advisor.project.gate_settings import GateSettings
 from npufix.reports.markdown.gate import to_comment
 from npufix.reports.wording.gate import against
@@ -144,6 +144,20 @@ def test_runs_are_pairs_where_the_clock_says_so() -> None:
     assert in_turn(at(10, 10), at(10, 10)) == []
 
 
+def test_what_is_wrong_with_a_run_of_base_counts_too() -> None:
+    other = msgspec.structs.replace(MACHINE, chip="Ascend910B3")
+    head = measured([a_run(step) for step in (100, 101, 102)])
+    for wrong, said in (
+        ({"environment": other}, "another environment"),
+        ({"partial": ["half of it"]}, "not whole"),
+    ):
+        base = measured([a_run(103), a_run(104), a_run(105, **wrong)])
+        for paired in (True, False):
+            made = gate(head, Sides(base, head, paired).asked(GateSettings(), Path("base"), TODAY))
+            assert made.exit_status == 3
+            assert said in made.headline
+
+
 def test_folders_of_dumps(tmp_path: Path) -> None:
     taken = {"base": ("100 1", "110 4", "120 5"), "head": ("120 2", "132 3", "144 6")}
     for side, numbers in taken.items():
@@ -163,10 +177,11 @@ def test_folders_of_dumps(tmp_path: Path) -> None:
     [
         ([], "or --base and --head"),
         (["--base", "true"], "belong together"),
-        (["run", "--base", "true", "--head", "true"], "leave out DUMP"),
-        (["--base", "true", "--head", "true", "--baseline", "b.json"], "leave out --baseline"),
+        (["run", "--base", "true", "--head", "false"], "leave out DUMP"),
+        (["--base", "true", "--head", "false", "--baseline", "b.json"], "leave out --baseline"),
+        (["--base", "true", "--head", "true"], "nothing would be compared"),
         (["--base", ".", "--head", "true"], "give two, or two commands"),
-        (["--base", ".", "--head", ".", "--runs", "3"], "--runs is for commands"),
+        (["--base", ".", "--head", "..", "--runs", "3"], "--runs is for commands"),
         (["--base", "a", "--head", "b", "--keep", "."], "is not empty"),
     ],
 )
