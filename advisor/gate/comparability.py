@@ -27,7 +27,7 @@ _OTHER_CALLS = 0.5
 """Of that time, as much more or less often, in several Types: what recomputes its activations calls
 a third of its operators twice, and what joins three products into one has fewer of one Type."""
 _LOST = 0.5
-"""Of that time, in operators that the run has not, or hardly, with next to nothing in their place: a
+"""Of that time, in operators that the run has not, or hardly, with little in their place: a
 program that breaks off is no faster one."""
 _RARELY = 4
 """Times less often; twice less is what no longer recomputes its activations."""
