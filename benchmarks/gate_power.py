@@ -1,8 +1,8 @@
 """How often the gate is wrong: false alarms, and true changes that it misses.
 
 ``python -m benchmarks.gate_power`` prints the table. Every run is a list of steps; it goes through
-the same choice of steady steps, the same medians, the same baseline file and the same decision as
-a dump. The steps of a run share its luck, each has some of its own, and a few have a hiccup.
+the same medians, the same baseline file and the same decision as a dump. The steps of a run share
+its luck, each has some of its own, and a few have a hiccup.
 
 A change is put into the free time alone: then only the step time shows it, and the correction for
 testing several metrics costs the most. ``--dumps`` makes dumps instead, and reads them: runs of the
@@ -19,16 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from benchmarks.generator.dump import write_dump
 from benchmarks.generator.parameters import Parameters
 from benchmarks.generator.run import Run, Step, simulate
 
 from npufix.advisor.diagnose.diagnosis import Options
-from npufix.advisor.evidence.steady_steps import split_steps
 from npufix.advisor.gate import baselines
 from npufix.advisor.gate.deciding import cases, decide
-from npufix.advisor.gate.measuring import measure, median_of, step_times
+from npufix.advisor.gate.measuring import measure, median_of
 from npufix.advisor.project.gate_settings import GateSettings
 from npufix.reports.baseline import from_json, to_json
 from npufix.reports.measurement import MeasuredMetric, Measurement
@@ -46,6 +44,7 @@ _TAIL = 3
 """Degrees of freedom of the heavy-tailed noise."""
 CHANGES = (0.0, 0.08, 0.15)
 RUNS = ((5, 3), (10, 3), (3, 3))
+PAIRS = ((5, 5), (3, 3))
 _POOL = {0.0: 48, 0.08: 16, 0.15: 16}
 FEW_RUNS = ((3, 1), (1, 1))
 
@@ -55,7 +54,8 @@ class Noise:
     """Relative standard deviations, and how often a step takes 1.2 to 2 times as long.
 
     ``disturbed``: how often a run takes 10% longer, ``day``: by what all runs of the change differ
-    from those of the baseline.
+    from those of the baseline. ``drift``: runs are taken in turn, and while they last everything
+    becomes that much slower, with as much luck from run to run as they have themselves.
     """
 
     run: float
@@ -64,18 +64,25 @@ class Noise:
     heavy: bool = False
     disturbed: float = 0.0
     day: float = 0.0
+    drift: float | None = None
 
     def __str__(self) -> str:
         """Return the cells of a row."""
         tail = ", heavy tails" if self.heavy else ""
         tail += f", {self.disturbed:.0%} of the runs +10%" if self.disturbed else ""
         tail += f", another day {self.day:.0%}" if self.day else ""
+        tail += "" if self.drift is None else f", in turn, drift {self.drift:.0%}"
         return f"{self.run:.1%} / {self.step:.0%} / {self.hiccups:.0%}{tail}"
 
 
 NOISES = (
     Noise(0.015, 0.0, 0.0), Noise(0.015, 0.03), Noise(0.015, 0.03, heavy=True), Noise(0.03, 0.03),
-    Noise(0.03, 0.05, heavy=True), Noise(0.015, 0.01, disturbed=0.2), Noise(0.015, 0.01, day=0.02),
+    Noise(0.03, 0.05, heavy=True), Noise(0.015, 0.01), Noise(0.015, 0.01, disturbed=0.2),
+    Noise(0.015, 0.01, day=0.02),
+)  # fmt: skip
+IN_TURN = (
+    Noise(0.015, 0.01, drift=0.0), Noise(0.015, 0.01, drift=0.06), Noise(0.03, 0.03, drift=0.06),
+    Noise(0.015, 0.01, disturbed=0.2, drift=0.06),
 )  # fmt: skip
 
 
@@ -93,17 +100,25 @@ def a_run(
     hiccup = random.random((STEPS, 1)) < noise.hiccups
     of_step = np.where(hiccup, of_step * random.uniform(1.2, 2, (STEPS, 1)), of_step)
     parts = np.add(list(_PARTS.values()), [0, 0, change * _STEP_NS])
-    frame = pd.DataFrame(np.rint(parts * of_run * of_step * day), columns=list(_PARTS))
-    frame["step"] = pd.array(range(STEPS), "Int64")
-    metrics = {name: median_of(each) for name, each in step_times(split_steps(frame)[0]).items()}
+    computing, exposed, free = np.rint(parts * of_run * of_step * day).T
+    times = {
+        "step-time": computing + exposed + free,
+        "compute": computing,
+        "exposed-communication": exposed,
+        "free-time": free,
+    }
+    metrics = {name: median_of(each) for name, each in times.items()}
     memory = MeasuredMetric(2e10 * float(np.exp(0.001 * random.standard_normal())), "bytes")
     return Measurement("", None, STEPS, {**metrics, "peak-memory": memory})
 
 
-def fails(before: Sequence[Measurement], after: Sequence[Measurement]) -> bool:
+def fails(
+    before: Sequence[Measurement], after: Sequence[Measurement], *, paired: bool = False
+) -> bool:
     """Tell whether the gate fails these runs, by default settings."""
     baseline = from_json(to_json(baselines.merge_baseline(before)))
-    decided = decide(cases(baseline, after, GateSettings()), GateSettings(), {})
+    partners = before if paired else ()
+    decided = decide(cases(baseline, after, GateSettings(), partners), GateSettings(), {})
     return any(m.level == "error" and m.verdict == "regression" for m in decided)
 
 
@@ -118,12 +133,24 @@ def shares_failed(
     random = np.random.default_rng([seed, *runs])
     failed = [0] * len(changes)
     for _ in range(comparisons):
-        before = [a_run(noise, 0.0, random) for _ in range(runs[0])]
+        days = np.ones(sum(runs)) if noise.drift is None else drifting(noise, sum(runs), random)
+        before = [a_run(noise, 0.0, random, day) for day in days[: runs[0]]]
         for at, change in enumerate(changes):
             day = float(np.exp(noise.day * random.standard_normal()))
-            after = [a_run(noise, change, random, day) for _ in range(runs[1])]
-            failed[at] += fails(before, after)
+            after = [a_run(noise, change, random, day * each) for each in days[runs[0] :]]
+            failed[at] += fails(before, after, paired=noise.drift is not None)
     return [each / comparisons for each in failed]
+
+
+def drifting(noise: Noise, count: int, random: np.random.Generator) -> list[float]:
+    """Return by what the runs of base, then those of head, are slower when they are taken in turn.
+
+    Base is first in every other pair.
+    """
+    walk = np.cumsum(noise.run * random.standard_normal(count)) if noise.drift else np.zeros(count)
+    slower = np.exp(walk + (noise.drift or 0.0) * np.linspace(0, 1, count))
+    first = [2 * pair + pair % 2 for pair in range(count // 2)]
+    return [*slower[first], *slower[[place + 1 - 2 * (place % 2) for place in first]]]
 
 
 def write_slowed(dump: Path, factors: Sequence[float], kernels: int = 400) -> Path:
@@ -205,8 +232,9 @@ def main() -> None:
         return
     print("| noise: run / step / hiccups | runs | false alarms | +8 % found | +15 % found |")
     print("|---|---|---|---|---|")
-    for noise in NOISES:
-        for runs in (*RUNS, *FEW_RUNS) if noise is NOISES[1] else RUNS:
+    for noise in (*NOISES, *IN_TURN):
+        sizes = RUNS if noise.drift is None else PAIRS
+        for runs in (*RUNS, *FEW_RUNS) if noise is NOISES[1] else sizes:
             shares = shares_failed(noise, runs, options.comparisons, seed=options.seed)
             cells = [f"{share:.1%}" for share in shares]
             print(f"| {noise} | {runs[0]} / {runs[1]} | {' | '.join(cells)} |", flush=True)

@@ -57,6 +57,8 @@ class GatedMetric(msgspec.Struct, frozen=True):
     budget: float | None = None
     why: list[Change] = []
     """What explains the change, the most important first."""
+    history: list[float] = []
+    """Of earlier runs on such a machine, the oldest first, and last the median of these."""
 
 
 class GateReport(msgspec.Struct, frozen=True):
@@ -88,6 +90,8 @@ class GateReport(msgspec.Struct, frozen=True):
     """The source that was searched, "" if there was none."""
     known: int = 0
     """How many findings the baseline holds."""
+    paired: bool = False
+    """Each run was taken in turn with one of the baseline, and compared with that one."""
     next_steps: list[str] = []
     """Commands: how to take what was found into the baseline, how to see more."""
     schema: int = SCHEMA_VERSION

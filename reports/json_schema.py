@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 import msgspec
 
 from npufix.reports.baseline import Baseline
+from npufix.reports.bisect_report import BisectReport
 from npufix.reports.comparison import Comparison
 from npufix.reports.gate_report import GateReport
 from npufix.reports.history import HistoryEntry
@@ -35,6 +36,7 @@ _TYPES: dict[str, tuple[type, str]] = {
     "baseline": (Baseline, "npufix baseline update"),
     "history": (HistoryEntry, "npufix history add; each line"),
     "trend": (TrendReport, "npufix history show --json, npufix history check --json"),
+    "bisect": (BisectReport, "npufix bisect --json"),
     "known-findings": (KnownFindings, "npufix scan --write-baseline"),
 }
 

@@ -24,6 +24,7 @@ READER_LEFT = 141
 # Help is shown without importing any command: name -> one line.
 _COMMANDS: Mapping[str, str] = {
     "completion": "Print what makes a shell complete commands, options, rules.",
+    "bisect": "Find the commit that made a program slower.",
     "compare": "Say what makes two runs differ, and whether predicted savings came true.",
     "baseline": "Keep what runs were measured at, for npufix gate.",
     "diagnose": "Say where the device time of a profiling dump goes, and which line asked for it.",

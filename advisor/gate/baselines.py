@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npufix.advisor.gate.files import read_file
 from npufix.advisor.project.gate_settings import METRICS
 from npufix.reports import baseline as files
 from npufix.reports.baseline import (
@@ -221,29 +222,29 @@ def read(path: Path) -> Baseline:
         BaselineError: it is not there, cannot be read, or is no baseline.
 
     """
-    try:
-        with path.open("rb") as file:  # a device says that it has no size, and never ends
-            content = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError as error:
-        remedy = f"make it with npufix baseline update DUMP... -o {path}"
-        raise BaselineError(f"{path}: there is no such baseline", remedy) from error
-    except OSError as error:
-        raise BaselineError(f"{path}: {error.strerror}", "name a baseline file") from error
-    if len(content) > _MOST_BYTES:
-        raise BaselineError(f"{path}: far too large for a baseline", "name the right file")
-    try:
-        baseline = files.from_json(content)
-    except ReportError as error:
-        message, _, remedy = str(error).partition(" -- ")
-        raise BaselineError(f"{path}: {message}", remedy) from error
+    return read_file(
+        path, _parse, BaselineError, ("baseline", "npufix baseline update DUMP..."), _MOST_BYTES
+    )
+
+
+def _parse(content: bytes) -> Baseline:
+    baseline = files.from_json(content)
+    check_units(baseline, "not a baseline: ", "write it anew with npufix baseline update")
+    return baseline
+
+
+def check_units(baseline: Baseline, where: str, remedy: str) -> None:
+    """Refuse a metric in another unit than it has: a number of it would mean something else.
+
+    Raises:
+        ReportError: there is one; it begins with ``where``.
+
+    """
     for name, metric in baseline.metrics.items():
         unit = _IN_FILE[METRICS[name][0]] if name in METRICS else metric.unit
         if metric.unit != unit:
-            message = (
-                f"{path}: not a baseline: metrics.{name}.unit is {metric.unit!r}, not {unit!r}"
-            )
-            raise BaselineError(message, "write it anew with npufix baseline update")
-    return baseline
+            wrong = f"metrics.{name}.unit is {metric.unit!r}, not {unit!r}"
+            raise ReportError(f"{where}{wrong} -- {remedy}")
 
 
 def digest(run: Measurement) -> str:

@@ -26,6 +26,13 @@ _OTHER_SHAPES = 0.25
 _OTHER_CALLS = 0.5
 """Of that time, as much more or less often, in several Types: what recomputes its activations calls
 a third of its operators twice, and what joins three products into one has fewer of one Type."""
+_LOST = 0.5
+"""Of that time, in operators that the run has not, or hardly, with little in their place: a
+program that breaks off is no faster one."""
+_RARELY = 4
+"""Times less often; twice less is what no longer recomputes its activations."""
+_IN_PLACE = 0.1
+"""Of the time that was lost: what is fused leaves more than that."""
 _SAME_CALLS = 0.1
 _SAME_RATIO = 0.02
 _TOLD = 3
@@ -114,6 +121,7 @@ def other_workload(baseline: Baseline, run: Measurement) -> list[str]:
         there, here = find(before, every), find(now, before)
         if min(_share(there, before), _share(here, now)) >= limit:
             changed |= {*there, *here}
+    changed |= set(_lost(before, every))
     named = sorted(changed, key=lambda n: (-max(_spent(n, before), _spent(n, now)), n))
     return [_differ(name, before.get(name), every.get(name)) for name in named[:_TOLD]]
 
@@ -139,6 +147,19 @@ def _other_calls(own: Mapping[str, _Operator], other: Mapping[str, _Operator]) -
         if len({own[name].kind for name in alike}) > 1:
             found = max(found, alike, key=lambda names: _share(names, own))
     return found
+
+
+def _lost(before: Mapping[str, _Operator], now: Mapping[str, _Operator]) -> list[str]:
+    """Return what the baseline ran and the run did not, if most is lost and nothing is new."""
+    rest = _Operator("", 0.0, 0.0)
+    lost = [name for name, op in before.items() if _RARELY * now.get(name, rest).calls <= op.calls]
+    more = sum(
+        op.spent
+        for name, op in now.items()
+        if op.calls > (1 + _SAME_CALLS) * before.get(name, rest).calls
+    )
+    was = sum(before[name].spent for name in lost)
+    return lost if _share(lost, before) >= _LOST and more < _IN_PLACE * was else []
 
 
 def _share(names: Sequence[str], operators: Mapping[str, _Operator]) -> float:

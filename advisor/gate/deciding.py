@@ -11,6 +11,7 @@ import msgspec
 from npufix.advisor.gate import baselines
 from npufix.advisor.gate.significance import (
     FEWEST_RUNS,
+    Wanted,
     compare,
     detectable,
     enough_runs,
@@ -32,10 +33,16 @@ if TYPE_CHECKING:
 
 FEW_RUNS_TOLERANCE = 0.10
 """Where there is no test."""
-_FEW_RUNS_ALPHA = 0.2
+_FEW_RUNS_ALPHA = 0.5
 """Of ``alpha``."""
-_CLEARLY = 1.2
-"""Times the tolerance: at its very border a day makes the difference."""
+_MAIN = "step-time"
+_MAIN_WEIGHT = 7.0
+"""Of the step time, beside one of each part of it: what makes no step longer is no emergency."""
+_DOUBT = 0.15
+"""How probable it may be that a step is within the tolerance after all: at its very border a day
+makes the difference. Of a part of it, by the same weight less."""
+_AGREED = 0.9
+"""Of the tolerance: that much the median and the fastest run must say, too."""
 _BLIND = 0.5
 """Runs among which a step that takes half as long again would go unnoticed show nothing."""
 HOT = "hot-ops"
@@ -53,12 +60,20 @@ class MetricCase:
     tolerance: float
     floor: float
     budget: float | None = None
+    paired: bool = False
+    """Both hold as many numbers, in the order of pairs."""
 
 
 def cases(
-    baseline: Baseline | None, runs: Sequence[Measurement], settings: GateSettings
+    baseline: Baseline | None,
+    runs: Sequence[Measurement],
+    settings: GateSettings,
+    partners: Sequence[Measurement] = (),
 ) -> list[MetricCase]:
-    """Return the metrics that are gated, in the order of the settings."""
+    """Return the metrics that are gated, in the order of the settings.
+
+    ``partners``: of each run the one that it was taken in turn with; the baseline is made of them.
+    """
     made = []
     for name, (unit, _) in METRICS.items():
         own = settings.metrics[name]
@@ -66,25 +81,28 @@ def cases(
             continue
         known = baseline.metrics.get(name) if baseline else None
         before, now = known.values if known else [], baselines.values(runs, name)
+        ordered = baselines.values(partners, name) if known else []
+        paired = len(ordered) == len(now) == len(runs) > 1
+        before = ordered if paired else before
         if before or now or own.required or own.budget is not None:
             tolerance, floor = settings.tolerance_of(name), settings.floor_of(name)
             made.append(
-                MetricCase(name, own.level, unit, before, now, tolerance, floor, own.budget)
+                MetricCase(name, own.level, unit, before, now, tolerance, floor, own.budget, paired)
             )
     if baseline and settings.metrics[HOT].level != "off":
-        made += _hot_operators(baseline, runs, settings)
+        made += _hot_operators(baseline, runs, settings, partners)
     return made
 
 
 def _hot_operators(
-    baseline: Baseline, runs: Sequence[Measurement], settings: GateSettings
+    baseline: Baseline,
+    runs: Sequence[Measurement],
+    settings: GateSettings,
+    partners: Sequence[Measurement],
 ) -> Iterator[MetricCase]:
     """Yield the hottest operators of the baseline and of the runs."""
     own = settings.metrics[HOT]
-    now: dict[str, list[float]] = {}
-    for run in runs:
-        for name, (spent, _) in baselines.by_key(run).items():
-            now.setdefault(name, []).append(spent)
+    now, ordered = _spent(runs), _spent(partners)
     before = {
         name: [number * UNITS["us"] for number in operator.runs]
         for name, operator in baseline.hot_ops.items()
@@ -94,8 +112,21 @@ def _hot_operators(
     for name in sorted(hot, key=lambda n: (-statistics.median(before.get(n) or now[n]), n)):
         title = f"{HOT}: {name.replace('|', ' ', 1)}".rstrip()
         if name in now:  # what is gone is no regression
-            old = before.get(name, [])
-            yield MetricCase(title, own.level, "ns", old, now[name], tolerance, floor)
+            old, new = before.get(name, []), now[name]
+            paired = len(ordered.get(name, [])) == len(new) == len(runs) > 1
+            old = ordered[name] if paired and old else old
+            yield MetricCase(
+                title, own.level, "ns", old, new, tolerance, floor, paired=paired and bool(old)
+            )
+
+
+def _spent(runs: Sequence[Measurement]) -> dict[str, list[float]]:
+    """Return the time of each operator, one number for each run that has it."""
+    spent: dict[str, list[float]] = {}
+    for run in runs:
+        for name, (total, _) in baselines.by_key(run).items():
+            spent.setdefault(name, []).append(total)
+    return spent
 
 
 def _hottest(spent: Mapping[str, list[float]], top: int) -> list[str]:
@@ -115,12 +146,12 @@ def decide(
     that what it lacks was not recorded.
     """
     compared = {
-        case.name: compare(case.baseline, case.current, case.floor)
+        case.name: compare(case.baseline, case.current, case.floor, paired=case.paired)
         for case in every
         if case.baseline and case.current
     }
     corrected: dict[str, float] = {}
-    tests: dict[str, int] = {}
+    shares: dict[str, float] = {}
     # Warnings are corrected among themselves: they must not cost the errors their power.
     for level in ("error", "warn"):
         tested = {
@@ -131,20 +162,22 @@ def decide(
             and (slower := seen.slower) is not None
             and any((*case.baseline, *case.current))
         }
-        corrected |= holm(tested)
-        tests[level] = len(tested)
+        weights = {name: _MAIN_WEIGHT if name == _MAIN else 1.0 for name in tested}
+        corrected |= holm(tested, weights)
+        shares |= {name: weight / sum(weights.values()) for name, weight in weights.items()}
     decided = []
     for case in every:
         seen = compared.get(case.name)
         if seen is None:
             decided.append(_decide_alone(case, has_baseline=has_baseline))
             continue
-        smallest = detectable(seen, _alpha(case, settings), tests[case.level], case.tolerance)
-        asked = _Asked(_alpha(case, settings), tests[case.level], smallest)
+        doubt = _DOUBT if case.name == _MAIN else _DOUBT / _MAIN_WEIGHT
+        asked = Wanted(case.tolerance, _alpha(case, settings), doubt, shares.get(case.name, 1.0))
         judged = _judge(case, seen, corrected.get(case.name), asked)
         known = accepted.get(case.name.partition(":")[0])
         if judged.verdict in {"regression", "inconclusive"} and known:
             judged = _accept(case, judged, known, corrected.get(case.name), asked)
+        smallest = detectable(seen, asked)
         decided.append(_with_figures(_within_budget(case, judged), seen, smallest))
     return decided
 
@@ -183,39 +216,40 @@ def _alpha(case: MetricCase, settings: GateSettings) -> float:
     return settings.alpha if enough else settings.alpha * _FEW_RUNS_ALPHA
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What a change must be to count."""
-
-    alpha: float
-    tests: int
-    """So many it is corrected for."""
-    smallest: float | None
-    """The smallest relative change that would have been seen."""
-
-
 def _judge(
-    case: MetricCase, seen: SignificanceTest, p_value: float | None, asked: _Asked
+    case: MetricCase, seen: SignificanceTest, p_value: float | None, asked: Wanted
 ) -> GatedMetric:
     """Return whether a metric got worse, better, neither, or that nobody can tell."""
     change = f"{_change(case, seen)}, {_noise(seen)}"
     beyond_floor = abs(seen.after - seen.before) > case.floor
     if not seen.tested:
         return _judge_without_test(case, seen, change, beyond_floor=beyond_floor)
-    if seen.effect < -case.tolerance and beyond_floor and (seen.faster or 0.0) < asked.alpha:
+    if (
+        seen.effect < -case.tolerance
+        and seen.least < 0
+        and beyond_floor
+        and (seen.faster or 0.0) < asked.alpha
+    ):
         return _make_metric(case, "improvement", change)
     # The median and the other runs may not agree: as long as one is worse, nobody can tell.
     measured = max(seen.effect, seen.change or 0.0)
+    sure = p_value is not None and p_value < asked.alpha
+    clear = seen.doubt(case.tolerance) < asked.doubt and seen.least > _AGREED * case.tolerance
     if measured <= case.tolerance or not beyond_floor:
         verdict, why = "ok", f"within the tolerance of {percent(case.tolerance)}"
+        smallest = detectable(seen, asked) or 0.0
         if measured > case.tolerance:
             why = f"less than the floor of {quantity(case.floor, case.unit)}"
-        elif case.name == "step-time" and (asked.smallest or 0.0) > _BLIND:
+        elif case.name == _MAIN and smallest > _BLIND:
             verdict = "inconclusive"
-            blind = f"less than {percent(asked.smallest or 0.0)} would not have been seen"
+            blind = f"less than {percent(smallest)} would not have been seen"
             why = f"these runs differ so much that {blind}; make them alike, or add runs"
-    elif seen.effect > _CLEARLY * case.tolerance and p_value is not None and p_value < asked.alpha:
+    elif sure and clear and not seen.disturbed:
         verdict, why = "regression", f"p = {p_value:.2g}"
+    elif sure and clear:
+        verdict = "inconclusive"
+        slow = counted(seen.disturbed, "run")
+        why = f"{slow} of the baseline took as long, so these may be disturbed, too; add runs"
     else:
         verdict = "inconclusive"
         said = "" if p_value is None else f" (p = {p_value:.2g})"
@@ -223,12 +257,14 @@ def _judge(
     return msgspec.structs.replace(_make_metric(case, verdict, f"{change}; {why}"), p_value=p_value)
 
 
-def _say_more_runs(case: MetricCase, seen: SignificanceTest, asked: _Asked) -> str:
+def _say_more_runs(case: MetricCase, seen: SignificanceTest, asked: Wanted) -> str:
     """Say how many runs would decide it, were the change as large as it seems."""
-    more = runs_to_decide(seen, len(case.baseline), len(case.current), asked.alpha, asked.tests)
-    if more is None or seen.effect <= _CLEARLY * case.tolerance:
+    more = runs_to_decide(seen, len(case.baseline), len(case.current), asked)
+    if more is None or seen.least <= 0:
         return "add runs"
     before, now = more
+    if before and case.paired:
+        return f"{counted(now, 'more pair')} of runs would decide it"
     if before:
         return f"{counted(before, 'more run')} of the baseline and {now} now would decide it"
     return f"{counted(now, 'more run')} would decide it"
@@ -241,15 +277,16 @@ def _judge_without_test(
     wide = max(case.tolerance, FEW_RUNS_TOLERANCE)
     runs = len(case.baseline) + len(case.current)
     few = f"{runs} runs are too few for a test ({FEWEST_RUNS} are needed)"
-    if not beyond_floor or abs(seen.effect) <= case.tolerance:
+    effect = min(seen.effect, seen.least, key=abs)
+    if not beyond_floor or abs(effect) <= case.tolerance:
         made = _make_metric(case, "ok", f"{change}; {few}")
-    elif seen.effect > wide:
+    elif effect > wide:
         made = _make_metric(
             case, "regression", f"{change}; more than {percent(wide)}, though {few}"
         )
-    elif seen.effect < -wide:
+    elif effect < -wide:
         made = _make_metric(case, "improvement", f"{change}; {few}")
-    elif seen.effect < 0:
+    elif effect < 0:
         made = _make_metric(case, "ok", f"{change}; {few}")
     else:
         made = _make_metric(case, "inconclusive", f"{change}; {few}, add runs")
@@ -261,11 +298,11 @@ def _accept(
     judged: GatedMetric,
     known: Acceptance,
     p_value: float | None,
-    asked: _Asked,
+    asked: Wanted,
 ) -> GatedMetric:
     """Return ``accepted`` if the change is no more than what the project knows of."""
     raised = replace(case, baseline=[value * (1 + known.increase) for value in case.baseline])
-    seen = compare(raised.baseline, raised.current, raised.floor)
+    seen = compare(raised.baseline, raised.current, raised.floor, paired=raised.paired)
     again = _judge(raised, seen, seen.slower if p_value is not None else None, asked)
     if again.verdict in {"regression", "inconclusive"}:
         return judged if again.verdict == "regression" else _as_unknown(judged, again)

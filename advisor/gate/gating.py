@@ -41,6 +41,11 @@ class Asked:
     """Of the baseline; None: budgets only."""
     baseline: Baseline | None
     today: dt.date
+    partners: Sequence[Measurement] = ()
+    """The runs of the baseline, where they are read with those now."""
+    paired: bool = False
+    """Each of the runs now was taken in turn with the partner at its place."""
+    notes: Sequence[Problem] = ()
 
 
 @dataclass(slots=True)
@@ -63,8 +68,8 @@ def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
     runs = [each.measurement for each in measured]
     settings, baseline = asked.settings, asked.baseline
     reasons = _Reasons()
-    problems = [problem for each in measured for problem in each.report.problems]
-    _check_runs(runs, reasons)
+    problems = [*asked.notes, *(problem for each in measured for problem in each.report.problems)]
+    _check_runs([*asked.partners, *runs], reasons)
     comparable = _check_comparable(runs, asked, reasons, problems)
     _check_baseline(asked, reasons, problems)
     problems += comparability.meaningless(settings, asked.today)
@@ -74,7 +79,9 @@ def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
     ]
     accepted = {entry.metric: entry for entry in valid if entry.metric}
     metrics = decide(
-        cases(baseline if comparable else None, runs, settings),
+        cases(
+            baseline if comparable else None, runs, settings, asked.partners if asked.paired else ()
+        ),
         settings,
         accepted,
         has_baseline=baseline is not None and comparable,
@@ -112,6 +119,7 @@ def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
         problems=_once(problems),
         source=runs[0].source,
         known=len(baseline.findings) if baseline else 0,
+        paired=asked.paired and comparable,
         next_steps=_next_steps(asked, runs, metrics, verdict),
     )
 
@@ -129,7 +137,7 @@ def _check_comparable(
 ) -> bool:
     """Tell whether numbers can be compared: new runs of the same work where the baseline ran."""
     baseline, same = asked.baseline, True
-    for origin, what in comparability.other_environment(baseline, runs):
+    for origin, what in comparability.other_environment(baseline, [*asked.partners, *runs]):
         if asked.settings.on_different_environment == "warn":
             remedy = "a difference may come from that; make a baseline of this environment"
             problems.append(Problem(origin, f"{origin} {what}", remedy))
@@ -142,12 +150,13 @@ def _check_comparable(
         same = False
         what = f"{origin} is one of the runs that {asked.path} was made of: all of its times are"
         reasons.unknown.append(f"{what}; collect runs of the changed program")
-    for run in runs if same else ():
+    for run in [*asked.partners, *runs] if same else ():
         if different := comparability.other_workload(baseline, run):
             same = False
             what = f"{run.origin} did other work than the baseline: {'; '.join(different)}"
             reasons.unknown.append(f"{what}; run the same, or make a baseline of it")
-    problems += comparability.unknown_environment(baselines.environment_of(runs[0]), "the run")
+    if not asked.partners:  # these ran where the others ran
+        problems += comparability.unknown_environment(baselines.environment_of(runs[0]), "the run")
     problems += comparability.unknown_workload(baseline)
     return same
 
@@ -301,6 +310,10 @@ def _next_steps(
     dumps = " ".join(run.origin for run in runs)
     if asked.path is None:
         return []
+    if asked.partners:
+        pair = (asked.partners[0].origin, runs[0].origin)
+        kept = verdict == FAIL and all(Path(origin).exists() for origin in pair)
+        return [f"npufix compare {' '.join(pair)}"] if kept else []
     if verdict == PASS:
         better = any(metric.verdict == "improvement" for metric in metrics)
         return [f"npufix baseline update {dumps} -o {asked.path}"] if better else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,6 +39,7 @@ class Searched:
     """Below the source root."""
     rules: frozenset[str]
     """Ids."""
+    _texts: dict[str, str | None] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def paths(self) -> frozenset[str]:
@@ -51,12 +52,21 @@ class Searched:
 
     def has_home(self, entry: Known) -> bool:
         """Tell whether the function of an entry is still in its file."""
-        try:
-            text = (self.sources.repository / entry.path).read_text("utf-8", "replace")
-        except OSError:
+        text = self._text_of(entry.path)
+        if text is None:
             return False
         name = entry.function.rpartition(".")[2]
         return not name.isidentifier() or re.search(rf"\b(def|class)\s+{name}\b", text) is not None
+
+    def _text_of(self, path: str) -> str | None:
+        """Return a file, None if it cannot be read; once, however many entries are of it."""
+        if path not in self._texts:
+            try:
+                text = (self.sources.repository / path).read_text("utf-8", "replace")
+            except OSError:
+                text = None
+            self._texts[path] = text
+        return self._texts[path]
 
     def covers(self, entry: Known, paths: frozenset[str]) -> bool:
         """Tell whether an entry would have been found if it were still there."""

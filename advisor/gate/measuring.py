@@ -92,6 +92,7 @@ def measure_diagnosis(result: Diagnosis, dump: Path) -> MeasuredRun:
         unit="recording" if evidence.kernels["step"].isna().all() else "step",
         bounds=made.split.bounds if made.split else "kernels",
         ranks=_ranks(made),
+        started_ns=int(evidence.kernels["start_ns"].min()) if len(evidence.kernels) else None,
     )
     return MeasuredRun(measurement, made, result.warnings)
 

@@ -6,9 +6,14 @@ noise is one, estimated from all runs together. Of six or eight runs that estima
 then runs agree by luck, and any difference seems certain. So it is drawn towards a typical value
 with the weight of four more runs (the moderated t-test of Smyth, 2004).
 
-What disturbs a run makes it slower, never faster: a neighbour, a checkpoint, a hot chip. So a group
-is where the faster half of its runs is, its noise is that of all but the slowest, and it is slower
-by no more than its fastest run and its median say.
+What disturbs a run makes it slower, never faster: a neighbour, a checkpoint, a hot chip. So a run
+that is far slower than the median of its group is left out, and a group is slower only if its
+fastest run and its median say so too. Where as many runs of the baseline as would explain it are
+as slow as the runs now, all of these may have been disturbed: 100, 101, 100, 109, 110 against
+109, 110, 109 proves nothing.
+
+Runs that were taken in turn are pairs: what drifts (temperature, neighbours, the day) drifts for
+both, so the differences within the pairs are tested, not the groups.
 ``benchmarks/gate_power.py`` shows what comes of it.
 """
 
@@ -28,13 +33,17 @@ TYPICAL_NOISE = 0.0175
 """Relative standard deviation between runs of one program on one machine: what runs differ by, and
 what is left of the noise of a few steps in their median."""
 FEW_RUNS_NOISE = 0.0275
-"""The same where a group is too small to leave out its slowest run."""
+"""The same where a group is too small to tell which of its runs was disturbed."""
 ENOUGH_RUNS = 3
 """In each group."""
 SESSION = 0.01
 """Relative: that much another day makes a difference, so that much proves nothing."""
-_WITHOUT_SLOWEST = 2.0
-"""By what the variance of three runs without their slowest is too small."""
+_DISTURBED = 0.05
+"""Of the scale: a run that is this much slower than the median of its group."""
+_AS_SLOW = 0.8
+"""Standard deviations: a run of the baseline this near the runs now is like them."""
+_CHANCES = 0.01, 0.007
+"""That all runs now were disturbed as some of the baseline were: as slow or slower; as slow."""
 _WEIGHT = 4.0
 """Degrees of freedom that ``TYPICAL_NOISE`` counts for."""
 _MOST_RUNS = 20
@@ -52,73 +61,162 @@ class SignificanceTest:
     change: float | None
     """Relative; None from nothing."""
     effect: float
-    """Relative, the smallest by the faster half, the median and the fastest run; above 0 is worse.
-
-    0 where these do not agree on the direction."""
+    """Relative, over the runs that were not disturbed; above 0 is worse."""
+    least: float
+    """Relative: the smallest that the median and the fastest run say; 0 where they disagree."""
     noise: float | None
     """Relative standard deviation between runs, as these show it; None of fewer than four."""
+    size: float
+    """``effect`` on the scale of the test."""
     error: float
-    """Standard error of the difference, on the scale of the test."""
+    """Standard error of ``size``."""
     freedom: float
+    session: float
+    """What proves nothing, on the same scale: 0 of pairs."""
+    relative: Callable[[float], float]
+    """From the scale of the test to a relative change."""
     tested: bool
     slower: float | None
     """Probability of such a difference, or a larger one, by luck; None without a test."""
     faster: float | None
+    disturbed: int
+    """So many runs of the baseline are as slow as those now, which may all be disturbed; else 0."""
+
+    def doubt(self, tolerance: float) -> float:
+        """Return the probability that the change is no larger than the tolerance."""
+        from scipy.special import stdtr
+
+        return float(stdtr(self.freedom, (self.scale(tolerance) - self.size) / self.error))
+
+    def scale(self, change: float) -> float:
+        """Return a relative change on the scale of the test."""
+        return change if self.relative is float else math.log1p(change)
 
 
-def compare(baseline: Sequence[float], current: Sequence[float], floor: float) -> SignificanceTest:
-    """Compare two groups, neither of them empty; ``floor`` is the scale of values near zero."""
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """How far apart two groups are, on the scale of the test."""
+
+    size: float
+    squares: float
+    freedom: float
+    parts: float
+    """The variance of ``size`` is this times that of a run."""
+    slowest_agree: tuple[float, ...]
+    """What the median and the fastest run say."""
+
+
+def compare(
+    baseline: Sequence[float], current: Sequence[float], floor: float, *, paired: bool = False
+) -> SignificanceTest:
+    """Compare two groups, neither of them empty; ``floor`` is the scale of values near zero.
+
+    ``paired``: both are of the same length, and what is at the same place ran one after the other.
+    """
     before, after = median(baseline), median(current)
     old, new, relative = _scale_groups(baseline, current, floor)
     count = len(old) + len(new)
     tested = count >= FEWEST_RUNS
-    all_squares = _squares(old) + _squares(new)
-    noise = math.sqrt(all_squares / (count - 2)) if tested else None
-    squares, typical, freedom = all_squares, FEW_RUNS_NOISE, count - 2.0
-    if enough_runs(baseline, current):
-        quiet = [sorted(group)[:-1] for group in (old, new)]
-        squares, typical = _WITHOUT_SLOWEST * sum(map(_squares, quiet)), TYPICAL_NOISE
-        freedom -= 2
-    freedom = max(0.0, freedom) + _WEIGHT
-    variance = (squares + _WEIGHT * typical**2) / freedom
-    error = math.sqrt(variance * (1 / len(old) + 1 / len(new)))
-    by_half = fmean(_faster_half(new)) - fmean(_faster_half(old))
-    differences = by_half, median(new) - median(old), min(new) - min(old)
-    one_way = min(differences) > 0 or max(differences) < 0
-    smaller = min(differences, key=abs) if one_way else 0.0
+    seen = _difference_of_pairs(old, new) if paired else _difference_of_groups(old, new)
+    typical = TYPICAL_NOISE if enough_runs(baseline, current) else FEW_RUNS_NOISE
+    freedom = max(0.0, seen.freedom) + _WEIGHT
+    variance = (seen.squares + _WEIGHT * typical**2) / freedom
+    error = math.sqrt(variance * seen.parts)
+    session = 0.0 if paired else SESSION
+    says = seen.slowest_agree
+    one_way = min(says) > 0 or max(says) < 0
     slower = faster = None
     if tested:
         from scipy.special import stdtr
 
-        faster = float(stdtr(freedom, (by_half + SESSION) / error))
-        slower = float(stdtr(freedom, (SESSION - by_half) / error))
+        faster = float(stdtr(freedom, (seen.size + session) / error))
+        slower = float(stdtr(freedom, (session - seen.size) / error))
     return SignificanceTest(
         before=before,
         after=after,
         change=after / before - 1 if before > 0 else None,
-        effect=relative(smaller),
-        noise=noise if before > 0 else None,
+        effect=relative(seen.size),
+        least=relative(min(says, key=abs)) if one_way else 0.0,
+        noise=_noise(old, new, paired=paired) if tested and before > 0 else None,
+        size=seen.size,
         error=error,
         freedom=freedom,
+        session=session,
+        relative=relative,
         tested=tested,
         slower=slower,
         faster=faster,
+        disturbed=_as_slow(old, new, math.sqrt(variance)) if tested else 0,
     )
 
 
+def _difference_of_groups(old: Sequence[float], new: Sequence[float]) -> _Difference:
+    quiet_old, quiet_new = _undisturbed(old), _undisturbed(new)
+    return _Difference(
+        size=fmean(quiet_new) - fmean(quiet_old),
+        squares=_squares(quiet_old) + _squares(quiet_new),
+        freedom=len(quiet_old) + len(quiet_new) - 2,
+        parts=1 / len(quiet_old) + 1 / len(quiet_new),
+        slowest_agree=(median(new) - median(old), min(new) - fmean(quiet_old)),
+    )
+
+
+def _difference_of_pairs(old: Sequence[float], new: Sequence[float]) -> _Difference:
+    """Return the same of pairs, of which either run may be disturbed."""
+    differences = sorted(after - before for before, after in zip(old, new, strict=True))
+    middle, far = median(differences), _DISTURBED * math.sqrt(2)
+    quiet = [each for each in differences if abs(each - middle) <= far] or differences
+    # One pair in four may have a disturbed run of the baseline, which makes it look faster.
+    lowest = differences[(len(differences) - 1) // 4]
+    return _Difference(
+        size=fmean(quiet),
+        squares=_squares(quiet) / 2,
+        freedom=len(quiet) - 1,
+        parts=2 / len(quiet),
+        slowest_agree=(middle, lowest, min(new) - min(old)),
+    )
+
+
+def _undisturbed(group: Sequence[float]) -> list[float]:
+    """Return the runs that are not far slower than the median of their group."""
+    limit = median(group) + _DISTURBED
+    return [each for each in group if each <= limit]
+
+
+def _noise(old: Sequence[float], new: Sequence[float], *, paired: bool) -> float:
+    """Return the standard deviation between runs, without what pairs share."""
+    if paired:
+        pairs = [after - before for before, after in zip(old, new, strict=True)]
+        return math.sqrt(_squares(pairs) / 2 / (len(pairs) - 1))
+    return math.sqrt((_squares(old) + _squares(new)) / (len(old) + len(new) - 2))
+
+
+def _as_slow(old: Sequence[float], new: Sequence[float], deviation: float) -> int:
+    """Return how many runs of the baseline are as slow as all runs now, if that may be luck.
+
+    A fifth of the baseline is disturbed, so all of three runs now are with a chance of 0.008. Where
+    one of these is far slower than the others, they are not all disturbed, and it is no luck.
+    """
+    quiet = _undisturbed(new)
+    if len(quiet) < len(new):
+        return 0
+    level = fmean(quiet)
+    slow = sum(each >= level - deviation / 2 for each in old)
+    near = sum(abs(each - level) <= _AS_SLOW * deviation for each in old)
+    for count, chance in zip((slow, near), _CHANCES, strict=True):
+        if (count / len(old)) ** len(new) > chance:
+            return count
+    return 0
+
+
 def enough_runs(baseline: Sequence[float], current: Sequence[float]) -> bool:
-    """Tell whether each group has a faster half: of one or two runs both may be disturbed."""
+    """Tell whether each group shows which run was disturbed: of two either may be."""
     return min(len(baseline), len(current)) >= ENOUGH_RUNS
 
 
 def _squares(group: Sequence[float]) -> float:
     middle = fmean(group)
     return sum((x - middle) ** 2 for x in group)
-
-
-def _faster_half(group: Sequence[float]) -> list[float]:
-    """Return the faster half of a group, the middle one included, of at least two runs."""
-    return sorted(group)[: max(2, (len(group) + 1) // 2)]
 
 
 def _scale_groups(
@@ -132,49 +230,71 @@ def _scale_groups(
     return [x / scale for x in baseline], [x / scale for x in current], float
 
 
-def detectable(
-    compared: SignificanceTest, alpha: float, tests: int, tolerance: float
-) -> float | None:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a change must be to count."""
+
+    tolerance: float
+    alpha: float
+    """How improbable by luck, after correction for the tests."""
+    doubt: float
+    """How improbable to be within the tolerance."""
+    share: float = 1.0
+    """Of ``alpha``, that is left for this one of several tests."""
+
+
+def detectable(compared: SignificanceTest, wanted: Wanted) -> float | None:
     """Return the smallest relative change that is found four times in five; None: no test."""
     if not compared.tested:
         return None
     from scipy.special import stdtrit
 
-    strict = -float(stdtrit(compared.freedom, alpha / max(1, tests)))
     sure = float(stdtrit(compared.freedom, _POWER))
-    return max(tolerance, math.expm1(min(50.0, SESSION + (strict + sure) * compared.error)))
+    least = _least_size(compared, wanted, compared.freedom, compared.error)
+    return max(wanted.tolerance, compared.relative(min(50.0, least + sure * compared.error)))
 
 
 def runs_to_decide(
-    seen: SignificanceTest, before: int, after: int, alpha: float, tests: int
+    seen: SignificanceTest, before: int, after: int, wanted: Wanted
 ) -> tuple[int, int] | None:
     """Return how many more runs before and after would prove what these show, if it is true.
 
-    More runs now where they are enough, else as many on both sides; None: no number that is worth
-    the time. ``before`` and ``after``: how many there are, ``tests``: how many are corrected for.
+    More runs now where they are enough, else as many on both sides, as of pairs; None: no number
+    that is worth the time. ``before`` and ``after``: how many there are.
     """
-    if seen.effect <= 0:
-        return None
-    from scipy.special import stdtrit
-
+    if seen.size > _least_size(seen, wanted, seen.freedom, seen.error):
+        return None  # these are enough: something else is in doubt
     own = seen.error / math.sqrt(1 / before + 1 / after)
-    size = math.log1p(seen.effect)
-    for both in (False, True):
+    pairs = not seen.session
+    for both in (True,) if pairs else (False, True):
         for more in range(1, _MOST_RUNS + 1):
             old, new = before + more * both, after + more
-            freedom = seen.freedom + more * (1 + both)
-            strict = -float(stdtrit(freedom, alpha / max(1, tests)))
-            if size - SESSION > strict * own * math.sqrt(1 / old + 1 / new):
+            freedom = seen.freedom + more * (1 + (both and not pairs))
+            error = own * math.sqrt(1 / old + 1 / new)
+            if seen.size > _least_size(seen, wanted, freedom, error):
                 return more * both, more
     return None
 
 
-def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
-    """Return the probabilities after Holm's correction for testing several at once."""
+def _least_size(seen: SignificanceTest, wanted: Wanted, freedom: float, error: float) -> float:
+    """Return what a difference must be, on the scale of the test."""
+    from scipy.special import stdtrit
+
+    strict = -float(stdtrit(freedom, wanted.alpha * wanted.share))
+    clear = -float(stdtrit(freedom, wanted.doubt))
+    return max(seen.session + strict * error, seen.scale(wanted.tolerance) + clear * error)
+
+
+def holm(probabilities: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, float]:
+    """Return the probabilities after Holm's correction for testing several at once.
+
+    What has more weight is corrected less; all weights are above 0.
+    """
     corrected: dict[str, float] = {}
     largest = 0.0
-    ranked = sorted(probabilities, key=lambda name: (probabilities[name], name))
-    for position, name in enumerate(ranked):
-        largest = max(largest, min(1.0, (len(ranked) - position) * probabilities[name]))
+    left = sum(weights[name] for name in probabilities)
+    for name in sorted(probabilities, key=lambda n: (probabilities[n] / weights[n], n)):
+        largest = max(largest, min(1.0, probabilities[name] * left / weights[name]))
         corrected[name] = largest
+        left -= weights[name]
     return corrected

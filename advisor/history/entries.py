@@ -6,9 +6,9 @@ import datetime as dt
 import os
 from typing import TYPE_CHECKING
 
-from npufix.advisor.gate.baselines import digest, merge_baseline
+from npufix.advisor.gate.baselines import check_units, digest, merge_baseline
+from npufix.advisor.gate.files import read_file
 from npufix.reports.history import HistoryEntry, from_text, make_entry, to_line
-from npufix.reports.report import ReportError
 from npufix.rewriters.write.user_error import UserError
 
 if TYPE_CHECKING:
@@ -31,21 +31,17 @@ def read(path: Path) -> Sequence[HistoryEntry]:
         HistoryError: it is not there, cannot be read, or is no history.
 
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError as error:
-        remedy = f"begin it with npufix history add DUMP... -o {path}"
-        raise HistoryError(f"{path}: there is no such history", remedy) from error
-    except OSError as error:
-        raise HistoryError(f"{path}: {error.strerror}", "name the file of a history") from error
-    if len(content) > _MOST_BYTES:
-        raise HistoryError(f"{path}: far too large for a history", "name the right file")
-    try:
-        return from_text(content)
-    except ReportError as error:
-        message, _, remedy = str(error).partition(" -- ")
-        raise HistoryError(f"{path}: {message}", remedy) from error
+    how = "npufix history add DUMP..."
+    return read_file(path, _parse, HistoryError, ("history", how), _MOST_BYTES)
+
+
+def _parse(content: bytes) -> Sequence[HistoryEntry]:
+    entries = from_text(content)
+    for entry in entries:
+        if entry.run is not None:
+            remedy = "delete its line, or restore the file from version control"
+            check_units(entry.run, f"the run of {entry.time} is none of a history: ", remedy)
+    return entries
 
 
 def make_entries(

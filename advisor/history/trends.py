@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 SMALLEST_CHANGE = 0.03
 """Relative: less may be another day on the same machine."""
-_IN_MEMORY = {"us": "ns", "bytes": "bytes", "count": "count"}
 _EXPLAINED = 3
 _STATUS = {"pass": 0, "fail": 1, "inconclusive": 3}
 
@@ -97,10 +96,9 @@ def _select(entries: Sequence[HistoryEntry], most: int) -> _Window:
 
 
 def _metrics(runs: Sequence[Baseline]) -> Iterator[tuple[str, str, list[float | None]]]:
-    for name in METRICS:
+    for name, (unit, _) in METRICS.items():
         found = [run.metrics.get(name) for run in runs]
-        unit = next((_IN_MEMORY[metric.unit] for metric in found if metric), "")
-        if unit:
+        if any(found):
             yield name, unit, [metric.values[0] if metric else None for metric in found]
 
 

@@ -87,7 +87,7 @@ class GateSettings:
     baseline: Path | None = None
     tolerance: float = 0.05
     floor: float = FLOORS["ns"]
-    alpha: float = 0.05
+    alpha: float = 0.02
     fail_on: frozenset[str] = frozenset(FAILURES)
     on_missing_baseline: str = "fail"
     on_different_environment: str = "fail"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from npufix.reports.bisect_report import BisectReport
 from npufix.reports.comparison import Comparison
 from npufix.reports.encoding import encode_indented
 from npufix.reports.formats import Format, Result
@@ -26,7 +27,7 @@ FORMAT = Format(
     about="The whole report; its [schema](schemas.md) is published.",
     renders={
         Report: _render_report, GateReport: _render, Comparison: _render, Verification: _render,
-        TrendReport: _render,
+        TrendReport: _render, BisectReport: _render,
     },
     ending=".json",
     shows_changes=True,

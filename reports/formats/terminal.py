@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
+from npufix.reports.bisect_report import BisectReport
 from npufix.reports.comparison import Comparison
 from npufix.reports.formats import Format
 from npufix.reports.gate_report import GateReport
@@ -53,12 +54,19 @@ def _show_history(result: Result[TrendReport], console: Console) -> None:
     show_history(result.report, console, details=result.details)
 
 
+def _show_bisect(result: Result[BisectReport], console: Console) -> None:
+    from npufix.reports.terminal.history import show_bisect
+
+    show_bisect(result.report, console, details=result.details)
+
+
 _SHOWS: dict[type, Callable[[Result[Any], Console], None]] = {
     Report: _show_report,
     GateReport: _show_gate,
     Comparison: _show_comparison,
     Verification: _show_verification,
     TrendReport: _show_history,
+    BisectReport: _show_bisect,
 }
 
 

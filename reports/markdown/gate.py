@@ -14,6 +14,7 @@ from npufix.reports.wording.gate import (
     acceptance,
     against,
     changed,
+    over_time,
     row,
     saved,
     sensitivity,
@@ -33,6 +34,7 @@ MARKER = "<!-- npufix:gate -->"
 LONGEST_COMMENT = 65_536
 """What GitHub takes as a comment; counted in bytes, which is on the safe side."""
 _CUT = "\n*Cut here: {} left out. The log of the job and `npufix {} -v` show everything.*\n"
+_BARS = 40
 _ROOM = 400
 """For the last line."""
 
@@ -69,6 +71,9 @@ def _blocks(gated: GateReport) -> Iterator[str]:
         yield _table(shown)
     if said := sensitivity(gated.metrics):
         yield f"{text(said)}\n"
+    if past := over_time(gated.metrics, _BARS):
+        lines = [f"- {code(name)} `{bars}` {text(said)}" for name, bars, said in past]
+        yield "**Over time**\n\n" + "\n".join(lines) + "\n"
     if gated.explanation:
         yield "**Why**\n\n" + "".join(f"- {text(line)}\n" for line in gated.explanation)
     if gated.new_findings:

@@ -14,6 +14,7 @@ from npufix.reports.wording.gate import (
     acceptance,
     against,
     changed,
+    over_time,
     row,
     sensitivity,
     unchanged,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow"}
 _ROW_STYLES = {"regression": "red", "over budget": "red", "improvement": "green"}
+_MARGIN = 6
 _METRICS = Columns(22, (10, 10, 9, 7, -2, -20))
 
 
@@ -44,6 +46,7 @@ def show_gate(gated: GateReport, console: Console, *, details: bool = False) -> 
         if reason != gated.headline:
             print_indented(f"- {plain(reason)}", console)
     _show_metrics(gated, console, details=details)
+    _show_history(gated, console)
     _section("Why", gated.explanation, console)
     _show_findings("New", gated.new_findings, console, details=details)
     accepted = [f"{f.rule} {f.name} {f.place}".rstrip() for f in gated.accepted_findings]
@@ -71,6 +74,16 @@ def _show_metrics(gated: GateReport, console: Console, *, details: bool) -> None
             paragraph(names, console, "dim")
         if said := sensitivity(gated.metrics):
             paragraph(said, console, "dim")
+
+
+def _show_history(gated: GateReport, console: Console) -> None:
+    past = over_time(gated.metrics, console.width - _MARGIN)
+    if past:
+        console.print()
+        console.print(Text("Over time:", "bold"))
+    for name, bars, said in past:
+        print_indented(f"{name}, {said}", console)
+        console.print(Text(f"   {bars}", "dim"), soft_wrap=True)
 
 
 def _spaced(cells: Sequence[str]) -> list[str]:

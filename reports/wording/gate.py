@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from npufix.reports.wording.history import sparkline
 from npufix.reports.wording.report import interval
 from npufix.rules.shared.quantities import counted, percent, quantity
 
@@ -66,7 +67,23 @@ def against(gated: GateReport) -> str:
     """Return what was compared with what."""
     runs = counted(len(gated.runs), "run") if gated.runs else ""
     what = runs or (f"source {gated.source}" if gated.source else "")
+    if gated.paired:
+        return f"{what} against as many of {gated.baseline}, in turn: compared as pairs"
     return f"{what} against {gated.baseline}" if gated.baseline else what
+
+
+def over_time(metrics: Sequence[GatedMetric], width: int) -> list[tuple[str, str, str]]:
+    """Return for each metric with a history its name, its bars, and from where to where it went."""
+    return [
+        (metric.name, sparkline(metric.history, width), _span(metric))
+        for metric in metrics
+        if metric.history and (metric.level == "error" or metric.verdict != "ok")
+    ]
+
+
+def _span(metric: GatedMetric) -> str:
+    low, high = (quantity(edge, metric.unit) for edge in (min(metric.history), max(metric.history)))
+    return f"{counted(len(metric.history) - 1, 'earlier run')} and now: {low} to {high}"
 
 
 def saved(finding: Finding) -> str:

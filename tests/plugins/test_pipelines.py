@@ -1,4 +1,4 @@
-"""The examples for GitLab, Gitee and Jenkins: their scripts, run as a job does."""
+"""The examples for GitLab, Gitee, GitCode and Jenkins: their scripts, run as a job does."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ SLOW = "import torch\n\n\ndef f(x: torch.Tensor):\n    return torch.repeat_inter
 TRAIN = "import pathlib, sys\npathlib.Path(sys.argv[-1], 'x_ascend_pt').mkdir(parents=True)\n"
 GITLAB = yaml.safe_load((EXAMPLES / "gitlab-ci.yml").read_text(encoding="utf-8"))
 GITEE = yaml.safe_load((EXAMPLES / "gitee-go.yml").read_text(encoding="utf-8"))
+GITCODE = yaml.safe_load((EXAMPLES / "gitcode.yml").read_text(encoding="utf-8"))
 JENKINS = re.findall(r"'''(.*?)'''", (EXAMPLES / "Jenkinsfile").read_text("utf-8"), re.DOTALL)
 
 
@@ -59,6 +60,16 @@ def test_gitee_keeps_what_is_new(project: Path) -> None:
     assert run(step["commands"], project).returncode == 1
     for path in step["artifacts"][0]["path"]:
         assert "NPU203" in (project / path).read_text(encoding="utf-8")
+
+
+def test_gitcode_shows_what_is_new(project: Path) -> None:
+    assert "pull_request" in GITCODE[True]  # what YAML makes of "on"
+    steps = GITCODE["jobs"]["source"]["steps"]
+    lines = [step["run"] for step in steps if "run" in step]
+    (project / "repo_workspace").symlink_to(project)  # where its checkout goes
+    assert run(lines, project).returncode == 1
+    for name in ("npufix.json", "npufix.md"):
+        assert "NPU203" in (project / name).read_text(encoding="utf-8")
 
 
 def test_jenkins_shows_what_is_new(project: Path) -> None:

@@ -15,7 +15,7 @@ from scipy import stats
 
 from npufix.advisor.gate.gating import Asked, gate
 from npufix.advisor.gate.reading import RunError, check_together
-from npufix.advisor.gate.significance import SESSION, compare, runs_to_decide
+from npufix.advisor.gate.significance import SESSION, Wanted, compare, runs_to_decide
 from npufix.advisor.project.gate_settings import Acceptance, GateSettings, MetricSettings
 from npufix.reports.baseline import BaselineMetric
 from npufix.reports.measurement import MeasuredMetric, MeasuredOperator
@@ -61,28 +61,29 @@ def test_a_change_that_may_be_noise_is_never_green(
 
 @pytest.mark.parametrize(
     ("before", "now"),
-    [([96, 100, 104], [104, 108, 112]), ([94, 99, 101, 106, 100], [104, 116, 112])],
+    [([96, 100, 104], [104, 108, 112]), ([94, 99, 101, 106, 100], [101, 110, 108])],
 )
 @pytest.mark.parametrize("alpha", [0.01, 0.001])
 def test_as_many_more_runs_as_are_said_decide_it(
     before: list[float], now: list[float], alpha: float
 ) -> None:
-    seen = compare(before, now, 1.0)
-    more = runs_to_decide(seen, len(before), len(now), alpha, 3)
+    seen, wanted = compare(before, now, 1.0), Wanted(0.02, alpha, 0.15, 1 / 3)
+    more = runs_to_decide(seen, len(before), len(now), wanted)
     assert more is not None
-    size, own = (
-        math.log1p(seen.effect) - SESSION,
-        seen.error / (1 / len(before) + 1 / len(now)) ** 0.5,
-    )
+    own = seen.error / (1 / len(before) + 1 / len(now)) ** 0.5
 
-    def p_value(old: int, new: int) -> float:
-        """Return that of as many more runs that are like these."""
+    def is_proof(old: int, new: int) -> bool:
+        """Tell whether as many more runs that are like these prove it."""
         freedom = seen.freedom + old + new
         error = own * (1 / (len(before) + old) + 1 / (len(now) + new)) ** 0.5
-        return float(stats.t.sf(size / error, freedom))
+        by_luck = stats.t.sf((seen.size - SESSION) / error, freedom)
+        within = stats.t.sf((seen.size - math.log1p(wanted.tolerance)) / error, freedom)
+        return bool(by_luck < alpha / 3 and within < wanted.doubt)
 
-    assert p_value(*more) < alpha / 3 <= p_value(more[0] and more[0] - 1, more[1] - 1)
-    assert runs_to_decide(compare([100] * 3, [99] * 3, 1.0), 3, 3, 0.01, 1) is None
+    assert is_proof(*more)
+    assert not is_proof(more[0] and more[0] - 1, more[1] - 1)
+    assert runs_to_decide(compare([100] * 3, [99] * 3, 1.0), 3, 3, wanted) is None
+    assert runs_to_decide(compare([100] * 3, [150] * 3, 1.0), 3, 3, wanted) is None
 
 
 def test_runs_that_differ_by_more_than_half_show_nothing() -> None:
@@ -268,3 +269,18 @@ def test_a_baseline_that_names_the_same_number_twice_is_still_one() -> None:
     """Runs may agree in four digits."""
     baseline = baseline_of(100, 100, 100)
     assert baseline.metrics["step-time"] == BaselineMetric("us", [100_000] * 3, 0.01)
+
+
+def test_a_program_that_breaks_off_is_no_faster_one() -> None:
+    whole = ops(("MatMulV2", "4096 bf16", 64, 50), ("FlashAttentionScore", "8,4096 bf16", 32, 30))
+    before = baseline_of(*STEADY, operators=whole)
+    for left in ([], ops(("MatMulV2", "4096 bf16", 1, 0.8))):
+        made = gated(before, runs(1, 1.01, 1.02, operators=left))
+        assert made.exit_status == 3
+        assert "did other work than the baseline" in made.headline
+    # What is fused has something in its place, and what is no longer recomputed is still there.
+    for faster in (
+        ops(("FusedLayer", "4096 bf16", 32, 60)),
+        ops(("MatMulV2", "4096 bf16", 64, 50), ("FlashAttentionScore", "8,4096 bf16", 16, 15)),
+    ):
+        assert gated(before, runs(80, 81, 79, operators=faster)).exit_status == 0

@@ -17,7 +17,7 @@ from scipy import stats
 
 from npufix.advisor.gate import significance
 from npufix.advisor.gate.gating import Asked, gate
-from npufix.advisor.gate.significance import compare, detectable, holm
+from npufix.advisor.gate.significance import Wanted, compare, detectable, holm
 from npufix.advisor.project.gate_settings import METRICS, Acceptance, GateSettings, MetricSettings
 from npufix.reports.baseline import BaselineMetric
 from npufix.reports.measurement import MeasuredMetric, MeasuredOperator
@@ -50,7 +50,6 @@ def test_without_a_prior_it_is_students_test_of_runs_that_nothing_disturbs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(significance, "_WEIGHT", 0.0)
-    monkeypatch.setattr(significance, "_WITHOUT_SLOWEST", 1.0)
     monkeypatch.setattr(significance, "SESSION", 0.0)
     before, after = [100, 103], [104, 109]
     seen = compare(before, after, 1.0)
@@ -66,10 +65,38 @@ def test_runs_that_agree_by_luck_prove_nothing() -> None:
     assert seen.slower > 0.01
 
 
+def test_pairs_are_held_against_their_partners(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(significance, "_WEIGHT", 0.0)
+    before, after = [100, 110, 121, 105], [103, 112, 126, 109]
+    seen = compare(before, after, 1.0, paired=True)
+    logs = ([math.log(x) for x in group] for group in (after, before))
+    assert seen.slower == pytest.approx(stats.ttest_rel(*logs, alternative="greater").pvalue)
+
+
+def test_what_drifts_for_both_is_no_noise_of_pairs() -> None:
+    before = [100, 106, 103, 95, 92]
+    after = [value * 1.08 for value in before]
+    apart, paired = compare(before, after, 1.0), compare(before, after, 1.0, paired=True)
+    assert paired.noise == pytest.approx(0.0, abs=1e-9)
+    assert paired.doubt(0.05) < 0.05 < apart.doubt(0.05)
+
+
+def test_runs_as_slow_as_disturbed_ones_prove_nothing() -> None:
+    disturbed = (100, 101, 100, 110, 109)
+    made = gated(baseline_of(*disturbed), runs(109, 110, 109.5))
+    assert made.exit_status == 3
+    assert "2 runs of the baseline took as long" in made.headline
+    # One of these is disturbed beyond the others: so these are not.
+    assert gated(baseline_of(*disturbed), runs(109, 120, 109.5)).exit_status == 1
+
+
 def test_holm_is_bonferroni_for_the_smallest_and_never_falls() -> None:
-    assert holm({"a": 0.01, "b": 0.04, "c": 0.02}) == {"a": 0.03, "c": 0.04, "b": 0.04}
-    assert holm({"a": 0.9, "b": 0.8}) == {"b": 1.0, "a": 1.0}
-    assert holm({}) == {}
+    even = dict.fromkeys("abc", 1.0)
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.02}, even) == {"a": 0.03, "c": 0.04, "b": 0.04}
+    assert holm({"a": 0.9, "b": 0.8}, even) == {"b": 1.0, "a": 1.0}
+    assert holm({}, {}) == {}
+    weighted = holm({"a": 0.01, "b": 0.03}, {"a": 3.0, "b": 1.0})
+    assert weighted == pytest.approx({"a": 0.01 * 4 / 3, "b": 0.03})
 
 
 def test_no_false_alarm_and_true_changes_are_found() -> None:
@@ -79,15 +106,16 @@ def test_no_false_alarm_and_true_changes_are_found() -> None:
     assert (false, sure) == (0, 1)
     assert found >= 0.75
     assert shares_failed(noise, (1, 1), 40, [0.0]) == [0]
+    assert shares_failed(replace(noise, drift=0.05), (5, 5), 40, [0.0, 0.15]) == [0, 1]
 
 
 def test_the_smallest_detectable_change_shrinks_with_runs_and_grows_with_tests() -> None:
     few, many = compare(STEADY[:3], STEADY[:3], 1.0), compare(STEADY * 2, STEADY, 1.0)
-    figures = [detectable(each, 0.01, tests, 0.0) or 0.0
+    figures = [detectable(each, Wanted(0.0, 0.01, 0.15, 1 / tests)) or 0.0
                for each in (few, many) for tests in (4, 1)]  # fmt: skip
     assert figures == sorted(figures, reverse=True)
-    assert detectable(many, 0.01, 1, 0.2) == 0.2
-    assert detectable(compare([1], [1], 1.0), 0.01, 1, 0.0) is None
+    assert detectable(many, Wanted(0.2, 0.01, 0.15)) > 0.2
+    assert detectable(compare([1], [1], 1.0), Wanted(0.0, 0.01, 0.15)) is None
 
 
 def test_a_regression_fails_and_is_explained() -> None:
