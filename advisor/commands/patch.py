@@ -115,6 +115,10 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         if result.found and not unverified:
             _check_ground(settings)
         patched = patch(result, tree, PatchOptions(portable, unverified, settings))
+    if patched.interrupted is not None:
+        lines.say_kept()
+        _leave_verified(patched, output, write=write or as_json)
+        raise patched.interrupted
     steps = commands(result.found, configuration.allow, result.report)
     finished = _with_verdicts(result.report, patched, steps)
     # The source last: what fails before it says that nothing was written.
@@ -130,6 +134,21 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         finished = _with_next_step(finished, output)
     _show(finished, patched, output=output, write=write, as_json=as_json, verbose=verbose)
     return common.exit_status(finished) or (0 if patched.diff else NOTHING_WRITTEN)
+
+
+def _leave_verified(patched: Patched, output: Path | None, *, write: bool) -> None:
+    """Leave the diff of what was verified before an interrupt; files of the program stay."""
+    from npufix.rules.shared.quantities import counted
+
+    proven = counted(len(patched.written), "verified change")
+    if output is not None and patched.diff:
+        common.write_text(output, patched.diff)
+        say(f"npufix: {proven} in {output}; what was not verified yet is left out")
+    elif write or not patched.diff:
+        say("npufix: nothing is written")
+    else:
+        say(f"npufix: {proven} in the diff; what was not verified yet is left out")
+        _print_diff(patched.diff)
 
 
 def _save_reports(
