@@ -109,6 +109,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         options = Options(top, rank, path_map, configuration)
         result = diagnose(dump, tree, options) if dump else scan(tree)
     common.warn(result.warnings)
+    common.warn(_absent(result, tree))
     with progress("Verifying") as show, VerdictLines(kept=not no_cache, told=verbose) as lines:
         chip = chip or _chip(result.report)
         settings = make_settings(on, no_cache=no_cache, say=show, decided=lines, chip=chip)
@@ -119,7 +120,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         lines.say_kept()
         _leave_verified(patched, output, write=write or as_json)
         raise patched.interrupted
-    steps = commands(result.found, configuration.allow, result.report)
+    steps = commands(result.found, configuration.allow, result.report, _given(allow, assume))
     finished = _with_verdicts(result.report, patched, steps)
     # The source last: what fails before it says that nothing was written.
     if output is not None and patched.diff:
@@ -134,6 +135,25 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         finished = _with_next_step(finished, output)
     _show(finished, patched, output=output, write=write, as_json=as_json, verbose=verbose)
     return common.exit_status(finished) or (0 if patched.diff else NOTHING_WRITTEN)
+
+
+def _given(allow: tuple[str, ...], assume: tuple[str, ...]) -> list[str]:
+    options = (("--allow", allow), ("--assume", assume))
+    return [word for option, names in options for name in names for word in (option, name)]
+
+
+def _absent(result: Diagnosis, tree: SourceTree) -> list[str]:
+    """Say what will keep code from being verified, before that takes its time."""
+    from npufix.advisor.patch.absent import find_absent
+    from npufix.advisor.patch.patching import may_be_written
+
+    allowed = tree.configuration.allow
+    files = {item.file for item in result.found if may_be_written(item, allowed)}
+    names = find_absent(files, tree.root)
+    if not names:
+        return []
+    stands = "decorators and base classes of them are stood in for, what calls anything else of"
+    return [f"not installed here: {', '.join(names)}; {stands} them cannot be verified as a whole"]
 
 
 def _leave_verified(patched: Patched, output: Path | None, *, write: bool) -> None:

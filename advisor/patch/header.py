@@ -47,9 +47,7 @@ def write_header(
         f"{_origin(report)} Verified on {settings.ground.value}{kind}.",
     ]
     for change in sorted(changes, key=lambda c: c.relative):
-        starts = [
-            (int(m[1]), int(m[2] or 1)) for m in _HUNK.finditer(unified_diff([change]))
-        ]
+        starts = [(int(m[1]), int(m[2] or 1)) for m in _HUNK.finditer(unified_diff([change]))]
         for finding in sorted(written, key=lambda f: f.line):
             if finding.path == change.relative:
                 lines += ["", *_describe(finding, _hunk_of(finding.line, starts))]
@@ -76,8 +74,10 @@ def _describe(finding: Finding, hunk: int) -> Iterator[str]:
     yield f"{place}, {finding.rule} {finding.name}:"
     if finding.verdict is not None:
         runs = f" in {counted(finding.verdict.cases, 'run')}" if finding.verdict.cases else ""
+        scope = finding.verdict.scope
+        whose = f" of {_one_line(scope)}" if runs and scope != finding.function else ""
         why = f": {_one_line(finding.verdict.reason)}" if finding.verdict.reason else ""
-        yield f"  {finding.verdict.status}{runs}{why}"
+        yield f"  {finding.verdict.status}{runs}{whose}{why}"
     for words, bases in (
         (_GRANTED, {Basis.OPEN.value, Basis.ASSUMED.value}),
         (_RECORDED, {Basis.PROFILE.value}),

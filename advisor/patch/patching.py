@@ -69,9 +69,7 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
     jobs = [_job(item, tree, diagnosis, portable=portable) for item in chosen]
     found, interrupted = _verify(jobs, options.settings)
     verdicts = {
-        item: verdict
-        for item, verdict in zip(chosen, found, strict=True)
-        if verdict is not None
+        item: verdict for item, verdict in zip(chosen, found, strict=True) if verdict is not None
     }
     weighed = {item: _weigh(item, verdict, diagnosis) for item, verdict in verdicts.items()}
     accepted = {Status.EQUIVALENT} | ({Status.NOT_VERIFIED} if options.unverified else set())

@@ -46,6 +46,17 @@ class _Window(NamedTuple):
     """And behind."""
 
 
+class _Head(NamedTuple):
+    """What the statements are a function of."""
+
+    arguments: list[ast.arg]
+    results: list[str]
+    attributes: dict[str, str]
+    """Arguments in place of what is read of the object."""
+    instance: str
+    """What the object is called; "" without one."""
+
+
 def narrow(job: Job) -> Job | None:
     """Return the same question about the changed statements alone; None if they cannot stand so."""
     texts = [job.original, job.patched, *filter(None, [job.portable]), *job.probes]
@@ -65,7 +76,7 @@ def narrow(job: Job) -> Job | None:
     head = _head(first, blocks)
     if head is None:
         return None
-    made = [_append(t, block, *head) for t, block in zip(texts, blocks, strict=True)]
+    made = [_append(text, block, head) for text, block in zip(texts, blocks, strict=True)]
     original, patched, *rest = made
     return replace(
         job,
@@ -142,7 +153,11 @@ def _only_block(mine: ast.stmt, other: ast.stmt) -> str:
     if type(mine) is not type(other) or isinstance(mine, (_Function, ast.ClassDef)):
         return ""
     fields = [f for f in _BLOCKS if isinstance(getattr(mine, f, None), list)]
-    differ = [f for f in fields if list(map(ast.dump, getattr(mine, f))) != list(map(ast.dump, getattr(other, f)))]
+    differ = [
+        f
+        for f in fields
+        if list(map(ast.dump, getattr(mine, f))) != list(map(ast.dump, getattr(other, f)))
+    ]
     heads = [copy.copy(one) for one in (mine, other)]
     for head in heads:
         for field in fields:
@@ -155,7 +170,9 @@ def _join(body: Sequence[ast.stmt], windows: Sequence[_Window]) -> _Window:
     path = windows[0].path
     for window in windows[1:]:
         same = (a == b for a, b in zip(path, window.path, strict=False))
-        path = path[: next((i for i, s in enumerate(same) if not s), min(len(path), len(window.path)))]
+        path = path[
+            : next((i for i, s in enumerate(same) if not s), min(len(path), len(window.path)))
+        ]
     length = len(_block(body, path))
     ends = [_ends(w, len(path), length) for w in windows]
     return _Window(path, min(b for b, _ in ends), min(a for _, a in ends))
@@ -179,13 +196,8 @@ def _cut(body: Sequence[ast.stmt], window: _Window) -> list[ast.stmt]:
     return list(block[window.before : len(block) - window.after])
 
 
-def _head(
-    function: _Function, blocks: Sequence[Sequence[ast.stmt]]
-) -> tuple[list[ast.arg], list[str], dict[str, str], str] | None:
-    """Return arguments, results, what becomes of attributes, and what the object is called.
-
-    None where the statements are no function of what they read.
-    """
+def _head(function: _Function, blocks: Sequence[Sequence[ast.stmt]]) -> _Head | None:
+    """Return what statements read and leave; None where they are no function of that."""
     nodes = [n for block in blocks for s in block for n in ast.walk(s)]
     if not blocks[0] or any(isinstance(n, _FORBIDDEN) for n in nodes) or any(map(_leaves, blocks)):
         return None
@@ -206,11 +218,42 @@ def _head(
         attributes = {a: a if a not in names | own | bound else f"{instance}_{a}" for a in found}
     free = [name for name in read if name != instance]
     later = {n.id for n in outer if isinstance(n.ctx, ast.Load)}
+    kinds = _kinds(function, inside)
     given = [
-        ast.arg(name, arguments[name].annotation if name in arguments else None) for name in free
+        ast.arg(
+            name, kinds.get(name) or (arguments[name].annotation if name in arguments else None)
+        )
+        for name in free
     ]
     given += [ast.arg(name) for name in attributes.values()]
-    return given, sorted(own & later), attributes, instance
+    return _Head(given, sorted(own & later), attributes, instance)
+
+
+def _kinds(function: _Function, inside: set[int]) -> dict[str, ast.expr]:
+    """Return what names hold that are always assigned comparisons: masks."""
+    found: dict[str, bool] = {}
+    for node in ast.walk(function):
+        if id(node) in inside or not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for name in (n for target in targets for n in ast.walk(target)):
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
+                is_mask = name in targets and node.value is not None and _compares(node.value)
+                found[name.id] = found.get(name.id, True) and is_mask
+    mask = ast.parse("torch.BoolTensor", mode="eval").body
+    arguments = {argument.arg for argument in _arguments(function)}
+    return {name: mask for name, is_mask in found.items() if is_mask and name not in arguments}
+
+
+def _compares(value: ast.expr) -> bool:
+    """Tell whether an expression compares tensors, or joins such comparisons: ``(a > b) & c``."""
+    if isinstance(value, ast.BinOp):
+        masks = ast.BitAnd | ast.BitOr | ast.BitXor | ast.Add | ast.Mult
+        both = _compares(value.left), _compares(value.right)
+        return isinstance(value.op, masks) and all(both)
+    return isinstance(value, ast.Compare) and not isinstance(
+        value.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn
+    )
 
 
 def _arguments(function: _Function) -> Iterator[ast.arg]:
@@ -250,30 +293,23 @@ class _Renaming(ast.NodeTransformer):
     def __init__(self, instance: str, attributes: dict[str, str]) -> None:
         self._instance, self._attributes = instance, attributes
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:  # noqa: N802 - as ast calls it
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         if isinstance(node.value, ast.Name) and node.value.id == self._instance:
             return ast.Name(self._attributes[node.attr], ast.Load())
         self.generic_visit(node)
         return node
 
 
-def _append(
-    text: str,
-    block: Sequence[ast.stmt],
-    arguments: Sequence[ast.arg],
-    results: Sequence[str],
-    attributes: dict[str, str],
-    instance: str,
-) -> str:
-    renaming = _Renaming(instance, attributes)
+def _append(text: str, block: Sequence[ast.stmt], head: _Head) -> str:
+    renaming = _Renaming(head.instance, head.attributes)
     body = [renaming.visit(copy.deepcopy(statement)) for statement in block]
-    if results:
-        elements: list[ast.expr] = [ast.Name(name, ast.Load()) for name in results]
+    if head.results:
+        elements: list[ast.expr] = [ast.Name(name, ast.Load()) for name in head.results]
         body.append(ast.Return(ast.Tuple(elements, ast.Load())))
     made = ast.parse(f"def {NAME}():\n    pass")
     function = made.body[0]
     assert isinstance(function, ast.FunctionDef)  # noqa: S101 - the text above
-    function.args.args = list(arguments)
+    function.args.args = list(head.arguments)
     function.body = body or function.body
     return f"{text.rstrip()}\n\n\n{ast.unparse(ast.fix_missing_locations(made))}\n"
 
