@@ -400,7 +400,8 @@ def _refusal(rule: Substitution, form: Form, flow: FunctionFlow, match: Match) -
     for condition in form.conditions:
         facts = _Asking(SourceFacts(flow, match))
         if condition.holds(cast("Site", facts)) is False:
-            words = "it could not be proven" if facts.is_unknown else "it does not hold"
-            reason = f"{words} that {condition.text}"
+            reason = f"it does not hold that {condition.text}"
+            if facts.is_unknown:
+                reason = f"it could not be proven that {condition.text}"
             return Refusal(rule, at, reason, condition.name, operations, facts.is_unknown)
     return Refusal(rule, at, "", operations=operations)

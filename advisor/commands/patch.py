@@ -152,8 +152,7 @@ def _absent(result: Diagnosis, tree: SourceTree) -> list[str]:
     names = find_absent(files, tree.root)
     if not names:
         return []
-    stands = "decorators and base classes of them are stood in for, what calls anything else of"
-    return [f"not installed here: {', '.join(names)}; {stands} them cannot be verified as a whole"]
+    return [f"not installed here, stood in for as decorators and base classes: {', '.join(names)}"]
 
 
 def _leave_verified(patched: Patched, output: Path | None, *, write: bool) -> None:

@@ -306,9 +306,10 @@ def _append(text: str, block: Sequence[ast.stmt], head: _Head) -> str:
     if head.results:
         elements: list[ast.expr] = [ast.Name(name, ast.Load()) for name in head.results]
         body.append(ast.Return(ast.Tuple(elements, ast.Load())))
-    made = ast.parse(f"def {NAME}():\n    pass")
+    made = ast.parse("def _(): pass")
     function = made.body[0]
     assert isinstance(function, ast.FunctionDef)  # noqa: S101 - the text above
+    function.name = NAME
     function.args.args = list(head.arguments)
     function.body = body or function.body
     return f"{text.rstrip()}\n\n\n{ast.unparse(ast.fix_missing_locations(made))}\n"

@@ -142,3 +142,28 @@ def test_bad_places(inside: Npufix, model: Path) -> None:
         assert done.returncode == 2, place
         assert done.stdout == ""
         assert words in " ".join(done.stderr.split())
+
+
+PLAIN = """\
+import torch
+
+
+def plain(x: torch.Tensor, rows: list, i, scores: torch.Tensor):
+    first = rows[0]
+    some = x[i]
+    best = scores.view(-1).argsort()
+    return first, some, x[best], x[1:]
+"""
+
+
+def test_what_is_unproven_is_not_said_to_be_false(inside: Npufix, tmp_path: Path) -> None:
+    path = tmp_path / "plain.py"
+    path.write_text(PLAIN, encoding="utf-8")
+    asked = [explained(inside, path, line) for line in (5, 6, 8)]
+    assert asked[0]["refused"] == [], "a plain subscript"
+    (refused,) = [r for r in asked[1]["refused"] if r["rule"] == "NPU210"]
+    assert refused["reasons"] == [
+        "integer-vector: it could not be proven that the index is a vector of integers"
+    ]
+    (match,) = [m for m in asked[2]["matches"] if m["rule"] == "NPU210"]
+    assert "only a dump tells" in match["not_written"]
