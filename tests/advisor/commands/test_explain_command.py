@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from npufix.advisor.diagnose.explaining import explain
+from npufix.advisor.project.configuration import EVERYTHING
+from npufix.advisor.project.source_tree import read_source_tree
+from npufix.rules.registry import all_rules
+
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
@@ -156,14 +161,14 @@ def plain(x: torch.Tensor, rows: list, i, scores: torch.Tensor):
 """
 
 
-def test_what_is_unproven_is_not_said_to_be_false(inside: Npufix, tmp_path: Path) -> None:
+def test_what_is_unproven_is_not_said_to_be_false(tmp_path: Path) -> None:
     path = tmp_path / "plain.py"
     path.write_text(PLAIN, encoding="utf-8")
-    asked = [explained(inside, path, line) for line in (5, 6, 8)]
-    assert asked[0]["refused"] == [], "a plain subscript"
-    (refused,) = [r for r in asked[1]["refused"] if r["rule"] == "NPU210"]
-    assert refused["reasons"] == [
-        "integer-vector: it could not be proven that the index is a vector of integers"
+    (file,) = read_source_tree(path).files.values()
+    rules = [rule for rule in all_rules() if rule.id in {"NPU210", "NPU207"}]
+    subscript, unknown, sure = (explain(file, line, rules, EVERYTHING) for line in (5, 6, 8))
+    assert subscript.refused == []
+    assert [r.reasons for r in unknown.refused] == [
+        ["integer-vector: it could not be proven that the index is a vector of integers"]
     ]
-    (match,) = [m for m in asked[2]["matches"] if m["rule"] == "NPU210"]
-    assert "only a dump tells" in match["not_written"]
+    assert ["only a dump tells" in m.not_written for m in sure.matches] == [True]
