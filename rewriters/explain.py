@@ -392,6 +392,12 @@ class _Asking:
         return answer
 
 
+def _is_plain(node: Node) -> bool:
+    """Tell whether this is ``rows[0]`` or ``x[1:]``."""
+    constant = {Op.CONST, "slice", "tuple"}
+    return node.op in _COMMON and all(n.op in constant for n in node.args[1:])
+
+
 def _refusal(rule: Substitution, form: Form, flow: FunctionFlow, match: Match) -> Refusal:
     at = match.evaluation.code.lineno
     operations = len({n for n in match.covered if n.op not in _PLAIN})
@@ -403,5 +409,6 @@ def _refusal(rule: Substitution, form: Form, flow: FunctionFlow, match: Match) -
             reason = f"it does not hold that {condition.text}"
             if facts.is_unknown:
                 reason = f"it could not be proven that {condition.text}"
-            return Refusal(rule, at, reason, condition.name, operations, facts.is_unknown)
+            unproven = facts.is_unknown and not _is_plain(match.evaluation.node)
+            return Refusal(rule, at, reason, condition.name, operations, unproven)
     return Refusal(rule, at, "", operations=operations)
