@@ -7,11 +7,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.fragment import narrow
 from npufix.rewriters.verification.sandbox.messages import Reply
 from npufix.rewriters.verification.verdict import Status, Tried, Verdict
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError, find_wheels, prepare
 from npufix.rewriters.verification.workers.backends import Backend
+from npufix.rewriters.verification.workers.fragment import narrow
 from npufix.rewriters.verification.workers.machine import survey
 from npufix.rewriters.verification.workers.pool import Limits, Pool
 

@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
-from npufix.rewriters.edit.fragment import NAME, narrow
 from npufix.rewriters.edit.job import Job
+from npufix.rewriters.verification.workers.fragment import NAME, narrow
 
 BODY = """\
 import torch
