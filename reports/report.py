@@ -368,6 +368,12 @@ class Finding(msgspec.Struct, frozen=True):
         return f"{self.path}:{self.line}" if self.path else ""
 
     @property
+    def said_safety(self) -> str:
+        """Return how safe it is in words: what a recording proves holds for its calls."""
+        recorded = any(condition.basis == "profile" for condition in self.conditions)
+        return "safe for the recorded calls" if self.safety == "safe" and recorded else self.safety
+
+    @property
     def is_small(self) -> bool:
         """Whether it is about less than a thousandth of the step, and told in one line."""
         return 0 < self.share < _SMALL and self.verdict is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.edit.loops.find import find_loops
@@ -17,12 +17,12 @@ from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import LITERAL, find, pattern_of, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Evaluation, Node
     from npufix.rewriters.match.matching import Match
-    from npufix.rules.substitution import Form, Substitution
+    from npufix.rules.substitution import Form, Site, Substitution
 
 # What stands for no operation of its own: agreeing on it says nothing.
 _PLAIN = frozenset(
@@ -70,7 +70,9 @@ def near_misses(
     computed = (e for e in flow.evaluations if not isinstance(e.code, ast.Name))
     here = [e for e in computed if _concerns(flow, e, lines)]
     found = []
-    for rule in (rule for rule in rules if not rule.search):
+    for rule in rules:
+        if rule.search or _matches(flow, rule, lines):
+            continue
         best: NearMiss | None = None
         for form in rule.forms:
             near = _nearest(source, flow, here, rule, form)
@@ -79,6 +81,12 @@ def near_misses(
         if best is not None:
             found.append(best)
     return sorted(found, key=lambda near: (-_share(near), near.rule.id))
+
+
+def _matches(flow: FunctionFlow, rule: Substitution, lines: range) -> bool:
+    """Tell whether a rule has nothing lacking in code that some lines have to do with."""
+    matches = (m for form in rule.forms for m in find(pattern_of(form.pattern), flow))
+    return any(_concerns(flow, m.evaluation, lines) for m in matches)
 
 
 def _rank(near: NearMiss) -> tuple[int, int, int]:
@@ -138,7 +146,8 @@ def _is_substantial(agreed: frozenset[Node], operations: frozenset[Node]) -> boo
     """Tell whether so much agrees that the code may have been meant, not only its arithmetic."""
     telling = {n for n in operations if n.op not in _COMMON}
     return (
-        len(agreed) >= min(len(operations), _FEWEST_OPERATIONS)
+        len(agreed) >= _FEWEST_OPERATIONS
+        and len(agreed & telling) >= 1
         and len(agreed) >= _SUBSTANTIAL * len(operations)
         and len(agreed & telling) >= _SUBSTANTIAL * len(telling)
     )
@@ -310,21 +319,32 @@ class Refusal:
     line: int
     reason: str
     condition: str = ""
-    """Name of the condition that does not hold, if that is the reason."""
+    """Name of the condition that is the reason, if one is."""
+    operations: int = 0
+    """How many operations the pattern has: the more, the likelier it was meant."""
+    unproven: bool = False
+    """Whether the condition may hold: nothing that the source says tells."""
 
 
 def refusals(
-    source: str, flow: FunctionFlow, rules: Sequence[Substitution], lines: range
+    source: str,
+    flow: FunctionFlow,
+    rules: Sequence[Substitution],
+    lines: range,
+    known: Container[tuple[str, int]] = (),
 ) -> list[Refusal]:
-    """Return the rules whose pattern is at some lines though none of them is a site.
+    """Return the rules whose pattern is at some lines though none is a site, the likeliest first.
 
-    The reason is empty where no condition is false: then something else is in the way.
+    The reason is empty where no condition is false: then something else is in the way. A pattern
+    of a single operation, of which a condition is false, is any subscript or product: silent.
+    ``known`` are the rules and lines of all sites.
     """
     found = []
+    alone = len(rules) == 1  # it is asked about
     for rule in rules:
         if rule.search == "loops":
             found += [
-                Refusal(rule, loop.code.lineno, loop.problem)
+                Refusal(rule, loop.code.lineno, loop.problem, operations=_FEWEST_OPERATIONS)
                 for loop in find_loops(source, flow, all_of_them=True, with_text=False)
                 if loop.problem and any(line in lines for line in loop.lines)
             ][:1]
@@ -332,21 +352,63 @@ def refusals(
             continue
         refused: list[Refusal] = []
         for form in rule.forms:
-            for match in find(pattern_of(form.pattern), flow):
-                if _concerns(flow, match.evaluation, lines):
-                    reason, condition = _why_not(form, flow, match)
-                    at = match.evaluation.code.lineno
-                    refused.append(Refusal(rule, at, reason, condition))
+            refused += [
+                _refusal(rule, form, flow, match)
+                for match in find(pattern_of(form.pattern), flow)
+                if _is_of(flow, match, lines)
+                and (rule.id, match.evaluation.code.lineno) not in known
+            ]
         # One form that holds is enough: then it is not a condition that forbids the change.
-        found += sorted(refused, key=lambda r: bool(r.reason))[:1]
-    return found
+        best = sorted(refused, key=lambda r: (bool(r.reason), not r.unproven))[:1]
+        found += [r for r in best if r.operations > 1 or r.unproven or not r.condition or alone]
+    return sorted(found, key=lambda r: (not r.unproven, -r.operations))
 
 
-def _why_not(form: Form, flow: FunctionFlow, match: Match) -> tuple[str, str]:
+def _is_of(flow: FunctionFlow, match: Match, lines: range) -> bool:
+    """Tell whether some lines compute a part of what a pattern stands for, not its operands."""
+    statement = match.evaluation.statement
+    if statement.lineno < lines.stop and lines.start <= (statement.end_lineno or statement.lineno):
+        return True
+    return any(line in lines for n in match.covered for line in flow.lines.get(n, ()))
+
+
+class _Asking:
+    """Answers as the source does, and remembers whether it had no answer."""
+
+    def __init__(self, facts: SourceFacts) -> None:
+        self._facts = facts
+        self.is_unknown = False
+
+    def __getattr__(self, name: str) -> object:
+        asked = getattr(self._facts, name)
+        if not callable(asked):
+            return asked
+
+        def answer(*args: object, **keywords: object) -> object:
+            found = asked(*args, **keywords)
+            self.is_unknown |= found is None
+            return found
+
+        return answer
+
+
+def _is_plain(node: Node) -> bool:
+    """Tell whether this is ``rows[0]`` or ``x[1:]``."""
+    constant = {Op.CONST, "slice", "tuple"}
+    return node.op in _COMMON and all(n.op in constant for n in node.args[1:])
+
+
+def _refusal(rule: Substitution, form: Form, flow: FunctionFlow, match: Match) -> Refusal:
+    at = match.evaluation.code.lineno
+    operations = len({n for n in match.covered if n.op not in _PLAIN})
     if choice := find_choice(flow, match, form):
-        return choice, ""
-    facts = SourceFacts(flow, match)
+        return Refusal(rule, at, choice, operations=operations)
     for condition in form.conditions:
-        if condition.holds(facts) is False:
-            return f"it does not hold that {condition.text}", condition.name
-    return "", ""
+        facts = _Asking(SourceFacts(flow, match))
+        if condition.holds(cast("Site", facts)) is False:
+            reason = f"it does not hold that {condition.text}"
+            if facts.is_unknown:
+                reason = f"it could not be proven that {condition.text}"
+            unproven = facts.is_unknown and not _is_plain(match.evaluation.node)
+            return Refusal(rule, at, reason, condition.name, operations, unproven)
+    return Refusal(rule, at, "", operations=operations)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from npufix.advisor.diagnose.result import Diagnosis
     from npufix.advisor.patch.patching import Patched
     from npufix.advisor.project.source_tree import SourceTree
+    from npufix.advisor.verify.settings import VerdictLines
     from npufix.rewriters.verification import Settings
 
 NOTHING_WRITTEN = 3
@@ -108,16 +109,18 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         top = output_files.rows_wanted(reports, _TOP)
         options = Options(top, rank, path_map, configuration)
         result = diagnose(dump, tree, options) if dump else scan(tree, to_write=True)
-    common.warn(result.warnings)
+    common.warn([*result.warnings, *_absent(result, tree)])
     with progress("Verifying") as show, VerdictLines(kept=not no_cache, told=verbose) as lines:
         chip = chip or _chip(result.report)
         settings = make_settings(on, no_cache=no_cache, say=show, decided=lines, chip=chip)
         if result.found and not unverified:
             _check_ground(settings)
         patched = patch(result, tree, PatchOptions(portable, unverified, settings))
-    steps = commands(result.found, configuration.allow, result.report)
-    finished = _with_verdicts(result.report, patched, steps)
-    # The source last: what fails before it says that nothing was written.
+    if stopped := patched.interrupted:
+        _leave_verified(patched, output, lines, elsewhere=write or as_json)
+        raise stopped
+    steps = commands(result.found, configuration.allow, result.report, _given(allow, assume))
+    finished = _with_verdicts(result.report, patched, steps)  # the source last, if all went well
     if output is not None and patched.diff:
         common.write_text(output, patched.diff)
     if reports:
@@ -130,6 +133,46 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         finished = _with_next_step(finished, output)
     _show(finished, patched, output=output, write=write, as_json=as_json, verbose=verbose)
     return common.exit_status(finished) or (0 if patched.diff else NOTHING_WRITTEN)
+
+
+def _given(allow: tuple[str, ...], assume: tuple[str, ...]) -> list[str]:
+    options = (("--allow", allow), ("--assume", assume))
+    return [word for option, names in options for name in names for word in (option, name)]
+
+
+def _absent(result: Diagnosis, tree: SourceTree) -> list[str]:
+    """Say what will keep code from being verified, before that takes its time."""
+    from npufix.advisor.patch.absent import find_absent
+    from npufix.advisor.patch.patching import may_be_written
+
+    allowed = tree.configuration.allow
+    files = {item.file for item in result.found if may_be_written(item, allowed)}
+    names = find_absent(files, tree.root)
+    if not names:
+        return []
+    return [f"not installed here, stood in for as decorators and base classes: {', '.join(names)}"]
+
+
+def _leave_verified(
+    patched: Patched,
+    output: Path | None,
+    lines: VerdictLines,
+    *,
+    elsewhere: bool,
+) -> None:
+    """Leave the diff of what was verified before an interrupt; files of the program stay."""
+    from npufix.rules.shared.quantities import counted
+
+    proven = counted(len(patched.written), "verified change")
+    if output is not None and patched.diff:
+        common.write_text(output, patched.diff)
+        say(f"npufix: {proven} in {output}; what was not verified yet is left out")
+    elif elsewhere or not patched.diff:
+        say("npufix: nothing is written")
+    else:
+        say(f"npufix: {proven} in the diff; what was not verified yet is left out")
+        _print_diff(patched.diff)
+    lines.say_kept()
 
 
 def _save_reports(

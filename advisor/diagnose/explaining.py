@@ -67,6 +67,8 @@ def explain(
     ]
     names = module_names(tree, file.neighbour)
     left = [r for r in wanted if r.id not in {m.rule for m in here}]
+    hidden = [site for site, _ in found.hidden]
+    known = {(s.rule.id, s.line) for s in (*found.sites, *hidden)}
     refused: list[Parted] = []
     near: list[NearMiss] = []
     remarks = []
@@ -74,7 +76,7 @@ def explain(
         remark, flow = _flow(scope, names)
         remarks += [remark] if remark else []
         if flow is not None:
-            found_here = refusals(file.text, flow, left, lines)
+            found_here = refusals(file.text, flow, left, lines, known)
             refused += [_describe_refusal(r, remark) for r in found_here]
             others = [r for r in left if r.id not in {x.rule.id for x in found_here}]
             near += near_misses(file.text, flow, others, lines)
@@ -146,8 +148,15 @@ def _describe_match(site: Site, hidden: str) -> Matching:
         replacement=site.rewrite.text if site.rewrite else "",
         safety=site.safety.value,
         conditions=[_state_proof(proof) for proof in site.proofs],
-        not_written=hidden or site.rule.advice or site.problem,
+        not_written=hidden or site.rule.advice or site.problem or _needs_dump(site.rule),
     )
+
+
+def _needs_dump(rule: Substitution) -> str:
+    """Return why a search without a dump is silent about a rule."""
+    if not rule.launches_together:
+        return ""
+    return "only a dump tells whether it pays: npufix diagnose DUMP --source FOLDER finds it"
 
 
 def _state_proof(proof: Proof) -> Condition:
@@ -158,7 +167,8 @@ def _state_proof(proof: Proof) -> Condition:
 def _describe_refusal(refusal: Refusal, remark: str) -> Parted:
     rule = refusal.rule
     name = f"{refusal.condition}: " if refusal.condition else ""
-    reason = refusal.reason or remark or "the match of another rule, or a wider one, covers it"
+    covered = "the match of another rule, or a wider one, covers it"
+    reason = refusal.reason or remark or _needs_dump(rule) or covered
     return Parted(rule.id, rule.name, refusal.line, [f"{name}{reason}"])
 
 

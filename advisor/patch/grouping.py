@@ -67,9 +67,14 @@ def _allows(missing: Sequence[frozenset[str]], granted: frozenset[str]) -> int:
     return sum(names <= granted for names in missing)
 
 
-def commands(found: Iterable[Located], allowed: frozenset[str], report: Report) -> list[str]:
-    """Return the commands that grant each group, with what it brings."""
-    words = ["npufix", "patch", *filter(None, [report.dump]), "--source", report.source]
+def commands(
+    found: Iterable[Located], allowed: frozenset[str], report: Report, given: Sequence[str] = ()
+) -> list[str]:
+    """Return the commands that grant each group, with what it brings.
+
+    ``given`` are the options that have granted conditions already.
+    """
+    words = ["npufix", "patch", *filter(None, [report.dump]), "--source", report.source, *given]
     return [
         f"{shlex.join(words)} {group.options}  # allows {group.changes} more"
         for group in groups(found, allowed)

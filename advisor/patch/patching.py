@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.advisor.patch.header import write_header
 from npufix.advisor.patch.profitability import Profitability, prices, weigh
 from npufix.advisor.patch.verdicts import report_verdict
 from npufix.rewriters.edit.imports import imports_torch_npu
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # Weights are floating point, so tensors of the same dtype are as well.
 _SAME_DTYPE = "same-dtype"
 _ACTIVATION = "activation-is-"
+_INTERRUPTED = "interrupted before it was verified"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,9 @@ class Patched:
     written: tuple[report.Finding, ...]
     changes: tuple[FileChange, ...]
     diff: str
+    """With a header that names what each change takes for granted."""
+    interrupted: KeyboardInterrupt | None = None
+    """What ended the verification before its end; then these are the changes proven so far."""
 
 
 def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patched:
@@ -64,15 +68,20 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
     allowed = tree.configuration.allow
     chosen = [item for item in diagnosis.found if may_be_written(item, allowed)]
     jobs = [_job(item, tree, diagnosis, portable=portable) for item in chosen]
-    found = verify(jobs, options.settings) if jobs else []
-    verdicts = {i: _as_shown(i.site.rule, v) for i, v in zip(chosen, found, strict=True)}
+    found, interrupted = _verify(jobs, options.settings)
+    verdicts = {
+        item: _as_shown(item.site.rule, verdict)
+        for item, verdict in zip(chosen, found, strict=True)
+        if verdict is not None
+    }
     weighed = {item: _weigh(item, verdict, diagnosis) for item, verdict in verdicts.items()}
     accepted = {Status.EQUIVALENT} | ({Status.NOT_VERIFIED} if options.unverified else set())
-    proven = [item for item in chosen if verdicts[item].status in accepted]
+    proven = [i for i in chosen if i in verdicts and verdicts[i].status in accepted]
     idle = {item for item in proven if not weighed[item].pays}
     left_out = set() if options.unverified else idle
     changes, failed = _compose([item for item in proven if item not in left_out], portable=portable)
     failed |= {i: f"{weighed[i].why}; --unverified writes it" for i in left_out}
+    failed |= {i: _INTERRUPTED for i in chosen if i not in verdicts}
     findings = [
         _attach_verdict(
             item,
@@ -89,14 +98,32 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
         for item, finding in zip(diagnosis.found, findings, strict=True)
         if item in proven and item not in failed
     ]
-    return Patched(tuple(findings), tuple(written), tuple(changes), unified_diff(changes))
+    header = write_header(diagnosis.report, written, changes, options.settings)
+    diff = header + unified_diff(changes)
+    return Patched(tuple(findings), tuple(written), tuple(changes), diff, interrupted)
+
+
+def _verify(
+    jobs: Sequence[Job], settings: Settings
+) -> tuple[list[Verdict | None], KeyboardInterrupt | None]:
+    """Return the verdicts; after an interrupt those that there are, and what has interrupted."""
+    known: dict[int, Verdict] = {}
+
+    def decided(job: Job, verdict: Verdict, total: int) -> None:
+        known[id(job)] = verdict
+        settings.decided(job, verdict, total)
+
+    try:
+        return list(verify(jobs, replace(settings, decided=decided))), None
+    except KeyboardInterrupt as stopped:
+        return [known.get(id(job)) for job in jobs], stopped
 
 
 def _as_shown(rule: Substitution, verdict: Verdict) -> Verdict:
     """Return a verdict that claims no more than a run can show of what a rule is about."""
     if not rule.unseen or verdict.status is not Status.EQUIVALENT:
         return verdict
-    return dataclasses.replace(verdict, status=Status.NOT_VERIFIED, reason=rule.unseen)
+    return replace(verdict, status=Status.NOT_VERIFIED, reason=rule.unseen)
 
 
 def needs_npu(tree: SourceTree) -> bool:
@@ -146,6 +173,7 @@ def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: boo
         probes=(site.rewrite.probe,) if site.rewrite.probe else (),
         vouched=assumed_conditions(site),
         inference=any(p.condition.excludes_gradients for p in site.proofs),
+        alone=True,
     )
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from npufix.advisor.verify.changes import ChangedFile
     from npufix.rewriters.edit.site import Site
     from npufix.rewriters.match.recorded_call import RecordedCall
+    from npufix.rules.substitution import Condition
 
 _MOST_PROBES = 4
 _ACTIVATIONS = ("ACT2FN", "get_activation")
@@ -34,6 +35,10 @@ class Assumption:
     names: tuple[str, ...] = ()
     probes: tuple[str, ...] = ()
     """The module with a look at the operands in place of what a rule would change."""
+    inference: bool = False
+    """The user says that nobody wants gradients there."""
+    alone: bool = False
+    """The change is named in the header of a patch of npufix, which knows the code around it."""
 
 
 class Assumptions:
@@ -44,17 +49,20 @@ class Assumptions:
         file: ChangedFile,
         allow: frozenset[str],
         recorded: Mapping[int, Sequence[RecordedCall]] | None = None,
+        granted: Mapping[str, frozenset[str]] | None = None,
     ) -> None:
         """Find what the rules know in the code as it was, if it is of interest.
 
-        ``recorded`` holds the operator calls of a run of this very code, by line.
+        ``recorded`` holds the operator calls of a run of this very code, by line; ``granted`` what
+        holds in single functions, besides what is allowed in all.
         """
         self._allow = allow
+        self._granted = granted or {}
         self._file = file
         self._sites: list[Site] = []
         # Which activation a configuration selects is proven by the source, but the verifier makes
         # up another one.
-        if allow or recorded or any(word in file.original for word in _ACTIVATIONS):
+        if allow or granted or recorded or any(word in file.original for word in _ACTIVATIONS):
             name, data = file.path.name, file.data[0]
             neighbour = SourceFile(file.path, name, data, file.original, "utf-8").neighbour
             self._sites = list(find_sites(file.original, all_rules(), recorded, neighbour))
@@ -63,6 +71,7 @@ class Assumptions:
         """Return what is taken for granted in a function, and in those that it calls."""
         names: dict[str, None] = {}
         probes: list[str] = []
+        inference = False
         for site in self._sites:
             if site.rewrite is None or not site.rewrite.probe:
                 continue
@@ -70,13 +79,20 @@ class Assumptions:
             if known and self._runs(qualname, site.function):
                 names.update(dict.fromkeys(known))
                 probes.append(site.rewrite.probe)
+                inference |= any(c.excludes_gradients for c in self._allowed(site))
+        alone = qualname in self._granted
         if not names:
-            return Assumption(tuple(sorted(self._allow)))
-        return Assumption(tuple(names), tuple(probes[:_MOST_PROBES]))
+            names = dict.fromkeys(sorted(self._allow | self._granted.get(qualname, frozenset())))
+        return Assumption(tuple(names), tuple(probes[:_MOST_PROBES]), inference, alone)
+
+    def _allowed(self, site: Site) -> list[Condition]:
+        known = self._allow | self._granted.get(site.function, frozenset())
+        return [c for c in site.open_conditions if c.name in known]
 
     def _known(self, site: Site) -> list[str]:
         """Return the conditions that hold here, though not in every call one can make up."""
-        asked = {c.meaning or c.name: c.name in self._allow for c in site.open_conditions}
+        allowed = self._allowed(site)
+        asked = {c.meaning or c.name: c in allowed for c in site.open_conditions}
         known = [name for name in assumed_conditions(site) if asked.get(name, True)]
         return known + [
             proof.condition.meaning or proof.condition.name

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from npufix.advisor.patch.header import read_header
 from npufix.advisor.verify.diff_reading import DiffError, FileDiff, apply_diff, read_diff
 from npufix.advisor.verify.git import repositories
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _PREFIXES = frozenset("abciow")
 """The first folders that git makes up: ``a/model.py``, with diff.mnemonicPrefix ``w/model.py``."""
@@ -56,6 +57,8 @@ class Changes:
     """Their changed text is empty."""
     unread: tuple[tuple[str, str], ...] = ()
     """What else has changed and cannot be compared, and why."""
+    granted: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    """Conditions that the change itself names, by file and function."""
 
     def without(self, left_out: Callable[[Path], bool]) -> Changes:
         """Return the change of the other files."""
@@ -136,7 +139,7 @@ def from_patch(data: bytes, name: str, root: Path) -> Changes:
             found.add_new(shown, roots[0] / shown, roots[0], apply_diff(diff, b"") or b"")
         elif diff.hunks:
             found.add(*_both(diff, name, roots))
-    return found.finished(name)
+    return replace(found.finished(name), granted=read_header(data))
 
 
 def _cannot_be_read(diff: FileDiff, shown: str) -> str:

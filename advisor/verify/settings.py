@@ -51,8 +51,12 @@ class VerdictLines:
         self, kind: type[BaseException] | None, _error: object, _trace: TracebackType | None
     ) -> None:
         """Say what is left of the work."""
-        stopped = kind is not None and issubclass(kind, KeyboardInterrupt)
-        if stopped and self._said and self._kept:
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self.say_kept()
+
+    def say_kept(self) -> None:
+        """Say what a next run finds."""
+        if self._said and self._kept:
             tell(f"{counted(self._said, 'verdict')} kept: the same command goes on from there")
 
 

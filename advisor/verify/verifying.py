@@ -139,9 +139,11 @@ class _Question:
             probes=assumed.probes,
             vouched=assumed.names,
             others=self.about.others,
+            inference=assumed.inference,
             by_hand=True,
             on_host=on_host,
             assumed=self.about.assume,
+            alone=assumed.alone,
         )
 
 
@@ -170,7 +172,9 @@ def check(changes: Changes, settings: Settings, given: Given | None = None) -> l
             unread.append((file.name, error.message))
             continue
         recording = given.recording
-        assumptions = Assumptions(file, given.allow, recording.proofs(file) if recording else None)
+        granted = {f: names for (path, f), names in changes.granted.items() if path == file.name}
+        proofs = recording.proofs(file) if recording else None
+        assumptions = Assumptions(file, given.allow, proofs, granted)
         about = _Subject(file, _others(file, changes), assumptions, recording, given.assume)
         wanted = (one for one in functions if given.function in {"", one.qualname})
         asked += [_Question(about, one) for one in wanted]

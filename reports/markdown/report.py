@@ -227,7 +227,7 @@ def _run_finding(number: int, finding: Finding) -> Iterator[str]:
 
 def _finding(number: int, finding: Finding) -> Iterator[str]:
     yield from ("", f"## {number}. {finding.rule} {text(finding.summary)}", "")
-    yield f"{code(finding.place)} in {code(finding.function)}, **{finding.safety}**"
+    yield f"{code(finding.place)} in {code(finding.function)}, **{finding.said_safety}**"
     if finding.places:
         yield from ("", text(also_at(finding)))
     if finding.device_ns:

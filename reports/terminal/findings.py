@@ -46,7 +46,7 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
             continue
         title = Text.assemble(
             (f"{number}. {finding.rule} {finding.name}  ", "bold"),
-            (finding.safety, STYLES[finding.safety]),
+            (finding.said_safety, STYLES[finding.safety]),
         )
         console.print(title)
         if finding.kind == "run":

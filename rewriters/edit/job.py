@@ -66,3 +66,6 @@ class Job:
     """The lines are those for other devices: nothing runs on an NPU, virtual or not."""
     assumed: tuple[str, ...] = ()
     """What the user says of the arguments of the function: ``q: float[b, h, t, d]``."""
+    alone: bool = False
+    """The rest of the function is known to go with both texts: where it cannot be called, the
+    changed statements are verified alone."""

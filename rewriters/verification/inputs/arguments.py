@@ -93,7 +93,7 @@ def _guess_any(
         pairs = base[-1] // 2
         shapes = [(base[1], pairs), (base[-2], pairs), (1, base[1], 1, pairs), (*base[:2], pairs)]
         return [Tensor(s, "complex") for s in _distinct(shapes)]
-    if re.search(BOXES, name):
+    if re.search(BOXES, name) and not re.search(MASK, name):
         return [Tensor(s, "box") for s in ((3, 4), (2, 4), (2, 3, 4), (4,))]
     floats = [Tensor(s) for s in _shapes(name, base, widths)]
     units = [Tensor(s.shape, "unit") for s in floats]

@@ -261,7 +261,8 @@ class _Module:
                     module.__dict__[name] = found
                     continue
             module.__dict__[name] = Placeholder(name, loading)
-            self._missing.add(name)
+            where = statement.module if isinstance(statement, ast.ImportFrom) else ""
+            self._missing.add(f"{name} of {where}" if where else name)
 
     def _import_all(
         self,
@@ -321,6 +322,14 @@ class _Module:
         return [file for file in dict.fromkeys(files) if file.is_file()]
 
 
+class StandInBase(torch.nn.Module):
+    """A base class that could not be imported: a module, whatever its own arguments are."""
+
+    def __init__(self, *_given: object, **_keywords: object) -> None:
+        """Take what the real one takes, as ``init_cfg``."""
+        super().__init__()
+
+
 class Placeholder:
     """Stands for something that could not be imported.
 
@@ -351,7 +360,7 @@ class Placeholder:
         return Placeholder(f"{self._name}.{name}", self._loading)
 
     def __mro_entries__(self, _bases: tuple[object, ...]) -> tuple[type, ...]:
-        return (LightConfig if re.search(CONFIG_CLASS, self._name) else torch.nn.Module,)
+        return (LightConfig if re.search(CONFIG_CLASS, self._name) else StandInBase,)
 
     def __bool__(self) -> bool:
         self._use()

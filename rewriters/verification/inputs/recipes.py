@@ -95,6 +95,9 @@ class Recipe:
 
     @staticmethod
     def _without_init(owner: type, attributes: tuple[tuple[str, str], ...]) -> object:
+        if inspect.isabstract(owner):
+            owner = type(owner)(owner.__name__, (owner,), {"__module__": owner.__module__})
+            owner.__abstractmethods__ = frozenset()  # type: ignore[attr-defined] # of ABCMeta
         made: object = object.__new__(owner)
         if isinstance(made, torch.nn.Module):
             torch.nn.Module.__init__(made)

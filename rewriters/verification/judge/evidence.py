@@ -192,7 +192,7 @@ class Proof:
         if self.without_init:
             ground += "; on an object with stand-in attributes, its __init__ does not run here"
         if self.missing:
-            ground += f"; without the imports {', '.join(sorted(self.missing))}"
+            ground += f"; stood in for: {', '.join(sorted(self.missing))}"
         return ground
 
 

@@ -11,6 +11,7 @@ from npufix.rewriters.verification.sandbox.messages import Reply
 from npufix.rewriters.verification.verdict import Status, Tried, Verdict
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError, find_wheels, prepare
 from npufix.rewriters.verification.workers.backends import Backend
+from npufix.rewriters.verification.workers.fragment import narrow
 from npufix.rewriters.verification.workers.machine import survey
 from npufix.rewriters.verification.workers.pool import Limits, Pool
 
@@ -82,14 +83,52 @@ def verify(
     device = limits._replace(timeout_s=timeout_s or _ON_DEVICE_S)
     real = settings.ground is Backend.NPU
 
+    narrowed: dict[int, Job] = {}
+
     def tell(place: int, verdict: Verdict) -> None:
-        if not verdict.limit or settings.fallback is None:
+        if _may_be_narrowed(jobs[place], verdict) and (job := narrow(jobs[place])) is not None:
+            narrowed[place] = job
+        elif not verdict.limit or settings.fallback is None:
             settings.decided(jobs[place], verdict, len(jobs))
 
-    found = _verified(jobs, settings, device if real else limits, tell)
+    limits = device if real else limits
+    found = _verified(jobs, settings, limits, tell)
+    _ask_of_fragments(jobs, narrowed, found, settings, limits)
     if settings.ground is not Backend.REFERENCE:
         _ask_elsewhere(jobs, found, settings, limits)
     return found
+
+
+def _may_be_narrowed(job: Job, verdict: Verdict) -> bool:
+    lost = verdict.on == Backend.NONE.value or verdict.limit
+    return job.alone and verdict.status is Status.NOT_VERIFIED and not lost
+
+
+def _ask_of_fragments(
+    jobs: Sequence[Job],
+    narrowed: dict[int, Job],
+    found: list[Verdict],
+    settings: Settings,
+    limits: Limits,
+) -> None:
+    """Verify the changed statements alone where the functions around them could not be.
+
+    What differs there may be what no caller does: then it is still not known.
+    """
+    places = list(narrowed)
+
+    def tell(number: int, verdict: Verdict) -> None:
+        place = places[number]
+        whole = found[place]
+        why = f"{jobs[place].qualname} does not run here as a whole: {whole.reason}"
+        if verdict.status is Status.EQUIVALENT:
+            scope = f"the changed statements of {jobs[place].qualname}"
+            found[place] = replace(verdict, scope=scope, notes=(*verdict.notes, why))
+        settings.decided(jobs[place], found[place], len(jobs))
+
+    if places:
+        again = replace(settings, progress=_say_nothing)
+        _verified([narrowed[place] for place in places], again, limits, tell)
 
 
 def _verified(

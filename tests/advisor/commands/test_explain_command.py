@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from npufix.advisor.diagnose.explaining import explain
+from npufix.advisor.project.configuration import EVERYTHING
+from npufix.advisor.project.source_tree import read_source_tree
+from npufix.rules.registry import all_rules
+
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
@@ -142,3 +147,28 @@ def test_bad_places(inside: Npufix, model: Path) -> None:
         assert done.returncode == 2, place
         assert done.stdout == ""
         assert words in " ".join(done.stderr.split())
+
+
+PLAIN = """\
+import torch
+
+
+def plain(x: torch.Tensor, rows: list, i, scores: torch.Tensor):
+    first = rows[0]
+    some = x[i]
+    best = scores.view(-1).argsort()
+    return first, some, x[best], x[1:]
+"""
+
+
+def test_what_is_unproven_is_not_said_to_be_false(tmp_path: Path) -> None:
+    path = tmp_path / "plain.py"
+    path.write_text(PLAIN, encoding="utf-8")
+    (file,) = read_source_tree(path).files.values()
+    rules = [rule for rule in all_rules() if rule.id in {"NPU210", "NPU103"}]
+    subscript, unknown, sure = (explain(file, line, rules, EVERYTHING) for line in (5, 6, 8))
+    assert subscript.refused == []
+    assert [r.reasons for r in unknown.refused] == [
+        ["integer-vector: it could not be proven that the index is a vector of integers"]
+    ]
+    assert ["only a dump tells" in m.not_written for m in sure.matches] == [True]

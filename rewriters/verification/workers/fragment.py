@@ -1,0 +1,322 @@
+"""The statements that a rewrite changes, as a function of what they read.
+
+Where the function around them cannot be called (its class comes from a package that is missing,
+its arguments are objects that nobody can invent), they are verified alone: for
+``areas[mask == 0] = INF`` in a method of 80 lines that is ::
+
+    def npufix_fragment_(areas, mask):
+        areas[mask == 0] = INF
+        return (areas,)
+
+What is read of ``self`` becomes an argument; what is asked of other objects, and what ``self`` is
+called for, does not: then there is no fragment. Neither is there one where anything else differs
+between the two texts, but for new imports and new functions.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.rewriters.edit.job import Job
+
+NAME = "npufix_fragment_"
+_BLOCKS = ("body", "orelse", "finalbody")
+_ADDED = (ast.Import, ast.ImportFrom, ast.Try, ast.FunctionDef)
+_FORBIDDEN = (
+    ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.FunctionDef, ast.ClassDef,
+    ast.AsyncFunctionDef, ast.Delete,
+)  # fmt: skip
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class _Window(NamedTuple):
+    """Where two versions of a function differ."""
+
+    path: tuple[tuple[int, str], ...]
+    """From the body of the function down: the statement, and which block of it."""
+    before: int
+    """How many statements of the block are the same in front."""
+    after: int
+    """And behind."""
+
+
+class _Head(NamedTuple):
+    """What the statements are a function of."""
+
+    arguments: list[ast.arg]
+    results: list[str]
+    attributes: dict[str, str]
+    """Arguments in place of what is read of the object."""
+    instance: str
+    """What the object is called; "" without one."""
+
+
+def narrow(job: Job) -> Job | None:
+    """Return the same question about the changed statements alone; None if they cannot stand so."""
+    texts = [job.original, job.patched, *filter(None, [job.portable]), *job.probes]
+    try:
+        trees = [ast.parse(text) for text in texts]
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    functions = [f for tree in trees if (f := _find(tree, job.qualname)) is not None]
+    if len(functions) != len(trees) or not all(_is_alike(trees[0], t, job) for t in trees[1:]):
+        return None
+    first = functions[0]
+    windows = [w for f in functions[1:] if (w := _differing(first.body, f.body)) is not None]
+    if not windows:
+        return None
+    window = _join(first.body, windows)
+    blocks = [_cut(f.body, window) for f in functions]
+    head = _head(first, blocks)
+    if head is None:
+        return None
+    made = [_append(text, block, head) for text, block in zip(texts, blocks, strict=True)]
+    original, patched, *rest = made
+    return replace(
+        job,
+        original=original,
+        patched=patched,
+        portable=rest.pop(0) if job.portable else "",
+        probes=tuple(rest),
+        qualname=NAME,
+        lines_original=_lines(original),
+        lines_patched=_lines(patched),
+        # What it raises for arguments that the code around it never passes counts for nothing.
+        by_hand=False,
+    )
+
+
+def _find(tree: ast.Module, qualname: str) -> _Function | None:
+    body: list[ast.stmt] = tree.body
+    found: ast.AST | None = None
+    for name in qualname.split("."):
+        if name == "<locals>":
+            continue
+        named = [s for s in body if getattr(s, "name", None) == name]
+        if len(named) != 1:
+            return None
+        found = named[0]
+        body = getattr(found, "body", [])
+    return found if isinstance(found, _Function) else None
+
+
+def _is_alike(tree: ast.Module, other: ast.Module, job: Job) -> bool:
+    """Tell whether two modules are the same but for one body, and for what is new in the other."""
+    mine, others = (_without_body(t, job.qualname) for t in (tree, other))
+    known = {getattr(s, "name", "") for s in tree.body}
+    at = 0
+    for statement, text in others:
+        if at < len(mine) and text == mine[at][1]:
+            at += 1
+        elif not isinstance(statement, _ADDED) or getattr(statement, "name", None) in known:
+            return False
+    return at == len(mine)
+
+
+def _without_body(tree: ast.Module, qualname: str) -> list[tuple[ast.stmt, str]]:
+    changed = copy.deepcopy(tree)
+    function = _find(changed, qualname)
+    if function is not None:
+        function.body = [ast.Pass()]
+    return [(statement, ast.dump(statement)) for statement in changed.body]
+
+
+def _differing(mine: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> _Window | None:
+    """Return the smallest block that holds all differences; None if there are none."""
+    before, after = 0, 0
+    most = min(len(mine), len(other))
+    while before < most and _same(mine[before], other[before]):
+        before += 1
+    if before == len(mine) == len(other):
+        return None
+    while after < most - before and _same(mine[-1 - after], other[-1 - after]):
+        after += 1
+    if len(mine) == len(other) == before + after + 1:
+        field = _only_block(mine[before], other[before])
+        if field:
+            inner = _differing(getattr(mine[before], field), getattr(other[before], field))
+            if inner is not None:
+                return inner._replace(path=((before, field), *inner.path))
+    return _Window((), before, after)
+
+
+def _same(one: ast.AST, other: ast.AST) -> bool:
+    return ast.dump(one) == ast.dump(other)
+
+
+def _only_block(mine: ast.stmt, other: ast.stmt) -> str:
+    """Return the block in which two statements differ; "" if they differ elsewhere too."""
+    if type(mine) is not type(other) or isinstance(mine, (_Function, ast.ClassDef)):
+        return ""
+    fields = [f for f in _BLOCKS if isinstance(getattr(mine, f, None), list)]
+    differ = [
+        f
+        for f in fields
+        if list(map(ast.dump, getattr(mine, f))) != list(map(ast.dump, getattr(other, f)))
+    ]
+    heads = [copy.copy(one) for one in (mine, other)]
+    for head in heads:
+        for field in fields:
+            setattr(head, field, [])
+    return differ[0] if len(differ) == 1 and _same(*heads) else ""
+
+
+def _join(body: Sequence[ast.stmt], windows: Sequence[_Window]) -> _Window:
+    """Return the smallest window around all."""
+    path = windows[0].path
+    for window in windows[1:]:
+        same = (a == b for a, b in zip(path, window.path, strict=False))
+        path = path[
+            : next((i for i, s in enumerate(same) if not s), min(len(path), len(window.path)))
+        ]
+    length = len(_block(body, path))
+    ends = [_ends(w, len(path), length) for w in windows]
+    return _Window(path, min(b for b, _ in ends), min(a for _, a in ends))
+
+
+def _ends(window: _Window, depth: int, length: int) -> tuple[int, int]:
+    if len(window.path) == depth:
+        return window.before, window.after
+    at = window.path[depth][0]
+    return at, length - at - 1
+
+
+def _block(body: Sequence[ast.stmt], path: Sequence[tuple[int, str]]) -> Sequence[ast.stmt]:
+    for at, field in path:
+        body = getattr(body[at], field)
+    return body
+
+
+def _cut(body: Sequence[ast.stmt], window: _Window) -> list[ast.stmt]:
+    block = _block(body, window.path)
+    return list(block[window.before : len(block) - window.after])
+
+
+def _head(function: _Function, blocks: Sequence[Sequence[ast.stmt]]) -> _Head | None:
+    """Return what statements read and leave; None where they are no function of that."""
+    nodes = [n for block in blocks for s in block for n in ast.walk(s)]
+    if not blocks[0] or any(isinstance(n, _FORBIDDEN) for n in nodes) or any(map(_leaves, blocks)):
+        return None
+    arguments = {a.arg: a for a in _arguments(function)}
+    inside = {id(n) for s in blocks[0] for n in ast.walk(s)}
+    outer = [n for n in ast.walk(function) if isinstance(n, ast.Name) and id(n) not in inside]
+    bound = set(arguments) | {n.id for n in outer if isinstance(n.ctx, ast.Store)}
+    own = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    read = dict.fromkeys(n.id for n in nodes if isinstance(n, ast.Name) and n.id in bound)
+    first = next(iter(arguments), "")
+    instance = first if first in {"self", "cls"} else ""
+    attributes: dict[str, str] = {}
+    if instance in read:
+        found = _attributes_of(instance, nodes)
+        if found is None:
+            return None
+        names = {n.id for n in nodes if isinstance(n, ast.Name)}
+        attributes = {a: a if a not in names | own | bound else f"{instance}_{a}" for a in found}
+    free = [name for name in read if name != instance]
+    later = {n.id for n in outer if isinstance(n.ctx, ast.Load)}
+    kinds = _kinds(function, inside)
+    given = [
+        ast.arg(
+            name, kinds.get(name) or (arguments[name].annotation if name in arguments else None)
+        )
+        for name in free
+    ]
+    given += [ast.arg(name) for name in attributes.values()]
+    return _Head(given, sorted(own & later), attributes, instance)
+
+
+def _kinds(function: _Function, inside: set[int]) -> dict[str, ast.expr]:
+    """Return what names hold that are always assigned comparisons: masks."""
+    found: dict[str, bool] = {}
+    for node in ast.walk(function):
+        if id(node) in inside or not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for name in (n for target in targets for n in ast.walk(target)):
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
+                is_mask = name in targets and node.value is not None and _compares(node.value)
+                found[name.id] = found.get(name.id, True) and is_mask
+    mask = ast.parse("torch.BoolTensor", mode="eval").body
+    arguments = {argument.arg for argument in _arguments(function)}
+    return {name: mask for name, is_mask in found.items() if is_mask and name not in arguments}
+
+
+def _compares(value: ast.expr) -> bool:
+    """Tell whether an expression compares tensors, or joins such comparisons: ``(a > b) & c``."""
+    if isinstance(value, ast.BinOp):
+        masks = ast.BitAnd | ast.BitOr | ast.BitXor | ast.Add | ast.Mult
+        both = _compares(value.left), _compares(value.right)
+        return isinstance(value.op, masks) and all(both)
+    return isinstance(value, ast.Compare) and not isinstance(
+        value.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn
+    )
+
+
+def _arguments(function: _Function) -> Iterator[ast.arg]:
+    given = function.args
+    yield from (*given.posonlyargs, *given.args, *given.kwonlyargs)
+    yield from filter(None, (given.vararg, given.kwarg))
+
+
+def _attributes_of(instance: str, nodes: Sequence[ast.AST]) -> list[str] | None:
+    """Return what is read of an object; None if it is called, written to or handed on."""
+    called = {id(n.func) for n in nodes if isinstance(n, ast.Call)}
+    held = [
+        n
+        for n in nodes
+        if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == instance
+    ]
+    if any(id(n) in called or not isinstance(n.ctx, ast.Load) for n in held):
+        return None
+    bare = sum(isinstance(n, ast.Name) and n.id == instance for n in nodes)
+    return list(dict.fromkeys(n.attr for n in held)) if bare == len(held) else None
+
+
+def _leaves(block: Sequence[ast.stmt]) -> bool:
+    """Tell whether statements end, or go on with, a loop around them."""
+    for statement in block:
+        if isinstance(statement, ast.Break | ast.Continue):
+            return True
+        fields = ("orelse",) if isinstance(statement, ast.For | ast.While) else _BLOCKS
+        inner = [getattr(statement, f, None) for f in fields]
+        inner += [h.body for h in getattr(statement, "handlers", ())]
+        if any(_leaves(b) for b in inner if isinstance(b, list)):
+            return True
+    return False
+
+
+class _Renaming(ast.NodeTransformer):
+    def __init__(self, instance: str, attributes: dict[str, str]) -> None:
+        self._instance, self._attributes = instance, attributes
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        if isinstance(node.value, ast.Name) and node.value.id == self._instance:
+            return ast.Name(self._attributes[node.attr], ast.Load())
+        self.generic_visit(node)
+        return node
+
+
+def _append(text: str, block: Sequence[ast.stmt], head: _Head) -> str:
+    renaming = _Renaming(head.instance, head.attributes)
+    body = [renaming.visit(copy.deepcopy(statement)) for statement in block]
+    if head.results:
+        elements: list[ast.expr] = [ast.Name(name, ast.Load()) for name in head.results]
+        body.append(ast.Return(ast.Tuple(elements, ast.Load())))
+    made = ast.parse("def _(): pass")
+    function = made.body[0]
+    assert isinstance(function, ast.FunctionDef)  # noqa: S101 - the text above
+    function.name = NAME
+    function.args.args = list(head.arguments)
+    function.body = body or function.body
+    return f"{text.rstrip()}\n\n\n{ast.unparse(ast.fix_missing_locations(made))}\n"
+
+
+def _lines(text: str) -> tuple[int, ...]:
+    function = _find(ast.parse(text), NAME)
+    return tuple(s.lineno for s in function.body) if function is not None else ()

@@ -1,0 +1,85 @@
+"""``npufix patch`` where packages are missing, its header, and an interrupt."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from npufix.advisor.patch import patching
+from npufix.advisor.patch.header import read_header
+from npufix.rewriters.edit.job import Job
+from npufix.rewriters.verification import Settings
+from npufix.rewriters.verification.verdict import Status, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    Npufix = Callable[..., subprocess.CompletedProcess[str]]
+
+pytest.importorskip("torch", reason="torch is needed to verify changes")
+HEAD = """\
+import torch
+from absent_framework import Base, HEADS
+
+
+@HEADS.register_module()
+class Head(Base):
+    def __init__(self, channels: int):
+        super().__init__(init_cfg=None)
+        self.assigner = HEADS.build(channels)
+
+    def targets(self, areas: torch.Tensor, points):
+        inside = self.assigner.inside(points)
+        areas = areas.clone()
+        areas[inside > 0] = 0.0
+        return self.assigner.join(areas)
+"""
+
+
+def test_a_patch_of_code_whose_packages_are_missing(inside: Npufix, tmp_path: Path) -> None:
+    source, patch = tmp_path / "src", tmp_path / "a.patch"
+    source.mkdir()
+    (source / "head.py").write_text(HEAD, encoding="utf-8")
+    on = ("--on", "reference", "--no-cache")
+    allowed = ("--assume", "dense-detection")
+    done = inside("patch", "--source", source, "-o", patch, *allowed, *on)
+    assert done.returncode == 0, done.stderr
+    assert "absent_framework" in done.stderr
+    text = patch.read_text(encoding="utf-8")
+    assert "runs of the changed statements of Head.targets" in text
+    ((place, names),) = read_header(text.encode()).items()
+    assert place == ("head.py", "Head.targets")
+    assert "is-tensor" in names or "boolean-mask" in names
+    checked = inside("verify", "--patch", patch, "--source", source, *on)
+    assert checked.returncode == 0, checked.stdout
+    wrong = tmp_path / "wrong.patch"
+    assert ", 0.0" in text
+    wrong.write_text(text.replace(", 0.0", ", 1.0"), encoding="utf-8")
+    asked = ("verify", "--patch", wrong, "--source", source, *on)
+    assert inside(*asked).returncode == 3, "not equivalent, however it is headed"
+    git = shutil.which("git")
+    assert git
+    subprocess.run([git, "init", "-q", source], check=True)
+    subprocess.run([git, "-C", source, "apply", "--check", patch], check=True)
+
+
+def test_an_interrupt_leaves_the_verdicts_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [Job("m.py", ".", "", str(n), "f", (), ()) for n in range(3)]
+    stopped = KeyboardInterrupt()
+    told = []
+
+    def verify(asked: Sequence[Job], settings: Settings) -> list[Verdict]:
+        settings.decided(asked[1], Verdict(Status.EQUIVALENT, "here", "f"), len(asked))
+        raise stopped
+
+    monkeypatch.setattr(patching, "verify", verify)
+    settings = replace(Settings(), decided=lambda job, *_: told.append(job))
+    found, interrupted = patching._verify(jobs, settings)
+    assert interrupted is stopped
+    assert [v and v.status for v in found] == [None, Status.EQUIVALENT, None]
+    assert told == [jobs[1]]

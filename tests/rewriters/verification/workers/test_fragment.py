@@ -1,0 +1,113 @@
+"""The changed statements of a function as a function of their own."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+import pytest
+
+from npufix.rewriters.edit.job import Job
+from npufix.rewriters.verification.workers.fragment import NAME, narrow
+
+BODY = """\
+import torch
+from missing import Base
+
+INF = 1e8
+
+
+class Head(Base):
+    def targets(self, boxes, given):
+        areas, inside = self.sizes(boxes), given.inside
+        for area in areas:
+            {code}
+        return areas
+"""
+
+
+def job(original: str, patched: str, body: str = BODY) -> Job:
+    texts = [body.replace("{code}", code) for code in (original, patched)]
+    return Job("m.py", ".", *texts, qualname="Head.targets", lines_original=(), lines_patched=())
+
+
+def fragments(original: str, patched: str, body: str = BODY) -> list[str] | None:
+    found = narrow(job(original, patched, body))
+    if found is None:
+        return None
+    assert found.qualname == NAME
+    texts = (found.original, found.patched)
+    return [text[text.index(f"def {NAME}") :].rstrip() for text in texts]
+
+
+def test_it_takes_what_is_read_and_leaves_the_rest() -> None:
+    old, new = "area[inside == 0] = self.fill", "area.masked_fill_(inside == 0, self.fill)"
+    head = f"def {NAME}(area, inside, fill):\n    "
+    assert fragments(old, new) == [
+        f"{head}area[inside == 0] = fill",
+        f"{head}area.masked_fill_(inside == 0, fill)",
+    ]
+
+
+def test_what_is_read_later_is_its_result() -> None:
+    body = BODY.replace("return areas", "return areas, total")
+    found = fragments("total = area * 2.0", "total = area + area", body)
+    assert found is not None
+    assert [text.splitlines()[-1].strip() for text in found] == ["return (total,)"] * 2
+
+
+def test_its_lines_are_those_of_the_new_text() -> None:
+    found = narrow(job("area[inside] = INF", "area.masked_fill_(inside, INF)"))
+    assert found is not None
+    lines = found.original.splitlines()
+    assert [lines[n - 1].strip() for n in found.lines_original] == ["area[inside] = INF"]
+    ast.parse(found.patched)
+
+
+def test_what_is_always_a_comparison_is_a_mask() -> None:
+    body = BODY.replace("given.inside", "boxes").replace(
+        "for area", "mask = (boxes > 0) & (boxes < 9)\n        for area"
+    )
+    found = fragments("area[mask] = 0", "area.masked_fill_(mask, 0)", body)
+    assert found is not None
+    assert found[0].startswith(f"def {NAME}(area, mask: torch.BoolTensor)")
+
+
+def test_a_guard_in_front_takes_the_statements_of_both() -> None:
+    source = textwrap.dedent("""\
+        def f(x, w):
+            y = x * 2
+            return {code}
+    """)
+    old, new = "y.relu() * w", "g(y, w)"
+    guarded = source.replace(
+        "return {code}", f"if y.is_npu:\n        return {new}\n    return {old}"
+    )
+    texts = (source.replace("{code}", code) for code in (old, new))
+    asked = Job("m.py", ".", *texts, "f", (), (), portable=guarded)
+    found = narrow(asked)
+    assert found is not None
+    assert "if y.is_npu:" in found.portable[found.portable.index(NAME) :]
+    assert f"def {NAME}(w, y)" in found.original
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("area[inside] = self.value()", "area.masked_fill_(inside, self.value())"),
+        ("self.area = area * 2", "self.area = area + area"),
+        ("register(self, area * 2)", "register(self, area + area)"),
+        ("yield area * 2", "yield area + area"),
+        ("if area.any(): break", "if bool(area.any()): break"),
+        ("area += 1", "area += 1"),
+    ],
+)
+def test_what_is_no_function_of_what_it_reads_has_none(old: str, new: str) -> None:
+    assert fragments(old, new) is None
+
+
+def test_a_change_elsewhere_in_the_file_has_none() -> None:
+    asked = job("area[inside] = INF", "area.masked_fill_(inside, INF)")
+    other = asked.patched.replace("1e8", "1e9")
+    assert narrow(asked) is not None
+    assert narrow(Job("m.py", ".", asked.original, other, "Head.targets", (), ())) is None
