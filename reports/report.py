@@ -10,8 +10,7 @@ import msgspec
 
 from npufix.profiling_parsers.profile import Problem
 from npufix.reports.encoding import encode_indented
-from npufix.reports.headroom import Headroom
-from npufix.reports.prediction import Forecast, Prediction
+from npufix.reports.prediction import Forecast, Headroom, Prediction
 from npufix.rules.diagnostic import Place
 
 __all__ = ["Forecast", "Headroom", "Place", "Prediction", "Problem"]

@@ -13,7 +13,7 @@ from npufix.advisor.roofline.bounds import LIMITS, LINK, bound
 from npufix.advisor.roofline.rates import find_rates
 from npufix.advisor.roofline.work import COLUMNS as WORK_COLUMNS
 from npufix.advisor.roofline.work import RATE_NAMES, work_of
-from npufix.reports.headroom import Headroom, HeadroomRow
+from npufix.reports.prediction import Headroom, HeadroomRow
 from npufix.rules.shared.recording.versions import chip_families
 
 if TYPE_CHECKING:

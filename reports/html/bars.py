@@ -11,7 +11,7 @@ from npufix.rules.shared.quantities import milliseconds, percent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.reports.headroom import HeadroomRow
+    from npufix.reports.prediction import HeadroomRow
     from npufix.reports.report import StepSplit
 
 

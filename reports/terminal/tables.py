@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from npufix.reports.headroom import Headroom, HeadroomRow
+    from npufix.reports.prediction import Headroom, HeadroomRow
     from npufix.reports.report import (
         HotCollective,
         HotLine,

@@ -9,7 +9,7 @@ from npufix.rules.shared.quantities import milliseconds, percent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.reports.headroom import Headroom
+    from npufix.reports.prediction import Headroom
 
 
 def headroom_lines(headroom: Headroom) -> Iterator[str]:
