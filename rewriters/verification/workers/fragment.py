@@ -228,7 +228,8 @@ def _head(function: _Function, blocks: Sequence[Sequence[ast.stmt]]) -> _Head | 
         for name in free
     ]
     given += [ast.arg(name) for name in attributes.values()]
-    return _Head(given, sorted(own & later), attributes, instance)
+    # What it reads, it may read again in the next round of a loop around it.
+    return _Head(given, sorted(own & (later | set(read))), attributes, instance)
 
 
 def _kinds(function: _Function, inside: set[int]) -> dict[str, ast.expr]:

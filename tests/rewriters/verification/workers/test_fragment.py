@@ -56,6 +56,15 @@ def test_what_is_read_later_is_its_result() -> None:
     assert [text.splitlines()[-1].strip() for text in found] == ["return (total,)"] * 2
 
 
+def test_what_the_next_round_reads_is_its_result() -> None:
+    body = BODY.replace("for area", "last = boxes\n        for area")
+    found = fragments(
+        "area += 2 * last; last = 2 * area", "area += last + last; last = area + area", body
+    )
+    assert found is not None
+    assert [text.splitlines()[-1].strip() for text in found] == ["return (area, last)"] * 2
+
+
 def test_its_lines_are_those_of_the_new_text() -> None:
     found = narrow(job("area[inside] = INF", "area.masked_fill_(inside, INF)"))
     assert found is not None
