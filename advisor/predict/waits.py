@@ -130,7 +130,9 @@ def find_host_waits(
         stream, ended = latest.before(before, call.end)
         if stream < 0:
             continue
-        waited = ended >= call.begin and call.end - ended <= _RETURN_NS
+        # What it was called for comes behind the last kernel: a part of a long wait, as of pauses.
+        returned = call.end - ended <= max(_RETURN_NS, _TAIL * length)
+        waited = ended >= call.begin and returned
         if not waited and call.operator < 0:
             continue
         own = min(length, _CALL_NS) if waited else length
