@@ -38,6 +38,7 @@ DATA = (
     "rewriters/graph/operators.txt",
     "rewriters/verification/reference/*.json",
     "rules/diagnostics/*.json",
+    "rules/shared/*.json",
 )
 # Named for the user's environment, where they may be or not.
 OPTIONAL = {

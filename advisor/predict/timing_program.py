@@ -152,7 +152,7 @@ WAYS = [@ways@]
 
 def find_device():
     """Return the device to run on, and what waits for it."""
-    if torch_npu is not None and torch.npu.is_available():
+    if torch_npu is not None and hasattr(torch, "npu") and torch.npu.is_available():
         return torch.device("npu"), torch.npu.synchronize
     if torch.cuda.is_available():
         return torch.device("cuda"), torch.cuda.synchronize

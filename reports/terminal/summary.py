@@ -271,7 +271,8 @@ def _show_ways_on(report: Report, console: Console) -> None:
         more = len(missing) - _MOST_NAMES
         names = ", ".join(missing[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
         paragraph(f"Not recorded: {names} (-v: what for, and how to)", console, "dim")
-    options = " ".join(f"--{name}" for name in there(report) if name != "shapes")
+    # One line of 80 columns; shapes and modules are operators and lines, seen from elsewhere.
+    options = " ".join(f"--{name}" for name in there(report) if name not in {"shapes", "modules"})
     paragraph(f"More: {options} --html FILE -v", console, "dim")
 
 

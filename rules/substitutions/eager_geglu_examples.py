@@ -100,10 +100,9 @@ class T5DenseGatedActDense(nn.Module):
         self.act = ACT2FN["gelu_new"]
 
     def forward(self, hidden_states):
+        hidden_linear = self.wi_1(hidden_states)
         hidden_states = torch_npu.npu_geglu(
-            torch.cat(
-                (self.wi_0(hidden_states), self.wi_1(hidden_states)), dim=-1
-            ),
+            torch.cat((self.wi_0(hidden_states), hidden_linear), dim=-1),
             dim=-1,
             approximate=1,
             activate_left=True,

@@ -52,7 +52,9 @@ def test_every_command_and_option_is_in_the_reference() -> None:
 
 def test_the_reference_shows_examples_and_what_is_said_behind_them() -> None:
     text = reference_of("gate")
-    assert re.search(r"<code[^>]*>npufix gate run1[^<]*sarif=npufix.sarif\n</code>", text)
+    assert re.search(
+        r"<code[^>]*>npufix gate run1[^<]*sarif=npufix.sarif\n[^<]*head runs/head\n</code>", text
+    )
     assert "<p>Exit status: 0 pass" in text
 
 

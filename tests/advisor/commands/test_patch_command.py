@@ -215,7 +215,7 @@ def test_what_cannot_be_verified_is_left_out_and_said(inside: Npufix, tmp_path: 
         "import torch\nimport not_installed_anywhere\n\n\n"
         "def f(x: torch.Tensor, wrap):\n"
         "    y = not_installed_anywhere.prepare(x).float()\n"
-        "    y[y < 0] = 0\n    return wrap(y)\n",
+        "    y[not_installed_anywhere.negative(y) < 0] = 0\n    return wrap(y)\n",
         encoding="utf-8",
     )
     done = inside("patch", "--source", tmp_path)

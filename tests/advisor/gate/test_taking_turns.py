@@ -27,7 +27,7 @@ from npufix.reports.markdown.gate import to_comment
 from npufix.reports.wording.gate import against
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from npufix.advisor.gate.measuring import MeasuredRun
     from npufix.reports.measurement import Measurement
@@ -116,6 +116,15 @@ def test_what_takes_too_long_is_ended_with_all_it_started(tmp_path: Path) -> Non
     assert is_ended(int((tmp_path / "child").read_text(encoding="utf-8")))
 
 
+@pytest.fixture
+def _interrupted() -> Iterator[None]:
+    """Take interrupts as a terminal sends them; in the background of a shell they are ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interrupted")
 def test_an_interrupt_ends_the_command_too(tmp_path: Path) -> None:
     child = tmp_path / "child"
 

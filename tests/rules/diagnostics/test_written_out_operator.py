@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kernel_chains import chain, kernel, seen, the
 
-from npufix.rules.diagnostics.written_out_operators import RULE
+from npufix.rules.diagnostics.written_out_operator import RULE
 
 X, ROW, SCORES = "2,64,32", "2,64,1", "8,64,64"
 RMS = [
