@@ -213,9 +213,10 @@ def test_conditions_are_written_only_by_name(inside: Npufix, example: Path) -> N
 def test_what_cannot_be_verified_is_left_out_and_said(inside: Npufix, tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(
         "import torch\nimport not_installed_anywhere\n\n\n"
-        "def f(x: torch.Tensor, wrap):\n"
-        "    y = not_installed_anywhere.prepare(x).float()\n"
-        "    y[not_installed_anywhere.negative(y) < 0] = 0\n    return wrap(y)\n",
+        "class A(torch.nn.Module):\n"
+        "    def forward(self, x: torch.Tensor, wrap):\n"
+        "        y = not_installed_anywhere.prepare(x).float()\n"
+        "        y[y < self.least()] = 0\n        return wrap(y)\n",
         encoding="utf-8",
     )
     done = inside("patch", "--source", tmp_path)
