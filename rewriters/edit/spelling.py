@@ -102,11 +102,18 @@ def spell(
 def _named_later(
     node: Node, names: Mapping[str, Node], here: Mapping[str, Node]
 ) -> ast.expr | None:
-    """Return the name of what is computed after the place of ``names``, and not computed again."""
-    if any(value is node for value in names.values()):
+    """Return the name of what is computed after the place of ``names``, and not computed again.
+
+    What costs little is written out: a name that is bound behind a guard keeps the guard away.
+    """
+    if any(value is node for value in names.values()) or not any(map(_is_dear, node.walk())):
         return None
     found = next((name for name, value in here.items() if value is node), None)
     return None if found is None else ast.Name(found, ast.Load())
+
+
+def _is_dear(node: Node) -> bool:
+    return node.op in operators.PRODUCTS or node.op == Op.CALL or node.op.startswith("module:")
 
 
 def _unnamed(
