@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -24,12 +25,16 @@ if TYPE_CHECKING:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the commands into the navigation: one page each."""
+    """Put the commands and the rules into the navigation: one page each."""
     pages = [{f"npufix {name}": uri} for name, (uri, _) in site_commands.pages().items()]
     for section in config.nav or []:
         for item in section.get("Reference", []):
             if "Commands" in item:
                 item["Commands"] = pages
+        for item in section.get("Rules", []):
+            for name, uri in item.items() if isinstance(item, dict) else ():
+                rules = site_pages.rules_of(Path(uri).stem)
+                item[name] = [{"Table": uri}, *({title: page} for page, title in rules.items())]
     return config
 
 

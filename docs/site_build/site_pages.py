@@ -59,6 +59,12 @@ def rule_pages() -> dict[str, str]:
     return {f"rules/{rule.id.lower()}.md": template.render(rule=rule) for rule in every_rule()}
 
 
+def rules_of(table: str) -> dict[str, str]:
+    """Return what the menu calls the rules of a table, by their page's place in the site."""
+    rules = (rule for rule in every_rule() if rule.table == table)
+    return {f"rules/{rule.id.lower()}.md": f"{rule.id} {rule.name}" for rule in rules}
+
+
 @cache
 def _environment() -> jinja2.Environment:
     templates = jinja2.FileSystemLoader(Path(__file__).parent)
