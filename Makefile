@@ -18,7 +18,7 @@ NPU := $(if $(filter Linux,$(shell uname -s)),.venv-npu/ready)
 SARIF := $(if $(shell command -v npm),build/sarif/sarif-2.1.0.json)
 export SARIF_SCHEMA = $(CURDIR)/build/sarif/sarif-2.1.0.json
 
-.PHONY: demo test lint bench docs dist sbom audit lock locked clean
+.PHONY: demo test lint bench pictures docs dist sbom audit lock locked clean
 
 demo: .venv/ready
 	@mkdir -p $(OUT)
@@ -41,6 +41,10 @@ lint: .venv/test-ready
 
 bench: .venv/test-ready
 	$(BIN)/python -m benchmarks --check --runs 2
+
+# The pictures of README: again where the first screen or the page looks different. Needs Chromium.
+pictures: .venv/test-ready
+	@$(BIN)/python docs/site_build/pictures.py
 
 docs: .venv/docs-ready
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

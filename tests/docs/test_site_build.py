@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import click
 import jinja2
+import pictures
 import pytest
 import site_commands
 import site_markup
@@ -16,6 +18,7 @@ import site_pages
 import site_session
 from click.testing import CliRunner
 from markdown import markdown
+from rich.text import Text
 
 from npufix.advisor.commands.cli import cli
 from npufix.rules.registry import every_rule
@@ -211,3 +214,10 @@ def test_links_and_requests_of_a_site_are_checked(tmp_path: Path) -> None:
         "cdn.com/x.js", "fonts.com/f.css", "fonts.com/g.css", "fonts.com/h.png",
     ):  # fmt: skip
         assert wanted in said
+
+
+def test_the_picture_of_the_terminal_shows_what_is_printed_today() -> None:
+    drawn = (ROOT / "docs/pictures/terminal.svg").read_text(encoding="utf-8")
+    shown = html.unescape("".join(re.findall(r"<text [^>]*>([^<]*)</text>", drawn)))
+    printed = Text.from_ansi(pictures.printed()).plain
+    assert "".join(shown.split()).endswith("".join(printed.split())), "make pictures"
