@@ -12,7 +12,7 @@ import sys
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 ROOT = Path(__file__).resolve().parents[2]
+Scheme = Literal["light", "dark"]
 PICTURES = ROOT / "docs/pictures"
 COMMAND = ("diagnose", "dump", "--source", "bert_like")
 # What rich would write asks a server for its font; a viewer's own serves as well.
@@ -73,7 +74,7 @@ def _draw_terminal() -> None:
     )
 
 
-def _draw_page(browser: Browser, page_file: Path, scheme: str) -> None:
+def _draw_page(browser: Browser, page_file: Path, scheme: Scheme) -> None:
     page = browser.new_page(
         viewport={"width": 1280, "height": 860}, color_scheme=scheme, reduced_motion="reduce"
     )
@@ -93,7 +94,7 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]
         )
-        for scheme in ("light", "dark"):
+        for scheme in get_args(Scheme):
             _draw_page(browser, page_file, scheme)
         browser.close()
 
