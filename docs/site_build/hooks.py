@@ -59,7 +59,9 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:  # noqa: ANN40
 def on_post_page(output: str, page: Page, **_: Any) -> str:  # noqa: ANN401 - same
     """Say which language a page is in."""
     if page.file.src_uri.startswith("zh/"):
-        return output.replace('<html lang="en"', '<html lang="zh"', 1)
+        words = {"Table of contents": "目录", 'placeholder="Search"': 'placeholder="搜索"'}
+        for english, chinese in {'<html lang="en"': '<html lang="zh"', **words}.items():
+            output = output.replace(english, chinese)
     return output
 
 
