@@ -29,7 +29,8 @@ def compare(before: ComparedRun, after: ComparedRun) -> Comparison:
     made, together = predictions(before, after, paths)
     return Comparison(
         tool=tool(),
-        headline=remarks.headline(before, explanation, metrics, across_devices=across),
+        headline=remarks.different_programs(hosts if across else operators, metrics)
+        or remarks.headline(before, explanation, metrics, across_devices=across),
         before=before.shown,
         after=after.shown,
         differences=remarks.differences(before, after),

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from npufix.reports.wording.comparison import relative
-from npufix.rules.shared.quantities import counted, milliseconds
+from npufix.reports.wording.comparison import METRIC_NAMES, relative
+from npufix.rules.shared.quantities import counted, milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.advisor.compare.side import ComparedRun
-    from npufix.reports.comparison import Explanation, MetricChange, Prediction
+    from npufix.reports.comparison import (
+        Explanation,
+        HostOperatorChange,
+        MetricChange,
+        OperatorChange,
+        Prediction,
+    )
     from npufix.reports.gate_report import Change
 
 _FACTS = {
@@ -25,12 +31,38 @@ _FACTS = {
     "profiler_level": "profiler level",
     "simulated": "simulated",
 }
+_ALIKE = 0.5
 _MOST = 0.5
 _FEW_STEPS = 3
 _WAITS = 0.1
 """Of what was saved: with less more waiting, the step has got shorter by about as much."""
 _RATIO = 0.02
 """Ratios of batch sizes closer than that are one."""
+
+
+def different_programs(
+    operators: Sequence[OperatorChange | HostOperatorChange], metrics: Sequence[MetricChange]
+) -> str:
+    """Say that the runs are of different programs, "" where one of them mostly does the same.
+
+    One: where a hot operator was replaced, the run without it does little that the other does not.
+    """
+    rows = [row for row in operators if not getattr(row, "communication", False)]
+    shares = []
+    for side, other in (("before_ns", "after_ns"), ("after_ns", "before_ns")):
+        times = [getattr(row, side) for row in rows]
+        if None in times or not sum(times):
+            return ""
+        shares.append(sum(getattr(row, side) for row in rows if getattr(row, other)) / sum(times))
+    if max(shares) >= _ALIKE:
+        return ""
+    share = percent(max(shares))
+    said = f"These are different programs: only {share} of the compute time is in common operators."
+    for metric in metrics:
+        if metric.name == "step-time" and metric.before and metric.after:
+            times = milliseconds(metric.before), milliseconds(metric.after)
+            return f"{said} A step takes {times[0]} in the first and {times[1]} in the second run."
+    return said
 
 
 def headline(
@@ -83,7 +115,8 @@ def _of_metrics(metrics: Sequence[MetricChange]) -> str:
     for metric in metrics:
         if metric.unit == "ns" and metric.before and metric.after is not None:
             times = f"{milliseconds(metric.before)} -> {milliseconds(metric.after)}"
-            return f"{metric.name} {times} ({relative(metric.before, metric.after)})."
+            name = METRIC_NAMES.get(metric.name, metric.name).capitalize()
+            return f"{name} {times} ({relative(metric.before, metric.after)})."
     return "Nothing is known about the time of both runs."
 
 

@@ -17,10 +17,9 @@ from npufix.reports.html.tables import (
 )
 from npufix.reports.wording import comparison as words
 from npufix.reports.wording.report import few_tensors
-from npufix.rules.shared.quantities import percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from npufix.reports.comparison import (
         Comparison,
@@ -38,7 +37,6 @@ _MOST_STEPS = 100
 """Steps of a run that the page draws: the last ones."""
 _CARDS = 4
 _OPERATORS = 20
-_ALIKE = 0.5
 _SEEN = 0.001
 """Of the difference: less is not seen in a chart."""
 _SUMS = (
@@ -67,7 +65,6 @@ def to_html(comparison: Comparison) -> str:
         sides=[("before", sides[0]), ("after", sides[1])],
         simulated=_simulated(*sides),
         cards=list(_cards(comparison)),
-        common=_common(comparison),
         facts=list(_facts(*sides)),
         split=_split(comparison),
         explained=_waterfall(explained) if explained is not None and differs else [],
@@ -114,21 +111,6 @@ def _cards(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
         relative = words.relative(metric.before, metric.after)
         name = words.METRIC_NAMES.get(metric.name, metric.name)
         yield relative or change, name, f"{before} → {after}"
-
-
-def _common(comparison: Comparison) -> str:
-    """Return that the runs are of different programs, "" where most of their time is alike."""
-    rows: Sequence[OperatorChange | HostOperatorChange] = comparison.operators
-    if comparison.across_devices:
-        rows = comparison.host_operators
-    both = [row for row in rows if row.before_ns and row.after_ns]
-    for side in ("before_ns", "after_ns"):
-        whole = sum(getattr(row, side) or 0 for row in rows)
-        alike = sum(getattr(row, side) for row in both)
-        if whole and alike < _ALIKE * whole:
-            share = percent(alike / whole)
-            return f"These are different programs: only {share} of the time is in common operators."
-    return ""
 
 
 def _simulated(before: Side, after: Side) -> list[tuple[str, str]]:

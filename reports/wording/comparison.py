@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 UNKNOWN = "—"
 _FEW = 0.05
+_ROUNDING = 1e-4
 _TIMES_AS_MUCH = 10
+_MOST_TIMES = 10_000
 _MIB = 1 << 20
 METRIC_NAMES = {
     "step-time": "step",
@@ -64,7 +66,9 @@ def relative(before: float | None, after: float | None) -> str:
 
 def relative_change(change: float) -> str:
     """Return ``+8.0%``; how many times as much, ``31.3x``, from ten times on."""
-    return f"{change + 1:,.3g}x" if change + 1 >= _TIMES_AS_MUCH else f"{change:+.1%}"
+    if change >= _MOST_TIMES:
+        return f">{_MOST_TIMES:,}x"
+    return f"{number(change + 1)}x" if change + 1 >= _TIMES_AS_MUCH else f"{change:+.1%}"
 
 
 def calls(before: float | None, after: float | None) -> str:
@@ -120,7 +124,7 @@ def rest_text(explanation: Explanation) -> str:
     if explanation.others:
         noun = tr(counted(explanation.others, "smaller part"))
         parts.append(f"{signed_time(explanation.others_ns)}  {noun}")
-    if explanation.unexplained_ns:
+    if abs(explanation.unexplained_ns) > _ROUNDING * abs(explanation.difference_ns):
         parts.append(tr(f"{signed_time(explanation.unexplained_ns)} unexplained"))
     return "; ".join(parts) or "Nothing is left unexplained."
 

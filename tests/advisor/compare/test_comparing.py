@@ -85,6 +85,18 @@ def test_the_cause_is_named_by_line_or_by_type() -> None:
     assert explained(compare(before, after)) == [("Mul", 200.0)]
 
 
+def test_different_programs_get_no_figure_for_their_difference() -> None:
+    one = {"MatMul": 2e6, "Conv2D": 5e6, "Pooling": 2e6}
+    other = {"MatMul": 2e6, "FlashAttentionScore": 5e6, "RmsNorm": 2e6}
+    said = compare(run_of(one, exposed=10**7), run_of(other, exposed=10**6)).headline
+    assert said.startswith("These are different programs: only 22.2% of the compute time")
+    assert "%)" not in said
+    # Where a hot operator was replaced, only one of the runs has much of its own.
+    before = {"MatMul": 2e6, "IndexPutV2": 50e6}
+    after = {"MatMul": 2e6, "MaskedFill": 1e6}
+    assert compare(run_of(before), run_of(after)).headline.startswith("Step 52 ms -> 3 ms (-94.2%)")
+
+
 def test_what_an_incomplete_table_lacks_is_not_nothing() -> None:
     comparison = compare(run_of({"Mul": 5.0}, complete=False), run_of({"Mul": 6.0, "Add": 4.0}))
     assert {op.type: (op.before_ns, op.after_ns) for op in comparison.operators} == {
