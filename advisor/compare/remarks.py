@@ -60,8 +60,8 @@ def different_programs(
     said = f"These are different programs: only {share} of the compute time is in common operators."
     for metric in metrics:
         if metric.name == "step-time" and metric.before and metric.after:
-            times = milliseconds(metric.before), milliseconds(metric.after)
-            return f"{said} A step takes {times[0]} in the first and {times[1]} in the second run."
+            one, other = milliseconds(metric.before), milliseconds(metric.after)
+            return f"{said} A step takes {one} in the first and {other} in the second run."
     return said
 
 
