@@ -304,8 +304,9 @@ def _copy_object(made: object) -> object:
     """
     modules = made.modules() if isinstance(made, torch.nn.Module) else ()
     held = (value for module in modules for value in vars(module).values())
-    empty = {id(value): OrderedDict() for value in held if type(value) is OrderedDict and not value}
-    return copy.deepcopy(made, dict[int, object](empty))
+    empty = (value for value in held if type(value) is OrderedDict and not value)
+    copies: dict[int, object] = {id(value): OrderedDict[object, object]() for value in empty}
+    return copy.deepcopy(made, copies)
 
 
 def _doubled(value: object) -> object:
