@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.advisor.patch.patching import assumed_conditions
 from npufix.advisor.project.source_tree import SourceFile
 from npufix.advisor.verify.changed_functions import callers
 from npufix.rewriters.edit.site import Basis
-from npufix.rewriters.find import find_sites
-from npufix.rules.registry import all_rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,6 +60,10 @@ class Assumptions:
         # Which activation a configuration selects is proven by the source, but the verifier makes
         # up another one.
         if allow or granted or recorded or any(word in file.original for word in _ACTIVATIONS):
+            # A matcher with a parser of its own takes longer to import than most changes to read.
+            from npufix.rewriters.find import find_sites
+            from npufix.rules.registry import all_rules
+
             name, data = file.path.name, file.data[0]
             neighbour = SourceFile(file.path, name, data, file.original, "utf-8").neighbour
             self._sites = list(find_sites(file.original, all_rules(), recorded, neighbour))
@@ -91,6 +92,8 @@ class Assumptions:
 
     def _known(self, site: Site) -> list[str]:
         """Return the conditions that hold here, though not in every call one can make up."""
+        from npufix.advisor.patch.patching import assumed_conditions
+
         allowed = self._allowed(site)
         asked = {c.meaning or c.name: c in allowed for c in site.open_conditions}
         known = [name for name in assumed_conditions(site) if asked.get(name, True)]

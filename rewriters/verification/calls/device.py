@@ -182,10 +182,9 @@ def _tensor_on_device(value: torch.Tensor, device: str) -> torch.Tensor:
 
 def copy_to_host(value: torch.Tensor) -> torch.Tensor:
     """Return a copy of a tensor on the host, free of its history."""
-    own = value.detach()
-    if not on_device(own):
-        return own.clone()
-    return own.cpu() if is_real() else host_view(own).clone()
+    if not on_device(value):
+        return value.detach().clone()
+    return value.detach().cpu() if is_real() else host_view(value).clone()
 
 
 def seed_device(seed: int) -> None:

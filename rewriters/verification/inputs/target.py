@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections import OrderedDict
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -290,9 +291,22 @@ class Target:
         if issubclass(self.owner, torch.optim.Optimizer):
             return self._instances.pop(key)  # copies of weights have no gradients
         try:
-            return copy.deepcopy(self._instances[key])
+            return _copy_object(self._instances[key])
         except Exception:  # noqa: BLE001 - __deepcopy__ of the user's class; then build it again
             return self._instances.pop(key)
+
+
+def _copy_object(made: object) -> object:
+    """Copy an object with all in it.
+
+    A module has a dozen empty dictionaries of hooks: ``deepcopy`` takes longer for these than for
+    its weights, and finds them copied.
+    """
+    modules = made.modules() if isinstance(made, torch.nn.Module) else ()
+    held = (value for module in modules for value in vars(module).values())
+    empty = (value for value in held if type(value) is OrderedDict and not value)
+    copies: dict[int, object] = {id(value): OrderedDict[object, object]() for value in empty}
+    return copy.deepcopy(made, copies)
 
 
 def _doubled(value: object) -> object:

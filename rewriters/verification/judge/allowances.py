@@ -33,6 +33,8 @@ class Triple:
     oracle: torch.Tensor | None
     noise: float = 0.0
     """The largest gradient in float64 of the same call, for a gradient: what it may be zero to."""
+    error: float = 0.0
+    """Of the original against the oracle, relative to the largest element."""
 
 
 class Spread(NamedTuple):
@@ -119,4 +121,4 @@ def make_real(value: torch.Tensor) -> torch.Tensor:
 
 def max_magnitude(value: torch.Tensor, where: torch.Tensor) -> float:
     """Return the largest magnitude there, 0 if there is none."""
-    return value.abs()[where].max().item() if bool(where.any()) else 0.0
+    return value.abs().masked_fill_(~where, 0).max().item() if value.numel() else 0.0

@@ -194,14 +194,16 @@ class Judge:
             self.without_oracle |= left.is_floating_point() and reference is None
             own = noise if name.startswith("gradient of ") else 0.0
             reference = None if reference is None else make_real(reference)
-            triple = Triple(name, make_real(left), make_real(right), reference, own)
+            left, right = make_real(left), make_real(right)
+            error = _relative(left, reference)
+            triple = Triple(name, left, right, reference, own, error)
             self._triples.append((case, size, triple, further))
 
     def earned(self) -> Earned:
         """Return the largest error of the original over all cases, for each tensor and dtype."""
         earned: dict[tuple[str, torch.dtype], float] = {}
         for _, _, triple, _ in self._triples:
-            error = _relative(triple.original, triple.oracle)
+            error = triple.error
             if error <= _CREDIBLE_ULPS * _eps(triple.original.dtype):
                 key = (triple.what, triple.original.dtype)
                 earned[key] = max(earned.get(key, 0.0), error)
@@ -240,9 +242,9 @@ class Judge:
                 continue
             key = (triple.what, str(triple.original.dtype).removeprefix("torch."))
             reference = triple.original if triple.oracle is None else triple.oracle
-            found = _Errors(
-                _relative(triple.original, reference), _relative(triple.patched, reference)
-            )
+            same = torch.equal(triple.original, triple.patched)
+            patched = triple.error if same else _relative(triple.patched, reference)
+            found = _Errors(triple.error, patched)
             if key not in worst or found.patched >= worst[key].patched:
                 worst[key] = found
         return tuple(

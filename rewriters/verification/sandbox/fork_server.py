@@ -9,6 +9,7 @@ processor time, waits for ever, or fills the disk is killed with all it started.
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import tempfile
@@ -101,6 +102,8 @@ class ForkServer:
 
     def _start(self, question: Question) -> None:
         one = JobProcesses(question, Path(tempfile.mkdtemp(prefix="job-")), self._walls)
+        # Their collections need not look at, and copy, the half a million objects of torch.
+        gc.freeze()
         one.begin()
         self._running[one.pipe] = one
         self._poll.register(one.pipe, select.POLLIN)

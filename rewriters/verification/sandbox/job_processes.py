@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import signal
 import sys
@@ -227,6 +228,7 @@ def _run(  # noqa: PLR0913, PLR0917 - all that a process is
 ) -> NoReturn:
     """Do the work of a process behind its walls, and end it."""
     try:
+        gc.enable()
         end_with_parent(parent)
         os.setsid()
         home = folder / name / "home"

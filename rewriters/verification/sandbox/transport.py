@@ -198,7 +198,8 @@ def _unpack_tensor(
         raise TransportError("a tensor of another size")
     whole = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
     made = whole.reshape(shape)
-    if layout == "strided" and data and _is_dense(shape, strides):
+    moved = layout == "strided" and data and list(made.stride()) != strides
+    if moved and _is_dense(shape, strides):
         made = torch.empty_strided(shape, strides, dtype=dtype).copy_(made)
     elif layout != "strided":
         kind = getattr(torch, layout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from contextlib import suppress
@@ -24,6 +25,8 @@ from npufix.rewriters.verification.workers.backends import Backend
 
 def main(text: str) -> None:
     """Serve one answer per line until the parent closes the pipe."""
+    # Nothing that torch makes while it is imported is garbage.
+    gc.disable()
     start = msgspec.json.decode(text, type=Start)
     reading, writing = separate_streams()
     home = Path.cwd()
@@ -93,6 +96,7 @@ def _after_fork() -> None:
 
 def _serve_here(start: Start, reading: int, writing: int) -> None:
     """Verify one job after the other in this process."""
+    gc.enable()
     from npufix.rewriters.verification.calls.device import is_broken, is_device
     from npufix.rewriters.verification.judge.verify_function import verify_function
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from npufix.rewriters.verification.kernels.common import NoReferenceKernelError
 from npufix.rewriters.verification.virtual_npu.host_memory import (
@@ -21,6 +20,7 @@ from npufix.rewriters.verification.virtual_npu.host_memory import (
     collect,
     host_arguments,
     host_view,
+    involves_device,
     on_device,
     widen,
 )
@@ -71,14 +71,21 @@ class Numerics(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Run the operator of the wheel, then compute what it launched."""
+        """Run the operator, and compute it if it is one of the device."""
+        keywords = kwargs or {}
         if func.namespace not in _OF_THE_WHEEL:
-            return self._run_parts(func, args, kwargs or {})
+            return self._run_parts(func, args, keywords)
+        if func.namespace == "aten" and not involves_device((*args, *keywords.values())):
+            return func(*args, **keywords)  # of the host, like half of what a verification does
+        return self._run(_Call(func, args, keywords))
+
+    def _run(self, call: _Call) -> object:
+        """Run the operator of the wheel, then compute what it launched."""
+        func, args = call.operator, call.positional
         if func.namespace == "npu":
             refuse_crash(func, args)
-        call = _Call(func, args, kwargs or {})
         before = [(tensor, host_view(tensor).clone()) for tensor in call.written()]
-        generator = find_generator(func, tree_leaves((args, kwargs)))
+        generator = find_generator(func, (args, call.keywords))
         state = read_state(generator)
         launched: list[str] = []
         try:

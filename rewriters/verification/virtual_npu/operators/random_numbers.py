@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from npufix.rewriters.verification.virtual_npu.host_memory import DEVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 _SPREAD = 0x9E3779B97F4A7C15
 _LARGEST = 2**63 - 1
@@ -25,10 +26,14 @@ _states: dict[tuple[int, ...], torch.Tensor] = {}
 """The host's generator where the device last stood at seed and offset, of 5 KB each."""
 
 
-def find_generator(operator: Any, values: Iterable[object]) -> torch.Generator | None:  # noqa: ANN401 - torch has no annotation for one
-    """Return what an operator on the device may draw from, its own generator or the device's."""
+def find_generator(operator: Any, given: object) -> torch.Generator | None:  # noqa: ANN401 - torch has no annotation for one
+    """Return what an operator on the device may draw from, its own generator or the device's.
+
+    ``given``: its arguments, nested as they are.
+    """
     if operator.namespace == "aten" and torch.Tag.nondeterministic_seeded not in operator.tags:
         return None
+    values = tree_leaves(given)
     own = (v for v in values if isinstance(v, torch.Generator) and v.device.type == DEVICE)
     npu: Any = torch.npu  # type: ignore[attr-defined] # torch_npu adds it
     return next(own, None) or npu.default_generators[npu.current_device()]
