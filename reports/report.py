@@ -418,7 +418,7 @@ class Report(msgspec.Struct, frozen=True):
     forecast: Forecast | None = None
     """What the changes would gain; ``None`` without a dump."""
     headroom: Headroom | None = None
-    """What the kernels take above the bounds of the chip; ``None`` without a dump."""
+    """What the kernels take above the bounds of the chip; ``None`` where nobody asked for it."""
     schema: int = SCHEMA_VERSION
 
     def cut(self, rows: int) -> Report:

@@ -23,7 +23,6 @@ from npufix.advisor.evidence.operator_lines import operator_lines
 from npufix.advisor.evidence.ranking import Ranking, Step, step_split
 from npufix.advisor.evidence.recorded_paths import SourceState, map_recorded_paths, source_state
 from npufix.advisor.evidence.run_findings import observe
-from npufix.advisor.predict.headroom import find_headroom
 from npufix.advisor.project.configuration import EVERYTHING, Configuration
 from npufix.reports import report
 from npufix.reports.wording.report import headline
@@ -61,6 +60,8 @@ class Options:
     """How the ranks of a job are read, and whether they are compared."""
     asked: Asked | None = None
     """Which changes to predict besides."""
+    headroom: bool = False
+    """Whether the bounds of the kernels are wanted: no finding needs them."""
 
 
 def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None) -> Diagnosis:
@@ -210,10 +211,16 @@ def _report_measures(run: _Run, options: Options) -> report.Report:
         hot_lines=lines,
         hot_modules=ranking.hot_modules(profile.modules, top),
         hot_collectives=hot_collectives(profile.signals, top),
-        headroom=find_headroom(run.evidence, profile.signals, profile.environment, top),
+        headroom=_headroom(run, top) if options.headroom else None,
         not_recorded=[report.Fact(*part) for part in missing_parts(profile)],
         collect=snippet(profile),
     )
+
+
+def _headroom(run: _Run, top: int) -> report.Headroom | None:
+    from npufix.advisor.predict.headroom import find_headroom
+
+    return find_headroom(run.evidence, run.profile.signals, run.profile.environment, top)
 
 
 def _applicable(
