@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from npufix.advisor.diagnose.findings import Findings, Located
+    from npufix.advisor.predict.critical_path import CriticalPath
     from npufix.advisor.predict.what_if import Asked
     from npufix.advisor.project.source_tree import SourceTree
     from npufix.profiling_parsers.profile import Profile
@@ -91,12 +92,11 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     told = without_explained(ranked, run.evidence.kernels)
     everything = settle(told, run.split, run.evidence.kernels)
     chip = profile.environment.chip
-    everything, forecast = foresee(
-        everything, run.evidence, run.step.length_ns, options.asked, chip
-    )
+    foreseen = foresee(everything, run.evidence, run.step.length_ns, options.asked, chip)
+    everything, forecast = foreseen.items, foreseen.forecast
     seen = [item for item in everything if item.finding.kind == "run"]
     found = [cast("Located", item) for item in everything if item.finding.kind == "code"]
-    measured = _report_measures(run, options)
+    measured = _report_measures(run, options, foreseen.path)
     made = msgspec.structs.replace(
         measured,
         headline=headline(
@@ -125,7 +125,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     warnings = tuple(located.warnings) if located else ()
     return Diagnosis(
         made, tuple(found), run.evidence, version_of_run, warnings, profile.signals,
-        tuple(seen), profile.steps, tuple(profile.modules), profile.stacks,
+        tuple(seen), profile.steps, tuple(profile.modules), profile.stacks, foreseen.path,
     )  # fmt: skip
 
 
@@ -183,10 +183,12 @@ def _find(run: _Run, tree: SourceTree, rules: Sequence[Substitution], options: O
     return replace(located, problems=[*tree.problems, *changed, *located.problems])
 
 
-def _report_measures(run: _Run, options: Options) -> report.Report:
+def _report_measures(run: _Run, options: Options, path: CriticalPath | None) -> report.Report:
     """Return a report of what the run spent its time on, without findings."""
     profile, top = run.profile, options.top
-    ranking = Ranking(run.evidence, run.step)
+    ranking = Ranking(
+        run.evidence, run.step, *([path.lookup(run.evidence.kernels.index)] if path else [])
+    )
     on_lines, in_functions = ranking.coverage()
     lines, by_operators = ranking.hot_lines(top), 0.0
     if not lines:
