@@ -11,6 +11,22 @@ WORST_ERROR = 0.1
 """Of a replay without a change; what is further off predicts nothing."""
 
 
+class Critical(msgspec.Struct, frozen=True):
+    """How much of some kernels the step waits for."""
+
+    device_ns: int
+    """Of those that lie on the critical path."""
+    host_ns: int
+    """What the host takes to launch them, where that lies on it."""
+    slack_ns: int
+    """How much later each of them could end, at least, before the step does."""
+
+    @property
+    def total_ns(self) -> int:
+        """What of them lies on the critical path; each moment is counted once."""
+        return self.device_ns + self.host_ns
+
+
 class Prediction(msgspec.Struct, frozen=True):
     """The step after some changes."""
 
@@ -28,6 +44,8 @@ class Prediction(msgspec.Struct, frozen=True):
     """What is busy longest then: host, computing, communication or loading; ``pauses`` of the
     device where the launches were not recorded."""
     limit_ns: int
+    critical: Critical | None = None
+    """Of the kernels that it changes; ``None`` where it changes none."""
 
 
 class Bar(msgspec.Struct, frozen=True):
@@ -73,6 +91,9 @@ class Forecast(msgspec.Struct, frozen=True):
     """All findings whose change can be replayed, at once."""
     waterfall: list[Bar] = []
     question: Question | None = None
+    critical_path: dict[str, int] = {}
+    """What it runs through: computing, communication, host, loading, and from one kernel to the
+    next (``between``)."""
 
 
 class HeadroomRow(msgspec.Struct, frozen=True):

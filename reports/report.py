@@ -10,10 +10,10 @@ import msgspec
 
 from npufix.profiling_parsers.profile import Problem
 from npufix.reports.encoding import encode_indented
-from npufix.reports.prediction import Forecast, Headroom, Prediction
+from npufix.reports.prediction import Critical, Forecast, Headroom, Prediction
 from npufix.rules.diagnostic import Place
 
-__all__ = ["Forecast", "Headroom", "Place", "Prediction", "Problem"]
+__all__ = ["Critical", "Forecast", "Headroom", "Place", "Prediction", "Problem"]
 
 SCHEMA_VERSION = 2
 _SMALL = 0.001
@@ -129,6 +129,8 @@ class HotOperator(msgspec.Struct, frozen=True):
     """Share of the duration in which that pipe, or the busiest, is busy, 0..1."""
     via: str = ""
     """The library function that the line called."""
+    critical: Critical | None = None
+    """Per step; ``None`` where the run cannot be replayed."""
 
 
 class HotShape(msgspec.Struct, frozen=True):
@@ -164,6 +166,8 @@ class HotLine(msgspec.Struct, frozen=True):
     """Of all compute, 0..1."""
     types: list[str]
     """Types that take most of its time, the first the most."""
+    critical: Critical | None = None
+    """Per step; ``None`` where the run cannot be replayed."""
 
 
 class HotModule(msgspec.Struct, frozen=True):
@@ -418,7 +422,7 @@ class Report(msgspec.Struct, frozen=True):
     forecast: Forecast | None = None
     """What the changes would gain; ``None`` without a dump."""
     headroom: Headroom | None = None
-    """What the kernels take above the bounds of the chip; ``None`` without a dump."""
+    """What the kernels take above the bounds of the chip; ``None`` where nobody asked for it."""
     schema: int = SCHEMA_VERSION
 
     def cut(self, rows: int) -> Report:

@@ -152,5 +152,6 @@ def load(
     root = Path(source) if source is not None else None
     configuration = read_configuration(root or Path())
     tree = read_source_tree(root, configuration) if root is not None else None
-    options = Options(ALL_ROWS, rank, tuple((path_map or {}).items()), configuration)
+    maps = tuple((path_map or {}).items())
+    options = Options(ALL_ROWS, rank, maps, configuration, headroom=True)
     return Recording(Path(dump), diagnose(Path(dump), tree, options), tree)

@@ -8,17 +8,15 @@ home that cannot be written, is no error.
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npufix.profiling_parsers.cluster import fingerprint
-from npufix.rewriters.write.user_folders import cache_folder, drop_the_oldest
+from npufix.rewriters.write.user_folders import cache_folder, drop_the_oldest, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 _MOST_BYTES = 256 << 20
 _THREADS = 8
@@ -49,15 +47,7 @@ class RankCache:
         if self._folder is None or before is None or self._key(dump, kind) != before:
             return
         with contextlib.suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self._folder, suffix=".tmp")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data)
-                os.replace(temporary, self._folder / before)  # noqa: PTH105 - a plain string from tempfile
-            except OSError:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            write_whole(self._folder / before, data)
             self._written = True
 
     def trim(self) -> None:

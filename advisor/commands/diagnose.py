@@ -117,7 +117,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         tree = read_source_tree(source, configuration) if source else None
         shown = output_files.rows_wanted(outputs, top)
         ways = Ways(executor, cache=not no_cache, every=every)
-        result = diagnose(dump, tree, Options(shown, rank, path_map, configuration, ways, asked))
+        bounds = verbose or sections["headroom"] or output_files.want_headroom(outputs)
+        options = Options(shown, rank, path_map, configuration, ways, asked, bounds)
+        result = diagnose(dump, tree, options)
     common.warn(result.warnings)
     report = result.report
     if tree is not None and output_files.want_changes(outputs):

@@ -167,6 +167,11 @@ def want_changes(outputs: Outputs) -> bool:
     return any(formats()[name].shows_changes for name, _ in outputs)
 
 
+def want_headroom(outputs: Outputs) -> bool:
+    """Tell whether an output shows how far kernels are from what the chip allows."""
+    return any(formats()[name].shows_headroom for name, _ in outputs)
+
+
 def write(outputs: Outputs, result: Result[Any]) -> None:
     """Print a result and write it in every format asked for.
 

@@ -23,7 +23,6 @@ from npufix.advisor.evidence.operator_lines import operator_lines
 from npufix.advisor.evidence.ranking import Ranking, Step, step_split
 from npufix.advisor.evidence.recorded_paths import SourceState, map_recorded_paths, source_state
 from npufix.advisor.evidence.run_findings import observe
-from npufix.advisor.predict.headroom import find_headroom
 from npufix.advisor.project.configuration import EVERYTHING, Configuration
 from npufix.reports import report
 from npufix.reports.wording.report import headline
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from npufix.advisor.diagnose.findings import Findings, Located
+    from npufix.advisor.predict.critical_path import CriticalPath
     from npufix.advisor.predict.what_if import Asked
     from npufix.advisor.project.source_tree import SourceTree
     from npufix.profiling_parsers.profile import Profile
@@ -61,6 +61,8 @@ class Options:
     """How the ranks of a job are read, and whether they are compared."""
     asked: Asked | None = None
     """Which changes to predict besides."""
+    headroom: bool = False
+    """Whether the bounds of the kernels are wanted: no finding needs them."""
 
 
 def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None) -> Diagnosis:
@@ -90,12 +92,11 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     told = without_explained(ranked, run.evidence.kernels)
     everything = settle(told, run.split, run.evidence.kernels)
     chip = profile.environment.chip
-    everything, forecast = foresee(
-        everything, run.evidence, run.step.length_ns, options.asked, chip
-    )
+    foreseen = foresee(everything, run.evidence, run.step.length_ns, options.asked, chip)
+    everything, forecast = foreseen.items, foreseen.forecast
     seen = [item for item in everything if item.finding.kind == "run"]
     found = [cast("Located", item) for item in everything if item.finding.kind == "code"]
-    measured = _report_measures(run, options)
+    measured = _report_measures(run, options, foreseen.path)
     made = msgspec.structs.replace(
         measured,
         headline=headline(
@@ -124,7 +125,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     warnings = tuple(located.warnings) if located else ()
     return Diagnosis(
         made, tuple(found), run.evidence, version_of_run, warnings, profile.signals,
-        tuple(seen), profile.steps, tuple(profile.modules), profile.stacks,
+        tuple(seen), profile.steps, tuple(profile.modules), profile.stacks, foreseen.path,
     )  # fmt: skip
 
 
@@ -182,10 +183,12 @@ def _find(run: _Run, tree: SourceTree, rules: Sequence[Substitution], options: O
     return replace(located, problems=[*tree.problems, *changed, *located.problems])
 
 
-def _report_measures(run: _Run, options: Options) -> report.Report:
+def _report_measures(run: _Run, options: Options, path: CriticalPath | None) -> report.Report:
     """Return a report of what the run spent its time on, without findings."""
     profile, top = run.profile, options.top
-    ranking = Ranking(run.evidence, run.step)
+    ranking = Ranking(
+        run.evidence, run.step, *([path.lookup(run.evidence.kernels.index)] if path else [])
+    )
     on_lines, in_functions = ranking.coverage()
     lines, by_operators = ranking.hot_lines(top), 0.0
     if not lines:
@@ -210,10 +213,16 @@ def _report_measures(run: _Run, options: Options) -> report.Report:
         hot_lines=lines,
         hot_modules=ranking.hot_modules(profile.modules, top),
         hot_collectives=hot_collectives(profile.signals, top),
-        headroom=find_headroom(run.evidence, profile.signals, profile.environment, top),
+        headroom=_headroom(run, top) if options.headroom else None,
         not_recorded=[report.Fact(*part) for part in missing_parts(profile)],
         collect=snippet(profile),
     )
+
+
+def _headroom(run: _Run, top: int) -> report.Headroom | None:
+    from npufix.advisor.predict.headroom import find_headroom
+
+    return find_headroom(run.evidence, run.profile.signals, run.profile.environment, top)
 
 
 def _applicable(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
@@ -12,15 +12,27 @@ from npufix.reports.report import Saving
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.advisor.evidence.item import T
+    from npufix.advisor.evidence.item import Item
     from npufix.advisor.evidence.lines import Evidence
+    from npufix.advisor.predict.critical_path import CriticalPath
     from npufix.advisor.predict.what_if import Asked, Predictions
     from npufix.reports.prediction import Forecast
+
+T = TypeVar("T", bound="Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen(Generic[T]):
+    """What the replay of a run says; of a run without kernels nothing."""
+
+    items: list[T]
+    forecast: Forecast | None = None
+    path: CriticalPath | None = None
 
 
 def foresee(
     settled: Sequence[T], evidence: Evidence, step_ns: int, asked: Asked | None, chip: str | None
-) -> tuple[list[T], Forecast | None]:
+) -> Foreseen[T]:
     """Return the findings with their predictions, and the forecast of the run.
 
     What a change saves is then what the replay says, beside those before it; where changes of its
@@ -32,8 +44,9 @@ def foresee(
     settled = corrected(settled, evidence, chip)
     found = predict(evidence, settled, step_ns, asked)
     if found is None:
-        return list(settled), None
-    return [_with(item, at, found) for at, item in enumerate(settled)], found.forecast
+        return Foreseen(list(settled))
+    items = [_with(item, at, found) for at, item in enumerate(settled)]
+    return Foreseen(items, found.forecast, found.path)
 
 
 def _with(item: T, at: int, found: Predictions) -> T:

@@ -28,7 +28,10 @@ def page_details(diagnosis: Diagnosis, report: Report, tree: SourceTree | None) 
     return Details(
         cells=cells(found, diagnosis.modules, evidence.steps),
         timeline=timeline(
-            evidence, _owners(diagnosis, report.findings), _waits(diagnosis, report.findings)
+            evidence,
+            _owners(diagnosis, report.findings),
+            _waits(diagnosis, report.findings),
+            diagnosis.path,
         ),
         links=link_rates(signals.links) if signals is not None else None,
         memory=memory(signals) if signals is not None else None,

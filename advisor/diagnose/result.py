@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from npufix.advisor.diagnose.findings import Located
     from npufix.advisor.evidence.item import Item
     from npufix.advisor.evidence.lines import Evidence
+    from npufix.advisor.predict.critical_path import CriticalPath
     from npufix.profiling_parsers.profile import CallSite
     from npufix.profiling_parsers.signals import Signals
     from npufix.reports import report
@@ -36,3 +37,5 @@ class Diagnosis:
     """The paths of nn.Module that its kernels refer to, as ``Profile.modules``."""
     stacks: tuple[tuple[CallSite, ...], ...] = ()
     """The call stacks that its kernels refer to, as ``Profile.stacks``."""
+    path: CriticalPath | None = None
+    """What its steps wait for, where they can be replayed."""

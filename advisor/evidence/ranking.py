@@ -11,10 +11,11 @@ from npufix.advisor.evidence.grouping import Group, count_groups, hottest, rows_
 from npufix.reports.report import HotLine, HotModule, HotOperator, HotShape, StepSplit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from npufix.advisor.evidence.grouping import Integers
     from npufix.advisor.evidence.lines import Evidence, Mask
+    from npufix.reports.report import Critical
 
 _TYPES_SHOWN = 3
 _PLACE = ("path", "line", "function", "via")
@@ -32,13 +33,22 @@ class Step:
 class Ranking:
     """The compute kernels of a run, to be ranked by what they have in common."""
 
-    def __init__(self, evidence: Evidence, step: Step) -> None:
-        """Take the kernels that compute; collectives are ranked by nobody."""
+    def __init__(
+        self,
+        evidence: Evidence,
+        step: Step,
+        critical: Callable[[Integers], Critical | None] = lambda _: None,
+    ) -> None:
+        """Take the kernels that compute; collectives are ranked by nobody.
+
+        ``critical`` says of positions among the kernels how much of them the step waits for.
+        """
         self._frame = evidence.kernels
         self._rows = rows_where(evidence.computes)
         self._durations = self._frame["duration_ns"].to_numpy()
         self._steady = evidence.steady
         self._step = step
+        self._critical = critical
         self.total_ns = int(self._durations[self._rows].sum())
 
     def hot_operators(self, top: int) -> list[HotOperator]:
@@ -74,6 +84,7 @@ class Ranking:
             bound=bound,
             bound_ratio=ratio,
             via=via,
+            critical=self._critical(rows),
         )
 
     def hot_shapes(self, top: int) -> list[HotShape]:
@@ -120,6 +131,7 @@ class Ranking:
             total_ns=group.total,
             share=self._share(group),
             types=self._types(group.rows),
+            critical=self._critical(group.rows),
         )
 
     def hot_modules(self, modules: Sequence[str], top: int) -> list[HotModule]:

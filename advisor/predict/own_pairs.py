@@ -1,8 +1,8 @@
 """What was predicted of changes and what they gained in fact: the user's own calibration.
 
 ``npufix compare`` keeps the pairs in one CSV file, ``calibration.csv`` in the folder of npufix
-below ``XDG_STATE_HOME``; ``NPUFIX_CALIBRATION`` names another file, or is ``off``. Predictions of
-a rule with a few pairs are corrected by them.
+below ``XDG_STATE_HOME``; ``NPUFIX_CALIBRATION`` names another file, or is ``off``. Predictions of a
+rule with a few pairs are corrected by them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import io
 import os
 import re
 import statistics
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.write.user_folders import state_folder
+from npufix.rewriters.write.user_folders import state_folder, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -88,16 +87,7 @@ def keep_pairs(pairs: Iterable[Pair]) -> Path | None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([Pair._fields, *[*known, *own.values()][-_MOST_PAIRS:]])
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text.getvalue())
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_whole(path, text.getvalue().encode("utf-8"))
     except OSError:
         return None
     return path

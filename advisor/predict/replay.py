@@ -11,7 +11,7 @@ so a stretch is a few passes over arrays, one column a variant, however many ker
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,9 +66,33 @@ def replay(graph: StepGraph, edits: list[Edit]) -> tuple[Floats, Floats]:
     return first / graph.steps, again / graph.steps
 
 
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When everything came about in one replay, nanoseconds since its beginning."""
+
+    launched: Floats
+    ended: Floats
+    """By row."""
+    waited: Floats
+    """When the host went on from each of ``host_waits``."""
+    host_end_ns: float
+    end_ns: float
+
+
+def replay_times(graph: StepGraph) -> Times:
+    """Run one round of a graph without a change, and return when everything came about."""
+    count = len(graph.label)
+    seen = Times(np.zeros(count), np.zeros(count), np.zeros(len(graph.host_waits)), 0.0, 0.0)
+    run = _Replay(graph, [NO_EDIT], seen)
+    end = float(run.round()[0])
+    return replace(seen, host_end_ns=run.host_ns, end_ns=end)
+
+
 class _Replay:
-    def __init__(self, graph: StepGraph, edits: list[Edit]) -> None:
+    def __init__(self, graph: StepGraph, edits: list[Edit], seen: Times | None = None) -> None:
         self._graph = graph
+        self._seen = seen
+        """What gets the times of the first variant."""
         count = len(edits)
         self._host = np.zeros(count)
         self._free = np.full((graph.streams, count), 0.0)
@@ -81,7 +105,12 @@ class _Replay:
         self._deltas = _Sparse([(e.delta_rows, e.deltas_ns) for e in edits])
         waits = range(len(graph.host_waits))
         self._waits = np.array([[n not in e.waits_gone for e in edits] for n in waits], np.bool_)
-        self._stretches = list(_stretches(graph))
+        self._stretches = stretches(graph)
+
+    @property
+    def host_ns(self) -> float:
+        """When the host of the first variant is done."""
+        return float(self._host[0])
 
     def round(self) -> Floats:
         """Run all steps once more; return when they ended."""
@@ -105,6 +134,8 @@ class _Replay:
         self._host = np.where(blocks, np.maximum(arrived + wait.own_ns, until), arrived)
         if wait.stream < 0:
             self._loaded = self._host
+        if self._seen is not None:
+            self._seen.waited[number] = self._host[0]
 
     def _stretch(self, begin: int, end: int) -> None:
         graph, count = self._graph, len(self._host)
@@ -131,6 +162,8 @@ class _Replay:
             taken, gaps = np.array(taken), np.array(gaps)
             taken[at], gaps[at], ready[at] = 0.0, 0.0, _NEVER
         ends = self._run(graph.stream[rows], ready, taken, gaps)
+        if self._seen is not None:
+            self._seen.launched[rows], self._seen.ended[rows] = launched[:, 0], ends[:, 0]
         for row in range(begin, end) if self._wanted else ():
             if row in self._wanted:
                 self._ends[row] = ends[row - begin].copy()
@@ -150,7 +183,7 @@ class _Replay:
         return ends
 
 
-def _stretches(graph: StepGraph) -> list[tuple[int, int, list[int]]]:
+def stretches(graph: StepGraph) -> list[tuple[int, int, list[int]]]:
     """Return begin and end of each stretch, and the waits of the host before it."""
     count = len(graph.label)
     waits: dict[int, list[int]] = {}

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from npufix.advisor.predict.changes import CORNERS, edits, together
+from npufix.advisor.predict.critical_path import critical_path
 from npufix.advisor.predict.limits import limit_of
 from npufix.advisor.predict.recorded import step_graph
 from npufix.advisor.predict.replay import NO_EDIT, replay
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.evidence.item import Item
     from npufix.advisor.evidence.lines import Evidence
+    from npufix.advisor.predict.critical_path import CriticalPath
     from npufix.advisor.predict.replay import Edit
     from npufix.advisor.predict.step_graph import StepGraph
 
@@ -52,6 +54,8 @@ class Predictions:
     alone: dict[int, Prediction]
     added: dict[int, tuple[int, int]]
     """What it saves beside those before it: the least and the most."""
+    path: CriticalPath | None
+    """``None`` where the replay is too far off."""
 
 
 def predict(
@@ -69,7 +73,9 @@ def predict(
     now, error = float(steps[0]), abs(float(own[0]) / graph.measured_ns - 1)
     view = _View(graph, now, error)
     # What is not understood without a change is not with one.
-    changes = _changes(graph, items) if error <= WORST_ERROR else {}
+    is_known = error <= WORST_ERROR
+    path = critical_path(graph) if is_known else None
+    changes = _changes(graph, items) if is_known else {}
     order = [*changes]
     chosen, missing = _asked(items, changes, asked)
     grown = [together([changes[at] for at in order[: n + 1]]) for n in range(len(order))]
@@ -92,11 +98,21 @@ def predict(
             for at, gain, left in zip(order, gained, behind, strict=True)
         ],
         question=question,
+        critical_path=path.parts if path else {},
     )
     added = {
         at: (round(min(gain)), round(max(gain))) for at, gain in zip(order, gained, strict=True)
     }
-    return Predictions(forecast, dict(zip(order, results, strict=False)), added)
+    alone = dict(zip(order, results, strict=False))
+    if path is not None:
+        alone = {at: _on_path(one, items[at], path) for at, one in alone.items()}
+    return Predictions(forecast, alone, added, path)
+
+
+def _on_path(predicted: Prediction, item: Item, path: CriticalPath) -> Prediction:
+    """Return a prediction with how much of what it changes the step waits for."""
+    labels = item.change.kernels if item.change else ()
+    return replace(predicted, critical=path.of(np.flatnonzero(np.isin(path.label, list(labels)))))
 
 
 def _changes(graph: StepGraph, items: Sequence[Item]) -> dict[int, Three]:

@@ -11,14 +11,13 @@ import importlib.util
 import os
 import stat
 import sys
-import tempfile
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.write.user_folders import drop_the_oldest
+from npufix.rewriters.write.user_folders import drop_the_oldest, write_whole
 from npufix.rules import ENTRY_POINT_GROUP
 
 if TYPE_CHECKING:
@@ -56,15 +55,8 @@ class Store:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not _is_private(self.folder):
                 return
-            handle, temporary = tempfile.mkstemp(dir=self.folder, suffix=".tmp")
-            try:
-                digest = hashlib.sha256(content).digest()
-                with os.fdopen(handle, "wb") as file:
-                    file.write(digest + content)
-                os.replace(temporary, self._path(key))  # noqa: PTH105 - a plain string
-            except OSError:
-                os.unlink(temporary)  # noqa: PTH108 - a plain string from tempfile
-                raise
+            digest = hashlib.sha256(content).digest()
+            write_whole(self._path(key), digest + content)
             if not digest[0]:  # once in 256 times
                 drop_the_oldest(self.folder, _MOST_BYTES, _MOST_ENTRIES, left=0.5)
 

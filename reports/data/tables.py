@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from npufix.reports.report import Finding, HotOperator, HotShape, Report
+    from npufix.reports.report import Critical, Finding, HotOperator, HotShape, Report
 
     Value = str | int | float | None
 
@@ -104,10 +104,11 @@ def _kind(name: str) -> str:
     return COUNT if name in numbers else TEXT
 
 
+_CRITICAL = ("critical_us", "critical_host_us", "slack_us")
 _OPERATOR_COLUMNS = _columns(
     "type", "core", "calls", "total_us", "mean_us", "p50_us", "p95_us", "max_us", "share",
     "share_of_step", "bound", "bound_ratio", "shapes", "other_shapes", "where", "function", "via",
-    "lines",
+    "lines", *_CRITICAL,
 )  # fmt: skip
 _SHAPE_COLUMNS = _columns(
     "type", "core", "shapes", "calls", "total_us", "mean_us", "p50_us", "p95_us", "max_us",
@@ -134,8 +135,15 @@ def _operator(hot: HotOperator) -> list[Value]:
     return [
         hot.type, hot.core, hot.calls, *_all_us(times), hot.share, hot.share_of_step or None,
         hot.bound, hot.bound_ratio, hot.shapes, hot.other_shapes, hot.where, hot.function, hot.via,
-        hot.lines,
+        hot.lines, *_critical(hot.critical),
     ]  # fmt: skip
+
+
+def _critical(found: Critical | None) -> list[Value]:
+    """Return what lies on the critical path per step, of the device and of the host, and slack."""
+    if found is None:
+        return [None, None, None]
+    return [_us(found.device_ns), _us(found.host_ns), _us(found.slack_ns)]
 
 
 def _shape(hot: HotShape) -> list[Value]:
@@ -145,11 +153,12 @@ def _shape(hot: HotShape) -> list[Value]:
 
 def _lines(report: Report) -> Table:
     columns = _columns(
-        "path", "line", "function", "level", "via", "calls", "total_us", "share", "types"
-    )
+        "path", "line", "function", "level", "via", "calls", "total_us", "share", "types",
+        *_CRITICAL,
+    )  # fmt: skip
     rows = [
         [hot.path, hot.line, hot.function, hot.level, hot.via, hot.calls, _us(hot.total_ns),
-         hot.share, ", ".join(hot.types)]
+         hot.share, ", ".join(hot.types), *_critical(hot.critical)]
         for hot in report.hot_lines
     ]  # fmt: skip
     return Table("lines", columns, rows)

@@ -90,6 +90,8 @@ class Format:
     """How many rows of each table it holds, if more than the terminal shows."""
     shows_changes: bool = False
     """It shows the change of each finding, which has to be made first."""
+    shows_headroom: bool = False
+    """It shows how far kernels are from what the chip allows."""
     needs_recording: bool = False
     """A source alone is not enough."""
     check: Callable[[], None] | None = None

@@ -41,4 +41,5 @@ FORMAT = Format(
     ending=".html",
     rows=_ROWS,
     shows_changes=True,
+    shows_headroom=True,
 )

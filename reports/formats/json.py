@@ -31,4 +31,5 @@ FORMAT = Format(
     },
     ending=".json",
     shows_changes=True,
+    shows_headroom=True,
 )  # fmt: skip

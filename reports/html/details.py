@@ -29,7 +29,8 @@ class Lane(msgspec.Struct, frozen=True):
     """A row of the time line."""
 
     kind: str
-    """``host``, ``compute``, ``communication``, ``AI CPU`` or ``idle``."""
+    """``host``, ``compute``, ``communication``, ``AI CPU``, ``idle`` or ``critical``: what the step
+    waits for."""
     number: int
     """From 1: kernels that overlap lie on several."""
     stream: int = -1

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from npufix.reports.html.details import Links
     from npufix.reports.report import (
+        Critical,
         Finding,
         HotLine,
         HotModule,
@@ -106,16 +107,16 @@ def report_tables(report: Report) -> list[DataTable]:
             "Operators",
             (
                 ("Type", TEXT), ("of compute", SHARE), *spent, ("mean", NS), ("p95", NS),
-                ("max", NS), ("core", TEXT), ("bound", TEXT), ("busy", SHARE), ("line", TEXT),
-                ("shapes", TEXT), ("findings", FINDINGS),
+                ("max", NS), ("critical", NS), ("slack", NS), ("core", TEXT), ("bound", TEXT),
+                ("busy", SHARE), ("line", TEXT), ("shapes", TEXT), ("findings", FINDINGS),
             ),
             [(*_operator(op, steps), owners.get(op.type, [])) for op in report.hot_operators],
         ),
         DataTable(
             "lines",
             "Lines",
-            (("line", TEXT), ("function", TEXT), ("of compute", SHARE), *spent, ("Types", TEXT),
-             ("through", TEXT)),
+            (("line", TEXT), ("function", TEXT), ("of compute", SHARE), *spent, ("critical", NS),
+             ("slack", NS), ("Types", TEXT), ("through", TEXT)),
             [_line(hot, steps) for hot in report.hot_lines],
         ),
         DataTable(
@@ -200,8 +201,13 @@ def _spent(hot: HotOperator | HotShape | HotLine | HotModule, steps: int) -> Row
     return (hot.share, hot.total_ns / steps, hot.calls / steps)
 
 
+def _critical(found: Critical | None) -> Row:
+    """Return what of a step lies on its critical path, and the slack of what does not."""
+    return (None, None) if found is None else (found.total_ns, found.slack_ns)
+
+
 def _operator(op: HotOperator, steps: int) -> Row:
-    times = (op.mean_ns, op.p95_ns, op.max_ns)
+    times = (op.mean_ns, op.p95_ns, op.max_ns, *_critical(op.critical))
     limit = (op.core, op.bound, op.bound_ratio)
     return (op.type, *_spent(op, steps), *times, *limit, op.where, wording.few_tensors(op.shapes))
 
@@ -213,4 +219,4 @@ def _shape(hot: HotShape, steps: int) -> Row:
 
 def _line(hot: HotLine, steps: int) -> Row:
     place = (f"{hot.path}:{hot.line}", hot.function)
-    return (*place, *_spent(hot, steps), ", ".join(hot.types), hot.via)
+    return (*place, *_spent(hot, steps), *_critical(hot.critical), ", ".join(hot.types), hot.via)

@@ -40,6 +40,11 @@ MESSAGES: tuple[str, ...] = (
         "made by examples/make_dump.py on a CPU: kernels and their times come from a cost model,"
         " not from an NPU"
     ),
+    # what a critical path runs through
+    "communication {x}",
+    "host {x}",
+    "loading {x}",
+    "between kernels {x}",
     # the first screen
     "Step {time}",
     "Recording {time}",

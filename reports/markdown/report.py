@@ -73,7 +73,7 @@ def _lines(report: Report) -> Iterator[str]:
 
 
 def _saving(finding: Finding) -> Iterator[str]:
-    if doubt := doubt_text(finding.predicted):
+    if doubt := doubt_text(finding):
         yield f"- {text(doubt)}"
     elif finding.saving is not None:
         yield f"- saves {interval(finding.saving)} per step ({text(finding.saving.basis)})"
@@ -151,10 +151,10 @@ def _hot_operators(report: Report) -> Iterator[str]:
     yield " ".join(filter(None, (totals_text(report.split), coverage_text(report))))
     yield ""
     yield (
-        "| Type | core | calls | total | mean | p50 | p95 | max | share | of step | bound | line "
-        "| shapes |"
+        "| Type | core | calls | total | mean | p50 | p95 | max | critical | share | of step "
+        "| bound | line | shapes |"
     )
-    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|---|---|"
+    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|---|---|"
     for op in report.hot_operators:
         cells = [
             code(op.type),
@@ -165,6 +165,7 @@ def _hot_operators(report: Report) -> Iterator[str]:
             milliseconds(op.p50_ns),
             milliseconds(op.p95_ns),
             milliseconds(op.max_ns),
+            milliseconds(op.critical.total_ns) if op.critical else "",
             percent(op.share),
             percent(op.share_of_step) if op.share_of_step else "",
             word(op.bound),
@@ -190,12 +191,13 @@ def _hot_lines(lines: Sequence[HotLine]) -> Iterator[str]:
     if not lines:
         return
     yield from ("", "## Hot lines", "")
-    yield "| line | function | level | through | calls | total | share | Types |"
-    yield "|---|---|---|---|---:|---:|---:|---|"
+    yield "| line | function | level | through | calls | total | critical | share | Types |"
+    yield "|---|---|---|---|---:|---:|---:|---:|---|"
     for hot in lines:
         via = code(hot.via) if hot.via else ""
         place = f"{code(f'{hot.path}:{hot.line}')} | {code(hot.function)} | {hot.level} | {via}"
-        spent = f"{hot.calls:,} | {milliseconds(hot.total_ns)} | {percent(hot.share)}"
+        critical = milliseconds(hot.critical.total_ns) if hot.critical else ""
+        spent = f"{hot.calls:,} | {milliseconds(hot.total_ns)} | {critical} | {percent(hot.share)}"
         yield f"| {place} | {spent} | {', '.join(map(code, hot.types))} |"
 
 

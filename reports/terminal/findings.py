@@ -109,7 +109,7 @@ def _costs(finding: Finding) -> list[str]:
 
 
 def _savings(finding: Finding) -> list[str]:
-    if doubt := doubt_text(finding.predicted):
+    if doubt := doubt_text(finding):
         return [doubt]
     if finding.saving is None:
         return []

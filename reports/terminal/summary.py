@@ -272,7 +272,10 @@ def _show_ways_on(report: Report, console: Console) -> None:
         names = ", ".join(missing[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
         paragraph(f"Not recorded: {names} (-v: what for, and how to)", console, "dim")
     # One line of 80 columns; shapes and modules are operators and lines, seen from elsewhere.
-    options = " ".join(f"--{name}" for name in there(report) if name not in {"shapes", "modules"})
+    # Headroom is computed only where it is asked for.
+    offered = {*there(report), *(("headroom",) if report.compute_ns else ())}
+    offered -= {"shapes", "modules"}
+    options = " ".join(f"--{name}" for name in SECTIONS if name in offered)
     paragraph(f"More: {options} --html FILE -v", console, "dim")
 
 

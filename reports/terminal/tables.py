@@ -10,7 +10,7 @@ from npufix.reports.language import tr
 from npufix.reports.terminal.rows import Columns
 from npufix.reports.terminal.text import paragraph, print_indented
 from npufix.reports.wording.headroom import headroom_lines
-from npufix.reports.wording.report import few_tensors, figures_text, plain
+from npufix.reports.wording.report import critical_text, few_tensors, figures_text, plain
 from npufix.rules.shared.quantities import counted, milliseconds, number, percent, size
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from npufix.reports.prediction import Headroom, HeadroomRow
     from npufix.reports.report import (
+        Critical,
         HotCollective,
         HotLine,
         HotModule,
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
         StepSplit,
     )
 
-_KERNELS = Columns(28, (-16, 8, 10, 10, 8), gap=2)
+_KERNELS = Columns(23, (-15, 7, 9, 9, 9, 8), gap=2)
 _PLACES = Columns(54, (8, 10, 8))
+_LINES = Columns(45, (8, 10, 9, 8))
 _COLLECTIVES = Columns(30, (6, 9, 9, 9, 9, 8))
 _HEADROOM = Columns(30, (10, 10, 10, 9, -11), gap=2)
 
@@ -84,12 +86,12 @@ def show_hot_operators(
     """Print the Types with the most device time; line of code and shapes below each."""
     per = _PerStep(split)
     title = "Of step" if split is not None else "Of compute"
-    _KERNELS.show(("Operator", "Core", "Calls", "Time", "Mean", title), console, "bold")
+    _KERNELS.show(("Operator", "Core", "Calls", "Time", "Mean", "Critical", title), console, "bold")
     for op in operators:
         name, core = plain(op.type), plain(op.core)
         share = op.share_of_step if split is not None else op.share
         cells = (per.calls(op.calls), per.time(op.total_ns), milliseconds(op.mean_ns))
-        _KERNELS.show((name, core, *cells, percent(share)), console)
+        _KERNELS.show((name, core, *cells, _critical(op.critical), percent(share)), console)
         if op.where:
             more = f" and {counted(op.lines - 1, 'other line')}" if op.lines > 1 else ""
             print_indented(Text(f"{plain(op.where)} {plain(op.function)}{more}", "dim"), console)
@@ -104,13 +106,18 @@ def show_hot_lines(lines: Sequence[HotLine], report: Report, console: Console) -
     """Print the lines of the user that asked for most device time."""
     per = _PerStep(report.split, report.compute_ns)
     level = "Line" if any(hot.level == "line" for hot in lines) else "Function"
-    _PLACES.show((level, "Calls", "Time", per.title), console, "bold")
+    _LINES.show((level, "Calls", "Time", "Critical", per.title), console, "bold")
     for hot in lines:
         place = plain(f"{hot.path}:{hot.line} {hot.function}")
-        cells = (place, per.calls(hot.calls), per.time(hot.total_ns), per.share(hot.total_ns))
-        _PLACES.show(cells, console)
+        cells = (per.calls(hot.calls), per.time(hot.total_ns), _critical(hot.critical))
+        _LINES.show((place, *cells, per.share(hot.total_ns)), console)
         via = f"through {hot.via}: " if hot.via else ""
-        print_indented(Text(plain(f"{via}{', '.join(hot.types)}"), "dim"), console)
+        parts = [plain(f"{via}{', '.join(hot.types)}"), critical_text(hot.critical)]
+        print_indented(Text("; ".join(filter(None, parts)), "dim"), console)
+
+
+def _critical(found: Critical | None) -> str:
+    return "" if found is None else milliseconds(found.total_ns)
 
 
 def show_hot_modules(modules: Sequence[HotModule], report: Report, console: Console) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from npufix.reports.prediction import Forecast, Prediction, Question
+    from npufix.reports.report import Finding
 
 _LIMITS = {
     "host": "the host",
@@ -19,6 +20,9 @@ _LIMITS = {
     "pauses": "pauses of the device",
     "loading": "the processes that load",
 }
+_OFF = "off the critical path: the step stays as long"
+_NOTHING = "the step stays as long: something else limits it"
+_PARTS = {"between": "between kernels"}
 _COARSE = (
     "A coarse replay: when the host launched each kernel is not recorded, so pauses of the device "
     "are taken to go with the kernels behind them, or to stay."
@@ -46,6 +50,15 @@ def forecast_lines(forecast: Forecast | None) -> Iterator[str]:
         f"Replayed without a change: {milliseconds(forecast.now_ns)} per step, "
         f"{percent(forecast.error)} off the recorded one; the limit is {limit} ({busy})."
     )
+    if path := path_text(forecast):
+        yield path
+
+
+def path_text(forecast: Forecast) -> str:
+    """Return what the critical path of a step runs through, the most first; "" if unknown."""
+    parts = sorted(forecast.critical_path.items(), key=lambda part: -part[1])
+    told = [f"{_PARTS.get(name, name)} {milliseconds(ns)}" for name, ns in parts if ns]
+    return f"The critical path of a step: {', '.join(told)}." if told else ""
 
 
 def forecast_summary(forecast: Forecast | None) -> Iterator[str]:
@@ -82,10 +95,16 @@ def step_text(forecast: Forecast, predicted: Prediction) -> str:
     return f"{now} -> {after} ({low} to {high}); the limit then is {limit} ({busy})"
 
 
-def doubt_text(predicted: Prediction | None) -> str:
+def doubt_text(finding: Finding) -> str:
     """Return what speaks against a change, "" if nothing does."""
-    if predicted is None or predicted.verdict in {"gain", "none"}:
+    predicted = finding.predicted
+    if predicted is None or predicted.verdict == "gain":
         return ""
+    if predicted.verdict == "none" and finding.saving is not None:
+        return ""  # behind the changes before it, it gains
+    if predicted.verdict == "none":
+        off = predicted.critical is not None and not predicted.critical.total_ns
+        return _OFF if off else _NOTHING
     loss = milliseconds(-predicted.saved_low_ns)
     if predicted.verdict == "loss":
         least = milliseconds(-predicted.saved_high_ns)

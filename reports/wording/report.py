@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from npufix.reports.report import (
+        Critical,
         Environment,
         Finding,
         HotOperator,
@@ -174,7 +175,19 @@ def figures_text(hot: HotOperator, *, details: bool) -> str:
         parts.append("no unit is busy" if not ratio else f"no unit is busy ({ratio})")
     elif hot.bound:
         parts.append(f"{hot.bound}-bound ({ratio} busy)" if ratio else f"{hot.bound}-bound")
+    parts += filter(None, [critical_text(hot.critical)])
     return "; ".join(parts)
+
+
+def critical_text(critical: Critical | None) -> str:
+    """Return how far off the critical path something is, or that it is the host that is on it."""
+    if critical is None:
+        return ""
+    if not critical.total_ns:
+        return f"off the critical path, slack {milliseconds(critical.slack_ns)}"
+    if critical.host_ns > critical.device_ns:
+        return f"the step waits {milliseconds(critical.host_ns)} for its launches"
+    return ""
 
 
 def small_findings(findings: Sequence[Finding]) -> str:

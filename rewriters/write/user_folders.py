@@ -28,6 +28,27 @@ def private_cache_folder(name: str) -> Path | None:
     return None if found is None else found / "npufix" / name
 
 
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file of such a folder as a whole or not at all, whoever else writes it meanwhile.
+
+    Its folder is created if need be, for this user alone.
+
+    Raises:
+        OSError: it cannot be written.
+
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    beside = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+
+
 def drop_the_oldest(
     folder: Path, most_bytes: int, most_entries: float = math.inf, left: float = 0.75
 ) -> None:

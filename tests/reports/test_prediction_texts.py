@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.advisor.predict.test_what_if import finding
 
-from npufix.reports.prediction import Bar, Forecast, Prediction, Question
+from npufix.reports.prediction import Bar, Critical, Forecast, Prediction, Question
+from npufix.reports.report import Saving
 from npufix.reports.wording.prediction import doubt_text, forecast_lines
 
 _MS = 1_000_000
@@ -43,12 +45,26 @@ def test_what_is_not_understood_predicts_nothing() -> None:
     ("verdict", "low", "high", "text"),
     [
         ("gain", 1, 2, ""),
-        ("none", 0, 0, ""),
+        ("none", 0, 0, "the step stays as long: something else limits it"),
         ("loss", -2, -1, "makes this run slower, by 1 ms to 2 ms per step"),
         ("unclear", -2, 1, "cannot tell whether it pays: from 2 ms slower to 1 ms faster per step"),
     ],
 )
 def test_a_loss_is_said_to_be_one(verdict: str, low: int, high: int, text: str) -> None:
     found = replace(_GAIN, verdict=verdict, saved_low_ns=low * _MS, saved_high_ns=high * _MS)
-    assert doubt_text(found) == text
-    assert doubt_text(None) == ""
+    assert doubt_text(replace(finding("NPU101"), predicted=found)) == text
+    assert doubt_text(finding("NPU101")) == ""
+
+
+def test_what_is_off_the_critical_path_is_said_to_be() -> None:
+    off = replace(_GAIN, verdict="none", critical=Critical(0, 0, 3 * _MS))
+    found = replace(finding("NPU101"), predicted=off)
+    assert doubt_text(found) == "off the critical path: the step stays as long"
+    assert doubt_text(replace(found, saving=Saving(1, 2, ""))) == "", "behind others it gains"
+
+
+def test_the_parts_of_the_critical_path_are_told_the_largest_first() -> None:
+    parts = {"computing": 2 * _MS, "communication": 0, "host": 90 * _MS, "between": 1_000}
+    *_, line = forecast_lines(replace(_NOW, critical_path=parts))
+    said = "host 90 ms, computing 2 ms, between kernels 1 us"
+    assert line == f"The critical path of a step: {said}."

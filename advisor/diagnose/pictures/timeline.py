@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from npufix.advisor.evidence.lines import Evidence
+    from npufix.advisor.predict.critical_path import CriticalPath
 
     Integers = NDArray[np.int64]
     Mask = NDArray[np.bool_]
@@ -69,12 +70,15 @@ class _Names:
 
 
 def timeline(
-    evidence: Evidence, owners: Mapping[int, int], waits: Mapping[str, list[int]]
+    evidence: Evidence,
+    owners: Mapping[int, int],
+    waits: Mapping[str, list[int]],
+    path: CriticalPath | None = None,
 ) -> Timeline | None:
     """Return a typical step; ``owners``: label of a kernel -> position of its finding.
 
     ``waits``: place, ``file.py:12``, of the kernel that the device waited for -> positions of the
-    findings about such waits.
+    findings about such waits. The critical ``path`` gets a lane where this step was replayed.
     """
     kernels = evidence.kernels
     if kernels.empty or not evidence.steady.any():
@@ -89,6 +93,8 @@ def timeline(
     rows += _kernels(kernels[inside], owners, labels, places)
     gaps = _gaps(evidence, window, starts, ends, labels, waits)
     rows += [gaps] if gaps is not None else []
+    critical = _critical(kernels, path, window, labels, places) if path is not None else None
+    rows += [critical] if critical is not None else []
     length = window.end - window.start
     spans = [
         (number, *span)
@@ -193,6 +199,34 @@ def _lanes(
         free |= number == _MOST_LANES
         yield Lane(kind, number), rows[free]
         rows = rows[~free]
+
+
+def _critical(
+    kernels: pd.DataFrame, path: CriticalPath, window: _Window, labels: _Names, places: _Names
+) -> _Row | None:
+    """Return what the step waits for: kernels, and in between the host.
+
+    A kernel that waited is drawn from when it could start, the end of what is before it.
+    """
+    own = kernels.loc[path.label[path.device_ns > 0]]
+    starts = own["start_ns"].to_numpy()
+    ends = starts + own["duration_ns"].to_numpy()
+    order = np.argsort(ends, kind="stable")
+    order = order[(ends[order] > window.start) & (starts[order] < window.end)]
+    own, start, end = own.iloc[order], starts[order], ends[order]
+    known = kernels.loc[path.label, "start_ns"].to_numpy()
+    if known.min(initial=window.end) >= window.end or known.max(initial=-1) < window.start:
+        return None
+    start = np.maximum(start, np.maximum.accumulate(np.concatenate([[window.start], end[:-1]])))
+    since = np.concatenate([[window.start], end])
+    until = np.concatenate([start, [window.end]])
+    host = np.flatnonzero(until > since)
+    begins = np.concatenate([start, since[host]])
+    names = labels.column([*own["type"].astype(str), *(["host"] * len(host))])
+    at = np.concatenate([places.column(_places(own)), np.full(len(host), -1, np.int64)])
+    by_begin = np.argsort(begins, kind="stable")
+    columns = (begins, np.concatenate([end, until[host]]), names, np.full(len(at), -1), at)
+    return _Row(Lane("critical", 1), *(column[by_begin] for column in columns))
 
 
 def _gaps(  # noqa: PLR0913, PLR0917 - columns of kernels beside what they are drawn into

@@ -6,13 +6,16 @@
   if (!data.timeline) return;
   const { lanes, labels, places, spans, length_ns: length } = data.timeline;
   const AXIS = 22, PINS = 24, MAP = 26, GAP = 6, MOVED = 4, RADIUS = 9, SHORTEST = 200;
-  const TALL = { host: 24, compute: 30, "AI CPU": 22, communication: 26, idle: 22 };
+  const TALL = { host: 24, compute: 30, "AI CPU": 22, communication: 26, idle: 22, critical: 18 };
   const CAUSES = { late: () => t("idle: not launched yet"), value: () => t("idle: the host waits for a value"), loading: () => t("idle: the host waits for the next batch"), launched: () => t("idle: launched, not started"), unknown: () => t("idle: cause not recorded") };
-  const NAMES = { host: () => t("host"), compute: () => t("compute"), communication: () => t("communication"), "AI CPU": () => "AI CPU", idle: () => t("idle") };
+  const NAMES = { host: () => t("host"), compute: () => t("compute"), communication: () => t("communication"), "AI CPU": () => "AI CPU", idle: () => t("idle"), critical: () => t("critical path") };
 
   // --- what lies where: [lane, start, end, label, finding, count, place], by lane and start -------
   const rows = spans.map(([lane, start, ns, name, finding, count, place]) => ({ lane, start, end: start + ns, name, finding: finding < data.findings.length ? finding : -1, count, place }));
   const inLanes = lanes.map((_, lane) => rows.filter((row) => row.lane === lane).sort((a, b) => a.start - b.start));
+  // The lane of the critical path has the colours of the others: a host, links, and kernels.
+  const linked = new Set(rows.filter((row) => lanes[row.lane].kind === "communication").map((row) => row.name));
+  const toneOf = (row, kind) => (kind === "idle" ? labels[row.name] : kind !== "critical" ? kind : labels[row.name] === "host" ? "host" : linked.has(row.name) ? "communication" : "compute");
   const owned = rows.filter((row) => row.finding >= 0).sort((a, b) => a.finding - b.finding || a.start - b.start);
   const top = [];
   let below = AXIS + (owned.length ? PINS : 4);
@@ -44,7 +47,7 @@
       drawn = Math.max(drawn, Math.floor(to));
       const wide = to - from > 3 ? to - from - 0.6 : to - from;
       pen.globalAlpha = alone >= 0 && row.finding !== alone ? 0.25 : 1;
-      pen.fillStyle = kind === "idle" ? tone[labels[row.name]] : tone[kind];
+      pen.fillStyle = tone[toneOf(row, kind)];
       pen.fillRect(from, y, wide, tall);
       if (row.finding >= 0) { pen.fillStyle = tone.accent; pen.fillRect(from, y + tall - 4, wide, 4); }
       if (kind !== "idle") { pen.fillStyle = tone.ink; label(pen, labels[row.name], from + 4, y + tall / 2, wide - 8); }
@@ -137,7 +140,7 @@
     for (const row of inLanes[lane]) if (row.start - slack <= ns && row.end + slack >= ns && (!best || row.end - row.start < best.end - best.start || best.end < ns)) best = row;
     return best ? rows.indexOf(best) : null;
   };
-  const nameOf = (row) => (lanes[row.lane].kind === "idle" ? CAUSES[labels[row.name]]() : labels[row.name]);
+  const nameOf = (row) => (lanes[row.lane].kind === "idle" ? CAUSES[labels[row.name]]() : labels[row.name] === "host" ? NAMES.host() : labels[row.name]);
   const text = (at) => {
     const row = rows[at], lane = inLanes[row.lane];
     const more = row.count > 1 ? ` ${t("and {count} short neighbours", { count: many(row.count - 1) })}` : "";
@@ -230,7 +233,7 @@
   }
 
   const legend = byId("timeline-legend");
-  const used = [...lanes.map(({ kind }) => kind).filter((kind) => kind !== "idle" && kind !== "AI CPU"), ...Object.keys(CAUSES).filter((cause) => rows.some((row) => lanes[row.lane].kind === "idle" && labels[row.name] === cause))];
+  const used = [...lanes.map(({ kind }) => kind).filter((kind) => !["idle", "AI CPU", "critical"].includes(kind)), ...Object.keys(CAUSES).filter((cause) => rows.some((row) => lanes[row.lane].kind === "idle" && labels[row.name] === cause))];
   const tell = () => {
     const items = [...new Set(used)].map((kind) => [kind, (CAUSES[kind] || NAMES[kind])()]);
     if (owned.length) items.push(["accent", t("has a finding")]);

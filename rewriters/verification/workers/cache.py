@@ -13,7 +13,6 @@ import os
 import platform
 import stat
 import sys
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ import msgspec
 
 from npufix.rewriters.verification.verdict import Verdict  # noqa: TC001 - msgspec reads the annotation
 from npufix.rewriters.verification.workers.machine import installed
-from npufix.rewriters.write.user_folders import cache_folder, drop_the_oldest
+from npufix.rewriters.write.user_folders import cache_folder, drop_the_oldest, write_whole
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job
@@ -68,11 +67,7 @@ class VerdictCache:
         entry = _Entry(answer.verdict, {path: _digest_of_named(path) for path in answer.files})
         path = self._path(job, ground, chip)
         with contextlib.suppress(OSError):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self.folder, suffix=".tmp")
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.encode(entry))
-            os.replace(temporary, path)  # noqa: PTH105 - a plain string from tempfile
+            write_whole(path, msgspec.json.encode(entry))
             drop_the_oldest(self.folder, _MOST_BYTES, _MOST_ENTRIES)
 
     def _path(self, job: Job, ground: Backend, chip: str) -> Path:
