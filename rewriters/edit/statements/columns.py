@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.host_values import OF_ARRAYS_TOO
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.facts.site_facts import SourceFacts
+    from npufix.rewriters.graph.nodes import Node
 
 _MOST_RUNS = 4
 _FEWEST = 3
@@ -269,7 +273,16 @@ def _known(here: Surroundings, owner: ast.expr, piece: _Piece) -> SourceFacts | 
     tensor = facts.is_tensor("x")
     if tensor is False or facts.is_without_gradients() or (not piece.prefix and not tensor):
         return None
-    return facts
+    # Nothing but the code itself says that a function runs in steps which nobody here calls.
+    return facts if here.is_hot or tensor or _meets_torch(here, at.node) else None
+
+
+def _meets_torch(here: Surroundings, owner: Node) -> bool:
+    """Tell whether an operator that arrays of NumPy do not have takes a part of a value."""
+    parts = [part for part in here.users(owner) if part.op == Op.GETITEM]
+    users = [user for part in parts for user in here.users(part)]
+    users += [user for listed in users if listed.op == Op.LIST for user in here.users(listed)]
+    return any(u.op in operators.TABLE and u.op not in OF_ARRAYS_TOO for u in users)
 
 
 def _taken_at_once(

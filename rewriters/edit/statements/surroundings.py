@@ -41,7 +41,8 @@ class Surroundings:
     @cached_property
     def is_hot(self) -> bool:
         """Tell whether the function runs in every step."""
-        return is_hot(self.flow.scope or Scope(self.flow.function, self.flow.cls))
+        scope = self.flow.scope or Scope(self.flow.function, self.flow.cls)
+        return is_hot(scope, self.flow.names.tree)
 
     @cached_property
     def nodes(self) -> Sequence[ast.AST]:
