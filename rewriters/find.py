@@ -97,7 +97,8 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     over_rows = [rule for rule in rules if rule.search == "loops"]
     sites: list[Site] = []
     for scope in (*vocabulary.scopes, top_level(tree)):
-        here = [*vocabulary.possible(rules, scope), *possible(rules, scope, vocabulary.text(scope))]
+        searched = possible(rules, scope, vocabulary.text(scope), tree)
+        here = [*vocabulary.possible(rules, scope), *searched]
         here += over_rows if may_hold_loops(scope.function) else []
         if not here or off_limits(scope, names):
             continue

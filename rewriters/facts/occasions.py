@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.names import FunctionNode
-from npufix.rewriters.graph.modules.scopes import MODULE
+from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ _BETWEEN_STEPS = frozenset(
 _EACH_STEP = frozenset(
     {
         "attention", "attn", "compute", "criterion", "encode", "execute", "forward", "fwd", "iter",
-        "loss", "losses", "rope", "rotary", "step", "train", "training",
+        "loss", "losses", "rope", "rotary", "sample", "sampling", "step", "train", "training",
     }
 )  # fmt: skip
 _PART_OF_MODEL = re.compile(
@@ -158,15 +159,41 @@ def _is_in_loop(flow: FunctionFlow, match: Match) -> bool:
     )
 
 
-def is_hot(scope: Scope) -> bool:
-    """Tell whether a name and a class say that a function runs in every step.
+def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
+    """Tell whether a name and a class, or who calls it, say that a function runs in every step.
 
     ``occasion`` takes that for granted where nothing speaks against it; a wait of the host is worth
     telling only where something speaks for it.
 
     ``forward``, ``compute_loss`` and what else a module does; ``train_one_epoch``. Not
-    ``__init__``, ``load_weights``, ``evaluate``, and nothing of a data set or a metric.
+    ``__init__``, ``load_weights``, ``evaluate``, and nothing of a data set or a metric. A function
+    of the ``module`` runs as often as those that call it by its name.
     """
+    if _is_hot_by_name(scope):
+        return True
+    if module is None or scope.path or _words(scope.qualname) & _ASIDE:
+        return False
+    return scope.function.name in _called_in_steps(module)
+
+
+@lru_cache(maxsize=2)
+def _called_in_steps(module: ast.Module) -> frozenset[str]:
+    """Return the names of the functions that are called in every step, through others as well."""
+    every = list(scopes(module))
+    helpers = {scope.function.name: scope for scope in every if not scope.path}
+    hot = [scope for scope in every if _is_hot_by_name(scope)]
+    found: set[str] = set()
+    for scope in hot:  # grows
+        for node in walk(scope.function):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                name = node.func.id
+                if name in helpers and name not in found | scope.hidden:
+                    found.add(name)
+                    hot.append(helpers[name])
+    return frozenset(found)
+
+
+def _is_hot_by_name(scope: Scope) -> bool:
     name = scope.function.name
     own = [word.lower() for word in _WORD.findall(name)]
     if name.startswith("__") or not own or _words(scope.qualname) & _ASIDE:

@@ -1,7 +1,7 @@
 """A test of what a tensor holds, in every step.
 
-What: ``assert torch.isfinite(x).all()``, ``if torch.isnan(x).any(): raise ...``, and
-``if mask.any(): x[mask] = 0``, in code that runs in every step.
+What: ``assert torch.isfinite(x).all()``, ``if torch.isnan(x).any(): raise ...``,
+``if mask.any(): x[mask] = 0``, and ``if mask.sum() == 0: loss = a``, in code that runs in every step.
 
 Why it is slow on the NPU: the host waits until everything before has run to know the answer; then
 the device has nothing to do until the host has launched the next kernel. What a test of an empty
@@ -10,9 +10,11 @@ mask saves is one kernel that takes microseconds.
 Safety: what is written under a mask that is false everywhere changes nothing, so the test may go:
 where a copy is made of ``x`` only under the test, it is made always (``may-be-copied``). Autograd
 sees a write even so (``may-be-written``). A check that
-never fails may go (``check-never-fails``): the numbers are as before, the complaint is not. Other
-branches on values are advice where both arms only choose a value; where the code after them is
-another one, nothing is said.
+never fails may go (``check-never-fails``): the numbers are as before, the complaint is not. Where the
+arms only choose between values of a few operators, both are computed and ``torch.where`` chooses: they
+must have one shape and dtype (``same-shape``), and the one that is not chosen must be finite, because
+its gradient is multiplied by zero (``finite-arms``). Where an arm calls something it is advice; where
+the code after them is another one, nothing is said.
 
 References: overall_optimization_strategy.md and solution_to_top3.md of the troubleshooting guide
 (operators that make the host wait).
@@ -57,6 +59,23 @@ def unasked(x: Tensor, mask: Tensor) -> Tensor:
     return y * 2
 
 
+def decided(x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """Let the host choose."""
+    count = mask.sum()
+    loss = x.sum() - y.sum()
+    if count == 0:
+        loss = (y.sum() + x.sum()) * 2
+    return loss * 3
+
+
+def chosen(x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """Let the device choose."""
+    count = mask.sum()
+    loss = x.sum() - y.sum()
+    loss = torch.where(count == 0, (y.sum() + x.sum()) * 2, loss)
+    return loss * 3
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return a tensor and a mask, which is often false everywhere."""
     import torch
@@ -64,6 +83,14 @@ def inputs(draw: Draw) -> dict[str, Any]:
     shape = draw.choice([(4,), (2, 3), (1, 1), (0, 2)])
     mask = draw.booleans(*shape) & bool(draw.integer(0, 1))
     return {"x": draw.floats(*shape, dtype=torch.float32), "mask": mask}
+
+
+def decided_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two tensors and a mask."""
+    import torch
+
+    given = inputs(draw)
+    return {**given, "y": draw.floats(draw.integer(1, 3), dtype=torch.float32)}
 
 
 def _unknown(_site: Site) -> bool | None:
@@ -84,6 +111,12 @@ MAY_BE_WRITTEN = Condition(
 NEVER_FAILS = Condition(
     "check-never-fails", "the check is there for debugging and never fails", _unknown
 )
+SAME_SHAPE = Condition("same-shape", "both arms compute tensors of one shape and dtype", _unknown)
+FINITE = Condition(
+    "finite-arms",
+    "the arm that is not taken computes finite numbers and gradients: it divides by no zero",
+    _unknown,
+)
 
 RULE = Substitution(
     id="NPU217",
@@ -93,6 +126,7 @@ RULE = Substitution(
     forms=(
         Form(guarded, unguarded, inputs, (MAY_BE_COPIED, MAY_BE_WRITTEN)),
         Form(asserted, unasked, inputs, (NEVER_FAILS,)),
+        Form(decided, chosen, decided_inputs, (SAME_SHAPE, FINITE)),
     ),
     search="checks",
     replaces=(),
@@ -175,6 +209,43 @@ def forward(x: torch.Tensor, step: torch.Tensor):
     else:
         noise = torch.zeros_like(x)
     return x + noise
+""",
+        ),
+        Rewritten(
+            """
+class Focal(nn.Module):
+    def forward(self, pred: torch.Tensor, gt: torch.Tensor):
+        pos = gt.eq(1).float()
+        num_pos = pos.sum()
+        loss = (pred * pos).sum()
+        if num_pos == 0:
+            return -loss
+        return -loss / num_pos
+""",
+            """
+class Focal(nn.Module):
+    def forward(self, pred: torch.Tensor, gt: torch.Tensor):
+        pos = gt.eq(1).float()
+        num_pos = pos.sum()
+        loss = (pred * pos).sum()
+        if num_pos == 0:
+            return -loss
+        return -loss / num_pos
+""",
+        ),
+        Rewritten(
+            """
+class Controller(nn.Module):
+    def forward(self, kl: torch.Tensor, beta: float):
+        if kl.mean() > 10.0:
+            kl = kl.clamp(max=10.0)
+        return kl * beta
+""",
+            """
+class Controller(nn.Module):
+    def forward(self, kl: torch.Tensor, beta: float):
+        kl = torch.where(kl.mean() > 10.0, kl.clamp(max=10.0), kl)
+        return kl * beta
 """,
         ),
     ),

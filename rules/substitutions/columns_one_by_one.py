@@ -80,12 +80,30 @@ RULE = Substitution(
     passes=(0, 2),
     requires="torch_npu>=2.1",
     valid=(
-        # two of many, and not in order
+        # two of many, and one that is not always there
         """
 def forward(x: torch.Tensor):
-    a, b = x[..., 0], x[..., 1]
-    c, d, e = x[..., 2], x[..., 1], x[..., 0]
-    return a + b + c + d + e
+    a = x[..., 0] + x[..., 1]
+    if x.size(-1) > 2:
+        a = a + x[..., 2]
+    return a
+""",
+        # most of them are left
+        """
+def forward(x: torch.Tensor):
+    return x[..., 0] + x[..., 17] + x[..., 40]
+""",
+        # the tensor is written to in between
+        """
+def forward(x: torch.Tensor):
+    a, b = x[..., 0] + 1, x[..., 1] + 1
+    x[..., 2] = a
+    return b + x[..., 2] + x[..., 0]
+""",
+        # they overlap
+        """
+def forward(x: torch.Tensor):
+    return x[..., 0:2].sum() + x[..., 1:2] + x[..., 2:3]
 """,
         # a list
         """
@@ -135,6 +153,40 @@ def forward(boxes: torch.Tensor):
     cx, cy, size = boxes[..., :5].split([1, 1, 3], dim=-1)
     size = size.exp()
     return torch.cat((cx - 1, cy, size), dim=-1)
+""",
+        ),
+        Rewritten(
+            """
+def forward(boxes: torch.Tensor):
+    angle = torch.atan2(boxes[..., 6:7], boxes[..., 7:8])
+    cx = boxes[..., 0:1]
+    w = boxes[..., 2:3].exp()
+    cy = boxes[..., 1:2]
+    if boxes.size(-1) > 8:
+        return torch.cat((cx, cy, w, angle, boxes[..., 8:9]), dim=-1)
+    return torch.cat((cx, cy, w, angle), dim=-1)
+""",
+            """
+def forward(boxes: torch.Tensor):
+    cx, cy, w, _, boxes_6, boxes_7 = boxes[..., :8].split([1, 1, 1, 3, 1, 1], dim=-1)
+    angle = torch.atan2(boxes_6, boxes_7)
+    w = w.exp()
+    if boxes.size(-1) > 8:
+        return torch.cat((cx, cy, w, angle, boxes[..., 8:9]), dim=-1)
+    return torch.cat((cx, cy, w, angle), dim=-1)
+""",
+        ),
+        Rewritten(
+            """
+def forward(boxes: torch.Tensor):
+    half = boxes[:, 2] / 2
+    return torch.stack((boxes[:, 0] - half, boxes[:, 1] - half), dim=-1)
+""",
+            """
+def forward(boxes: torch.Tensor):
+    boxes_0, boxes_1, boxes_2 = boxes[:, :3].unbind(1)
+    half = boxes_2 / 2
+    return torch.stack((boxes_0 - half, boxes_1 - half), dim=-1)
 """,
         ),
     ),

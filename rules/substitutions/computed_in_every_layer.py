@@ -64,6 +64,12 @@ class CrossAttention(nn.Module):
             found.append(at)
         return self.attend(query, value, found)
 """
+_LONGEST = """
+class VisionAttention(nn.Module):
+    def forward(self, x: torch.Tensor, cu_seqlens: torch.Tensor):
+        longest = (cu_seqlens[1:] - cu_seqlens[:-1]).max().item()
+        return self.attend(x, cu_seqlens, longest)
+"""
 
 RULE = Substitution(
     id="NPU321",
@@ -93,6 +99,13 @@ class Encoder(nn.Module):
             x = layer(x, cos)
         return x
 """,
+        # the hidden states are read
+        """
+class Layer(nn.Module):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor):
+        longest = (x.sum(-1) > lengths).sum().item()
+        return self.attend(x, longest)
+""",
         # as cheap as handing it down
         """
 def apply_rope(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
@@ -101,5 +114,9 @@ def apply_rope(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
     return q * c + q.roll(1, -1) * s
 """,
     ),
-    rewritten=(Rewritten(_ROPE, _ROPE), Rewritten(_INDICES, _INDICES)),
+    rewritten=(
+        Rewritten(_ROPE, _ROPE),
+        Rewritten(_INDICES, _INDICES),
+        Rewritten(_LONGEST, _LONGEST),
+    ),
 )

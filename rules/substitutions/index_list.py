@@ -1,7 +1,7 @@
 """Columns picked by a list of numbers.
 
 What: ``boxes[:, [0, 2]]``, ``x[..., [0, 1, 2]]``: the numbers are written out, and a slice could take
-the same columns.
+the same columns, or a few slices that are joined (``x[:, [2, 0, 1]]``).
 
 Why it is slow on the NPU: Python's list becomes a tensor on the host and is copied to the device in
 every call, for which the host waits; then Index computes the address of each element, and in the
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -33,6 +34,16 @@ def every_second(x: Tensor) -> Tensor:
 def sliced(x: Tensor) -> Tensor:
     """Take every second one of three columns."""
     return x[:, 0:3:2].clone()  # no slip: 3 is 4 (it ends in front of either)
+
+
+def any_order(x: Tensor) -> Tensor:
+    """Pick columns in another order."""
+    return x[:, [2, 0, 1]]
+
+
+def joined(x: Tensor) -> Tensor:
+    """Join the columns that follow each other."""
+    return torch.cat((x[:, 2:3], x[:, 0:2]), dim=1)
 
 
 def inputs(draw: Draw) -> dict[str, Any]:
@@ -50,17 +61,20 @@ RULE = Substitution(
     name="index-list",
     summary="columns picked by a list of numbers that is copied to the device each time",
     table="affinity",
-    forms=(Form(every_second, sliced, inputs, (IS_TENSOR,)),),
+    forms=(
+        Form(every_second, sliced, inputs, (IS_TENSOR,)),
+        Form(any_order, joined, inputs, (IS_TENSOR,)),
+    ),
     search="index-lists",
     replaces=("Index", "IndexPutV2"),
-    becomes=("StridedSlice", "TensorMove"),
+    becomes=("ConcatD", "StridedSlice", "TensorMove"),
     passes=(2, 2),
     requires="torch_npu>=2.1",
     valid=(
-        # another order, one column, and from the end
+        # one column, from the end, and here and there
         """
 def forward(x: torch.Tensor):
-    return x[:, [2, 0, 1]], x[:, [3]], x[:, [-1, 0]], x[:, 0:2]
+    return x[:, [3]], x[:, [-1, 0]], x[:, 0:2], x[:, [9, 2, 7, 5, 0]]
 """,
         # a target
         """
@@ -93,6 +107,16 @@ def centre(boxes: torch.Tensor):
             """
 def centre(boxes: torch.Tensor):
     return boxes[..., 0:3].clone() * 2
+""",
+        ),
+        Rewritten(
+            """
+def to_corners(boxes: torch.Tensor):
+    return boxes[..., [1, 0, 3, 2]].exp()
+""",
+            """
+def to_corners(boxes: torch.Tensor):
+    return torch.cat((boxes[..., 1:2], boxes[..., 0:1], boxes[..., 3:4], boxes[..., 2:3]), dim=-1).exp()
 """,
         ),
     ),

@@ -14,7 +14,7 @@ dimensions does so where the other one has dimensions or its dtype (``same-dtype
 number itself and no gradient where ``clamp`` returns a gradient of zero (``without-gradient``), and
 ``max(1.0, x)`` is 1.0 where ``x`` is NaN (``never-nan``); a count has none of this. Functions that get
 the value must take a tensor (``takes-tensors``). Where the host decides by it, or makes shapes of it,
-nothing is said; in loops, logs and calls it is advice.
+nothing is said; in loops, logs and calls, and of lengths that the caller has, it is advice.
 
 References: overall_optimization_strategy.md and solution_to_top3.md of the troubleshooting guide;
 vllm-ascend #4805 (time per token -44 %), #6448 (time to the first token -7 %).
@@ -158,6 +158,13 @@ class Decoder(nn.Module):
         super().__init__()
         self.rates = [x.item() for x in torch.linspace(0, 0.1, depth)]
 """,
+        # made here, and no length
+        """
+class Sampler(nn.Module):
+    def forward(self, x: torch.Tensor, order: torch.Tensor):
+        places = (x > 0).sum(-1)
+        return self.write(places.cpu(), self.rank(order.cpu()))
+""",
         # an array
         """
 def loss(x: torch.Tensor, boxes):
@@ -205,6 +212,36 @@ class Criterion(nn.Module):
     def loss_boxes(self, loss: torch.Tensor, num_boxes: torch.Tensor):
         num_boxes = torch.clamp(num_boxes, min=1).detach().reshape(())
         return loss.sum() / num_boxes
+""",
+        ),
+        Rewritten(
+            """
+class Head(nn.Module):
+    def loss(self, x: torch.Tensor, labels: torch.Tensor):
+        num_pos = (labels >= 0).sum().item()
+        num_pos = max(num_pos, 1.0)
+        return x.sum() / num_pos
+""",
+            """
+class Head(nn.Module):
+    def loss(self, x: torch.Tensor, labels: torch.Tensor):
+        num_pos = (labels >= 0).sum()
+        num_pos = num_pos.clamp(min=1)
+        return x.sum() / num_pos
+""",
+        ),
+        Rewritten(
+            """
+class Recogniser(nn.Module):
+    def forward(self, x: torch.Tensor, x_lens: torch.Tensor):
+        packed = nn.utils.rnn.pack_padded_sequence(x, x_lens.cpu(), batch_first=True)
+        return self.rnn(packed)[0]
+""",
+            """
+class Recogniser(nn.Module):
+    def forward(self, x: torch.Tensor, x_lens: torch.Tensor):
+        packed = nn.utils.rnn.pack_padded_sequence(x, x_lens.cpu(), batch_first=True)
+        return self.rnn(packed)[0]
 """,
         ),
         Rewritten(

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import holds_comment
+from npufix.rewriters.edit.statements.branches import CHOOSE, choose
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 
 if TYPE_CHECKING:
@@ -17,15 +18,13 @@ if TYPE_CHECKING:
 _FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
 _ANSWERS = frozenset({"all", "allclose", "any", "equal", "is_nonzero"})
 _COMPARED = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
-_CHOOSE = (
-    "the host waits for the answer: compute both and choose with torch.where, or decide by what "
-    "the host knows already"
-)
 
 
 def find_checks(here: Surroundings) -> Iterator[Proposal]:
     """Yield ``assert t.all()`` and ``if mask.any():`` in code that runs in every step."""
     for node in here.nodes:
+        if isinstance(node, ast.If) and here.text(node).startswith("elif"):
+            continue  # nothing can stand alone behind another branch
         match node:
             case ast.Assert(test) if _is_answer(here, test):
                 yield _without(here, node, test, "check")
@@ -33,11 +32,13 @@ def find_checks(here: Surroundings) -> Iterator[Proposal]:
                 yield _without(here, node, test, "failure")
             case ast.If(test, body, []) if _is_answer(here, test):
                 found = _unguarded(here, node, test, body)
+                found = found or choose(here, node)
                 if found is not None:
                     yield found
-            case ast.If(test, [ast.Assign([ast.Name(one)])], [ast.Assign([ast.Name(other)])]):
-                if one == other and _is_answer(here, test):
-                    yield Proposal(node, _CHOOSE)
+            case ast.If(test) | ast.IfExp(test) if _is_answer(here, test):
+                found = choose(here, node)
+                if found is not None:
+                    yield found
 
 
 def _is_answer(  # noqa: PLR0911 - one case a kind of test
@@ -95,7 +96,7 @@ def _unguarded(
     first, last = body[0].lineno, body[-1].end_lineno or body[-1].lineno
     several = any((s.end_lineno or s.lineno) != s.lineno for s in body)
     if lines is None or first == code.lineno or (several and '"""' in here.text(code)):
-        return Proposal(code, _CHOOSE)
+        return Proposal(code, CHOOSE)
     unit = here.indent(body[0]).removeprefix(here.indent(code))
     depth = len(here.indent(code))
     text = [

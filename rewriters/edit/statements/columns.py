@@ -7,13 +7,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.host_values import OF_ARRAYS_TOO
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.facts.site_facts import SourceFacts
+    from npufix.rewriters.graph.nodes import Node
 
+_MOST_RUNS = 4
 _FEWEST = 3
 """Two columns are often all that is wanted of many; three in a row are taken to bits."""
 
@@ -33,7 +42,8 @@ class _Piece:
 
 
 def find_columns(here: Surroundings) -> Iterator[Proposal]:
-    """Yield ``a, b, c = x[..., 0], x[..., 1], x[..., 2]``, and the same in three statements."""
+    """Yield ``a, b, c = x[..., 0], x[..., 1], x[..., 2]``, and the same in several statements."""
+    taken: set[int] = set()
     for block in _blocks(here):
         for statement in block:
             match statement:
@@ -42,54 +52,10 @@ def find_columns(here: Surroundings) -> Iterator[Proposal]:
                 ) == len(values):
                     text = _split(here, targets, values)
                     if text is not None:
+                        taken.update(map(id, values))
                         change = Change(here.span(code), text[0])
                         yield _proposal(code, text, (change,))
-        yield from _one_by_one(here, block)
-
-
-def _one_by_one(here: Surroundings, block: Sequence[ast.stmt]) -> Iterator[Proposal]:
-    """Yield statements in a row that each take the next piece: ``w = boxes[..., 2:3].exp()``."""
-    row: list[ast.Assign] = []
-    for statement in [*block, None]:
-        is_alike = isinstance(statement, ast.Assign) and len(statement.targets) == 1
-        if isinstance(statement, ast.Assign) and is_alike and _continues(here, row, statement):
-            row.append(statement)
-            continue
-        yield from _joined(here, row)
-        row = [statement] if isinstance(statement, ast.Assign) and is_alike else []
-
-
-def _joined(here: Surroundings, row: Sequence[ast.Assign]) -> Iterator[Proposal]:
-    targets, values = [s.targets[0] for s in row], [_receiver(s.value) for s in row]
-    found = _split(here, targets, values)
-    lines = [at for s in row if (at := here.whole_lines(s)) is not None]
-    if found is None or len(lines) < len(row):
-        return
-    indent, names = here.indent(row[0]), list(map(here.text, targets))
-    text = f"{indent}{', '.join(names)} = {found[0]}\n"
-    for statement, name, code in zip(row, names, values, strict=True):
-        if code is not statement.value:
-            rest = here.text(statement.value).removeprefix(here.text(code))
-            text += f"{indent}{name} = {name}{rest}\n"
-    whole = (*lines[0][:2], *lines[-1][2:])
-    yield _proposal(row[0], found, (Change(whole, text),))
-
-
-def _receiver(code: ast.expr) -> ast.expr:
-    """Return ``x[0]`` of ``x[0].exp()``."""
-    while isinstance(code, ast.Call) and isinstance(code.func, ast.Attribute):
-        code = code.func.value
-    return code
-
-
-def _continues(here: Surroundings, row: Sequence[ast.Assign], new: ast.Assign) -> bool:
-    """Tell whether a statement takes what follows the pieces of those before it."""
-    if not row or new.lineno != (row[-1].end_lineno or 0) + 1 or "#" in here.lines[new.lineno - 2]:
-        return False
-    if len({s.lineno for s in (*row, new)} | {s.end_lineno for s in (*row, new)}) > len(row) + 1:
-        return False  # over several lines
-    last, piece = (_piece(here, _receiver(s.value)) for s in (row[-1], new))
-    return last is not None and piece is not None and _follows(here, last, piece)
+    yield from _spread(here, taken)
 
 
 def _blocks(here: Surroundings) -> Iterator[list[ast.stmt]]:
@@ -130,7 +96,154 @@ def _follows(here: Surroundings, one: _Piece, other: _Piece) -> bool:
     )  # fmt: skip
 
 
-def _split(  # noqa: PLR0911 - a way out for each thing that speaks against it
+def _spread(here: Surroundings, taken: set[int]) -> Iterator[Proposal]:
+    """Yield columns that are read here and there, in any order."""
+    found: dict[tuple[int, str, bool, str], list[_Piece]] = {}
+    for node in here.nodes:
+        if isinstance(node, ast.Subscript) and id(node) not in taken:
+            piece = _piece(here, node)
+            owner = node.value
+            value = here.value(owner)
+            if piece is not None and value is not None and isinstance(owner, ast.Name):
+                key = id(value), piece.prefix, piece.end is None, owner.id
+                found.setdefault(key, []).append(piece)
+    for (*_, name), pieces in found.items():
+        if len(pieces) >= _FEWEST and not _is_changed(here, {name}):
+            proposal = _gathered(here, name, sorted(pieces, key=lambda p: here.span(p.code)))
+            if proposal is not None:
+                yield proposal
+
+
+def _gathered(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | None:
+    """Return reads of columns that are taken out at once before the first of them."""
+    first = here.statement_of(reads[0].code)
+    at = here.whole_lines(first)
+    block = next((b for b in _blocks(here) if first in b), [])
+    reads = [read for read in reads if _is_certain(here, read.code, block)]
+    spans = sorted({(read.first, read.behind) for read in reads})
+    # ``(x[..., 0] > 0) & (x[..., 0] < 1) & (x[..., 1] > 0) & (x[..., 1] < 1)``
+    enough = len(spans) >= _FEWEST or (len(reads) > _FEWEST and len(spans) == _FEWEST - 1)
+    if at is None or not enough or any(a[1] > b[0] for a, b in pairwise(spans)):
+        return None
+    owner = reads[0].code.value
+    known = _known(here, owner, reads[0])
+    bound = {name for read in reads for name in _bound_to(here, read.code)}
+    is_written = any(_is_written_by_method(here, read.code) for read in reads)
+    if known is None or is_written or _is_changed(here, bound):
+        return None
+    names, gone = _names(here, name, reads, block)
+    sizes, targets = _with_gaps(spans, names, one_by_one=reads[0].end is None)
+    if targets.count("_") > len(spans):
+        return None
+    text, proven = _taken_at_once(here, owner, reads[0], sizes, known)
+    line = f"{', '.join(targets)} = {text}"
+    changes = [Change((at[0], 0, at[0], 0), f"{here.indent(first)}{line}\n")]
+    for read in reads:
+        whole = gone.get(id(read.code))
+        new = Change(here.span(read.code), names[read.first])
+        changes.append(new if whole is None else Change(whole, ""))
+    form = "columns" if ".unbind(" in text else "slices"
+    return Proposal(
+        reads[0].code, form=form, changes=tuple(changes), shown=line, proven=frozenset(proven)
+    )
+
+
+def _names(
+    here: Surroundings, owner: str, reads: Sequence[_Piece], block: Sequence[ast.stmt]
+) -> tuple[dict[int, str], dict[int, Span]]:
+    """Return a name for each piece, by where it begins, and the lines that only bind such a name.
+
+    Those are by the ``id`` of the code of the piece.
+    """
+    names: dict[int, str] = {}
+    gone: dict[int, Span] = {}
+    for read in reads:
+        statement = here.statement_of(read.code)
+        target = _own_name(here, statement, read.code)
+        whole = here.whole_lines(statement)
+        if not target or read.first in names or statement not in block or whole is None:
+            continue
+        names[read.first] = target
+        if isinstance(statement, ast.Assign) and statement.value is read.code:
+            gone[id(read.code)] = whole
+    for read in reads:
+        names.setdefault(read.first, _free_name(here, f"{owner}_{read.first}"))
+    return names, gone
+
+
+def _with_gaps(
+    spans: Sequence[tuple[int, int]], names: Mapping[int, str], *, one_by_one: bool
+) -> tuple[list[int], list[str]]:
+    """Return sizes and names of all pieces up to the last one, ``_`` for what nobody needs."""
+    sizes: list[int] = []
+    targets: list[str] = []
+    behind = 0
+    for start, end in spans:
+        if start > behind:
+            gap = [1] * (start - behind) if one_by_one else [start - behind]
+            sizes += gap
+            targets += ["_"] * len(gap)
+        sizes.append(end - start)
+        targets.append(names[start])
+        behind = end
+    return sizes, targets
+
+
+def _is_certain(here: Surroundings, code: ast.expr, block: Sequence[ast.stmt]) -> bool:
+    """Tell whether code runs whenever a block does: not so in ``if x.size(-1) > 8: x[..., 8]``."""
+    for outer in here.around(code):
+        if isinstance(outer, ast.stmt):
+            return outer in block and not isinstance(outer, (ast.If, ast.For, ast.While, ast.With))
+        if isinstance(outer, (ast.IfExp, ast.BoolOp, ast.Lambda, *COMPREHENSIONS)):
+            return False
+    return False
+
+
+def _bound_to(here: Surroundings, code: ast.expr) -> set[str]:
+    """Return the names that stand for a piece: ``a`` of ``a, b = x[..., 0], x[..., 1] + 1``."""
+    match here.statement_of(code):
+        case ast.Assign(targets, ast.Tuple(values)) if code in values:
+            given = [t.elts[values.index(code)] for t in targets if isinstance(t, ast.Tuple)]
+        case ast.Assign(given, value) if _receiver(value) is code:
+            pass
+        case _:
+            return set()
+    return {target.id for target in given if isinstance(target, ast.Name)}
+
+
+def _own_name(here: Surroundings, statement: ast.stmt, code: ast.expr) -> str:
+    """Return ``w`` of ``w = x[..., 2:3].exp()``, if it is a name for nothing else."""
+    match statement:
+        case ast.Assign([ast.Name(name)], value) if _receiver(value) is code:
+            uses = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == name]
+            arguments = {a.arg for a in ast.walk(here.flow.function.args) if isinstance(a, ast.arg)}
+            before = any(n.lineno < statement.lineno for n in uses)
+            if not before and name not in arguments | set(here.flow.captured):
+                return name
+    return ""
+
+
+def _free_name(here: Surroundings, wanted: str) -> str:
+    taken = {n.id for n in walk(here.flow.function) if isinstance(n, ast.Name)}
+    taken |= {a.arg for a in ast.walk(here.flow.function.args) if isinstance(a, ast.arg)}
+    free = (f"{wanted}{more}" for more in ("", *(f"_{n}" for n in range(2, len(taken) + 3))))
+    return next(name for name in free if name not in taken)
+
+
+def _receiver(code: ast.expr) -> ast.expr:
+    """Return ``x[0]`` of ``x[0].exp()``."""
+    while isinstance(code, ast.Call) and isinstance(code.func, ast.Attribute):
+        code = code.func.value
+    return code
+
+
+def _is_written_by_method(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a piece is changed where it is: ``x[..., 0].clamp_(0)``."""
+    outer = here.parents.get(id(code))
+    return isinstance(outer, ast.Attribute) and outer.attr.endswith("_")
+
+
+def _split(
     here: Surroundings, targets: Sequence[ast.expr], values: Sequence[ast.expr]
 ) -> tuple[str, frozenset[str]] | None:
     """Return the code for all pieces at once and what is known of it, ``None`` if there is none."""
@@ -143,27 +256,53 @@ def _split(  # noqa: PLR0911 - a way out for each thing that speaks against it
     if len(names) != len(targets) or _is_changed(here, names):
         return None
     owner = pieces[0].code.value
+    known = _known(here, owner, pieces[0])
+    if known is None or (isinstance(owner, ast.Name) and owner.id in names):
+        return None
+    sizes = [piece.behind - piece.first for piece in pieces]
+    text, proven = _taken_at_once(here, owner, pieces[0], sizes, known)
+    return text, frozenset(proven)
+
+
+def _known(here: Surroundings, owner: ast.expr, piece: _Piece) -> SourceFacts | None:
+    """Return what is known of a tensor whose columns are taken, ``None`` if nothing is gained."""
     at = here.evaluations.get(id(owner))
     if at is None:
         return None
     facts = here.facts(at, x=at.node)
     tensor = facts.is_tensor("x")
-    if tensor is False or facts.is_without_gradients() or (not pieces[0].prefix and not tensor):
+    if tensor is False or facts.is_without_gradients() or (not piece.prefix and not tensor):
         return None
-    if isinstance(owner, ast.Name) and owner.id in names:
-        return None
-    dim = _dimension(pieces[0])
-    width = pieces[-1].behind
+    # Nothing but the code itself says that a function runs in steps which nobody here calls.
+    return facts if here.is_hot or tensor or _meets_torch(here, at.node) else None
+
+
+def _meets_torch(here: Surroundings, owner: Node) -> bool:
+    """Tell whether an operator that arrays of NumPy do not have takes a part of a value."""
+    parts = [part for part in here.users(owner) if part.op == Op.GETITEM]
+    users = [user for part in parts for user in here.users(part)]
+    users += [user for listed in users if listed.op == Op.LIST for user in here.users(listed)]
+    return any(u.op in operators.TABLE and u.op not in OF_ARRAYS_TOO for u in users)
+
+
+def _taken_at_once(
+    here: Surroundings,
+    owner: ast.expr,
+    piece: _Piece,
+    sizes: Sequence[int],
+    facts: SourceFacts,
+) -> tuple[str, set[str]]:
+    """Return the code for columns that follow each other, and the conditions that hold."""
+    dim, width = _dimension(piece), sum(sizes)
     known = facts.size("x", dim) == width
-    text = here.text(owner) if known else f"{here.text(owner)}[{pieces[0].prefix}:{width}]"
-    if pieces[0].end is None:
+    text = here.text(owner) if known else f"{here.text(owner)}[{piece.prefix}:{width}]"
+    if piece.end is None:
         text = f"{text}.unbind({dim})"
     else:
-        widths = {piece.behind - piece.first for piece in pieces}
-        sizes = [piece.behind - piece.first for piece in pieces]
-        text = f"{text}.split({sizes[0] if len(widths) == 1 else sizes}, dim={dim})"
-    proven = {"is-tensor"} if tensor else set()
-    return text, frozenset(proven | ({"enough-columns"} if known else set()))
+        alike = len(set(sizes)) == 1
+        text = f"{text}.split({sizes[0] if alike else list(sizes)}, dim={dim})"
+    proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
+    return text, proven | ({"enough-columns"} if known else set())
 
 
 def _dimension(piece: _Piece) -> int:
@@ -213,15 +352,42 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
                 others = [item for item in items if item not in lists]
                 text = slice_of(lists[0].elts) if len(lists) == 1 else None
                 tensor = here.is_tensor(owner)
-                if text is None or tensor is False or not all(map(_is_whole, others)):
+                if len(lists) != 1 or tensor is False or not all(map(_is_whole, others)):
                     continue
                 if not here.is_hot and not tensor:
                     continue
-                parts = [text if item is lists[0] else here.text(item) for item in items]
-                new = f"{here.text(owner)}[{', '.join(parts)}].clone()"
+                before = "".join(f"{here.text(o)}, " for o in items[: items.index(lists[0])])
+                after = "".join(f", {here.text(o)}" for o in items[items.index(lists[0]) + 1 :])
+                name = here.text(owner)
+                new, form = f"{name}[{before}{text}{after}].clone()", "every_second"
+                if text is None:
+                    runs = runs_of(lists[0].elts)
+                    if not runs or not isinstance(owner, ast.Name):
+                        continue
+                    dim = items.index(lists[0])
+                    dim -= len(items) if "..." in before else 0
+                    parts = ", ".join(f"{name}[{before}{run}{after}]" for run in runs)
+                    new, form = f"torch.cat(({parts}), dim={dim})", "any_order"
+                    if here.flow.names.imports.get("torch") != "torch":
+                        continue
                 proven = frozenset({"is-tensor"} if tensor else ())
                 change = Change(here.span(node), new)
-                yield Proposal(node, changes=(change,), shown=new, proven=proven)
+                yield Proposal(node, form=form, changes=(change,), shown=new, proven=proven)
+
+
+def runs_of(items: Sequence[ast.expr]) -> list[str]:
+    """Return ``2:3`` and ``0:2`` for ``2, 0, 1``; nothing where they are many, or no numbers."""
+    places = [item.value for item in items if isinstance(item, ast.Constant)]
+    numbers = [place for place in places if type(place) is int and place >= 0]
+    if len(numbers) != len(items) or len(numbers) < 2:  # noqa: PLR2004 - one may keep a dimension
+        return []
+    runs: list[tuple[int, int]] = []
+    for place in numbers:
+        if runs and runs[-1][1] == place:
+            runs[-1] = (runs[-1][0], place + 1)
+        else:
+            runs.append((place, place + 1))
+    return [f"{first}:{end}" for first, end in runs] if len(runs) <= _MOST_RUNS else []
 
 
 def slice_of(items: Sequence[ast.expr]) -> str | None:

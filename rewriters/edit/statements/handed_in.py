@@ -30,6 +30,7 @@ _LABOUR = frozenset(
     }
 )  # fmt: skip
 """Operators that make tables; what is cheap is as cheap as handing it down."""
+_READING = frozenset({"cpu", "item", "numpy", "py:int", "tolist"})
 _ADVICE = (
     "every layer gets this and computes it anew: compute it once where the layers are called, and "
     "hand the result down"
@@ -48,6 +49,11 @@ def find_handed_in(here: Surroundings) -> Iterator[Proposal]:
                     yield Proposal(value, _ADVICE)
 
 
+def is_handed_in(here: Surroundings, node: Node) -> bool:
+    """Tell whether a value is the same in every layer, and each of them computes it."""
+    return _is_of_layer(here) and _is_table(here, node)
+
+
 def _is_of_layer(here: Surroundings) -> bool:
     cls, name = here.flow.cls, here.flow.function.name
     if cls is not None and name == "forward":
@@ -56,8 +62,11 @@ def _is_of_layer(here: Surroundings) -> bool:
 
 
 def _is_table(here: Surroundings, node: Node) -> bool:
+    is_read = False
+    while node.op in _READING:  # ``cu_seqlens.diff().max().item()``
+        node, is_read = node.args[0], True
     parts = list(node.walk())
-    if not any(part.op.removesuffix("(*)") in _LABOUR for part in parts):
+    if not is_read and not any(part.op.removesuffix("(*)") in _LABOUR for part in parts):
         return False
     handed = [part for part in parts if part.op in {Op.PARAM, Op.ELEMENT} and _name(part) != "self"]
     tables = all(_TABLE.search(_name(part)) for part in handed)

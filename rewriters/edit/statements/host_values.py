@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.handed_in import is_handed_in
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.graph import operators
@@ -32,7 +33,7 @@ _OF_SHAPES = frozenset(
     }
 )  # fmt: skip
 """Operators for which the host needs a number before it can go on."""
-_OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | _READING | {
+OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | _READING | {
     "all", "any", "dim", "mean", "numel", "prod", "reshape", "size", "std", "stride", "sum", "t",
     "transpose", "var", "view",
 }  # fmt: skip
@@ -43,6 +44,9 @@ _LOGS = re.compile(
 )
 _ON_HOST = frozenset({"cpu", "numpy"})
 _OF_HOST = re.compile(r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args)([\W_]|$)")
+_LENGTHS = re.compile(
+    r"(^|_)(i?lens?|\w*lengths?|seq_?lens?|cu_?seq\w*|splits?|group_list)(_\w+)?$"
+)
 _FORM_ITEM, _FORM_LIMIT, _FORM_LIMIT_OF_ITEM = "item", "limit", "limit_of_item"
 
 _IN_LOOP = (
@@ -56,6 +60,10 @@ _FOR_SUM = (
 _FOR_LOG = (
     "the host waits for each value that is only logged: keep x.detach(), and read all of them at "
     "once, every N steps: torch.stack(values).tolist()"
+)
+_FROM_CALLER = (
+    "the host waits for lengths that it once knew: keep them there too where they are made (the "
+    "loader, the packing), hand both in, and read none back; or use an operator that takes a tensor"
 )
 _TO_CLAMP = "the device can find out itself: x.clamp(min=number) instead of max(x, number)"
 _TO_TENSORS = "what is computed with it can stay on the device: x.detach() instead of x.item()"
@@ -77,6 +85,9 @@ def find_host_values(here: Surroundings) -> Iterator[Proposal]:
         read = _read_of(here, node) if isinstance(node, ast.Call) else None
         if read is None or _continues(here, read.code) or _is_of_host(here, read.tensor):
             continue
+        value = here.value(read.code)
+        if value is not None and is_handed_in(here, value):
+            continue  # which is worth more: once for all layers
         found = _on_device(here, read) or _by_hand(here, read)
         if found is not None:
             yield found
@@ -149,13 +160,15 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     """Return how the value stays on the device, if nobody but tensors needs it."""
     if read.how not in {"item", "float", "max", "min"}:
         return None
-    outer, limit = read.code, _limit_of(here, read)
-    if limit is not None and read.how not in _LIMITS:
-        outer = limit  # ``max(x.item(), 1)``
+    limit = _limit_of(here, read)
+    outer = limit or read.code  # ``max(x.item(), 1)``
     value = here.value(outer)
     at = here.evaluations.get(id(read.tensor))
     if value is None or at is None or here.loop_of(read.code) is not None:
         return None
+    later = None if limit is not None else _limited_later(here, value)
+    if later is not None:  # ``n = x.item()``, then ``n = max(n, 1)``
+        (value,) = here.users(value)
     users = here.users(value)
     if not users or any(_needs_number(here, user, value) for user in users):
         return None
@@ -166,34 +179,33 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
         proven.add("takes-tensors")
     if counts:
         proven |= {"same-dtype", "without-gradient", "never-nan"}
-    text = here.text(read.tensor)
-    text = (
-        text
-        if isinstance(read.tensor, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
-        else f"({text})"
-    )
+    text = _as_owner(here, read.tensor)
     form = _FORM_LIMIT
     if read.how not in _LIMITS:
-        form = _FORM_ITEM if limit is None else _FORM_LIMIT_OF_ITEM
+        form = _FORM_ITEM if (limit or later) is None else _FORM_LIMIT_OF_ITEM
         text += "" if counts else ".detach()"
         text += "" if facts.ndim("x") == 0 else ".reshape(())"
-    if limit is not None:
-        first = limit.args[0]
-        number = next(c for c in limit.args if _is_number(c))
-        if number is not first:
-            proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
-        assert isinstance(limit.func, ast.Name)  # noqa: S101 - ``_limit_of`` has looked
-        text += f".clamp({_LIMITS[limit.func.id]}={_spelled(here, number, counts=counts)})"
+    text += "" if limit is None else _clamp(here, limit, counts=counts)
+    changes = () if later is None else (_clamped(here, later, counts=counts),)
+    call = limit or later
+    if call is not None and not _is_number(call.args[0]):
+        proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
     asked_at, met = _met(here, users, value)
     return Proposal(
         outer,
         form=form,
-        changes=(Change(here.span(outer), text),),
+        changes=(Change(here.span(outer), text), *changes),
         shown=text,
         asked=(("x", here.text(read.tensor)), *((f"y{n}", code) for n, code in enumerate(met))),
         asked_at=asked_at,
         proven=frozenset(proven),
     )
+
+
+def _as_owner(here: Surroundings, code: ast.expr) -> str:
+    """Return code that ``.detach()`` can stand behind."""
+    plain = isinstance(code, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+    return here.text(code) if plain else f"({here.text(code)})"
 
 
 def _met(
@@ -221,6 +233,32 @@ def _limit_of(here: Surroundings, read: _Read) -> ast.Call | None:
             other = second if first is read.code else first
             return outer if _is_number(other) else None
     return None
+
+
+def _clamped(here: Surroundings, later: ast.Call, *, counts: bool) -> Change:
+    kept = next(here.text(c) for c in later.args if not _is_number(c))
+    return Change(here.span(later), f"{kept}{_clamp(here, later, counts=counts)}")
+
+
+def _limited_later(here: Surroundings, value: Node) -> ast.Call | None:
+    """Return ``max(n, 1)``, if nothing else is done with ``n``."""
+    users = here.users(value)
+    if len(users) != 1 or users[0].op not in {"py:max", "py:min"}:
+        return None
+    for evaluation in here.flow.by_operation.get(users[0].op, ()):
+        match evaluation.code:
+            case ast.Call(ast.Name("max" | "min"), [first, second], []) as call:
+                kept = [c for c in (first, second) if not _is_number(c)]
+                if evaluation.node is users[0] and len(kept) == 1 and here.value(kept[0]) is value:
+                    return call
+    return None
+
+
+def _clamp(here: Surroundings, limit: ast.Call, *, counts: bool) -> str:
+    """Return ``.clamp(min=1)`` for ``max(n, 1)``."""
+    assert isinstance(limit.func, ast.Name)  # noqa: S101 - ``_limit_of`` has looked
+    number = next(c for c in limit.args if _is_number(c))
+    return f".clamp({_LIMITS[limit.func.id]}={_spelled(here, number, counts=counts)})"
 
 
 def _spelled(here: Surroundings, number: ast.expr, *, counts: bool) -> str:
@@ -266,7 +304,7 @@ def _needs_number(here: Surroundings, user: Node, value: Node) -> bool:
 def _is_tensor(here: Surroundings, node: Node) -> bool:
     if node.op in {"sum", "mean"} and node.args:
         node = node.args[0]
-    if node.op in operators.TABLE and node.op not in _OF_ARRAYS_TOO:
+    if node.op in operators.TABLE and node.op not in OF_ARRAYS_TOO:
         return True
     if any(
         _is_of_torch(here, e) for e in here.flow.by_operation.get(node.op, ()) if e.node is node
@@ -296,6 +334,8 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
     users = [] if value is None else here.users(value)
     if kind := _logged(here, read):
         return Proposal(read.code, kind)
+    if loop is None and _is_of_caller(here, read):
+        return _handed_over(here, read, users) or Proposal(read.code, _FROM_CALLER)
     if loop is not None and not (isinstance(loop, LOOPS) and _is_made_in(loop, read.tensor)):
         return Proposal(read.code, _IN_LOOP)
     ops = {user.op.removesuffix("(*)") for user in users}
@@ -308,6 +348,14 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _handed_over(here, read, users)
     return None
+
+
+def _is_of_caller(here: Surroundings, read: _Read) -> bool:
+    """Tell whether all of the lengths that a function is handed are read: ``lengths.tolist()``."""
+    node = here.value(_first_read(read.tensor))
+    if read.how not in {"cpu", "tolist"} or node is None or node.op != Op.PARAM:
+        return False
+    return _LENGTHS.search(str(node.value)) is not None
 
 
 def _is_seldom(here: Surroundings, code: ast.expr) -> bool:

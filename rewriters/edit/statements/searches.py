@@ -68,11 +68,12 @@ SEARCHES: Mapping[str, Search] = {
     "attention-weights": Search(find_unused_weights, r"(?i)att|mha"),
     "checks": Search(
         find_checks,
-        r"\b(assert|if) .*\b(all|allclose|any|equal|max|mean|min|norm|sum)\(",
+        r"(?s)\b(assert|if) .*\b(all|allclose|any|equal|max|mean|min|norm|sum)\("
+        r"|\b(all|any|max|mean|min|norm|sum)\(.*\bif ",
         hot_only=True,
     ),
     "clipping": Search(find_clipping, r"clip_grad_norm_\("),
-    "columns": Search(find_columns, r"([\w.]+)\[[^\[\]\n]*\d\]", twice=True, hot_only=True),
+    "columns": Search(find_columns, r"([\w.]+)\[[^\[\]\n]*\d\]", twice=True),
     "data-loaders": Search(find_data_loaders, r"DataLoader\("),
     "device-waits": Search(find_device_waits, r"\bsynchronize\(", hot_only=True),
     "early-reductions": Search(find_early_reductions, r"\.backward\("),
@@ -82,7 +83,8 @@ SEARCHES: Mapping[str, Search] = {
     "flash-attention": Search(find_flash_attention, r"flash_att"),
     "handed-in": Search(
         find_handed_in,
-        r"\b(cos|sin|nonzero|arange|repeat_interleave|cumsum|one_hot|tril|triu|diff|sort|outer)\(",
+        r"\b(cos|sin|nonzero|arange|repeat_interleave|cumsum|one_hot|tril|triu|diff|sort|outer)\("
+        r"|\.(cpu|item|tolist)\(\)",
         hot_only=True,
     ),
     "host-values": Search(
@@ -107,10 +109,12 @@ def _words(name: str) -> re.Pattern[str]:
     return re.compile(SEARCHES[name].words)
 
 
-def possible(rules: Sequence[Substitution], scope: Scope, text: str) -> list[Substitution]:
-    """Return the rules with a search that may find something in a function."""
+def possible(
+    rules: Sequence[Substitution], scope: Scope, text: str, module: ast.Module | None = None
+) -> list[Substitution]:
+    """Return the rules with a search that may find something in a function of a module."""
     searched = [rule for rule in rules if rule.search in SEARCHES]
-    if not is_hot(scope):
+    if not is_hot(scope, module):
         searched = [rule for rule in searched if not SEARCHES[rule.search].hot_only]
     return [rule for rule in searched if _may_find(rule.search, text)]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 """What has a body of its own, which is read by itself."""
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 class TooLargeError(Exception):
@@ -41,7 +41,8 @@ class Surroundings:
     @cached_property
     def is_hot(self) -> bool:
         """Tell whether the function runs in every step."""
-        return is_hot(self.flow.scope or Scope(self.flow.function, self.flow.cls))
+        scope = self.flow.scope or Scope(self.flow.function, self.flow.cls)
+        return is_hot(scope, self.flow.names.tree)
 
     @cached_property
     def nodes(self) -> Sequence[ast.AST]:
@@ -74,7 +75,7 @@ class Surroundings:
         for outer in self.around(node):
             if isinstance(outer, LOOPS) and inner is not getattr(outer, "iter", None):
                 return outer
-            if isinstance(outer, _COMPREHENSIONS) and inner is not outer.generators[0]:
+            if isinstance(outer, COMPREHENSIONS) and inner is not outer.generators[0]:
                 return outer
             inner = outer
         return None

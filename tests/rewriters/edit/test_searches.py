@@ -55,6 +55,48 @@ def test_what_runs_in_every_step_is_told_by_its_names(code: str, *, hot: bool) -
     assert is_hot(scope) is hot
 
 
+def test_a_function_runs_as_often_as_those_that_call_it() -> None:
+    module = ast.parse(
+        "def inner(x): ...\n"
+        "def helper(x): return inner(x)\n"
+        "def once(x): ...\n"
+        "def build_model(x): return once(x)\n"
+        "def debug_shape(x): ...\n"
+        "class A(nn.Module):\n"
+        "    def forward(self, x): return debug_shape(helper(x))\n"
+    )
+    hot = {scope.function.name for scope in scopes(module) if is_hot(scope, module)}
+    assert hot == {"inner", "helper", "forward"}
+
+
+def test_a_branch_whose_arm_divides_by_what_is_tested_stays() -> None:
+    text = """
+    def loss(x: torch.Tensor, mask: torch.Tensor):
+        n = mask.sum()
+        {}
+        return y
+    """
+    dividing = text.format("y = x.sum() / n if n > 0 else x.sum() * 0")
+    assert [s for s in found(dividing, "NPU217") if s.rewrite is not None] == []
+    plain = text.format("y = x.sum() / 2 if n > 0 else x.sum() * 0")
+    assert "y = torch.where(n > 0, x.sum() / 2, x.sum() * 0)" in rewritten(plain, "NPU217")
+
+
+@pytest.mark.parametrize(
+    "arm",
+    ["self.head(x)", "x[mask].mean()", "x.nonzero().sum()", "torch.randn_like(x)", "1.0"],
+)
+def test_an_arm_that_does_more_than_choose_is_not_always_computed(arm: str) -> None:
+    text = f"""
+    def loss(self, x: torch.Tensor, mask: torch.BoolTensor):
+        y = x * 2
+        if mask.any():
+            y = {arm}
+        return y
+    """
+    assert [s for s in found(text, "NPU217") if s.rewrite is not None] == []
+
+
 @pytest.mark.parametrize(
     "body",
     [
