@@ -15,8 +15,9 @@ from npufix.rewriters.edit.loops.find import find_loops
 from npufix.rewriters.edit.loops.reading import may_hold_loops
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite, rewrite
 from npufix.rewriters.edit.site import Basis, Proof, Site
-from npufix.rewriters.edit.statements.optimizers import CONFIGURED
-from npufix.rewriters.edit.statements.searches import form_of, possible, propose, written
+from npufix.rewriters.edit.statements.searches import (
+    OF_CONFIGURATIONS, configures, form_of, possible, propose, written,
+)  # fmt: skip
 from npufix.rewriters.edit.statements.surroundings import TooLargeError
 from npufix.rewriters.facts.chosen import find_choice
 from npufix.rewriters.facts.occasions import occasion
@@ -55,8 +56,8 @@ _NOT_TRIED = "the function holds so much that this change was not tried"
 
 
 def may_have_sites(source: str) -> bool:
-    """Tell whether a module is worth reading: it names torch, or configures an optimizer."""
-    return "torch" in source or CONFIGURED.search(source) is not None
+    """Tell whether a module is worth reading: it names torch, or configures a training run."""
+    return "torch" in source or configures(source)
 
 
 def find_sites(  # noqa: PLR0913 - what is looked for, and where
@@ -84,15 +85,11 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     """
     if not may_have_sites(source):
         return
-    if "torch" not in source:
-        rules = [rule for rule in rules if rule.search == "optimizers"]
-        if not rules:
-            return
     tree = ast.parse(source)
     names = module_names(tree, None if neighbour is None else cache(neighbour))
     if not any(full.split(".")[0] == "torch" for full in names.imports.values()):
         # Code for another library with functions of the same names, or a configuration.
-        rules = [rule for rule in rules if rule.search == "optimizers"]
+        rules = [rule for rule in rules if rule.search in OF_CONFIGURATIONS]
     vocabulary = Vocabulary(words_for(tuple(rules)), source, names, tree)
     over_rows = [rule for rule in rules if rule.search == "loops"]
     sites: list[Site] = []

@@ -55,7 +55,9 @@ def fold(found: Sequence[Located], tree: SourceTree, *, to_write: bool) -> list[
 def _said_as(item: Located, tree: SourceTree, *, to_write: bool) -> tuple[str, ...] | None:
     """Return what all findings share that are said at one place, ``None`` for one by itself."""
     site = item.site
-    is_setting = site.rule.search == "optimizers" and item.finding.function == MODULE
+    is_setting = (
+        site.rule.search in {"optimizers", "data-loaders"} and item.finding.function == MODULE
+    )
     if site.rule.once or _is_of_project(item, tree) or (is_setting and not to_write):
         return site.rule.id, site.problem
     if site.rewrite is None and site.rule.search:
