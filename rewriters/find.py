@@ -15,8 +15,14 @@ from npufix.rewriters.edit.loops.find import find_loops
 from npufix.rewriters.edit.loops.reading import may_hold_loops
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite, rewrite
 from npufix.rewriters.edit.site import Basis, Proof, Site
-from npufix.rewriters.edit.statements.optimizers import CONFIGURED
-from npufix.rewriters.edit.statements.searches import form_of, possible, propose, written
+from npufix.rewriters.edit.statements.searches import (
+    OF_CONFIGURATIONS,
+    configures,
+    form_of,
+    possible,
+    propose,
+    written,
+)  # fmt: skip
 from npufix.rewriters.edit.statements.surroundings import TooLargeError
 from npufix.rewriters.facts.chosen import find_choice
 from npufix.rewriters.facts.occasions import occasion
@@ -55,8 +61,8 @@ _NOT_TRIED = "the function holds so much that this change was not tried"
 
 
 def may_have_sites(source: str) -> bool:
-    """Tell whether a module is worth reading: it names torch, or configures an optimizer."""
-    return "torch" in source or CONFIGURED.search(source) is not None
+    """Tell whether a module is worth reading: it names torch, or configures a training run."""
+    return "torch" in source or configures(source)
 
 
 def find_sites(  # noqa: PLR0913 - what is looked for, and where
@@ -84,15 +90,11 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     """
     if not may_have_sites(source):
         return
-    if "torch" not in source:
-        rules = [rule for rule in rules if rule.search == "optimizers"]
-        if not rules:
-            return
     tree = ast.parse(source)
     names = module_names(tree, None if neighbour is None else cache(neighbour))
     if not any(full.split(".")[0] == "torch" for full in names.imports.values()):
         # Code for another library with functions of the same names, or a configuration.
-        rules = [rule for rule in rules if rule.search == "optimizers"]
+        rules = [rule for rule in rules if rule.search in OF_CONFIGURATIONS]
     vocabulary = Vocabulary(words_for(tuple(rules)), source, names, tree)
     over_rows = [rule for rule in rules if rule.search == "loops"]
     sites: list[Site] = []
@@ -468,33 +470,3 @@ def _site(
 def _lines(flow: FunctionFlow, match: Match) -> frozenset[int]:
     computed: list[Node] = [n for n in match.covered if n.op not in {Op.CONST, Op.DTYPE, Op.GLOBAL}]
     return frozenset().union(*(flow.lines.get(node, frozenset()) for node in computed))
-
-
-def apply_in_order(
-    text: str,
-    sites: Iterable[Site],
-    neighbour: Callable[[str], str | None] | None,
-    write: Callable[[Site, Site, Rewrite], str],
-) -> tuple[str, list[Site]]:
-    """Return a text with the changes of sites that were found in it, and those in the way.
-
-    Each is looked up again in the text so far: ``write`` gets the site, the same site there and its
-    rewrite, and returns the new text. From the last line to the first: what stands above a change
-    stays where it is in its function, so that twins of the same code are told apart. Of
-    ``a = norm(x)`` in line 3 and line 7 of a function, line 7 is changed first; then what is left
-    at depth 3 can only be the other.
-    """
-    failed: list[Site] = []
-    for site in sorted(sites, key=lambda s: -s.line):
-        rule = dataclasses.replace(site.rule, forms=(site.form,))
-        again = [
-            s
-            for s in find_sites(text, [rule], neighbour=neighbour, chosen_too=True)
-            if (s.function, s.code) == (site.function, site.code)
-        ]
-        same = min(again, key=lambda s: abs(s.depth - site.depth), default=None)
-        if same is None or same.rewrite is None:
-            failed.append(site)
-        else:
-            text = write(site, same, same.rewrite)
-    return text, failed

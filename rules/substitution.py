@@ -334,6 +334,8 @@ class Substitution:
     unseen: str = ""
     """What no run of the code can show, if that is what it is about: two versions with the same
     values are not proven equivalent then."""
+    files: tuple[str, ...] = ()
+    """What the names of the files end with that it is about, where they are no Python: ``.sh``."""
     once: bool = False
     """Whether it is about the project, and said at its first place alone."""
     silent: str = ""

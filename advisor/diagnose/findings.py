@@ -101,7 +101,8 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
     left_out = 0
     store = Store(private_cache_folder("searches")) if cache else None
     search = Search(rules, tree.configuration, recorded, rule_names(), with_text, store)
-    for file, result in search.files([file for _, file in sorted(tree.files.items())]):
+    read = [f for _, f in sorted(tree.files.items()) if f.is_python or measured is None]
+    for file, result in search.files(read):
         sites = [s for s in result.sites if everything or _runs_in_steps(tree, file, s)]
         left_out += len(result.sites) - len(sites)
         found += _with_evidence(file, sites, measured)
@@ -113,7 +114,7 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
 
 
 def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site) -> bool:
-    if file.path == tree.given:
+    if file.path == tree.given or site.rule.files:
         return True
     if site.rule.table == "affinity" and site.rewrite is None and site.occasion is Occasion.CALL:
         return False  # nobody works out by hand what is done once

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from npufix.advisor.project.source_tree import SourceFile, SourceTree
 
 _NEEDS_PACKAGE = "mindspeed-installed"
+_SETTINGS = frozenset({"optimizers", "data-loaders"})
 
 
 def fold(found: Sequence[Located], tree: SourceTree, *, to_write: bool) -> list[Located]:
@@ -55,7 +56,8 @@ def fold(found: Sequence[Located], tree: SourceTree, *, to_write: bool) -> list[
 def _said_as(item: Located, tree: SourceTree, *, to_write: bool) -> tuple[str, ...] | None:
     """Return what all findings share that are said at one place, ``None`` for one by itself."""
     site = item.site
-    is_setting = site.rule.search == "optimizers" and item.finding.function == MODULE
+    in_module = item.finding.function == MODULE
+    is_setting = site.rule.files or (site.rule.search in _SETTINGS and in_module)
     if site.rule.once or _is_of_project(item, tree) or (is_setting and not to_write):
         return site.rule.id, site.problem
     if site.rewrite is None and site.rule.search:

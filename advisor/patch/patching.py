@@ -11,10 +11,10 @@ import msgspec
 from npufix.advisor.patch.header import write_header
 from npufix.advisor.patch.profitability import Profitability, prices, weigh
 from npufix.advisor.patch.verdicts import report_verdict
+from npufix.rewriters.apply import apply_in_order
 from npufix.rewriters.edit.imports import imports_torch_npu
 from npufix.rewriters.edit.job import spelled
 from npufix.rewriters.edit.site import Basis, Site
-from npufix.rewriters.find import apply_in_order
 from npufix.rewriters.verification import Job, RecordedCall, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.write.patch import FileChange, unified_diff
@@ -67,13 +67,15 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
         portable = not needs_npu(tree)
     allowed = tree.configuration.allow
     chosen = [item for item in diagnosis.found if may_be_written(item, allowed)]
-    jobs = [_job(item, tree, diagnosis, portable=portable) for item in chosen]
+    runnable = [item for item in chosen if item.file.is_python]
+    jobs = [_job(item, tree, diagnosis, portable=portable) for item in runnable]
     found, interrupted = _verify(jobs, options.settings)
     verdicts = {
         item: _as_shown(item.site.rule, verdict)
-        for item, verdict in zip(chosen, found, strict=True)
+        for item, verdict in zip(runnable, found, strict=True)
         if verdict is not None
     }
+    verdicts |= {item: _of_settings(item) for item in chosen if not item.file.is_python}
     weighed = {item: _weigh(item, verdict, diagnosis) for item, verdict in verdicts.items()}
     accepted = {Status.EQUIVALENT} | ({Status.NOT_VERIFIED} if options.unverified else set())
     proven = [i for i in chosen if i in verdicts and verdicts[i].status in accepted]
@@ -124,6 +126,12 @@ def _as_shown(rule: Substitution, verdict: Verdict) -> Verdict:
     if not rule.unseen or verdict.status is not Status.EQUIVALENT:
         return verdict
     return replace(verdict, status=Status.NOT_VERIFIED, reason=rule.unseen)
+
+
+def _of_settings(item: Located) -> Verdict:
+    """Return the verdict on a change of a script or a configuration, which nothing here runs."""
+    site = item.site
+    return Verdict(Status.NOT_VERIFIED, "", item.file.relative, site.rule.unseen, on="none")
 
 
 def needs_npu(tree: SourceTree) -> bool:

@@ -18,6 +18,7 @@ from npufix.advisor.project.generated import generated_from, with_condition
 from npufix.advisor.project.known_names import condition_names
 from npufix.profiling_parsers.progress import advanced
 from npufix.reports.report import Problem
+from npufix.rewriters.edit.statements.programs.files import find_settings
 from npufix.rewriters.find import find_sites, may_have_sites
 from npufix.rewriters.match.prefilter import words_for
 from npufix.rewriters.match.suppressions import (
@@ -85,7 +86,7 @@ class Search:
 
     def look_up(self, file: SourceFile) -> FileSearch | None:
         """Return what is known to be in a file, if all that it depends on is as it was."""
-        if not may_have_sites(file.text):
+        if not file.is_python or not may_have_sites(file.text):
             return self.file(file)  # in no time
         key = self._key(file)
         data = self.store.get(*key) if self.store is not None and key else None
@@ -99,6 +100,8 @@ class Search:
     def _key(self, file: SourceFile) -> tuple[bytes, ...]:
         """Return what tells a search of a file from any other, nothing if it is not to be kept."""
         if self.store is None or not may_have_sites(file.text) or self.recorded(file.relative):
+            return ()
+        if not file.is_python:
             return ()
         ignored = " ".join(sorted(self._ignored_in(file)))
         place = f"{ignored}|{file.relative}".encode("utf-8", "surrogateescape")
@@ -126,8 +129,10 @@ class Search:
 
     def _searched(self, file: SourceFile, neighbour: Callable[[str], str | None]) -> FileSearch:
         """Search one file; what goes wrong there is its problem alone."""
+        rules = self.rules_for(file)
+        if not file.is_python:
+            return FileSearch(tuple(find_settings(file.text, file.relative, rules)))
         try:
-            rules = self.rules_for(file)
             recorded = self.recorded(file.relative)
             too_large: list[str] = []
             sites = list(

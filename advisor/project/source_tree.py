@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.project.configuration import EVERYTHING, Configuration
 from npufix.reports.report import Problem
+from npufix.rewriters.edit.statements.programs.files import ENDINGS, may_have_settings
 from npufix.rewriters.write.user_error import UserError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _SKIPPED = frozenset(
     {"__pycache__", "build", "dist", "env", "node_modules", "site-packages", "venv"}
 )
 _MAX_FILE_BYTES = 16 << 20
+_MAX_SETTINGS_BYTES = 100_000
 _MAX_NEIGHBOUR_BYTES = 2_000_000
 _LONGEST_HEAD = 1000
 _UTF8 = ("utf-8", "utf-8-sig")
@@ -89,7 +91,10 @@ def _digest(path: str, changed: int) -> str:  # noqa: ARG001 - same
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A Python file: its bytes, and its text as Python reads it, line ends kept."""
+    """A file: its bytes, and its text as Python reads it, line ends kept.
+
+    Those that start or configure a run count beside Python: scripts of the shell, YAML.
+    """
 
     path: Path
     relative: str
@@ -97,6 +102,11 @@ class SourceFile:
     data: bytes
     text: str
     encoding: str
+
+    @property
+    def is_python(self) -> bool:
+        """Tell whether it is no script of the shell and no YAML."""
+        return not self.relative.endswith(ENDINGS)
 
     @property
     def sha256(self) -> str:
@@ -141,7 +151,7 @@ class SourceError(UserError):
 
 @dataclass(frozen=True)
 class SourceTree:
-    """The Python files below a folder (or one file)."""
+    """The Python files below a folder (or one file), and what starts and configures them."""
 
     given: Path
     """What the user named."""
@@ -221,6 +231,9 @@ def _read_below(
         relative = Path(os.path.relpath(path, base)).as_posix()
         if path != keep and configuration.exclude and configuration.excludes(path.resolve()):
             continue
+        if relative.endswith(ENDINGS):
+            files |= _read_settings(path, relative)
+            continue
         try:
             files[relative] = _read(path, relative)
         except _TooLargeError:
@@ -247,7 +260,7 @@ def _python_files(root: Path) -> Iterator[Path]:
         for name in sorted(names):
             path = Path(folder, name)
             # A link to a file is that file twice, and no patch can change a link.
-            if name.endswith(".py") and path.is_file() and not path.is_symlink():
+            if name.endswith((".py", *ENDINGS)) and path.is_file() and not path.is_symlink():
                 yield path
 
 
@@ -260,6 +273,22 @@ def _read(path: Path, relative: str) -> SourceFile:
     if encoding not in _UTF8 and not _is_reversible(encoding, data, text):
         raise ValueError(f"a change could not be written in {encoding}")
     return SourceFile(path, relative, data, text, encoding)
+
+
+def _read_settings(path: Path, relative: str) -> dict[str, SourceFile]:
+    """Return a file that is no Python by its name, nothing if it sets nothing or is data."""
+    try:
+        if path.stat().st_size > _MAX_SETTINGS_BYTES:
+            return {}
+        data = path.read_bytes()
+        text = data.decode("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return (
+        {relative: SourceFile(path, relative, data, text, "utf-8")}
+        if may_have_settings(text)
+        else {}
+    )
 
 
 def _encoding(data: bytes) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.rewriters.edit.statements.programs.files import find_settings
 from npufix.rewriters.explain import near_misses, refusals
 from npufix.rewriters.find import find_sites, off_limits
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
@@ -132,6 +133,9 @@ def check_examples(subject: Subject) -> Iterator[str]:
 def _problems_with(
     rule: Substitution, others: list[Substitution], example: Rewritten
 ) -> Iterator[str]:
+    if rule.files:
+        yield from _problems_in_file(rule, example)
+        return
     try:
         sites = list(find_sites(HEADER + example.before, [rule, *others]))
         ast.parse(example.after)
@@ -164,6 +168,19 @@ def _problems_with(
     yield from _problems_of_portable(site, example)
 
 
+def _problems_in_file(rule: Substitution, example: Rewritten) -> Iterator[str]:
+    """Yield what is wrong with an example that is no Python."""
+    name = rule.files[0]
+    for site in find_settings(example.before, name, [rule]):
+        assert site.rewrite is not None  # noqa: S101 - what is found there is written
+        if site.rewrite.direct != example.after:
+            yield f"it becomes{_first_difference(site.rewrite.direct, example.after)}"
+        if list(find_settings(site.rewrite.direct, name, [rule])):
+            yield "the rule finds a place in what it has written"
+        return
+    yield "it has to be one site of this rule, but there is none"
+
+
 def _problems_of_portable(site: Site, example: Rewritten) -> Iterator[str]:
     """Yield what is wrong with the text that runs the old code elsewhere than on an NPU."""
     assert site.rewrite is not None  # noqa: S101 - the caller has looked
@@ -189,6 +206,10 @@ def check_look_alikes(subject: Subject) -> Iterator[str]:
     if len(rule.valid) < needed:
         yield f"it has {len(rule.valid)} look-alikes, and needs {needed}: add to `valid`"
     for text in rule.valid:
+        if rule.files:
+            if list(find_settings(text, rule.files[0], [rule])):
+                yield f"look-alike {text.splitlines()[0]} is changed"
+            continue
         try:
             sites = list(find_sites(HEADER + text, rules))
         except SyntaxError as error:

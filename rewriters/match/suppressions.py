@@ -52,6 +52,12 @@ def read_suppressions(source: str) -> tuple[Suppression, ...]:
     return _read(source, _COMMENT)
 
 
+def names_of_comments(text: str) -> frozenset[str]:
+    """Return what comments of a file that is no Python leave alone; "" stands for every rule."""
+    found = (match["names"] or "" for match in _COMMENT.finditer(text))
+    return frozenset(name.strip().lower() for names in found for name in names.split(","))
+
+
 def read_assumptions(source: str) -> tuple[Suppression, ...]:
     """Return the comments of a module that vouch for conditions."""
     return _read(source, _ASSUMED)

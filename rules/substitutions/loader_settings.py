@@ -1,15 +1,19 @@
 """A loader of training data that lets the device wait.
 
 What: ``torch.utils.data.DataLoader`` of training data with worker processes, but without
-``pin_memory=True`` or ``persistent_workers=True``; or with no worker process but one.
+``pin_memory=True`` or ``persistent_workers=True``, or with four of them or fewer; the tables of
+OpenMMLab that configure one (``workers_per_gpu``, ``train_dataloader``); ``TrainingArguments`` of
+transformers, whose Trainer starts no worker unless it is told to.
 
 Why it is slow on the NPU: without pinned memory the copy of each batch goes through a buffer of the
 driver and the host waits for it, so ``non_blocking=True`` has no effect; workers that do not stay
 are started anew in each epoch; and where the training process makes the batches itself, the
 device is idle until one is done. DrivingSDK sets these in 36 % of its models: +13 % for FlashOCC.
 
-Safety: the batches are the same. Pinned memory cannot be swapped out, and workers that stay keep
-their memory, and their copy of the data set, between the epochs (condition ``host-memory``).
+Safety: the batches are the same, but for what is drawn at random in a worker: each has numbers of
+its own. Pinned memory cannot be swapped out, and workers that stay keep their memory, and their copy
+of the data set, between the epochs (condition ``host-memory``). More workers than the host has cores
+for each NPU are slower.
 
 References: torch.utils.data.DataLoader; ports of FlashOCC and BEVDepth in Ascend DrivingSDK.
 """
@@ -45,7 +49,7 @@ def inputs(draw: Draw) -> dict[str, Any]:
 
 MEMORY = Condition(
     "host-memory",
-    "the host has memory left for pinned batches, and for workers that stay between epochs",
+    "the host has cores and memory left for workers that stay, and for pinned batches",
     unknown,
 )
 
@@ -77,6 +81,10 @@ from torch.utils.data import DataLoader
 def val_loader(data):
     return DataLoader(data, 4, num_workers=8)
 """,
+        # configured for tests
+        """
+test_dataloader = dict(batch_size=1, num_workers=2, dataset=dict(type="Scenes"))
+""",
         # settings come from elsewhere, and a loader of one's own
         """
 from torch.utils.data import DataLoader
@@ -96,7 +104,7 @@ def make(train_set, args):
     train_loader = DataLoader(
         train_set,
         batch_size=args.batch_size,
-        num_workers=4,
+        num_workers=args.workers,
         pin_memory=False,
     )
     return train_loader
@@ -109,10 +117,46 @@ def make(train_set, args):
     train_loader = DataLoader(
         train_set,
         batch_size=args.batch_size,
-        num_workers=4,
-        pin_memory=True, persistent_workers=True,
+        num_workers=args.workers,
+        pin_memory=True,
     )
     return train_loader
+""",
+        ),
+        Rewritten(
+            """
+data = dict(samples_per_gpu=1, workers_per_gpu=4, train=dict(type="Scenes"))
+""",
+            """
+data = dict(samples_per_gpu=1, workers_per_gpu=8, train=dict(type="Scenes"))
+""",
+        ),
+        Rewritten(
+            """
+from torch.utils.data import DataLoader
+
+
+def make(data):
+    return DataLoader(data, 8, shuffle=True, num_workers=2)
+""",
+            """
+from torch.utils.data import DataLoader
+
+
+def make(data):
+    return DataLoader(data, 8, shuffle=True, num_workers=8, pin_memory=True, persistent_workers=True)
+""",
+        ),
+        Rewritten(
+            """
+from transformers import TrainingArguments
+
+arguments = TrainingArguments(output_dir="out", num_train_epochs=3)
+""",
+            """
+from transformers import TrainingArguments
+
+arguments = TrainingArguments(output_dir="out", num_train_epochs=3, dataloader_num_workers=8, dataloader_persistent_workers=True)
 """,
         ),
     ),

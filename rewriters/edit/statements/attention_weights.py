@@ -1,4 +1,4 @@
-"""Calls of ``nn.MultiheadAttention`` that compute weights which nobody reads."""
+"""Attention of ``torch.nn`` that stays in small operators: with unused weights, or with masks."""
 
 from __future__ import annotations
 
@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 _MADE = re.compile(r"torch\.nn(\.modules(\.activation)?)?\.MultiheadAttention")
 _WEIGHTS = frozenset({"need_weights", "average_attn_weights", None})
 _MASKS = frozenset({"key_padding_mask", "attn_mask"})
+_LAYERS = re.compile(r"torch\.nn(?:\.modules\.\w+)?\.(Transformer(?:(?:En|De)coderLayer)?)")
+_MASKED = re.compile(
+    r"\w*mask\w*\s*=\s*(?!None\b|False\b)[\w.~]|\(\s*\w+(\s*,\s*\w+)?\s*,\s*\w*mask\w*\s*[,)]"
+)
+_LAYER_ADVICE = (
+    "the mask becomes one of floating point in nn.{name}, with which scores, softmax and products "
+    "stay operators of their own: write the layer with Linear layers of the same names around "
+    "torch_npu.npu_fusion_attention(q, k, v, heads, 'BNSD', atten_mask=hidden, "
+    "scale=head_dim ** -0.5)[0], where hidden (batch, 1, length, length) is True where a key must "
+    "not be seen"
+)
 _POSITIONAL = 4
 """Query, key, value and mask; the fifth argument asks for the weights."""
 
@@ -45,6 +56,28 @@ def find_unused_weights(here: Surroundings) -> Iterator[Proposal]:
                     shown=f"{shown.rstrip(' ,)')}{text})",
                     proven=frozenset(proven),
                 )
+
+
+def find_masked_layers(here: Surroundings) -> Iterator[Proposal]:
+    """Yield where a class makes layers of ``torch.nn`` that it calls with a mask."""
+    for node in here.nodes:
+        if isinstance(node, ast.Call) and here.flow.cls is not None:
+            found = _LAYERS.fullmatch(here.flow.names.dotted(node.func) or "")
+            if found and _is_called_with_mask(here.flow.cls):
+                yield Proposal(node, _LAYER_ADVICE.format(name=found[1]))
+
+
+def _is_called_with_mask(cls: ast.ClassDef) -> bool:
+    """Tell whether a submodule is called with something that is named as a mask."""
+    return any(
+        isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and isinstance(n.func.value, ast.Name)
+        and n.func.value.id == "self"
+        and re.search(r"(?i)transformer|encoder|decoder|layer|attn|atten|fusion", n.func.attr)
+        and _MASKED.search(ast.unparse(n))
+        for n in walk(cls)
+    )
 
 
 def _made(here: Surroundings, attribute: str) -> list[ast.Call]:

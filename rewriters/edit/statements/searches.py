@@ -11,20 +11,27 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.edit import extent
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
-from npufix.rewriters.edit.statements.attention_weights import find_unused_weights
+from npufix.rewriters.edit.statements.attention_weights import (
+    find_masked_layers,
+    find_unused_weights,
+)
 from npufix.rewriters.edit.statements.checks import find_checks
 from npufix.rewriters.edit.statements.columns import find_columns, find_index_lists
 from npufix.rewriters.edit.statements.experts import find_expert_loops, find_routers
 from npufix.rewriters.edit.statements.handed_in import find_handed_in
 from npufix.rewriters.edit.statements.host_values import find_host_values
 from npufix.rewriters.edit.statements.invariants import find_invariants
-from npufix.rewriters.edit.statements.optimizers import (
+from npufix.rewriters.edit.statements.products import find_einsum_products
+from npufix.rewriters.edit.statements.programs import loaders, optimizers
+from npufix.rewriters.edit.statements.programs.caches import GROWS, find_growing_caches
+from npufix.rewriters.edit.statements.programs.collectives import find_list_collectives
+from npufix.rewriters.edit.statements.programs.loaders import find_data_loaders
+from npufix.rewriters.edit.statements.programs.optimizers import (
     find_clipping,
-    find_data_loaders,
     find_early_reductions,
     find_optimizers,
 )
-from npufix.rewriters.edit.statements.products import find_einsum_products
+from npufix.rewriters.edit.statements.projections import PROJECTED, find_projections
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
 from npufix.rewriters.edit.statements.selections import find_selections
 from npufix.rewriters.edit.statements.surroundings import Surroundings
@@ -59,6 +66,8 @@ class Search:
     """What ``words`` names stands there twice or more."""
     called: Callable[[str], bool] | None = None
     """Or a function of such a name is called there."""
+    configured: str = ""
+    """An expression for modules that import nothing of torch and are to be read all the same."""
     hot_only: bool = False
     """It is worth it only where code runs in every step."""
 
@@ -73,14 +82,19 @@ SEARCHES: Mapping[str, Search] = {
         hot_only=True,
     ),
     "clipping": Search(find_clipping, r"clip_grad_norm_\("),
-    "columns": Search(find_columns, r"([\w.]+)\[[^\[\]\n]*\d\]", twice=True),
-    "data-loaders": Search(find_data_loaders, r"DataLoader\("),
+    "columns": Search(find_columns, r"([\w.]+)\[[^\[\]\n]*\d\]", twice=True, hot_only=True),
+    "data-loaders": Search(
+        find_data_loaders,
+        r"DataLoader\(|TrainingArguments\(|workers_per_gpu|train_dataloader",
+        configured=loaders.CONFIGURED,
+    ),
     "device-waits": Search(find_device_waits, r"\bsynchronize\(", hot_only=True),
     "early-reductions": Search(find_early_reductions, r"\.backward\("),
     "einsum-products": Search(find_einsum_products, r"\beinsum\("),
     "expert-loops": Search(find_expert_loops, r"(?i)\bfor .*expert|\bfor [^\n]*\n(.*\n)*.*expert"),
     "expert-routers": Search(find_routers, r"(?s)softmax.*topk|topk.*softmax"),
     "flash-attention": Search(find_flash_attention, r"flash_att"),
+    "growing-caches": Search(find_growing_caches, GROWS, hot_only=True),
     "handed-in": Search(
         find_handed_in,
         r"\b(cos|sin|nonzero|arange|repeat_interleave|cumsum|one_hot|tril|triu|diff|sort|outer)\("
@@ -94,7 +108,10 @@ SEARCHES: Mapping[str, Search] = {
     ),
     "index-lists": Search(find_index_lists, r"\[\d+,[ \d,]*\d,?\s*\]\s*[,\]]"),
     "invariants": Search(find_invariants, r"(?m)^\s+(for|while) ", hot_only=True),
-    "optimizers": Search(find_optimizers, r"(?i)optim|Adam|SGD"),
+    "list-collectives": Search(find_list_collectives, r"\ball_(gather|to_all)\("),
+    "masked-layers": Search(find_masked_layers, r"Transformer(En|De)?(coderLayer)?\("),
+    "optimizers": Search(find_optimizers, r"(?i)optim|Adam|SGD", configured=optimizers.CONFIGURED),
+    "projections": Search(find_projections, PROJECTED, hot_only=True),
     "selections": Search(find_selections, r"\[([a-z]\w*)[,\]]", twice=True, hot_only=True),
     "uploads": Search(
         find_uploads, r"torch\.(as_tensor|from_numpy|tensor)\(|\.copy_\(", hot_only=True
@@ -102,6 +119,16 @@ SEARCHES: Mapping[str, Search] = {
     "vendor-operators": Search(find_vendor_operators, RESIDUAL, called=is_vendor_name),
 }
 """By name, as rules say it."""
+
+
+_CONFIGURED = re.compile("|".join(s.configured for s in SEARCHES.values() if s.configured))
+OF_CONFIGURATIONS = frozenset(name for name, s in SEARCHES.items() if s.configured)
+"""Those that also read a module that imports nothing of torch."""
+
+
+def configures(source: str) -> bool:
+    """Tell whether a module without torch may configure what a search is about."""
+    return _CONFIGURED.search(source) is not None
 
 
 @cache

@@ -1,0 +1,72 @@
+"""Caches of keys and values that grow by one token, each time into new memory."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.proposal import Proposal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+
+GROWS = r"(?i)(cat|concat)\([\[(][^\n]*(past|cache)"
+_CACHE = re.compile(r"(?i)past(?!e)|cache")
+_ADVICE = (
+    "all keys and values so far are copied for each token, and every length is a new shape: "
+    "allocate {name} once for the longest sequence and write the new rows with index_copy_ (in "
+    "transformers: cache_implementation='static'); decode with "
+    "torch_npu.npu_fused_infer_attention_score and actual_seq_lengths_kv, which leaves out the rest"
+)
+
+
+def find_growing_caches(here: Surroundings) -> Iterator[Proposal]:
+    """Yield the first ``cat`` of what is cached with what is new, that is cached again."""
+    for node in here.nodes:
+        match node:
+            case ast.Call(function, [ast.List([old, new]) | ast.Tuple([old, new]), *_]) if (
+                here.flow.names.dotted(function) in {"torch.cat", "torch.concat"}
+            ):
+                name = here.text(old)
+                stored = here.parents.get(id(node))
+                if (
+                    _CACHE.search(name)
+                    and not _CACHE.search(here.text(new))
+                    and _is_kept(here, stored, old)
+                ):
+                    yield Proposal(node, _ADVICE.format(name=re.sub(r"\[\d\]$", "", name)))
+                    return
+
+
+def _is_kept(here: Surroundings, stored: ast.AST | None, old: ast.expr) -> bool:
+    """Tell whether what is joined becomes the cache of the next call."""
+    match stored:
+        case ast.Assign([ast.Attribute() | ast.Subscript() as target]):
+            return ast.unparse(target) == ast.unparse(old)
+        case ast.Assign([ast.Name(name)]):
+            again = (n for n in here.nodes if isinstance(n, (ast.Assign, ast.Return)))
+            return any(_holds(n, name) for n in again)
+    return False
+
+
+def _holds(statement: ast.Assign | ast.Return, name: str) -> bool:
+    """Tell whether ``(key, value)`` is handed on: returned, or bound to a name like a cache."""
+    pairs = [statement.value]
+    match statement.value:
+        case ast.IfExp(_, chosen, other):
+            pairs = [chosen, other]
+        case ast.Tuple(parts):
+            pairs += parts
+    if isinstance(statement, ast.Assign) and not any(
+        re.search(r"(?i)past|cache|present", ast.unparse(t)) for t in statement.targets
+    ):
+        return False
+    return any(
+        isinstance(pair, (ast.Tuple, ast.List))
+        and len(pair.elts) == 2  # noqa: PLR2004 - key and value
+        and any(isinstance(p, ast.Name) and p.id == name for p in pair.elts)
+        for pair in pairs
+    )

@@ -1,0 +1,122 @@
+"""Collectives over lists of tensors that are joined again: one tensor takes their place."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph.modules.syntax import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+
+_FILLED = frozenset({"torch.empty_like", "torch.zeros_like", "torch.ones_like"})
+_JOINED = frozenset({"torch.cat", "torch.concat"})
+
+
+def find_list_collectives(here: Surroundings) -> Iterator[Proposal]:
+    """Yield ``all_gather`` and ``all_to_all`` of lists whose results are only joined."""
+    for node in here.nodes:
+        match node:
+            case ast.Call(function, [ast.Name(out), given, *_]):
+                name = here.flow.names.dotted(function)
+                if name == "torch.distributed.all_gather":
+                    yield from _gathered(here, node, out, given)
+                elif name == "torch.distributed.all_to_all":
+                    yield from _exchanged(here, node, out, given)
+
+
+def _gathered(here: Surroundings, call: ast.Call, out: str, given: ast.expr) -> Iterator[Proposal]:
+    """Yield ``all_gather(list, x)`` with ``cat(list)`` behind it, along the first dimension."""
+    made, joins = _made(here, out), _joins(here, out, call)
+    if made is None or not joins or not all(_dim(join) == "0" for join in joins):
+        return
+    match made:
+        case ast.ListComp(
+            ast.Call(filled, [ast.Name(like)], []),
+            [ast.comprehension(ast.Name(), ast.Call(ast.Name("range"), [count]), [])],
+        ) if here.flow.names.dotted(filled) in _FILLED and like == here.text(given):
+            pass
+        case _:
+            return
+    function = here.text(call.func).removesuffix("all_gather") + "all_gather_into_tensor"
+    shape = f"({here.text(count)} * {like}.shape[0], *{like}.shape[1:])"
+    changes = (
+        Change(here.span(made), f"{like}.new_empty({shape})"),
+        Change(here.span(call.func), function),
+        Change(here.span(given), f"{like}.contiguous()"),
+        *(Change(here.span(join), out) for join in joins),
+    )
+    yield Proposal(
+        call, changes=changes, form="listed", shown=f"{function}({out}, {like}.contiguous())"
+    )
+
+
+def _exchanged(here: Surroundings, call: ast.Call, out: str, given: ast.expr) -> Iterator[Proposal]:
+    """Yield ``all_to_all(list, list)`` with ``cat`` behind it."""
+    joins = _joins(here, out, call)
+    made = _made(here, out)
+    sent = _made(here, given.id) if isinstance(given, ast.Name) else None
+    if made is None or sent is None or not joins or not isinstance(given, ast.Name):
+        return
+    uses = [n for n in _names(here, given.id) if isinstance(n.ctx, ast.Load) and n is not given]
+    inner = {id(n) for n in ast.walk(made)}
+    match made:
+        case ast.ListComp(ast.Call(filled, [_], [])) if here.flow.names.dotted(
+            filled
+        ) in _FILLED and all(id(n) in inner for n in uses):
+            pass
+        case _:
+            return
+    text = here.text(sent)
+    match sent:
+        case ast.Call(ast.Name("list"), [parts], []):
+            text = here.text(parts)
+    function = here.text(call.func).removesuffix("all_to_all") + "all_to_all_single"
+    changes = (
+        Change(here.span(sent), f"torch.stack({text})"),
+        Change(here.span(made), f"torch.empty_like({given.id})"),
+        Change(here.span(call.func), function),
+        *(Change(here.span(join.args[0]), f"{out}.unbind()") for join in joins),
+    )
+    yield Proposal(call, changes=changes, form="exchanged", shown=f"{function}({out}, {given.id})")
+
+
+def _names(here: Surroundings, name: str) -> list[ast.Name]:
+    return [n for n in walk(here.flow.function) if isinstance(n, ast.Name) and n.id == name]
+
+
+def _made(here: Surroundings, name: str) -> ast.expr | None:
+    """Return what a name is bound to, if that happens once and nowhere below a branch."""
+    stored = [n for n in _names(here, name) if isinstance(n.ctx, ast.Store)]
+    parent = here.parents.get(id(stored[0])) if len(stored) == 1 else None
+    match parent:
+        case ast.Assign([ast.Name()], value) if here.loop_of(parent) is None:
+            return value
+    return None
+
+
+def _joins(here: Surroundings, name: str, call: ast.Call) -> list[ast.Call]:
+    """Return the calls of ``cat`` that read a list, nothing if anything else but one call does."""
+    found = []
+    for read in _names(here, name):
+        outer = here.parents.get(id(read))
+        if isinstance(read.ctx, ast.Store) or outer is call:
+            continue
+        match outer:
+            case ast.Call(function, [ast.Name(), *_]) if (
+                here.flow.names.dotted(function) in _JOINED
+            ):
+                found.append(outer)
+            case _:
+                return []
+    return found
+
+
+def _dim(join: ast.Call) -> str:
+    named = {k.arg: k.value for k in join.keywords}
+    dim = join.args[1] if len(join.args) > 1 else named.get("dim")
+    return "0" if dim is None else ast.unparse(dim)

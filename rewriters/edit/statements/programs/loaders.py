@@ -1,0 +1,149 @@
+"""Loaders of training data: worker processes that stay, pinned batches, enough of both."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, behind_arguments
+from npufix.rewriters.graph.modules.scopes import MODULE
+from npufix.rewriters.graph.modules.syntax import last_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+
+CONFIGURED = r"\b(workers_per_gpu|num_workers)\s*=|\bTrainingArguments\("
+"""How a configuration file, which imports nothing of torch, names a loader."""
+_LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
+_TRAINS = re.compile(r"(?i)train|(?<![a-z])shuffle=True")
+_BESIDE = re.compile(r"(?i)val|test|eval|valid|predict|infer|calib|demo")
+_FEW = 1
+_TOO_FEW = 4
+_ENOUGH = "8"
+_COUNTS = ("num_workers", "workers_per_gpu")
+_SETTINGS = ("pin_memory", "persistent_workers")
+_WORKERS = (
+    "one process at most makes the batches: num_workers=8, persistent_workers=True, "
+    "pin_memory=True, prefetch_factor=4; at most the cores of the host divided by its NPUs"
+)
+
+
+def find_data_loaders(here: Surroundings) -> Iterator[Proposal]:
+    """Yield loaders of training data without enough workers that stay, or pinned batches."""
+    for node in here.nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        named = {k.arg: k.value for k in node.keywords}
+        if None in named:
+            continue
+        name = here.flow.names.dotted(node.func)
+        if name in _LOADERS and _is_for_training(here, node):
+            yield from _proposed(here, node, named, dict.fromkeys(_missing(named), "True"))
+        elif here.flow.function.name == MODULE and _is_configured(here, node, named):
+            staying = () if "workers_per_gpu" in named else _SETTINGS
+            off = {n: "True" for n in _missing(named) if n in staying}
+            yield from _proposed(here, node, named, off)
+        elif name == "transformers.TrainingArguments" and "output_dir" in named:
+            yield from _of_trainer(here, node, named)
+
+
+def _proposed(
+    here: Surroundings,
+    call: ast.Call,
+    named: dict[str | None, ast.expr],
+    given: dict[str, str],
+) -> Iterator[Proposal]:
+    """Yield a call with settings that are new or others, or advice where there is no worker."""
+    count = next((n for n in _COUNTS if n in named), "")
+    match named.get(count):
+        case ast.Constant(int(number)) if _FEW < number <= _TOO_FEW:
+            given = {count: _ENOUGH, **given}
+    written = _with(here, call, named, given)
+    if written is not None:
+        yield written
+    elif not given and _has_few_workers(named):
+        yield Proposal(call, _WORKERS)
+
+
+def _with(
+    here: Surroundings,
+    call: ast.Call,
+    named: dict[str | None, ast.expr],
+    given: dict[str, str],
+) -> Proposal | None:
+    """Return a call with other settings, ``None`` if there is nothing to change or no place."""
+    changes = [
+        Change(here.span(named[name]), text) for name, text in given.items() if name in named
+    ]
+    text = "".join(f", {name}={value}" for name, value in given.items() if name not in named)
+    at = behind_arguments(call, here.lines)
+    if text and at is not None:
+        changes.append(Change(at, text))
+    if not given or (text and at is None):
+        return None
+    settings = ", ".join(f"{name}={value}" for name, value in given.items())
+    return Proposal(call, changes=tuple(changes), shown=f"{last_name(call.func)}(..., {settings})")
+
+
+def _is_for_training(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether the names around say that batches to train with are loaded."""
+    statement = here.statement_of(call)
+    near = [*here.flow.qualname.split("."), ast.unparse(call)]
+    if isinstance(statement, ast.Assign):
+        near += [ast.unparse(target) for target in statement.targets]
+    words = " ".join(near)
+    return _TRAINS.search(words) is not None and _BESIDE.search(words) is None
+
+
+def _is_configured(here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]) -> bool:
+    """Tell whether ``dict(...)`` configures the loader of the training data for OpenMMLab."""
+    if not isinstance(call.func, ast.Name) or call.func.id != "dict":
+        return False
+    match here.parents.get(id(call)):
+        case ast.Assign([ast.Name("data")]):  # mmcv 1.x: one table for all
+            return "workers_per_gpu" in named and "train" in named
+        case ast.Assign([ast.Name("train_dataloader")]):
+            return "dataset" in named
+    return False
+
+
+def _of_trainer(
+    here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]
+) -> Iterator[Proposal]:
+    """Yield arguments of the Trainer of transformers, which by default starts no worker."""
+    if any(str(name).startswith("dataloader_") for name in named) or "train" not in " ".join(
+        str(name) for name in named
+    ):
+        return
+    given = {"dataloader_num_workers": _ENOUGH, "dataloader_persistent_workers": "True"}
+    written = _with(here, call, named, given)
+    if written is not None:
+        yield written
+
+
+def _has_few_workers(named: dict[str | None, ast.expr]) -> bool:
+    match next((named[n] for n in _COUNTS if n in named), None):
+        case None:
+            return True
+        case ast.Constant(int(count)):
+            return count <= _FEW
+    return False
+
+
+def _missing(named: dict[str | None, ast.expr]) -> Iterator[str]:
+    """Yield the settings that are off though worker processes load the data."""
+    workers = next((named[n] for n in _COUNTS if n in named), None)
+    match workers:
+        case None:
+            return
+        case ast.Constant(int(count)) if count <= _FEW:
+            return
+    for name in _SETTINGS:
+        if name == "persistent_workers" and not isinstance(workers, ast.Constant):
+            continue  # an error where there are no workers
+        match named.get(name):
+            case None | ast.Constant(False):
+                yield name

@@ -1,0 +1,54 @@
+"""Settings in YAML: optimizers and loaders of transformers, LLaMA-Factory and Hydra."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.programs.launchers import Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_KEY = re.compile(r"^(\s*)(?:- )?([\w.]+)(\s*:\s*)(['\"]?)([\w.]+)\4(?=\s|$)")
+_SLOW = {
+    ("optim", "adamw_torch"): "adamw_torch_fused",
+    ("dataloader_pin_memory", "false"): "true",
+    ("dataloader_num_workers", "0"): "8",
+    ("dataloader_num_workers", "1"): "8",
+    ("dataloader_num_workers", "2"): "8",
+    ("dataloader_num_workers", "4"): "8",
+}
+"""Keys of ``TrainingArguments``, a slow value, and what to take instead."""
+_TARGET = "torch.optim.AdamW"
+_DECIDED = re.compile(r"fused|foreach|capturable|differentiable")
+
+
+def find_yaml_settings(lines: Sequence[str]) -> Iterator[Setting]:
+    """Yield the lines with a slow value, and optimizers of Hydra that are not fused."""
+    if any(re.match(r"\s*(fp16\s*:\s*true|precision\s*:.*16-mixed)", line) for line in lines):
+        return  # a GradScaler, which the fused optimizer does not know
+    for number, line in enumerate(lines, 1):
+        found = _KEY.match(line)
+        if found is None:
+            continue
+        indent, key, value = found[1], found[2], found[5]
+        new = _SLOW.get((key, value.lower()))
+        if new is not None:
+            yield Setting(
+                number, line[: found.start(5)] + new + line[found.end(5) :], replaces=True
+            )
+        elif key == "_target_" and value == _TARGET and not _is_decided(lines, number, indent):
+            first = indent + (" " * 2 if line.lstrip().startswith("- ") else "")
+            end = "\r\n" if line.endswith("\r\n") else "\n"
+            yield Setting(number, f"{line.rstrip()}{end}{first}fused: true{end}")
+
+
+def _is_decided(lines: Sequence[str], number: int, indent: str) -> bool:
+    """Tell whether the table that a line belongs to says something about fusing."""
+    for line in lines[number:]:
+        if line.strip() and not line.startswith(indent + " ") and not line.startswith(indent):
+            return False
+        if _DECIDED.match(line.strip()):
+            return True
+    return False

@@ -1,0 +1,142 @@
+"""Linear layers that read one input, and could be one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.proposal import Proposal
+from npufix.rewriters.graph.attributes import assigned_values, is_made_once
+from npufix.rewriters.graph.modules.syntax import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Node
+
+PROJECTED = r"(?i)\b(q|k|v|to_?[qkv]|w[qkv]|[qkv]_?(proj|lin|linear)|\w*(query|key|value)\w*)\("
+_KEY_OR_VALUE = re.compile(r"(?i)(?:.*_)?(?:w|to)?_?(?P<which>k|v)(?:ey|alue)?(?:_.*|s|\d*)?$")
+_NAMES_ARE_FIXED = re.compile(r"\b(PreTrainedModel|modeling_utils|_tp_plan|ColumnParallel\w*)\b")
+"""What says that the layers of a model are called by others: checkpoints, plans, adapters."""
+_FUNCTIONS = frozenset({"torch.nn.functional.linear", "torch._C._nn.linear"})
+_LEAST = 3
+_ADVICE = (
+    "one product instead of {count}: in __init__ self.{merged} = nn.Linear({inputs}, {sizes}"
+    "{bias}), here {results} = self.{merged}({read}).split([{parts}], dim=-1). Old checkpoints "
+    "stay loadable with a pre-hook (register_load_state_dict_pre_hook) that replaces "
+    "prefix + '{first}.weight' and the others by their torch.cat as prefix + '{merged}.weight', "
+    "the biases alike"
+)
+
+
+def find_projections(here: Surroundings) -> Iterator[Proposal]:
+    """Yield the first of several layers ``nn.Linear`` of one input, once for each input.
+
+    Query, key and value, or key and value of another sequence; other layers from three on.
+    """
+    if _NAMES_ARE_FIXED.search("".join(here.lines)) or here.flow.cls is None:
+        return
+    groups: dict[Node, dict[str, tuple[ast.Call, ast.Call]]] = {}
+    for node in here.nodes:
+        layer = _layer_called(here, node)
+        if not isinstance(node, ast.Call) or not layer or here.loop_of(node) is not None:
+            continue
+        made, value = _linear(here, layer), here.value(node.args[0])
+        if made is not None and value is not None:
+            groups.setdefault(value, {}).setdefault(layer, (node, made))
+    for layers in groups.values():
+        alike = _alike(layers)
+        if len(alike) >= _LEAST or _are_key_and_value(alike):
+            yield Proposal(min((c for c, _ in alike.values()), key=_place), _say(here, alike))
+
+
+def _layer_called(here: Surroundings, node: ast.AST) -> str:
+    """Return ``q`` of ``self.q(x)`` and of ``F.linear(x, self.q.weight)``, "" for anything else."""
+    match node:
+        case ast.Call(ast.Attribute(ast.Name("self"), layer), [_], []):
+            return layer
+        case ast.Call(
+            function, [_, ast.Attribute(ast.Attribute(ast.Name("self"), layer), "weight")], []
+        ):
+            return layer if here.flow.names.dotted(function) in _FUNCTIONS else ""
+    return ""
+
+
+def _linear(here: Surroundings, layer: str) -> ast.Call | None:
+    """Return how ``self.layer`` is made, if it is one ``nn.Linear`` and stays it."""
+    if here.flow.cls is None or not is_made_once(here.flow.names, here.flow.cls, layer):
+        return None
+    values = assigned_values(here.flow.names, here.flow.cls, layer)
+    made = values[0][1] if len(values) == 1 else None
+    if not isinstance(made, ast.Call) or len(made.args) + len(made.keywords) < 2:  # noqa: PLR2004
+        return None
+    called = [n for n in walk(here.flow.cls) if _layer_called(here, n) == layer]
+    plain = {id(n) for call in called for n in ast.walk(call)}
+    tied = any(
+        isinstance(n, ast.Attribute) and n.attr in {"weight", "bias"} and _is_self(n.value, layer)
+        for n in walk(here.flow.cls)
+        if id(n) not in plain
+    )
+    return made if here.flow.names.dotted(made.func) == "torch.nn.Linear" and not tied else None
+
+
+def _is_self(code: ast.expr, layer: str) -> bool:
+    match code:
+        case ast.Attribute(ast.Name("self"), name):
+            return name == layer
+    return False
+
+
+def _alike(layers: dict[str, tuple[ast.Call, ast.Call]]) -> dict[str, tuple[ast.Call, ast.Call]]:
+    """Return the layers that have the settings of the first, but for the width of the result."""
+    first = next(iter(layers.values()))[1]
+    return {n: (c, m) for n, (c, m) in layers.items() if _settings(m) == _settings(first)}
+
+
+def _settings(made: ast.Call) -> tuple[str, ...]:
+    given = {k.arg or "**": k.value for k in made.keywords}
+    given |= dict(zip(("in_features", "out_features", "bias"), made.args, strict=False))
+    return tuple(f"{n}={ast.unparse(v)}" for n, v in sorted(given.items()) if n != "out_features")
+
+
+def _width(made: ast.Call) -> str:
+    named = {k.arg: k.value for k in made.keywords}
+    return ast.unparse(made.args[1] if len(made.args) > 1 else named["out_features"])
+
+
+def _inputs(made: ast.Call) -> str:
+    named = {k.arg: k.value for k in made.keywords}
+    return ast.unparse(made.args[0] if made.args else named["in_features"])
+
+
+def _are_key_and_value(layers: dict[str, tuple[ast.Call, ast.Call]]) -> bool:
+    found = [m["which"].lower() for name in layers if (m := _KEY_OR_VALUE.match(name))]
+    return len(layers) == len(found) and set(found) == {"k", "v"}
+
+
+def _place(call: ast.Call) -> tuple[int, int]:
+    return call.lineno, call.col_offset
+
+
+def _say(here: Surroundings, layers: dict[str, tuple[ast.Call, ast.Call]]) -> str:
+    made = [m for _, m in layers.values()]
+    widths = [_width(m) for m in made]
+    bias = next((s for s in _settings(made[0]) if s.startswith("bias=")), "")
+    call = next(iter(layers.values()))[0]
+    return _ADVICE.format(
+        count=len(layers),
+        merged="_".join(layers),
+        inputs=_inputs(made[0]),
+        sizes=_total(widths),
+        bias=f", {bias}" if bias else "",
+        results=", ".join(layers),
+        read=here.text(call.args[0]),
+        parts=", ".join(widths),
+        first=next(iter(layers)),
+    )
+
+
+def _total(widths: Sequence[str]) -> str:
+    return " + ".join(widths) if len(set(widths)) > 1 else f"{len(widths)} * ({widths[0]})"
