@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
+_LATER = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.JoinedStr)
+"""Code that has names of its own, runs later, or has no exact place."""
 _FEWEST = 3
 """Two columns are often all that is wanted of many; three in a row are taken to bits."""
 
@@ -60,35 +62,61 @@ def _one_by_one(here: Surroundings, block: Sequence[ast.stmt]) -> Iterator[Propo
 
 
 def _joined(here: Surroundings, row: Sequence[ast.Assign]) -> Iterator[Proposal]:
-    targets, values = [s.targets[0] for s in row], [_receiver(s.value) for s in row]
-    found = _split(here, targets, values)
+    targets = [s.targets[0] for s in row]
+    pieces = [piece for s in row if (piece := _only_piece(here, s.value)) is not None]
     lines = [at for s in row if (at := here.whole_lines(s)) is not None]
-    if found is None or len(lines) < len(row):
+    if len(pieces) < len(row) or len(lines) < len(row) or _reads_too_early(row):
         return
-    indent, names = here.indent(row[0]), list(map(here.text, targets))
-    text = f"{indent}{', '.join(names)} = {found[0]}\n"
-    for statement, name, code in zip(row, names, values, strict=True):
-        if code is not statement.value:
-            rest = here.text(statement.value).removeprefix(here.text(code))
-            text += f"{indent}{name} = {name}{rest}\n"
+    found = _split(here, targets, [piece.code for piece in pieces])
+    if found is None:
+        return
+    text = f"{here.indent(row[0])}{', '.join(map(here.text, targets))} = {found[0]}\n"
+    for statement, piece in zip(row, pieces, strict=True):
+        line = here.lines[statement.lineno - 1]
+        if piece.code is not statement.value:
+            _, start, _, end = here.span(piece.code)
+            text += f"{line[:start]}{here.text(statement.targets[0])}{line[end:]}"
+        elif "#" in line:
+            return  # whose comment would be lost
     whole = (*lines[0][:2], *lines[-1][2:])
     yield _proposal(row[0], found, (Change(whole, text),))
 
 
-def _receiver(code: ast.expr) -> ast.expr:
-    """Return ``x[0]`` of ``x[0].exp()``."""
-    while isinstance(code, ast.Call) and isinstance(code.func, ast.Attribute):
-        code = code.func.value
-    return code
+def _only_piece(here: Surroundings, code: ast.expr) -> _Piece | None:
+    """Return ``x[:, 0]`` of ``x[:, 0].exp() * limits[3]``, ``None`` if ``x`` has another there."""
+    found: list[_Piece] = []
+    for node in ast.walk(code):
+        match node:
+            case ast.Subscript() if (piece := _piece(here, node)) is not None:
+                found.append(piece)
+            case ast.Call(ast.Attribute(_, name)) if _is_in_place(name):
+                return None
+            case _ if isinstance(node, _LATER):
+                return None
+    owners = [here.value(piece.code.value) for piece in found]
+    alone = [
+        piece
+        for piece, owner in zip(found, owners, strict=True)
+        if owners.count(owner) == 1 and (piece.prefix or len(found) == 1)
+    ]
+    return alone[0] if len(alone) == 1 else None
+
+
+def _reads_too_early(row: Sequence[ast.Assign]) -> bool:
+    """Tell whether a statement reads a name that now has its new value before: ``a = x[0] * b``."""
+    bound = [target.id for s in row if isinstance(target := s.targets[0], ast.Name)]
+    return any(
+        isinstance(node, ast.Name) and node.id in bound[place:]
+        for place, statement in enumerate(row)
+        for node in ast.walk(statement.value)
+    )
 
 
 def _continues(here: Surroundings, row: Sequence[ast.Assign], new: ast.Assign) -> bool:
     """Tell whether a statement takes what follows the pieces of those before it."""
-    if not row or new.lineno != (row[-1].end_lineno or 0) + 1 or "#" in here.lines[new.lineno - 2]:
+    if not row or new.lineno != row[-1].lineno + 1 or new.end_lineno != new.lineno:
         return False
-    if len({s.lineno for s in (*row, new)} | {s.end_lineno for s in (*row, new)}) > len(row) + 1:
-        return False  # over several lines
-    last, piece = (_piece(here, _receiver(s.value)) for s in (row[-1], new))
+    last, piece = (_only_piece(here, s.value) for s in (row[-1], new))
     return last is not None and piece is not None and _follows(here, last, piece)
 
 
@@ -140,9 +168,10 @@ def _split(  # noqa: PLR0911 - a way out for each thing that speaks against it
     if not all(_follows(here, *pair) for pair in pairwise(pieces)):
         return None
     names = {target.id for target in targets if isinstance(target, ast.Name)}
-    if len(names) != len(targets) or _is_changed(here, names):
-        return None
     owner = pieces[0].code.value
+    held = names | {ast.unparse(owner)}
+    if len(names) != len(targets) or _is_changed(here, held, owner.lineno):
+        return None
     at = here.evaluations.get(id(owner))
     if at is None:
         return None
@@ -171,20 +200,47 @@ def _dimension(piece: _Piece) -> int:
     return -1 if "..." in piece.prefix else piece.prefix.count(",")
 
 
-def _is_changed(here: Surroundings, names: set[str]) -> bool:
-    """Tell whether a piece is written to where it is: parts of a ``split`` may not be."""
+def _is_changed(here: Surroundings, names: set[str], first: int) -> bool:
+    """Tell whether a piece or its owner is written to where it is: parts of ``unbind`` forbid it.
+
+    What stands above line ``first`` is done before, unless a loop comes by there again.
+    """
     for node in here.nodes:
+        if getattr(node, "lineno", 0) < first and here.loop_of(node) is None:
+            continue
         match node:
-            case ast.AugAssign(ast.Name(name)) | ast.Subscript(ast.Name(name), ctx=ast.Store()):
-                if name in names:
-                    return True
-            case ast.Call(ast.Attribute(ast.Name(name), method)) if method.endswith("_"):
-                if name in names:
-                    return True
-            case ast.AugAssign(ast.Subscript(ast.Name(name))):
-                if name in names:
-                    return True
+            case ast.AugAssign(target) | ast.Subscript(target, ctx=ast.Store()):
+                written: Sequence[ast.expr] = [target]
+            case ast.Call(ast.Attribute(owner, method), args) if _is_in_place(method):
+                written = [owner, *args[:1]]
+            case ast.Call(_, args, keywords) if any(map(_asks_in_place, keywords)):
+                written = [*args[:1], *(k.value for k in keywords)]
+            case _:
+                continue
+        if any(ast.unparse(_whole_of(code)) in names for code in written):
+            return True
     return False
+
+
+def _whole_of(code: ast.expr) -> ast.expr:
+    """Return ``x`` of ``x[0].view(-1)``."""
+    while True:
+        match code:
+            case ast.Subscript(inner) | ast.Call(ast.Attribute(inner)):
+                code = inner
+            case _:
+                return code
+
+
+def _is_in_place(method: str) -> bool:
+    return method.endswith("_") and not method.endswith("__")
+
+
+def _asks_in_place(given: ast.keyword) -> bool:
+    return given.arg == "out" or (
+        given.arg == "inplace"
+        and not (isinstance(given.value, ast.Constant) and not given.value.value)
+    )
 
 
 def _is_whole(code: ast.expr) -> bool:

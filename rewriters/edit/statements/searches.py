@@ -77,7 +77,9 @@ SEARCHES: Mapping[str, Search] = {
     "device-waits": Search(find_device_waits, r"\bsynchronize\(", hot_only=True),
     "early-reductions": Search(find_early_reductions, r"\.backward\("),
     "einsum-products": Search(find_einsum_products, r"\beinsum\("),
-    "expert-loops": Search(find_expert_loops, r"(?i)\bfor .*expert|\bfor [^\n]*\n(.*\n)*.*expert"),
+    "expert-loops": Search(
+        find_expert_loops, r"(?i)\bexpert|_experts?\b|nonzero\(|\b(arg)?where\(|index_add"
+    ),
     "expert-routers": Search(find_routers, r"(?s)softmax.*topk|topk.*softmax"),
     "flash-attention": Search(find_flash_attention, r"flash_att"),
     "handed-in": Search(
