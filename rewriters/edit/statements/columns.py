@@ -108,7 +108,7 @@ def _spread(here: Surroundings, taken: set[int]) -> Iterator[Proposal]:
                 key = id(value), piece.prefix, piece.end is None, owner.id
                 found.setdefault(key, []).append(piece)
     for (*_, name), pieces in found.items():
-        if len(pieces) >= _FEWEST and not _is_changed(here, {name}):
+        if len(pieces) >= _FEWEST and not _is_changed(here, {name}, 0):
             proposal = _gathered(here, name, sorted(pieces, key=lambda p: here.span(p.code)))
             if proposal is not None:
                 yield proposal
@@ -129,7 +129,7 @@ def _gathered(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | 
     known = _known(here, owner, reads[0])
     bound = {name for read in reads for name in _bound_to(here, read.code)}
     is_written = any(_is_written_by_method(here, read.code) for read in reads)
-    if known is None or is_written or _is_changed(here, bound):
+    if known is None or is_written or _is_changed(here, bound, 0):
         return None
     names, gone = _names(here, name, reads, block)
     sizes, targets = _with_gaps(spans, names, one_by_one=reads[0].end is None)
@@ -253,9 +253,10 @@ def _split(
     if not all(_follows(here, *pair) for pair in pairwise(pieces)):
         return None
     names = {target.id for target in targets if isinstance(target, ast.Name)}
-    if len(names) != len(targets) or _is_changed(here, names):
-        return None
     owner = pieces[0].code.value
+    held = names | {ast.unparse(owner)}
+    if len(names) != len(targets) or _is_changed(here, held, owner.lineno):
+        return None
     known = _known(here, owner, pieces[0])
     if known is None or (isinstance(owner, ast.Name) and owner.id in names):
         return None
@@ -310,20 +311,47 @@ def _dimension(piece: _Piece) -> int:
     return -1 if "..." in piece.prefix else piece.prefix.count(",")
 
 
-def _is_changed(here: Surroundings, names: set[str]) -> bool:
-    """Tell whether a piece is written to where it is: parts of a ``split`` may not be."""
+def _is_changed(here: Surroundings, names: set[str], first: int) -> bool:
+    """Tell whether a piece or its owner is written to where it is: parts of ``unbind`` forbid it.
+
+    What stands above line ``first`` is done before, unless a loop comes by there again.
+    """
     for node in here.nodes:
+        if getattr(node, "lineno", 0) < first and here.loop_of(node) is None:
+            continue
         match node:
-            case ast.AugAssign(ast.Name(name)) | ast.Subscript(ast.Name(name), ctx=ast.Store()):
-                if name in names:
-                    return True
-            case ast.Call(ast.Attribute(ast.Name(name), method)) if method.endswith("_"):
-                if name in names:
-                    return True
-            case ast.AugAssign(ast.Subscript(ast.Name(name))):
-                if name in names:
-                    return True
+            case ast.AugAssign(target) | ast.Subscript(target, ctx=ast.Store()):
+                written: Sequence[ast.expr] = [target]
+            case ast.Call(ast.Attribute(owner, method), args) if _is_in_place(method):
+                written = [owner, *args[:1]]
+            case ast.Call(_, args, keywords) if any(map(_asks_in_place, keywords)):
+                written = [*args[:1], *(k.value for k in keywords)]
+            case _:
+                continue
+        if any(ast.unparse(_whole_of(code)) in names for code in written):
+            return True
     return False
+
+
+def _whole_of(code: ast.expr) -> ast.expr:
+    """Return ``x`` of ``x[0].view(-1)``."""
+    while True:
+        match code:
+            case ast.Subscript(inner) | ast.Call(ast.Attribute(inner)):
+                code = inner
+            case _:
+                return code
+
+
+def _is_in_place(method: str) -> bool:
+    return method.endswith("_") and not method.endswith("__")
+
+
+def _asks_in_place(given: ast.keyword) -> bool:
+    return given.arg == "out" or (
+        given.arg == "inplace"
+        and not (isinstance(given.value, ast.Constant) and not given.value.value)
+    )
 
 
 def _is_whole(code: ast.expr) -> bool:

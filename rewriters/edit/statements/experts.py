@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _EXPERT = re.compile(r"(?i)expert")
-_ROUTER = re.compile(r"(?i)expert|moe\b|moe_|router|gating|\bgate\b|routing")
+_MIXTURE = re.compile(r"(?i:expert)|M[oO]E|moe_|_moe\b|\bmoe\b")
+_ROUTER = re.compile(r"(?i:expert|router|routing|gating)|M[oO]E|\bmoe|_moe\b|Gate\b|\bgate\b")
 _FUSED = re.compile(r"(?i)group(ed)?_?(gemm|matmul|mm)(?![a-z])|\bnpu_gmm\b|\bgmm\(")
 _CHOOSES = frozenset({"where", "nonzero", "argwhere", "eq"})
 _PRODUCTS = frozenset({"linear", "matmul", "mm", "bmm"})
@@ -39,21 +40,23 @@ def find_expert_loops(here: Surroundings) -> Iterator[Proposal]:
 
 
 def _is_of_experts(here: Surroundings, loop: ast.For) -> bool:
-    text = here.text(loop)
-    if _EXPERT.search(text) is None:
+    if _MIXTURE.search(f"{here.flow.qualname} {here.text(loop)}") is None:
         return False
     bound = stored_names(loop)
     inner = [n for statement in loop.body for n in ast.walk(statement)]
-    own = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    own = _names(loop.target)
     if any(isinstance(n, ast.Attribute) and n.attr == "data" for n in inner):
         return False  # weights are loaded
-    return any(_picks_rows(n, bound - own) for n in inner) and any(
-        _computes(n, own | bound) for n in inner
+    return any(_picks_rows(n, bound - own, own) for n in inner) and any(
+        _computes(n, own, bound) for n in inner
     )
 
 
-def _picks_rows(node: ast.AST, bound: frozenset[str] | set[str]) -> bool:
-    """Tell whether some rows are taken: ``x[token_idx]``, ``x[idx == i]``, ``x[start:end]``."""
+def _picks_rows(node: ast.AST, bound: frozenset[str] | set[str], own: set[str]) -> bool:
+    """Tell whether some rows are taken: ``x[token_idx]``, ``x[idx == i]``, ``x[start:end]``.
+
+    Or ``x[rows[i]]``, where ``i`` is the loop's own.
+    """
     match node:
         case ast.Subscript(_, index, ast.Load()):
             parts = index.elts if isinstance(index, ast.Tuple) else [index]
@@ -61,19 +64,20 @@ def _picks_rows(node: ast.AST, bound: frozenset[str] | set[str]) -> bool:
                 match part:
                     case ast.Compare():
                         return True
+                    case ast.Subscript(_, place) if own & _names(place):
+                        return True
                     case ast.Name(name) if name in bound:
                         return True
                     case ast.Slice(ast.expr() as low, ast.expr()):
-                        return bool(
-                            {n.id for n in ast.walk(low) if isinstance(n, ast.Name)} & bound
-                        )
+                        return bool(_names(low) & bound)
         case ast.Call(function):
             return last_name(function) in _CHOOSES
     return False
 
 
-def _computes(node: ast.AST, bound: set[str]) -> bool:
+def _computes(node: ast.AST, own: set[str], stored: frozenset[str] | set[str]) -> bool:
     """Tell whether an expert is called, or a product takes its weights."""
+    bound = own | stored
     match node:
         case ast.Call(ast.Subscript(experts), [_, *_]):
             return _EXPERT.search(ast.unparse(experts)) is not None
@@ -81,6 +85,11 @@ def _computes(node: ast.AST, bound: set[str]) -> bool:
             return name in bound and _EXPERT.search(name) is not None
         case ast.Call(function, [_, *_] as args) if last_name(function) in _PRODUCTS:
             return any(_is_of_expert(arg, bound) for arg in args)
+        case ast.Call(ast.Attribute(ast.Name("self")), [ast.Name(rows), *others]):
+            # the expert by its number: ``self.mlp(tokens, expert_idx)``
+            return rows in stored - own and any(
+                isinstance(other, ast.Name) and other.id in own for other in others
+            )
         case ast.BinOp(_, ast.MatMult(), right):
             return _is_of_expert(right, bound)
     return False
@@ -89,16 +98,21 @@ def _computes(node: ast.AST, bound: set[str]) -> bool:
 def _is_of_expert(code: ast.expr, bound: set[str]) -> bool:
     return any(
         isinstance(n, ast.Subscript)
-        and {m.id for m in ast.walk(n.slice) if isinstance(m, ast.Name)} & bound
+        and _names(n.slice) & bound
         and not isinstance(n.slice, ast.Slice)
         for n in ast.walk(code)
     )
+
+
+def _names(code: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(code) if isinstance(n, ast.Name)}
 
 
 def _advice(here: Surroundings, loop: ast.For) -> str:
     """Return what to do, in the names of the code as far as it tells them."""
     names = {n.id for n in here.nodes if isinstance(n, ast.Name)}
     names |= {a.arg for a in here.flow.function.args.args}
+    names -= stored_names(loop)
 
     def named(*words: str, default: str) -> str:
         found = (n for word in words for n in sorted(names) if re.search(word, n))
@@ -113,8 +127,12 @@ def _advice(here: Surroundings, loop: ast.For) -> str:
     )
     return _GROUPED.format(
         tokens=named("^hidden_states$", "^x$", "^inputs?$", default="tokens"),
-        indices=named("top_?k_i", "selected", "router_ind", "indices", default="indices"),
-        weights=named("top_?k_weight", "routing_weights", "^weights$", default="weights"),
+        indices=named(
+            "top_?k_i", "top_experts", "selected", "router_ind", "indices", default="indices"
+        ),
+        weights=named(
+            "top_?k_weight", "top_weights", "routing_weights", "^weights$", default="weights"
+        ),
         weight=weights[0][2] if weights else "weight",
     )
 
@@ -185,10 +203,14 @@ def _softmax_of(here: Surroundings, scores: ast.expr, at: ast.Call) -> ast.Call 
 
 def _router(here: Surroundings, topk: ast.Call, soft: ast.Call, count: ast.expr) -> Proposal:
     """Return the fused selection: written where the softmax and it stand in one block."""
-    function = soft.func
-    is_method = isinstance(function, ast.Attribute) and not here.flow.names.dotted(function)
-    logits = function.value if is_method and isinstance(function, ast.Attribute) else None
-    logits = soft.args[0] if logits is None and soft.args else logits
+    match soft:
+        case ast.Call(ast.Attribute(owner), [] | [ast.Constant() | ast.UnaryOp(), *_]) if (
+            not here.flow.names.dotted(soft.func)
+        ):
+            logits: ast.expr | None = owner  # logits.softmax(-1)
+        case _:
+            named = (k.value for k in soft.keywords if k.arg == "input")
+            logits = soft.args[0] if soft.args else next(named, None)
     text = "logits" if logits is None else here.text(logits)
     if any(k.arg == "dtype" for k in soft.keywords) and not text.endswith(".float()"):
         text = f"{text}.float()"

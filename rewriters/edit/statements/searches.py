@@ -82,7 +82,7 @@ SEARCHES: Mapping[str, Search] = {
         hot_only=True,
     ),
     "clipping": Search(find_clipping, r"clip_grad_norm_\("),
-    "columns": Search(find_columns, r"([\w.]+)\[[^\[\]\n]*\d\]", twice=True, hot_only=True),
+    "columns": Search(find_columns, r"([\w.]+)\[[^\[\]\n]*\d\]", twice=True),
     "data-loaders": Search(
         find_data_loaders,
         r"DataLoader\(|TrainingArguments\(|workers_per_gpu|train_dataloader",
@@ -91,7 +91,9 @@ SEARCHES: Mapping[str, Search] = {
     "device-waits": Search(find_device_waits, r"\bsynchronize\(", hot_only=True),
     "early-reductions": Search(find_early_reductions, r"\.backward\("),
     "einsum-products": Search(find_einsum_products, r"\beinsum\("),
-    "expert-loops": Search(find_expert_loops, r"(?i)\bfor .*expert|\bfor [^\n]*\n(.*\n)*.*expert"),
+    "expert-loops": Search(
+        find_expert_loops, r"(?i)\bexpert|_experts?\b|nonzero\(|\b(arg)?where\(|index_add"
+    ),
     "expert-routers": Search(find_routers, r"(?s)softmax.*topk|topk.*softmax"),
     "flash-attention": Search(find_flash_attention, r"flash_att"),
     "growing-caches": Search(find_growing_caches, GROWS, hot_only=True),
@@ -112,7 +114,7 @@ SEARCHES: Mapping[str, Search] = {
     "masked-layers": Search(find_masked_layers, r"Transformer(En|De)?(coderLayer)?\("),
     "optimizers": Search(find_optimizers, r"(?i)optim|Adam|SGD", configured=optimizers.CONFIGURED),
     "projections": Search(find_projections, PROJECTED, hot_only=True),
-    "selections": Search(find_selections, r"\[([a-z]\w*)[,\]]", twice=True, hot_only=True),
+    "selections": Search(find_selections, r"\[([a-z]\w*)[,\]]", twice=True),
     "uploads": Search(
         find_uploads, r"torch\.(as_tensor|from_numpy|tensor)\(|\.copy_\(", hot_only=True
     ),

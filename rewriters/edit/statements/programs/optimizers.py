@@ -175,6 +175,11 @@ def _scales(here: Surroundings) -> bool:
 
 
 _FUSED = "torch_npu.optim.NpuFused"
+_OPTIMIZER = re.compile(r"(?i)optim|(^|[._])opt\b")
+_CLIPPED = ("parameters", "max_norm", "norm_type")
+_SHARDS = re.compile(
+    r"FSDP|FullyShardedDataParallel|fully_shard|DTensor|[dD]eep[sS]peed|ZeroRedund"
+)
 _PARALLEL = re.compile(
     r"DistributedDataParallel|\bDDP\b|FSDP|FullyShardedDataParallel|fully_shard|hsdp|fsdp"
 )
@@ -187,25 +192,53 @@ _ACCUMULATES = re.compile(r"(?i)accum|grad_acc|iters_to_|micro_?batch")
 
 def find_clipping(here: Surroundings) -> Iterator[Proposal]:
     """Yield ``clip_grad_norm_`` in front of the step of a fused optimizer of torch_npu."""
+    if _SHARDS.search("".join(here.lines)) is not None:
+        return  # the norm is that of all ranks
     for node in here.nodes:
-        match node:
-            case ast.Call(function, [ast.Call() as parameters, limit], keywords) if (
-                here.flow.names.dotted(function) or ""
-            ).endswith("clip_grad.clip_grad_norm_") or (
-                here.flow.names.dotted(function) == "torch.nn.utils.clip_grad_norm_"
-            ):
-                optimizer, made = _optimizer_after(here, node)
-                if made is None or {k.arg for k in keywords} - {"norm_type"}:
-                    continue
-                power = "".join(f", {here.text(k.value)}" for k in keywords)
-                text = f"{optimizer}.clip_grad_norm_fused_({here.text(limit)}{power})"
-                same = bool(made.args) and ast.unparse(made.args[0]) == ast.unparse(parameters)
-                yield Proposal(
-                    node,
-                    changes=(Change(here.span(node), text),),
-                    shown=text,
-                    proven=frozenset({"all-parameters"} if same else ()),
-                )
+        if not isinstance(node, ast.Call) or not _clips(here, node.func):
+            continue
+        given = dict(zip(_CLIPPED, node.args, strict=False))
+        given |= {k.arg or "**": k.value for k in node.keywords}
+        optimizer, made = _optimizer_after(here, node)
+        if made is None or given.keys() - set(_CLIPPED) or not {*_CLIPPED[:2]} <= given.keys():
+            continue
+        power = f", {here.text(given['norm_type'])}" if "norm_type" in given else ""
+        text = f"{optimizer}.clip_grad_norm_fused_({here.text(given['max_norm'])}{power})"
+        same = bool(made.args) and _is_same(here, made.args[0], given["parameters"])
+        yield Proposal(
+            node,
+            changes=(Change(here.span(node), text),),
+            shown=text,
+            proven=frozenset({"all-parameters"} if same else ()),
+        )
+
+
+def _clips(here: Surroundings, function: ast.expr) -> bool:
+    name = here.flow.names.dotted(function) or ""
+    return name == "torch.nn.utils.clip_grad_norm_" or name.endswith("clip_grad.clip_grad_norm_")
+
+
+def _is_same(here: Surroundings, one: ast.expr, other: ast.expr) -> bool:
+    """Tell whether an optimizer was made of what is clipped.
+
+    ``model.parameters()`` is anew what it was; ``params`` may be a generator that is used up.
+    """
+    if ast.unparse(one) != ast.unparse(other):
+        return False
+    match one, _value_of(here, one):
+        case (ast.Call(), _) | (_, ast.List() | ast.ListComp() | ast.Call(ast.Name("list"))):
+            return True
+    return False
+
+
+def _value_of(here: Surroundings, code: ast.expr) -> ast.expr | None:
+    """Return what a local name is bound to, ``None`` if that is not one expression."""
+    bound = [
+        n.value
+        for n in here.nodes
+        if isinstance(n, ast.Assign) and any(ast.unparse(t) == ast.unparse(code) for t in n.targets)
+    ]
+    return bound[0] if len(bound) == 1 and isinstance(code, ast.Name) else None
 
 
 def _optimizer_after(here: Surroundings, clip: ast.Call) -> tuple[str, ast.Call | None]:
@@ -214,20 +247,29 @@ def _optimizer_after(here: Surroundings, clip: ast.Call) -> tuple[str, ast.Call 
         ast.unparse(n.func.value)
         for n in here.nodes
         if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "step"
-        and n.lineno > clip.lineno and "optim" in ast.unparse(n.func.value).lower()
+        and n.lineno > clip.lineno and _is_optimizer(n.func.value)
     }  # fmt: skip
     if len(steps) != 1 or here.flow.names.tree is None:
         return "", None
     (name,) = steps
-    made = [
-        n.value
-        for n in walk(here.flow.names.tree)
-        if isinstance(n, ast.Assign) and any(ast.unparse(t) == name for t in n.targets)
-    ]
+    # A name of the function itself, else what the methods of the class or the module bind.
+    places = [here.flow.function, here.flow.names.tree]
+    for place in places if name.isidentifier() else places[1:]:
+        made = [
+            n.value
+            for n in walk(place)
+            if isinstance(n, ast.Assign) and any(ast.unparse(t) == name for t in n.targets)
+        ]
+        if made:
+            break
     if len(made) != 1 or not isinstance(made[0], ast.Call):
         return name, None
     is_fused = (here.flow.names.dotted(made[0].func) or "").startswith(_FUSED)
     return name, made[0] if is_fused else None
+
+
+def _is_optimizer(code: ast.expr) -> bool:
+    return _OPTIMIZER.search(ast.unparse(code)) is not None
 
 
 def find_early_reductions(here: Surroundings) -> Iterator[Proposal]:
@@ -255,8 +297,11 @@ _ADVICE = (
 def _is_accumulated(loop: ast.For | ast.While) -> bool:
     """Tell whether a loop runs so many rounds for one step of the optimizer."""
     for node in walk(loop):
-        if isinstance(node, ast.If) and _steps(node) and _counts_rounds(node.test):
-            return True
+        match node:
+            case ast.If(test, [*_, ast.Continue()]) if _steps(loop) and _counts_rounds(loop, test):
+                return True  # if n % accumulation_steps: continue
+            case ast.If(test) if _steps(node) and _counts_rounds(loop, test):
+                return True
     # for _ in range(accumulation_steps): ... with the step behind it
     return (
         isinstance(loop, ast.For)
@@ -268,11 +313,22 @@ def _is_accumulated(loop: ast.For | ast.While) -> bool:
 def _steps(node: ast.AST) -> bool:
     return any(
         isinstance(n, ast.Call) and last_name(n.func) == "step"
-        and isinstance(n.func, ast.Attribute) and "optim" in ast.unparse(n.func.value).lower()
+        and isinstance(n.func, ast.Attribute)
+        and (_is_optimizer(n.func.value) or any(map(_is_optimizer, n.args)))
         for n in walk(node)
     )  # fmt: skip
 
 
-def _counts_rounds(test: ast.expr) -> bool:
-    text = ast.unparse(test)
-    return _ACCUMULATES.search(text) is not None and ("%" in text or "last" in text or "==" in text)
+def _counts_rounds(loop: ast.AST, test: ast.expr) -> bool:
+    """Tell whether a test, or what its name is bound to in the loop, counts rounds."""
+    bound = [
+        n.value
+        for n in walk(loop)
+        if isinstance(test, ast.Name) and isinstance(n, ast.Assign)
+        and any(isinstance(t, ast.Name) and t.id == test.id for t in n.targets)
+    ]  # fmt: skip
+    texts = [ast.unparse(code) for code in (test, *bound)]
+    return any(
+        _ACCUMULATES.search(text) is not None and ("%" in text or "last" in text or "==" in text)
+        for text in texts
+    )

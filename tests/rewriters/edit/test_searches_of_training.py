@@ -1,0 +1,226 @@
+"""Columns, experts, clipped and early reduced gradients in other spellings than a rule's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from npufix.rewriters.find import find_sites
+from npufix.rules.registry import all_rules
+
+HEADER = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\nimport torch_npu\n"
+
+
+def changes(text: str, rule: str) -> list[tuple[str, list[str]]]:
+    """Return the lines that a rule would add to a text, or its advice, and what is open there."""
+    rules = [r for r in all_rules() if r.id == rule]
+    lines = text.splitlines()
+    return [
+        (
+            "\n".join(
+                line.strip() for line in site.rewrite.direct.splitlines() if line not in lines
+            )
+            if site.rewrite
+            else site.problem,
+            [c.name for c in site.open_conditions],
+        )
+        for site in find_sites(text, rules)
+    ]
+
+
+def columns(body: str) -> str | None:
+    lines = body.replace("; ", "\n").split("\n")
+    text = "\n        ".join(lines)
+    found = changes(
+        f"{HEADER}\n\nclass Head(nn.Module):\n    def forward(self, x, scale, i):\n"
+        f"        p = F.normalize(x)\n        {text}\n",
+        "NPU268",
+    )
+    assert len(found) <= 1
+    return found[0][0] if found else None
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (
+            (
+                "a = p[..., 0].exp()  # (B, N)\nb = torch.tanh(p[..., 1])\nc = p[..., 2]\n"
+                "return a + b * c"
+            ),
+            "a, b, c = p[..., :3].unbind(-1)\na = a.exp()  # (B, N)\nb = torch.tanh(b)",
+        ),
+        (
+            (
+                "a = (p[:, 0:1]).sigmoid() * (scale[3] - scale[0]) + scale[0]\nb = p[:, 1:2]\n"
+                "c = p[:, 2:4]\nreturn a, b, c"
+            ),
+            (
+                "a, b, c = p[:, :4].split([1, 1, 2], dim=1)\n"
+                "a = (a).sigmoid() * (scale[3] - scale[0]) + scale[0]"
+            ),
+        ),
+        (
+            "p[:, 0] = 1\na, b, c = p[:, 0], p[:, 1], p[:, 2]\nreturn a + b + c",
+            "a, b, c = p[:, :3].unbind(1)",
+        ),
+    ],
+)
+def test_pieces_within_expressions(body: str, expected: str) -> None:
+    assert columns(body) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # read before it is bound anew
+        "c = p.mean(-1); a = p[..., 0].mul(c); b = p[..., 1]; c = p[..., 2]; return a + b + c",
+        "a = 1; a = p[..., 0] * a; b = p[..., 1]; c = p[..., 2]; return a + b + c",
+        # parts of unbind, and what they are views of, may not be written to
+        "a = p[..., 0].sigmoid_(); b = p[..., 1]; c = p[..., 2]; return a + b + c",
+        "a, b, c = p[..., 0], p[..., 1], p[..., 2]; b = F.relu(b, inplace=True); return a + b + c",
+        "a, b, c = p[..., 0], p[..., 1], p[..., 2]; torch.sigmoid_(a); return a + b + c",
+        "a, b, c = p[..., 0], p[..., 1], p[..., 2]; torch.exp(i, out=b); return a + b + c",
+        "a, b, c = p[..., 0], p[..., 1], p[..., 2]; a.view(-1).zero_(); return a + b + c",
+        "a, b, c = p[..., 0], p[..., 1], p[..., 2]; p[:, 0] = 1; return a + b + c",
+        "a, b, c = p[..., 0], p[..., 1], p[..., 2]; p.mul_(2); return a + b + c",
+        # two pieces in one statement, a piece that is taken later, a comment that would be lost
+        "a = p[..., 0] * p[..., 3]; b = p[..., 1]; c = p[..., 2]; return a + b + c",
+        "a = lambda: p[..., 0]; b = p[..., 1]; c = p[..., 2]; return a() + b + c",
+        "a = p[..., 0]  # centre; b = p[..., 1]; c = p[..., 2]; return a + b + c",
+    ],
+)
+def test_pieces_that_stay(body: str) -> None:
+    assert columns(body) is None
+
+
+CLIP = """
+def train(model, batch, params, limit):
+    {made}
+    model(batch).backward()
+    norm = {clip}
+    {step}
+"""
+MADE = "optimizer = torch_npu.optim.NpuFusedAdamW(model.parameters(), lr=1e-3)"
+STEP = "optimizer.step()"
+
+
+@pytest.mark.parametrize(
+    ("made", "clip", "step", "expected"),
+    [
+        (MADE, "(model.parameters(), max_norm=limit)", STEP, "optimizer{}(limit)"),
+        (MADE, "(parameters=model.parameters(), max_norm=5)", STEP, "optimizer{}(5)"),
+        (MADE, "(model.parameters(), limit, 2.0)", STEP, "optimizer{}(limit, 2.0)"),
+        (
+            (
+                "ps = [p for p in model.parameters() if p.requires_grad]\n"
+                "    opt = torch_npu.optim.NpuFusedSGD(ps, lr=0.1)"
+            ),
+            "(ps, limit)",
+            "opt.step()",
+            "opt{}(limit)",
+        ),
+        # not known to be the same
+        (MADE.replace("model.parameters()", "params"), "(params, limit)", STEP, None),
+        (MADE, "(model.head.parameters(), limit)", STEP, None),
+        # another meaning
+        (MADE, "(model.parameters(), limit, error_if_nonfinite=True)", STEP, ""),
+        (MADE, "(model.parameters(), limit)", "model.step()", ""),
+    ],
+)
+def test_clipping(made: str, clip: str, step: str, expected: str | None) -> None:
+    text = HEADER + CLIP.format(made=made, clip=f"nn.utils.clip_grad_norm_{clip}", step=step)
+    found = changes(text, "NPU174")
+    if expected:
+        assert found == [("norm = " + expected.format(".clip_grad_norm_fused_"), [])]
+    else:
+        assert [conditions for _, conditions in found] == (
+            [] if expected == "" else [["all-parameters"]]
+        )
+
+
+def test_norms_of_sharded_parameters_are_left_alone() -> None:
+    text = CLIP.format(
+        made="model = FSDP(model)\n    " + MADE,
+        clip="nn.utils.clip_grad_norm_(model.parameters(), 1)",
+        step=STEP,
+    )
+    imported = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    assert changes(HEADER + imported + text, "NPU174") == []
+    assert len(changes(HEADER + text.replace("FSDP", "wrap"), "NPU174")) == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "count"),
+    [
+        ("if (i + 1) % args.grad_accum == 0:\n            opt.step()", 1),
+        ("if (i + 1) % args.grad_accum:\n            continue\n        opt.step()", 1),
+        ("last = i % args.accum_iter == 0\n        if last:\n            opt.step()", 1),
+        ("if (i + 1) % args.grad_accum == 0:\n            scaler.step(opt)", 1),
+        ("opt.step()\n        if i % args.print_freq == 0:\n            print(i)", 0),
+        ("opt.step()\n        if i % args.accum_iter == 0:\n            scheduler.step()", 0),
+    ],
+)
+def test_early_reductions(end: str, count: int) -> None:
+    text = (
+        "from torch.nn.parallel import DistributedDataParallel\n\n\n"
+        "def train(model, batches, opt, scheduler, scaler, args):\n"
+        "    model = DistributedDataParallel(model)\n"
+        "    for i, batch in enumerate(batches):\n"
+        f"        model(batch).backward()\n        {end}\n"
+    )
+    assert len(changes(text, "NPU175")) == count
+
+
+LAYER = """
+class {name}(nn.Module):
+    def forward(self, x, top_weights, top_experts):
+        out = torch.zeros_like(x)
+        for i in range(self.n):
+            {body}
+        return out
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "count"),
+    [
+        (
+            "Experts",
+            (
+                "slot, rows = torch.where(self.mask[i])\n"
+                "            out.index_add_(0, rows, self.mlp(rows, i))"
+            ),
+            1,
+        ),
+        (
+            "SparseMoE",
+            (
+                "rows, slot = (top_experts == i).nonzero(as_tuple=True)\n"
+                "            out.index_add_(0, rows, x[rows] @ self.w[i])"
+            ),
+            1,
+        ),
+        ("Switch", "out[self.rows[i]] = self.experts[i](x[self.rows[i], :])", 1),
+        ("Heads", "rows = (top_experts == i).nonzero()[0]; out[rows] = x[rows] @ self.w[i]", 1),
+        ("Layers", "out = self.moe_block(x, i)", 0),
+        ("Trees", "rows = torch.where(x == i)[0]; out[rows] = x[rows] + 1", 0),
+    ],
+)
+def test_loops_over_experts(name: str, body: str, count: int) -> None:
+    found = changes(HEADER + LAYER.format(name=name, body=body), "NPU172")
+    assert len(found) == count
+    assert all("top_experts.int()" in advice and "top_weights" in advice for advice, _ in found)
+
+
+@pytest.mark.parametrize(
+    ("scores", "fused"),
+    [
+        ("self.softmax(self.router(x)).topk(2)", "(self.router(x), None, 2)"),
+        ("torch.topk(self.wg(x).softmax(dim=-1), self.k, -1)", "(self.wg(x), None, self.k)"),
+        ("F.softmax(input=x, dim=-1).topk(k=2, sorted=False)", "(x, None, 2)"),
+    ],
+)
+def test_routers(scores: str, fused: str) -> None:
+    text = f"class TopKGate(nn.Module):\n    def forward(self, x):\n        return {scores}\n"
+    ((advice, _),) = changes(HEADER + text, "NPU173")
+    assert f"npu_moe_gating_top_k_softmax{fused}" in advice
