@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Read by torch when it is imported; tensors of tests are too small to share out anyway.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,3 +27,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("npufix")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _children() -> Iterator[None]:
+    """Start what verifies once for all tests: each job has processes of its own all the same."""
+    from npufix.rewriters.verification.workers.pool import keep_children
+
+    with keep_children():
+        yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from npufix.rewriters.verification.virtual_npu import VirtualNpuError, find_whee
 from npufix.rewriters.verification.workers.backends import Backend
 from npufix.rewriters.verification.workers.fragment import narrow
 from npufix.rewriters.verification.workers.machine import survey
-from npufix.rewriters.verification.workers.pool import Limits, Pool
+from npufix.rewriters.verification.workers.pool import Limits, answer, keep_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -92,10 +91,11 @@ def verify(
             settings.decided(jobs[place], verdict, len(jobs))
 
     limits = device if real else limits
-    found = _verified(jobs, settings, limits, tell)
-    _ask_of_fragments(jobs, narrowed, found, settings, limits)
-    if settings.ground is not Backend.REFERENCE:
-        _ask_elsewhere(jobs, found, settings, limits)
+    with keep_children():
+        found = _verified(jobs, settings, limits, tell)
+        _ask_of_fragments(jobs, narrowed, found, settings, limits)
+        if settings.ground is not Backend.REFERENCE:
+            _ask_elsewhere(jobs, found, settings, limits)
     return found
 
 
@@ -163,9 +163,8 @@ def _replies(
             yield from (Reply(number, lost=str(error)) for number in left)
             return
     if left:
-        pool = Pool(settings.ground.value, settings.kind, stubs, limits, settings.children)
-        with closing(pool):
-            yield from pool.verify(jobs, left)
+        ground, most = settings.ground.value, settings.children
+        yield from answer(ground, settings.kind, stubs, limits, most, jobs, left)
 
 
 def _verdict(job: Job, reply: Reply, settings: Settings) -> Verdict:

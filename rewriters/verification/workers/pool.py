@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import sys
+import tempfile
 import time
 from collections import Counter, deque
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from npufix.rewriters.verification.sandbox.messages import Reply, Start
-from npufix.rewriters.verification.workers.backends import Backend
+from npufix.rewriters.verification.workers.backends import Backend, child_environment
 from npufix.rewriters.verification.workers.process import Child, ChildLostError, NoChildError
 from npufix.rewriters.write.child_processes import processors
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 _MOST_JOBS = 8
 """At a time; each may hold gigabytes."""
+_MOST_KEPT = 2
+"""Pools: of a device that is asked first, and of what is asked where that cannot say."""
 _TRIES = 2
 """For a job whose child is lost though the job has a process of its own."""
 _FORKING = frozenset({Backend.REFERENCE.value, Backend.VIRTUAL_NPU.value})
@@ -33,23 +38,85 @@ class Limits(NamedTuple):
     memory_bytes: int
 
 
+_Key: TypeAlias = tuple[Start, int, tuple[tuple[str, str], ...], str]
+
+
+class _Kept:
+    """The pools that wait for the next verification."""
+
+    pools: dict[_Key, Pool] | None = None
+    """By what their children were started with; None: they wait for nothing."""
+
+
+@contextmanager
+def keep_children() -> Iterator[None]:
+    """Keep the children of a verification for those that follow: importing torch takes seconds.
+
+    Each job has processes of its own all the same. They hold a few hundred megabytes until the
+    outermost block ends.
+    """
+    if _Kept.pools is not None:
+        yield
+        return
+    _Kept.pools = {}
+    try:
+        yield
+    finally:
+        kept, _Kept.pools = _Kept.pools, None
+        for pool in kept.values():
+            pool.close()
+
+
+def answer(  # noqa: PLR0913, PLR0917 - what children are started with, and what they are asked
+    ground: str,
+    chip: str,
+    stubs: str,
+    limits: Limits,
+    most: int,
+    jobs: Sequence[Job],
+    wanted: Sequence[int],
+) -> Iterator[Reply]:
+    """Yield what became of each of the ``wanted`` jobs, as soon as it is known.
+
+    ``most`` is the number of jobs at a time; 0: as many as there are processors.
+    """
+    forks = sys.platform == "linux" and ground in _FORKING
+    device = ground == Backend.NPU.value
+    at_once = 1 if device else (most or min(processors(), _MOST_JOBS))
+    start = Start(
+        ground=ground,
+        chip=chip,
+        stubs=stubs,
+        memory_bytes=limits.memory_bytes,
+        at_once=at_once if forks else 1,
+        forks=forks,
+    )
+    home = tempfile.gettempdir()
+    variables = child_environment(Backend(ground), os.environ, home)
+    key = start, at_once, tuple(sorted(variables.items())), home
+    with keep_children():
+        assert _Kept.pools is not None  # noqa: S101 - within the block
+        pool = _Kept.pools.pop(key, None) or Pool(start, at_once)
+        whole = False
+        try:
+            yield from pool.verify(jobs, wanted, limits.timeout_s)
+            whole = pool.usable
+        finally:
+            if whole and _Kept.pools is not None:
+                _Kept.pools[key] = pool
+                while len(_Kept.pools) > _MOST_KEPT:
+                    _Kept.pools.pop(next(iter(_Kept.pools))).close()
+            else:
+                pool.close()
+
+
 class Pool:
     """Children of one ground."""
 
-    def __init__(self, ground: str, chip: str, stubs: str, limits: Limits, most: int = 0) -> None:
-        """``most`` is the number of jobs at a time; 0: as many as there are processors."""
-        self._forks = sys.platform == "linux" and ground in _FORKING
-        device = ground == Backend.NPU.value
-        self._at_once = 1 if device else (most or min(processors(), _MOST_JOBS))
-        self._start = Start(
-            ground=ground,
-            chip=chip,
-            stubs=stubs,
-            memory_bytes=limits.memory_bytes,
-            at_once=self._at_once if self._forks else 1,
-            forks=self._forks,
-        )
-        self._limits = limits
+    def __init__(self, start: Start, at_once: int) -> None:
+        """Have as many of them as it takes for ``at_once`` jobs."""
+        self._forks, self._at_once, self._start = start.forks, at_once, start
+        self._timeout_s = 0.0
         self._children: dict[int, Child] = {}
         self._selector = selectors.DefaultSelector()
         self._lost: Counter[int] = Counter()
@@ -62,8 +129,17 @@ class Pool:
             self._close(child)
         self._selector.close()
 
-    def verify(self, jobs: Sequence[Job], wanted: Sequence[int]) -> Iterator[Reply]:
+    @property
+    def usable(self) -> bool:
+        """Whether more can be asked of it."""
+        return not self._broken
+
+    def verify(
+        self, jobs: Sequence[Job], wanted: Sequence[int], timeout_s: float
+    ) -> Iterator[Reply]:
         """Yield what became of each of the ``wanted`` jobs, as soon as it is known."""
+        self._timeout_s = timeout_s
+        self._lost.clear()
         self._waiting.extend(wanted)
         left = len(wanted)
         while left:
@@ -89,7 +165,7 @@ class Pool:
         for child in self._children.values():
             while child.room and self._waiting:
                 number = self._waiting.popleft()
-                child.ask(number, jobs[number], self._limits.timeout_s, len(self._waiting))
+                child.ask(number, jobs[number], self._timeout_s, len(self._waiting))
 
     def _replies(self) -> Iterator[Reply]:
         """Wait until something happens; yield what that means for jobs."""

@@ -10,7 +10,7 @@ import pytest
 
 from npufix.rewriters.verification import Job, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
-from npufix.rewriters.verification.workers import process
+from npufix.rewriters.verification.workers import pool, process
 
 LINUX = sys.platform == "linux"
 ONLY_LINUX = pytest.mark.skipif(not LINUX, reason="needs a process for each job")
@@ -62,11 +62,13 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
     """Return the verdicts of one run, from which nothing is left."""
     codes = [*BAD, *HARMLESS, "pass"]
     temporary = tmp_path_factory.mktemp("tmp")
+    before = children(os.getpid())
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool._Kept, "pools", None)
         patch.setattr("tempfile.tempdir", str(temporary))
         found = verify([job(code) for code in codes], Settings())
     assert not list(temporary.iterdir())
-    assert not children(os.getpid())
+    assert children(os.getpid()) == before
     return dict(zip(codes, found, strict=True))
 
 
@@ -103,6 +105,7 @@ def test_what_code_does_to_its_process_is_gone_with_it(
 def test_a_verifier_that_cannot_start_is_the_reason_of_every_verdict(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(pool._Kept, "pools", None)
     monkeypatch.setattr(process, "_CHILD", "npufix.no_such_module")
     found = verify([job("pass")] * 3)
     assert [v.status for v in found] == [Status.NOT_VERIFIED] * 3

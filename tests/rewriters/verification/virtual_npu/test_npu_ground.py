@@ -11,7 +11,7 @@ from verification_snippets import LLAMA
 from npufix.rewriters.verification import Job, RecordedCall, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.verification.virtual_npu import VirtualNpuError, find_wheels, prepare
-from npufix.rewriters.verification.workers import process
+from npufix.rewriters.verification.workers import pool, process
 from npufix.rewriters.verification.workers.backends import Backend
 
 RECORDED = RecordedCall("aten::pow", ((2, 33, 64), ()), ("c10::BFloat16", "Scalar"))
@@ -39,6 +39,7 @@ def on_npu(jobs: list[Job]) -> list[Verdict]:
     except VirtualNpuError as reason:
         pytest.skip(str(reason))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool._Kept, "pools", None)
         patch.setattr(process, "_CHILD", "npu_stand_in")
         patch.syspath_prepend(Path(__file__).parent)
         return verify(jobs, Settings(Backend.NPU, stubs=str(prepare(find_wheels()))))
