@@ -61,6 +61,19 @@ class GatedMetric(msgspec.Struct, frozen=True):
     """Of earlier runs on such a machine, the oldest first, and last the median of these."""
 
 
+class MadeChange(msgspec.Struct, frozen=True):
+    """What the findings that are gone were said to save, and what the kernels save in fact."""
+
+    rules: list[str]
+    findings: int
+    low_ns: int
+    high_ns: int
+    measured_ns: int
+    """Of the compute time per step, medians over the runs; negative where it got slower."""
+    verdict: str
+    """``held``, ``saved more`` or ``saved less`` (by more than 2 % of the compute time)."""
+
+
 class GateReport(msgspec.Struct, frozen=True):
     """A finished comparison of runs with their baseline, or of a source with its."""
 
@@ -81,6 +94,8 @@ class GateReport(msgspec.Struct, frozen=True):
     accepted_findings: list[report.Finding] = []
     gone: list[str] = []
     """Fingerprints of the baseline that are not found any more, with rule and place."""
+    made: MadeChange | None = None
+    """None where no finding is gone, others have come, or nothing was predicted of them."""
     explanation: list[str] = []
     """Three lines at most: what explains the difference of the step time."""
     reasons: list[str] = []

@@ -54,6 +54,8 @@ class MeasuredFinding(msgspec.Struct, frozen=True):
     device_ns: float = 0.0
     saving_ns: float = 0.0
     """The middle of the estimate."""
+    kernels_save_ns: tuple[float, float] | None = None
+    """What its kernels alone are said to save per step, at least and at most."""
 
 
 class Measurement(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from npufix.advisor.console.written import name_errors, replace_all, say_written
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from npufix.advisor.predict.own_pairs import Pair
     from npufix.advisor.project.configuration import Configuration
     from npufix.reports.report import Report, Verdict
 
@@ -197,3 +198,12 @@ def exit_status(report: Report) -> int:
 def print_json(text: str) -> None:
     """Print JSON to stdout, nothing else."""
     print_text(text + "\n")
+
+
+def keep_calibration(pairs: Sequence[Pair]) -> None:
+    """Keep what was predicted and what came of it for later predictions, and say where."""
+    from npufix.advisor.predict.own_pairs import keep_pairs
+
+    path = keep_pairs(pairs)
+    if path is not None and not is_quiet():
+        say(f"Kept what was predicted and measured in {path}; NPUFIX_CALIBRATION=off keeps nothing")

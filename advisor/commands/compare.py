@@ -11,9 +11,7 @@ import click
 from npufix.advisor.commands import common
 from npufix.advisor.commands import outputs as output_files
 from npufix.advisor.commands.cli import INPUT_ERROR
-from npufix.advisor.console.loudness import is_quiet
 from npufix.advisor.console.progress_line import progress
-from npufix.advisor.console.speaking import say
 from npufix.reports.comparison import Comparison
 
 if TYPE_CHECKING:
@@ -91,6 +89,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if html is not None:
         outputs = output_files.with_page(outputs, html)
     from npufix.advisor.compare.comparison import compare
+    from npufix.advisor.compare.predictions import pairs_of
 
     sources = source_before or source, source_after or source
     wanted = CompareRequest(rank, path_map, rules, top)
@@ -98,19 +97,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     result = compare(*runs)
     common.warn(dict.fromkeys(text for run in runs for text in run.warnings))
     output_files.write(outputs, output_files.Result(result, details=verbose, top=top))
-    _keep(result)
+    common.keep_calibration(pairs_of(result))
     broken = any(side.partial for side in (result.before, result.after))
     return INPUT_ERROR if broken else 0
-
-
-def _keep(result: Comparison) -> None:
-    """Keep what was predicted and what came of it for later predictions."""
-    from npufix.advisor.compare.predictions import pairs_of
-    from npufix.advisor.predict.own_pairs import keep_pairs
-
-    path = keep_pairs(pairs_of(result))
-    if path is not None and not is_quiet():
-        say(f"Kept what was predicted and measured in {path}; NPUFIX_CALIBRATION=off keeps nothing")
 
 
 def _read(

@@ -126,6 +126,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         _check_anything(settings)
     from npufix.advisor.diagnose.diagnosis import Options
     from npufix.advisor.gate.gating import gate
+    from npufix.advisor.gate.new_findings import pair_of
     from npufix.advisor.gate.taking_turns import Reading
     from npufix.advisor.history import beside, entries
     from npufix.advisor.project.source_tree import read_source_tree
@@ -143,6 +144,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     made = beside.with_history(made, past, measured) if past else made
     sources = Sources(tree.root if tree else None)
     output_files.write(outputs, output_files.Result(made, sources, verbose))
+    if asked.baseline is not None:
+        pair = pair_of(made, asked.baseline, [each.measurement for each in measured])
+        common.keep_calibration([pair] if pair else [])
     return 0 if exit_zero else made.exit_status
 
 

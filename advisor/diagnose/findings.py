@@ -15,11 +15,13 @@ from npufix.advisor.project.cold_files import is_cold
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
 from npufix.advisor.project.stored import Store
+from npufix.advisor.roofline.products import GRADIENT
+from npufix.advisor.roofline.work import work_of
 from npufix.reports import report
 from npufix.reports.code_digest import digest, normal_form
 from npufix.rewriters.facts.occasions import Occasion
 from npufix.rewriters.write.user_folders import private_cache_folder
-from npufix.rules.shared.recording.recorded_cells import tensor_bytes
+from npufix.rules.shared.recording.recorded_cells import dtype_name, tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -209,14 +211,23 @@ def _new_kernels(
     forward = min((count for count in counts if count), default=1)
     has_backward = bool((kernels["basis"].astype(str) == "forward").any())
     cells = kernels[["input_shapes", "input_dtypes", "output_shapes"]].drop_duplicates()
-    largest = max(
-        size
+    largest, dtype = max(
+        (size, dtype_name(dtypes.partition(";")[0]))
         for inputs, dtypes, outputs in cells.astype(str).itertuples(index=False)
         for size in (*tensor_bytes(inputs, dtypes), *tensor_bytes(outputs, dtypes))
     )
     passes = site.form.passes or site.rule.passes
     backward = forward if has_backward else 0
-    return NewKernels(forward, backward, largest, passes, site.form.launches)
+    operations = _operations(kernels, forward)
+    return NewKernels(forward, backward, largest, passes, site.form.launches, operations, dtype)
+
+
+def _operations(kernels: pd.DataFrame, executions: int) -> tuple[float, float]:
+    """Return what the products of one execution compute, forward and in a fused gradient."""
+    own = kernels[~kernels["basis"].isin(["forward", "forward-function"]).to_numpy(bool)]
+    work = work_of(own)
+    forward = float(work.operations[work.of_kernel].sum()) / executions
+    return forward, forward * GRADIENT
 
 
 def _fingerprint(file: SourceFile, site: Site, seen: dict[str, int]) -> str:

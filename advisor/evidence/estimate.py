@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.advisor.evidence.change import NewWork
+from npufix.advisor.evidence.kernel_times import KernelSize
 from npufix.reports.report import Saving
 from npufix.rules.shared.chips import usual_bandwidth
 from npufix.rules.shared.quantities import size
@@ -82,6 +83,10 @@ class NewKernels:
     passes: tuple[float, float]
     launches: tuple[int, int] = (1, 1)
     """Of one call."""
+    operations: tuple[float, float] = (0.0, 0.0)
+    """Of the products that one call replaces; 0 where there are none."""
+    dtype: str = ""
+    """Of the largest tensor."""
 
     def time_ns(self, bytes_per_ns: float, launch_ns: float) -> float:
         """Return the time of all calls."""
@@ -107,9 +112,9 @@ class NewKernels:
             if not moved or not calls:
                 return None
             quick, long = calibration.launch_ns
-            if count == 1 and (
-                same := measured.of_types(becomes, moved, quick, backward=bool(way))
-            ):
+            wanted = KernelSize(moved, self.operations[way], self.dtype)
+            same = measured.of_types(becomes, wanted, quick, backward=bool(way))
+            if count == 1 and same:
                 return NewWork(1, same.time_ns, same.basis)
             near = measured.rates(moved)
             slow, fast = near or calibration.bytes_per_ns

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from npufix.advisor.evidence.size_curve import size_curve
+from npufix.advisor.roofline.work import work_of
 from npufix.rules.shared.quantities import size
-from npufix.rules.shared.recording.recorded_cells import CELLS, ELEMENT_WISE, moved_bytes
+from npufix.rules.shared.recording.recorded_cells import (
+    CELLS,
+    ELEMENT_WISE,
+    dtype_name,
+    moved_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -19,11 +26,19 @@ if TYPE_CHECKING:
     from npufix.advisor.evidence.change import Corners
 
 _ALIKE = 4.0
-"""A kernel of the same Type that moves so many times as much, or as little, is a neighbour."""
-_SPREAD = 0.15
-"""Of the time of a neighbour, besides how far off in size it is."""
+"""Beyond so many times the largest size that was measured, or below the smallest, nobody knows."""
 _NEAR, _FEW = 8.0, 3
 _GRADIENTS = ("Grad", "Backward", "GradV2")
+
+
+class KernelSize(NamedTuple):
+    """How large a kernel is."""
+
+    moved: float
+    """Bytes."""
+    operations: float = 0.0
+    """Of products, 0 where there are none."""
+    dtype: str = ""
 
 
 class KernelTime(NamedTuple):
@@ -41,32 +56,41 @@ class MeasuredKernels:
 
     @cached_property
     def _typical(self) -> pd.DataFrame:
-        """One row for each Type and shapes: ``type``, ``moved`` (bytes), ``duration`` (ns)."""
+        """One row a Type and shapes: ``moved`` (bytes), ``operations``, ``duration``, ``dtype``."""
         own = self.kernels.loc[self.kernels["duration_ns"] > 0, ["type", *CELLS, "duration_ns"]]
         own = own.assign(moved=moved_bytes(own))
         groups = own[own["moved"] > 0].groupby(["type", *CELLS], observed=True)
         typical = groups.agg(moved=("moved", "first"), duration=("duration_ns", "median"))
-        return typical.reset_index()
+        typical = typical.reset_index()
+        work = work_of(typical)
+        dtype = [dtype_name(cell.partition(";")[0]) for cell in typical["input_dtypes"].astype(str)]
+        return typical.assign(operations=work.operations[work.of_kernel], dtype=dtype)
 
     def of_types(
-        self, types: Collection[str], moved: float, launch_ns: float, *, backward: bool
+        self, types: Collection[str], wanted: KernelSize, launch_ns: float, *, backward: bool
     ) -> KernelTime | None:
-        """Return the time of a kernel of one of the Types, by the one that is nearest in size."""
-        wanted = [name for name in types if name.endswith(_GRADIENTS) == backward]
-        rows = self._typical[self._typical["type"].isin(wanted)]
-        if rows.empty or moved <= 0:
+        """Return the time of a kernel of one of the Types, by the sizes of it that were measured.
+
+        The size of a product is its ``operations``, where both are known; else the bytes. Those
+        of the ``dtype`` count, if there are any.
+        """
+        names = [name for name in types if name.endswith(_GRADIENTS) == backward]
+        rows = self._typical[self._typical["type"].isin(names)]
+        computes = wanted.operations > 0 and bool((rows["operations"] > 0).any())
+        by, own = ("operations", wanted.operations) if computes else ("moved", wanted.moved)
+        rows = rows[rows[by] > 0]
+        same = rows["dtype"] == wanted.dtype
+        rows = rows[same] if same.any() else rows
+        if rows.empty or own <= 0:
             return None
-        ratio = moved / rows["moved"].to_numpy(np.float64)
-        at = int(np.abs(np.log(ratio)).argmin())
-        if not 1 / _ALIKE <= ratio[at] <= _ALIKE:
+        sizes = rows[by].to_numpy(np.float64)
+        if not sizes.min() / _ALIKE <= own <= sizes.max() * _ALIKE:
             return None
-        nearest = rows.iloc[at]
-        busy = max(0.0, float(nearest["duration"]) - launch_ns)
-        time = float(nearest["duration"]) - busy + busy * float(ratio[at])
-        spread = _SPREAD + 0.25 * abs(float(np.log(ratio[at])))
-        corners = (time * (1 + spread), time, time / (1 + spread))
+        curve = size_curve(sizes, rows["duration"].to_numpy(np.float64), launch_ns)
+        time, spread = curve.time(own), curve.spread(own)
+        nearest = rows.iloc[int(np.abs(np.log(own / sizes)).argmin())]
         basis = f"{nearest['type']} of this dump, which moves {size(float(nearest['moved']))}"
-        return KernelTime(corners, basis)
+        return KernelTime((time * (1 + spread), time, time / (1 + spread)), basis)
 
     def rates(self, moved: float) -> tuple[float, float] | None:
         """Return how fast element-wise kernels of about this size move it, bytes per ns."""

@@ -79,7 +79,18 @@ def merge_baseline(
         findings=sorted(
             {*earlier.findings, *(format_finding(f) for run in measurements for f in run.findings)}
         ),
+        kernels_save=dict(sorted((earlier.kernels_save | _savings(measurements)).items())),
     )
+
+
+def _savings(measurements: Sequence[Measurement]) -> dict[str, tuple[float, float]]:
+    return {
+        found.fingerprint: (round_measure(low / UNITS["us"]), round_measure(high / UNITS["us"]))
+        for run in measurements
+        for found in run.findings
+        if found.kernels_save_ns is not None
+        for low, high in [found.kernels_save_ns]
+    }
 
 
 def environment_of(run: Measurement) -> BaselineEnvironment:

@@ -10,7 +10,7 @@ import msgspec
 
 from npufix.advisor.gate import baselines, changes, comparability
 from npufix.advisor.gate.deciding import cases, decide
-from npufix.advisor.gate.new_findings import Sorted, sort_findings
+from npufix.advisor.gate.new_findings import Sorted, made_change, sort_findings
 from npufix.advisor.gate.significance import FEWEST_RUNS
 from npufix.advisor.project.gate_settings import FAILURES
 from npufix.reports.gate_report import Change, GatedMetric, GateReport
@@ -114,6 +114,7 @@ def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
         new_findings=found.failing if _NEW in settings.fail_on else [],
         accepted_findings=found.accepted,
         gone=found.gone,
+        made=made_change(baseline, runs, found) if baseline and comparable else None,
         explanation=_explanation(metrics, every, runs),
         reasons=[*reasons.partial, *reasons.failed, *reasons.unknown],
         problems=_once(problems),

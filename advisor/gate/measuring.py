@@ -215,9 +215,17 @@ def _findings(found: Sequence[report.Finding]) -> list[MeasuredFinding]:
             line=item.line,
             device_ns=float(item.device_ns),
             saving_ns=(item.saving.low_ns + item.saving.high_ns) / 2 if item.saving else 0.0,
+            kernels_save_ns=_of_kernels(item),
         )
         for item in found
     ]
+
+
+def _of_kernels(found: report.Finding) -> tuple[float, float] | None:
+    saving = found.kernel_saving or found.saving
+    if found.kind != "code" or saving is None or not saving.high_ns:
+        return None
+    return float(saving.low_ns), float(saving.high_ns)
 
 
 def _partial(made: report.Report) -> list[str]:

@@ -115,7 +115,11 @@ def find_host_waits(
     # Where most of them had to wait the processes are the limit, else they are ahead.
     limits = 2 * len(blocked) > len(loads)
     ends = np.array([call.end for call in blocked])
-    period = float(np.median(np.diff(ends))) if len(ends) > 1 else step_ns
+    period = step_ns
+    if len(ends) > 1:
+        # Where each of them waited, the step is as long as the mean; else some periods are double.
+        middle = np.mean if len(blocked) == len(loads) else np.median
+        period = float(middle(np.diff(ends)))
     found = []
     latest = _Latest(rows)
     for call in calls:

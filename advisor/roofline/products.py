@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _FRACTAL = ((16, 16), (16, 32), (16, 64), (16, 8), (8, 16))
 """The last dimensions of a matrix that is stored in blocks (FRACTAL_NZ)."""
-_BACKWARD = 2.5
+GRADIENT = 2.5
 """The backward of attention has five products, its forward two."""
 _COMPRESSED_MASK = (2048, 2048)
 
@@ -108,7 +108,7 @@ def _channels(image: Shape, *, volume: bool) -> int:
 
 def _attention(kind: str, tensors: _Tensors) -> float:
     query, key = tensors.inputs[0], tensors.inputs[1]
-    times = _BACKWARD if "Grad" in kind else 1.0
+    times = GRADIENT if "Grad" in kind else 1.0
     # Of the softmax, (batch, heads, rows, 8); (rows, heads, 8) where samples differ in length.
     found = [shape for shape in (*tensors.outputs, *tensors.inputs[4:]) if shape[-1:] == (8,)]
     known = found[0] if found else ()
@@ -127,7 +127,7 @@ def _attention(kind: str, tensors: _Tensors) -> float:
 def _aten_attention(kind: str, tensors: _Tensors) -> float:
     """Count attention of PyTorch, (batch, heads, rows, width); half, as it may be causal."""
     shapes = [shape for shape in tensors.inputs if len(shape) == 4]  # noqa: PLR2004 - see above
-    times = _BACKWARD if "backward" in kind else 1.0
+    times = GRADIENT if "backward" in kind else 1.0
     query, key = shapes[0], shapes[1 if times == 1 else 2]
     rows = 1 if kind.startswith("aten::_flash") else 2
     return 2 * prod(query) * key[rows] * times

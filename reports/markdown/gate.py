@@ -14,6 +14,7 @@ from npufix.reports.wording.gate import (
     acceptance,
     against,
     changed,
+    made_text,
     over_time,
     row,
     saved,
@@ -76,6 +77,8 @@ def _blocks(gated: GateReport) -> Iterator[str]:
         yield "**Over time**\n\n" + "\n".join(lines) + "\n"
     if gated.explanation:
         yield "**Why**\n\n" + "".join(f"- {text(line)}\n" for line in gated.explanation)
+    if said := made_text(gated.made):
+        yield f"{text(said)}\n"
     if gated.new_findings:
         yield f"**{counted(len(gated.new_findings), 'new finding')}**\n"
     yield from map(_finding, gated.new_findings)

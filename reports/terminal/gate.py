@@ -14,6 +14,7 @@ from npufix.reports.wording.gate import (
     acceptance,
     against,
     changed,
+    made_text,
     over_time,
     row,
     sensitivity,
@@ -52,6 +53,7 @@ def show_gate(gated: GateReport, console: Console, *, details: bool = False) -> 
     accepted = [f"{f.rule} {f.name} {f.place}".rstrip() for f in gated.accepted_findings]
     _section("Accepted", accepted, console)
     _section("Gone since the baseline", gated.gone, console)
+    _section("Predicted", [*filter(None, [made_text(gated.made)])], console)
     partial = any(problem.damaged for problem in gated.problems)
     notes = [f"{p.where}: {p.what} -- {p.remedy}" for p in gated.problems]
     _section("Partial" if partial else "Notes", notes, console)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from npufix.reports.wording.history import sparkline
 from npufix.reports.wording.report import interval
-from npufix.rules.shared.quantities import counted, percent, quantity
+from npufix.rules.shared.quantities import counted, milliseconds, percent, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from npufix.reports.gate_report import GatedMetric, GateReport
+    from npufix.reports.gate_report import GatedMetric, GateReport, MadeChange
     from npufix.reports.report import Finding
 
 VERDICTS = {"pass": "PASS", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
@@ -70,6 +70,18 @@ def against(gated: GateReport) -> str:
     if gated.paired:
         return f"{what} against as many of {gated.baseline}, in turn: compared as pairs"
     return f"{what} against {gated.baseline}" if gated.baseline else what
+
+
+def made_text(made: MadeChange | None) -> str:
+    """Return what gone findings were to save and did, "" if none is gone."""
+    if made is None:
+        return ""
+    low, high = milliseconds(made.low_ns), milliseconds(made.high_ns)
+    came = milliseconds(made.measured_ns)
+    return (
+        f"{', '.join(made.rules)} gone: predicted to save {low} to {high} of compute, measured "
+        f"{came}: {made.verdict}"
+    )
 
 
 def over_time(metrics: Sequence[GatedMetric], width: int) -> list[tuple[str, str, str]]:

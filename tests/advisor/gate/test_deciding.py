@@ -17,16 +17,21 @@ from scipy import stats
 
 from npufix.advisor.gate import significance
 from npufix.advisor.gate.gating import Asked, gate
+from npufix.advisor.gate.new_findings import pair_of
 from npufix.advisor.gate.significance import Wanted, compare, detectable, holm
 from npufix.advisor.project.gate_settings import METRICS, Acceptance, GateSettings, MetricSettings
 from npufix.reports.baseline import BaselineMetric
+from npufix.reports.baseline import from_json as read_baseline
+from npufix.reports.baseline import to_json as baseline_to_json
 from npufix.reports.measurement import MeasuredMetric, MeasuredOperator
 from npufix.reports.report import Problem
+from npufix.reports.wording.gate import made_text
 
 if TYPE_CHECKING:
     from npufix.reports.baseline import Baseline
     from npufix.reports.gate_report import GatedMetric, GateReport
     from npufix.reports.measurement import Measurement
+    from npufix.reports.report import Finding
 
 TODAY = dt.date(2026, 11, 21)
 STEADY = (100, 101, 99, 100.5, 99.5)
@@ -324,3 +329,43 @@ def test_what_every_run_lacks_is_told_once() -> None:
     ]  # fmt: skip
     made = gate(lacking, Asked(GateSettings(), Path("b.json"), baseline_of(*STEADY), TODAY))
     assert [problem.where for problem in made.problems].count("trace_view.json") == 1
+
+
+def _gone(after_ms: float, *left: Finding, low_us: float = 4_000) -> GateReport:
+    """Gate runs of which 6 ms of compute were to be saved, at most, by a finding that is gone."""
+    saves = {"kernels_save_ns": (low_us * 1_000, 6 * MS)}
+    old = [msgspec.structs.replace(each, **saves) for each in known(a_finding())]
+    baseline = baseline_of(100, 100.1, 100.2, findings=old, source="src")
+    assert read_baseline(baseline_to_json(baseline)).kernels_save == baseline.kernels_save
+    now = measured(runs(after_ms, after_ms + 0.1), left)
+    return gate(now, Asked(GateSettings(), Path("b.json"), baseline, TODAY))
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "verdict"), [(92, "held"), (100, "saved less"), (70, "saved more")]
+)
+def test_what_a_gone_finding_was_to_save_is_held_against_what_it_did(
+    after_ms: float, verdict: str
+) -> None:
+    made = _gone(after_ms).made
+    assert made is not None
+    assert (made.rules, made.low_ns, made.high_ns) == (["NPU104"], 4 * MS, 6 * MS)
+    assert made.measured_ns == pytest.approx(0.6 * (100.1 - after_ms - 0.05) * MS, rel=1e-3, abs=9)
+    assert made.verdict == verdict
+    assert verdict in made_text(made)
+
+
+def test_other_findings_that_have_come_leave_nothing_to_be_told() -> None:
+    assert _gone(92, a_finding(2)).made is None
+    assert _gone(92, a_finding()).made is None, "it is still there"
+
+
+def test_a_gone_finding_is_a_pair_for_later_predictions_where_noise_allows() -> None:
+    report = _gone(92)
+    base, now = baseline_of(100, 100.1), runs(92)
+    pair = pair_of(report, base, now)
+    assert pair is not None
+    assert (pair.rule, pair.high_ns, pair.chip) == ("NPU104", 6 * MS, MACHINE.chip)
+    assert report.made is not None
+    small = msgspec.structs.replace(report.made, high_ns=MS)
+    assert pair_of(msgspec.structs.replace(report, made=small), base, now) is None
