@@ -11,7 +11,7 @@ import msgspec
 from npufix.advisor.patch.header import write_header
 from npufix.advisor.patch.profitability import Profitability, prices, weigh
 from npufix.advisor.patch.verdicts import report_verdict
-from npufix.rewriters.apply import apply_in_order
+from npufix.advisor.project.applying import apply_in_order
 from npufix.rewriters.edit.imports import imports_torch_npu
 from npufix.rewriters.edit.job import spelled
 from npufix.rewriters.edit.site import Basis, Site

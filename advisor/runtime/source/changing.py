@@ -60,7 +60,7 @@ def change(
         SyntaxError: it is no Python.
 
     """
-    from npufix.rewriters.apply import apply_in_order
+    from npufix.advisor.project.applying import apply_in_order
 
     path = os.fspath(file)
     plans = {site: plan(site, selection) for site in _sites(text, selection, neighbour)}

@@ -22,13 +22,6 @@ _LAYERS = re.compile(r"torch\.nn(?:\.modules\.\w+)?\.(Transformer(?:(?:En|De)cod
 _MASKED = re.compile(
     r"\w*mask\w*\s*=\s*(?!None\b|False\b)[\w.~]|\(\s*\w+(\s*,\s*\w+)?\s*,\s*\w*mask\w*\s*[,)]"
 )
-_LAYER_ADVICE = (
-    "the mask becomes one of floating point in nn.{name}, with which scores, softmax and products "
-    "stay operators of their own: write the layer with Linear layers of the same names around "
-    "torch_npu.npu_fusion_attention(q, k, v, heads, 'BNSD', atten_mask=hidden, "
-    "scale=head_dim ** -0.5)[0], where hidden (batch, 1, length, length) is True where a key must "
-    "not be seen"
-)
 _POSITIONAL = 4
 """Query, key, value and mask; the fifth argument asks for the weights."""
 
@@ -64,7 +57,17 @@ def find_masked_layers(here: Surroundings) -> Iterator[Proposal]:
         if isinstance(node, ast.Call) and here.flow.cls is not None:
             found = _LAYERS.fullmatch(here.flow.names.dotted(node.func) or "")
             if found and _is_called_with_mask(here.flow.cls):
-                yield Proposal(node, _LAYER_ADVICE.format(name=found[1]))
+                yield Proposal(node, _of_layer(found[1]))
+
+
+def _of_layer(name: str) -> str:
+    return (
+        f"the mask becomes one of floating point in nn.{name}, with which scores, softmax and "
+        "products stay operators of their own: write the layer with Linear layers of the same "
+        "names around torch_npu.npu_fusion_attention(q, k, v, heads, 'BNSD', atten_mask=hidden, "
+        "scale=head_dim ** -0.5)[0], where hidden (batch, 1, length, length) is True where a key "
+        "must not be seen"
+    )
 
 
 def _is_called_with_mask(cls: ast.ClassDef) -> bool:

@@ -22,13 +22,6 @@ _NAMES_ARE_FIXED = re.compile(r"\b(PreTrainedModel|modeling_utils|_tp_plan|Colum
 """What says that the layers of a model are called by others: checkpoints, plans, adapters."""
 _FUNCTIONS = frozenset({"torch.nn.functional.linear", "torch._C._nn.linear"})
 _LEAST = 3
-_ADVICE = (
-    "one product instead of {count}: in __init__ self.{merged} = nn.Linear({inputs}, {sizes}"
-    "{bias}), here {results} = self.{merged}({read}).split([{parts}], dim=-1). Old checkpoints "
-    "stay loadable with a pre-hook (register_load_state_dict_pre_hook) that replaces "
-    "prefix + '{first}.weight' and the others by their torch.cat as prefix + '{merged}.weight', "
-    "the biases alike"
-)
 
 
 def find_projections(here: Surroundings) -> Iterator[Proposal]:
@@ -124,17 +117,16 @@ def _say(here: Surroundings, layers: dict[str, tuple[ast.Call, ast.Call]]) -> st
     made = [m for _, m in layers.values()]
     widths = [_width(m) for m in made]
     bias = next((s for s in _settings(made[0]) if s.startswith("bias=")), "")
-    call = next(iter(layers.values()))[0]
-    return _ADVICE.format(
-        count=len(layers),
-        merged="_".join(layers),
-        inputs=_inputs(made[0]),
-        sizes=_total(widths),
-        bias=f", {bias}" if bias else "",
-        results=", ".join(layers),
-        read=here.text(call.args[0]),
-        parts=", ".join(widths),
-        first=next(iter(layers)),
+    read = here.text(next(iter(layers.values()))[0].args[0])
+    merged, results, first = "_".join(layers), ", ".join(layers), next(iter(layers))
+    arguments = ", ".join(filter(None, [_inputs(made[0]), _total(widths), bias]))
+    parts = ", ".join(widths)
+    return (
+        f"in __init__ make one layer of {len(layers)}: self.{merged} = nn.Linear({arguments}); "
+        f"here {results} = self.{merged}({read}).split([{parts}], dim=-1). Old checkpoints stay "
+        "loadable with a pre-hook (register_load_state_dict_pre_hook) that replaces "
+        f"prefix + '{first}.weight' and the others by their torch.cat as prefix + "
+        f"'{merged}.weight', the biases alike"
     )
 
 

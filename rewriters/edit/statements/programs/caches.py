@@ -15,12 +15,6 @@ if TYPE_CHECKING:
 
 GROWS = r"(?i)(cat|concat)\([\[(][^\n]*(past|cache)"
 _CACHE = re.compile(r"(?i)past(?!e)|cache")
-_ADVICE = (
-    "all keys and values so far are copied for each token, and every length is a new shape: "
-    "allocate {name} once for the longest sequence and write the new rows with index_copy_ (in "
-    "transformers: cache_implementation='static'); decode with "
-    "torch_npu.npu_fused_infer_attention_score and actual_seq_lengths_kv, which leaves out the rest"
-)
 
 
 def find_growing_caches(here: Surroundings) -> Iterator[Proposal]:
@@ -37,8 +31,18 @@ def find_growing_caches(here: Surroundings) -> Iterator[Proposal]:
                     and not _CACHE.search(here.text(new))
                     and _is_kept(here, stored, old)
                 ):
-                    yield Proposal(node, _ADVICE.format(name=re.sub(r"\[\d\]$", "", name)))
+                    yield Proposal(node, _advice(re.sub(r"\[\d\]$", "", name)))
                     return
+
+
+def _advice(name: str) -> str:
+    return (
+        "all keys and values so far are copied for each token, and every length is a new shape: "
+        f"allocate {name} once for the longest sequence and write the new rows with index_copy_ "
+        "(in transformers: cache_implementation='static'); decode with "
+        "torch_npu.npu_fused_infer_attention_score and actual_seq_lengths_kv, which leaves out the "
+        "rest"
+    )
 
 
 def _is_kept(here: Surroundings, stored: ast.AST | None, old: ast.expr) -> bool:
