@@ -228,6 +228,9 @@ class Site(Protocol):
     def runs_often(self) -> bool:
         """Tell whether it runs in each step, not once per call of the program or on the host."""
 
+    def runs_in_loop(self) -> bool:
+        """Tell whether it stands in a loop, or was recorded: several times in one call."""
+
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted (``torch.no_grad``)."""
 

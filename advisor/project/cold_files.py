@@ -9,11 +9,14 @@ _FOLDERS = re.compile(
     r"(unit_?)?tests?(ing)?|docs?|documentation|examples?|demos?|tutorials?|benchmarks?"
     r"|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
     r"|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
+    r"|eval(uation|uators?)?|metrics?|.*_benchmark"
     r"|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)"
 )
 _FILES = re.compile(
     r"test_.*|.*_tests?|conftest|setup|.*_(example|demo)"
     r"|(.*_)?(export(er)?|onnx|torchscript|tensorrt|coreml)(_.*)?|convert_.*"
+    r"|(.*_)?metrics|eval(uate|uation|uator)?(_.*)?|.*_eval(uate|uation|uator)?"
+    r"|(.*_)?(hf|ckpt|custom)_?(2|to)_?(hf|ckpt|custom|mcore|megatron|pt)"
     r"|(.*_)?(dataset|dataloader|data_module|datamodule|data_util|collat(or|e))s?"
     r"|((image|video|audio)_)?processing_.*|feature_extraction_.*|tokenization_.*"
 )

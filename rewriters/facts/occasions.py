@@ -71,6 +71,7 @@ _BETWEEN_STEPS = frozenset(
     {
         "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "metrics",
         "plot", "test", "validate", "validation", "validator", "visualization", "visualize", "viz",
+        "export",
     }
 )  # fmt: skip
 """Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""
@@ -101,7 +102,7 @@ def occasion(flow: FunctionFlow, match: Match | None = None) -> Occasion:
         return Occasion.CALL
     once = name == MODULE or _ONCE.fullmatch(name) is not None
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
-    in_loop = match is not None and _is_in_loop(flow, match)
+    in_loop = match is not None and is_in_loop(flow, match)
     return Occasion.CALL if once and not in_loop else Occasion.STEP
 
 
@@ -150,7 +151,8 @@ def _is_made_there(node: Node) -> bool:
     return name in _MADE and "device" not in keywords
 
 
-def _is_in_loop(flow: FunctionFlow, match: Match) -> bool:
+def is_in_loop(flow: FunctionFlow, match: Match) -> bool:
+    """Tell whether a loop of the function runs a match several times."""
     line = match.evaluation.statement.lineno
     return any(
         isinstance(node, (ast.For, ast.AsyncFor, ast.While))

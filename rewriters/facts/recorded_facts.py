@@ -86,6 +86,10 @@ class RecordedFacts(SourceFacts):
         """Tell whether it runs in each step: so it does where the recorded steps show it."""
         return self._was_run or super().runs_often()
 
+    def runs_in_loop(self) -> bool:
+        """Tell whether a loop or the recorded steps show that it is worth a change."""
+        return self._was_run or super().runs_in_loop()
+
     def _read_indexing(self, node: Node, recorded: Mapping[int, Sequence[RecordedCall]]) -> None:
         """Take from the kernels of ``x[i]`` that ``x`` is a tensor, and that ``i`` is a mask.
 

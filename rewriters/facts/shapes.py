@@ -166,7 +166,7 @@ class Shapes:
             return parameter_shape(self.flow, node)
         return tuple(self._length(node, dim - rank) for dim in range(rank))
 
-    def _length(self, node: Node, dim: int) -> int | None:  # noqa: C901, PLR0911 - one case an operator
+    def _length(self, node: Node, dim: int) -> int | None:  # noqa: C901, PLR0911, PLR0912 - one case an operator
         """Return the length of dimension ``dim``, counted from the end (negative)."""
         rank, args = self.rank(node), node.args
         if self.may_have_changed(node):
@@ -187,6 +187,9 @@ class Shapes:
                 if self._ends_with_new_axis(args[0], args[1]):
                     return 1
                 return self._length(args[0], dim) if self._takes_last(args[0], args[1]) else None
+            case "permute" if isinstance(rank, int) and rank == len(args) - 1:
+                came_from = args[1 + dim + rank].value
+                return self._length(args[0], (came_from or 0) % rank - rank)
             case "nonzero" if self._has_one_column(node) and dim == -1:
                 return 1
             case "matmul" if dim == -1 and self.least_rank(args[1]) >= _MATRIX:

@@ -9,7 +9,7 @@ from npufix.rewriters.facts.activations import activation
 from npufix.rewriters.facts.attention_facts import AttentionFacts
 from npufix.rewriters.facts.constants import number
 from npufix.rewriters.facts.index_facts import is_device, is_position, names_of
-from npufix.rewriters.facts.occasions import Occasion, occasion
+from npufix.rewriters.facts.occasions import Occasion, is_in_loop, occasion
 from npufix.rewriters.facts.shapes import RelativeRank, Shapes
 from npufix.rewriters.facts.value_kinds import KEEPS_DTYPE, ValueKinds
 from npufix.rewriters.graph import operators
@@ -237,7 +237,10 @@ class SourceFacts(ValueKinds, AttentionFacts):
         root = self.match.evaluation.node
         nodes = [e.node for e in self.flow.evaluations]
         same = {root, *(n for n in nodes if n.op == Op.CAST and n.args[0] is root)}
-        return any(n.op == "mul" and not same.isdisjoint(n.args) for n in nodes)
+        scales = [
+            arg for n in nodes if n.op == "mul" and not same.isdisjoint(n.args) for arg in n.args
+        ]
+        return any(arg not in same and not self.shapes.is_number(arg) for arg in scales)
 
     def called(self, name: str) -> Sequence[str]:
         """Return what a value is called: by its own name, or that of what it is a part of."""
@@ -246,6 +249,10 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def runs_often(self) -> bool:
         """Tell whether it runs in each step, for all that names and loops tell."""
         return occasion(self.flow, self.match) is Occasion.STEP
+
+    def runs_in_loop(self) -> bool:
+        """Tell whether it stands in a loop: several times in one call."""
+        return is_in_loop(self.flow, self.match)
 
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted."""

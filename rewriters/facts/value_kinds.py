@@ -17,7 +17,7 @@ from npufix.rewriters.facts.index_facts import (
 )
 from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes, annotation
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.attributes import is_int_attribute
+from npufix.rewriters.graph.attributes import is_int_attribute, is_parameter
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 
@@ -222,8 +222,14 @@ class ValueKinds:
             return settings and any(self.shapes.is_number(arg) for arg in node.args)
         if node.op == Op.CALL and len(node.args) == 1 and node.args[0].op == Op.ATTR:
             return bool(_RETURNS_NUMBER.search(str(node.args[0].value)))
-        if node.op == Op.ATTR and node.value in {"bias", "weight"}:
+        if node.op == Op.ATTR and (
+            node.value in {"bias", "weight"} or is_parameter(self.flow, node)
+        ):
             return False
+        if node.op in {Op.CARRIED, Op.AFTER}:  # what the rounds of a loop compute, or a count
+            carried = [o.node.args for o in self.flow.observables if o.kind == "carry"]
+            given = [value for read, value in carried if read is node]
+            return not any(value.op == Op.CALL or self._is_tensor(value) for value in given)
         if node.op == Op.GETITEM and node.args[0].op == Op.ELEMENT:
             return node.args[1].op == Op.CONST  # ``for label in labels: x[mask] = label[0]``
         if node.op == Op.PHI:

@@ -30,6 +30,7 @@ _ONE_INT = re.compile(r"int|Optional\[int\]|int \| None|typing\.Optional\[int\]"
 COUNT = re.compile(r"^(n|num|nb)(_|$)|(^|_)(n_rep|heads|groups|kv_groups|per_kv|head_dim)$")
 # Calls after which a submodule computes something else than its class says.
 _HOOK = re.compile(r"register_\w*hook$|register_parametrization$|(weight|spectral)_norm$")
+_PARAMETERS = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
 _Value = tuple[FunctionNode, "ast.expr | None"]
 
 
@@ -56,6 +57,14 @@ def is_buffer(flow: FunctionFlow, node: Node) -> bool | None:
         for _, v in _values(flow, node)
     ]
     return True if found and all(found) else None
+
+
+def is_parameter(flow: FunctionFlow, node: Node) -> bool:
+    """Tell whether ``self.name`` is an ``nn.Parameter``, of whatever shape."""
+    return any(
+        isinstance(v, ast.Call) and flow.names.dotted(v.func) in _PARAMETERS
+        for _, v in _values(flow, node)
+    )
 
 
 def is_plain_attribute(flow: FunctionFlow, node: Node) -> bool | None:
@@ -221,10 +230,7 @@ def _shape(
     if isinstance(value, ast.Name):
         value = _locals(method).get(value.id, value)
     match value:
-        case ast.Call(function, [inner, *_]) if names.dotted(function) in {
-            "torch.nn.Parameter",
-            "torch.nn.parameter.Parameter",
-        }:
+        case ast.Call(function, [inner, *_]) if names.dotted(function) in _PARAMETERS:
             return _shape(inner, names, method)
         case ast.Call(function, args) if names.dotted(function) in _FILLED:
             return _sizes(args, method, names)

@@ -82,6 +82,26 @@ def weigh_by_vector(a: Tensor, b: Tensor) -> Tensor:
     return (a * b.unsqueeze(1)).sum(-1, keepdim=True)
 
 
+def vector_column_squeezed(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply matrices by a column each, and drop the dimension that was made for it."""
+    return torch.bmm(a, b.unsqueeze(either(2, -1))).squeeze(either(2, -1))
+
+
+def weigh_by_vector_alone(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply every row by the vector, then add."""
+    return (a * b.unsqueeze(1)).sum(-1)
+
+
+def vector_row_squeezed(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply a row each by matrices, and drop the dimension that was made for it."""
+    return torch.bmm(a.unsqueeze(either(1, -2)), b).squeeze(1)
+
+
+def add_weighed_rows_alone(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply every row by an entry of the vector, then add the rows."""
+    return (a.unsqueeze(2) * b).sum(1)
+
+
 def vector_row(a: Tensor, b: Tensor) -> Tensor:
     """Multiply a row each, made from a vector, by matrices."""
     return torch.bmm(a.unsqueeze(either(1, -2)), b)
@@ -259,6 +279,11 @@ def _small(site: Site, *names: str) -> bool | None:
     return True if any(None not in pair for pair in sizes) else None
 
 
+def _holds_small_matrices(site: Site) -> bool | None:
+    # The product of rows and one vector for all of them is an ordinary one.
+    return False if site.ndim("b") == 1 else _small(site, "a")
+
+
 SINGLE_PRECISION = Condition("single-precision", "the operands are float32", _precise)
 ROW = Condition("one-row", "the left matrix has one row", lambda site: _has_length(site, "a", -2))
 COLUMN = Condition(
@@ -274,7 +299,7 @@ SMALL = Condition(
     "small-matrices",
     "the left operand holds matrices of at most 16 rows and columns: the products of large ones "
     "would be written to memory one by one",
-    lambda site: _small(site, "a"),
+    _holds_small_matrices,
 )
 VECTORS = Condition("batches-of-vectors", "both operands have two dimensions", _vectors)
 DOT_PRODUCT = Condition(
@@ -306,6 +331,18 @@ RULE = Substitution(
         Form(einsum, multiply_and_add_last, einsum_inputs, (DOT_PRODUCT, SINGLE_PRECISION)),
         Form(shared_column, matrix_product, shared_inputs, (SHARED,)),
         Form(points, weigh_points, point_inputs, (SMALL, SINGLE_PRECISION)),
+        Form(
+            vector_column_squeezed,
+            weigh_by_vector_alone,
+            vector_column_inputs,
+            (SINGLE_PRECISION,),
+        ),
+        Form(
+            vector_row_squeezed,
+            add_weighed_rows_alone,
+            vector_row_inputs,
+            (SINGLE_PRECISION,),
+        ),
         Form(vector_column, weigh_by_vector, vector_column_inputs, (SINGLE_PRECISION,)),
         Form(vector_row, add_weighed_rows, vector_row_inputs, (SINGLE_PRECISION,)),
         Form(by_column, weigh_rows, column_inputs, (COLUMN, BATCHES, SINGLE_PRECISION)),

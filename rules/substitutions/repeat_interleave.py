@@ -15,7 +15,9 @@ a view of ``x`` that a later write in place would change. A tensor of repeats me
 (condition ``dimension-from-the-front``).
 
 Nothing is said of what runs once per call of a pipeline or of ``generate`` (condition
-``runs-often``): it is no part of a step, and the longer code would be all that is gained.
+``runs-often``): it is no part of a step, and the longer code would be all that is gained. The same
+goes for the first dimension outside of loops (condition ``more-than-once``): there a batch is made
+wider, once, before all layers.
 
 References: case "affinity operator optimisation" (RepeatInterleave) of the MindStudio guide;
 torch.repeat_interleave.
@@ -142,12 +144,12 @@ def inputs(draw: Draw) -> dict[str, Any]:
 
 
 def dim_inputs(draw: Draw) -> dict[str, Any]:
-    """Return a tensor, repeats and a dimension of it."""
-    ndim = draw.integer(1, 4)
+    """Return a tensor, repeats and a dimension of it but the first."""
+    ndim = draw.integer(2, 4)
     return {
         "x": _tensor(draw, ndim),
         "repeats": draw.integer(0, 3),
-        "literal_dim": draw.integer(0, ndim - 1),
+        "literal_dim": draw.integer(1, ndim - 1),
     }
 
 
@@ -196,11 +198,17 @@ OFTEN = Condition(
     _runs_often,
     time_alone=True,
 )
+MORE_THAN_ONCE = Condition(
+    "more-than-once",
+    "it stands in a loop: a batch that is widened once is no part of what takes time",
+    lambda site: site.runs_in_loop(),
+    time_alone=True,
+)
 IS_TENSOR = Condition("is-tensor", "the object is a torch tensor", lambda site: site.is_tensor("x"))
 FROM_THE_FRONT = Condition(
     "dimension-from-the-front",
-    "the dimension is a literal and not negative",
-    lambda site: isinstance(dim := site.literal("literal_dim"), int) and dim >= 0,
+    "the dimension is a literal, not negative and not the first",
+    lambda site: isinstance(dim := site.literal("literal_dim"), int) and dim > 0,
 )
 
 FROM_THE_END = Condition(
@@ -221,8 +229,8 @@ RULE = Substitution(
     table="affinity",
     forms=(
         Form(flattened, broadcast_flat, inputs, (OFTEN, IS_TENSOR, INT_REPEATS)),
-        Form(new_first, broadcast_new, inputs, (OFTEN, IS_TENSOR, INT_REPEATS)),
-        Form(along_first, broadcast_first, inputs, (OFTEN, IS_TENSOR, INT_REPEATS)),
+        Form(new_first, broadcast_new, inputs, (MORE_THAN_ONCE, OFTEN, IS_TENSOR, INT_REPEATS)),
+        Form(along_first, broadcast_first, inputs, (MORE_THAN_ONCE, OFTEN, IS_TENSOR, INT_REPEATS)),
         Form(along_last, broadcast_last, inputs, (OFTEN, IS_TENSOR, INT_REPEATS)),
         Form(along, broadcast, dim_inputs, (FROM_THE_FRONT, OFTEN, IS_TENSOR, INT_REPEATS)),
         Form(
@@ -268,6 +276,12 @@ class ImagePipeline:
 """,
         # the batch is widened once
         """
+class Denoiser(nn.Module):
+    def forward(self, x: torch.Tensor, samples: int):
+        return self.blocks(x.repeat_interleave(samples, 0))
+""",
+        # the batch is widened once, and is called so
+        """
 def f(prompt: torch.Tensor, num_images_per_prompt: int):
     return prompt.repeat_interleave(num_images_per_prompt, dim=0)
 """,
@@ -302,17 +316,21 @@ def f(valid_lens: torch.Tensor, X: torch.Tensor):
         ),
         Rewritten(
             """
-def repeat(x: torch.Tensor, n: int):
-    return x.repeat_interleave(n, dim=0)
+def repeat(x: torch.Tensor, n: int, layers):
+    for layer in layers:
+        x = layer(x.repeat_interleave(n, dim=0))
+    return x
 """,
             """
-def repeat(x: torch.Tensor, n: int):
-    return (
-        x.unsqueeze(1)
-        .expand(x.size(0), n, *x.shape[1:])
-        .clone(memory_format=torch.contiguous_format)
-        .flatten(0, 1)
-    )
+def repeat(x: torch.Tensor, n: int, layers):
+    for layer in layers:
+        x = layer(
+            x.unsqueeze(1)
+            .expand(x.size(0), n, *x.shape[1:])
+            .clone(memory_format=torch.contiguous_format)
+            .flatten(0, 1)
+        )
+    return x
 """,
         ),
         Rewritten(

@@ -19,6 +19,7 @@ References: torch_npu.npu_rms_norm in the API reference of Ascend Extension for 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.shared.operands.norms import PLAIN_EPS, inputs
@@ -75,7 +76,7 @@ def rows(draw: Draw) -> dict[str, Any]:
 def _stands_alone(site: Site) -> bool | None:
     if site.is_centred("x"):
         return False
-    return None if site.is_scaled() else True
+    return not site.is_scaled()
 
 
 def activations(draw: Draw) -> dict[str, Any]:
@@ -97,6 +98,25 @@ SINGLE_PRECISION = Condition(
     lambda site: None if (dtype := site.dtype("x")) is None else dtype == "float32",
 )
 
+# Queries and keys are normalised in each layer; the one vector that a model makes of an image or a
+# sentence, once, in less time than the host takes to launch the kernels.
+_IN_LAYERS = re.compile(r"^(q|k|query|key|queries|keys)(_|\d|$)|_(q|k|query|key)$")
+_PLANES = 3
+
+
+def _has_many_rows(site: Site) -> bool:
+    if any(map(_IN_LAYERS.search, site.called("x"))):
+        return True
+    return site.least_ndim("x") >= _PLANES
+
+
+MANY_ROWS = Condition(
+    "many-rows",
+    "there are many rows: queries, keys, or three dimensions",
+    _has_many_rows,
+    time_alone=True,
+)
+
 LONG_ROWS = Condition(
     "no-short-rows",
     "no row is about as short as eps: such rows come out up to 30 % shorter",
@@ -111,7 +131,7 @@ RULE = Substitution(
     forms=(
         Form(cast_back, fused, activations, (NO_WEIGHT, PLAIN_EPS)),
         Form(plain, fused, activations, (NO_WEIGHT, PLAIN_EPS)),
-        Form(unit_rows, fused_unit_rows, rows, (LONG_ROWS, SINGLE_PRECISION, PLAIN_EPS)),
+        Form(unit_rows, fused_unit_rows, rows, (MANY_ROWS, LONG_ROWS, SINGLE_PRECISION, PLAIN_EPS)),
     ),
     replaces=(
         "Add",
@@ -136,6 +156,12 @@ RULE = Substitution(
         """
 def f(x: torch.Tensor, eps: float):
     return x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + eps)
+""",
+        # one vector of each image
+        """
+class Clip(nn.Module):
+    def forward(self, images: torch.Tensor):
+        return F.normalize(self.proj(images).float(), dim=-1)
 """,
         # another length, and another dimension
         """

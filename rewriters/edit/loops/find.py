@@ -234,6 +234,10 @@ def _is_about_rows(flow: FunctionFlow, loop: Loop) -> bool:
     """Tell whether a loop that stays writes rows of a tensor one by one, or joins them."""
     inside = list(_inside(flow, loop))
     facts = Facts(flow, inside)
+    items = {id(n) for n in ast.walk(loop.items)}
+    given = [e.node for e in flow.evaluations if id(e.code) in items]
+    if any(v.op == Op.LIST and len(v.args) == 1 and v.args[0].op != Op.STAR for v in given):
+        return False  # ``for i, n in enumerate([x.size(1)])``
     names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
     for evaluation in inside:
         code: ast.AST = evaluation.code

@@ -11,6 +11,7 @@ from npufix.rewriters.edit.statements.handed_in import is_handed_in
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 
@@ -43,9 +44,16 @@ _LOGS = re.compile(
     r"^(print|info|debug|warning|log\w*|append|add_scalar\w*|record\w*|update|write|set_postfix|format)$"
 )
 _ON_HOST = frozenset({"cpu", "numpy"})
-_OF_HOST = re.compile(r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args)([\W_]|$)")
 _LENGTHS = re.compile(
     r"(^|_)(i?lens?|\w*lengths?|seq_?lens?|cu_?seq\w*|splits?|group_list)(_\w+)?$"
+)
+_OF_HOST = re.compile(
+    r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args|state_dict\d*|checkpoint|ckpt)([\W_]|$)"
+)
+_TAKES_TENSOR = re.compile(r"loss|criterion", re.IGNORECASE)
+"""What is called so divides by a number or a tensor; other calls make shapes of numbers."""
+_SELDOM = re.compile(
+    r"(^|_)(log|logging|print|report|verbose|debug|summary)(_|$)|last_(step|batch)"
 )
 _FORM_ITEM, _FORM_LIMIT, _FORM_LIMIT_OF_ITEM = "item", "limit", "limit_of_item"
 
@@ -297,7 +305,7 @@ def _needs_number(here: Surroundings, user: Node, value: Node) -> bool:
         return not others or not all(_is_tensor(here, arg) for arg in others)
     if user.op == Op.CALL:
         called = str(user.args[0].value or "").rpartition(".")[2]
-        return user.args[0] is value or bool(_LOGS.match(called)) or called[:1].isupper()
+        return user.args[0] is value or not _TAKES_TENSOR.search(called) or called[:1].isupper()
     return user.op != Op.LIST
 
 
@@ -363,16 +371,24 @@ def _is_seldom(here: Surroundings, code: ast.expr) -> bool:
     loop = here.loop_of(code)
     if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower():
         return True
+    if loop is not None and any(_runs_epoch(node) for node in ast.walk(loop)):
+        return True
     inner: ast.AST = code
     for outer in here.around(code):
         if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
             asked = list(ast.walk(outer.test))
             if any(isinstance(n, ast.Mod) for n in asked):
                 return True
-            if any(isinstance(n, ast.Name) and n.id == "isinstance" for n in asked):
+            named = [getattr(n, "id", None) or getattr(n, "attr", "") for n in asked]
+            if "isinstance" in named or any(map(_SELDOM.search, named)):
                 return True
         inner = outer
     return False
+
+
+def _runs_epoch(node: ast.AST) -> bool:
+    """Tell whether a call makes a round of a loop last an epoch: ``self.train_epoch()``."""
+    return isinstance(node, ast.Call) and "epoch" in (last_name(node.func) or "").lower()
 
 
 def _is_made_in(loop: ast.AST, code: ast.expr) -> bool:
@@ -391,12 +407,12 @@ def _is_made_in(loop: ast.AST, code: ast.expr) -> bool:
 def _handed_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:
     """Return a call that gets the tensor and not what the host has read of it.
 
-    Only a method of the object itself may take it as well: what comes out of another package,
-    ``pack_padded_sequence(x, lengths.cpu())`` or an operator for the CPU, says what it wants.
+    Only a method of the object itself may take it as well: what comes out of another package says
+    what it wants. Who asks for the CPU, ``self.error_rate(y.cpu())``, computes there.
     """
     outer = here.parents.get(id(read.code))
     is_argument = isinstance(outer, (ast.Call, ast.keyword)) and len(users) == 1
-    if read.how not in {"cpu", "tolist"} or not is_argument or users[0].op != Op.CALL:
+    if read.how != "tolist" or not is_argument or users[0].op != Op.CALL:
         return None
     called = users[0].args[0]
     if called.op != Op.ATTR or called.args[0].value != "self":

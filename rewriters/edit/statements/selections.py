@@ -102,12 +102,14 @@ def _is_written_to(here: Surroundings, name: str) -> bool:
 
 
 def _mask_of(code: ast.Subscript) -> ast.Name | None:
-    """Return the mask of ``x[mask]`` or ``x[mask, :k]``."""
+    """Return the mask of ``x[mask]``, ``x[mask, :k]`` or ``x[:, mask]``."""
     match code.slice:
         case ast.Name() as name:
             return name
-        case ast.Tuple([ast.Name() as name, *rest]) if all(isinstance(r, ast.Slice) for r in rest):
-            return name
+        case ast.Tuple(items):
+            names = [item for item in items if isinstance(item, ast.Name)]
+            others = [item for item in items if not isinstance(item, (ast.Name, ast.Slice))]
+            return names[0] if len(names) == 1 and not others else None
     return None
 
 

@@ -47,12 +47,12 @@ class Norm(nn.Module):
 
 @torch.jit.script
 def compiled(x: torch.Tensor, n: int):
-    return x.repeat_interleave(n, dim=0)
+    return x.repeat_interleave(n, dim=1)
 
 
 def numbers(x: torch.Tensor, sizes: torch.Tensor):
-    a = x.repeat_interleave(3, dim=0)  # npufix: ignore[NPU203]
-    return a, torch.repeat_interleave(x, sizes, dim=0), x.sin()
+    a = x.repeat_interleave(3, dim=1)  # npufix: ignore[NPU203]
+    return a, torch.repeat_interleave(x, sizes, dim=1), x.sin()
 """
 
 

@@ -224,7 +224,7 @@ def test_a_configuration_names_sets(tmp_path: Path) -> None:
 def test_what_is_open_is_asked_in_groups(tmp_path: Path) -> None:
     text = (
         "import torch\n\n\ndef f(x, pad_mask):\n    x[pad_mask] = 0.0\n\n\n"
-        "def g(x: torch.Tensor, n):\n    return x.repeat_interleave(n, 0)\n"
+        "def g(x: torch.Tensor, n):\n    return x.repeat_interleave(n, 1)\n"
     )
     found = scanned(tmp_path, {"a.py": text})
     patch = f"npufix patch --source {tmp_path}"
@@ -243,12 +243,12 @@ import torch
 
 
 def f(x: torch.Tensor, n):  # npufix: assume[int-repeats]
-    return x.repeat_interleave(n, 0)
+    return x.repeat_interleave(n, 1)
 
 
 def g(x: torch.Tensor, y: torch.Tensor, n):
-    a = y.repeat_interleave(n, 0)  # npufix: assume[int-repeats]
-    return a, x.repeat_interleave(n, 0)  # npufix: assume[no-such]
+    a = y.repeat_interleave(n, 1)  # npufix: assume[int-repeats]
+    return a, x.repeat_interleave(n, 1)  # npufix: assume[no-such]
 """
     found = scanned(tmp_path, {"a.py": text})
     basis = {

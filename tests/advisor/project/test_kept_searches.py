@@ -27,7 +27,7 @@ from .helper import gated
 
 
 def f(x: torch.Tensor, gate, up):
-    return gated(gate, up), x.repeat_interleave(2, dim=0)
+    return gated(gate, up), x.repeat_interleave(2, dim=1)
 """
 GATED = "import torch.nn.functional as F\n\n\ndef gated(gate, up):\n    return {code}\n"
 

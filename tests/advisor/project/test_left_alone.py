@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Npufix = Callable[..., subprocess.CompletedProcess[str]]
 
 RULES = {rule.id: rule for rule in all_rules()}
-SITE = "x.repeat_interleave(3, dim=0)"
+SITE = "x.repeat_interleave(3, dim=1)"
 
 
 def found(inside: Npufix, source: Path, *options: str) -> list[str]:
@@ -131,12 +131,12 @@ def test_the_configuration_selects_rules_and_files(inside: Npufix, tmp_path: Pat
 def test_conditions_that_the_project_vouches_for(inside: Npufix, tmp_path: Path) -> None:
     path = tmp_path / "model.py"
     path.write_text(
-        "import torch\n\n\ndef f(x: torch.Tensor, n):\n    return x.repeat_interleave(n, dim=0)\n",
+        "import torch\n\n\ndef f(x: torch.Tensor, n):\n    return x.repeat_interleave(n, dim=1)\n",
         encoding="utf-8",
     )
     assert inside("patch", "--source", tmp_path, "--unverified").stdout == ""
     (tmp_path / "npufix.toml").write_text('allow = ["int-repeats"]\n', encoding="utf-8")
-    assert ".expand(x.size(0), " in inside("patch", "--source", tmp_path, "--unverified").stdout
+    assert ".expand(*x.shape[:2], " in inside("patch", "--source", tmp_path, "--unverified").stdout
 
 
 @pytest.mark.parametrize(
@@ -202,4 +202,4 @@ def test_a_generated_file_is_written_only_on_request(inside: Npufix, tmp_path: P
     assert "change models/modular_model.py instead" in condition["text"]
     assert inside("patch", "--source", tmp_path, "--unverified").stdout == ""
     done = inside("patch", "--source", tmp_path, "--unverified", "--allow", "generated-file")
-    assert ".expand(x.size(0), " in done.stdout
+    assert ".expand(*x.shape[:2], " in done.stdout

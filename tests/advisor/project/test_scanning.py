@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FUNCTION = """
 
 def f{n}(x: torch.Tensor, n):
-    return x.repeat_interleave({n}, dim=0), x.repeat_interleave(n, dim=0){comment}
+    return x.repeat_interleave({n}, dim=1), x.repeat_interleave(n, dim=1){comment}
 """
 
 

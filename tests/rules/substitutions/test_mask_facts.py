@@ -49,7 +49,7 @@ SAFE = {
     ),
     "a number of repeats by its name": function(
         "x: torch.Tensor, n_rep",
-        "return x.repeat_interleave(n_rep, dim=0)",
+        "return x.repeat_interleave(n_rep, dim=1)",
     ),
     "a mask that one branch makes": function(
         "x: torch.Tensor, y",
@@ -73,12 +73,12 @@ SAFE = {
         "x: torch.Tensor", "a = torch.zeros_like(x)", "b = torch.zeros_like(x)", "b[b < 1] = 1"
     ),
     "a number of repeats that is compared": function(
-        "x: torch.Tensor, n", "if n > 1:", "    x = x + 1", "return x.repeat_interleave(n, 0)"
+        "x: torch.Tensor, n", "if n > 1:", "    x = x + 1", "return x.repeat_interleave(n, 1)"
     ),
     "a number of repeats that another method declares": """
 class Upsampler(nn.Module):
     def encode(self, x: torch.Tensor, count):
-        return x.repeat_interleave(count, 0)
+        return x.repeat_interleave(count, 1)
 
     def forward(self, x: torch.Tensor, count: int | None = 1):
         return self.encode(x, count)
@@ -136,12 +136,12 @@ OPEN = {
             "x: torch.Tensor, n",
             "if isinstance(n, int):",
             "    return x.repeat(n, 1)",
-            "return x.repeat_interleave(n, 0)",
+            "return x.repeat_interleave(n, 1)",
         ),
         {"int-repeats"},
     ),
     "repeats that are declared as both": (
-        function("x: torch.Tensor, n: int | torch.Tensor = 1", "return x.repeat_interleave(n, 0)"),
+        function("x: torch.Tensor, n: int | torch.Tensor = 1", "return x.repeat_interleave(n, 1)"),
         {"int-repeats"},
     ),
     "a mask that was moved": (
@@ -163,10 +163,10 @@ NOTHING = {
         "x: torch.Tensor", "a = x.cpu().numpy() * 2", "a[a > 0] = 1"
     ),
     "repeats that have a length": function(
-        "x: torch.Tensor, n", "print(len(n))", "return x.repeat_interleave(n, 0)"
+        "x: torch.Tensor, n", "print(len(n))", "return x.repeat_interleave(n, 1)"
     ),
     "repeats that are added up later": function(
-        "x: torch.Tensor, n", "y = x.repeat_interleave(n, 0)", "return y * torch.sum(n)"
+        "x: torch.Tensor, n", "y = x.repeat_interleave(n, 1)", "return y * torch.sum(n)"
     ),
     "positions that are drawn": function(
         "x: torch.Tensor, w: torch.Tensor", "to_mask = torch.multinomial(w, 3)", "x[to_mask] = 1"
