@@ -21,6 +21,7 @@ Flavour: TypeAlias = Literal[
     "ordinary",
     "tiny rows",
     "zeros",
+    "few values",
     "NaN and Inf",
     "NaN and large",
     "strided",
@@ -33,6 +34,7 @@ FLAVOURS: tuple[Flavour, ...] = (
     "ordinary",
     "tiny rows",
     "zeros",
+    "few values",
     "NaN and Inf",
     "strided",
     "negative",
@@ -213,21 +215,26 @@ def make_tensor(
         hidden[..., :1] = False  # every query sees a key
         return torch.zeros(spec.shape, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
     if spec.kind in {"unit", "box", "complex"}:
-        return _drawn(spec, source, dtype)
+        return _drawn(spec, flavour, source, dtype)
     return _floats(spec.shape, flavour, source).to(dtype)
 
 
-def _drawn(spec: Tensor, source: torch.Generator, dtype: torch.dtype) -> torch.Tensor:
+def _drawn(
+    spec: Tensor, flavour: Flavour, source: torch.Generator, dtype: torch.dtype
+) -> torch.Tensor:
     drawn = torch.rand(spec.shape, generator=source, dtype=torch.float64)
+    if flavour == "few values" and spec.kind != "complex":
+        drawn = (drawn * 2).floor()  # so that boxes are the same, or a half of each other
+        return (_corners(drawn, 1.0) if spec.kind == "box" else (drawn + 1) / 4).to(dtype)
     if spec.kind == "complex":
         angles = drawn.float() * 6
         return torch.polar(torch.ones_like(angles), angles)
     return (_corners(drawn) if spec.kind == "box" else drawn * 0.9 + 0.05).to(dtype)
 
 
-def _corners(drawn: torch.Tensor) -> torch.Tensor:
+def _corners(drawn: torch.Tensor, least: float = 0.0) -> torch.Tensor:
     lower, size = drawn.chunk(2, -1)
-    return torch.cat((lower, lower + size), -1)
+    return torch.cat((lower, lower + size + least), -1)
 
 
 def _flags(shape: tuple[int, ...], flavour: Flavour, source: torch.Generator) -> torch.Tensor:
@@ -259,6 +266,8 @@ def _floats(shape: tuple[int, ...], flavour: Flavour, source: torch.Generator) -
     drawn = torch.randn(shape, generator=source, dtype=torch.float64)
     if flavour == "tiny rows":
         return drawn * _TINY
+    if flavour == "few values":
+        return (drawn * 2).round() / 2  # many are equal, and half of a whole number
     if flavour == "zeros":
         flat = drawn.reshape(-1)
         flat[: math.ceil(flat.numel() / 2)] = 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from npufix.rewriters.verification.calls.values import (
@@ -250,6 +251,8 @@ def guess_argument(
 
     ``shapes`` are those that the code declares, in numbers.
     """
+    if declared.use.counts and not (parameter.annotation or parameter.has_default):
+        parameter = replace(parameter, annotation="int")
     held = _guess_held(parameter, base, widths, declared)
     if held:
         return held

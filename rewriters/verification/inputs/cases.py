@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,11 @@ if TYPE_CHECKING:
     from npufix.rewriters.match.recorded_call import RecordedCall
     from npufix.rewriters.verification.inputs.target import Target
 
+_LIMITS = re.compile(
+    r"(?<![-<>])[<>]=?(?!>)|[=!]=|\.(?:lt|le|gt|ge|eq|ne)(?:_?\()|//"
+    r"|\b(?:floor|ceil|round|trunc|frac|sign|bucketize|searchsorted|histc|heaviside)\w*"
+)
+"""What makes something else of numbers on both sides of one."""
 _HALF_TYPES = ("c10::BFloat16", "c10::Half")
 _OTHER_SIZE = 5
 _LONG = 17
@@ -108,7 +114,8 @@ def _cases(target: Target, assignments: Sequence[Assignment], job: Job) -> Itera
     for number, assignment in enumerate(assignments):
         if assignment.recipe is not None:
             yield CallCase(assignment, training=False)
-        yield from (CallCase(assignment, flavour) for flavour in _flavours(assignment))
+        for flavour in _flavours(assignment, job):
+            yield from (CallCase(assignment, flavour, seed) for seed in _seeds(flavour))
         if number < len(telling):
             yield from telling[number].list_around_numbers()
     yield from _resized(assignments)
@@ -227,9 +234,9 @@ def _changed(one: Assignment, other: Assignment) -> list[str]:
     return [name for name, spec in other.specs.items() if one.specs.get(name) != spec]
 
 
-def list_edges(assignments: Sequence[Assignment]) -> list[CallCase]:
+def list_edges(assignments: Sequence[Assignment], job: Job) -> list[CallCase]:
     """Return calls with values and sizes at their edges: no rows, all true, zeros."""
-    flavoured = [CallCase(a, flavour) for a in assignments for flavour in _flavours(a)]
+    flavoured = [CallCase(a, flavour) for a in assignments for flavour in _flavours(a, job)]
     return [*flavoured, *_resized(assignments)]
 
 
@@ -239,7 +246,26 @@ def _resized(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
             yield CallCase(other, was=old)
 
 
-def _flavours(assignment: Assignment) -> Iterator[Flavour]:
+def _seeds(flavour: Flavour) -> range:
+    """Return with which seeds to draw: that numbers meet one is a matter of luck."""
+    return range(4 if flavour == "few values" else 1)
+
+
+def _compares_otherwise(job: Job) -> bool:
+    """Say whether a change is one of what happens to numbers that are equal, or half of one.
+
+    Elsewhere they tell nothing: which of two equal numbers is the largest is for nobody to say.
+    """
+    sides = (job.original, job.lines_original), (job.patched, job.lines_patched)
+    lines = [(text.splitlines(), numbers) for text, numbers in sides]
+    before, after = (
+        Counter(m for n in numbers if n <= len(held) for m in _LIMITS.findall(held[n - 1]))
+        for held, numbers in lines
+    )
+    return before != after
+
+
+def _flavours(assignment: Assignment, job: Job) -> Iterator[Flavour]:
     present = list_kinds(assignment.specs.values())
     flags = "bool" in present or any(map(is_mask, assignment.specs))
     needs: dict[Flavour, bool] = {
@@ -248,6 +274,7 @@ def _flavours(assignment: Assignment) -> Iterator[Flavour]:
         "all false": flags,
         "whole rows": flags,
         "zeros": True,
+        "few values": bool(present & {"float", "unit", "box"}) and _compares_otherwise(job),
         "strided": True,
     }
     yield from (f for f in FLAVOURS[1:] if needs.get(f, "float" in present))

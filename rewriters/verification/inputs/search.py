@@ -189,6 +189,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
         looking.run(assignments, until)
     looking.run_further()
     looking.run_beside_defaults(read)
+    looking.pass_all()
     if not job.floating:
         looking.add_floats()
     return found
@@ -268,6 +269,26 @@ class _Search:
                 self.run(assignments, time.process_time() + _DEFAULT_S)
                 if len(found.assignments) > before:
                     break
+
+    def pass_all(self) -> None:
+        """Add a call that passes all optional arguments that others pass one by one.
+
+        A limit may be applied before a mask or after it: that shows where both are given.
+        """
+        found = self.found
+        whole, given = dict[str, Spec](), list[set[str]]()
+        for assignment in found.assignments:
+            passed = {n: s for n, s in assignment.specs.items() if not is_default(s)}
+            given.append(set(passed))
+            if assignment.recipe == found.assignments[0].recipe:
+                whole = {**passed, **whole}
+        if len(whole) > max(map(len, given), default=0):
+            specs = {n: whole.get(n, s) for n, s in found.assignments[0].specs.items()}
+            case = CallCase(replace(found.assignments[0], specs=specs))
+            ran = trace_call(self.target, case)
+            if ran is not None and self.declared.fits(specs) and self.keeps(case):
+                found.assignments.append(case.assignment)
+                found.reached |= self.wanted.reached(ran)
 
     def run(self, tried: Iterator[Assignment], until: float) -> None:
         """Keep what reaches lines and looks different, for as long as there is time."""

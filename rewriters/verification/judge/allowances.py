@@ -100,8 +100,10 @@ def find_noise(triple: Triple, further: Further) -> torch.Tensor:
     nowhere = torch.zeros_like(triple.original, dtype=torch.bool)
     found = further.spread()
     plain = None if found is None else found.plain.tensors.get(triple.what)
-    if found is None or plain is None or not triple.original.is_floating_point():
+    if found is None or plain is None:
         return nowhere
+    if not triple.original.is_floating_point():
+        return _is_decided_by_noise(triple, found)
     center, spread = make_real(plain).double(), torch.zeros_like(triple.original).double()
     for other in found.noisy:
         value = other.tensors.get(triple.what)
@@ -111,6 +113,23 @@ def find_noise(triple: Triple, further: Further) -> torch.Tensor:
     accepted = right.isfinite() & ((right - triple.original.double()).abs() <= _NOISES * spread)
     if triple.oracle is not None:
         accepted |= right.isfinite() & ((right - triple.oracle.double()).abs() <= _NOISES * spread)
+    return accepted
+
+
+def _is_decided_by_noise(triple: Triple, found: Spread) -> torch.Tensor:
+    """Return where a whole number or a flag is another as soon as the original rounds otherwise.
+
+    The nearest of three codes that are equally far: which it is says nothing of the code.
+    """
+    others = [other.tensors.get(triple.what) for other in found.noisy]
+    accepted = torch.zeros_like(triple.original, dtype=torch.bool)
+    for value in (*others, triple.oracle):
+        if (
+            value is not None
+            and value.shape == accepted.shape
+            and value.dtype == triple.patched.dtype
+        ):
+            accepted |= value == triple.patched
     return accepted
 
 

@@ -223,6 +223,14 @@ def drop_incomparable(case: CallCase, seen: CallRecord, *, reference: bool) -> C
     return drop_gradients(seen)
 
 
+def gives_nan(one: CaseRun) -> bool:
+    """Say whether the original makes NaN of numbers that are none."""
+    named = one.original.tensors.items()
+    results = (t for n, t in named if n.startswith("result") and t is not None)
+    nan = any(bool(t.isnan().any()) for t in results)
+    return nan and one.case.flavour != "NaN and Inf"
+
+
 def drop_gradients(seen: CallRecord) -> CallRecord:
     """Return what was seen but for the gradients."""
     kept = {n: t for n, t in seen.tensors.items() if not n.startswith("gradient of ")}

@@ -14,6 +14,7 @@ from npufix.rewriters.verification.judge.judge import Difference, Judge
 from npufix.rewriters.verification.judge.observe_case import (
     CaseRun,
     drop_incomparable,
+    gives_nan,
     observe_in_float64,
     observe_original,
     observe_version,
@@ -92,7 +93,7 @@ class Shrinker:
             second=like.second,
             again=like.again,
         )
-        if one is None or not self.keeps(case, dtype):
+        if one is None or not self.keeps(case, dtype) or gives_nan(one) > gives_nan(like):
             return None
         after = observe_version(self.patched, one)
         if after.kind in _REFUSALS or re.search(_CANNOT, after.error):

@@ -174,7 +174,7 @@ def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[
     if wanted.unreached(found.reached):
         # ``if not rows:`` -- only what is compared counts in the end, and that may reach them too.
         run.at_edges = wanted, found.reached
-        edges = [case for case in list_edges(found.assignments) if run.counts(case)]
+        edges = [case for case in list_edges(found.assignments, job) if run.counts(case)]
         require_reached(wanted, trace_cases(original, edges, wanted, found.reached))
     more = _with_defaults(original, found.assignments)
     return [*found.assignments, *more], keeps

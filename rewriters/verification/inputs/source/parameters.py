@@ -42,7 +42,8 @@ FLOATS: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"drop|^p$|prob|smooth", (0.1,)),
     (r"theta|base", (10000.0,)),
     (r"temperature|tau|gamma", (2.0, 0.5)),
-    (r"alpha|scal|momentum|rate|lambda|decay|factor|std|range|thresh|limit", (0.25, 1.0)),
+    (r"alpha|scal|momentum|rate|lambda|decay|factor|std|range|limit", (0.25, 1.0)),
+    (r"thresh", (0.5, 0.25, 1.0)),
 )
 FLAGS = (
     r"^(is_|use_|return_|output_|do_|no_|with_|has_|keep|training|inplace|causal|bias$|.*_bias$)"
@@ -55,6 +56,8 @@ TEXTS: tuple[tuple[str, tuple[object, ...]], ...] = (
 )
 HEADS = r"^x?([qkv]|query|key|value)(_|$)|^(queries|keys|values)$"
 """Queries, keys and values: split into heads, more often than not."""
+_FURTHER_COUNTS = (3, 6, 5)
+"""An odd one and no powers of two, for branches that those reach alone."""
 # Every symbol has its own size, so that a wrong axis cannot pass by coincidence.
 WIDTH = 8
 
@@ -108,7 +111,7 @@ def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec
     if re.search(r"\bfloat\b", annotation) or (not annotation and named(FLOATS, name)):
         found += named(FLOATS, name) or (0.5, 2.0)
     if re.search(r"\bint\b", annotation) or (not annotation and named(SIZES, name)):
-        found += [*(named(SIZES, name) or (2, 8, 4, 1)), *widths]
+        found += [*(named(SIZES, name) or (2, 8, 4, 1)), *widths, *_FURTHER_COUNTS]
     if re.search(r"\bdtype$", annotation) or (not annotation and name == "dtype"):
         found += [torch.float32, torch.bfloat16]
     if re.search(r"\bstr\b", annotation) or (not annotation and named(TEXTS, name)):

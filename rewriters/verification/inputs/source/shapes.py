@@ -49,6 +49,9 @@ _KINDS: tuple[tuple[str, DeclaredKind], ...] = (
     (r"(?i)\bfloat(ing)?\b", "float"),
 )
 
+_HIDING = r"(?i)\binf\b|lowest|large negative|\bmin\b|finfo|-?1e\d|-1?0000|hidden|mask(s|ed) out"
+"""What says that all that is added is 0, or so low that it hides."""
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
@@ -88,6 +91,8 @@ def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
         for name in subjects:
             shapes.setdefault(name, []).extend(found)
             said = {kind for pattern, kind in _KINDS if re.search(pattern, words)}
+            if "additive" in said and not re.search(_HIDING, words):
+                said.add("float")  # a bias by distance is added as well
             kinds.setdefault(name, set()).update(said)
     return {n: Said(tuple(dict.fromkeys(s)), frozenset(kinds[n])) for n, s in shapes.items()}
 

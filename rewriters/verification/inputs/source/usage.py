@@ -19,6 +19,18 @@ _BY_SIZE = {"size", "stride"}
 _BY_AXES = {"transpose", "unbind", "swapaxes"}
 _SEQUENCES = {"cat", "stack", "concat", "hstack", "vstack", "zip", "enumerate", "sorted", "list"}
 _PAIR = 2
+_COUNTED = frozenset(["range", "arange", "eye", "tril_indices", "triu_indices"])
+"""What takes whole numbers alone."""
+_COUNTED_LATER = frozenset(["one_hot", "split", "chunk", "narrow", "topk", "tril", "triu", "roll"])
+"""And what does after the tensor that it is about."""
+_OF_NUMBERS = frozenset(["sqrt", "log", "log2", "floor", "ceil", "gcd", "isqrt"])
+_SIZED = frozenset(
+    [
+        *("view", "reshape", "expand", "unflatten", "new_zeros", "new_ones", "new_empty"),
+        *("zeros", "ones", "empty", "randn", "rand"),
+    ]
+)
+"""What takes sizes, one by one or in a tuple."""
 _OF_TENSORS = frozenset(
     [
         "shape",
@@ -67,6 +79,8 @@ class Use:
     attributes: set[str] = field(default_factory=set)
     added: bool = False
     """Whether it stands in a sum or a product."""
+    counts: bool = False
+    """Whether it is a whole number: a size, or how many there are."""
 
     @property
     def as_tensor(self) -> bool:
@@ -228,6 +242,7 @@ def _note_call(use: Use, node: ast.Call, name: str) -> None:
     func, arguments = node.func, node.args
     called = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
     use.called |= _is(func, name)
+    use.counts |= any(_is_computed_from(size, name) for size in _list_counts(node, called))
     use.looped |= called in _SEQUENCES and any(_is(argument, name) for argument in arguments)
     if called == "einsum" and arguments and isinstance(arguments[0], ast.Constant):
         operands = str(arguments[0].value).partition("->")[0].split(",")
@@ -241,6 +256,29 @@ def _note_call(use: Use, node: ast.Call, name: str) -> None:
             use.dims.add(len(re.sub(r"\([^)]*\)", "x", left).split()))
     if isinstance(func, ast.Attribute) and _is(func.value, name):
         _note_method(use, called, arguments)
+
+
+def _list_counts(node: ast.Call, called: str) -> Iterator[ast.expr]:
+    """Yield what a call takes as whole numbers."""
+    of = getattr(node.func, "value", None)
+    of_math = _is(of, "math")
+    alone = called in _SIZED and len(node.args) == 1 and isinstance(node.args[0], ast.Name)
+    if alone:
+        return  # a tuple of sizes, or a dtype
+    if called in _COUNTED or called in _SIZED or (of_math and called in _OF_NUMBERS):
+        for argument in node.args:
+            yield from argument.elts if isinstance(argument, ast.Tuple | ast.List) else [argument]
+    elif called in _COUNTED_LATER:
+        own = of is not None and not (_is(of, "torch") or _is(of, "F"))
+        yield from node.args if own else node.args[1:]
+        yield from (keyword.value for keyword in node.keywords)
+
+
+def _is_computed_from(node: ast.expr, name: str) -> bool:
+    """Say whether this is an argument, or a sum, product or quotient with it."""
+    if isinstance(node, ast.BinOp):
+        return _is_computed_from(node.left, name) or _is_computed_from(node.right, name)
+    return _is(node.operand if isinstance(node, ast.UnaryOp) else node, name)
 
 
 def _note_method(use: Use, called: str, arguments: list[ast.expr]) -> None:

@@ -156,3 +156,28 @@ def test_numbers_of_the_code_and_of_its_types() -> None:
     old = "def f(x, n=512):\n    return x.split(2**7), x.arange(3)\n"
     new = old.replace("x.split(2**7)", "x.to(torch.uint8)")
     assert list_numbers((old, new), "f") == [128, 256, 512]
+
+
+@pytest.mark.parametrize(
+    ("line", "counted"),
+    [
+        ("torch.arange(n - 2)", True),
+        ("x.view(3, n)", True),
+        ("torch.nn.functional.one_hot(x, n)", True),
+        ("math.log2(n)", True),
+        ("torch.topk(n, 2)", False),
+        ("x.view(n)", False),
+        ("n.view(3, 2)", False),
+    ],
+)
+def test_what_is_used_as_a_number_is_one(line: str, counted: bool) -> None:
+    (use,) = [declared(f"def f(x, n):\n    return {line}\n").of("n").use]
+    assert use.counts is counted
+
+
+def test_what_is_added_is_a_bias_unless_it_hides() -> None:
+    said = read_text("m: (B, T), additive; n: (B, T), additive, 0 or -inf", ["m", "n"])
+    assert {n: set(one.kinds) for n, one in said.items()} == {
+        "m": {"additive", "float"},
+        "n": {"additive"},
+    }

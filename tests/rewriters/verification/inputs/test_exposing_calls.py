@@ -98,7 +98,44 @@ TABLE = """
 def f(x, how: str):
     return {"all": x.sum, "each": x.cumsum}[how](-1)
 """
+WINDOW = """
+import torch
+
+def f(q_len, kv_len, window):
+    q = torch.arange(kv_len - q_len, kv_len)[:, None]
+    k = torch.arange(kv_len)
+    return (k <= q) & (q - k < window)
+"""
+CAPPED = '''
+import torch
+
+def f(x, mask=None, cap: float = 50.0):
+    """x, mask: (B, T), mask additive"""
+    x = cap * torch.tanh(x / cap)
+    if mask is not None:
+        x = x + mask
+    return x.softmax(-1)
+'''
+LIMIT = """
+import torch
+
+def f(x: torch.Tensor, threshold: float):
+    return x[x <= threshold]
+"""
 WRONG = {
+    "whole numbers by their use": (WINDOW, "q - k < window", "q - k <= window"),
+    "a mask and another limit": (
+        CAPPED,
+        """    x = cap * torch.tanh(x / cap)
+    if mask is not None:
+        x = x + mask
+""",
+        """    if mask is not None:
+        x = x + mask
+    x = cap * torch.tanh(x / cap)
+""",
+    ),
+    "what is equal to a limit": (LIMIT, "x <= threshold", "x < threshold"),
     "longer keys": (ATTENTION, "tril(s - t)", "tril()"),
     "longer keys, undeclared": (UNDECLARED, "tril(s - t)", "tril()"),
     "numbers of segments": (MASKED.replace("MASK", "mask == 0"), "mask == 0", "mask != 1"),
@@ -150,6 +187,12 @@ def test_an_optimiser_takes_steps_with_weights_of_its_own() -> None:
     ("text", "old", "new"),
     [
         (ATTENTION, "scores.softmax(-1)", "torch.softmax(scores, dim=3)"),
+        # With fewer keys than queries, some see none: nobody calls it so.
+        (
+            ATTENTION.replace("-1e4", 'float("-inf")'),
+            "torch.ones(t, s, dtype=torch.bool).tril(s - t)",
+            "torch.arange(s) <= torch.arange(s)[s - t :, None]",
+        ),
         (MASKED.replace("MASK", "mask == 0"), "mask == 0", "mask.logical_not()"),
         (
             'def f(x, i):\n    """x: [N, C], i: [2, E]"""\n    a, b = i\n    return x[a] * x[b]\n',
