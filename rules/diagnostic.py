@@ -102,6 +102,8 @@ class Observation:
     """Whether ``cost_ns`` is time in which the device waits, not time of kernels."""
     is_work: bool = False
     """Whether it is the work that the program is there for: told behind all that is beside it."""
+    is_symptom: bool = False
+    """Whether it says that the device waits, not for what: told behind a cause that explains it."""
     advice: str = ""
     """What to do in this run, where that is not ``Diagnostic.advice`` as it stands: without what
     is set already."""

@@ -60,6 +60,7 @@ def _findings(diagnostic: Diagnostic, recording: Recording) -> Iterator[Item]:
             is_idle=seen.is_idle,
             is_communication=_only_collectives(seen, recording),
             is_work=seen.is_work,
+            is_symptom=seen.is_symptom,
             yields=diagnostic.yields,
             change=_change(seen),
         )
