@@ -82,7 +82,7 @@ def total_saving(settled: Sequence[Item], forecast: Forecast | None = None) -> S
 
 
 def _precedence(item: Item) -> tuple[int, float, float]:
-    """What is certain claims before what is possible at most: it names the one to be mended."""
+    """Return who claims first: what is certain before what is possible at most."""
     if item.of_job:
         saving = item.finding.saving
         return 0, -float(saving.low_ns if saving else 0), -expected_ns(item.finding)

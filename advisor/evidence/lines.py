@@ -33,6 +33,11 @@ _PROFILER_NAMES = {
     "FLOAT16": "c10::Half", "INT16": "short int", "INT32": "int", "INT64": "long int",
     "INT8": "signed char", "UINT8": "unsigned char",
 }  # fmt: skip
+_RECOMPUTES = re.compile(
+    r"torch/utils/checkpoint\.py:(unpack_hook|recompute_fn|backward)"
+    r"|tensor_parallel/random\.py:(backward|recompute)|activation_checkpointing/.*:backward"
+)
+"""Who runs a forward pass again in the middle of a backward one."""
 _FUNCTION_LEVEL = ("function", "forward-function")
 _STEP_OPERATOR = re.compile(r"ProfilerStep#(\d{1,18})")
 
@@ -43,7 +48,8 @@ class Evidence:
 
     kernels: pd.DataFrame
     """The kernels and the collectives, with ``path``, ``function``, ``via``, ``level`` (category,
-    "" unknown; ``level``: ``line`` or ``function``), ``line`` (int64)."""
+    "" unknown; ``level``: ``line`` or ``function``), ``line`` (int64), ``recomputed`` (bool: asked
+    for by a forward pass that the backward one runs again)."""
     computes: Mask
     """Which of them are kernels, not collectives."""
     steady: Mask
@@ -144,6 +150,10 @@ class _Frames:
             "via": _intern([frame.via for frame in found]),
         }
         self._lines = np.array([0, *(frame.line for frame in found)], np.int64)
+        again = (
+            any(_RECOMPUTES.search(f"{f.path}:{f.function}") for f in s) for s in profile.stacks
+        )
+        self._recomputed = np.array([False, *again], np.bool_)
 
     def located(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return the rows with the columns of the user's frame."""
@@ -155,7 +165,10 @@ class _Frames:
         path_codes, _ = self._columns["path"]
         level = np.where(function_level, 2, 1) * (path_codes[at] > 0)
         return rows.assign(
-            **located, line=self._lines[at], level=category(level, ["", "line", "function"])
+            **located,
+            line=self._lines[at],
+            level=category(level, ["", "line", "function"]),
+            recomputed=self._recomputed[at],
         )
 
 

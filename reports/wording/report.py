@@ -38,7 +38,7 @@ _TOLD, _TOLD_ALONE = 0.01, 0.05
 """Share of the step from which the first sentence is about a job, or about one finding."""
 
 
-def headline(
+def headline(  # noqa: PLR0913 - what an answer may be made of
     findings: Sequence[Finding],
     total: Saving | None,
     split: StepSplit | None,
