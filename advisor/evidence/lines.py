@@ -64,6 +64,17 @@ class Evidence:
     steps: int
     """Number of steady steps, at least one."""
     left_out: tuple[LeftOutStep, ...]
+    outlier_ops: pd.DataFrame
+    """As ``host_ops``, of the outliers that are longer than the others."""
+
+    @property
+    def outliers(self) -> dict[int, int]:
+        """Return the lengths of the outliers that are longer than the others, by their number."""
+        return {
+            step.step: step.total_ns
+            for step in self.left_out
+            if step.step is not None and step.reason == "outlier" and step.ratio > 1
+        }
 
     def recorded(self, path: str) -> dict[int, list[RecordedCall]]:
         """Return the operator calls of a file by line, and the kernels by their Types."""
@@ -113,7 +124,10 @@ def gather_evidence(profile: Profile, mapped: Mapping[str, str]) -> Evidence:
     odd = [step.step for step in left_out]
     steady = _is_steady(profile.kernels["step"], odd)
     ops = profile.host_ops
-    host_ops, steady_ops = frames.located(ops), _is_steady(_host_steps(ops), odd)
+    steps_of_ops = _host_steps(ops)
+    host_ops, steady_ops = frames.located(ops), _is_steady(steps_of_ops, odd)
+    long = [s.step for s in left_out if s.reason == "outlier" and s.ratio > 1]
+    in_outliers = steps_of_ops.isin([step for step in long if step is not None])
     return Evidence(
         kernels=frames.located(profile.kernels),
         computes=_computes(profile.kernels),
@@ -123,6 +137,7 @@ def gather_evidence(profile: Profile, mapped: Mapping[str, str]) -> Evidence:
         split=split,
         steps=max(1, int(profile.kernels["step"][steady].nunique())),
         left_out=tuple(left_out),
+        outlier_ops=host_ops[in_outliers.to_numpy(bool)],
     )
 
 

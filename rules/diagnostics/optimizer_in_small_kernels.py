@@ -92,10 +92,9 @@ def _unmarked(recording: Recording, marked: pd.DataFrame) -> Iterator[Observatio
     kinds = kinds.sort_values(ascending=False, kind="stable")
     yield Observation(
         what=(
-            f"{counted(len(rows) / steps, 'small kernel')} per step "
-            f"({', '.join(kinds.index[:_MOST_TYPES])}) run in the same order for one parameter "
-            f"after the other, as an optimizer does: {milliseconds(cost)} "
-            f"({percent(share(cost, recording))} of the step)"
+            f"an update of one parameter after the other takes {milliseconds(cost)} per step "
+            f"({percent(share(cost, recording))} of the step) in "
+            f"{counted(len(rows) / steps, 'small kernel')}: {', '.join(kinds.index[:_MOST_TYPES])}"
         ),
         evidence=tuple((str(kind), milliseconds(ns / steps)) for kind, ns in kinds.items()),
         cost_ns=cost,

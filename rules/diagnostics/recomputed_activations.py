@@ -36,8 +36,6 @@ _LEAST_SHARE = 0.05
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all that is computed again."""
-    if "recomputed" not in recording.kernels:
-        return
     rows = rows_where(recording.kernels, recording.kernels["recomputed"].to_numpy(bool))
     rows = rows_where(rows, ~rows["communication"].to_numpy(bool))
     cost = per_step(int(rows["duration_ns"].sum()), recording)
