@@ -42,6 +42,10 @@ class Recording:
     recorded_steps: int = 0
     """Number of steps that sums without times, as ``signals.apis``, are over: all that the dump
     holds, steady or not; 0 as many as ``step_count``."""
+    outliers: dict[int, int] = field(default_factory=dict)
+    """Length of the steps that no average holds because they are far longer, by number."""
+    outlier_ops: pd.DataFrame | None = None
+    """As ``host_ops``, of those steps."""
     kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What several rules ask alike: see the function ``kept``."""
 
@@ -88,6 +92,8 @@ class Observation:
     """Name and value of each further number, traceable to the dump."""
     cost_ns: int = 0
     """What it takes now."""
+    of_ns: int = 0
+    """What ``cost_ns`` is a share of, 0 the average step: outliers are in none."""
     saving_ns: tuple[int, int] | None = None
     """Low and high; ``None`` where nothing in the dump tells."""
     basis: str = ""
@@ -102,6 +108,8 @@ class Observation:
     """Whether ``cost_ns`` is time in which the device waits, not time of kernels."""
     is_work: bool = False
     """Whether it is the work that the program is there for: told behind all that is beside it."""
+    is_symptom: bool = False
+    """Whether it says that the device waits, not for what: told behind a cause that explains it."""
     advice: str = ""
     """What to do in this run, where that is not ``Diagnostic.advice`` as it stands: without what
     is set already."""

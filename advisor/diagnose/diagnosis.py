@@ -16,7 +16,7 @@ from npufix.advisor.diagnose.savings import settle, total_saving, without_explai
 from npufix.advisor.evidence.collectives import hot_collectives
 from npufix.advisor.evidence.estimate import calibrate
 from npufix.advisor.evidence.hygiene import missing_parts, snippet
-from npufix.advisor.evidence.item import rank_items
+from npufix.advisor.evidence.item import is_work_or_small, rank_items
 from npufix.advisor.evidence.kernel_times import MeasuredKernels
 from npufix.advisor.evidence.lines import Evidence, gather_evidence
 from npufix.advisor.evidence.operator_lines import operator_lines
@@ -105,6 +105,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
             run.split,
             measured.hot_operators,
             with_source=tree is not None,
+            only_work=all(is_work_or_small(item) for item in everything),
         ),
         source=str(tree.root) if tree else "",
         findings=[item.finding for item in everything],

@@ -32,6 +32,8 @@ class Item:
     """Its kernels, or what the ranks wait for, are collectives."""
     is_work: bool = False
     """The work that the program is there for: behind all that is beside it."""
+    is_symptom: bool = False
+    """It says that the device waits, not for what."""
     change: Change | None = None
     """What would become of the run; ``None`` where that cannot be said."""
     is_seldom: bool = False
@@ -75,15 +77,28 @@ def make_finding(  # noqa: PLR0913 - what a finding may hold
 
 _TOLD = 0.01
 """Share of the step from which what a job loses comes first."""
+_MATTERS = 0.05
+"""Share of the step from which a finding is worth the first sentence."""
+_EXPLAINS = 0.5
+"""Share of a symptom's time from which a cause explains it."""
 
 
 def rank_items(found: Iterable[T]) -> list[T]:
     """Return the findings, those first that are about the largest share of the step.
 
     What one rank, link or stage costs a whole job comes before what a rank is busy with; of that,
-    what is certain to be gained counts first: several of them are sides of one cause.
+    what is certain to be gained counts first: several of them are sides of one cause. That the
+    device waits for late launches (30 ms) comes behind what the host did meanwhile (28 ms).
     """
-    return sorted(found, key=_rank)
+    found = list(found)
+    causes = (i for i in found if i.is_idle and not (i.is_symptom or i.of_job or i.is_work))
+    cause_ns = max((item.finding.device_ns for item in causes), default=0)
+    return sorted(found, key=lambda item: _rank(item, cause_ns))
+
+
+def is_work_or_small(item: Item) -> bool:
+    """Tell whether a finding leaves nothing to be mended: the work itself, or next to no time."""
+    return item.is_work or item.finding.share < _MATTERS
 
 
 def expected_ns(finding: report.Finding) -> float:
@@ -91,11 +106,16 @@ def expected_ns(finding: report.Finding) -> float:
     return (finding.saving.low_ns + finding.saving.high_ns) / 2 if finding.saving else 0.0
 
 
-def _rank(item: Item) -> tuple[bool, bool, float, float, float, bool, str, int, str]:
+def _rank(
+    item: Item, cause_ns: int
+) -> tuple[bool, bool, float, float, bool, float, bool, str, int, str]:
     finding = item.finding
+    own_ns = finding.device_ns
+    is_explained = item.is_symptom and cause_ns >= _EXPLAINS * own_ns
+    about_ns = min(own_ns, cause_ns) if is_explained else own_ns
     of_job = item.of_job and finding.share >= _TOLD
     certain = finding.saving.low_ns if of_job and finding.saving else 0
     return (
-        item.is_work, not of_job, -certain, -finding.device_ns, -expected_ns(finding),
+        item.is_work, not of_job, -certain, -about_ns, is_explained, -expected_ns(finding),
         item.is_seldom, finding.path, finding.line, finding.rule,
     )  # fmt: skip

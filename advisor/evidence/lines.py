@@ -33,6 +33,11 @@ _PROFILER_NAMES = {
     "FLOAT16": "c10::Half", "INT16": "short int", "INT32": "int", "INT64": "long int",
     "INT8": "signed char", "UINT8": "unsigned char",
 }  # fmt: skip
+_RECOMPUTES = re.compile(
+    r"torch/utils/checkpoint\.py:(unpack_hook|recompute_fn|backward)"
+    r"|tensor_parallel/random\.py:(backward|recompute)|activation_checkpointing/.*:backward"
+)
+"""Who runs a forward pass again in the middle of a backward one."""
 _FUNCTION_LEVEL = ("function", "forward-function")
 _STEP_OPERATOR = re.compile(r"ProfilerStep#(\d{1,18})")
 
@@ -43,7 +48,8 @@ class Evidence:
 
     kernels: pd.DataFrame
     """The kernels and the collectives, with ``path``, ``function``, ``via``, ``level`` (category,
-    "" unknown; ``level``: ``line`` or ``function``), ``line`` (int64)."""
+    "" unknown; ``level``: ``line`` or ``function``), ``line`` (int64), ``recomputed`` (bool: asked
+    for by a forward pass that the backward one runs again)."""
     computes: Mask
     """Which of them are kernels, not collectives."""
     steady: Mask
@@ -58,6 +64,17 @@ class Evidence:
     steps: int
     """Number of steady steps, at least one."""
     left_out: tuple[LeftOutStep, ...]
+    outlier_ops: pd.DataFrame
+    """As ``host_ops``, of the outliers that are longer than the others."""
+
+    @property
+    def outliers(self) -> dict[int, int]:
+        """Return the lengths of the outliers that are longer than the others, by their number."""
+        return {
+            step.step: step.total_ns
+            for step in self.left_out
+            if step.step is not None and step.reason == "outlier" and step.ratio > 1
+        }
 
     def recorded(self, path: str) -> dict[int, list[RecordedCall]]:
         """Return the operator calls of a file by line, and the kernels by their Types."""
@@ -107,7 +124,10 @@ def gather_evidence(profile: Profile, mapped: Mapping[str, str]) -> Evidence:
     odd = [step.step for step in left_out]
     steady = _is_steady(profile.kernels["step"], odd)
     ops = profile.host_ops
-    host_ops, steady_ops = frames.located(ops), _is_steady(_host_steps(ops), odd)
+    steps_of_ops = _host_steps(ops)
+    host_ops, steady_ops = frames.located(ops), _is_steady(steps_of_ops, odd)
+    long = [s.step for s in left_out if s.reason == "outlier" and s.ratio > 1]
+    in_outliers = steps_of_ops.isin([step for step in long if step is not None])
     return Evidence(
         kernels=frames.located(profile.kernels),
         computes=_computes(profile.kernels),
@@ -117,6 +137,7 @@ def gather_evidence(profile: Profile, mapped: Mapping[str, str]) -> Evidence:
         split=split,
         steps=max(1, int(profile.kernels["step"][steady].nunique())),
         left_out=tuple(left_out),
+        outlier_ops=host_ops[in_outliers.to_numpy(bool)],
     )
 
 
@@ -144,6 +165,10 @@ class _Frames:
             "via": _intern([frame.via for frame in found]),
         }
         self._lines = np.array([0, *(frame.line for frame in found)], np.int64)
+        again = (
+            any(_RECOMPUTES.search(f"{f.path}:{f.function}") for f in s) for s in profile.stacks
+        )
+        self._recomputed = np.array([False, *again], np.bool_)
 
     def located(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return the rows with the columns of the user's frame."""
@@ -155,7 +180,10 @@ class _Frames:
         path_codes, _ = self._columns["path"]
         level = np.where(function_level, 2, 1) * (path_codes[at] > 0)
         return rows.assign(
-            **located, line=self._lines[at], level=category(level, ["", "line", "function"])
+            **located,
+            line=self._lines[at],
+            level=category(level, ["", "line", "function"]),
+            recomputed=self._recomputed[at],
         )
 
 

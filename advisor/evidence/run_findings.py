@@ -37,6 +37,8 @@ def observe(
         signals=profile.signals,
         environment=profile.environment,
         recorded_steps=int(profile.kernels["step"].nunique()),
+        outliers=evidence.outliers,
+        outlier_ops=evidence.outlier_ops,
     )
     found: list[Item] = []
     problems: list[report.Problem] = []
@@ -60,6 +62,7 @@ def _findings(diagnostic: Diagnostic, recording: Recording) -> Iterator[Item]:
             is_idle=seen.is_idle,
             is_communication=_only_collectives(seen, recording),
             is_work=seen.is_work,
+            is_symptom=seen.is_symptom,
             yields=diagnostic.yields,
             change=_change(seen),
         )
@@ -90,7 +93,7 @@ def _finding(
 ) -> report.Finding:
     own = recording.kernels.loc[list(seen.kernels), "type"] if seen.kernels else None
     return msgspec.structs.replace(
-        finding(diagnostic, seen, recording.step_ns),
+        finding(diagnostic, seen, seen.of_ns or recording.step_ns),
         fingerprint=fingerprint(diagnostic, seen.places[0].path if seen.places else "", number),
         kernels=sorted({str(name) for name in own}) if own is not None else [],
         calls=round(len(seen.kernels) / recording.step_count),

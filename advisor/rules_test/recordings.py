@@ -44,7 +44,7 @@ _KERNEL: dict[str, Any] = {
     **{name: column.unknown for name, column in KERNELS.items()},
     "step": 1, "name": "aclnnAdd_AddAiCore_Add", "type": "Add", "core": "AI_VECTOR_CORE",
     "start_ns": 0, "duration_ns": 10 * US, "wait_ns": 0, "communication": False, "device": 0,
-    "state": "dynamic", **_LINE,
+    "state": "dynamic", "recomputed": False, **_LINE,
 }  # fmt: skip
 _HOST_OP: dict[str, Any] = {
     "name": "aten::add", "start_ns": 0, "duration_ns": US, "sequence": -1, "input_dims": "",

@@ -69,9 +69,10 @@ def read_cheap_files(dump: Path, environment: Environment) -> CheapFiles:
     """Read them: those of the text export where it says how the steps split, else the databases."""
     output, problems = analysed_folder(dump), list[Problem]()
     if len(steps := _read(output / STEPS, read_step_trace_time, problems)) and len(steps[0]):
-        found: dict[str, Any] = {"steps": whole_steps(steps[0])}
+        found: dict[str, Any] = {}
         for name, (read, fields) in _TEXT_FILES.items():
             found |= zip(fields, _read(output / name, read, problems), strict=False)
+        found["steps"] = whole_steps(steps[0], collectives=found.get("collectives"))
         problems += _broken_kernels(output / KERNEL_DETAILS)
         return CheapFiles(environment, read_groups(dump), tuple(problems), **found)
     database = find_database(output)
@@ -95,8 +96,8 @@ def _databases(
 
     with ExitStack() as opened:
         analysis = opened.enter_context(closing(Database(file.with_name(ANALYSIS))))
-        steps = whole_steps(read_split(analysis))
         collectives, transports, links = read_analysed(analysis)
+        steps = whole_steps(read_split(analysis), collectives=collectives)
         main = opened.enter_context(closing(Database(file)))
         stated = complete_environment(environment, main, np.empty(0, np.int32))
         info = read_metadata(main).get("parallel_group_info")

@@ -32,29 +32,35 @@ _SHORT = 60
 """Characters of code that fit into a sentence."""
 _LONG = 120
 """Characters of a fact that its first clause is enough of."""
+_BUSY = 0.9
+"""Share of the step that must be computing for nothing to be slow."""
 _CLAUSE_END = re.compile("; |: ")
 _TOLD, _TOLD_ALONE = 0.01, 0.05
 """Share of the step from which the first sentence is about a job, or about one finding."""
 
 
-def headline(
+def headline(  # noqa: PLR0913 - what an answer may be made of
     findings: Sequence[Finding],
     total: Saving | None,
     split: StepSplit | None,
     hot: Sequence[HotOperator],
     *,
     with_source: bool,
+    only_work: bool = False,
 ) -> str:
-    """Return the answer in one sentence."""
+    """Return the answer in one sentence; ``only_work``: no finding but the work itself matters."""
     if total is None:
         files = len({f.path for f in findings})
         if not findings:
             return "No known slow pattern in this source."
         return f"{counted(len(findings), 'slow pattern')} in {counted(files, 'file')}."
-    worth = [f for f in findings if f.device_ns and f.saving is not None]
+    worth = [f for f in findings if f.device_ns and f.saving is not None and not f.is_small]
     first = _largest(findings)
     reason = _diagnosis(first) if first is not None else _bottleneck(split, hot)[:-1]
-    if reason.split(" ", 1)[0].isalpha():  # no name of an operator
+    if only_work and split is not None and split.computing_ns >= _BUSY * split.total_ns:
+        reason = f"nothing is slow beside the work itself: {_bottleneck(split, hot)[:-1]}"
+    word = reason.split(" ", 1)[0]
+    if word.isalpha() and word.islower():  # no name of an operator
         reason = f"{reason[:1].upper()}{reason[1:]}"
     if not total.high_ns or not worth:
         return f"{reason}."
@@ -82,7 +88,7 @@ def _largest(findings: Sequence[Finding]) -> Finding | None:
     """
     of_job = [f for f in findings if f.ranks and f.share >= _TOLD]
     if of_job:
-        return max(of_job, key=lambda f: (f.saving.low_ns if f.saving else 0, f.device_ns))
+        return of_job[0]
     return findings[0] if findings and findings[0].share >= _TOLD_ALONE else None
 
 
@@ -232,7 +238,7 @@ def _bottleneck(split: StepSplit | None, hot: Sequence[HotOperator]) -> str:
         "idle": split.free_ns / split.total_ns,
     }
     main, share = max(shares.items(), key=lambda item: item[1])
-    text = f"The {split.unit} of {milliseconds(split.total_ns)} is {percent(share)} {main}"
+    text = f"the {split.unit} of {milliseconds(split.total_ns)} is {percent(share)} {main}"
     return f"{text}; {first}." if first else f"{text}."
 
 

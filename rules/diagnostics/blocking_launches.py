@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import milliseconds
+from npufix.rules.shared.quantities import milliseconds, number
 from npufix.rules.shared.recording.observing import SYNCHRONISE, free_ns, host_calls, recorded_steps
 
 if TYPE_CHECKING:
@@ -49,7 +49,11 @@ def check(recording: Recording) -> Iterator[Observation]:
         return
     blocked = waits.total_ns / recorded_steps(recording)
     cost = min(free_ns(recording), round(blocked)) if waits.count else free_ns(recording)
-    counted = f"{waits.count} synchronisations for {launches.count} launches"
+    steps = recorded_steps(recording)
+    counted = (
+        f"{number(waits.count / steps)} synchronisations for {number(launches.count / steps)} "
+        "launches per step"
+    )
     yield Observation(
         what=f"ASCEND_LAUNCH_BLOCKING={setting} and {counted}" if setting == "1" else counted,
         evidence=(
@@ -61,6 +65,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         saving_ns=(0, cost),
         basis="at most the free time: launches ahead of the device would fill it",
         is_idle=True,
+        is_symptom=setting != "1",
         advice="unset ASCEND_LAUNCH_BLOCKING" if setting == "1" else _OTHER_WAITS,
     )
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.quantities import milliseconds, number, percent
 from npufix.rules.shared.recording.observing import (
     free_ns,
     host_calls,
@@ -68,8 +68,8 @@ def check(recording: Recording) -> Iterator[Observation]:
     cost = min(round(spent), free_ns(recording))
     yield Observation(
         what=(
-            f"aclopCompileAndExecute was called {calls.count} times and took "
-            f"{milliseconds(spent)} of the host per step ({percent(share(spent, recording))})"
+            f"aclopCompileAndExecute is called {number(calls.count / steps)} times per step and "
+            f"takes {milliseconds(spent)} of the host ({percent(share(spent, recording))} of the step)"
         ),
         evidence=(
             ("average call", milliseconds(calls.total_ns / calls.count)),

@@ -27,7 +27,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import milliseconds
+from npufix.rules.shared.quantities import counted, milliseconds
 from npufix.rules.shared.recording.observing import free_ns, host_calls, recorded_steps
 from npufix.rules.shared.recording.run_settings import advice, recorded
 
@@ -57,11 +57,13 @@ def check(recording: Recording) -> Iterator[Observation]:
     calls = host_calls(recording, _MEMORY)
     if calls.total_ns <= MEM_10_MS:
         return
-    cost = min(round(calls.total_ns / recorded_steps(recording)), free_ns(recording))
+    steps = recorded_steps(recording)
+    cost = min(round(calls.total_ns / steps), free_ns(recording))
     yield Observation(
         what=(
-            f"{calls.count} calls that allocate or free device memory took "
-            f"{milliseconds(calls.total_ns)}, the longest {milliseconds(calls.longest_ns)}"
+            f"{counted(calls.count / steps, 'call')} per step that allocate or free device memory "
+            f"take {milliseconds(calls.total_ns / steps)}, the longest "
+            f"{milliseconds(calls.longest_ns)}"
         ),
         evidence=(*_memory(recording), ("PYTORCH_NPU_ALLOC_CONF", _setting(recording))),
         cost_ns=cost,

@@ -32,6 +32,7 @@ from npufix.rules.shared.recording.collectives import (
     kernels_of,
     labels,
     longest_collectives,
+    payload_bytes,
     standing_still,
     waiting,
 )
@@ -103,7 +104,7 @@ def _parts(recording: Recording) -> str:
     spent = {column: int(rows[column].sum()) for column in PARTS}
     parts = [f"{milliseconds(spent[column] / steps)} {name}" for column, name in PARTS.items()]
     most = max(PARTS, key=lambda column: spent[column])
-    longest = longest_collectives(rows[rows[most] > 0], most, steps)
+    longest = longest_collectives(rows[rows[most] > 0], most, steps, payload_bytes(recording))
     return f"; inside the collectives: {', '.join(parts)}; most {PARTS[most]}: {longest}"
 
 

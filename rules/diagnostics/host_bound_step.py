@@ -9,8 +9,8 @@ the queue is empty and the device waits. Shorter kernels make it worse.
 
 Evidence: Free of step_trace_time; for each gap between kernels, how much of it had passed when the
 host launched the next kernel. On the time line the lines HostToDevice of such launches are nearly
-vertical. What a loader or a value that the host waits for explains is not counted. Late launches must
-explain more than half of all gaps. Where launches are not recorded, a
+vertical. What a loader, a value that the host waits for or a pause of the host explains is not counted. Late
+launches must explain more than half of all other gaps. Where launches are not recorded, a
 hundred gaps below 1 ms that are more than half of the idle time. Nothing is said where
 ASCEND_LAUNCH_BLOCKING is set: that is blocking-launches.
 
@@ -47,6 +47,7 @@ from npufix.rules.shared.recording.observing import (
     places,
     share,
 )
+from npufix.rules.shared.recording.pauses import find_pauses
 from npufix.rules.shared.recording.run_settings import Setting, advice, lines_to_set, recorded
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         yield from _by_gaps(recording, idle, free)
         return
     late = _late_ns(recording, idle)
-    if late.sum() <= MOSTLY * idle.total_ns:
+    if late.sum() <= MOSTLY * (idle.total_ns - int(find_pauses(recording).idle_ns.sum())):
         return
     waited = min(free, per_step(int(late.sum()), recording))
     if share(waited, recording) < _LEAST_SHARE:
@@ -105,6 +106,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis="at most the time in which the device had nothing to do",
         places=places(rows[late > 0], late[late > 0], recording),
         is_idle=True,
+        is_symptom=True,
         advice=_advice(recording),
     )
 
@@ -137,6 +139,7 @@ def _by_gaps(recording: Recording, idle: Idle, free: int) -> Iterator[Observatio
         basis="at most these gaps; launches were not recorded, so the host is likely, not proven",
         places=places(rows[short], gaps[short], recording),
         is_idle=True,
+        is_symptom=True,
         advice=_advice(recording),
     )
 
@@ -166,6 +169,7 @@ def _late_ns(recording: Recording, idle: Idle) -> Integers:
     launched = _launches(recording)[idle.next_kernel]
     # What a loader or a value that is waited for explains is not for want of speed.
     most = idle.end_ns - idle.start_ns - explained_ns(recording, idle)
+    most[find_pauses(recording).rows] = 0
     late = np.clip(launched - idle.start_ns, 0, most.clip(min=0))
     return np.where(launched >= 0, late, 0)
 

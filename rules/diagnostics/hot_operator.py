@@ -7,7 +7,8 @@ Why it is slow on the NPU: that depends on the Type. Products and attention are 
 helps them is a lower precision, aligned sizes, fewer of them. Everything else moves memory around
 that work; IndexPut, Index and NonZero are the worst, as they compute an address for each element.
 
-Evidence: time and number of the kernels, their shapes, and the lines that asked for them.
+Evidence: time and number of the kernels, their shapes, and the lines that asked for them. Element-wise
+kernels of several Types that one line asks for are one finding.
 
 Use instead: what the Type usually comes from, and the rules that exchange it; ``npufix scan`` finds
 their patterns in a source without a dump.
@@ -23,6 +24,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.conversions import PRIORITY
@@ -36,9 +39,14 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Recording
 
 _MOST_SHAPES = 3
+_MOST_TYPES = 4
 _WORK = re.compile(
     r"(Batch|Grouped|Quant\w*|Weight\w*)?(MatMul|Matmul|Gemm)\w*|Conv\w*|Depthwise\w*"
     r"|\w*Attention\w*|\w*FlashAttn\w*|MoeDistribute\w*|Mla\w*"
+)
+_ELEMENTWISE = (
+    "element-wise work that reads and writes the whole tensor each time: a fused operator of "
+    "torch_npu for the sequence around it; npufix scan FOLDER_OF_YOUR_CODE finds known ones"
 )
 _BY_TYPE = (
     (r"(LinearIndex|IndexPut)\w*|NonZero|NonZeroV2",
@@ -56,9 +64,8 @@ _BY_TYPE = (
      "an operator that takes the layout as it is")),
     (r"Cast", "one dtype for the whole region: autocast or model.to(torch.bfloat16) once"),
     ((r"Reduce\w+|\w*Softmax\w*|\w*Norm\w*|Exp|Log|Sub|Div|RealDiv|Mul\w*|Add\w*|Pow\w*|Sqrt"
-     r"|Square|Rsqrt|Neg|Abs|Sigmoid|Tanh|Gelu\w*|Silu|Swish\w*|Select\w*|Muls|Adds"),
-     ("element-wise work that reads and writes the whole tensor each time: a fused operator of "
-     "torch_npu for the sequence around it; npufix scan FOLDER_OF_YOUR_CODE finds known ones")),
+     r"|Square|Rsqrt|Neg|Abs|Sigmoid|Tanh|Axpy\w*|Addc\w+|Erf|Gelu\w*|Silu|Swish\w*|Select\w*|Muls|Adds"),
+     _ELEMENTWISE),
     (r"MaxPool\w*|AvgPool\w*|Pooling\w*", ("a stride in the convolution before it, or channels that "
      "are a multiple of 16")),
     (r"Sort\w*|TopK\w*|ArgMax\w*|ArgMin\w*|Unique\w*|Cum\w+",
@@ -77,19 +84,55 @@ def check(recording: Recording) -> Iterator[Observation]:
     kernels = recording.kernels
     own = kernels[~kernels["communication"].to_numpy(bool)]
     whole = compute_ns(recording)
+    for rows in _chains(own, whole):
+        own = own.drop(index=rows.index)
+        yield _observation(_types(rows), rows, whole, recording)
     totals = own.groupby("type", observed=True)["duration_ns"].sum()
     hot = totals[(totals >= PRIORITY * whole) & (totals > 0)]
     for kind in hot.sort_values(ascending=False, kind="stable").index:
         yield _observation(str(kind), own[(own["type"] == kind).to_numpy()], whole, recording)
 
 
+def _chains(own: pd.DataFrame, whole: int) -> Iterator[pd.DataFrame]:
+    """Yield the element-wise kernels of different Types that one line asks for, if they are hot.
+
+    ``x * torch.tanh(F.softplus(x))`` is Exp, Adds, Log, Tanh and Mul: one finding, not five of
+    which none names the expression. Where no line is known, those on tensors of one shape.
+    """
+    kinds = own["type"].astype(str)
+    chained = kinds.map({kind: _advice(kind) == _ELEMENTWISE for kind in kinds.unique()})
+    rows = own[chained.to_numpy(bool)]
+    known = (rows["path"] != "").to_numpy()
+    place = np.where(known, rows["path"].astype(str) + ":" + rows["line"].astype(str), "")
+    shapes = np.where(known, "", rows["output_shapes"].astype(str))
+    groups = rows.groupby([place, shapes], sort=False)
+    spent = groups["duration_ns"].sum().sort_values(ascending=False, kind="stable")
+    for (at, shape), total in spent.items():
+        if total < PRIORITY * whole or not (at or shape):
+            continue
+        found = groups.get_group((at, shape))
+        if len(found["type"].unique()) > 1:
+            yield found
+
+
+def _types(rows: pd.DataFrame) -> str:
+    """Return the Types of some kernels, those first that take longest: ``Mul, Exp and 3 more``."""
+    spent = rows.groupby(rows["type"].astype(str))["duration_ns"].sum()
+    names = list(spent.sort_values(ascending=False, kind="stable").index)
+    more = len(names) - _MOST_TYPES
+    if more > 1:
+        return f"{', '.join(names[:_MOST_TYPES])} and {more} more Types"
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
 def _observation(kind: str, rows: pd.DataFrame, whole: int, recording: Recording) -> Observation:
     spent = int(rows["duration_ns"].sum())
     cost, steps = per_step(spent, recording), max(1, recording.step_count)
     is_work = _WORK.fullmatch(kind) is not None
+    verb = "takes" if len(rows["type"].unique()) == 1 else "together take"
     return Observation(
         what=(
-            f"{kind} takes {milliseconds(cost)} per step ({percent(share(cost, recording))} of the "
+            f"{kind} {verb} {milliseconds(cost)} per step ({percent(share(cost, recording))} of the "
             f"step, {percent(spent / whole)} of the compute time) in "
             f"{counted(len(rows) / steps, 'kernel')}"
         ),
@@ -98,7 +141,7 @@ def _observation(kind: str, rows: pd.DataFrame, whole: int, recording: Recording
         basis="nothing in the dump tells how much of it can go",
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
         kernels=frozenset(int(label) for label in rows.index),
-        advice=_WORK_ADVICE if is_work else _advice(kind),
+        advice=_WORK_ADVICE if is_work else _advice(str(rows["type"].iloc[0])),
         is_work=is_work,
     )
 

@@ -6,8 +6,9 @@ kernels for each parameter, or one for each of many lists of them.
 Why it is slow on the NPU: each kernel reads and writes parameters, gradients and moments once more,
 and the host launches thousands of them. A fused optimizer reads and writes them once.
 
-Evidence: the ``Optimizer.step#...`` calls of the host and the kernels of the operators in them, without
-a step that runs in ApplyAdamWV2 or another kernel of an optimizer already.
+Evidence: the ``Optimizer.step#...`` calls of the host and the kernels of the operators in them; where
+no step is marked, element-wise kernels of a few Types that repeat in one order ten times or more.
+Without a step that runs in ApplyAdamWV2 or another kernel of an optimizer already.
 
 Use instead: for AdamW ``torch.optim.AdamW(..., fused=True)``, one ApplyAdamWV2 per parameter; not
 with a GradScaler, whose scale and found_inf that kernel ignores. Else the class of torch_npu that
@@ -57,6 +58,14 @@ _BY_CLASS = {
     "AdamP": "torch_npu.optim.NpuFusedAdamP",
     "BertAdam": "torch_npu.optim.NpuFusedBertAdam",
 }
+_UPDATES = re.compile(
+    r"Axpy\w*|Adds?|AddV2|Subs?|Muls?|Addc(mul|div)|Sqrt|Div|RealDiv|Lerp|Pow|Square|Neg|Sign"
+    r"|Maximum|Rsqrt|Reciprocal|Zeros?Like|TensorMove|Fill"
+)
+"""What the updates of optimizers are written in."""
+_LONGEST_UPDATE = 16
+"""Kernels for one parameter; AdamW in small kernels takes 10 to 13."""
+_MOST_TYPES = 4
 _FEW = 10
 """The classes of torch_npu launch about as many kernels per group and dtype."""
 
@@ -69,6 +78,52 @@ def check(recording: Recording) -> Iterator[Observation]:
         if found is not None and found[1] in _BY_CLASS:
             own = _below(recording, steps[steps["name"] == name])
             yield from _observation(recording, own, found[1])
+    yield from _unmarked(recording, _below(recording, steps))
+
+
+def _unmarked(recording: Recording, marked: pd.DataFrame) -> Iterator[Observation]:
+    """Yield one observation where the same few kernels run for one parameter after the other."""
+    rows = repeated_updates(recording)
+    rows = rows[~rows.index.isin(marked.index)]
+    cost, steps = per_step(int(rows["duration_ns"].sum()), recording), max(1, recording.step_count)
+    if share(cost, recording) < LEAST_SHARE:
+        return
+    kinds = rows.groupby(rows["type"].astype(str))["duration_ns"].sum()
+    kinds = kinds.sort_values(ascending=False, kind="stable")
+    yield Observation(
+        what=(
+            f"an update of one parameter after the other takes {milliseconds(cost)} per step "
+            f"({percent(share(cost, recording))} of the step) in "
+            f"{counted(len(rows) / steps, 'small kernel')}: {', '.join(kinds.index[:_MOST_TYPES])}"
+        ),
+        evidence=tuple((str(kind), milliseconds(ns / steps)) for kind, ns in kinds.items()),
+        cost_ns=cost,
+        basis="what a fused step takes depends on the sizes of the parameters: measure it",
+        places=places(rows, rows["duration_ns"].to_numpy(), recording),
+        kernels=labels(rows),
+    )
+
+
+def repeated_updates(recording: Recording) -> pd.DataFrame:
+    """Return the element-wise kernels that a short sequence of Types repeats many times.
+
+    ``Axpy, Muls, Axpy`` for each of 160 parameters: each Type is that of three kernels before.
+    Between the element-wise kernels of a model there are products, so that these repeat nothing.
+    """
+    kernels = recording.kernels
+    compute = kernels[~kernels["communication"].to_numpy(bool)].sort_values("start_ns")
+    codes = compute["type"].cat.codes.to_numpy()
+    names = [str(name) for name in compute["type"].cat.categories]
+    updates = np.array([*(_UPDATES.fullmatch(name) is not None for name in names), False])[codes]
+    found = np.zeros(len(codes), np.bool_)
+    for period in range(1, _LONGEST_UPDATE + 1):
+        same = (codes[period:] == codes[:-period]) & updates[period:] & updates[:-period]
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(np.int8)))
+        for begin, end in zip(edges[::2], edges[1::2], strict=True):
+            if end - begin >= _FEW * period:
+                found[begin : end + period] = True
+    rows: pd.DataFrame = compute[found]
+    return rows
 
 
 def _below(recording: Recording, calls: pd.DataFrame) -> pd.DataFrame:

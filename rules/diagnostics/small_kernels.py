@@ -86,6 +86,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis="at most the gaps before them, if they become part of longer kernels",
         places=places(recording.kernels[small], gap[small], recording),
         is_idle=True,
+        is_symptom=True,
         advice=_advice(recording),
     )
 

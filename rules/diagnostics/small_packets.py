@@ -26,11 +26,12 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.chips import link_rate
-from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.quantities import counted, milliseconds, number, percent
 from npufix.rules.shared.recording.collectives import (
     CONTENTION_SHARE,
     LEAST_SHARE,
     PACKET_BYTES,
+    busy_ns,
     kernels_of,
     labels,
     moving_ns,
@@ -53,6 +54,12 @@ _BUCKETS = (
     "larger buckets (DDP bucket_cap_mb, DeepSpeed reduce_bucket_size), gradient accumulation, "
     "ZeRO-2 instead of ZeRO-3"
 )
+_FLAT = (
+    "one collective over a flat buffer (torch._utils._flatten_dense_tensors) or the buckets of DDP "
+    "instead of one for each tensor"
+)
+_TINY_BYTES, _MANY = 1_000_000, 16
+"""Size and number per step from which on they look like one for each tensor."""
 _EXPANSION = Setting("HCCL_OP_EXPANSION_MODE", "AIV")
 
 
@@ -67,9 +74,15 @@ def check(recording: Recording) -> Iterator[Observation]:
         good = _reached(own, limit, transport)
         if good is not None and _bandwidth(small) >= CONTENTION_SHARE * good:
             continue
-        cost = int(moving_ns(small, recording).sum()) // steps
+        cost = _spent_ns(small, recording) // steps
         if share(cost, recording) >= LEAST_SHARE:
             yield _observation(own, small, good, steps, recording)
+
+
+def _spent_ns(small: pd.DataFrame, recording: Recording) -> int:
+    """Return what they take but for waiting: setting up is most of a small one."""
+    moved = moving_ns(small, recording)
+    return int(np.maximum(moved, busy_ns(small["name"], recording)).sum())
 
 
 def _reached(rows: pd.DataFrame, limit: int, transport: str) -> float | None:
@@ -88,28 +101,32 @@ def _observation(
     rows: pd.DataFrame, small: pd.DataFrame, good: float | None, steps: int, recording: Recording
 ) -> Observation:
     transport = str(rows["transport"].iloc[0])
-    cost = min(int(moving_ns(small, recording).sum()) // steps, recording.step_ns)
+    spent = _spent_ns(small, recording)
+    cost = min(spent // steps, recording.step_ns)
+    median = float(np.median(small["size_bytes"]))
+    are_tiny = median < _TINY_BYTES and len(small) >= _MANY * steps
     own = kernels_of(small["name"], recording)
     saving, basis = None, "no large collective of this dump shows what the link reaches"
     if good is not None:
-        saved = round(cost * (1 - _bandwidth(small) / good))
+        saved = round(cost * max(0.0, 1 - float(small["size_bytes"].sum()) / spent / good))
         saving, basis = (0, saved), f"at most what is lost against {good:.1f} GB/s"
     return Observation(
         what=(
-            f"{len(small)} of {len(rows)} collectives over {transport} move less than "
-            f"{PACKET_BYTES[transport] / 1e6:.0f} MB and take {milliseconds(cost)} per step "
-            f"({percent(share(cost, recording))})"
+            f"{number(len(small) / steps)} of {counted(len(rows) / steps, 'collective')} per step "
+            f"over {transport} move less than {PACKET_BYTES[transport] / 1e6:.0f} MB each, "
+            f"{median / 1e6:.2g} MB in the middle, and take {milliseconds(cost)} "
+            f"({percent(share(cost, recording))} of the step)"
         ),
         evidence=(
             ("their bandwidth", f"{_bandwidth(small):.2f} GB/s"),
-            ("median size", f"{np.median(small['size_bytes']) / 1e6:.3g} MB"),
+            ("each", milliseconds(spent / len(small))),
         ),
         cost_ns=cost,
         saving_ns=saving,
         basis=basis,
         places=places(own, own["duration_ns"].to_numpy(), recording),
         kernels=labels(own),
-        advice=advice(_BUCKETS, lines_to_set(recording, _EXPANSION)),
+        advice=advice(_FLAT if are_tiny else "", _BUCKETS, lines_to_set(recording, _EXPANSION)),
     )
 
 

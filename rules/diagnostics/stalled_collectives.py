@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import counted, milliseconds, number, percent
 from npufix.rules.shared.recording.collectives import (
     LEAST_SHARE,
     collective_times,
@@ -68,10 +68,10 @@ def check(recording: Recording) -> Iterator[Observation]:
     unaligned = _unaligned(rows, still, sizes)
     yield Observation(
         what=(
-            f"{len(still)} of {counted(len(rows), 'collective')} stand still for "
-            f"{milliseconds(spent)} per step ({percent(share(cost, recording))} of the step): they "
+            f"{number(len(still) / steps)} of {counted(len(rows) / steps, 'collective')} per step "
+            f"stand still for {milliseconds(spent)} ({percent(share(cost, recording))} of the step): they "
             f"neither move data nor wait for another rank: "
-            f"{longest_collectives(still, 'still_ns', steps)}{unaligned}"
+            f"{longest_collectives(still, 'still_ns', steps, sizes)}{unaligned}"
         ),
         evidence=(
             ("moving data", f"{milliseconds(still['moving_ns'].sum() / steps)} per step"),

@@ -79,9 +79,10 @@ def _kernel_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
     before = np.empty(len(order), np.int64)
     before[order[1:]] = order[:-1]
     before[order[:1]] = order[:1]
-    rows = recording.kernels.iloc[before[idle.next_kernel]]
-    rows = rows.assign(name=rows["type"], blocked=-1, low=0, high=beyond_typical(idle))
-    return named(rows, _WAITING_TYPES)
+    rows = recording.kernels.iloc[before[idle.next_kernel]].reset_index(drop=True)
+    waits = named(rows, _WAITING_TYPES, "type")
+    own = waits.index.to_numpy()
+    return waits.assign(name=waits["type"], blocked=-1, low=0, high=beyond_typical(idle, own)[own])
 
 
 def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observation:

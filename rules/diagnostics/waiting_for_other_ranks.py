@@ -29,6 +29,7 @@ from npufix.rules.shared.recording.collectives import (
     kernels_of,
     labels,
     longest_collectives,
+    payload_bytes,
     waiting,
 )
 from npufix.rules.shared.recording.observing import places, share
@@ -67,7 +68,7 @@ def _observation(
         what=(
             f"{milliseconds(waited)} per step ({percent(share(cost, recording))} of the step) are "
             f"waiting for other ranks, in {counted(len(rows) / steps, 'collective')} that {they}: "
-            f"{longest_collectives(rows, 'waiting_ns', steps)}"
+            f"{longest_collectives(rows, 'waiting_ns', steps, payload_bytes(recording))}"
         ),
         evidence=(
             ("moved data", f"{milliseconds(rows['moving_ns'].sum() / steps)} per step"),

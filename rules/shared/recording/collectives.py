@@ -34,6 +34,8 @@ PARTS = {
 _RECEIVES = r"(?i)p2p|send|recv|receive"
 FAST_SLOW = 0.2
 """Share of waiting in a collective."""
+_LEAST_STILL_NS = 200_000
+"""Shorter is what each collective takes to set up: a small one stands still for most of itself."""
 _MOST_STILL = 0.5
 """Share of a collective from which standing still is what it does."""
 _NAMED = 0.1
@@ -138,18 +140,35 @@ def _by_collective(transports: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame
     return most.reindex(wanted).fillna(0)
 
 
-def longest_collectives(rows: pd.DataFrame, column: str, steps: int) -> str:
-    """Name the collectives that take most of a time: ``hcom_allReduce__1_0_1 79.1 ms``."""
+def busy_ns(names: pd.Series[str], recording: Recording) -> Integers:
+    """Return how long each of these collectives takes but for waiting for other ranks."""
+    rows, _ = collective_times(recording)
+    busy = (rows["elapse_ns"] - rows["waiting_ns"]).groupby(rows["name"].astype(str)).mean()
+    found: Integers = busy.reindex(names.astype(str)).fillna(0).to_numpy(np.int64)
+    return found
+
+
+def longest_collectives(
+    rows: pd.DataFrame, column: str, steps: int, payloads: dict[str, int]
+) -> str:
+    """Name the collectives that take most of a time: ``hcom_allReduce__1_0_1 79.1 ms``.
+
+    Its size is that of its operand, as ``payloads`` has it, else what it moved over the links.
+    """
     spent = rows.assign(bare=rows["name"].astype(str).str.split("@").str[0])
     totals = spent.groupby("bare")[[column, "size_bytes"]].sum()
     totals = totals.sort_values(column, ascending=False, kind="stable")
     whole = int(totals[column].sum())
     named = totals[totals[column] >= _NAMED * max(1, whole)].head(_MOST_NAMED)
+
+    def sized(name: str, moved: float) -> str:
+        if name in payloads:
+            return f" for an operand of {payloads[name] / 1e6:.3g} MB"
+        return f", {moved / steps / 1e6:.3g} MB moved" if moved else ""
+
     return ", ".join(
-        f"{name} {milliseconds(ns / steps)} for {size / steps / 1e6:.3g} MB"
-        if size
-        else f"{name} {milliseconds(ns / steps)}"
-        for name, ns, size in named.itertuples()
+        f"{name} {milliseconds(ns / steps)}{sized(str(name), moved)}"
+        for name, ns, moved in named.itertuples()
     )
 
 
@@ -163,7 +182,8 @@ def waiting(rows: pd.DataFrame) -> pd.DataFrame:
 def standing_still(rows: pd.DataFrame) -> pd.DataFrame:
     """Return those of ``collective_times`` that mostly do nothing, for ``still_ns``."""
     still = rows["idle_ns"] + rows["notify_ns"]
-    return rows.assign(still_ns=still)[still > _MOST_STILL * rows["elapse_ns"]]
+    stands = (still > _MOST_STILL * rows["elapse_ns"]) & (still > _LEAST_STILL_NS)
+    return rows.assign(still_ns=still)[stands]
 
 
 def payload_bytes(recording: Recording) -> dict[str, int]:

@@ -261,11 +261,15 @@ _LONGEST_LAUNCH_NS = 1_000_000
 
 
 def explained_ns(recording: Recording, idle: Idle) -> Integers:
-    """Return how much of each idle time is a wait for a batch, or follows one for a value."""
+    """Return how much of each idle time is known: a wait for a batch, for a value, a collection."""
     loads = named(recording.host_ops, NEXT_BATCH)
     starts = np.sort(loads["start_ns"].to_numpy())
     ends = np.maximum.accumulate(np.sort((loads["start_ns"] + loads["duration_ns"]).to_numpy()))
     explained = covered_ns(starts, ends, idle.start_ns, idle.end_ns)
+    runs = recording.signals.gc.sort_values("start_ns")
+    starts = runs["start_ns"].to_numpy()
+    ends = np.maximum.accumulate(starts + runs["duration_ns"].to_numpy())
+    explained += covered_ns(starts, ends, idle.start_ns, idle.end_ns)
     if len(recording.host_ops) and len(idle.start_ns):
         waits = host_waits(recording, idle)
         np.maximum.at(explained, waits["gap"].to_numpy(), waits["high"].to_numpy())
@@ -282,7 +286,7 @@ def host_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
     waited = (gap >= 0) & (idle.start_ns[at] >= start) & (idle.end_ns[at] >= end)
     ops, at = ops[waited], at[waited]
     blocked = ops["duration_ns"].to_numpy()
-    cost = beyond_typical(idle)[at]
+    cost = beyond_typical(idle, at)[at]
     rows = ops.assign(gap=at, blocked=blocked, low=np.minimum(cost, blocked), high=cost)
     # Of calls around each other, the innermost is the one that waited.
     innermost: pd.DataFrame = rows.sort_values("start_ns").drop_duplicates("gap", keep="last")
@@ -295,13 +299,15 @@ def _candidates(recording: Recording) -> pd.DataFrame:
     ``.item()`` of a tensor of the host has the same name, but it is shorter.
     """
     ops, copies = recording.host_ops, copies_to_device(recording)
-    ops = ops[ops["name"].isin(list(SPELLINGS)) & (ops["duration_ns"] >= SHORTEST_NS)]
+    calls = host_calls(recording, SYNCHRONISE).count
+    # Where the dump counts the waits, the longest calls are those; else what is too short is none.
+    least = 0 if calls else SHORTEST_NS
+    ops = ops[ops["name"].isin(list(SPELLINGS)) & (ops["duration_ns"] >= least)]
     # A copy that launches a kernel stays on the device.
     launches = np.zeros(int(ops.index.max()) + 1 if len(ops) else 0, np.bool_)
     asked = recording.kernels["host_op"].to_numpy()
     launches[asked[(asked >= 0) & (asked < len(launches))]] = True
     ops = ops[~((ops["name"] == "aten::copy_").to_numpy() & launches[ops.index.to_numpy()])]
-    calls = host_calls(recording, SYNCHRONISE).count
     if calls:
         most = math.ceil(calls * recording.step_count / recorded_steps(recording))
         ops = ops.nlargest(max(most, 1), "duration_ns")
@@ -309,13 +315,16 @@ def _candidates(recording: Recording) -> pd.DataFrame:
     return found
 
 
-def beyond_typical(idle: Idle) -> Integers:
+def beyond_typical(idle: Idle, waits: Integers) -> Integers:
     """Return how much longer each idle time is than the median one that a launch may take.
 
-    Where the only gaps are the waits themselves (one of 20 ms per step), none of them is typical.
+    ``waits`` are the gaps behind waits of the host: none of them is typical, however many there are
+    (30 reads of a value per step and a gap between the steps).
     """
     gaps = idle.end_ns - idle.start_ns
-    short = gaps[gaps < _LONGEST_LAUNCH_NS]
-    typical = round(float(np.median(short))) if len(short) else 0
+    own = np.unique(waits)
+    others = np.delete(gaps, own)
+    short = others[others < _LONGEST_LAUNCH_NS]
+    typical = round(float(np.median(short))) if len(short) > len(own) else 0
     beyond: Integers = np.maximum(gaps - typical, 0)
     return beyond

@@ -1,0 +1,111 @@
+"""The device is idle because the host does something else for a while.
+
+What: gaps of 1 ms or more, 1 % of the step together, whose next kernel the host launched only after
+the device had run dry, and which no wait for a batch, for a value or for the garbage collector
+explains.
+
+Why it is slow on the NPU: the queue of the device holds some milliseconds of work. A host that
+writes a checkpoint, prepares a batch, walks the graph for unused parameters or asks the driver for
+memory launches nothing meanwhile, and the device runs dry.
+
+Evidence: the gaps between kernels, the launch of the kernel behind each, and the call of the host
+that fills it: the innermost one that covers about as much of it as any other.
+
+Use instead: ``find_unused_parameters=False`` or ``static_graph=True`` of DDP; data preparation in the
+workers of the loader; logging, metrics and checkpoints every N steps, in a thread of their own.
+
+Safety: advice.
+
+References: deep_troubleshooting.md of the FrameworkPTAdapter guide; DistributedDataParallel of
+PyTorch (find_unused_parameters costs a walk of the graph in every step).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.recording.collectives import LEAST_SHARE
+from npufix.rules.shared.recording.observing import free_ns, per_step, places, share
+from npufix.rules.shared.recording.pauses import calls_in, find_pauses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rules.diagnostic import Recording
+    from npufix.rules.shared.recording.observing import Integers
+    from npufix.rules.shared.recording.pauses import Pauses
+
+_BETWEEN = "Python between calls of torch"
+_ADVICE = (
+    "look at what the host does there; preparation of data into the workers of the loader; "
+    "logging, metrics and checkpoints every N steps or in a thread of their own"
+)
+_BY_NAME = (
+    (r"DistributedDataParallel.*|search_unused.*",
+     ("DistributedDataParallel(..., find_unused_parameters=False), or static_graph=True where the "
+      "same parameters are unused in every step")),
+    (r"aten::(empty|empty_strided|resize_|zeros|new_.*)",
+     ("the allocator asks the driver for memory: export "
+      "PYTORCH_NPU_ALLOC_CONF=expandable_segments:True, or less memory held")),
+    (r"aten::(to|_to_copy|copy_|item|_local_scalar_dense)|acl_memcpy.*",
+     ("copies between host and device out of the step: pin_memory=True and non_blocking=True, "
+      "results kept on the device and read every N steps")),
+)  # fmt: skip
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation for each call of the host that keeps the device waiting."""
+    pauses = find_pauses(recording)
+    rows = pauses.rows
+    if not len(rows) or share(per_step(pauses.idle_ns.sum(), recording), recording) < LEAST_SHARE:
+        return
+    calls = calls_in(pauses, recording)
+    names = recording.host_ops["name"].astype(str).to_numpy()
+    named = np.array([names[call] if call >= 0 else "" for call in calls], object)
+    spent = {str(name): int(pauses.idle_ns[rows[named == name]].sum()) for name in set(named)}
+    for name in sorted(spent, key=lambda name: (-spent[name], name)):
+        if share(per_step(spent[name], recording), recording) >= LEAST_SHARE:
+            own = np.flatnonzero(named == name)
+            yield _observation(name, rows[own], calls[own], pauses, recording)
+
+
+def _observation(
+    name: str, gaps: Integers, calls: Integers, pauses: Pauses, recording: Recording
+) -> Observation:
+    waited = pauses.idle_ns[gaps]
+    cost = min(per_step(waited.sum(), recording), free_ns(recording))
+    count = counted(len(gaps) / max(1, recording.step_count), "pause")
+    behind = recording.kernels.iloc[pauses.idle.next_kernel[gaps]]
+    rows = recording.host_ops.iloc[calls] if name else behind
+    return Observation(
+        what=(
+            f"the host is in {name or _BETWEEN} while the device waits for {milliseconds(cost)} "
+            f"per step ({percent(share(cost, recording))} of the step): {count} of 1 ms or more"
+        ),
+        evidence=(
+            ("longest pause", milliseconds(waited.max())),
+            *(() if name else (("the lines", "those of the first kernel behind each pause"),)),
+        ),
+        cost_ns=cost,
+        saving_ns=(0, cost),
+        basis="at most the idle time of these pauses",
+        places=places(rows, waited, recording),
+        is_idle=True,
+        is_symptom=True,
+        advice=next((text for names, text in _BY_NAME if re.fullmatch(names, name)), ""),
+    )
+
+
+RULE = Diagnostic(
+    id="NPU411",
+    name="host-pause",
+    summary="the device is idle because the host does something else for a while",
+    advice=_ADVICE,
+    check=check,
+    gpu_advice=_ADVICE,
+)

@@ -1,0 +1,108 @@
+"""Some steps take far longer than the others.
+
+What: steps that no average holds because they are far longer than the typical one (not those of the
+warm-up), and that make the average of all steps longer by 1 % or more.
+
+Why it is slow on the NPU: a checkpoint that is written in between, an evaluation, a batch of another
+size or a compilation holds the device up for many steps at once, and each average hides it.
+
+Evidence: the lengths of all steps, and the calls of the host that take longer in these.
+
+Use instead: checkpoints that are written in another thread or process (``torch.distributed
+.checkpoint.async_save``) and less often, evaluation less often, batches padded to a few sizes.
+
+Safety: advice.
+
+References: asynchronous saving in the documentation of torch.distributed.checkpoint.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.recording.observing import places
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+    from npufix.rules.diagnostic import Recording
+
+_LEAST_SHARE = 0.01
+_MOSTLY = 0.5
+"""Share of the extra time from which a call explains it."""
+_LEAST_CALL_NS = 500_000
+_MOST_NAMED = 4
+
+
+def check(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation for all longer steps together."""
+    typical, outliers = recording.step_ns, recording.outliers
+    extra = sum(outliers.values()) - typical * len(outliers)
+    steps = recording.step_count + len(outliers)
+    cost = extra // steps
+    if extra <= 0 or cost < _LEAST_SHARE * (typical + cost):
+        return
+    calls = _longest_calls(recording)
+    blamed = calls if calls is not None and calls["duration_ns"].sum() > _MOSTLY * extra else None
+    what = ""
+    if blamed is not None:
+        held = milliseconds(blamed["duration_ns"].sum() / len(outliers))
+        what = f", {held} of it in {blamed['name'].iloc[0]}"
+    names = ", ".join(f"step {number}" for number in sorted(outliers)[:_MOST_NAMED])
+    mean = sum(outliers.values()) / len(outliers)
+    yield Observation(
+        what=(
+            f"the average of all {steps} steps is {milliseconds(cost)} longer "
+            f"({percent(cost / (typical + cost))}) than without {counted(len(outliers), 'step')} of "
+            f"{milliseconds(mean)}{what}: {names}"
+        ),
+        evidence=tuple(
+            (f"step {n}", milliseconds(ns)) for n, ns in sorted(outliers.items())[:_MOST_NAMED]
+        ),
+        cost_ns=cost,
+        of_ns=typical + cost,
+        basis="nothing in the dump tells how much of it can go",
+        places=()
+        if blamed is None
+        else places(blamed, blamed["duration_ns"].to_numpy(), recording),
+        is_idle=True,
+    )
+
+
+def _longest_calls(recording: Recording) -> pd.DataFrame | None:
+    """Return the long calls of one line and name that take most of the longer steps."""
+    ops = recording.outlier_ops
+    if ops is None:
+        return None
+    names = ops["name"].astype(str)
+    long = ops[(ops["duration_ns"] >= _LEAST_CALL_NS) & ~names.str.startswith("ProfilerStep#")]
+    if long.empty:
+        return None
+    spent = long.groupby(["name", "path", "line"], observed=True)["duration_ns"].sum()
+    keys = spent.index.to_frame(index=False)
+    most = keys.iloc[int(spent.to_numpy().argmax())]
+    own = (long[list(most.index)] == most).all(axis=1)
+    found: pd.DataFrame = long[own.to_numpy(bool)]
+    return found
+
+
+RULE = Diagnostic(
+    id="NPU412",
+    name="longer-steps",
+    summary="some steps take far longer than the others",
+    advice=(
+        "look at what these steps do beside the others: checkpoints asynchronously "
+        "(torch.distributed.checkpoint.async_save) and less often, evaluation less often, batches "
+        "padded to a few sizes"
+    ),
+    check=check,
+    gpu_advice=(
+        "look at what these steps do beside the others: checkpoints asynchronously "
+        "(torch.distributed.checkpoint.async_save) and less often, evaluation less often, batches "
+        "padded to a few sizes"
+    ),
+)

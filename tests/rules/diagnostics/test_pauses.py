@@ -1,0 +1,128 @@
+"""What the host does while the device waits, and steps that are longer than the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from npufix.advisor.rules_test.recordings import MS, START, US, host_ops, in_a_row, recording
+from npufix.rules.diagnostics import (
+    host_bound_step,
+    host_pause,
+    longer_steps,
+    optimizer_in_small_kernels,
+    recomputed_activations,
+    synchronising_operator,
+)
+
+WALK = "DistributedDataParallel.forward#search_unused_parameters"
+
+
+def call(name: str, start: int, duration: int, **more: Any) -> dict[str, Any]:
+    place = {"path": "train.py", "line": 9, "function": "step"}
+    return {"name": name, "start_ns": start, "duration_ns": duration, **place, **more}
+
+
+def two_kernels(gap: int, launched_after: int) -> list[dict[str, Any]]:
+    first, second = in_a_row([MS, MS], gap, path="model.py", line=3, function="forward")
+    return [first, {**second, "launch_ns": second["start_ns"] - gap + launched_after}]
+
+
+@pytest.mark.parametrize(("gap", "told"), [(15 * MS, 1), (900 * US, 0)])
+def test_a_long_gap_is_named_by_the_call_that_fills_it(gap: int, told: int) -> None:
+    rows = two_kernels(gap, gap - 5 * US)
+    calls = [call("ProfilerStep#3", 0, gap + 3 * MS), call(WALK, MS, gap - 100 * US)]
+    looked_at = recording(rows, calls, step={"free_ns": gap}, step_ns=gap + 2 * MS)
+    found = list(host_pause.check(looked_at))
+    assert len(found) == told
+    for seen in found:
+        assert seen.cost_ns == gap - 5 * US
+        assert WALK in seen.what
+        assert (seen.places[0].path, seen.places[0].line) == ("train.py", 9)
+        assert "find_unused_parameters=False" in seen.advice
+        assert seen.is_symptom
+        # It is no slowness of the host: nothing is left of the gap.
+        assert list(host_bound_step.check(looked_at)) == []
+
+
+def test_a_pause_without_a_call_is_told_before_its_line() -> None:
+    rows = two_kernels(15 * MS, 14 * MS)
+    (seen,) = host_pause.check(recording(rows, step={"free_ns": 15 * MS}, step_ns=17 * MS))
+    assert seen.cost_ns == 14 * MS
+    assert "Python between calls" in seen.what
+    assert (seen.places[0].path, seen.places[0].line) == ("model.py", 3)
+
+
+def test_a_kernel_that_was_launched_in_time_follows_no_pause() -> None:
+    rows = two_kernels(15 * MS, 0)
+    assert list(host_pause.check(recording(rows, step={"free_ns": 15 * MS}))) == []
+
+
+def test_a_collection_of_garbage_is_no_pause_twice() -> None:
+    rows = two_kernels(15 * MS, 15 * MS)
+    runs = [{"start_ns": START + MS, "duration_ns": 15 * MS}]
+    looked_at = recording(rows, step={"free_ns": 15 * MS}, step_ns=17 * MS, gc=runs)
+    assert list(host_pause.check(looked_at)) == []
+    assert list(host_bound_step.check(looked_at)) == []
+
+
+def test_reads_of_values_are_told_where_they_are_all_gaps() -> None:
+    rows = in_a_row([100 * US] * 11, 400 * US)
+    reads = [
+        call("aten::_local_scalar_dense", row["start_ns"] + 10 * US, 95 * US) for row in rows[:10]
+    ]
+    (seen,) = synchronising_operator.check(recording(rows, reads, step={"free_ns": 4 * MS}))
+    assert seen.cost_ns == 4 * MS
+
+
+def test_longer_steps_are_shares_of_the_average_of_all() -> None:
+    saving = host_ops([call("ProfilerStep#9", 0, 400 * MS), call("aten::copy_", MS, 390 * MS)])
+    looked_at = replace(
+        recording(step_ns=20 * MS, step_count=7), outliers={9: 420 * MS}, outlier_ops=saving
+    )
+    (seen,) = longer_steps.check(looked_at)
+    assert seen.cost_ns == 50 * MS
+    assert seen.of_ns == 70 * MS
+    assert seen.saving_ns is None
+    assert "420 ms, 390 ms of it in aten::copy_: step 9" in seen.what
+    assert seen.places[0].line == 9
+
+
+def test_a_longer_step_that_changes_no_average_is_not_told() -> None:
+    looked_at = replace(recording(step_ns=20 * MS, step_count=999), outliers={9: 30 * MS})
+    assert list(longer_steps.check(looked_at)) == []
+
+
+def update(times: int) -> list[dict[str, Any]]:
+    kinds = ["Axpy", "Muls", "Axpy"]
+    return [
+        {"type": kind, "start_ns": n * 10 * US, "duration_ns": 5 * US}
+        for n, kind in enumerate(kinds * times)
+    ]
+
+
+@pytest.mark.parametrize(("times", "told"), [(40, 1), (3, 0)])
+def test_updates_of_parameters_are_known_without_a_mark(times: int, told: int) -> None:
+    found = list(optimizer_in_small_kernels.check(recording(update(times), step_ns=MS)))
+    assert len(found) == told
+    for seen in found:
+        assert len(seen.kernels) == 3 * times
+        assert seen.cost_ns == 3 * times * 5 * US
+
+
+def test_element_wise_kernels_between_products_are_no_update() -> None:
+    rows = [
+        {"type": kind, "start_ns": n * 10 * US, "duration_ns": 5 * US}
+        for n, kind in enumerate(["Mul", "Adds", "MatMulV3"] * 40)
+    ]
+    assert list(optimizer_in_small_kernels.check(recording(rows, step_ns=MS))) == []
+
+
+@pytest.mark.parametrize(("spent", "told"), [(6 * MS, 1), (4 * MS, 0)])
+def test_what_is_computed_again_is_told(spent: int, told: int) -> None:
+    rows = in_a_row([50 * MS, spent], 0)
+    rows[1]["recomputed"] = True
+    found = list(recomputed_activations.check(recording(rows)))
+    assert [(seen.cost_ns, seen.kernels) for seen in found] == [(spent, {1})] * told
