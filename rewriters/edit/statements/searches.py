@@ -93,7 +93,7 @@ SEARCHES: Mapping[str, Search] = {
     "index-lists": Search(find_index_lists, r"\[\d+,[ \d,]*\d,?\s*\]\s*[,\]]"),
     "invariants": Search(find_invariants, r"(?m)^\s+(for|while) ", hot_only=True),
     "optimizers": Search(find_optimizers, r"(?i)optim|Adam|SGD"),
-    "selections": Search(find_selections, r"\[([a-z]\w*)[,\]]", twice=True, hot_only=True),
+    "selections": Search(find_selections, r"\[(?::, )*([a-z]\w*)[,\]]", twice=True, hot_only=True),
     "uploads": Search(
         find_uploads, r"torch\.(as_tensor|from_numpy|tensor)\(|\.copy_\(", hot_only=True
     ),
