@@ -24,7 +24,7 @@ from npufix.rewriters.edit.statements.searches import (
     written,
 )  # fmt: skip
 from npufix.rewriters.edit.statements.surroundings import TooLargeError
-from npufix.rewriters.facts.chosen import find_choice
+from npufix.rewriters.facts.chosen import find_choice, is_reference
 from npufix.rewriters.facts.occasions import occasion
 from npufix.rewriters.facts.recorded_facts import RecordedFacts, aten_names
 from npufix.rewriters.facts.site_facts import SourceFacts
@@ -371,13 +371,13 @@ def _candidates(  # noqa: PLR0913, PLR0917 - same
 ) -> Iterable[list[_Candidate]]:
     """Return what each rule may do at each place, one for each form that fits."""
     found: dict[tuple[str, int], list[_Candidate]] = {}
-    has_npu = _mentions_npu(source)
+    may_be_chosen = _mentions_npu(source) or is_reference(flow)
     for rule in rules:
         for form in rule.forms:
             for match in find(pattern_of(form.pattern), flow):
                 if not effort.spend(_PROOFS_LIKE_A_CHANGE):
                     return found.values()
-                if has_npu and find_choice(flow, match, None if chosen_too else form):
+                if may_be_chosen and find_choice(flow, match, None if chosen_too else form):
                     continue
                 proofs = _prove(form, flow, match, recorded)
                 if proofs is not None:

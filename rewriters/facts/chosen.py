@@ -40,11 +40,21 @@ _HOW = frozenset(
 """Words of a name that say how something is computed, not what."""
 
 
+_REFERENCE = re.compile(r"(^|_)(ref|reference)(_impl(ementation)?)?$|^(ref|reference)_")
+
+
+def is_reference(flow: FunctionFlow) -> bool:
+    """Tell whether a function only shows what a kernel computes: ``rms_norm_ref``."""
+    return _REFERENCE.search(flow.function.name) is not None
+
+
 def find_choice(flow: FunctionFlow, match: Match, form: Form | None) -> str:
     """Return where the author has chosen what runs on an NPU, "" if that is not so.
 
     Without ``form`` it is only asked whether the code stands beside a test for an NPU.
     """
+    if is_reference(flow):
+        return "it is a reference for what a kernel computes: somebody has chosen already"
     statement = match.evaluation.statement
     for node in flow.npu_branches:
         leaves = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return)

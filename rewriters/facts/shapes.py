@@ -188,8 +188,8 @@ class Shapes:
                     return 1
                 return self._length(args[0], dim) if self._takes_last(args[0], args[1]) else None
             case "permute" if isinstance(rank, int) and rank == len(args) - 1:
-                came_from = args[1 + dim + rank].value
-                return self._length(args[0], (came_from or 0) % rank - rank)
+                source = args[1 + dim + rank].value
+                return self._length(args[0], source % rank - rank) if type(source) is int else None
             case "nonzero" if self._has_one_column(node) and dim == -1:
                 return 1
             case "matmul" if dim == -1 and self.least_rank(args[1]) >= _MATRIX:

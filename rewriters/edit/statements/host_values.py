@@ -379,7 +379,7 @@ def _is_seldom(here: Surroundings, code: ast.expr) -> bool:
             asked = list(ast.walk(outer.test))
             if any(isinstance(n, ast.Mod) for n in asked):
                 return True
-            named = [getattr(n, "id", None) or getattr(n, "attr", "") for n in asked]
+            named = [last_name(node) for node in asked if isinstance(node, ast.expr)]
             if "isinstance" in named or any(map(_SELDOM.search, named)):
                 return True
         inner = outer

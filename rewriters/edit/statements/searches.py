@@ -114,7 +114,7 @@ SEARCHES: Mapping[str, Search] = {
     "masked-layers": Search(find_masked_layers, r"Transformer(En|De)?(coderLayer)?\("),
     "optimizers": Search(find_optimizers, r"(?i)optim|Adam|SGD", configured=optimizers.CONFIGURED),
     "projections": Search(find_projections, PROJECTED, hot_only=True),
-    "selections": Search(find_selections, r"\[([a-z]\w*)[,\]]", twice=True),
+    "selections": Search(find_selections, r"\[(?::, )*([a-z]\w*)[,\]]", twice=True),
     "uploads": Search(
         find_uploads, r"torch\.(as_tensor|from_numpy|tensor)\(|\.copy_\(", hot_only=True
     ),

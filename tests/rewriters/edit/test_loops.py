@@ -342,6 +342,15 @@ def test_what_must_stay_stays(name: str) -> None:
     assert [s.rewrite for s in find_sites(HEADER + STAYS[name], [RULE]) if s.rewrite] == []
 
 
+def test_one_round_is_no_loop() -> None:
+    text = (
+        "def f(x: Tensor, n: int):\n    for i, l in enumerate({}):\n"
+        "        if l < n:\n            x[i, l:] = 0\n"
+    )
+    assert len(list(find_sites(HEADER + text.format("[x.size(1), n]"), [RULE]))) == 1
+    assert list(find_sites(HEADER + text.format("[x.size(1)]"), [RULE])) == []
+
+
 def test_a_number_without_dimensions_promotes_another_way() -> None:
     text = (
         "def f(x: Tensor, s: Tensor):\n    b, d = x.shape\n    assert s.size(0)\n"

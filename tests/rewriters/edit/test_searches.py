@@ -165,6 +165,7 @@ def test_a_value_that_a_call_gets_is_shared_only_if_nobody_writes_to_it() -> Non
         "n = x.max().item()\n    if n > 3:\n        return y\n    return x",
         "n = lengths_cpu.max().item()\n    return y * n",
         "n = float(self.rate)\n    return y * n",
+        "n = x.max().item()\n    return self.attend(y, n)",  # a longest length perhaps
     ],
 )
 def test_a_value_that_the_host_needs_is_not_spoken_of(code: str) -> None:
@@ -262,11 +263,40 @@ def test_what_another_package_takes_is_left_to_it(code: str) -> None:
     assert [s for s in found(text, "NPU214") if s.rewrite or "log" in s.problem] == []
 
 
+def test_who_asks_for_the_host_gets_it() -> None:
+    text = "def loss(self, x: torch.Tensor):\n    return self.error_rate(x.argmax(-1){})\n"
+    assert [s for s in found(text.format(".cpu()"), "NPU214") if s.rewrite] == []
+    assert len([s for s in found(text.format(".tolist()"), "NPU214") if s.rewrite]) == 1
+
+
+def test_a_mask_behind_a_colon_is_the_same_mask() -> None:
+    text = """
+def forward(self, x: torch.Tensor, y: torch.Tensor):
+    keep = y > 0
+    return self.compare(x[:, keep], y[keep])
+"""
+    assert "self.compare(x[:, keep_at], y[keep_at])" in rewritten(text, "NPU218")
+
+
+def test_pieces_of_a_known_length_are_taken_whole() -> None:
+    text = """
+def forward(self, x: torch.Tensor):
+    b, n, c = x.shape
+    qkv = self.qkv(x).reshape(b, n, 3, 8, c // 8).permute(2, 0, 3, 1, 4)
+    q, k, v = qkv[0], qkv[1], qkv[2]
+    return q @ k * v
+"""
+    assert "q, k, v = qkv.unbind(0)\n" in rewritten(text, "NPU268")
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
         ("if i % 100 == 0:\n            print(loss.item())", False),  # seldom enough
         ("self.logger.record('loss', loss.item())", True),
+        ("if self.log_now:\n            print(loss.item())", False),
+        ("self.train_epoch()\n        print(loss.item())", False),
+        ("print(self.state_dict['loss'].item())", False),
     ],
 )
 def test_what_is_logged_stays_a_number(body: str, *, told: bool) -> None:

@@ -198,6 +198,18 @@ NOTHING = {
     "elements of a tensor in turn": function(
         "x: torch.Tensor, y: torch.Tensor", "for v in y:", "    x[x < 0] = v + y[0]"
     ),
+    "what a loop of layers computes": function(
+        "x: torch.Tensor, m: torch.Tensor, layers",
+        "y = x",
+        "for layer in layers:",
+        "    y = layer(y)",
+        "x[m > 0] = y",
+    ),
+    "a parameter": (
+        "class Mask(nn.Module):\n    def __init__(self, n):\n        super().__init__()\n"
+        "        self.token = nn.Parameter(torch.FloatTensor(n).uniform_())\n\n"
+        "    def forward(self, x: torch.Tensor, m: torch.Tensor):\n        x[m > 0] = self.token\n"
+    ),
     "class weights, not a mask": function(
         "class_weight: torch.Tensor, labels: torch.Tensor", "return class_weight[labels].sum()"
     ),
