@@ -1,6 +1,7 @@
 """A loop in Python over the rows of tensors that one operator computes for all rows.
 
 What: a ``for`` that writes to row ``i`` of a tensor (``m[i, :n[i]] = 0``, ``out[i] = x[i, j[i]]``),
+adds up what each round makes (``total += x[:, i] * w[i]``),
 or a ``torch.stack`` or ``torch.cat`` of what each round of a comprehension or of a loop with
 ``append`` makes (``[f(x[:, i]) for i in range(n)]``, ``[x + c * t for t in range(n)]``).
 
@@ -146,6 +147,11 @@ CONDITIONS = (
     _open("value-fits-dtype", "the value is a number that the dtype of the tensor can hold"),
     _open("no-nan", "no number of a row that is compared is NaN"),
     _open("float-values", "the numbers that are compared are of floating point"),
+    _open("same-dimensions", "the tensors that meet in a round have one number of dimensions"),
+    _open(
+        "ascending-borders", "each border of the pieces is as large as the one before, or larger"
+    ),
+    _open("adds-floats", "what is added up is of floating point, and there is a round at least"),
     _open("batch-first", "each round passes on a batch: its first dimension, and two or more"),
 )
 

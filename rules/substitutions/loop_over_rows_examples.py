@@ -5,6 +5,23 @@ from __future__ import annotations
 from npufix.rules.substitution import Rewritten
 
 VALID = (
+    # the sum so far is needed, and a number is added
+    """
+def f(x: torch.Tensor):
+    total = torch.zeros(4)
+    y = torch.zeros_like(x)
+    for i in range(x.shape[0]):
+        y[i] = total
+        total = total + x[i]
+    return y
+""",
+    """
+def f(x: torch.Tensor):
+    total = 0
+    for i in range(x.shape[0]):
+        total += i
+    return x * total
+""",
     # a round needs the one before it
     """
 def f(x: torch.Tensor, decay: float):
@@ -202,6 +219,46 @@ def f(start: torch.Tensor, end: torch.Tensor, count: int):
     )
     points[:] = (1 - ratio) * start + ratio * end
     return points
+""",
+    ),
+    Rewritten(
+        """
+def f(q: torch.Tensor, cu_seqlens: torch.Tensor):
+    mask = torch.full((q.shape[0], q.shape[0]), -1e4, dtype=q.dtype, device=q.device)
+    for i in range(1, len(cu_seqlens)):
+        mask[cu_seqlens[i - 1] : cu_seqlens[i], cu_seqlens[i - 1] : cu_seqlens[i]] = 0
+    return mask
+""",
+        """
+def f(q: torch.Tensor, cu_seqlens: torch.Tensor):
+    mask = torch.full((q.shape[0], q.shape[0]), -1e4, dtype=q.dtype, device=q.device)
+    borders = torch.as_tensor(cu_seqlens, device=mask.device)
+    places = torch.arange(max(mask.shape[-2:]), device=mask.device)
+    piece = torch.bucketize(places, borders, right=True)
+    in_piece = (piece > 0) & (piece < borders.shape[0])
+    mask.masked_fill_(
+        (piece[:mask.shape[-2], None] == piece[:mask.shape[-1]])
+        & in_piece[:mask.shape[-1]],
+        0,
+    )
+    return mask
+""",
+    ),
+    Rewritten(
+        """
+def f(pred: torch.Tensor, target: torch.Tensor):
+    loss = pred.new_zeros(1)
+    for i in range(pred.shape[0]):
+        error = (pred[i] - target[i]).abs()
+        loss = loss + error.sum()
+    return loss
+""",
+        """
+def f(pred: torch.Tensor, target: torch.Tensor):
+    loss = pred.new_zeros(1)
+    error = (pred - target[:pred.shape[0]]).abs()
+    loss = loss + error.unsqueeze(-1).flatten(1).sum(dim=1).sum(0)
+    return loss
 """,
     ),
 )

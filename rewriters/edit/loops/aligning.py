@@ -91,9 +91,19 @@ class Aligner:
         if not tensors:
             raise CannotBatchError(UNKNOWN_NUMBER)
         self._ask_for_dtype(rows, same)
+        if not counted and self._are_alike(rows, same):
+            self.of.conditions["same-dimensions"] = None
+            return [v.code for v in given], replace(rows[0], source=tensors[0].asked)
         whole = self._common(rows, same, counted=counted)
         codes = [self._placed(v, whole, tensors[0]) for v in given]
         return codes, replace(whole, source=tensors[0].asked)
+
+    def _are_alike(self, rows: list[Value], same: list[Value]) -> bool:
+        """Tell whether nothing but rows of unknown dimensions meet: ``x[i] - y[i]``."""
+        unknown = any(not isinstance(v.rank, int) for v in rows)
+        differ = any(difference(rows[0].rank, v.rank) is None for v in rows[1:])
+        plain = all(v.axis == 0 and v.rank != 0 for v in rows) and all(v.rank == 0 for v in same)
+        return unknown and differ and plain and self.of.expected is None
 
     def _is_anything(self, value: Value) -> bool:
         """Tell whether a value may be a tensor or a number, for all that is known."""

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, WRITTEN_READ
 from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.indexing import OTHER_ROUND
-from npufix.rewriters.edit.loops.joining import join, joined, rows_of
+from npufix.rewriters.edit.loops.joining import added_up, join, joined, rows_of
+from npufix.rewriters.edit.loops.pieces import Pieces, read_pieces
 from npufix.rewriters.edit.loops.reading import (
     NO_DOMAIN,
     STEPS,
+    Domain,
     FilledList,
     Loop,
     loops_in,
@@ -27,6 +29,7 @@ from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
 from npufix.rewriters.edit.loops.values import OF_A_LIST, UNKNOWN_RANK, CannotBatchError
 from npufix.rewriters.edit.loops.writing import Join, written
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
+from npufix.rewriters.facts.occasions import is_hot
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
 from npufix.rewriters.graph.modules.syntax import stored_names, walk
 from npufix.rewriters.graph.reader import read_function
@@ -74,7 +77,7 @@ def find_loops(
     """
     if not may_hold_loops(flow.function):
         return
-    if _MAKES_ONCE.match(flow.function.name) and not all_of_them:
+    if _MAKES_ONCE.match(flow.function.name) and not all_of_them and not _is_called(flow):
         return
     function, comprehensions = spelled_out(flow.function, flow.names)
     wide = flow
@@ -100,6 +103,12 @@ def find_loops(
             yield found
 
 
+def _is_called(flow: FunctionFlow) -> bool:
+    """Tell whether a function that makes something does so in each step: ``make_pad_mask``."""
+    named = re.search(r"_mask|mask_", flow.function.name) is not None
+    return named or (flow.scope is not None and is_hot(flow.scope, flow.names.tree))
+
+
 def _found(
     source: str, flow: FunctionFlow, wide: FunctionFlow, loop: Loop, *, with_text: bool
 ) -> FoundLoop | None:
@@ -121,11 +130,14 @@ def _tried(
     lines = frozenset(range(loop.first.lineno, (loop.statement.end_lineno or 0) + 1))
     code: ast.expr | ast.stmt = loop.joined or loop.statement
     try:
+        pieces = read_pieces(loop, facts)
+        if pieces is not None:
+            return _of_pieces(source, flow, loop, facts, pieces, with_text=with_text)
         domain = read_domain(loop.target, loop.items, facts)
         body = Body(domain, facts, loop.body)
         statements = body.run(loop.body)
         new = None
-        if loop.is_statement and not statements and not loop.lists:
+        if loop.is_statement and not statements and not loop.lists and not loop.total:
             return None
         if loop.joined is not None and loop.made is not None:
             new = joined(loop.joined, loop.made, body.of)
@@ -133,6 +145,8 @@ def _tried(
             statements += body.of.aligner.statements
             if any(_may_be_listed(v.code, facts) for v in domain.names.values()):
                 body.of.conditions["is-tensor"] = None
+        if loop.total and loop.made is not None:
+            statements += added_up(loop.total, loop.made, body.of, in_place=loop.is_in_place)
         joins: list[Join] = []
         for one in loop.lists:
             _require_filled_once(flow, one)
@@ -152,6 +166,18 @@ def _tried(
     except (CannotBatchError, NotRewritableError) as error:
         return FoundLoop(code, lines, problem=str(error))
     return FoundLoop(code, lines, tuple(body.of.conditions), rewrite)
+
+
+def _of_pieces(  # noqa: PLR0913 - what is written, and where
+    source: str, flow: FunctionFlow, loop: Loop, facts: Facts, pieces: Pieces, *, with_text: bool
+) -> FoundLoop:
+    node = facts.node(loop.items) or flow.graph.constant(0)
+    body = Body(Domain(0, loop.items, node), facts, ())
+    body.of.shown["index"] = ast.Name(pieces.vector, ast.Load())
+    _require_unread(flow, loop)
+    rewrite = written(source, flow, loop, body, pieces.statements, None, with_text=with_text)
+    lines = frozenset(range(loop.first.lineno, (loop.statement.end_lineno or 0) + 1))
+    return FoundLoop(loop.statement, lines, pieces.conditions, rewrite)
 
 
 def _require_filled_once(flow: FunctionFlow, one: FilledList) -> None:
@@ -196,7 +222,7 @@ def _require_unread(flow: FunctionFlow, loop: Loop) -> None:
     if loop.joined is not None and not loop.removed:
         return
     statement = loop.first
-    bound = stored_names(statement)
+    bound = stored_names(statement) - {loop.total}
     own = {id(n) for n in walk(statement)}
     again = {
         id(inner)

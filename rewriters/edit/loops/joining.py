@@ -44,6 +44,24 @@ def rows_of(made: ast.expr, of: Expressions) -> Value:
     return of.aligner.tensor(value)
 
 
+def added_up(total: str, made: ast.expr, of: Expressions, *, in_place: bool) -> list[ast.stmt]:
+    """Return the statements that add to a name what all rounds make; ``in_place``: as ``+=`` does.
+
+    Raises:
+        CannotBatchError: it is no tensor of rows.
+
+    """
+    value = rows_of(made, of)
+    of.conditions["adds-floats"] = None
+    code = method(value.code, "sum", value.axis)
+    target = ast.Name(total, ast.Store())
+    new: ast.stmt = ast.AugAssign(target, ast.Add(), code)
+    if not in_place:
+        whole = ast.BinOp(ast.Name(total, ast.Load()), ast.Add(), code)
+        new = ast.Assign([target], whole, lineno=0)
+    return [*of.aligner.statements, new]
+
+
 def join(call: ast.Call, value: Value) -> ast.expr:
     """Return what a call makes of rows that it joins.
 

@@ -67,11 +67,20 @@ class Loop:
     """The statements that go besides: the empty list, the loop that fills it."""
     lists: tuple[FilledList, ...] = ()
     """What a ``for`` fills, if that is several lists, or one that is joined later on."""
+    total: str = ""
+    """The name that each round adds ``made`` to, if that is all that it does with it."""
 
     @property
     def is_statement(self) -> bool:
         """Whether it is a ``for`` that writes."""
         return self.joined is None
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether it adds to the tensor itself: ``total += x[i]``."""
+        return isinstance(self.statement, ast.For) and isinstance(
+            self.statement.body[-1], ast.AugAssign
+        )
 
     @property
     def first(self) -> ast.stmt:
@@ -136,6 +145,7 @@ def loops_in(body: Sequence[ast.stmt], names: ModuleNames) -> Iterator[Loop]:
     for number, statement in enumerate(body):
         if isinstance(statement, ast.For) and not statement.orelse:
             filled = _filled(body, number, names, uses) or _filling(body, number, names)
+            filled = filled or _adding(statement)
             if filled is not None:
                 yield filled
             else:
@@ -207,6 +217,24 @@ def _filling(body: Sequence[ast.stmt], number: int, names: ModuleNames) -> Loop 
     if not lists:
         return None
     return Loop(loop.target, loop.iter, inner, loop, lists=tuple(lists))
+
+
+def _adding(loop: ast.For) -> Loop | None:
+    """Return a loop that ends with adding to a name: ``total = total + f(x[i])``."""
+    match loop.body[-1]:
+        case ast.AugAssign(ast.Name(total), ast.Add(), made):
+            pass
+        case ast.Assign([ast.Name(total)], ast.BinOp(ast.Name(old), ast.Add(), made)) if (
+            total == old
+        ):
+            pass
+        case _:
+            return None
+    uses = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == total]
+    own = [n for n in ast.walk(loop.body[-1]) if isinstance(n, ast.Name) and n.id == total]
+    if len(uses) != len(own) or any(n in own for n in ast.walk(made)):
+        return None
+    return Loop(loop.target, loop.iter, loop.body[:-1], loop, made=made, total=total)
 
 
 def _empty_lists(statement: ast.stmt) -> set[str]:
@@ -309,6 +337,16 @@ def _elements(target: ast.expr, over: ast.expr, facts: Facts) -> Domain:
             found = [_elements(n, p, facts) for n, p in zip(names, parts, strict=True)]
             bound = {n: v for one in found for n, v in one.names.items()}
             return Domain(0, found[0].stop, found[0].stop_node, bound)
+        case ast.Name(element), ast.Call(ast.Attribute(vector, "tolist"), [], []) if isinstance(
+            vector, (ast.Name, ast.Attribute)
+        ):  # as numbers or one by one, they are the entries of a vector
+            node = facts.node(vector)
+            rank = facts.rank(vector)
+            if node is None or (isinstance(rank, int) and rank != 1):
+                raise CannotBatchError(NO_DOMAIN)
+            stop = ast.parse(f"{ast.unparse(vector)}.shape[0]", mode="eval").body
+            size = facts.flow.graph.node("size", node, facts.flow.graph.constant(0))
+            return Domain(0, stop, size, {element: Value(Kind.ENTRY, vector, 0)})
         case ast.Name(element), ast.Name() | ast.Attribute():
             node = facts.node(over)
             assert node is not None  # noqa: S101 - it is read where it stands

@@ -113,14 +113,28 @@ class Together:
         func: ast.expr, args: list[ast.expr], value: Value, op: str, others: list[ast.keyword]
     ) -> Value:
         """Return ``x[i].sum()`` as the sum over all dimensions but that of the rounds."""
-        if op not in operators.OVER_ALL or not isinstance(value.rank, int) or value.rank < 1:
+        if op not in operators.OVER_ALL or value.rank == 0:
             raise CannotBatchError(UNKNOWN_DIMENSION)
-        if op in operators.PAIRS:  # ``max`` over several dimensions is called ``amax``
-            assert isinstance(func, ast.Attribute)  # noqa: S101 - of torch, or a method
-            func = ast.Attribute(func.value, f"a{op}", ast.Load())
+        if not isinstance(value.rank, int):  # of a number of each round as well
+            flat = method(method(value.code, "unsqueeze", -1), "flatten", 1)
+            return Together._over_rows(func, args, replace(value, code=flat), op, others)
+        func = _without_positions(func, op)
         places: list[ast.expr] = [literal(dim + (dim >= value.axis)) for dim in range(value.rank)]
         over = places[0] if len(places) == 1 else ast.Tuple(places, ast.Load())
         made = ast.Call(func, args, [ast.keyword("dim", over), *others])
+        return replace(like(value, made, fresh=True), axis=0, rank=0)
+
+    @staticmethod
+    def _over_rows(
+        func: ast.expr, args: list[ast.expr], value: Value, op: str, others: list[ast.keyword]
+    ) -> Value:
+        """Return an operator over rows that are flat."""
+        func = _without_positions(func, op)
+        assert isinstance(func, ast.Attribute)  # noqa: S101 - of torch, or a method
+        owner = func.value if args else value.code
+        called = ast.Attribute(owner, func.attr, ast.Load())
+        words = [ast.keyword("dim", literal(1)), *others]
+        made = ast.Call(called, [value.code] if args else [], words)
         return replace(like(value, made, fresh=True), axis=0, rank=0)
 
     def turned(self, code: ast.Call, op: str) -> Value:
@@ -180,6 +194,12 @@ class Together:
             columns = subscript(right.code, [everything(), everything(), new_axis()])
             made = method(ast.BinOp(left.code, ast.MatMult(), columns), "squeeze", -1)
         return Value(Kind.ROWS, made, 1, fresh=True, source=source.asked)
+
+
+def _without_positions(func: ast.expr, op: str) -> ast.expr:
+    """Return ``amax`` for ``max``, which is called so over several dimensions."""
+    assert isinstance(func, ast.Attribute)  # noqa: S101 - of torch, or a method
+    return ast.Attribute(func.value, f"a{op}", ast.Load()) if op in operators.PAIRS else func
 
 
 def _without_owner(of: Expressions, code: ast.Call) -> list[ast.expr]:

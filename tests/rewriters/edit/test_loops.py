@@ -77,6 +77,50 @@ WRITTEN = {
         ),
         (X, torch.tensor([0, 2, 1]), torch.tensor([4, 3, 1])),
     ),
+    "numbers of a vector": (
+        (
+            "def f(x: Tensor, n: Tensor):\n    y = x.clone()\n"
+            "    for k, last in enumerate(n.tolist()):\n        y[k, last:] = 0\n    return y\n"
+        ),
+        (X, LENGTHS),
+    ),
+    "what all rounds add": (
+        (
+            "def f(x: Tensor, y: Tensor):\n    loss = torch.zeros(1)\n"
+            "    for i in range(x.shape[0]):\n        loss += (x[i] - y[i]).abs().mean()\n"
+            "    return loss\n"
+        ),
+        (X, X.flip(0)),
+    ),
+    "a start that is not written to": (
+        (
+            "def f(x: Tensor, start: Tensor):\n    total = start\n"
+            "    for i in range(x.shape[0]):\n        total = total + x[i, 0]\n    return total\n"
+        ),
+        (X, X[0, 0]),
+    ),
+    "rows that are added to a tensor": (
+        (
+            "def f(x: Tensor):\n    b, n, d = x.shape\n    total = x.new_zeros(b, d)\n"
+            "    for j in range(n):\n        total = total + x[:, j] * (j + 1)\n    return total\n"
+        ),
+        (X,),
+    ),
+    "numbers of pieces": (
+        (
+            "def f(c: Tensor, n: int):\n    ids = torch.full((n,), -1)\n"
+            "    for i in range(len(c) - 1):\n        ids[c[i] : c[i + 1]] = i\n    return ids\n"
+        ),
+        (torch.tensor([1, 3, 3, 6]), 8),
+    ),
+    "blocks of pieces": (
+        (
+            "def f(c: Tensor, n: int):\n    m = torch.full([1, n, n + 2], -5.0)\n"
+            "    for i in range(1, len(c)):\n"
+            "        m[..., c[i - 1] : c[i], c[i - 1] : c[i]] = 0\n    return m\n"
+        ),
+        (torch.tensor([0, 2, 5, 7]), 6),
+    ),
     "a triangle": (
         (
             "def f(x: Tensor):\n    m = torch.zeros(x.shape[1], x.shape[1])\n"
