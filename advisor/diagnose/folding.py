@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from npufix.advisor.diagnose.findings import Located
     from npufix.advisor.project.source_tree import SourceFile, SourceTree
 
-_NEEDS_PACKAGE = "mindspeed-installed"
+_NEEDS_PACKAGE = frozenset({"mindspeed-installed", "mx-driving-installed"})
 _SETTINGS = frozenset({"optimizers", "data-loaders"})
 
 
@@ -91,7 +91,7 @@ def _paths(found: Sequence[Located]) -> set[str]:
 def _is_of_project(item: Located, tree: SourceTree) -> bool:
     """Tell whether it waits for a package that the project may not have: one question for all."""
     names = {condition.name for condition in item.site.open_conditions}
-    return _NEEDS_PACKAGE in names - tree.configuration.allow
+    return bool(_NEEDS_PACKAGE & (names - tree.configuration.allow))
 
 
 def _is_generated(item: Located) -> bool:

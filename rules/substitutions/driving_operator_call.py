@@ -68,18 +68,6 @@ import torch_scatter
 def pool(x, starts):
     return torch_scatter.segment_csr(x, starts, reduce="max")
 """
-_RESIDUAL = """
-from mmcv.runner import BaseModule
-
-
-class Block(BaseModule):
-    def forward(self, x):
-        out = self.conv(x)
-        out += x
-        out = self.relu(out)
-        return out
-"""
-
 RULE = Substitution(
     id="NPU171",
     name="driving-operator-call",
@@ -115,17 +103,9 @@ from mx_driving import scatter_max
 def pool(x, index):
     return scatter_max(x, index)
 """,
-        # the sum is read again
-        """
-def f(x, y, relu):
-    out = x + y
-    kept = relu(out)
-    return kept, out
-""",
     ),
     rewritten=(
         Rewritten(_DEFORMABLE, _DEFORMABLE),
         Rewritten(_SCATTER, _SCATTER),
-        Rewritten(_RESIDUAL, _RESIDUAL),
     ),
 )

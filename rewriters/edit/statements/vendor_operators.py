@@ -10,7 +10,10 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.proposal import Proposal
+from npufix.rewriters.edit.imports import Import, insertion
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph.attributes import assigned_values
+from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,10 +90,16 @@ def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
                 limits = f"{row.limits}; " if row.limits else ""
                 operator = f"mx_driving.{row.operator}"
                 yield Proposal(node, f"{operator} of Ascend DrivingSDK: {limits}Atlas A2")
-        for block in (getattr(node, name, None) for name in ("body", "orelse")):
-            if isinstance(block, list):
-                yield from _sums_cut_off(here, block)
-    yield from _sums_cut_off(here, here.flow.function.body)
+
+
+def find_sums_cut_off(here: Surroundings) -> Iterator[Proposal]:
+    """Yield ``out += identity`` with ``out = relu(out)`` behind it, in files that use mmcv."""
+    if not _is_of_driving(here):
+        return
+    blocks = [getattr(n, name, None) for n in here.nodes for name in ("body", "orelse")]
+    for block in (here.flow.function.body, *blocks):
+        if isinstance(block, list):
+            yield from _sums_cut_off(here, block)
 
 
 def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
@@ -133,19 +142,67 @@ def _is_of_driving(here: Surroundings) -> bool:
 
 
 def _sums_cut_off(here: Surroundings, block: list[ast.stmt]) -> Iterator[Proposal]:
-    """Yield ``out += identity`` with ``out = relu(out)`` behind it."""
+    """Yield the pairs of statements of a block that add and cut off."""
     for first, second in pairwise(block):
         match first:
-            case ast.AugAssign(ast.Name(name), ast.Add(), ast.Name() | ast.Attribute()):
-                pass
-            case ast.Assign([ast.Name(name)], ast.BinOp(ast.Name(), ast.Add(), ast.Name())):
-                pass
+            case ast.AugAssign(ast.Name(name), ast.Add(), ast.Name() | ast.Attribute() as other):
+                own = True
+            case ast.Assign(
+                [ast.Name(name)], ast.BinOp(ast.Name(left), ast.Add(), ast.Name() as other)
+            ):
+                own = left == name
             case _:
                 continue
         match second:
-            case ast.Assign(value=ast.Call(function, [ast.Name(cut)]) as call) | ast.Return(
-                ast.Call(function, [ast.Name(cut)]) as call
-            ) if cut == name:
-                last = function.attr if isinstance(function, ast.Attribute) else ""
-                if _RELU.fullmatch(last) and here.is_hot and _is_of_driving(here):
+            case ast.Assign(value=ast.Call(function, [ast.Name(cut)], []) as call) | ast.Return(
+                ast.Call(function, [ast.Name(cut)], []) as call
+            ) if cut == name and _RELU.fullmatch(last_name(function)):
+                if own and _is_relu(here, function) and _is_fresh(here, name, first):
+                    yield _added(
+                        here, first, call, f"mx_driving.npu_add_relu({name}, {here.text(other)})"
+                    )
+                else:
                     yield Proposal(call, _ADD_RELU)
+
+
+def _added(here: Surroundings, first: ast.stmt, call: ast.Call, text: str) -> Proposal:
+    """Return the change of a sum and what is called with it into one call."""
+    whole = here.whole_lines(first)
+    if whole is None:
+        return Proposal(call, _ADD_RELU)
+    begin, _, end, _ = whole
+    names, lines = here.flow.names, here.lines
+    at, block = insertion(names, lines, Import("mx_driving"), guarded=False)
+    changes = [Change((begin, 0, end + 1, 0), ""), Change(here.span(call), text)]
+    if block:
+        changes.append(Change((at + 1, 0, at + 1, 0), "".join(block)))
+    return Proposal(call, changes=tuple(changes), shown=text)
+
+
+def _is_relu(here: Surroundings, function: ast.expr) -> bool:
+    """Tell whether a function or submodule is the ReLU of torch."""
+    if here.flow.names.dotted(function) in {"torch.relu", "torch.nn.functional.relu"}:
+        return True
+    match function:
+        case ast.Attribute(ast.Name("self"), name) if here.flow.cls is not None:
+            made = [v for _, v in assigned_values(here.flow.names, here.flow.cls, name)]
+            return bool(made) and all(
+                isinstance(v, ast.Call) and here.flow.names.dotted(v.func) == "torch.nn.ReLU"
+                for v in made
+            )
+    return False
+
+
+def _is_fresh(here: Surroundings, name: str, at: ast.stmt) -> bool:
+    """Tell whether nobody else has what is overwritten: a submodule has just returned it."""
+    named = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == name]
+    before = [n for n in named if n.lineno < at.lineno]
+    stored = [n for n in before if isinstance(n.ctx, ast.Store)]
+    if not stored:
+        return False
+    last = max(stored, key=lambda n: n.lineno)
+    match here.parents.get(id(last)):
+        case ast.Assign([ast.Name()], ast.Call(ast.Attribute(ast.Name("self"), _))) as made:
+            read = (n for n in before if isinstance(n.ctx, ast.Load) and n.lineno > last.lineno)
+            return here.loop_of(made) is here.loop_of(at) and not any(read)
+    return False
