@@ -58,6 +58,9 @@ def _said_as(item: Located, tree: SourceTree, *, to_write: bool) -> tuple[str, .
     site = item.site
     in_module = item.finding.function == MODULE
     is_setting = site.rule.files or (site.rule.search in _SETTINGS and in_module)
+    if site.rule.once and site.rewrite is not None:
+        called = site.rewrite.text.partition("(")[0]
+        return None if to_write else (site.rule.id, called)
     if site.rule.once or _is_of_project(item, tree) or (is_setting and not to_write):
         return site.rule.id, site.problem
     if site.rewrite is None and site.rule.search:

@@ -29,6 +29,8 @@ class _Row:
     operator: str
     package: str
     limits: str
+    written: str
+    """The new call, with ``{0}`` for the first argument; "" where it is only named."""
 
 
 _ADD_RELU = (
@@ -54,6 +56,7 @@ RESIDUAL = r"(?:\+=|= \w+ \+ \w+)[^\n]*\n\s*(?:return |\w+ = )[\w.]*[rR]e[lL][uU
 _OF_DRIVING = frozenset(
     {"mmcv", "mmdet", "mmdet3d", "mmengine", "mx_driving", "spconv", "torch_npu"}
 )
+_FIRST = "dim 0: "
 _RELU = re.compile(r"relu\d?_?|ReLU")
 
 
@@ -64,9 +67,9 @@ def _rows() -> Sequence[_Row]:
     found = []
     for line in text.splitlines():
         if line and line[0] != "#":
-            parts = [part.strip() for part in f"{line}|||".split("|")]
-            called, operator, package, limits = parts[:4]
-            found.append(_Row(called.replace(" / ", "|"), operator, package, limits))
+            parts = [part.strip() for part in f"{line}||||".split("|")]
+            called, *others = parts[:5]
+            found.append(_Row(called.replace(" / ", "|"), *others))
     return found
 
 
@@ -89,7 +92,32 @@ def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
             if row is not None:
                 limits = f"{row.limits}; " if row.limits else ""
                 operator = f"mx_driving.{row.operator}"
-                yield Proposal(node, f"{operator} of Ascend DrivingSDK: {limits}Atlas A2")
+                advice = f"{operator} of Ascend DrivingSDK: {limits}Atlas A2"
+                text = _call(here, node, row.written)
+                changes = [Change(here.span(node), text), *_importing(here)] if text else []
+                yield Proposal(node, advice, changes=tuple(changes), shown=text)
+
+
+def _call(here: Surroundings, call: ast.Call, template: str) -> str:
+    """Return the call of the operator, "" if this one says something that it does not take."""
+    form = template.removeprefix(_FIRST)
+    named = {k.arg: k.value for k in call.keywords}
+    given = [None if isinstance(a, ast.Starred) else here.text(a) for a in call.args]
+    count = form.count("{")
+    if not form or None in given[:count] or len(given) < count:
+        return ""
+    if form != template:
+        along = call.args[count] if len(given) > count else named.pop("dim", None)
+        if len(given) > count + 1 or along is None or ast.unparse(along) != "0":
+            return ""
+    return "" if named else f"mx_driving.{form.format(*given)}"
+
+
+def _importing(here: Surroundings) -> list[Change]:
+    """Return what imports the library, nothing if the file does."""
+    needed = Import("mx_driving")
+    at, block = insertion(here.flow.names, here.lines, needed, guarded=False)
+    return [Change((at + 1, 0, at + 1, 0), "".join(block))] if block else []
 
 
 def find_sums_cut_off(here: Surroundings) -> Iterator[Proposal]:
@@ -158,9 +186,8 @@ def _sums_cut_off(here: Surroundings, block: list[ast.stmt]) -> Iterator[Proposa
                 ast.Call(function, [ast.Name(cut)], []) as call
             ) if cut == name and _RELU.fullmatch(last_name(function)):
                 if own and _is_relu(here, function) and _is_fresh(here, name, first):
-                    yield _added(
-                        here, first, call, f"mx_driving.npu_add_relu({name}, {here.text(other)})"
-                    )
+                    new = f"mx_driving.npu_add_relu({name}, {here.text(other)})"
+                    yield _added(here, first, call, new)
                 else:
                     yield Proposal(call, _ADD_RELU)
 
@@ -171,12 +198,9 @@ def _added(here: Surroundings, first: ast.stmt, call: ast.Call, text: str) -> Pr
     if whole is None:
         return Proposal(call, _ADD_RELU)
     begin, _, end, _ = whole
-    names, lines = here.flow.names, here.lines
-    at, block = insertion(names, lines, Import("mx_driving"), guarded=False)
-    changes = [Change((begin, 0, end + 1, 0), ""), Change(here.span(call), text)]
-    if block:
-        changes.append(Change((at + 1, 0, at + 1, 0), "".join(block)))
-    return Proposal(call, changes=tuple(changes), shown=text)
+    gone = Change((begin, 0, end + 1, 0), "")
+    changes = (gone, Change(here.span(call), text), *_importing(here))
+    return Proposal(call, changes=changes, shown=text)
 
 
 def _is_relu(here: Surroundings, function: ast.expr) -> bool:
