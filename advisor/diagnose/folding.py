@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from npufix.advisor.diagnose.findings import Located
     from npufix.advisor.project.source_tree import SourceFile, SourceTree
 
-_NEEDS_PACKAGE = "mindspeed-installed"
+_NEEDS_PACKAGE = frozenset({"mindspeed-installed", "mx-driving-installed"})
 _SETTINGS = frozenset({"optimizers", "data-loaders"})
 
 
@@ -58,6 +58,9 @@ def _said_as(item: Located, tree: SourceTree, *, to_write: bool) -> tuple[str, .
     site = item.site
     in_module = item.finding.function == MODULE
     is_setting = site.rule.files or (site.rule.search in _SETTINGS and in_module)
+    if site.rule.once and site.rewrite is not None:
+        called = site.rewrite.text.partition("(")[0]
+        return None if to_write else (site.rule.id, called)
     if site.rule.once or _is_of_project(item, tree) or (is_setting and not to_write):
         return site.rule.id, site.problem
     if site.rewrite is None and site.rule.search:
@@ -91,7 +94,7 @@ def _paths(found: Sequence[Located]) -> set[str]:
 def _is_of_project(item: Located, tree: SourceTree) -> bool:
     """Tell whether it waits for a package that the project may not have: one question for all."""
     names = {condition.name for condition in item.site.open_conditions}
-    return _NEEDS_PACKAGE in names - tree.configuration.allow
+    return bool(_NEEDS_PACKAGE & (names - tree.configuration.allow))
 
 
 def _is_generated(item: Located) -> bool:

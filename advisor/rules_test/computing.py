@@ -66,7 +66,7 @@ def check_equivalence(subject: Subject) -> Iterator[str]:
 def _problems_of_ground(form: Form, verdict: Verdict) -> Iterator[str]:
     """Yield where the kernels that ran are not those of the replacement."""
     code = inspect.getsource(form.replacement)
-    called = set(re.findall(r"\b(?:torch_npu|mindspeed[\w.]*)\.(npu_\w+)\(", code))
+    called = set(re.findall(r"\b(?:torch_npu|mx_driving|mindspeed[\w.]*)\.(npu_\w+)\(", code))
     ran = set(re.findall(r"\bnpu_\w+", verdict.ground))
     if called != ran:
         yield f"it calls {sorted(called)}, but what ran was {sorted(ran)}: see `inputs`"

@@ -31,6 +31,7 @@ RULE_IMPORTS = {
     "F": "torch.nn.functional",
     "nn": "torch.nn",
     "mindspeed": "mindspeed",
+    "mx_driving": "mx_driving",
     "math": "math",
     "either": "npufix.rules.substitution.either",
 }

@@ -2,8 +2,7 @@
 
 What: operators of driving, point cloud and graph models that their authors took from packages with
 CUDA kernels (mmcv, mmdet3d, spconv, torch_scatter, torch_cluster, or kernels of the project), and
-their fallbacks in plain PyTorch, by the name that is called; also a sum of two images that only a
-ReLU reads.
+their fallbacks in plain PyTorch, by the name that is called.
 
 Why it is slow on the NPU: the packages have no kernels for it; the fallbacks are loops over levels,
 groups or points in many small kernels. Where these operators were exchanged they had taken 20 to 70 %
@@ -13,9 +12,10 @@ Use instead: the operator of ``mx_driving`` that is named, with the signature th
 projects of mmcv, mmdet and mmdet3d ``mx_driving.patcher`` exchanges many of them when the program
 starts, without an edit.
 
-Safety: advice. mx_driving is a package of its own, which must be installed; its operators take the
-dtypes and sizes that are named, mostly float32 with int32 indices, on Atlas A2. Who passes int64
-indices casts them once, where they are made.
+Safety: where arguments mean the same one by one the call is written, else named. mx_driving is a
+package of its own (condition ``mx-driving-installed``); its operators take the dtypes and sizes that
+are named, mostly float32 with int32 indices, on Atlas A2 (``within-limits``). Nothing that calls the
+other packages can be run to compare it, so it is not verified.
 
 References: API pages of Ascend DrivingSDK, https://gitcode.com/Ascend/DrivingSDK; its ports of VAD,
 BEVFormer, SparseDrive, Point Transformer V3 and FB-BEV.
@@ -25,7 +25,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import Draw, Form, Rewritten, Substitution
+from npufix.rules.shared.operands.norms import unknown
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
+from npufix.rules.substitutions.residual_relu import INSTALLED
 
 if TYPE_CHECKING:
     import torch
@@ -68,26 +70,21 @@ import torch_scatter
 def pool(x, starts):
     return torch_scatter.segment_csr(x, starts, reduce="max")
 """
-_RESIDUAL = """
-from mmcv.runner import BaseModule
-
-
-class Block(BaseModule):
-    def forward(self, x):
-        out = self.conv(x)
-        out += x
-        out = self.relu(out)
-        return out
-"""
+LIMITS = Condition(
+    "within-limits",
+    "dtypes and sizes are those that the operator of mx_driving takes",
+    unknown,
+)
 
 RULE = Substitution(
     id="NPU171",
     name="driving-operator-call",
     summary="a call of an operator that mx_driving has for the NPU",
     table="fusion",
-    forms=(Form(one_by_one, together, inputs),),
+    forms=(Form(one_by_one, together, inputs, (INSTALLED, LIMITS)),),
     search="vendor-operators",
     once=True,
+    unseen="it calls packages for GPUs, and nothing that calls them runs here",
     replaces=(),
     becomes=(),
     passes=(1, 1),
@@ -115,17 +112,15 @@ from mx_driving import scatter_max
 def pool(x, index):
     return scatter_max(x, index)
 """,
-        # the sum is read again
-        """
-def f(x, y, relu):
-    out = x + y
-    kept = relu(out)
-    return kept, out
-""",
     ),
     rewritten=(
-        Rewritten(_DEFORMABLE, _DEFORMABLE),
+        Rewritten(
+            f"import mx_driving{_DEFORMABLE}",
+            f"import mx_driving{_DEFORMABLE}".replace(
+                "MultiScaleDeformableAttnFunction.apply(value, shapes, starts, locations, weights, 64)",
+                "mx_driving.multi_scale_deformable_attn(value, shapes, starts, locations, weights)",
+            ),
+        ),
         Rewritten(_SCATTER, _SCATTER),
-        Rewritten(_RESIDUAL, _RESIDUAL),
     ),
 )

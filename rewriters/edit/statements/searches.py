@@ -39,6 +39,7 @@ from npufix.rewriters.edit.statements.uploads import find_device_waits, find_upl
 from npufix.rewriters.edit.statements.vendor_operators import (
     RESIDUAL,
     find_flash_attention,
+    find_sums_cut_off,
     find_vendor_operators,
     is_vendor_name,
 )
@@ -114,11 +115,12 @@ SEARCHES: Mapping[str, Search] = {
     "masked-layers": Search(find_masked_layers, r"Transformer(En|De)?(coderLayer)?\("),
     "optimizers": Search(find_optimizers, r"(?i)optim|Adam|SGD", configured=optimizers.CONFIGURED),
     "projections": Search(find_projections, PROJECTED, hot_only=True),
-    "selections": Search(find_selections, r"\[(?::, )*([a-z]\w*)[,\]]", twice=True),
+    "selections": Search(find_selections, r"\[(?::, )*([a-z]\w*)[,\]]", twice=True, hot_only=True),
+    "sums-cut-off": Search(find_sums_cut_off, RESIDUAL, hot_only=True),
     "uploads": Search(
         find_uploads, r"torch\.(as_tensor|from_numpy|tensor)\(|\.copy_\(", hot_only=True
     ),
-    "vendor-operators": Search(find_vendor_operators, RESIDUAL, called=is_vendor_name),
+    "vendor-operators": Search(find_vendor_operators, r"(?!)", called=is_vendor_name),
 }
 """By name, as rules say it."""
 

@@ -10,7 +10,10 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.proposal import Proposal
+from npufix.rewriters.edit.imports import Import, insertion
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph.attributes import assigned_values
+from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +29,8 @@ class _Row:
     operator: str
     package: str
     limits: str
+    written: str
+    """The new call, with ``{0}`` for the first argument; "" where it is only named."""
 
 
 _ADD_RELU = (
@@ -51,6 +56,7 @@ RESIDUAL = r"(?:\+=|= \w+ \+ \w+)[^\n]*\n\s*(?:return |\w+ = )[\w.]*[rR]e[lL][uU
 _OF_DRIVING = frozenset(
     {"mmcv", "mmdet", "mmdet3d", "mmengine", "mx_driving", "spconv", "torch_npu"}
 )
+_FIRST = "dim 0: "
 _RELU = re.compile(r"relu\d?_?|ReLU")
 
 
@@ -61,9 +67,9 @@ def _rows() -> Sequence[_Row]:
     found = []
     for line in text.splitlines():
         if line and line[0] != "#":
-            parts = [part.strip() for part in f"{line}|||".split("|")]
-            called, operator, package, limits = parts[:4]
-            found.append(_Row(called.replace(" / ", "|"), operator, package, limits))
+            parts = [part.strip() for part in f"{line}||||".split("|")]
+            called, *others = parts[:5]
+            found.append(_Row(called.replace(" / ", "|"), *others))
     return found
 
 
@@ -86,11 +92,42 @@ def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
             if row is not None:
                 limits = f"{row.limits}; " if row.limits else ""
                 operator = f"mx_driving.{row.operator}"
-                yield Proposal(node, f"{operator} of Ascend DrivingSDK: {limits}Atlas A2")
-        for block in (getattr(node, name, None) for name in ("body", "orelse")):
-            if isinstance(block, list):
-                yield from _sums_cut_off(here, block)
-    yield from _sums_cut_off(here, here.flow.function.body)
+                advice = f"{operator} of Ascend DrivingSDK: {limits}Atlas A2"
+                text = _call(here, node, row.written)
+                changes = [Change(here.span(node), text), *_importing(here)] if text else []
+                yield Proposal(node, advice, changes=tuple(changes), shown=text)
+
+
+def _call(here: Surroundings, call: ast.Call, template: str) -> str:
+    """Return the call of the operator, "" if this one says something that it does not take."""
+    form = template.removeprefix(_FIRST)
+    named = {k.arg: k.value for k in call.keywords}
+    given = [None if isinstance(a, ast.Starred) else here.text(a) for a in call.args]
+    count = form.count("{")
+    if not form or None in given[:count] or len(given) < count:
+        return ""
+    if form != template:
+        along = call.args[count] if len(given) > count else named.pop("dim", None)
+        if len(given) > count + 1 or along is None or ast.unparse(along) != "0":
+            return ""
+    return "" if named else f"mx_driving.{form.format(*given)}"
+
+
+def _importing(here: Surroundings) -> list[Change]:
+    """Return what imports the library, nothing if the file does."""
+    needed = Import("mx_driving")
+    at, block = insertion(here.flow.names, here.lines, needed, guarded=False)
+    return [Change((at + 1, 0, at + 1, 0), "".join(block))] if block else []
+
+
+def find_sums_cut_off(here: Surroundings) -> Iterator[Proposal]:
+    """Yield ``out += identity`` with ``out = relu(out)`` behind it, in files that use mmcv."""
+    if not _is_of_driving(here):
+        return
+    blocks = [getattr(n, name, None) for n in here.nodes for name in ("body", "orelse")]
+    for block in (here.flow.function.body, *blocks):
+        if isinstance(block, list):
+            yield from _sums_cut_off(here, block)
 
 
 def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
@@ -133,19 +170,63 @@ def _is_of_driving(here: Surroundings) -> bool:
 
 
 def _sums_cut_off(here: Surroundings, block: list[ast.stmt]) -> Iterator[Proposal]:
-    """Yield ``out += identity`` with ``out = relu(out)`` behind it."""
+    """Yield the pairs of statements of a block that add and cut off."""
     for first, second in pairwise(block):
         match first:
-            case ast.AugAssign(ast.Name(name), ast.Add(), ast.Name() | ast.Attribute()):
-                pass
-            case ast.Assign([ast.Name(name)], ast.BinOp(ast.Name(), ast.Add(), ast.Name())):
-                pass
+            case ast.AugAssign(ast.Name(name), ast.Add(), ast.Name() | ast.Attribute() as other):
+                own = True
+            case ast.Assign(
+                [ast.Name(name)], ast.BinOp(ast.Name(left), ast.Add(), ast.Name() as other)
+            ):
+                own = left == name
             case _:
                 continue
         match second:
-            case ast.Assign(value=ast.Call(function, [ast.Name(cut)]) as call) | ast.Return(
-                ast.Call(function, [ast.Name(cut)]) as call
-            ) if cut == name:
-                last = function.attr if isinstance(function, ast.Attribute) else ""
-                if _RELU.fullmatch(last) and here.is_hot and _is_of_driving(here):
+            case ast.Assign(value=ast.Call(function, [ast.Name(cut)], []) as call) | ast.Return(
+                ast.Call(function, [ast.Name(cut)], []) as call
+            ) if cut == name and _RELU.fullmatch(last_name(function)):
+                if own and _is_relu(here, function) and _is_fresh(here, name, first):
+                    new = f"mx_driving.npu_add_relu({name}, {here.text(other)})"
+                    yield _added(here, first, call, new)
+                else:
                     yield Proposal(call, _ADD_RELU)
+
+
+def _added(here: Surroundings, first: ast.stmt, call: ast.Call, text: str) -> Proposal:
+    """Return the change of a sum and what is called with it into one call."""
+    whole = here.whole_lines(first)
+    if whole is None:
+        return Proposal(call, _ADD_RELU)
+    begin, _, end, _ = whole
+    gone = Change((begin, 0, end + 1, 0), "")
+    changes = (gone, Change(here.span(call), text), *_importing(here))
+    return Proposal(call, changes=changes, shown=text)
+
+
+def _is_relu(here: Surroundings, function: ast.expr) -> bool:
+    """Tell whether a function or submodule is the ReLU of torch."""
+    if here.flow.names.dotted(function) in {"torch.relu", "torch.nn.functional.relu"}:
+        return True
+    match function:
+        case ast.Attribute(ast.Name("self"), name) if here.flow.cls is not None:
+            made = [v for _, v in assigned_values(here.flow.names, here.flow.cls, name)]
+            return bool(made) and all(
+                isinstance(v, ast.Call) and here.flow.names.dotted(v.func) == "torch.nn.ReLU"
+                for v in made
+            )
+    return False
+
+
+def _is_fresh(here: Surroundings, name: str, at: ast.stmt) -> bool:
+    """Tell whether nobody else has what is overwritten: a submodule has just returned it."""
+    named = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == name]
+    before = [n for n in named if n.lineno < at.lineno]
+    stored = [n for n in before if isinstance(n.ctx, ast.Store)]
+    if not stored:
+        return False
+    last = max(stored, key=lambda n: n.lineno)
+    match here.parents.get(id(last)):
+        case ast.Assign([ast.Name()], ast.Call(ast.Attribute(ast.Name("self"), _))) as made:
+            read = (n for n in before if isinstance(n.ctx, ast.Load) and n.lineno > last.lineno)
+            return here.loop_of(made) is here.loop_of(at) and not any(read)
+    return False

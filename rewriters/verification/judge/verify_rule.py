@@ -96,6 +96,7 @@ def bind_torch(function: Callable[..., Any]) -> Callable[..., Any]:
     # Always anew: the schemas of the version in question.
     scope["torch_npu"] = npu_operators.install()
     scope["mindspeed"] = sys.modules["mindspeed"]
+    scope["mx_driving"] = sys.modules["mx_driving"]
     return function
 
 

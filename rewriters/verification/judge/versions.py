@@ -84,6 +84,8 @@ def _prepare(job: Job) -> None:
             npu_operators.have_is_npu()
     elif is_virtual() and "mindspeed" in job.patched:
         raise BackendLimitError("MindSpeed does not run on the virtual NPU")
+    elif is_virtual() and "mx_driving" in job.patched:
+        raise BackendLimitError("mx_driving does not run on the virtual NPU")
 
 
 def _other_texts(job: Job, *, changed: bool) -> dict[str, str]:

@@ -21,7 +21,11 @@ import torch
 
 from npufix.rewriters.verification import kernels
 from npufix.rewriters.verification.kernels.common import NoReferenceKernelError, note_kernel
-from npufix.rewriters.verification.reference import fused_optimizers, mindspeed_functions
+from npufix.rewriters.verification.reference import (
+    driving_functions,
+    fused_optimizers,
+    mindspeed_functions,
+)  # fmt: skip
 from npufix.rewriters.verification.reference.autograd import differentiable
 
 if TYPE_CHECKING:
@@ -105,6 +109,8 @@ def install(version: str = "") -> types.ModuleType:
     sys.modules["torch_npu"] = module
     sys.modules["torch_npu.optim"] = module.optim
     sys.modules.update(mindspeed_functions.modules())
+    if "mx_driving" not in sys.modules:  # the real one knows more
+        sys.modules.update(driving_functions.modules())
     return module
 
 
