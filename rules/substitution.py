@@ -219,6 +219,9 @@ class Site(Protocol):
     def arguments(self, method: str) -> Sequence[Mapping[str, str]]:
         """Return the arguments of each call of a method in the module, as they are written."""
 
+    def is_cast_back(self, name: str) -> bool:
+        """Tell whether what the pattern computes is cast to the dtype of a value that it reads."""
+
     def is_scaled(self) -> bool | None:
         """Tell whether something multiplies what the pattern computes, cast or not."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,7 +10,7 @@ from npufix.advisor.project.assumed import SETS
 from npufix.advisor.project.generated import GENERATED_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from npufix.advisor.diagnose.findings import Located
     from npufix.reports.report import Report
@@ -29,17 +30,27 @@ class Group(NamedTuple):
 def groups(found: Iterable[Located], allowed: frozenset[str]) -> list[Group]:
     """Return what to grant for the most changes, the best first; each is beside those before it.
 
-    A set of ``--assume`` comes before single conditions where it allows as much.
+    A set of ``--assume`` comes before single conditions where it allows as much, and what is
+    written by hand before what is generated: there the copy is changed, not what it is made from.
     """
     missing = [m for m in (_missing(item, allowed) for item in found) if m]
-    made: list[Group] = []
-    while missing and len(made) < _GROUPS:
+    by_hand = [m for m in missing if GENERATED_FILE not in m]
+    copied = [m - {GENERATED_FILE} for m in missing if GENERATED_FILE in m]
+    made = list(itertools.islice(_best(by_hand), _GROUPS))
+    also = f"--allow {GENERATED_FILE}"
+    for options, changes in itertools.islice(_best(copied), min(1, _GROUPS - len(made))):
+        made.append(Group(f"{options} {also}".strip(), changes))
+    return made
+
+
+def _best(missing: Sequence[frozenset[str]]) -> Iterator[Group]:
+    """Yield groups for changes that wait for conditions, each for those still waiting."""
+    while missing:
         options, granted, changes = max(_choices(missing), key=lambda c: c[2])
         if not changes:
             break
-        made.append(Group(options, changes))
+        yield Group(options, changes)
         missing = [m - granted for m in missing if not m <= granted]
-    return made
 
 
 def _missing(item: Located, allowed: frozenset[str]) -> frozenset[str]:
@@ -47,13 +58,12 @@ def _missing(item: Located, allowed: frozenset[str]) -> frozenset[str]:
     site = item.site
     if site.rewrite is None or site.rule.advice:
         return frozenset()
-    names = frozenset(condition.name for condition in site.open_conditions) - allowed
-    return frozenset() if GENERATED_FILE in names else names
+    return frozenset(condition.name for condition in site.open_conditions) - allowed
 
 
 def _choices(missing: Sequence[frozenset[str]]) -> Iterable[tuple[str, frozenset[str], int]]:
     """Yield options, what they grant and how many changes they allow."""
-    yield "", frozenset(), 0
+    yield "", frozenset(), _allows(missing, frozenset())
     for name, granted in SETS.items():
         yield f"--assume {name}", granted, _allows(missing, granted)
     for some in dict.fromkeys(missing):
@@ -77,5 +87,6 @@ def commands(
     words = ["npufix", "patch", *filter(None, [report.dump]), "--source", report.source, *given]
     return [
         f"{shlex.join(words)} {group.options}  # allows {group.changes} more"
+        + (", in generated files" if GENERATED_FILE in group.options else "")
         for group in groups(found, allowed)
     ]

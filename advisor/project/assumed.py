@@ -13,7 +13,7 @@ SETS: Mapping[str, frozenset[str]] = {
     "transformers-decoder": frozenset({
         "activation-is-silu", "cosines-within-one", "four-dimensional", "int-repeats", "is-tensor",
         "joining-pays", "number-eps", "number-scale", "one-dimensional-weight", "rotary-limits",
-        "same-dtype", "same-heads", "same-shape", "weight-given",
+        "same-dtype", "same-heads", "same-shape", "table-dtype", "weight-given",
     }),
     # Heads and losses of detectors: tensors and their masks on one device, labels below 2**31.
     "dense-detection": frozenset({

@@ -242,6 +242,13 @@ class SourceFacts(ValueKinds, AttentionFacts):
         ]
         return any(arg not in same and not self.shapes.is_number(arg) for arg in scales)
 
+    def is_cast_back(self, name: str) -> bool:
+        """Tell whether what the pattern computes is cast to the dtype of a value that it reads."""
+        root, value = self.match.evaluation.node, self.match.bindings[name]
+        dtype = self._dtype_node(value)
+        casts = (e.node for e in self.flow.by_operation.get(Op.CAST, ()))
+        return any(cast.args[0] is root and cast.args[1] is dtype for cast in casts)
+
     def called(self, name: str) -> Sequence[str]:
         """Return what a value is called: by its own name, or that of what it is a part of."""
         return names_of(self.match.bindings[name], self.match.evaluation.names)

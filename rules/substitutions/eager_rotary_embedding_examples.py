@@ -34,6 +34,22 @@ def apply_rotary_pos_emb(q, cos, sin, unsqueeze_dim=1):
     return q_embed
 """,
     ),
+    # OLMo 2: what float32 tables have promoted is cast back
+    Rewritten(
+        """
+def apply_rotary_pos_emb(q, cos, sin):
+    q_type = q.dtype
+    q1, q2 = q.chunk(2, dim=-1)
+    q_embed = (q * cos) + (torch.cat((-q2, q1), dim=-1) * sin)
+    return q_embed.to(q_type)
+""",
+        """
+def apply_rotary_pos_emb(q, cos, sin):
+    q_type = q.dtype
+    q_embed = torch_npu.npu_rotary_mul(q.to(cos.dtype), cos, sin)
+    return q_embed.to(q_type)
+""",
+    ),
     # partial, in float32: the halves of the first part of each head
     Rewritten(
         """

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _DEPTH = 6
+_FEEDING = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch_factor"})
+"""How a loader makes its batches, not what they hold."""
 
 
 def find_leaves(value: object, name: str, depth: int = 0) -> Iterator[tuple[str, object]]:
@@ -48,4 +50,6 @@ def _items(value: object, name: str) -> list[tuple[str, object]]:
         return []
     if isinstance(value, torch.optim.Optimizer):
         return [(f"{name}.param_groups", value.param_groups)]
-    return [(f"{name}.{key}", item) for key, item in getattr(value, "__dict__", {}).items()]
+    left_out = _FEEDING if isinstance(value, torch.utils.data.DataLoader) else frozenset[str]()
+    attributes: dict[str, object] = getattr(value, "__dict__", {})
+    return [(f"{name}.{key}", item) for key, item in attributes.items() if key not in left_out]

@@ -224,6 +224,23 @@ def test_a_configuration_names_sets(tmp_path: Path) -> None:
         _check(tmp_path / "npufix.toml", {"assume": ["other"]})
 
 
+def test_generated_files_are_asked_for_last(tmp_path: Path) -> None:
+    own = "import torch\n\n\ndef f(x, pad_mask):\n    x[pad_mask] = 0.0\n"
+    files = {"modeling_b.py": GENERATED + MODEL, "own.py": own}
+    for names, options in ((["modeling_b.py"], 1), (["modeling_b.py", "own.py"], 2)):
+        folder = tmp_path / str(options)
+        folder.mkdir()
+        found = scanned(folder, {name: files[name] for name in names})
+        steps = commands(found.found, frozenset(), found.report)
+        assert len(steps) == options
+        assert steps[-1].endswith("--allow generated-file  # allows 2 more, in generated files")
+        assert "in generated files" not in "".join(steps[:-1])
+    allowed = frozenset({"generated-file"})
+    assert not any(
+        "in generated files" in step for step in commands(found.found, allowed, found.report)
+    )
+
+
 def test_what_is_open_is_asked_in_groups(tmp_path: Path) -> None:
     text = (
         "import torch\n\n\ndef f(x, pad_mask):\n    x[pad_mask] = 0.0\n\n\n"
