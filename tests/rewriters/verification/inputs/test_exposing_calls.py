@@ -218,7 +218,7 @@ def test_an_optimiser_takes_steps_with_weights_of_its_own() -> None:
         ),
         (MASKED.replace("MASK", "mask == 0"), "mask == 0", "mask.logical_not()"),
         (
-            'def f(batch: dict, x):\n    """batch: "y" (n,); x (n,)"""\n    return x + batch["y"]\n',
+            'def f(batch: dict, x):\n    """batch: y (n,); x (n,)"""\n    return x + batch["y"]\n',
             'x + batch["y"]',
             'batch["y"] + x',
         ),
