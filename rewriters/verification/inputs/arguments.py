@@ -214,7 +214,8 @@ def _guess_held(
     if parameter.name == "closure" and parameter.has_default:
         return [Value(parameter.default, given=False)]  # of an optimiser, for a loss
     keys = tuple(declared.use.keys)
-    if not keys or re.search(r"Tensor|ndarray", parameter.annotation):
+    of_tensor = re.search(r"Tensor|ndarray", parameter.annotation) is not None
+    if not keys or (of_tensor and not re.search(r"(?i)dict|mapping", parameter.annotation)):
         return []
     inner = [
         [

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.verification.calls.values import Tensor
-from npufix.rewriters.verification.inputs.arguments import MASK
+from npufix.rewriters.verification.inputs.arguments import INTEGER_TENSOR, MASK
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 from npufix.rewriters.verification.inputs.trials import Trials, with_specs
 
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 _SEGMENTS = 4
 _INDEXES = (torch.int32, torch.int16, torch.uint8)
 _TWO = 2
+_SIGNED = 41
+"""Of both signs, of any remainder, and beyond every size by which something might be indexed."""
 _CAST = r"\.(long|int|to|type)\(|int64|torch\.long|any integer"
 
 
 def list_forms(trials: Trials, assignment: Assignment, source: str) -> Iterator[Assignment]:
-    """Yield the same arguments with one tensor in another form that the original means as well.
+    """Yield the same arguments with one tensor in another form that the original takes as well.
 
     ``source`` is the text of the function: what it makes int64 of may be of any type.
     """
@@ -37,8 +39,12 @@ def list_forms(trials: Trials, assignment: Assignment, source: str) -> Iterator[
             continue
         if spec.kind in {"bool", "binary"} or (spec.kind == "int" and is_mask(name)):
             yield from _masks(trials, assignment, name, spec)
-        elif spec.kind == "int" and spec.dtype is None and _is_cast(name, source):
-            yield from _integers(trials, assignment, name, spec)
+        elif spec.kind == "int" and spec.dtype is None:
+            if _is_cast(name, source):
+                yield from _integers(trials, assignment, name, spec)
+            signed = with_specs(assignment, **{name: replace(spec, low=-_SIGNED, high=_SIGNED)})
+            if not re.search(INTEGER_TENSOR, name.lower()) and trials.accepts(signed):
+                yield signed  # distances; what counts or names something is not below zero
 
 
 def _is_cast(name: str, source: str) -> bool:

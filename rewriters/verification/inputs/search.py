@@ -133,6 +133,8 @@ def search_as_declared(  # noqa: PLR0913, PLR0917 - what is looked for, and with
     """
     best, within = SearchResult(), keeps
     says = [declared]
+    if declared.shaped:
+        says.append(replace(declared, times=2))  # what is cut into windows or halves
     if declared.without_texts() != declared:
         says.append(declared.without_texts())
     for said in says:
@@ -292,7 +294,7 @@ class _Search:
 
     def run(self, tried: Iterator[Assignment], until: float) -> None:
         """Keep what reaches lines and looks different, for as long as there is time."""
-        target, wanted, found = self.target, self.wanted, self.found
+        wanted, found = self.wanted, self.found
         start = len(found.assignments)
         enough = start + (_ENOUGH_LATER if start else _ENOUGH)
         looks: set[tuple[object, ...]] = set()
@@ -302,9 +304,7 @@ class _Search:
             look = _look(assignment.specs)
             if look in looks or (found.assignments and _far_fetched(assignment.specs)):
                 continue
-            ran = trace_call(target, CallCase(assignment), found)
-            if ran is not None and target.has_modes and wanted.unreached(found.reached | ran):
-                ran |= trace_call(target, CallCase(assignment, training=False)) or set()
+            ran = self._trace(assignment)
             reached = wanted.reached(ran) if ran is not None else set()
             if ran is None or (wanted.unreached(set()) and not reached):
                 continue
@@ -319,6 +319,18 @@ class _Search:
             found.reached |= reached
             if len(found.assignments) >= enough and not wanted.unreached(found.reached):
                 return
+
+    def _trace(self, assignment: Assignment) -> set[int] | None:
+        """Return the lines that a call runs, in evaluation and a second time if some are left."""
+        target, wanted, found = self.target, self.wanted, self.found
+        ran = trace_call(target, CallCase(assignment), found)
+        if ran is None:
+            return None
+        if target.has_modes and wanted.unreached(found.reached | ran):
+            ran |= trace_call(target, CallCase(assignment, training=False)) or set()
+        if target.owner is not None and wanted.unreached(found.reached | ran):
+            ran |= trace_call(target, CallCase(assignment), times=2) or set()
+        return ran
 
 
 def _chosen(recipe: Recipe | None, values: Mapping[str, object]) -> Recipe | None:
@@ -342,9 +354,12 @@ def _chosen(recipe: Recipe | None, values: Mapping[str, object]) -> Recipe | Non
 
 @runs_with_target
 def trace_call(
-    target: Target, case: CallCase, found: SearchResult | None = None
+    target: Target, case: CallCase, found: SearchResult | None = None, times: int = 1
 ) -> set[int] | None:
-    """Return the lines of the module that this call runs; None if it raises."""
+    """Return the lines of the module that this call runs; None if it raises.
+
+    A second time on one object, it may find a cache filled.
+    """
     with compute_on_device(on_npu=target.on_npu), trace_lines(target.loaded.filename) as lines:
 
         def call() -> object:
@@ -352,6 +367,8 @@ def trace_call(
             seed_everything(case.seed)
             if target.applied is not None:  # its gradient is a part of what it runs
                 return observe(prepared, "leaf", case.seed).or_raise()
+            for _ in range(times - 1):
+                prepared.call(prepared.arguments)
             return wait_for(prepared.call(prepared.arguments))
 
         outcome = try_call(call, scale_timeout(CALL_S))

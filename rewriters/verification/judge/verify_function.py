@@ -18,6 +18,7 @@ from npufix.rewriters.verification.calls.values import Value
 from npufix.rewriters.verification.inputs.cases import list_edges
 from npufix.rewriters.verification.inputs.load import LoadError, list_own_files
 from npufix.rewriters.verification.inputs.search import (
+    is_integral,
     search_as_declared,
     trace_call,
     trace_cases,
@@ -239,8 +240,14 @@ def _refuted(
     run: Proof, original: Target, patched: Target, compared: list[CaseRun], keeps: Keeps
 ) -> RefutedError:
     """Return the smallest counterexample that can be found, in words and as a program."""
-    smallest = min(run.judge.differences, key=lambda d: d.rank)
-    one = next(c for c in compared if c.label == smallest.case)
+    calls = {c.label: c for c in reversed(compared)}
+
+    def far_fetched(difference: Difference) -> bool:
+        """Say whether whole numbers are passed for what is a float to every caller."""
+        return is_integral(calls[difference.case].case.assignment.specs)
+
+    smallest = min(run.judge.differences, key=lambda d: (far_fetched(d), d.rank))
+    one = calls[smallest.case]
     minimiser = Shrinker(
         original,
         patched,

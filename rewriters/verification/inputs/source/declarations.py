@@ -103,6 +103,8 @@ class Declarations:
     arguments: Mapping[str, Declared] = field(default_factory=dict)
     assumed: frozenset[str] = frozenset()
     """Those of which the user says it, and not the text."""
+    times: int = 1
+    """What every size with a name is a multiple of."""
 
     def of(self, name: str) -> Declared:
         """Return what holds for one argument."""
@@ -115,9 +117,10 @@ class Declarations:
 
     def without_texts(self) -> Declarations:
         """Return what the user says, for a text that says what the code does not take."""
-        return replace(
-            self, arguments={n: d for n, d in self.arguments.items() if n in self.assumed}
-        )
+        given = self.arguments.items()
+        plain = {n: Declared(use=Use(keys=d.use.keys, counts=d.use.counts)) for n, d in given}
+        sure = {n: d for n, d in self.arguments.items() if n in self.assumed}
+        return replace(self, arguments={**plain, **sure})
 
     def fits(self, specs: Mapping[str, Spec]) -> bool:
         """Say whether arguments are such that a caller makes."""
@@ -140,7 +143,7 @@ class Declarations:
 
     def list_shapes(self, name: str, width: int) -> list[tuple[int, ...]]:
         """Return shapes in numbers for an argument, equal names being equal sizes."""
-        sizes = self._choose_sizes(width)
+        sizes = {n: self.times * size for n, size in self._choose_sizes(width).items()}
         found: list[tuple[int, ...]] = []
         for shape in self.of(name).shapes:
             for some in (_SOME, _SOME[1:], ()) if ANY in shape else ((),):
@@ -230,7 +233,11 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
     uses = find_uses(function)
     said = _said(text, tree, function, qualname, names)
     found = {n: said.get(n, Declared()) for n in names}
-    found = {n: replace(one, use=uses[n]) for n, one in found.items()}
+    # Shapes that are said of a dictionary are those of what it holds.
+    found = {
+        n: Declared(use=uses[n]) if uses[n].keys else replace(one, use=uses[n])
+        for n, one in found.items()
+    }
     comments = list_comments(text, function.lineno, function.end_lineno or function.lineno)
     sure = _read_assumed((*comments, *assumed), names)
     for name, one in sure.items():

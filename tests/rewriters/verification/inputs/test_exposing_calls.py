@@ -122,7 +122,30 @@ import torch
 def f(x: torch.Tensor, threshold: float):
     return x[x <= threshold]
 """
+CACHED = """
+import torch
+from torch import nn
+
+class Cache(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kept = None
+
+    def forward(self, x: torch.Tensor):
+        if self.kept is not None:
+            x = torch.cat((self.kept, x), 1)
+        self.kept = x.detach()
+        return x
+"""
+DISTANCES = """
+import torch
+
+def f(rel):
+    return torch.div(rel.long(), 4, rounding_mode="floor").clamp(-9, 9)
+"""
 WRONG = {
+    "the second call": (CACHED, "(self.kept, x), 1", "(x, self.kept), 1"),
+    "distances below zero": (DISTANCES, "floor", "trunc"),
     "whole numbers by their use": (WINDOW, "q - k < window", "q - k <= window"),
     "a mask and another limit": (
         CAPPED,
@@ -190,10 +213,15 @@ def test_an_optimiser_takes_steps_with_weights_of_its_own() -> None:
         # With fewer keys than queries, some see none: nobody calls it so.
         (
             ATTENTION.replace("-1e4", 'float("-inf")'),
-            "torch.ones(t, s, dtype=torch.bool).tril(s - t)",
-            "torch.arange(s) <= torch.arange(s)[s - t :, None]",
+            "tril(s - t)",
+            "tril(max(s - t, 0))",
         ),
         (MASKED.replace("MASK", "mask == 0"), "mask == 0", "mask.logical_not()"),
+        (
+            'def f(batch: dict, x):\n    """batch: y (n,); x (n,)"""\n    return x + batch["y"]\n',
+            'x + batch["y"]',
+            'batch["y"] + x',
+        ),
         (
             'def f(x, i):\n    """x: [N, C], i: [2, E]"""\n    a, b = i\n    return x[a] * x[b]\n',
             "x[a] * x[b]",
