@@ -122,20 +122,26 @@ def _types(rows: pd.DataFrame) -> str:
     more = len(names) - _MOST_TYPES
     if more > 1:
         return f"{', '.join(names[:_MOST_TYPES])} and {more} more Types"
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+    return ", ".join(names)
 
 
 def _observation(kind: str, rows: pd.DataFrame, whole: int, recording: Recording) -> Observation:
     spent = int(rows["duration_ns"].sum())
     cost, steps = per_step(spent, recording), max(1, recording.step_count)
     is_work = _WORK.fullmatch(kind) is not None
-    verb = "takes" if len(rows["type"].unique()) == 1 else "together take"
+    of_step, of_computing = percent(share(cost, recording)), percent(spent / whole)
+    count = counted(len(rows) / steps, "kernel")
+    what = (
+        f"{kind} takes {milliseconds(cost)} per step ({of_step} of the step, {of_computing} of the "
+        f"compute time) in {count}"
+    )
+    if len(rows["type"].unique()) > 1:
+        what = (
+            f"{kind} together take {milliseconds(cost)} per step ({of_step} of the step, "
+            f"{of_computing} of the compute time) in {count}"
+        )
     return Observation(
-        what=(
-            f"{kind} {verb} {milliseconds(cost)} per step ({percent(share(cost, recording))} of the "
-            f"step, {percent(spent / whole)} of the compute time) in "
-            f"{counted(len(rows) / steps, 'kernel')}"
-        ),
+        what=what,
         evidence=tuple(_shapes(rows, steps)),
         cost_ns=cost,
         basis="nothing in the dump tells how much of it can go",
