@@ -143,4 +143,9 @@ RULE = Diagnostic(
         "accumulation; torch_npu.npu_mm_all_reduce_base for a reduction behind a matrix product"
     ),
     check=check,
+    gpu_advice=(
+        "find out whether it waits for a late rank or moves data; for data: larger buckets and "
+        "overlap (bucket_cap_mb and gradient_as_bucket_view of DDP, backward_prefetch and "
+        "forward_prefetch of FSDP), gradient accumulation"
+    ),
 )
