@@ -9,6 +9,7 @@ import msgspec
 
 from npufix.advisor.cluster.details import led_to_source
 from npufix.advisor.cluster.reporting import observe_cluster, rank_problems, rank_rows, rank_steps
+from npufix.advisor.diagnose.causes import with_causes
 from npufix.advisor.diagnose.foreseeing import foresee
 from npufix.advisor.diagnose.ranks import ALONE, Ways, read_dump
 from npufix.advisor.diagnose.result import Diagnosis
@@ -89,6 +90,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
         seen, faults = [*seen, *compared], [*faults, *failed]
     located = _find(run, tree, rules, options) if tree else None
     ranked = rank_items([*(located.found if located else ()), *seen])
+    ranked = with_causes(ranked, profile.environment.rank)
     told = without_explained(ranked, run.evidence.kernels)
     everything = settle(told, run.split, run.evidence.kernels)
     chip = profile.environment.chip

@@ -71,6 +71,8 @@ def total_saving(settled: Sequence[Item], forecast: Forecast | None = None) -> S
     together = forecast.together if forecast else None
     if together:
         settled = [item for item in settled if item.finding.predicted is None]
+        # What a job may gain of its collectives is what hiding those of this rank gains.
+        settled = [item for item in settled if not (item.of_job and item.is_communication)]
     savings = [item.finding.saving for item in settled if item.finding.saving]
     low, high = sum(s.low_ns for s in savings), sum(s.high_ns for s in savings)
     if forecast is None or together is None:

@@ -107,7 +107,7 @@ def _first_collectives(rows: pd.DataFrame) -> dict[int, int]:
     """Return when the first collective of each step began, of steps where that is known."""
     known = rows[rows["start_ns"] > 0]
     first = known.groupby(known["step"].astype(str))["start_ns"].min()
-    numbers = ((name.removeprefix("step"), int(start)) for name, start in first.items())
+    numbers = ((str(name).removeprefix("step"), int(start)) for name, start in first.items())
     return {int(name): start for name, start in numbers if name.isdecimal()}
 
 

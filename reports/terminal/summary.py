@@ -225,7 +225,8 @@ def _what(finding: Finding, findings: Sequence[Finding]) -> str:
     """Return the name of a finding; where a rule has several about the run, of what."""
     several = sum(other.rule == finding.rule for other in findings) > 1
     if finding.kind == "run" and several and finding.kernels:
-        return plain(f"{finding.name} {finding.kernels[0]}")
+        more = len(finding.kernels) - 1
+        return plain(f"{finding.name} {finding.kernels[0]}{f' +{more}' if more else ''}")
     return plain(finding.name)
 
 

@@ -1,6 +1,6 @@
 """Communication that no computation hides.
 
-What: collectives take more than 10 % of the step while no compute kernel runs.
+What: collectives take 1 % of the step or more while no compute kernel runs; up to 10 % is usual.
 
 Why it is slow on the NPU: the AI cores have nothing to do while a collective runs alone. Gradients
 can be reduced while the backward pass goes on, and weights gathered ahead of their layer.
@@ -57,7 +57,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         return
     exposed = round(float(recording.steps["communication_exposed_ns"].mean()))
     exposed = min(exposed, recording.step_ns)
-    if share(exposed, recording) <= FREE_LLM:
+    if share(exposed, recording) < LEAST_SHARE:
         return
     whole = max(1.0, float(recording.steps["communication_ns"].mean()))
     told, elsewhere = _told_elsewhere(recording)
@@ -68,6 +68,8 @@ def check(recording: Recording) -> Iterator[Observation]:
     rows = rows.drop(index=kernels_of(told, recording).index)
     moving = _moving_ns(recording)
     level = "of concern" if share(exposed, recording) > _CONCERN else "more than 10 %"
+    if share(exposed, recording) <= FREE_LLM:
+        level = "not of concern"
     basis = "the dump does not tell moving data from waiting"
     if moving is not None:
         basis = "at most the time in which data moves; waiting cannot be hidden"
@@ -141,4 +143,9 @@ RULE = Diagnostic(
         "accumulation; torch_npu.npu_mm_all_reduce_base for a reduction behind a matrix product"
     ),
     check=check,
+    gpu_advice=(
+        "find out whether it waits for a late rank or moves data; for data: larger buckets and "
+        "overlap (bucket_cap_mb and gradient_as_bucket_view of DDP, backward_prefetch and "
+        "forward_prefetch of FSDP), gradient accumulation"
+    ),
 )

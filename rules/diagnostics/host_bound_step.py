@@ -1,6 +1,6 @@
 """The device waits because the host launches its kernels too late.
 
-What: more than 10 % of the step is free, and most of that time lies in gaps whose next kernel was
+What: 1 % of the step or more is free, and most of that time lies in gaps whose next kernel was
 launched only after the device had run dry.
 
 Why it is slow on the NPU: kernels run one after the other in a queue that the host fills. Where
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Recording
     from npufix.rules.shared.recording.observing import Idle, Integers
 
-FREE_10 = 0.10
-"""Share of the step that may be free."""
 MOSTLY = 0.5
 """Share of the gaps that late launches must explain."""
 _QUEUE = Setting("TASK_QUEUE_ENABLE", "2")
@@ -81,7 +79,7 @@ _EARLIEST = 0.01
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation where late launches explain most of the free time."""
     free = free_ns(recording)
-    if share(free, recording) <= FREE_10 or _is_blocking(recording):
+    if _is_blocking(recording):
         return
     idle = idle_time(recording)
     if not (recording.kernels["launch_ns"] >= 0).any():
@@ -123,6 +121,8 @@ def _by_gaps(recording: Recording, idle: Idle, free: int) -> Iterator[Observatio
     if count < _MANY or gaps[short].sum() <= MOSTLY * idle.total_ns:
         return
     waited = min(free, per_step(int(gaps[short].sum()), recording))
+    if share(waited, recording) < _LEAST_SHARE:
+        return
     rows = recording.kernels.iloc[idle.next_kernel]
     yield Observation(
         what=(

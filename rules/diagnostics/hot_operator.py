@@ -24,8 +24,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.conversions import PRIORITY
@@ -43,6 +41,9 @@ _MOST_TYPES = 4
 _WORK = re.compile(
     r"(Batch|Grouped|Quant\w*|Weight\w*)?(MatMul|Matmul|Gemm)\w*|Conv\w*|Depthwise\w*"
     r"|\w*Attention\w*|\w*FlashAttn\w*|MoeDistribute\w*|Mla\w*"
+    # Of a GPU: by the operator, else by the kernel.
+    r"|aten::\w*(mm|bmm|linear|matmul|conv|attention)\w*"
+    r"|.*(nvjet|gemm|Cijk|cutlass|xmma|flash|fmha).*"
 )
 _ELEMENTWISE = (
     "element-wise work that reads and writes the whole tensor each time: a fused operator of "
@@ -103,14 +104,12 @@ def _chains(own: pd.DataFrame, whole: int) -> Iterator[pd.DataFrame]:
     chained = kinds.map({kind: _advice(kind) == _ELEMENTWISE for kind in kinds.unique()})
     rows = own[chained.to_numpy(bool)]
     known = (rows["path"] != "").to_numpy()
-    place = np.where(known, rows["path"].astype(str) + ":" + rows["line"].astype(str), "")
-    shapes = np.where(known, "", rows["output_shapes"].astype(str))
-    groups = rows.groupby([place, shapes], sort=False)
-    spent = groups["duration_ns"].sum().sort_values(ascending=False, kind="stable")
-    for (at, shape), total in spent.items():
-        if total < PRIORITY * whole or not (at or shape):
-            continue
-        found = groups.get_group((at, shape))
+    place = rows["path"].astype(str) + ":" + rows["line"].astype(str)
+    shapes = rows["output_shapes"].astype(str)
+    keys = place.where(known, shapes)
+    spent = rows["duration_ns"].groupby(keys).sum().sort_values(ascending=False, kind="stable")
+    for key in spent.index[(spent >= PRIORITY * whole).to_numpy() & (spent.index != "")]:
+        found = rows[(keys == key).to_numpy()]
         if len(found["type"].unique()) > 1:
             yield found
 
@@ -122,20 +121,26 @@ def _types(rows: pd.DataFrame) -> str:
     more = len(names) - _MOST_TYPES
     if more > 1:
         return f"{', '.join(names[:_MOST_TYPES])} and {more} more Types"
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+    return ", ".join(names)
 
 
 def _observation(kind: str, rows: pd.DataFrame, whole: int, recording: Recording) -> Observation:
     spent = int(rows["duration_ns"].sum())
     cost, steps = per_step(spent, recording), max(1, recording.step_count)
     is_work = _WORK.fullmatch(kind) is not None
-    verb = "takes" if len(rows["type"].unique()) == 1 else "together take"
+    of_step, of_computing = percent(share(cost, recording)), percent(spent / whole)
+    count = counted(len(rows) / steps, "kernel")
+    what = (
+        f"{kind} takes {milliseconds(cost)} per step ({of_step} of the step, {of_computing} of the "
+        f"compute time) in {count}"
+    )
+    if len(rows["type"].unique()) > 1:
+        what = (
+            f"{kind} together take {milliseconds(cost)} per step ({of_step} of the step, "
+            f"{of_computing} of the compute time) in {count}"
+        )
     return Observation(
-        what=(
-            f"{kind} {verb} {milliseconds(cost)} per step ({percent(share(cost, recording))} of the "
-            f"step, {percent(spent / whole)} of the compute time) in "
-            f"{counted(len(rows) / steps, 'kernel')}"
-        ),
+        what=what,
         evidence=tuple(_shapes(rows, steps)),
         cost_ns=cost,
         basis="nothing in the dump tells how much of it can go",
@@ -167,4 +172,5 @@ RULE = Diagnostic(
     advice=_ELSE,
     check=check,
     yields=2,
+    gpu_advice=_ELSE,
 )

@@ -8,8 +8,8 @@ size or a compilation holds the device up for many steps at once, and each avera
 
 Evidence: the lengths of all steps, and the calls of the host that take longer in these.
 
-Use instead: checkpoints that are written in another thread or process (``torch.distributed
-.checkpoint.async_save``) and less often, evaluation less often, batches padded to a few sizes.
+Use instead: checkpoints that are written beside the steps (``async_save`` of
+torch.distributed.checkpoint) and less often, evaluation less often, batches padded to a few sizes.
 
 Safety: advice.
 

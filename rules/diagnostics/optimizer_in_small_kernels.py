@@ -83,8 +83,8 @@ def check(recording: Recording) -> Iterator[Observation]:
 
 def _unmarked(recording: Recording, marked: pd.DataFrame) -> Iterator[Observation]:
     """Yield one observation where the same few kernels run for one parameter after the other."""
-    rows = repeated_updates(recording)
-    rows = rows[~rows.index.isin(marked.index)]
+    kernels = recording.kernels
+    rows = repeated_updates(kernels[~kernels["communication"].to_numpy(bool)].drop(marked.index))
     cost, steps = per_step(int(rows["duration_ns"].sum()), recording), max(1, recording.step_count)
     if share(cost, recording) < LEAST_SHARE:
         return
@@ -104,14 +104,13 @@ def _unmarked(recording: Recording, marked: pd.DataFrame) -> Iterator[Observatio
     )
 
 
-def repeated_updates(recording: Recording) -> pd.DataFrame:
+def repeated_updates(kernels: pd.DataFrame) -> pd.DataFrame:
     """Return the element-wise kernels that a short sequence of Types repeats many times.
 
     ``Axpy, Muls, Axpy`` for each of 160 parameters: each Type is that of three kernels before.
     Between the element-wise kernels of a model there are products, so that these repeat nothing.
     """
-    kernels = recording.kernels
-    compute = kernels[~kernels["communication"].to_numpy(bool)].sort_values("start_ns")
+    compute = kernels.sort_values("start_ns")
     codes = compute["type"].cat.codes.to_numpy()
     names = [str(name) for name in compute["type"].cat.categories]
     updates = np.array([*(_UPDATES.fullmatch(name) is not None for name in names), False])[codes]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from npufix.rules.diagnostic import kept
-from npufix.rules.shared.recording.observing import explained_ns, idle_time, rows_where
+from npufix.rules.shared.recording.observing import explained_ns, idle_time
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,8 +63,8 @@ def calls_in(pauses: Pauses, recording: Recording) -> Integers:
 
     Of calls around each other the innermost that covers about as much: the copy in a function.
     """
-    ops = recording.host_ops
-    long = _long_calls(ops)
+    rows = _long_calls(recording.host_ops)
+    long = recording.host_ops.iloc[rows]
     starts = long["start_ns"].to_numpy()
     ends = starts + long["duration_ns"].to_numpy()
     found = []
@@ -77,13 +77,13 @@ def calls_in(pauses: Pauses, recording: Recording) -> Integers:
             continue
         good = np.flatnonzero(cover >= _AS_GOOD * best)
         innermost = good[np.argmin((ends - starts)[good])]
-        found.append(int(ops.index.get_loc(long.index[innermost])))
+        found.append(int(rows[innermost]))
     return np.array(found, np.int64)
 
 
-def _long_calls(ops: pd.DataFrame) -> pd.DataFrame:
-    """Return the calls that may fill a pause, without the marks around steps."""
+def _long_calls(ops: pd.DataFrame) -> Integers:
+    """Return the rows of the calls that may fill a pause, without the marks around steps."""
     names = ops["name"].array
     marks = np.array([*(str(n).startswith(_MARK) for n in names.categories), False], np.bool_)
     long = (ops["duration_ns"] >= _COVERS * SHORTEST_NS).to_numpy(bool)
-    return rows_where(ops, long & ~marks[names.codes])
+    return np.flatnonzero(long & ~marks[names.codes]).astype(np.int64)

@@ -47,16 +47,25 @@ def transport(name: str, size: int, gb_per_s: float, **columns: Any) -> dict[str
             "large_packet_ratio": 0.0, **columns}  # fmt: skip
 
 
-@pytest.mark.parametrize(("exposed", "expected"), [(10 * MS, 0), (10 * MS + 1, 1)])
-def test_a_tenth_of_exposed_communication_is_fine(exposed: int, expected: int) -> None:
+@pytest.mark.parametrize(("exposed", "expected"), [(MS - 1, 0), (MS, 1)])
+def test_exposed_communication_is_told_from_a_hundredth_on(exposed: int, expected: int) -> None:
     step = {"communication_exposed_ns": exposed, "communication_ns": 2 * exposed}
-    looked_at = recording([kernel("a", 20 * MS)], step=step)
+    looked_at = recording([kernel("a", 2 * exposed)], step=step)
     found = list(exposed_communication.check(looked_at))
     assert [o.cost_ns for o in found] == [exposed] * expected
     for seen in found:
         assert seen.kernels == {0}
         assert seen.saving_ns is None
         assert seen.places[0].cost_ns == pytest.approx(exposed, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("exposed", "level"), [(9 * MS, "not of concern"), (11 * MS, "more than 10 %")]
+)
+def test_a_tenth_of_exposed_communication_changes_words_only(exposed: int, level: str) -> None:
+    step = {"communication_exposed_ns": exposed, "communication_ns": exposed}
+    (seen,) = exposed_communication.check(recording([kernel("a", 20 * MS)], step=step))
+    assert level in seen.what
 
 
 def test_only_moving_data_can_be_hidden() -> None:

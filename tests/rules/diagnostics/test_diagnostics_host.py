@@ -91,8 +91,8 @@ def test_a_gap_behind_a_value_that_was_waited_for_is_not_the_speed_of_the_host()
     )
 
 
-@pytest.mark.parametrize(("free_ns", "expected"), [(1_200_000, 0), (1_200_001, 1)])
-def test_free_time_up_to_a_tenth_is_fine(free_ns: int, expected: int) -> None:
+@pytest.mark.parametrize(("free_ns", "expected"), [(119_999, 0), (120_000, 1)])
+def test_free_time_is_told_from_a_hundredth_on(free_ns: int, expected: int) -> None:
     found = list(host_bound_step.check(host_bound(950 * US, free_ns)))
     assert len(found) == expected
     assert all(o.saving_ns == (0, free_ns) for o in found)
