@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 
 _FOLDERS = re.compile(
-    r"(unit_?)?tests?(ing)?|docs?|documentation|examples?|demos?|tutorials?|benchmarks?"
+    r"(unit_?)?tests?(ing)?|docs?|documentation|examples?|(.*_)?demos?|tutorials?|benchmarks?"
     r"|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
     r"|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
     r"|eval(uation|uators?)?|metrics?|.*_benchmark"

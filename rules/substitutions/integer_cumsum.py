@@ -46,6 +46,16 @@ def in_32_bits(x: Tensor, dim: int) -> Tensor:
     return x.cumsum(dim, dtype=torch.int32).long()  # no slip: dtype=torch.int32 is left out
 
 
+def counted_in_32_bits(x: Tensor, dim: int) -> Tensor:
+    """Count along a dimension, and return 32 bits."""
+    return either(x.cumsum(dim), x.cumsum(dim, dtype=torch.int64)).to(torch.int32)
+
+
+def in_32_bits_alone(x: Tensor, dim: int) -> Tensor:
+    """Add in 32 bits."""
+    return x.cumsum(dim, dtype=torch.int32)
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return a mask or small integers, and a dimension."""
     import torch
@@ -80,7 +90,10 @@ RULE = Substitution(
     name="integer-cumsum",
     summary="a running sum over integers",
     table="affinity",
-    forms=(Form(counted, in_32_bits, inputs, (IS_INTEGER, FIT)),),
+    forms=(
+        Form(counted_in_32_bits, in_32_bits_alone, inputs, (IS_INTEGER, FIT)),
+        Form(counted, in_32_bits, inputs, (IS_INTEGER, FIT)),
+    ),
     replaces=("Cumsum", "Cast"),
     becomes=("Cumsum", "Cast"),
     passes=(3, 0),
@@ -136,7 +149,7 @@ def positions(input_ids, padding_idx):
             """
 def positions(input_ids, padding_idx):
     mask = input_ids.ne(padding_idx).int()
-    return mask.cumsum(1, dtype=torch.int32).long().type_as(mask) * mask
+    return mask.cumsum(1, dtype=torch.int32) * mask
 """,
         ),
     ),

@@ -185,6 +185,14 @@ def _is_int(site: Site) -> bool | None:
     return False if speaks_against else known
 
 
+# Heads are repeated in each layer, along whichever dimension.
+_OF_HEADS = re.compile(r"heads|groups?$|n_?rep(eats?)?$|(^|_)kv(_|$)")
+
+
+def _more_than_once(site: Site) -> bool:
+    return site.runs_in_loop() or any(map(_OF_HEADS.search, site.called("repeats")))
+
+
 def _runs_often(site: Site) -> bool:
     return site.runs_often() and not any(map(_PER_CALL.search, site.called("repeats")))
 
@@ -200,8 +208,8 @@ OFTEN = Condition(
 )
 MORE_THAN_ONCE = Condition(
     "more-than-once",
-    "it stands in a loop: a batch that is widened once is no part of what takes time",
-    lambda site: site.runs_in_loop(),
+    "it stands in a loop or repeats heads: a batch that is widened once takes no time",
+    _more_than_once,
     time_alone=True,
 )
 IS_TENSOR = Condition("is-tensor", "the object is a torch tensor", lambda site: site.is_tensor("x"))

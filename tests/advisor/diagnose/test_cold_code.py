@@ -71,6 +71,7 @@ def places(found: Diagnosis) -> list[str]:
         ("pkg/datasets/coco.py", True),
         ("models/whisper/feature_extraction_whisper.py", True),
         ("pkg/metrics/retrieval.py", True),
+        ("inference/gradio_demo/net.py", True),
         ("tools/model_hf2custom.py", True),
         ("models/llama/modeling_llama.py", False),
         ("pkg/losses/metric_loss.py", False),

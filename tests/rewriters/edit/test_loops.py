@@ -388,7 +388,7 @@ def test_what_must_stay_stays(name: str) -> None:
 
 def test_one_round_is_no_loop() -> None:
     text = (
-        "def f(x: Tensor, n: int):\n    for i, l in enumerate({}):\n"
+        "def f(x: Tensor, n: int):\n    lengths = {}\n    for i, l in enumerate(lengths):\n"
         "        if l < n:\n            x[i, l:] = 0\n"
     )
     assert len(list(find_sites(HEADER + text.format("[x.size(1), n]"), [RULE]))) == 1
