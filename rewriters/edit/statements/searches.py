@@ -15,7 +15,7 @@ from npufix.rewriters.edit.statements.attention_weights import find_unused_weigh
 from npufix.rewriters.edit.statements.checks import find_checks
 from npufix.rewriters.edit.statements.columns import find_columns, find_index_lists
 from npufix.rewriters.edit.statements.experts import find_expert_loops, find_routers
-from npufix.rewriters.edit.statements.handed_in import find_handed_in
+from npufix.rewriters.edit.statements.handed_in import find_constants, find_handed_in
 from npufix.rewriters.edit.statements.host_values import find_host_values
 from npufix.rewriters.edit.statements.invariants import find_invariants
 from npufix.rewriters.edit.statements.optimizers import (
@@ -74,6 +74,9 @@ SEARCHES: Mapping[str, Search] = {
     ),
     "clipping": Search(find_clipping, r"clip_grad_norm_\("),
     "columns": Search(find_columns, r"([\w.]+)\[[^\[\]\n]*\d\]", twice=True),
+    "constants": Search(
+        find_constants, r"\b(arange|eye|full|linspace|logspace|ones|zeros)\(", hot_only=True
+    ),
     "data-loaders": Search(find_data_loaders, r"DataLoader\("),
     "device-waits": Search(find_device_waits, r"\bsynchronize\(", hot_only=True),
     "early-reductions": Search(find_early_reductions, r"\.backward\("),
