@@ -47,7 +47,9 @@ _CODE = frozenset(
 )
 _RULES = ("rules/substitutions", "rules/diagnostics", "rules/cluster")
 _RAISED_BY_MISTAKES = frozenset({"AssertionError", "NotImplementedError", "TypeError"})
-_CALLS_OF_CODE = frozenset({"compile", "getenv", "execute", "sub", "read_sql", "either"})
+_CALLS_OF_CODE = frozenset(
+    {"compile", "getenv", "execute", "sub", "read_sql", "either", "statements_of"}
+)
 _SINGLE_WORDS = re.compile(r"reports/(terminal|markdown|wording)/")
 _WORDS = re.compile(r"[A-Za-z]{2,}[^A-Za-z{}]* +[^A-Za-z]*[A-Za-z]{2,}|[A-Za-z]{4,}")
 _CODE_TEXT = re.compile(

@@ -124,24 +124,30 @@ def _written(  # noqa: PLR0913 - what is written, and where
     several = len(slices) == _MOST_SLICES
     sizes = f"{base}.shape[-2:]" if several else f"{base}.shape[{-1 if in_front else 0}]"
     count = f"max({sizes})" if several else sizes
-    lines = [
+    statements = statements_of(
         f"borders = torch.as_tensor({vector}, device={base}.device)",
         f"places = torch.arange({count}, device={base}.device)",
         "piece = torch.bucketize(places, borders, right=True)",
         "in_piece = (piece > 0) & (piece < borders.shape[0])",
-    ]
+    )
     if several:
-        rows, columns = f":{base}.shape[-2], None", f":{base}.shape[-1]"
-        same = f"(piece[{rows}] == piece[{columns}]) & in_piece[{columns}]"
-        lines.append(f"{base}.masked_fill_({same}, {number})")
+        statements += statements_of(
+            f"{base}.masked_fill_((piece[:{base}.shape[-2], None] == piece[:{base}.shape[-1]])"
+            f" & in_piece[:{base}.shape[-1]], {number})"
+        )
     elif number:
-        lines.append(f"{base}.masked_fill_(in_piece, {number})")
+        statements += statements_of(f"{base}.masked_fill_(in_piece, {number})")
     else:
-        lines.append(f"{base}[...] = torch.where(in_piece, piece - 1, {base})")
+        statements += statements_of(f"{base}[...] = torch.where(in_piece, piece - 1, {base})")
     conditions = ["ascending-borders", "nonnegative-lengths"]
     conditions += [] if in_front or isinstance(rank, int) else ["known-dimensions"]
     conditions += [] if _is_small(number) else ["value-fits-dtype"]
-    return Pieces([s for line in lines for s in ast.parse(line).body], tuple(conditions), vector)
+    return Pieces(statements, tuple(conditions), vector)
+
+
+def statements_of(*lines: str) -> list[ast.stmt]:
+    """Return the syntax of lines of code."""
+    return [statement for line in lines for statement in ast.parse(line).body]
 
 
 def _is_small(number: str) -> bool:

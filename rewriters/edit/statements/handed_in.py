@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.invariants import is_pure
 from npufix.rewriters.edit.statements.proposal import Proposal
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -35,6 +37,13 @@ _ADVICE = (
     "every layer gets this and computes it anew: compute it once where the layers are called, and "
     "hand the result down"
 )
+
+_KEPT = (
+    "nothing in it changes from call to call: compute it in __init__, "
+    'register_buffer("name", ..., persistent=False), and read self.name'
+)
+_FEWEST_OF_SETTINGS = 2
+"""Operators: what one kernel fills is as cheap as reading it."""
 
 
 def find_handed_in(here: Surroundings) -> Iterator[Proposal]:
@@ -76,3 +85,44 @@ def _is_table(here: Surroundings, node: Node) -> bool:
 def _name(node: Node) -> str:
     """Return the name of a parameter, or of what a loop goes through."""
     return str(node.value[-1] if isinstance(node.value, tuple) else node.value)
+
+
+def find_constants(here: Surroundings) -> Iterator[Proposal]:
+    """Yield what a module computes in each call from its settings alone, once a table."""
+    if here.flow.cls is None or not _is_module(here.flow.cls):
+        return
+    found = [
+        (node.value, value)
+        for node in here.nodes
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and here.loop_of(node) is None
+        and (value := here.value(node.value)) is not None
+        and _is_of_settings(here, value)
+    ]
+    for code, value in found:
+        # ``inv_freq`` that only ``angles`` needs is a part of it
+        others = [other for _, other in found if other is not value]
+        if not any(value in other.walk() for other in others):
+            yield Proposal(code, _KEPT)
+
+
+def _is_module(cls: ast.ClassDef) -> bool:
+    return any(last_name(base).endswith("Module") for base in cls.bases)
+
+
+def _is_of_settings(here: Surroundings, node: Node) -> bool:
+    """Tell whether nothing but settings and a device is read, and several operators are run."""
+    parts: list[Node] = []
+    stack = [node]
+    while stack:
+        part = stack.pop()
+        parts.append(part)
+        # ``device=x.device`` reads nothing of ``x``
+        about = part.op == Op.DTYPE_OF or (part.op == Op.ATTR and part.value == "device")
+        if part.op in {Op.PARAM, Op.ELEMENT, Op.CARRIED, Op.AFTER} and _name(part) != "self":
+            return False
+        stack += () if about else part.args
+    made = [part for part in parts if part.op.removesuffix("(*)") in operators.FACTORIES]
+    work = [p for p in parts if p.op in operators.TABLE and p.op not in operators.VIEWS]
+    return bool(made) and len(work) >= _FEWEST_OF_SETTINGS and is_pure(here, node)

@@ -18,7 +18,7 @@ from npufix.rewriters.edit.statements.attention_weights import (
 from npufix.rewriters.edit.statements.checks import find_checks
 from npufix.rewriters.edit.statements.columns import find_columns, find_index_lists
 from npufix.rewriters.edit.statements.experts import find_expert_loops, find_routers
-from npufix.rewriters.edit.statements.handed_in import find_handed_in
+from npufix.rewriters.edit.statements.handed_in import find_constants, find_handed_in
 from npufix.rewriters.edit.statements.host_values import find_host_values
 from npufix.rewriters.edit.statements.invariants import find_invariants
 from npufix.rewriters.edit.statements.products import find_einsum_products
@@ -84,6 +84,9 @@ SEARCHES: Mapping[str, Search] = {
     ),
     "clipping": Search(find_clipping, r"clip_grad_norm_\("),
     "columns": Search(find_columns, r"([\w.]+)\[[^\[\]\n]*\d\]", twice=True),
+    "constants": Search(
+        find_constants, r"\b(arange|eye|full|linspace|logspace|ones|zeros)\(", hot_only=True
+    ),
     "data-loaders": Search(
         find_data_loaders,
         r"DataLoader\(|TrainingArguments\(|workers_per_gpu|train_dataloader",

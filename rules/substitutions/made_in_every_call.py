@@ -1,0 +1,127 @@
+"""A table that a module computes anew in every call from its settings alone.
+
+What: frequencies of a position embedding, a grid of positions, a causal mask of the longest length
+and the like, which ``forward`` computes from numbers and settings of the module (``self.dim``), and of
+the input reads nothing but the device and the dtype.
+
+Why it is slow on the NPU: each call launches some small kernels for numbers that never change, and
+the host, which launches them one by one, is what the step waits for.
+
+Safety: advice. ``register_buffer`` with ``persistent=False`` keeps the table on the device of the
+module and out of its state dict, so that old checkpoints load. A module that is cast as a whole
+(``model.half()``) casts a floating point buffer too, which loses digits that ``forward`` had; a module
+that is made on the device ``meta`` gets no values. The memory is kept for as long as the module is.
+
+References: torch.nn.Module.register_buffer; vllm-ascend #1890 (cosines and sines once instead of in
+every call); the ports of UniAD, BEVFormer and VAD in Ascend DrivingSDK.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import Draw, Form, Rewritten, Substitution
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def in_calls(x: Tensor, width: int, calls: int) -> Tensor:
+    """Make the table in every call."""
+    for _ in range(calls):
+        table = torch.exp(torch.arange(width, device=x.device) * -0.5)
+        x = x.unsqueeze(-1).mul(table).sum(-1)
+    return x
+
+
+def kept(x: Tensor, width: int, calls: int) -> Tensor:
+    """Make it once."""
+    places = torch.arange(width, device=x.device)
+    table = torch.exp(places * -0.5)
+    for _ in range(calls):
+        x = x.unsqueeze(-1).mul(table).sum(-1)
+    return x
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor, the length of the table and a number of calls."""
+    import torch
+
+    x = draw.floats(draw.integer(1, 4), dtype=torch.float32)
+    return {"x": x, "width": draw.integer(1, 4), "calls": draw.integer(0, 3)}
+
+
+_FREQUENCIES = """
+class TimeEmbedding(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, t: torch.Tensor):
+        half = self.dim // 2
+        freqs = torch.exp(-9.21 * torch.arange(half, device=t.device, dtype=torch.float32) / half)
+        return t[:, None].float() * freqs
+"""
+
+RULE = Substitution(
+    id="NPU322",
+    name="made-in-every-call",
+    summary="a table that a module computes in every call from its settings alone",
+    table="affinity",
+    forms=(Form(in_calls, kept, inputs),),
+    search="constants",
+    replaces=(),
+    becomes=(),
+    passes=(0, 0),
+    requires="torch_npu>=2.1",
+    valid=(
+        # as long as the input
+        """
+class Attention(nn.Module):
+    def forward(self, x: torch.Tensor):
+        n = x.shape[1]
+        bias = -(torch.arange(n, device=x.device)[:, None] - torch.arange(n, device=x.device)).abs()
+        return x + bias
+""",
+        # computed with a parameter
+        """
+class Attention(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.slope = nn.Parameter(torch.ones(dim))
+        self.dim = dim
+
+    def forward(self, x: torch.Tensor):
+        bias = (torch.arange(self.dim, device=x.device) * 2 + 1) * self.slope
+        return x + bias
+""",
+        # other numbers in each call
+        """
+class Noise(nn.Module):
+    def forward(self, x: torch.Tensor):
+        noise = torch.randn(16, device=x.device) * 2 + torch.ones(16, device=x.device)
+        return x + noise
+""",
+        # one kernel
+        """
+class Mask(nn.Module):
+    def __init__(self, n: int):
+        super().__init__()
+        self.n = n
+
+    def forward(self, x: torch.Tensor):
+        order = torch.arange(self.n, device=x.device)
+        return x[..., order]
+""",
+        # once
+        """
+class Table(nn.Module):
+    def __init__(self, n: int):
+        super().__init__()
+        table = torch.exp(-torch.arange(n) / n) * 2
+        self.register_buffer("table", table, persistent=False)
+""",
+    ),
+    rewritten=(Rewritten(_FREQUENCIES, _FREQUENCIES),),
+)
