@@ -15,6 +15,7 @@ from npufix.rewriters.facts.index_facts import (
     is_used_as_int,
     names_of,
 )
+from npufix.rewriters.facts.module_facts import is_parameter
 from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes, annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_int_attribute
@@ -96,7 +97,9 @@ class ValueKinds:
             return False
         if node in self._operands_of_tensors:
             return True
-        if node.op == Op.ATTR and self.shapes.shape(node) is not None:
+        if node.op == Op.ATTR and (
+            self.shapes.shape(node) is not None or is_parameter(self.flow, node)
+        ):
             return True
         if node.op in _ARITHMETIC:
             kinds = [self._is_tensor(arg) for arg in node.args if not self.shapes.is_number(arg)]
@@ -222,7 +225,9 @@ class ValueKinds:
             return settings and any(self.shapes.is_number(arg) for arg in node.args)
         if node.op == Op.CALL and len(node.args) == 1 and node.args[0].op == Op.ATTR:
             return bool(_RETURNS_NUMBER.search(str(node.args[0].value)))
-        if node.op == Op.ATTR and node.value in {"bias", "weight"}:
+        if node.op == Op.ATTR and (
+            node.value in {"bias", "weight"} or is_parameter(self.flow, node)
+        ):
             return False
         if node.op == Op.GETITEM and node.args[0].op == Op.ELEMENT:
             return node.args[1].op == Op.CONST  # ``for label in labels: x[mask] = label[0]``
