@@ -24,6 +24,7 @@ _PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "LayerNorm": ("normalized_shape", "eps", "elementwise_affine", "bias"),
     "RMSNorm": ("normalized_shape", "eps", "elementwise_affine"),
 }
+_PARAMETER = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
 _KEY = "words of the module"
 _WITHOUT_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode"})
 
@@ -52,10 +53,7 @@ def _given(
     flow: FunctionFlow, node: Node, parameter: str
 ) -> Iterator[tuple[FunctionNode, ast.expr | None]]:
     """Yield the argument in each construction of ``self.norm``; ``None`` for its default."""
-    is_own = node.op == Op.ATTR and node.args[0].op == Op.PARAM and node.args[0].value == "self"
-    if not is_own or flow.cls is None:
-        return
-    for method, made in assigned_values(flow.names, flow.cls, str(node.value)):
+    for method, made in _assigned(flow, node):
         if not isinstance(made, ast.Call):
             continue
         call = made_by_factory(made, flow.names) or made
@@ -63,6 +61,23 @@ def _given(
         arguments = dict(zip(_PARAMETERS.get(name, ()), call.args, strict=False))
         arguments |= {k.arg: k.value for k in call.keywords if k.arg is not None}
         yield method, arguments.get(parameter)
+
+
+def is_parameter(flow: FunctionFlow, node: Node) -> bool:
+    """Tell whether an attribute is a trained parameter wherever the class assigns it."""
+    made = [value for _, value in _assigned(flow, node)]
+    return bool(made) and all(
+        isinstance(value, ast.Call) and flow.names.dotted(value.func) in _PARAMETER
+        for value in made
+    )
+
+
+def _assigned(flow: FunctionFlow, node: Node) -> Sequence[tuple[FunctionNode, ast.expr | None]]:
+    """Return what the class assigns to ``self.name``, and where; nothing for another value."""
+    is_own = node.op == Op.ATTR and node.args[0].op == Op.PARAM and node.args[0].value == "self"
+    if not is_own or flow.cls is None:
+        return ()
+    return assigned_values(flow.names, flow.cls, str(node.value))
 
 
 def is_without_gradients(flow: FunctionFlow, match: Match) -> bool | None:

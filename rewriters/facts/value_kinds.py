@@ -15,6 +15,7 @@ from npufix.rewriters.facts.index_facts import (
     is_used_as_int,
     names_of,
 )
+from npufix.rewriters.facts.module_facts import is_parameter
 from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes, annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_int_attribute, is_parameter
@@ -96,7 +97,9 @@ class ValueKinds:
             return False
         if node in self._operands_of_tensors:
             return True
-        if node.op == Op.ATTR and self.shapes.shape(node) is not None:
+        if node.op == Op.ATTR and (
+            self.shapes.shape(node) is not None or is_parameter(self.flow, node)
+        ):
             return True
         if node.op in _ARITHMETIC:
             kinds = [self._is_tensor(arg) for arg in node.args if not self.shapes.is_number(arg)]

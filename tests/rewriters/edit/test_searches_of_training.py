@@ -224,3 +224,15 @@ def test_routers(scores: str, fused: str) -> None:
     text = f"class TopKGate(nn.Module):\n    def forward(self, x):\n        return {scores}\n"
     ((advice, _),) = changes(HEADER + text, "NPU173")
     assert f"npu_moe_gating_top_k_softmax{fused}" in advice
+
+
+@pytest.mark.parametrize(
+    ("scale", "count"), [("nn.Parameter(make())", 0), ("scale", 1), ("nn.Parameter(make()) * 2", 1)]
+)
+def test_a_trained_scale_is_no_number(scale: str, count: int) -> None:
+    text = (
+        "class Mix(nn.Module):\n    def __init__(self, scale, make):\n"
+        f"        self.scale = {scale}\n\n"
+        "    def forward(self, c, a, b):\n        return c + self.scale * (a @ b)\n"
+    )
+    assert len(changes(HEADER + text, "NPU115")) == count

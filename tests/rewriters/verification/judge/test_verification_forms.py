@@ -250,3 +250,17 @@ def test_results_are_named_for_people() -> None:
         "result['a'][1]",
         "result['b'].c",
     }
+
+
+def test_a_loader_is_what_it_loads_however_it_is_fed() -> None:
+    from npufix.rewriters.verification.calls.leaves import find_leaves
+
+    def plain(size: int, **settings: Any) -> dict[str, object]:
+        loader = torch.utils.data.DataLoader(list(range(6)), size, **settings)
+        found = find_leaves(loader, "loader")
+        return {name: value for name, value in found if not name.startswith("state of")}
+
+    fed = {"num_workers": 2, "pin_memory": True, "persistent_workers": True}
+    assert plain(2) == plain(2, **fed)
+    assert plain(2) != plain(3)
+    assert plain(2) != plain(2, drop_last=True)
