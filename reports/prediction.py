@@ -46,6 +46,9 @@ class Prediction(msgspec.Struct, frozen=True):
     limit_ns: int
     critical: Critical | None = None
     """Of the kernels that it changes; ``None`` where it changes none."""
+    alone_ns: int | None = None
+    """What it saves where only the diagnosed rank is changed, and so waits for the others; ``None``
+    where one rank is known."""
 
 
 class Bar(msgspec.Struct, frozen=True):

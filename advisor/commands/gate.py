@@ -16,10 +16,13 @@ from npufix.reports.data.sources import Sources
 from npufix.reports.gate_report import GateReport
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from npufix.advisor.gate.gating import Asked
     from npufix.advisor.gate.measuring import MeasuredRun
     from npufix.advisor.gate.taking_turns import Reading
     from npufix.advisor.project.gate_settings import GateSettings
+    from npufix.reports.baseline import Baseline
 
 _PAIRS = 5
 _LIMIT_S = 3600.0
@@ -126,7 +129,6 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         _check_anything(settings)
     from npufix.advisor.diagnose.diagnosis import Options
     from npufix.advisor.gate.gating import gate
-    from npufix.advisor.gate.new_findings import pair_of
     from npufix.advisor.gate.taking_turns import Reading
     from npufix.advisor.history import beside, entries
     from npufix.advisor.project.source_tree import read_source_tree
@@ -144,10 +146,17 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     made = beside.with_history(made, past, measured) if past else made
     sources = Sources(tree.root if tree else None)
     output_files.write(outputs, output_files.Result(made, sources, verbose))
-    if asked.baseline is not None:
-        pair = pair_of(made, asked.baseline, [each.measurement for each in measured])
-        common.keep_calibration([pair] if pair else [])
+    _keep(made, asked.baseline, measured)
     return 0 if exit_zero else made.exit_status
+
+
+def _keep(made: GateReport, baseline: Baseline | None, measured: Sequence[MeasuredRun]) -> None:
+    """Keep what was predicted of changes and what came of it for later predictions."""
+    from npufix.advisor.gate.new_findings import pair_of
+
+    if baseline is not None:
+        pair = pair_of(made, baseline, [each.measurement for each in measured])
+        common.keep_calibration([pair] if pair else [])
 
 
 @dataclass(frozen=True, slots=True)

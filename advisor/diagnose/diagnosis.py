@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from npufix.advisor.diagnose.findings import Findings, Located
+    from npufix.advisor.diagnose.ranks import DumpRanks
     from npufix.advisor.predict.critical_path import CriticalPath
+    from npufix.advisor.predict.other_ranks import OtherRanks
     from npufix.advisor.predict.what_if import Asked
     from npufix.advisor.project.source_tree import SourceTree
     from npufix.profiling_parsers.profile import Profile
@@ -94,7 +96,9 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     told = without_explained(ranked, run.evidence.kernels)
     everything = settle(told, run.split, run.evidence.kernels)
     chip = profile.environment.chip
-    foreseen = foresee(everything, run.evidence, run.step.length_ns, options.asked, chip)
+    foreseen = foresee(
+        everything, run.evidence, run.step.length_ns, options.asked, chip, _others(read)
+    )
     everything, forecast = foreseen.items, foreseen.forecast
     seen = [item for item in everything if item.finding.kind == "run"]
     found = [cast("Located", item) for item in everything if item.finding.kind == "code"]
@@ -157,6 +161,14 @@ def _run(
         split = msgspec.structs.replace(split, bounds=profile.step_bounds)
     step = Step(split.total_ns if split else _span_ns(evidence), evidence.steps)
     return _Run(profile, mapped, evidence, split, step), unclear
+
+
+def _others(read: DumpRanks) -> OtherRanks | None:
+    if read.cluster is None:
+        return None
+    from npufix.advisor.predict.other_ranks import other_ranks
+
+    return other_ranks(read.profile.signals, read.cluster, read.profile.environment.rank)
 
 
 def _in_source(cluster: Cluster, run: _Run, tree: SourceTree | None, options: Options) -> Cluster:

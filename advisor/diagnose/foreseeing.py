@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from npufix.advisor.evidence.item import Item
     from npufix.advisor.evidence.lines import Evidence
     from npufix.advisor.predict.critical_path import CriticalPath
+    from npufix.advisor.predict.other_ranks import OtherRanks
     from npufix.advisor.predict.what_if import Asked, Predictions
     from npufix.reports.prediction import Forecast
 
@@ -30,8 +31,13 @@ class Foreseen(Generic[T]):
     path: CriticalPath | None = None
 
 
-def foresee(
-    settled: Sequence[T], evidence: Evidence, step_ns: int, asked: Asked | None, chip: str | None
+def foresee(  # noqa: PLR0913, PLR0917 - the run, the others of its job, and what is asked of them
+    settled: Sequence[T],
+    evidence: Evidence,
+    step_ns: int,
+    asked: Asked | None,
+    chip: str | None,
+    others: OtherRanks | None = None,
 ) -> Foreseen[T]:
     """Return the findings with their predictions, and the forecast of the run.
 
@@ -42,7 +48,7 @@ def foresee(
     from npufix.advisor.predict.what_if import predict
 
     settled = corrected(settled, evidence, chip)
-    found = predict(evidence, settled, step_ns, asked)
+    found = predict(evidence, settled, step_ns, asked, others)
     if found is None:
         return Foreseen(list(settled))
     items = [_with(item, at, found) for at, item in enumerate(settled)]

@@ -143,7 +143,7 @@ def _follow(graph: StepGraph, times: Times) -> _Path:
     """Walk back from the end; nodes are kernels, then launches, then waits of the host."""
     count = len(graph.label)
     rows = np.arange(count)
-    before = _row_before(graph.stream)
+    before = row_before(graph.stream)
     starts = times.ended - graph.duration_ns
     waited = graph.waits_for
     by_stream = (before >= 0) & (times.ended[before] + graph.gap_ns >= starts - _SAME_NS)
@@ -215,7 +215,7 @@ def _wait_sources(
     return nodes, costs
 
 
-def _row_before(stream: Integers) -> Integers:
+def row_before(stream: Integers) -> Integers:
     """Return the row before each one on its stream, -1 for the first."""
     order = np.argsort(stream, kind="stable")
     found = np.full(len(stream), -1, np.int64)

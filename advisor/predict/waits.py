@@ -118,7 +118,7 @@ def find_host_waits(
     period = step_ns
     if len(ends) > 1:
         # Where each of them waited, the step is as long as the mean; else some periods are double.
-        middle = np.mean if len(blocked) == len(loads) else np.median
+        middle = np.mean if blocked == loads[-len(blocked) :] else np.median
         period = float(middle(np.diff(ends)))
     found = []
     latest = _Latest(rows)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from npufix.advisor.predict.changes import CORNERS, edits, together
 from npufix.advisor.predict.critical_path import critical_path
 from npufix.advisor.predict.limits import limit_of
+from npufix.advisor.predict.other_ranks import alone as alone_graph
 from npufix.advisor.predict.recorded import step_graph
 from npufix.advisor.predict.replay import NO_EDIT, replay
 from npufix.reports.prediction import WORST_ERROR, Bar, Forecast, Prediction, Question
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from npufix.advisor.evidence.item import Item
     from npufix.advisor.evidence.lines import Evidence
     from npufix.advisor.predict.critical_path import CriticalPath
+    from npufix.advisor.predict.other_ranks import OtherRanks
     from npufix.advisor.predict.replay import Edit
     from npufix.advisor.predict.step_graph import StepGraph
 
@@ -59,12 +61,17 @@ class Predictions:
 
 
 def predict(
-    evidence: Evidence, items: Sequence[Item], step_ns: int, asked: Asked | None = None
+    evidence: Evidence,
+    items: Sequence[Item],
+    step_ns: int,
+    asked: Asked | None = None,
+    others: OtherRanks | None = None,
 ) -> Predictions | None:
     """Replay the run with what the findings would change of it.
 
     Return ``None`` without a kernel. ``items`` are in the order of the report,
-    ``step_ns`` is the length of the recording where it has no steps.
+    ``step_ns`` is the length of the recording where it has no steps. ``others`` are the other ranks
+    of the job, where it has some.
     """
     graph = step_graph(evidence, step_ns)
     if graph is None:
@@ -83,16 +90,17 @@ def predict(
     steps = replay(graph, [edit for three in sets for edit in three])[1]
     after = steps.reshape(-1, CORNERS)
     results = [view.prediction(row, three[1]) for row, three in zip(after, sets, strict=True)]
+    told = _told(results, [*([at] for at in order), order, chosen], items, path)
     behind = after[len(order) : 2 * len(order)]
     gained = np.concatenate([np.full((1, CORNERS), now), behind[:-1]])[: len(order)] - behind
     question = None
     if asked is not None:
-        answer = results[-1] if chosen else None
+        answer = told[-1] if chosen else None
         numbers = [at + 1 for at in chosen]
         question = Question(list(asked.rules), asked.without, numbers, missing, answer)
     forecast = replace(
         view.forecast(),
-        together=results[2 * len(order) - 1] if order else None,
+        together=told[-2] if order else None,
         waterfall=[
             Bar(at + 1, items[at].finding.rule, round(gain[1]), round(left[1]))
             for at, gain, left in zip(order, gained, behind, strict=True)
@@ -103,16 +111,46 @@ def predict(
     added = {
         at: (round(min(gain)), round(max(gain))) for at, gain in zip(order, gained, strict=True)
     }
-    alone = dict(zip(order, results, strict=False))
-    if path is not None:
-        alone = {at: _on_path(one, items[at], path) for at, one in alone.items()}
+    alone = dict(zip(order, told, strict=False))
+    if others is not None and changes:
+        left = _savings_alone(graph, evidence, changes, others)
+        alone = {at: replace(one, alone_ns=left.get(at)) for at, one in alone.items()}
     return Predictions(forecast, alone, added, path)
 
 
-def _on_path(predicted: Prediction, item: Item, path: CriticalPath) -> Prediction:
-    """Return a prediction with how much of what it changes the step waits for."""
-    labels = item.change.kernels if item.change else ()
-    return replace(predicted, critical=path.of(np.flatnonzero(np.isin(path.label, list(labels)))))
+def _savings_alone(
+    graph: StepGraph, evidence: Evidence, changes: dict[int, Three], others: OtherRanks
+) -> dict[int, int]:
+    """Return what changes save on this rank alone, but for those of collectives."""
+    names = evidence.kernels.loc[graph.label, "name"].astype(str)
+    middle = {
+        at: three[1]
+        for at, three in changes.items()
+        if not graph.communication[np.append(three[1].rows, three[1].gone)].any()
+    }
+    steps = replay(alone_graph(graph, names, others), [NO_EDIT, *middle.values()])[1]
+    return {at: round(steps[0] - step) for at, step in zip(middle, steps[1:], strict=True)}
+
+
+def _told(
+    results: Sequence[Prediction],
+    sets: Sequence[Sequence[int]],
+    items: Sequence[Item],
+    path: CriticalPath | None,
+) -> list[Prediction]:
+    """Return those of each alone, all and the last, with how much of it the step waits for."""
+    count = len(sets) - 2
+    chosen = [*results[:count], results[2 * count - 1 if count else -1], results[-1]]
+    if path is None:
+        return chosen
+    labels = [
+        [label for at in own if (change := items[at].change) for label in change.kernels]
+        for own in sets
+    ]
+    return [
+        replace(one, critical=path.of(np.flatnonzero(np.isin(path.label, own))))
+        for one, own in zip(chosen, labels, strict=True)
+    ]
 
 
 def _changes(graph: StepGraph, items: Sequence[Item]) -> dict[int, Three]:

@@ -19,7 +19,7 @@ from npufix.reports.encoding import encode
 from npufix.reports.html import tables
 from npufix.reports.wording import comparison as comparison_wording
 from npufix.reports.wording import report as wording
-from npufix.reports.wording.prediction import doubt_text
+from npufix.reports.wording.prediction import alone_text, doubt_text
 from npufix.rules.shared.quantities import milliseconds, number, percent, size
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def _environment() -> Environment:
     )  # fmt: skip
     made.filters |= {
         "doubt": doubt_text,
+        "alone": alone_text,
         "ms": milliseconds,
         "interval": wording.interval,
         "plain": wording.plain,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.reports import language
 from npufix.reports.language import tr
-from npufix.reports.wording.prediction import doubt_text, forecast_lines
+from npufix.reports.wording.prediction import alone_text, doubt_text, forecast_lines
 from npufix.reports.wording.ranks import rank_name, rank_rows
 from npufix.reports.wording.report import (
     also_at,
@@ -77,6 +77,8 @@ def _saving(finding: Finding) -> Iterator[str]:
         yield f"- {text(doubt)}"
     elif finding.saving is not None:
         yield f"- saves {interval(finding.saving)} per step ({text(finding.saving.basis)})"
+        if alone := alone_text(finding):
+            yield f"- {text(alone)}"
 
 
 def _gaps(report: Report) -> Iterator[str]:

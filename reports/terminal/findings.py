@@ -9,7 +9,7 @@ from rich.text import Text
 from npufix.reports.language.terminal import Verbatim
 from npufix.reports.terminal.summary import CLASSES
 from npufix.reports.terminal.text import paragraph, print_indented
-from npufix.reports.wording.prediction import doubt_text
+from npufix.reports.wording.prediction import alone_text, doubt_text
 from npufix.reports.wording.report import (
     also_at,
     describe_tried,
@@ -113,7 +113,8 @@ def _savings(finding: Finding) -> list[str]:
         return [doubt]
     if finding.saving is None:
         return []
-    return [f"saves {interval(finding.saving)}"]
+    alone = alone_text(finding)
+    return [f"saves {interval(finding.saving)}", *([alone] if alone else [])]
 
 
 def _conditions(conditions: Sequence[Condition], *, details: bool) -> list[str]:

@@ -20,6 +20,7 @@ _LIMITS = {
     "pauses": "pauses of the device",
     "loading": "the processes that load",
 }
+_MOST = 0.8
 _OFF = "off the critical path: the step stays as long"
 _NOTHING = "the step stays as long: something else limits it"
 _PARTS = {"between": "between kernels"}
@@ -93,6 +94,17 @@ def step_text(forecast: Forecast, predicted: Prediction) -> str:
     low, high = milliseconds(predicted.step_low_ns), milliseconds(predicted.step_high_ns)
     limit, busy = _LIMITS[predicted.limit], milliseconds(predicted.limit_ns)
     return f"{now} -> {after} ({low} to {high}); the limit then is {limit} ({busy})"
+
+
+def alone_text(finding: Finding) -> str:
+    """Return what is left of a saving where only the diagnosed rank is changed, "" if most."""
+    predicted = finding.predicted
+    if predicted is None or predicted.alone_ns is None or predicted.verdict != "gain":
+        return ""
+    if predicted.alone_ns > _MOST * predicted.saved_ns:
+        return ""
+    left = milliseconds(max(0, predicted.alone_ns))
+    return f"on this rank alone it saves {left}: it waits for the other ranks"
 
 
 def doubt_text(finding: Finding) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from npufix.advisor.project.source_tree import read_source_tree
 from npufix.reports.html.page import to_html
 from npufix.reports.report import Saving, to_json
 from npufix.reports.wording.report import interval
-from npufix.rules.shared.quantities import milliseconds, number
+from npufix.rules.shared.quantities import milliseconds, number, percent
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.xdist_group("browser")
 @pytest.fixture(scope="module")
 def demo() -> tuple[Report, str]:
     tree = read_source_tree(ROOT / "examples" / "bert_like")
-    found = diagnose(ROOT / "examples" / "dump", tree, Options(top=1000))
+    found = diagnose(ROOT / "examples" / "dump", tree, Options(top=1000, headroom=True))
     return found.report, to_html(found.report, page_details(found, found.report, tree))
 
 
@@ -61,6 +62,17 @@ def test_the_first_screen_holds_the_answer(
         ]
         assert all(box and box["y"] + box["height"] < 900 for box in bottoms)
         assert page.locator(".finding[open]").count() == 0
+
+
+def test_headroom_is_drawn_with_what_it_says(demo: tuple[Report, str]) -> None:
+    report, page = demo
+    section = page.partition('<section id="headroom"')[2].partition("</section>")[0]
+    assert report.headroom is not None
+    for row in (*report.headroom.operators[:12], *report.headroom.lines[:12]):
+        assert escape(row.name) in section
+        assert f"{milliseconds(row.above_ns)}, {percent(row.reached)}" in section
+    assert section.count("<figure>") == 2
+    assert 'id="headroom"' not in to_html(msgspec.structs.replace(report, headroom=None))
 
 
 def test_every_link_of_the_menu_reaches_its_section(

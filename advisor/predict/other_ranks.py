@@ -1,0 +1,69 @@
+"""What the other ranks of a job leave of a saving that only one rank makes.
+
+A collective moves its data once the slowest rank is there. What is said of a change holds where
+all ranks are changed; where one is, its collectives still wait for the others: each begins at the
+latest of the rank itself and of the others, who come as long after the collective before as they
+were recorded to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.advisor.predict.critical_path import row_before
+from npufix.advisor.predict.replay import replay_times
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from npufix.advisor.predict.step_graph import StepGraph
+    from npufix.profiling_parsers.signals import Signals
+    from npufix.rules.cluster_diagnostic import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRanks:
+    """By the name of each collective of a rank, nanoseconds."""
+
+    waited: pd.Series[float]
+    """How long the rank waited there for others."""
+    ahead: pd.Series[float]
+    """How long the others waited at least in such a one: so much later may the last one be."""
+
+
+def other_ranks(signals: Signals, cluster: Cluster, rank: int | None) -> OtherRanks | None:
+    """Return how a rank and the others wait for each other, ``None`` where nothing says it."""
+    own, everyone = signals.collectives, cluster.collectives
+    others = everyone[(everyone["rank"] != rank).to_numpy(bool)] if rank is not None else everyone
+    if rank is None or own.empty or others.empty:
+        return None
+    sums = others.astype({"group": str}).groupby(["group", "rank"])[["wait_ns", "count"]].sum()
+    mean = sums["wait_ns"] / sums["count"].clip(lower=1)
+    least = mean.groupby("group").min()
+    named = own.assign(
+        name=own["name"].astype(str), ahead=own["group"].astype(str).map(least).fillna(0.0)
+    )
+    found = named.groupby("name")[["wait_ns", "ahead"]].mean()
+    return OtherRanks(found["wait_ns"], found["ahead"])
+
+
+def alone(graph: StepGraph, names: pd.Series[str], others: OtherRanks) -> StepGraph:
+    """Return the graph of a rank whose others stay as they are; ``names``: those of its rows."""
+    waited = names.map(others.waited).to_numpy(np.float64)
+    ahead = names.map(others.ahead).to_numpy(np.float64)
+    known = graph.communication & ~np.isnan(waited)
+    waited = np.where(known, np.minimum(np.nan_to_num(waited), graph.duration_ns), 0.0)
+    times = replay_times(graph)
+    starts = times.ended - graph.duration_ns
+    before = row_before(graph.stream)
+    free = np.where(before >= 0, times.ended[before], 0.0)
+    # Who has not waited was the last: the others have, for so long.
+    come = starts + waited - np.where(waited < ahead, np.nan_to_num(ahead), 0.0) - free
+    return replace(
+        graph,
+        duration_ns=graph.duration_ns - waited,
+        gap_ns=np.where(known, np.maximum(graph.gap_ns, come), graph.gap_ns),
+    )

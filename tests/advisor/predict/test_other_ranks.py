@@ -1,0 +1,64 @@
+"""A rank that is not the slow one gains nothing by itself: its collectives wait for the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import pytest
+from msgspec.structs import replace as with_fields
+from tests.advisor.predict.test_what_if import Regime, finding, item, norm_us
+
+from npufix.advisor.evidence.lines import gather_evidence
+from npufix.advisor.predict.other_ranks import OtherRanks, other_ranks
+from npufix.advisor.predict.what_if import predict
+from npufix.profiling_parsers.signals import SCHEMAS, Signals
+from npufix.reports.wording.prediction import alone_text
+from npufix.rules.cluster_diagnostic import Cluster
+
+if TYPE_CHECKING:
+    from npufix.reports.prediction import Prediction
+
+_LINK = "hcom_allReduce_"
+
+
+def foreseen(waited_us: float, ahead_us: float) -> Prediction:
+    """Return what fusing norms does on a rank that waits so long in each collective."""
+    regime = Regime(2.0, link_us=400.0)
+    job = regime.run()
+    others = OtherRanks(*(pd.Series({_LINK: 1000.0 * us}) for us in (waited_us, ahead_us)))
+    evidence = gather_evidence(job.profile(), {})
+    found = predict(evidence, [item(job, "norm", norm_us(regime))], 0, others=others)
+    assert found is not None
+    assert found.alone[0].verdict == "gain"
+    return found.alone[0]
+
+
+def test_a_rank_that_waits_for_others_gains_nothing_alone() -> None:
+    predicted = foreseen(300, 0)
+    assert predicted.alone_ns == pytest.approx(0, abs=0.1 * predicted.saved_ns)
+    said = alone_text(with_fields(finding("NPU101"), predicted=predicted))
+    assert said.endswith("it waits for the other ranks")
+
+
+def test_the_rank_that_others_wait_for_gains_as_much_as_they_wait() -> None:
+    all_of_it, little = foreseen(0, 300), foreseen(0, 5)
+    assert all_of_it.alone_ns == pytest.approx(all_of_it.saved_ns, rel=0.02)
+    assert alone_text(with_fields(finding("NPU101"), predicted=all_of_it)) == ""
+    assert little.alone_ns is not None
+    assert 0 < little.alone_ns < 0.5 * little.saved_ns
+
+
+def test_who_waits_is_in_the_small_files_of_the_ranks() -> None:
+    rows = pd.DataFrame(
+        {"rank": [0, 1, 2], "group": "g", "count": 2, "wait_ns": [600, 100, 40], "step": 1}
+    )
+    own = pd.DataFrame([dict.fromkeys(SCHEMAS["collectives"], 0)]).assign(
+        name="one", group="g", wait_ns=300
+    )
+    empty = pd.DataFrame()
+    cluster = Cluster(empty, empty, empty, rows, empty, empty, empty, {})
+    found = other_ranks(Signals(collectives=own), cluster, 0)
+    assert found is not None
+    assert (found.waited["one"], found.ahead["one"]) == (300, 20)
+    assert other_ranks(Signals(collectives=own), cluster, None) is None
