@@ -1,0 +1,89 @@
+"""Children stay for the next verification, as long as they are what it would start."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from npufix.rewriters.verification.sandbox.messages import Reply
+from npufix.rewriters.verification.workers import pool
+from npufix.rewriters.verification.workers.pool import Limits, answer, keep_children
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.rewriters.edit.job import Job
+
+LIMITS = Limits(60.0, 1 << 30)
+
+
+class Pretended:
+    """A pool that starts nothing."""
+
+    def __init__(self, *_: object) -> None:
+        self.usable, self.closed = True, False
+
+    def verify(self, _jobs: Sequence[Job], wanted: Sequence[int], _s: float) -> Iterator[Reply]:
+        for number in wanted:
+            yield Reply(number)
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Pretended]:
+    """Return the pools that are made."""
+    found: list[Pretended] = []
+
+    def make(*_: object) -> Pretended:
+        found.append(Pretended())
+        return found[-1]
+
+    monkeypatch.setattr(pool, "Pool", make)
+    monkeypatch.setattr(pool._Kept, "pools", None)
+    return found
+
+
+def ask(chip: str = "A2", wanted: Sequence[int] = (0,)) -> Iterator[Reply]:
+    return answer("reference", chip, "", LIMITS, 0, [], wanted)
+
+
+def test_without_a_block_they_end_with_their_verification(made: list[Pretended]) -> None:
+    for _ in range(2):
+        assert [reply.number for reply in ask()] == [0]
+    assert [one.closed for one in made] == [True, True]
+
+
+def test_in_a_block_they_end_with_it(made: list[Pretended]) -> None:
+    with keep_children():
+        with keep_children():
+            list(ask())
+        list(ask())
+        assert [one.closed for one in made] == [False]
+    assert [one.closed for one in made] == [True]
+
+
+def test_another_environment_has_children_of_its_own(
+    made: list[Pretended], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with keep_children():
+        list(ask())
+        monkeypatch.syspath_prepend("/elsewhere")
+        list(ask())
+        list(ask("A3"))  # and of three the first ends
+        assert [one.closed for one in made] == [True, False, False]
+    assert [one.closed for one in made] == [True, True, True]
+
+
+def test_what_was_left_in_the_middle_or_is_broken_is_not_kept(made: list[Pretended]) -> None:
+    with keep_children():
+        with closing(ask(wanted=(0, 1))) as left:
+            next(left)
+        assert made[0].closed
+        for _ in ask():
+            made[1].usable = False
+        assert made[1].closed
