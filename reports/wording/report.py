@@ -238,7 +238,7 @@ def _bottleneck(split: StepSplit | None, hot: Sequence[HotOperator]) -> str:
         "idle": split.free_ns / split.total_ns,
     }
     main, share = max(shares.items(), key=lambda item: item[1])
-    text = f"the {split.unit} of {milliseconds(split.total_ns)} is {percent(share)} {main}"
+    text = f"The {split.unit} of {milliseconds(split.total_ns)} is {percent(share)} {main}"
     return f"{text}; {first}." if first else f"{text}."
 
 

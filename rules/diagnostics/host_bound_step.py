@@ -41,13 +41,13 @@ from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.observing import (
     explained_ns,
+    find_pauses,
     free_ns,
     idle_time,
     per_step,
     places,
     share,
 )
-from npufix.rules.shared.recording.pauses import find_pauses
 from npufix.rules.shared.recording.run_settings import Setting, advice, lines_to_set, recorded
 
 if TYPE_CHECKING:

@@ -30,16 +30,28 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
-from npufix.rules.shared.recording.observing import free_ns, per_step, places, share
-from npufix.rules.shared.recording.pauses import calls_in, find_pauses
+from npufix.rules.shared.recording.observing import (
+    SHORTEST_PAUSE_NS,
+    find_pauses,
+    free_ns,
+    per_step,
+    places,
+    share,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.rules.diagnostic import Recording
-    from npufix.rules.shared.recording.observing import Integers
-    from npufix.rules.shared.recording.pauses import Pauses
+    import pandas as pd
 
+    from npufix.rules.diagnostic import Recording
+    from npufix.rules.shared.recording.observing import Integers, Pauses
+
+_COVERS = 0.5
+"""Share of a pause from which a call says what the host did."""
+_AS_GOOD = 0.8
+"""Share of the best cover from which an inner call says it more exactly."""
+_MARK = "ProfilerStep#"
 _BETWEEN = "Python between calls of torch"
 _ADVICE = (
     "look at what the host does there; preparation of data into the workers of the loader; "
@@ -64,7 +76,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     rows = pauses.rows
     if not len(rows) or share(per_step(pauses.idle_ns.sum(), recording), recording) < LEAST_SHARE:
         return
-    calls = calls_in(pauses, recording)
+    calls = _calls_in(pauses, recording)
     names = recording.host_ops["name"].astype(str).to_numpy()
     named = np.array([names[call] if call >= 0 else "" for call in calls], object)
     spent = {str(name): int(pauses.idle_ns[rows[named == name]].sum()) for name in set(named)}
@@ -99,6 +111,37 @@ def _observation(
         is_symptom=True,
         advice=next((text for names, text in _BY_NAME if re.fullmatch(names, name)), ""),
     )
+
+
+def _calls_in(pauses: Pauses, recording: Recording) -> Integers:
+    """Return the row of ``host_ops`` that fills each pause, -1 where it is Python between calls.
+
+    Of calls around each other the innermost that covers about as much: the copy in a function.
+    """
+    rows = _long_calls(recording.host_ops)
+    long = recording.host_ops.iloc[rows]
+    starts = long["start_ns"].to_numpy()
+    ends = starts + long["duration_ns"].to_numpy()
+    found = []
+    for at in pauses.rows:
+        begin, end = pauses.idle.start_ns[at], pauses.idle.end_ns[at]
+        cover = np.minimum(ends, end) - np.maximum(starts, begin)
+        best = cover.max(initial=0)
+        if best < _COVERS * pauses.idle_ns[at]:
+            found.append(-1)
+            continue
+        good = np.flatnonzero(cover >= _AS_GOOD * best)
+        innermost = good[np.argmin((ends - starts)[good])]
+        found.append(int(rows[innermost]))
+    return np.array(found, np.int64)
+
+
+def _long_calls(ops: pd.DataFrame) -> Integers:
+    """Return the rows of the calls that may fill a pause, without the marks around steps."""
+    names = ops["name"].array
+    marks = np.array([*(str(n).startswith(_MARK) for n in names.categories), False], np.bool_)
+    long = (ops["duration_ns"] >= _COVERS * SHORTEST_PAUSE_NS).to_numpy(bool)
+    return np.flatnonzero(long & ~marks[names.codes]).astype(np.int64)
 
 
 RULE = Diagnostic(

@@ -110,8 +110,17 @@ def _chains(own: pd.DataFrame, whole: int) -> Iterator[pd.DataFrame]:
     spent = rows["duration_ns"].groupby(keys).sum().sort_values(ascending=False, kind="stable")
     for key in spent.index[(spent >= PRIORITY * whole).to_numpy() & (spent.index != "")]:
         found = rows[(keys == key).to_numpy()]
-        if len(found["type"].unique()) > 1:
+        if _takes_turns(found):
             yield found
+
+
+def _takes_turns(rows: pd.DataFrame) -> bool:
+    """Tell whether kernels of different Types follow each other, as those of an expression do.
+
+    120 norms and then 120 products on one shape are two things.
+    """
+    codes = rows.sort_values("start_ns")["type"].cat.codes.to_numpy()
+    return 2 * int((codes[1:] != codes[:-1]).sum()) >= len(codes) - 1 > 0
 
 
 def _types(rows: pd.DataFrame) -> str:

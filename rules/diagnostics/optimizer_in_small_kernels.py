@@ -60,9 +60,13 @@ _BY_CLASS = {
 }
 _UPDATES = re.compile(
     r"Axpy\w*|Adds?|AddV2|Subs?|Muls?|Addc(mul|div)|Sqrt|Div|RealDiv|Lerp|Pow|Square|Neg|Sign"
-    r"|Maximum|Rsqrt|Reciprocal|Zeros?Like|TensorMove|Fill"
+    r"|LpNorm\w*|Maximum|Rsqrt|Reciprocal|Zeros?Like|TensorMove|Fill"
 )
-"""What the updates of optimizers are written in."""
+"""What the updates of optimizers and the clipping before them are written in."""
+_CLIP = (
+    "clip_grad_norm_(..., foreach=True), or clip_grad_norm_fused_ of an optimizer of torch_npu.optim; "
+    "torch.optim.AdamW(..., fused=True)"
+)
 _LONGEST_UPDATE = 16
 """Kernels for one parameter; AdamW in small kernels takes 10 to 13."""
 _MOST_TYPES = 4
@@ -101,6 +105,7 @@ def _unmarked(recording: Recording, marked: pd.DataFrame) -> Iterator[Observatio
         basis="what a fused step takes depends on the sizes of the parameters: measure it",
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
         kernels=labels(rows),
+        advice=_CLIP if any(str(kind).startswith("LpNorm") for kind in kinds.index) else "",
     )
 
 

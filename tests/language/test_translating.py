@@ -119,11 +119,11 @@ def test_real_sentences(chinese: None) -> None:
             (
                 "communication that nothing hides takes 4 ms (5.0% of the step: of concern); "
                 "inside the collectives: 3 ms moving data, 1 ms idle; most moving data: hcom_a "
-                "3 ms for 2 MB"
+                "3 ms for an operand of 2 MB"
             ),
             (
                 "未被掩盖的通信耗时 4 ms（占单步的 5.0%：值得关注）；集合通信内部：搬运数据 3 ms，"
-                "空闲 1 ms；搬运数据最久的：hcom_a 3 ms（2 MB）"
+                "空闲 1 ms；搬运数据最久的：hcom_a 3 ms（操作数 2 MB）"
             ),
         ),
         (
@@ -132,13 +132,14 @@ def test_real_sentences(chinese: None) -> None:
         ),
         (
             (
-                "2 of 4 collectives stand still for 9 ms per step (6.1% of the step): they neither "
-                "move data nor wait for another rank: hcom_a 7 ms for 2 MB; their sizes alone are "
-                "no multiples of 512 bytes: 16,388,000"
+                "2 of 4 collectives per step stand still for 9 ms (6.1% of the step): they neither "
+                "move data nor wait for another rank: hcom_a 7 ms moving 2 MB; their sizes alone "
+                "are no multiples of 512 bytes: 16,388,000"
             ),
             (
-                "4 次集合通信中有 2 次停滞，每步 9 ms（占单步的 6.1%）：既不传输数据，也不等待其他 "
-                "rank：hcom_a 7 ms（2 MB）；唯独它们的大小不是 512 字节的整数倍：16,388,000"
+                "每步 4 次集合通信中有 2 次停滞，共 9 ms（占单步的 6.1%）：既不传输数据，"
+                "也不等待其他 rank：hcom_a 7 ms（传输 2 MB）；唯独它们的大小不是 512 字节的"
+                "整数倍：16,388,000"
             ),
         ),
         (

@@ -93,3 +93,16 @@ def test_marks_are_operators_of_the_host() -> None:
     ops = [operator("ProfilerStep#7", 3, 9), operator("aten::add", 4, 1)]
     found = host_marks(pd.DataFrame(ops).astype({"name": "category"}))
     assert found == marks(s7=(3, 12))
+
+
+def test_collectives_say_how_far_steps_are_apart_where_no_kernels_are_read() -> None:
+    own = kernels((7, 25, 17), (8, 67, 17), (9, 109, 17))
+    steps = steps_from_kernels(own).assign(preparing_ns=[25, 25, 300])
+    reached = pd.DataFrame(
+        {"step": ["7", "8", "9"], "start_ns": [EPOCH + n for n in (40, 82, 124)]}
+    )
+    found = whole_steps(steps, collectives=reached)
+    assert found["preparing_ns"].tolist() == [25, 25, 25]
+    assert lengths(found) == [42, 42, 42]
+    # Without them nothing says whether the device still ran the step before.
+    assert whole_steps(steps)["preparing_ns"].tolist() == [25, 0, 0]

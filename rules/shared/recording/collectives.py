@@ -161,15 +161,15 @@ def longest_collectives(
     whole = int(totals[column].sum())
     named = totals[totals[column] >= _NAMED * max(1, whole)].head(_MOST_NAMED)
 
-    def sized(name: str, moved: float) -> str:
+    def told(name: str, ns: float, moved: float) -> str:
         if name in payloads:
-            return f" for an operand of {payloads[name] / 1e6:.3g} MB"
-        return f", {moved / steps / 1e6:.3g} MB moved" if moved else ""
+            operand = payloads[name] / 1e6
+            return f"{name} {milliseconds(ns / steps)} for an operand of {operand:.3g} MB"
+        if moved:
+            return f"{name} {milliseconds(ns / steps)} moving {moved / steps / 1e6:.3g} MB"
+        return f"{name} {milliseconds(ns / steps)}"
 
-    return ", ".join(
-        f"{name} {milliseconds(ns / steps)}{sized(str(name), moved)}"
-        for name, ns, moved in named.itertuples()
-    )
+    return ", ".join(told(str(name), ns, moved) for name, ns, moved in named.itertuples())
 
 
 def waiting(rows: pd.DataFrame) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -256,6 +256,10 @@ SPELLINGS = {
 }
 SHORTEST_NS = 15_000
 """No copy from a device returns sooner: the fastest of both real dumps takes 19 us."""
+SHORTEST_PAUSE_NS = 1_000_000
+"""A host that is merely slow launches many kernels in that time."""
+_TYPICAL_GAPS = 10
+"""Times the median gap: where all gaps are long, none is a pause."""
 _LONGEST_LAUNCH_NS = 1_000_000
 """What the device waits longer than that is no launch after the other."""
 
@@ -328,3 +332,34 @@ def beyond_typical(idle: Idle, waits: Integers) -> Integers:
     typical = round(float(np.median(short))) if len(short) > len(own) else 0
     beyond: Integers = np.maximum(gaps - typical, 0)
     return beyond
+
+
+class Pauses(NamedTuple):
+    """Gaps of ``idle``; ``idle_ns`` is what no other finding explains, 0 where it is no pause."""
+
+    idle: Idle
+    idle_ns: Integers
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """Return which gaps are pauses."""
+        return np.flatnonzero(self.idle_ns)
+
+
+@kept
+def find_pauses(recording: Recording) -> Pauses:
+    """Return the gaps of 1 ms or more whose kernel was launched only after the device ran dry.
+
+    A wait for a batch, for a value of the device and for the garbage collector is none.
+    """
+    idle = idle_time(recording)
+    gaps = idle.end_ns - idle.start_ns
+    none = np.zeros(len(gaps), np.int64)
+    if not len(gaps):
+        return Pauses(idle, none)
+    launched = recording.kernels["launch_ns"].to_numpy()[idle.next_kernel]
+    late = np.where(launched >= 0, np.clip(launched - idle.start_ns, 0, gaps), 0)
+    left = np.minimum(late, np.clip(gaps - explained_ns(recording, idle), 0, None))
+    short = gaps[gaps < SHORTEST_PAUSE_NS]
+    usual = float(np.median(short)) if len(short) else 0.0
+    return Pauses(idle, np.where(left >= max(SHORTEST_PAUSE_NS, _TYPICAL_GAPS * usual), left, none))

@@ -83,8 +83,10 @@ def test_the_first_finding_is_what_was_planted(
     assert not any(word in said for word in ("npu", "NPU", "TASK_QUEUE", "HCCL", "CANN"))
 
 
-def test_a_healthy_run_has_no_finding(tmp_path: Path) -> None:
-    assert report_of(trace(), tmp_path).findings == []
+def test_of_a_healthy_run_only_the_work_itself_is_told(tmp_path: Path) -> None:
+    report = report_of(trace(), tmp_path)
+    assert [(f.rule, f.kernels) for f in report.findings] == [("NPU310", ["aten::mm"])]
+    assert report.headline.startswith("Nothing is slow beside the work itself")
 
 
 def test_copies_are_no_computing(tmp_path: Path) -> None:

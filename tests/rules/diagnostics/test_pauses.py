@@ -11,6 +11,7 @@ from npufix.advisor.rules_test.recordings import MS, START, US, host_ops, in_a_r
 from npufix.rules.diagnostics import (
     host_bound_step,
     host_pause,
+    hot_operator,
     longer_steps,
     optimizer_in_small_kernels,
     recomputed_activations,
@@ -110,6 +111,28 @@ def test_updates_of_parameters_are_known_without_a_mark(times: int, told: int) -
     for seen in found:
         assert len(seen.kernels) == 3 * times
         assert seen.cost_ns == 3 * times * 5 * US
+
+
+def test_clipping_by_parameter_is_an_update_with_advice_of_its_own() -> None:
+    rows = [
+        {"type": kind, "start_ns": n * 10 * US, "duration_ns": 5 * US}
+        for n, kind in enumerate(["LpNormV2"] * 30 + ["Mul"] * 30)
+    ]
+    looked_at = recording(rows, step_ns=MS)
+    (seen,) = optimizer_in_small_kernels.check(looked_at)
+    assert len(seen.kernels) == 60
+    assert "clip_grad_norm_" in seen.advice
+    # They are two things, not one expression.
+    assert {hot.what.split()[0] for hot in hot_operator.check(looked_at)} == {"LpNormV2", "Mul"}
+
+
+def test_the_kernels_of_an_expression_are_one_finding() -> None:
+    place = {"path": "model.py", "line": 22, "function": "forward", "duration_ns": 5 * US}
+    kinds = ["Exp", "Adds", "Log", "Tanh", "Mul"] * 4
+    rows = [{"type": kind, "start_ns": n * 10 * US, **place} for n, kind in enumerate(kinds)]
+    (seen,) = hot_operator.check(recording(rows, step_ns=MS))
+    assert seen.what.startswith("Adds, Exp, Log, Mul, Tanh together take 100 us per step")
+    assert seen.kernels == frozenset(range(20))
 
 
 def test_element_wise_kernels_between_products_are_no_update() -> None:
