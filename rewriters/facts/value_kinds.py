@@ -18,7 +18,7 @@ from npufix.rewriters.facts.index_facts import (
 from npufix.rewriters.facts.module_facts import is_parameter
 from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes, annotation
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.attributes import is_int_attribute, is_parameter
+from npufix.rewriters.graph.attributes import is_int_attribute
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 

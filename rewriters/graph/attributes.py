@@ -59,14 +59,6 @@ def is_buffer(flow: FunctionFlow, node: Node) -> bool | None:
     return True if found and all(found) else None
 
 
-def is_parameter(flow: FunctionFlow, node: Node) -> bool:
-    """Tell whether ``self.name`` is an ``nn.Parameter``, of whatever shape."""
-    return any(
-        isinstance(v, ast.Call) and flow.names.dotted(v.func) in _PARAMETERS
-        for _, v in _values(flow, node)
-    )
-
-
 def is_plain_attribute(flow: FunctionFlow, node: Node) -> bool | None:
     """Tell whether ``self.name`` is a setting: a literal, a parameter or a field of one."""
     found = [v is not None and _is_plain(v, method) for method, v in _values(flow, node)]
