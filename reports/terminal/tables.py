@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
 
 _KERNELS = Columns(23, (-15, 7, 9, 9, 9, 8), gap=2)
+_SHAPES = Columns(28, (-16, 8, 10, 10, 8), gap=2)
 _PLACES = Columns(54, (8, 10, 8))
 _LINES = Columns(45, (8, 10, 9, 8))
 _COLLECTIVES = Columns(30, (6, 9, 9, 9, 9, 8))
@@ -133,11 +134,11 @@ def show_hot_modules(modules: Sequence[HotModule], report: Report, console: Cons
 def show_hot_shapes(shapes: Sequence[HotShape], report: Report, console: Console) -> None:
     """Print the shapes that cost most, whatever the Type."""
     per = _PerStep(report.split, report.compute_ns)
-    _KERNELS.show(("Shapes", "Core", "Calls", "Time", "Mean", per.title), console, "bold")
+    _SHAPES.show(("Shapes", "Core", "Calls", "Time", "Mean", per.title), console, "bold")
     for hot in shapes:
         cells = (per.calls(hot.calls), per.time(hot.total_ns), milliseconds(hot.mean_ns))
         share = per.share(hot.total_ns)
-        _KERNELS.show((plain(hot.type), plain(hot.core), *cells, share), console)
+        _SHAPES.show((plain(hot.type), plain(hot.core), *cells, share), console)
         print_indented(Text(plain(few_tensors(hot.shapes)), "dim"), console)
 
 
