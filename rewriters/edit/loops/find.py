@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, WRITTEN_READ
 from npufix.rewriters.edit.loops.facts import Facts
+from npufix.rewriters.edit.loops.filling import Pieces, read_pieces
 from npufix.rewriters.edit.loops.indexing import OTHER_ROUND
 from npufix.rewriters.edit.loops.joining import added_up, join, joined, rows_of
-from npufix.rewriters.edit.loops.pieces import Pieces, read_pieces
 from npufix.rewriters.edit.loops.reading import (
     NO_DOMAIN,
     STEPS,

@@ -1,13 +1,16 @@
-"""Tests of tensors that the host has to wait for: what is asserted, and what is skipped."""
+"""Tests of tensors that the host has to wait for: what is asserted, skipped, or chosen."""
 
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import holds_comment
-from npufix.rewriters.edit.statements.branches import CHOOSE, choose
+from npufix.rewriters.edit.statements.invariants import is_pure
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +18,17 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
+_CHOOSE = (
+    "the host waits for the answer: compute both and choose with torch.where, or decide by what "
+    "the host knows already"
+)
+_BY_ZERO = (
+    "the host waits for the answer: divide by n.clamp(min=1), which is never zero, and choose with "
+    "torch.where if the other arm is another value"
+)
+_MOST_WORK = 12
+"""Operators of an arm: computing both must not cost more than the wait."""
+_OF_ANOTHER_SHAPE = frozenset({"nonzero", "masked_select", "unique", "cat", "stack"})
 _FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
 _ANSWERS = frozenset({"all", "allclose", "any", "equal", "is_nonzero"})
 _COMPARED = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
@@ -32,11 +46,11 @@ def find_checks(here: Surroundings) -> Iterator[Proposal]:
                 yield _without(here, node, test, "failure")
             case ast.If(test, body, []) if _is_answer(here, test):
                 found = _unguarded(here, node, test, body)
-                found = found or choose(here, node)
+                found = found or _choose(here, node)
                 if found is not None:
                     yield found
             case ast.If(test) | ast.IfExp(test) if _is_answer(here, test):
-                found = choose(here, node)
+                found = _choose(here, node)
                 if found is not None:
                     yield found
 
@@ -96,7 +110,7 @@ def _unguarded(
     first, last = body[0].lineno, body[-1].end_lineno or body[-1].lineno
     several = any((s.end_lineno or s.lineno) != s.lineno for s in body)
     if lines is None or first == code.lineno or (several and '"""' in here.text(code)):
-        return Proposal(code, CHOOSE)
+        return Proposal(code, _CHOOSE)
     unit = here.indent(body[0]).removeprefix(here.indent(code))
     depth = len(here.indent(code))
     text = [
@@ -162,3 +176,124 @@ def _selects(here: Surroundings, index: ast.expr, mask: Node) -> bool:
     """Tell whether an index selects nothing where the mask is false everywhere."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     return any(here.value(part) is mask for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    code: ast.stmt | ast.expr
+    until: ast.stmt | ast.expr
+    """The last that takes part: a ``return`` behind the ``if``."""
+    test: ast.expr
+    first: ast.expr
+    second: ast.expr | None
+    """``None`` for the old value of ``name``."""
+    head: str
+    name: str = ""
+
+
+def _choose(here: Surroundings, node: ast.AST) -> Proposal | None:
+    """Return a branch on what a tensor holds as a choice, ``None`` if it is another thing.
+
+    ``node`` is an ``if`` with or without ``else``, or a conditional expression.
+    """
+    branch = _read(here, node)
+    if branch is None:
+        return None
+    second = branch.second
+    if not _is_small(here, branch.first) or (second is not None and not _is_small(here, second)):
+        return Proposal(branch.code, _CHOOSE) if isinstance(node, ast.If) and second else None
+    if _divides_by_tested(here, branch):
+        return Proposal(branch.code, _BY_ZERO)
+    test = _as_tensor(here, branch.test)
+    whole = _lines_of(here, branch)
+    if not test or whole is None or here.flow.names.imports.get("torch") != "torch":
+        return Proposal(branch.code, _CHOOSE)
+    other = branch.name if second is None else here.text(second)
+    chosen = ", ".join((test, here.text(branch.first), other))
+    new = f"{branch.head}torch.where({chosen})"
+    text = f"{here.indent(branch.code)}{new}\n" if isinstance(branch.code, ast.stmt) else new
+    return Proposal(branch.code, form="decided", changes=(Change(whole, text),), shown=new)
+
+
+def _read(here: Surroundings, node: ast.AST) -> _Branch | None:
+    match node:
+        case ast.If(test, [ast.Assign([ast.Name(one)], first)], []):
+            return _Branch(node, node, test, first, None, f"{one} = ", one)
+        case ast.If(
+            test, [ast.Assign([ast.Name(one)], first)], [ast.Assign([ast.Name(two)], second)]
+        ):
+            same = one == two
+            return _Branch(node, node, test, first, second, f"{one} = ") if same else None
+        case ast.If(test, [ast.Return(ast.expr() as first)], [ast.Return(ast.expr() as second)]):
+            return _Branch(node, node, test, first, second, "return ")
+        case ast.If(test, [ast.Return(ast.expr() as first)], []):
+            block = next((b for b in _blocks(here, node) if node in b), [])
+            behind = block[block.index(node) + 1 :]
+            match behind:
+                case [ast.Return(ast.expr() as second) as last]:
+                    return _Branch(node, last, test, first, second, "return ")
+        case ast.IfExp(test, first, second):
+            return _Branch(node, node, test, first, second, "")
+    return None
+
+
+def _blocks(here: Surroundings, node: ast.stmt) -> list[list[ast.stmt]]:
+    outer = here.parents.get(id(node), here.flow.function)
+    return [b for name in ("body", "orelse") if isinstance(b := getattr(outer, name, None), list)]
+
+
+def _lines_of(here: Surroundings, branch: _Branch) -> tuple[int, int, int, int] | None:
+    if isinstance(branch.code, ast.expr):
+        return here.span(branch.code)
+    assert isinstance(branch.until, ast.stmt)  # noqa: S101 - both are statements
+    first, last = here.whole_lines(branch.code), here.whole_lines(branch.until)
+    comments = holds_comment("".join(here.lines), here.lines, branch.code)
+    if first is None or last is None or comments:
+        return None
+    return first[0], 0, last[2], last[3]
+
+
+def _is_small(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether an arm computes a tensor of its own with a few operators and nothing else."""
+    node = here.value(code)
+    if node is None or not here.is_tensor(code) or not is_pure(here, node):
+        return False
+    parts = list(node.walk())
+    # What ``x[mask]`` has none of is no number: its mean is NaN, and so is the gradient.
+    if any(part.op in _OF_ANOTHER_SHAPE or _picks(here, part) for part in parts):
+        return False
+    work = [p for p in parts if p.op in operators.TABLE and p.op not in operators.VIEWS]
+    return len(work) <= _MOST_WORK
+
+
+def _picks(here: Surroundings, node: Node) -> bool:
+    return (
+        node.op == Op.GETITEM
+        and here.facts(here.flow.evaluations[0], m=node.args[1]).is_tensor("m") in {True, None}
+        and node.args[1].op not in {Op.CONST, Op.SLICE, Op.TUPLE}
+    )
+
+
+def _divides_by_tested(here: Surroundings, branch: _Branch) -> bool:
+    """Tell whether an arm divides by what the test compares: by zero, where it is not taken."""
+    tested = here.value(branch.test)
+    compared = set() if tested is None else {id(part) for part in tested.walk()}
+    for arm in (branch.first, branch.second):
+        node = None if arm is None else here.value(arm)
+        for part in [] if node is None else node.walk():
+            if part.op in {"div", "reciprocal"} and id(part.args[-1]) in compared:
+                return part.args[-1].op != Op.CONST
+    return False
+
+
+def _as_tensor(here: Surroundings, test: ast.expr) -> str:
+    """Return a test as a tensor of one truth value, "" if it is more than that."""
+    match test:
+        case ast.UnaryOp(ast.Not(), inner):
+            text = _as_tensor(here, inner)
+            plain = isinstance(inner, (ast.Call, ast.Name))
+            return text and (f"~{text}" if plain else f"~({text})")
+        case ast.BoolOp() | ast.Call(ast.Attribute(_, "item")):
+            return ""
+    node = here.value(test)
+    return here.text(test) if node is not None and here.is_tensor(test) is not False else ""
