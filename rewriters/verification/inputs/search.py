@@ -273,7 +273,7 @@ class _Search:
                     break
 
     def pass_all(self) -> None:
-        """Add a call with all optional arguments that others pass one by one: a mask and a limit."""
+        """Add a call with all options that others pass one by one, as a mask and a limit."""
         found = self.found
         whole, given = dict[str, Spec](), list[set[str]]()
         for assignment in found.assignments:
