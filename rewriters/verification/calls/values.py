@@ -69,6 +69,8 @@ class Tensor:
     dtype: torch.dtype | None = None
     """A dtype of its own; None: that of the call, and int64 for whole numbers."""
     low: int = 0
+    constant: bool = False
+    """Whether it takes no gradient, though it could: an operator has none for it."""
 
     def __str__(self) -> str:
         own = "" if self.dtype is None else f" in {str(self.dtype).removeprefix('torch.')}"
@@ -78,7 +80,7 @@ class Tensor:
     @property
     def is_constant(self) -> bool:
         """Whether nobody asks for its gradient, though its numbers are floating."""
-        return self.kind in {"additive", "binary"}
+        return self.constant or self.kind in {"additive", "binary"}
 
 
 @dataclass(frozen=True, slots=True)

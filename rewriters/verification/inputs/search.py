@@ -273,10 +273,7 @@ class _Search:
                     break
 
     def pass_all(self) -> None:
-        """Add a call that passes all optional arguments that others pass one by one.
-
-        A limit may be applied before a mask or after it: that shows where both are given.
-        """
+        """Add a call with all options that others pass one by one, as a mask and a limit."""
         found = self.found
         whole, given = dict[str, Spec](), list[set[str]]()
         for assignment in found.assignments:
@@ -356,10 +353,7 @@ def _chosen(recipe: Recipe | None, values: Mapping[str, object]) -> Recipe | Non
 def trace_call(
     target: Target, case: CallCase, found: SearchResult | None = None, times: int = 1
 ) -> set[int] | None:
-    """Return the lines of the module that this call runs; None if it raises.
-
-    A second time on one object, it may find a cache filled.
-    """
+    """Return the lines of the module that this call runs, so many times; None if it raises."""
     with compute_on_device(on_npu=target.on_npu), trace_lines(target.loaded.filename) as lines:
 
         def call() -> object:

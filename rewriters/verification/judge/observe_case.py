@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -22,16 +23,20 @@ from npufix.rewriters.verification.calls.observe import (
     Way,
     observe,
 )
-from npufix.rewriters.verification.calls.values import LARGE, list_kinds
+from npufix.rewriters.verification.calls.values import LARGE, Tensor, list_kinds
 from npufix.rewriters.verification.judge.allowances import Further, Spread
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import BackendLimitError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from npufix.rewriters.verification.inputs.target import CallCase, Target
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_NO_DERIVATIVE = r"the derivative for|is not differentiable with respect to argument"
+"""How torch says that it has none by one of the arguments."""
 _NOISY_S = 20.0
 """Every operator takes some times longer there."""
 
@@ -104,9 +109,25 @@ def observe_original(  # noqa: PLR0913 - a call, and how to run it
             return CaseRun(case, dtype, mode, seen, why, second, again)
         if seen.stage == "backward":
             why = seen.error
+        elif len(modes) > 1 and re.search(_NO_DERIVATIVE, seen.error):
+            for other in _with_constants(case):
+                one = observe_original(
+                    target, other, dtype, inference=False, second=second, modes=("leaf",)
+                )
+                if one is not None:
+                    return one
+            why = seen.error
         elif mode == "leaf" and "leaf" not in seen.error:
             return None
     return None
+
+
+def _with_constants(case: CallCase) -> Iterator[CallCase]:
+    """Yield the same call with one tensor that takes no gradient: the weights of classes."""
+    for name, spec in case.assignment.specs.items():
+        if isinstance(spec, Tensor) and not spec.is_constant:
+            specs = {**case.assignment.specs, name: replace(spec, constant=True)}
+            yield replace(case, assignment=replace(case.assignment, specs=specs))
 
 
 def observe_version(target: Target, one: CaseRun, seed: int | None = None) -> CallRecord:

@@ -143,7 +143,17 @@ import torch
 def f(rel):
     return torch.div(rel.long(), 4, rounding_mode="floor").clamp(-9, 9)
 """
+CLASSES = '''
+import torch.nn.functional as F
+
+def f(logits, target, weight):
+    """logits: (n, c), target: (n,) long, weight: (c,)"""
+    return F.cross_entropy(logits, target, weight)
+'''
 WRONG = {
+    "an argument without a gradient": (
+        CLASSES, "(logits, target, weight)\n", '(logits, target, weight, reduction="none").mean()\n'
+    ),
     "the second call": (CACHED, "(self.kept, x), 1", "(x, self.kept), 1"),
     "distances below zero": (DISTANCES, "floor", "trunc"),
     "whole numbers by their use": (WINDOW, "q - k < window", "q - k <= window"),
@@ -221,6 +231,11 @@ def test_an_optimiser_takes_steps_with_weights_of_its_own() -> None:
             'def f(batch: dict, x):\n    """batch: y (n,); x (n,)"""\n    return x + batch["y"]\n',
             'x + batch["y"]',
             'batch["y"] + x',
+        ),
+        (
+            CLASSES,
+            "F.cross_entropy(logits, target",
+            "F.nll_loss(F.log_softmax(logits, -1), target",
         ),
         (
             'def f(x, i):\n    """x: [N, C], i: [2, E]"""\n    a, b = i\n    return x[a] * x[b]\n',
