@@ -107,7 +107,7 @@ def _require_reached(
     for assignment in assignments:
         for training in (True, False) if patched.has_modes else (True,):
             ran |= trace_call(patched, CallCase(assignment, training=training)) or set()
-        if patched.owner is not None and wanted.unreached(ran):
+        if wanted.unreached(ran):
             ran |= trace_call(patched, CallCase(assignment), times=2) or set()
         if not wanted.unreached(ran):
             break
