@@ -228,8 +228,36 @@ def _head(function: _Function, blocks: Sequence[Sequence[ast.stmt]]) -> _Head | 
         for name in free
     ]
     given += [ast.arg(name) for name in attributes.values()]
+    # ``a, b = x.unbind(-1)`` is ``a, b = x[..., 0], x[..., 1]``, but not where ``b += 1`` follows.
+    if own & set(_written_in_place(outer, function)):
+        return None
     # What it reads, it may read again in the next round of a loop around it.
     return _Head(given, sorted(own & (later | set(read))), attributes, instance)
+
+
+def _written_in_place(names: Sequence[ast.Name], function: _Function) -> Iterator[str]:
+    """Yield which of some names are written to where they are: ``x[i] = 0``, ``x.T.mul_(2)``."""
+    parents = {
+        id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)
+    }
+    for name in names:
+        node: ast.AST = name
+        while True:
+            outer = parents.get(id(node))
+            match outer:
+                case ast.AugAssign(target) if target is node:
+                    yield name.id
+                case ast.Subscript(value, ctx=ctx) if value is node:
+                    if not isinstance(ctx, ast.Load):
+                        yield name.id
+                case ast.Attribute(attr=attr) | ast.keyword(arg=attr):
+                    if attr == "out" or (attr or "").endswith("_"):
+                        yield name.id
+                case ast.Call(called) if called is node:
+                    pass
+                case _:
+                    break
+            node = outer
 
 
 def _kinds(function: _Function, inside: set[int]) -> dict[str, ast.expr]:

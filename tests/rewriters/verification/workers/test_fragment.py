@@ -115,6 +115,18 @@ def test_what_is_no_function_of_what_it_reads_has_none(old: str, new: str) -> No
     assert fragments(old, new) is None
 
 
+@pytest.mark.parametrize(
+    "later", ["b += 1", "b[0] = 1", "b.T.mul_(2)", "torch.add(a, 1, out=b)", "(b).clamp_(0)"]
+)
+def test_what_is_written_to_later_must_not_be_cut_off(later: str) -> None:
+    source = f"import torch\n\ndef f(x):\n    a, b = {{code}}\n    {later}\n    return a + b\n"
+    texts = (source.replace("{code}", c) for c in ("(x[..., 0], x[..., 1])", "x.unbind(-1)"))
+    assert narrow(Job("m.py", ".", *texts, "f", (), ())) is None
+    harmless = source.replace(later, "b = b + 1")
+    texts = (harmless.replace("{code}", c) for c in ("(x[..., 0], x[..., 1])", "x.unbind(-1)"))
+    assert narrow(Job("m.py", ".", *texts, "f", (), ())) is not None
+
+
 def test_a_change_elsewhere_in_the_file_has_none() -> None:
     asked = job("area[inside] = INF", "area.masked_fill_(inside, INF)")
     other = asked.patched.replace("1e8", "1e9")
