@@ -204,7 +204,7 @@ def _lanes(
 def _critical(
     kernels: pd.DataFrame, path: CriticalPath, window: _Window, labels: _Names, places: _Names
 ) -> _Row | None:
-    """Return what the step waits for: kernels, and in between the host.
+    """Return what the step waits for: kernels, and in between the host where that was recorded.
 
     A kernel that waited is drawn from when it could start, the end of what is before it.
     """
@@ -222,7 +222,9 @@ def _critical(
     until = np.concatenate([start, [window.end]])
     host = np.flatnonzero(until > since)
     begins = np.concatenate([start, since[host]])
-    names = labels.column([*own["type"].astype(str), *(["host"] * len(host))])
+    # Without launches nobody knows whether the host or other ranks are waited for.
+    between = "host" if path.parts["host"] or path.parts["loading"] else ""
+    names = labels.column([*own["type"].astype(str), *([between] * len(host))])
     at = np.concatenate([places.column(_places(own)), np.full(len(host), -1, np.int64)])
     by_begin = np.argsort(begins, kind="stable")
     columns = (begins, np.concatenate([end, until[host]]), names, np.full(len(at), -1), at)

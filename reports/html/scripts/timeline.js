@@ -15,7 +15,7 @@
   const inLanes = lanes.map((_, lane) => rows.filter((row) => row.lane === lane).sort((a, b) => a.start - b.start));
   // The lane of the critical path has the colours of the others: a host, links, and kernels.
   const linked = new Set(rows.filter((row) => lanes[row.lane].kind === "communication").map((row) => row.name));
-  const toneOf = (row, kind) => (kind === "idle" ? labels[row.name] : kind !== "critical" ? kind : labels[row.name] === "host" ? "host" : linked.has(row.name) ? "communication" : "compute");
+  const toneOf = (row, kind) => (kind === "idle" ? labels[row.name] : kind !== "critical" ? kind : labels[row.name] === "host" ? "host" : !labels[row.name] ? "unknown" : linked.has(row.name) ? "communication" : "compute");
   const owned = rows.filter((row) => row.finding >= 0).sort((a, b) => a.finding - b.finding || a.start - b.start);
   const top = [];
   let below = AXIS + (owned.length ? PINS : 4);
@@ -140,7 +140,7 @@
     for (const row of inLanes[lane]) if (row.start - slack <= ns && row.end + slack >= ns && (!best || row.end - row.start < best.end - best.start || best.end < ns)) best = row;
     return best ? rows.indexOf(best) : null;
   };
-  const nameOf = (row) => (lanes[row.lane].kind === "idle" ? CAUSES[labels[row.name]]() : labels[row.name] === "host" ? NAMES.host() : labels[row.name]);
+  const nameOf = (row) => (lanes[row.lane].kind === "idle" ? CAUSES[labels[row.name]]() : labels[row.name] === "host" ? NAMES.host() : labels[row.name] || CAUSES.unknown());
   const text = (at) => {
     const row = rows[at], lane = inLanes[row.lane];
     const more = row.count > 1 ? ` ${t("and {count} short neighbours", { count: many(row.count - 1) })}` : "";
