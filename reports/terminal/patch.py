@@ -35,10 +35,15 @@ def show_patched(findings: Sequence[Finding], written: Sequence[Finding], consol
     left = [(n, f) for n, f in code if f not in written]
     if left and inside:
         console.print()
+    advice = [str(number) for number, finding in left if finding.safety == "advice"]
+    left = [(n, f) for n, f in left if f.safety != "advice"]
     for number, finding in left:
         if reason := _reason(finding):
             _show_line(number, finding, place, console)
             paragraph(reason, console, "dim", _MARGIN)
+    if advice:
+        numbers = ", ".join(advice)
+        paragraph(f"By hand: {numbers} (npufix diagnose --findings says what)", console, "dim")
     if unproven := [str(number) for number, finding in left if not _reason(finding)]:
         numbers = ", ".join(unproven)
         paragraph(

@@ -246,17 +246,17 @@ def f(q: torch.Tensor, cu_seqlens: torch.Tensor):
     ),
     Rewritten(
         """
-def f(pred: torch.Tensor, target: torch.Tensor):
-    loss = pred.new_zeros(1)
-    for i in range(pred.shape[0]):
-        error = (pred[i] - target[i]).abs()
+def f(boxes: torch.Tensor, wanted: torch.Tensor):
+    loss = boxes.new_zeros(1)
+    for i in range(boxes.shape[0]):
+        error = (boxes[i] - wanted[i]).abs()
         loss = loss + error.sum()
     return loss
 """,
         """
-def f(pred: torch.Tensor, target: torch.Tensor):
-    loss = pred.new_zeros(1)
-    error = (pred - target[:pred.shape[0]]).abs()
+def f(boxes: torch.Tensor, wanted: torch.Tensor):
+    loss = boxes.new_zeros(1)
+    error = (boxes - wanted[:boxes.shape[0]]).abs()
     loss = loss + error.unsqueeze(-1).flatten(1).sum(dim=1).sum(0)
     return loss
 """,

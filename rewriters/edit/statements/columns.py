@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 _MOST_RUNS = 4
+_GIVEN = re.compile(
+    r"(^|_)(gt|targets?|labels?|coo?rds?|coors|idx|ind|ind(ic|ex)es|index|grid|thw|anchors?|priors?"
+    r"|points?|voxels?|masks?)(_|$)"
+)
+"""What is called so is an input or a number of a place: nothing is propagated back to it."""
 _FEWEST = 3
 """Two columns are often all that is wanted of many; three in a row are taken to bits."""
 
@@ -97,7 +103,12 @@ def _follows(here: Surroundings, one: _Piece, other: _Piece) -> bool:
 
 
 def _spread(here: Surroundings, taken: set[int]) -> Iterator[Proposal]:
-    """Yield columns that are read here and there, in any order."""
+    """Yield columns that are read here and there, in any order.
+
+    They are views, which cost nothing before the backward pass: so only what may have one.
+    """
+    if not here.is_hot:
+        return
     found: dict[tuple[int, str, bool, str], list[_Piece]] = {}
     for node in here.nodes:
         if isinstance(node, ast.Subscript) and id(node) not in taken:
@@ -108,7 +119,9 @@ def _spread(here: Surroundings, taken: set[int]) -> Iterator[Proposal]:
                 key = id(value), piece.prefix, piece.end is None, owner.id
                 found.setdefault(key, []).append(piece)
     for (*_, name), pieces in found.items():
-        if len(pieces) >= _FEWEST and not _is_changed(here, {name}, 0):
+        if _GIVEN.search(name) or len(pieces) < _FEWEST:
+            continue
+        if not _is_changed(here, {name}, 0):
             proposal = _gathered(here, name, sorted(pieces, key=lambda p: here.span(p.code)))
             if proposal is not None:
                 yield proposal
@@ -119,7 +132,9 @@ def _gathered(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | 
     first = here.statement_of(reads[0].code)
     at = here.whole_lines(first)
     block = next((b for b in _blocks(here) if first in b), [])
-    reads = [read for read in reads if _is_certain(here, read.code, block)]
+    every, reads = reads, [read for read in reads if _is_certain(here, read.code, block)]
+    if len({read.first for read in every if read not in reads}) >= _FEWEST - 1:
+        return None  # as many elsewhere: no one place takes them all out
     spans = sorted({(read.first, read.behind) for read in reads})
     # ``(x[..., 0] > 0) & (x[..., 0] < 1) & (x[..., 1] > 0) & (x[..., 1] < 1)``
     enough = len(spans) >= _FEWEST or (len(reads) > _FEWEST and len(spans) == _FEWEST - 1)
@@ -132,8 +147,9 @@ def _gathered(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | 
     if known is None or is_written or _is_changed(here, bound, 0):
         return None
     names, gone = _names(here, name, reads, block)
-    sizes, targets = _with_gaps(spans, names, one_by_one=reads[0].end is None)
-    if targets.count("_") > len(spans):
+    sizes, targets = _with_gaps(spans, names)
+    gaps = targets.count("_")
+    if gaps and (gaps > 1 or reads[0].end is None):
         return None
     text, proven = _taken_at_once(here, owner, reads[0], sizes, known)
     line = f"{', '.join(targets)} = {text}"
@@ -161,10 +177,13 @@ def _names(
         statement = here.statement_of(read.code)
         target = _own_name(here, statement, read.code)
         whole = here.whole_lines(statement)
+        only = isinstance(statement, ast.Assign) and statement.value is read.code
         if not target or read.first in names or statement not in block or whole is None:
             continue
+        if only and "#" in "".join(here.lines[statement.lineno - 1 : statement.end_lineno]):
+            continue  # a comment that would be gone too
         names[read.first] = target
-        if isinstance(statement, ast.Assign) and statement.value is read.code:
+        if only:
             gone[id(read.code)] = whole
     for read in reads:
         names.setdefault(read.first, _free_name(here, f"{owner}_{read.first}"))
@@ -172,7 +191,7 @@ def _names(
 
 
 def _with_gaps(
-    spans: Sequence[tuple[int, int]], names: Mapping[int, str], *, one_by_one: bool
+    spans: Sequence[tuple[int, int]], names: Mapping[int, str]
 ) -> tuple[list[int], list[str]]:
     """Return sizes and names of all pieces up to the last one, ``_`` for what nobody needs."""
     sizes: list[int] = []
@@ -180,9 +199,8 @@ def _with_gaps(
     behind = 0
     for start, end in spans:
         if start > behind:
-            gap = [1] * (start - behind) if one_by_one else [start - behind]
-            sizes += gap
-            targets += ["_"] * len(gap)
+            sizes.append(start - behind)
+            targets.append("_")
         sizes.append(end - start)
         targets.append(names[start])
         behind = end

@@ -131,4 +131,7 @@ def _say(here: Surroundings, layers: dict[str, tuple[ast.Call, ast.Call]]) -> st
 
 
 def _total(widths: Sequence[str]) -> str:
-    return " + ".join(widths) if len(set(widths)) > 1 else f"{len(widths)} * ({widths[0]})"
+    if len(set(widths)) > 1:
+        return " + ".join(widths)
+    one = widths[0] if re.fullmatch(r"[\w.]+", widths[0]) else f"({widths[0]})"
+    return f"{len(widths)} * {one}"

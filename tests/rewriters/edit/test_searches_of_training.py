@@ -47,7 +47,7 @@ def columns(body: str) -> str | None:
                 "a = p[..., 0].exp()  # (B, N)\nb = torch.tanh(p[..., 1])\nc = p[..., 2]\n"
                 "return a + b * c"
             ),
-            "a, b, c = p[..., :3].unbind(-1)\na = a.exp()  # (B, N)\nb = torch.tanh(b)",
+            "a, p_1, c = p[..., :3].unbind(-1)\na = a.exp()  # (B, N)\nb = torch.tanh(p_1)",
         ),
         (
             (
@@ -55,13 +55,30 @@ def columns(body: str) -> str | None:
                 "c = p[:, 2:4]\nreturn a, b, c"
             ),
             (
-                "a, b, c = p[:, :4].split([1, 1, 2], dim=1)\n"
-                "a = (a).sigmoid() * (scale[3] - scale[0]) + scale[0]"
+                "p_0, b, c = p[:, :4].split([1, 1, 2], dim=1)\n"
+                "a = (p_0).sigmoid() * (scale[3] - scale[0]) + scale[0]"
             ),
         ),
         (
             "p[:, 0] = 1\na, b, c = p[:, 0], p[:, 1], p[:, 2]\nreturn a + b + c",
             "a, b, c = p[:, :3].unbind(1)",
+        ),
+        # names that are read before they are bound anew keep their values until then
+        (
+            "c = p.mean(-1); a = p[..., 0].mul(c); b = p[..., 1]; c = p[..., 2]; return a + b + c",
+            "a, b, p_2 = p[..., :3].unbind(-1)\na = a.mul(c)\nc = p_2",
+        ),
+        (
+            "a = 1; a = p[..., 0] * a; b = p[..., 1]; c = p[..., 2]; return a + b + c",
+            "p_0, b, c = p[..., :3].unbind(-1)\na = p_0 * a",
+        ),
+        (
+            "a = p[..., 0] * p[..., 3]; b = p[..., 1]; c = p[..., 2]; return a + b + c",
+            "p_0, b, c, p_3 = p[..., :4].unbind(-1)\na = p_0 * p_3",
+        ),
+        (
+            "a = p[..., 0]  # centre; b = p[..., 1]; c = p[..., 2]; return a + b + c",
+            "p_0, b, c = p[..., :3].unbind(-1)\na = p_0  # centre",
         ),
     ],
 )
@@ -72,9 +89,6 @@ def test_pieces_within_expressions(body: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        # read before it is bound anew
-        "c = p.mean(-1); a = p[..., 0].mul(c); b = p[..., 1]; c = p[..., 2]; return a + b + c",
-        "a = 1; a = p[..., 0] * a; b = p[..., 1]; c = p[..., 2]; return a + b + c",
         # parts of unbind, and what they are views of, may not be written to
         "a = p[..., 0].sigmoid_(); b = p[..., 1]; c = p[..., 2]; return a + b + c",
         "a, b, c = p[..., 0], p[..., 1], p[..., 2]; b = F.relu(b, inplace=True); return a + b + c",
@@ -83,10 +97,9 @@ def test_pieces_within_expressions(body: str, expected: str) -> None:
         "a, b, c = p[..., 0], p[..., 1], p[..., 2]; a.view(-1).zero_(); return a + b + c",
         "a, b, c = p[..., 0], p[..., 1], p[..., 2]; p[:, 0] = 1; return a + b + c",
         "a, b, c = p[..., 0], p[..., 1], p[..., 2]; p.mul_(2); return a + b + c",
-        # two pieces in one statement, a piece that is taken later, a comment that would be lost
-        "a = p[..., 0] * p[..., 3]; b = p[..., 1]; c = p[..., 2]; return a + b + c",
+        # a piece that is taken later, and columns in between that nobody takes
+        "a = p[..., 0]; b = p[..., 2]; c = p[..., 4]; return a + b + c",
         "a = lambda: p[..., 0]; b = p[..., 1]; c = p[..., 2]; return a() + b + c",
-        "a = p[..., 0]  # centre; b = p[..., 1]; c = p[..., 2]; return a + b + c",
     ],
 )
 def test_pieces_that_stay(body: str) -> None:
