@@ -191,11 +191,15 @@ class JobProcesses:
             return describe_signal(os.WTERMSIG(by_itself))
         workers = dict(zip(self.processes, VERSIONS, strict=False))
         until = time.monotonic() + _DYING_S
-        while time.monotonic() < until and not self._ended.keys() & workers.keys():
+        # One that only lost the judge ends well, and perhaps before the one that crashed is dead.
+        while time.monotonic() < until and not any(self._ended.get(p) for p in workers):
             for process in workers:
                 self._wait_for(process, 0.0)
+            if workers.keys() <= self._ended.keys():
+                break
             time.sleep(0.005)
-        lost = next((p for p in workers if p in self._ended), None)
+        ended = [p for p in workers if p in self._ended]
+        lost = next((p for p in ended if self._ended[p]), ended[0] if ended else None)
         self.end()
         if lost is None:
             return "the code closed the pipe of its observations"
