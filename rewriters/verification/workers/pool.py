@@ -47,6 +47,14 @@ class _Kept:
     pools: dict[_Key, Pool] | None = None
     """By what their children were started with; None: they wait for nothing."""
 
+    @classmethod
+    def forget(cls) -> None:
+        """Leave them to the process that this one was forked from: it ends them."""
+        cls.pools = None
+
+
+os.register_at_fork(after_in_child=_Kept.forget)
+
 
 @contextmanager
 def keep_children() -> Iterator[None]:
@@ -63,7 +71,7 @@ def keep_children() -> Iterator[None]:
         yield
     finally:
         kept, _Kept.pools = _Kept.pools, None
-        for pool in kept.values():
+        for pool in (kept or {}).values():
             pool.close()
 
 

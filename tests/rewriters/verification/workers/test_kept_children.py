@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -87,3 +88,17 @@ def test_what_was_left_in_the_middle_or_is_broken_is_not_kept(made: list[Pretend
         for _ in ask():
             made[1].usable = False
         assert made[1].closed
+
+
+def test_a_forked_process_ends_what_it_starts_and_nothing_of_its_parent(
+    made: list[Pretended],
+) -> None:
+    with keep_children():
+        list(ask())
+        process = os.fork()
+        if not process:
+            with keep_children():
+                list(ask())
+            os._exit([one.closed for one in made] != [False, True])
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+        assert [one.closed for one in made] == [False]
