@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.mutations.edits import is_method, name_of, number_of
@@ -29,12 +30,6 @@ OPERATORS: dict[str, Operator] = {}
 def _operator(function: Operator) -> Operator:
     OPERATORS[function.__name__] = function
     return function
-
-
-def _binary(source: Source, node: ast.AST, kind: type[ast.operator], new: str) -> Iterator[Edit]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, kind):
-        left, right = source.spell(node.left), source.spell(node.right)
-        yield source.replace(node, new.format(left=left, right=right))
 
 
 def _keywords(node: ast.AST, *names: str) -> Iterator[ast.keyword]:
@@ -84,49 +79,24 @@ def transpose_dropped(source: Source, node: ast.AST) -> Iterator[Edit]:
         yield source.replace(node, source.spell(node.func.value))  # type: ignore[attr-defined] # a method
 
 
-@_operator
-def minus_for_plus(source: Source, node: ast.AST) -> Iterator[Edit]:
-    yield from _binary(source, node, ast.Add, "{left} - {right}")
+def _binary(source: Source, node: ast.AST, kind: type[ast.operator], new: str) -> Iterator[Edit]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, kind):
+        left, right = source.spell(node.left), source.spell(node.right)
+        yield source.replace(node, new.format(left=left, right=right))
 
 
-@_operator
-def plus_for_minus(source: Source, node: ast.AST) -> Iterator[Edit]:
-    yield from _binary(source, node, ast.Sub, "{left} + {right}")
-
-
-@_operator
-def minus_turned_round(source: Source, node: ast.AST) -> Iterator[Edit]:
-    yield from _binary(source, node, ast.Sub, "{right} - {left}")
-
-
-@_operator
-def division_for_product(source: Source, node: ast.AST) -> Iterator[Edit]:
-    yield from _binary(source, node, ast.Mult, "{left} / {right}")
-
-
-@_operator
-def product_for_division(source: Source, node: ast.AST) -> Iterator[Edit]:
-    yield from _binary(source, node, ast.Div, "{left} * {right}")
-
-
-@_operator
-def factor_dropped(source: Source, node: ast.AST) -> Iterator[Edit]:
-    yield from _binary(source, node, ast.Mult, "{left}")
-
-
-@_operator
-def term_dropped(source: Source, node: ast.AST) -> Iterator[Edit]:
-    yield from _binary(source, node, ast.Add, "{right}")
-
-
-@_operator
-def floor_dropped(source: Source, node: ast.AST) -> Iterator[Edit]:
-    yield from _binary(source, node, ast.FloorDiv, "({left} + 1) // {right}")
-
-
-@_operator
-def sign_of_exponent(source: Source, node: ast.AST) -> Iterator[Edit]:
-    yield from _binary(source, node, ast.Pow, "{left} ** -({right})")
+_CALCULATED: dict[str, tuple[type[ast.operator], str]] = {
+    "minus_for_plus": (ast.Add, "{left} - {right}"),
+    "plus_for_minus": (ast.Sub, "{left} + {right}"),
+    "minus_turned_round": (ast.Sub, "{right} - {left}"),
+    "division_for_product": (ast.Mult, "{left} / {right}"),
+    "product_for_division": (ast.Div, "{left} * {right}"),
+    "factor_dropped": (ast.Mult, "{left}"),
+    "term_dropped": (ast.Add, "{right}"),
+    "floor_dropped": (ast.FloorDiv, "({left} + 1) // {right}"),
+    "sign_of_exponent": (ast.Pow, "{left} ** -({right})"),
+}
+OPERATORS |= {name: partial(_binary, kind=k, new=new) for name, (k, new) in _CALCULATED.items()}
 
 
 @_operator
@@ -143,26 +113,20 @@ def mask_turned_round(source: Source, node: ast.AST) -> Iterator[Edit]:
             yield source.replace(mask, f"~({source.spell(mask)})")
 
 
-@_operator
-def comparison_turned_round(source: Source, node: ast.AST) -> Iterator[Edit]:
-    other = {ast.Eq: "!=", ast.NotEq: "==", ast.Lt: ">=", ast.Gt: "<=", ast.LtE: ">", ast.GtE: "<"}
-    yield from _compared(source, node, other)
-
-
-@_operator
-def bound_moved(source: Source, node: ast.AST) -> Iterator[Edit]:
-    yield from _compared(source, node, {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"})
-
-
 def _compared(source: Source, node: ast.AST, other: dict[type[ast.cmpop], str]) -> Iterator[Edit]:
     if isinstance(node, ast.Compare) and type(node.ops[0]) in other and len(node.ops) == 1:
         left, right = source.spell(node.left), source.spell(node.comparators[0])
         yield source.replace(node, f"{left} {other[type(node.ops[0])]} {right}")
 
 
-@_operator
-def none_turned_round(source: Source, node: ast.AST) -> Iterator[Edit]:
-    yield from _compared(source, node, {ast.Is: "is not", ast.IsNot: "is"})
+_COMPARED: dict[str, dict[type[ast.cmpop], str]] = {
+    "comparison_turned_round": {
+        ast.Eq: "!=", ast.NotEq: "==", ast.Lt: ">=", ast.Gt: "<=", ast.LtE: ">", ast.GtE: "<",
+    },
+    "bound_moved": {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"},
+    "none_turned_round": {ast.Is: "is not", ast.IsNot: "is"},
+}  # fmt: skip
+OPERATORS |= {name: partial(_compared, other=other) for name, other in _COMPARED.items()}
 
 
 @_operator

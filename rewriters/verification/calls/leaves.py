@@ -14,13 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _DEPTH = 6
+_Tensor = torch.Tensor
+_PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+"""A class of its own may compute something else with what it holds."""
 _FEEDING = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch_factor"})
 """How a loader makes its batches, not what they hold."""
 
 
 def find_leaves(value: object, name: str, depth: int = 0) -> Iterator[tuple[str, object]]:
     """Yield tensors and plain values of a nested result, each with a readable name."""
-    if isinstance(value, torch.Tensor | bool | int | str | bytes) or value is None:
+    if isinstance(value, _Tensor):
+        if type(value) not in _PLAIN_TENSORS:
+            yield f"type of {name}", type(value).__name__
+        yield name, value
+    elif isinstance(value, bool | int | str | bytes) or value is None:
         yield name, value
     elif isinstance(value, float):
         yield name, torch.tensor(value, dtype=torch.float32)

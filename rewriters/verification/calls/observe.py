@@ -62,6 +62,8 @@ class PreparedCall:
     """Whether its tensors are on the virtual device."""
     around: Surroundings | None = None
     """The data of the module that the code is in."""
+    earlier: Mapping[str, object] | None = None
+    """The arguments of a call that comes first, on the same object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +180,11 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     seconds: float = CALL_S,
     steps: int = 0,
     second: bool = False,
-    again: bool = False,
 ) -> CallRecord:
     """Run the call, forward and backward.
 
     ``steps`` optimiser steps follow, on the same arguments; with ``second``, the gradients are
-    propagated as well; with ``again``, this is the second call of its kind.
+    propagated as well.
     """
     roots = {
         name: value
@@ -198,10 +199,11 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     passed: Mapping[str, object] = prepared.arguments
     if gradients == "copy":
         passed = {key: copy_argument(value) for key, value in passed.items()}
-    if again:
+    earlier = prepared.earlier
+    if earlier is not None:
         seed_everything(seed)
         with way.entered(), torch.set_grad_enabled(gradients != "none"):
-            try_call(lambda: prepared.call(passed), scale_timeout(seconds))
+            try_call(lambda: prepared.call(earlier), scale_timeout(seconds))
     inside = dict(prepared.state())
     weights = {
         name: value

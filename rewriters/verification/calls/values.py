@@ -21,6 +21,8 @@ Flavour: TypeAlias = Literal[
     "ordinary",
     "tiny rows",
     "zeros",
+    "large",
+    "far from zero",
     "few values",
     "NaN and Inf",
     "NaN and large",
@@ -34,6 +36,8 @@ FLAVOURS: tuple[Flavour, ...] = (
     "ordinary",
     "tiny rows",
     "zeros",
+    "large",
+    "far from zero",
     "few values",
     "NaN and Inf",
     "strided",
@@ -44,9 +48,13 @@ FLAVOURS: tuple[Flavour, ...] = (
 )
 LARGE: Flavour = "NaN and large"
 """What stands for "NaN and Inf" where it matters what a gradient tends to."""
+FAR: frozenset[Flavour] = frozenset({"large", "far from zero"})
+"""What results can be compared for, and gradients cannot: they are made of rounding there."""
 _LARGE = 300.0
 """Its exponential is still a number in float64, and the square of that."""
 _TINY = 1e-4
+_FAR = 64.0
+"""Its exponential is still a number in float32, and that of twice as much is none."""
 _MATRIX = 2
 _FLAGS = 2
 """What whole numbers are below that say yes or no."""
@@ -109,6 +117,12 @@ class Several:
             return "{" + ", ".join(f"{key!r}: {item}" for key, item in pairs) + "}"
         text = ", ".join(map(str, self.items))
         return f"[{text}]" if self.kind == "list" else f"({text})"
+
+    def without(self, key: str) -> Several:
+        """Return the dictionary without one of its keys."""
+        pairs = zip(self.keys, self.items, strict=True)
+        kept = [(k, item) for k, item in pairs if k != key]
+        return Several(tuple(item for _, item in kept), "dict", tuple(k for k, _ in kept))
 
     def collect(self, made: Sequence[object]) -> object:
         """Return what ``items`` have become as what it is."""
@@ -268,6 +282,10 @@ def _floats(shape: tuple[int, ...], flavour: Flavour, source: torch.Generator) -
     drawn = torch.randn(shape, generator=source, dtype=torch.float64)
     if flavour == "tiny rows":
         return drawn * _TINY
+    if flavour == "large":
+        return drawn * _FAR  # exponentials overflow
+    if flavour == "far from zero":
+        return drawn + _FAR  # differences of squares cancel
     if flavour == "few values":
         return (drawn * 2).round() / 2  # many are equal, and half of a whole number
     if flavour == "zeros":

@@ -197,10 +197,42 @@ def _sums_fit(operands: Operands) -> bool:
     return all(float(t.double().abs().sum()) < 2**31 for t in _tensors(operands, "x"))
 
 
+def _is_mask_of_rows(operands: Operands) -> bool:
+    x, mask = operands.get("x"), operands.get("mask")
+    if not isinstance(x, torch.Tensor) or not isinstance(mask, torch.Tensor) or not x.dim():
+        return False
+    return mask.shape == x.shape and bool((mask == mask[..., :1]).all())
+
+
+def _are_as_many_rows(operands: Operands) -> bool:
+    x, mask, rows = (operands.get(name) for name in ("x", "mask", "rows"))
+    if not all(isinstance(value, torch.Tensor) for value in (x, mask, rows)):
+        return False
+    assert isinstance(x, torch.Tensor)  # noqa: S101 - for the type checker
+    assert isinstance(mask, torch.Tensor)  # noqa: S101 - same
+    assert isinstance(rows, torch.Tensor)  # noqa: S101 - same
+    width = x.shape[-1] if mask.dim() < x.dim() else 1
+    return int(mask.sum()) * width == rows.numel()
+
+
+def _has_finite_arms(operands: Operands) -> bool:
+    """Tell whether both arms can be computed, and have no NaN or infinity."""
+    arms = [operands[name] for name in operands if name.startswith("arm")]
+    try:
+        made = [arm() for arm in arms if callable(arm)]
+    except Exception:  # noqa: BLE001 - code of the user
+        return False
+    return all(bool(value.isfinite().all()) for value in made if isinstance(value, torch.Tensor))
+
+
 _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "activation-is-gelu": _is_function(functional.gelu),
     "activation-is-gelu-tanh": _is_function(partial(functional.gelu, approximate="tanh")),
     "activation-is-silu": _is_function(functional.silu),
+    "as-many-rows": _are_as_many_rows,
+    "ascending-borders": lambda o: (
+        not any(bool((t.diff() < 0).any()) for t in _tensors(o, "index"))
+    ),
     "batch-sequence-hidden": _dims(3, "x", "residual"),
     "batch-of-images": _dims(4, "x"),
     "batches-of-matrices": _dims(3),
@@ -211,6 +243,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "boolean-mask": lambda o: all(t.dtype == torch.bool for t in _tensors(o, "mask")),
     "check-never-fails": _passes_check,
     "column-mask": _fewer_dims(1),
+    "finite-arms": _has_finite_arms,
     "four-dimensional": _dims(4, "q", "k", "v", "query", "key", "value"),
     "one-head-per-batch": _dims(3, "q", "k", "v"),
     "integer-vector": lambda o: all(
@@ -221,6 +254,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "kernel-shape": _takes_kernel,
     "known-dimensions": _has_named_dims,
     "mask-dims": lambda o: all(t.dim() > 0 for t in _tensors(o, "mask")),
+    "mask-of-rows": _is_mask_of_rows,
     "mask-is-boolean": _is_additive_mask,
     "mask-shape": _dims(4, "mask"),
     "matrix-factors": _dims(2, "a", "b", "left", "right"),

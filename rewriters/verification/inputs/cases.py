@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.verification.calls.values import (
+    FAR,
     FLAVOURS,
     Flavour,
+    Several,
     Spec,
     Tensor,
     Value,
@@ -52,6 +54,8 @@ _HALF_TYPES = ("c10::BFloat16", "c10::Half")
 _OTHER_SIZE = 5
 _LONG = 17
 """Longer than all that a call is made of."""
+_LENGTHS = (1, 3, 7, 0)
+"""Of lists, which have two otherwise."""
 _LARGE = (torch.float32, torch.bfloat16)
 """What large inputs are computed in: what else is done in float16 is as in bfloat16."""
 _MOST_NUMBERS = 3
@@ -115,7 +119,9 @@ def _cases(target: Target, assignments: Sequence[Assignment], job: Job) -> Itera
         if assignment.recipe is not None:
             yield CallCase(assignment, training=False)
         for flavour in _flavours(assignment, job):
-            yield from (CallCase(assignment, flavour, seed) for seed in _seeds(flavour))
+            only = _LARGE[:1] if flavour in FAR else ()
+            for seed in _seeds(flavour):
+                yield CallCase(assignment, flavour, seed, dtypes=only)
         if number < len(telling):
             yield from telling[number].list_around_numbers()
     yield from _resized(assignments)
@@ -154,6 +160,27 @@ class _Telling:
                 made = change_axis(specs, axis, new, self._accepts)
                 if made is not None and new != axis.size:
                     yield CallCase(replace(self.assignment, specs=made), was=axis.size)
+        yield from self._list_lengths()
+
+    def _list_lengths(self) -> Iterator[CallCase]:
+        """Yield lists of other lengths, all of them or one, and dictionaries without a key."""
+        specs = self.distinct.specs
+        lists = {n: s for n, s in specs.items() if isinstance(s, Several) and not s.keys}
+        every = [list(lists), *([name] for name in lists)] if len(lists) > 1 else [list(lists)]
+        for count in _LENGTHS if lists else ():
+            for names in every:
+                longer = {
+                    n: replace(lists[n], items=(lists[n].items * count)[:count]) for n in names
+                }
+                if self._accepts({**specs, **longer}):
+                    yield CallCase(with_specs(self.distinct, **longer))
+                    break
+        held = {n: s for n, s in specs.items() if isinstance(s, Several)}
+        for name, spec in held.items():
+            for key in spec.keys:
+                fewer = with_specs(self.distinct, **{name: spec.without(key)})
+                if self.trials.accepts(fewer):
+                    yield CallCase(fewer)
 
     def list_forms(self) -> Iterator[CallCase]:
         """Yield masks and labels of other dtypes that mean the same."""

@@ -26,7 +26,7 @@ _INDEXES = (torch.int32, torch.int16, torch.uint8)
 _TWO = 2
 _SIGNED = 41
 """Of both signs, of any remainder, and beyond every size by which something might be indexed."""
-_CAST = r"\.(long|int|to|type)\(|int64|torch\.long|any integer"
+_CAST = r"\.(long|int|to|type)\(|torch\.(int64|long)|any integer"
 
 
 def list_forms(trials: Trials, assignment: Assignment, source: str) -> Iterator[Assignment]:

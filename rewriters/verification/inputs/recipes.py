@@ -32,15 +32,18 @@ from npufix.rewriters.verification.inputs.objects import make_weights
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
     Parameter,
+    guess_attribute,
     guess_scalars,
     list_parameters,
 )
+from npufix.rewriters.verification.inputs.source.path_conditions import find_attributes_read
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from npufix.rewriters.verification.inputs.load import Loaded
+    from npufix.rewriters.verification.inputs.target import Target
 
 CONFIG = r"^(config|cfg|args|configuration|hparams|params|model_args|opts?)$"
 _MOST_PARAMETERS = 5_000_000
@@ -144,6 +147,11 @@ def _randomise(module: torch.nn.Module) -> None:
             if parameter.is_floating_point():
                 drawn = torch.randn(parameter.shape, generator=seed_generator(name))
                 parameter.copy_(drawn * 0.5 + 0.25 * drawn.sign())
+        for name, buffer in module.named_buffers():
+            # As after some training: a mean of zero and a variance of one hide who forgets them.
+            if name.endswith(("running_mean", "running_var")) and buffer is not None:
+                drawn = torch.randn(buffer.shape, generator=seed_generator(name))
+                buffer.copy_(drawn.abs() + 0.5 if name.endswith("var") else drawn * 0.5)
 
 
 def generate_recipes(owner: type, method: str, loaded: Loaded) -> Iterator[Recipe]:
@@ -265,6 +273,18 @@ def offer_file_configurations(owner: str, loaded: Loaded) -> list[Spec]:
         if isinstance(kind, type):
             specs += offer_configurations(kind, name)
     return specs
+
+
+def guess_configurations(parameter: Parameter, target: Target, tree: ast.Module) -> list[Spec]:
+    """Return configurations, for a parameter of a function that is one."""
+    if not re.search(CONFIG, parameter.name) or parameter.has_default:
+        return []
+    asked = find_attributes_read(tree, target.qualname, parameter.name)
+    if not asked:
+        return []
+    unknown = {n: WIDTH for n in asked if try_call(lambda n=n: guess_attribute(n), _BUILD_S).error}  # type: ignore[misc] # a default binds it
+    invented = MadeArgument(lambda: StandInConfig(unknown), "a stand-in configuration")
+    return [*offer_file_configurations(target.qualname, target.loaded), invented]
 
 
 def _invented(owner: type, name: str) -> MadeArgument:

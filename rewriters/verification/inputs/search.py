@@ -26,6 +26,7 @@ from npufix.rewriters.verification.calls.values import (
     Tensor,
     Value,
     list_kinds,
+    list_tensors,
 )
 from npufix.rewriters.verification.inputs.arguments import (
     INTEGER_TENSOR,
@@ -35,23 +36,20 @@ from npufix.rewriters.verification.inputs.arguments import (
     is_tensor,
 )
 from npufix.rewriters.verification.inputs.base_shapes import collect_base_shapes, find_widths
-from npufix.rewriters.verification.inputs.configurations import StandInConfig
+from npufix.rewriters.verification.inputs.cases import list_edges
 from npufix.rewriters.verification.inputs.recipes import (
-    CONFIG,
     Recipe,
     generate_recipes,
-    offer_file_configurations,
+    guess_configurations,
 )
 from npufix.rewriters.verification.inputs.source.declarations import NOTHING, Declarations
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
     Parameter,
-    guess_attribute,
     is_default,
     vary_default,
 )
 from npufix.rewriters.verification.inputs.source.path_conditions import (
-    find_attributes_read,
     find_compared_constants,
     solve_path_condition,
 )
@@ -146,7 +144,10 @@ def search_as_declared(  # noqa: PLR0913, PLR0917 - what is looked for, and with
                 best, within = found, here
             if found.assignments:
                 break
-        if best.assignments and not wanted.unreached(best.reached):
+        edges = [case for case in list_edges(best.assignments, job) if within(case)]
+        if best.assignments and not wanted.unreached(
+            trace_cases(target, edges, wanted, best.reached)
+        ):
             break
     return best, within
 
@@ -154,7 +155,12 @@ def search_as_declared(  # noqa: PLR0913, PLR0917 - what is looked for, and with
 def _keeps_both(
     keeps: Keeps, said: Declarations, case: CallCase, dtype: torch.dtype = torch.float32
 ) -> bool:
-    return said.fits(case.assignment.specs) and keeps(case, dtype)
+    recipe, specs = case.assignment.recipe, case.assignment.specs
+    indexes = [n for n, s in specs.items() if any(t.kind == "int" for t in list_tensors(s))]
+    if case.flavour == "negative" and indexes and all(said.of(n).below for n in indexes):
+        return False
+    made = said if recipe is None else said.made_with(recipe.arguments)
+    return made.fits(specs) and keeps(case, dtype)
 
 
 @runs_with_target
@@ -218,8 +224,11 @@ class _Search:
         widths = find_widths(target, recipe)
         made = target.make_object(recipe)
         bases = collect_base_shapes(self.recorded, widths, target.parameters(), made)
-        tried = _combinations(target, self.wanted.tree, bases, widths, self.declared, forced)
-        return (Assignment(recipe, specs) for specs in tried if self.declared.fits(specs))
+        declared = self.declared
+        if recipe is not None:
+            declared = declared.made_with(recipe.arguments)
+        tried = _combinations(target, self.wanted.tree, bases, widths, declared, forced)
+        return (Assignment(recipe, specs) for specs in tried if declared.fits(specs))
 
     def add_floats(self) -> None:
         """Add a call with floating numbers, where integers were given that may be either."""
@@ -285,7 +294,7 @@ class _Search:
             specs = {n: whole.get(n, s) for n, s in found.assignments[0].specs.items()}
             case = CallCase(replace(found.assignments[0], specs=specs))
             ran = trace_call(self.target, case)
-            if ran is not None and self.declared.fits(specs) and self.keeps(case):
+            if ran is not None and self.keeps(case):
                 found.assignments.append(case.assignment)
                 found.reached |= self.wanted.reached(ran)
 
@@ -390,7 +399,7 @@ def _combinations(  # noqa: PLR0913, PLR0917 - all that is known of the argument
     """Yield arguments by rising cost: the sum of the ranks of all guesses made."""
     wanted = target.parameters()
     hints = find_compared_constants(tree, target.qualname)
-    known = {p.name: _configured(p, target, tree) for p in wanted}
+    known = {p.name: guess_configurations(p, target, tree) for p in wanted}
 
     def tries(p: Parameter, base: tuple[int, ...]) -> list[Spec]:
         own = declared.of(p.name)
@@ -425,18 +434,6 @@ def _is_something(parameter: Parameter, spec: Spec) -> bool:
     A number that is added to all scores in place of a mask changes nothing.
     """
     return parameter.default is None and spec == Value(WIDTH)
-
-
-def _configured(parameter: Parameter, target: Target, tree: ast.Module) -> list[Spec]:
-    """Return configurations, for a parameter that is one."""
-    if not re.search(CONFIG, parameter.name) or parameter.has_default:
-        return []
-    asked = find_attributes_read(tree, target.qualname, parameter.name)
-    if not asked:
-        return []
-    unknown = {n: WIDTH for n in asked if try_call(lambda n=n: guess_attribute(n), CALL_S).error}  # type: ignore[misc] # a default binds it
-    invented = MadeArgument(lambda: StandInConfig(unknown), "a stand-in configuration")
-    return [*offer_file_configurations(target.qualname, target.loaded), invented]
 
 
 def _split(

@@ -70,6 +70,8 @@ class CallCase:
     """Whether the call runs under ``torch.autocast`` to bfloat16."""
     dtypes: tuple[torch.dtype, ...] = ()
     """The only ones to run it in; empty: all that tell something."""
+    earlier: Assignment | None = None
+    """The arguments of a call that comes first, on the same object and with the same data."""
 
     def __str__(self) -> str:
         flavour = "" if self.flavour == "ordinary" else f", {self.flavour}"
@@ -79,7 +81,13 @@ class CallCase:
         weights = ", float32 weights" if self.float32_weights else ""
         steps = f", {self.steps} optimiser steps" if self.steps else ""
         cast = ", under autocast" if self.autocast else ""
-        return f"{self.assignment}{flavour}{mode}{weights}{cast}{steps}{made}"
+        return f"{self.assignment}{flavour}{mode}{weights}{cast}{steps}{made}{self._before}"
+
+    @property
+    def _before(self) -> str:
+        if self.earlier is None:
+            return ""
+        return ", called again" if self.earlier == self.assignment else f", after {self.earlier}"
 
     @property
     def size(self) -> int:
@@ -200,17 +208,23 @@ class Target:
         assert self.around is not None  # noqa: S101 - made with the target
         self.around.restore()
         specs = case.assignment.specs
-        arguments = materialise(
-            specs, case.flavour, case.seed, dtype, case.digits, find=self.loaded.find
-        )
-        _cast_modules(arguments, dtype)
-        if double:
-            arguments = {name: _doubled(value) for name, value in arguments.items()}
         moved = self.on_npu and not double and not device
         place = (device,) if device else ()
-        if moved or device:
-            arguments = {name: to_device(value, *place) for name, value in arguments.items()}
-        _bind_optimizers(arguments)
+
+        def make(given: Assignment) -> dict[str, object]:
+            made = materialise(
+                given.specs, case.flavour, case.seed, dtype, case.digits, find=self.loaded.find
+            )
+            _cast_modules(made, dtype)
+            if double:
+                made = {name: _doubled(value) for name, value in made.items()}
+            if moved or device:
+                made = {name: to_device(value, *place) for name, value in made.items()}
+            _bind_optimizers(made)
+            return made
+
+        arguments = make(case.assignment)
+        earlier = None if case.earlier is None else make(case.earlier)
         first: tuple[object, ...] = ()
         state: Callable[[], Mapping[str, object]] = dict
         registered: Callable[[], tuple[str, ...]] = tuple
@@ -236,7 +250,7 @@ class Target:
         own_state, given = state, arguments
         state = lambda: dict(own_state()) | _states(given)  # noqa: E731 - same
         return PreparedCall(
-            call, arguments, state, registered, _find_constants(specs), moved, self.around
+            call, arguments, state, registered, _find_constants(specs), moved, self.around, earlier
         )
 
     def _instance(self, recipe: Recipe, dtype: torch.dtype, *, again: bool) -> object:

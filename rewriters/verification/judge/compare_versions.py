@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.verification.calls.device import LIMITS
-from npufix.rewriters.verification.calls.values import Tensor, Value, list_dimensions, list_kinds
+from npufix.rewriters.verification.calls.values import (
+    FAR,
+    Tensor,
+    Value,
+    list_dimensions,
+    list_kinds,
+)
 from npufix.rewriters.verification.inputs.cases import generate_cases
 from npufix.rewriters.verification.inputs.search import is_integral
 from npufix.rewriters.verification.judge.evidence import Proof, RefusedCase
@@ -27,6 +33,7 @@ from npufix.rewriters.verification.judge.observe_case import (
     observe_version,
     offer_further_runs,
 )
+from npufix.rewriters.verification.judge.plausibility import set_aside
 from npufix.rewriters.verification.judge.programs.counterexample import Versions, write_program
 from npufix.rewriters.verification.judge.randomness import is_random
 from npufix.rewriters.verification.judge.shrink import Counterexample
@@ -52,7 +59,8 @@ _COMPARE_S = 15.0
 """For all cases of a job; the first ones are the most telling."""
 _ENOUGH_DIFFERENCES = 12
 _STEPS = 3
-_MOST_AGAIN = 3
+_MOST_AGAIN = 6
+_CACHES = "cache"
 _NO_CPU_KERNEL = r"not implemented for '(Half|BFloat16)'|not supported.*(Half|BFloat16)"
 _REFUSED_BY_WHEEL = r"ERR\d{5} (OPS|PTA)"
 """How the checks of torch_npu mark what they say."""
@@ -89,25 +97,30 @@ def compare_versions(
     job_text = "".join(find_patched_lines(run.job))
     every = generate_cases(assignments, original, run.job)
     for case in _with_training(every, run, original, compared):
-        if spent_s() > deadline or len(run.judge.differences) > _ENOUGH_DIFFERENCES:
+        if spent_s() > deadline or _is_enough(run, compared):
             break
         for dtype in choose_dtypes(case, original):
             if _FUSED_ATTENTION in job_text and _is_left_to_the_kernel(case, original):
                 continue
-            one = observe_original(
-                original, case, dtype, inference=run.job.inference, second=run.second
-            )
+            inference = run.job.inference or case.flavour in FAR
+            one = observe_original(original, case, dtype, inference=inference, second=run.second)
             if one is None:
                 _note_absent(run, original, case, dtype)
-            if one is None or not keeps(case, dtype) or _is_beyond(one, compared):
+            if one is None or not keeps(case, dtype):
                 continue
             with collect_kernels() as ran:
                 after = observe_version(patched, one)
             run.kernels |= ran
+            if _is_beyond(one, compared):
+                run.beyond.add(one.label, case.size, one.original, after, None)
+                continue
             _note_launches(run, one, after)
             if _tells_nothing(run, one, after, compared, assignments, flat):
                 continue
-            beside = (*_beside_leaves(original, one, after), *_called_again(run, original, one))
+            beside = (
+                *_beside_leaves(original, one, after),
+                *_called_again(run, original, one, after, compared),
+            )
             for each in (one, *beside):
                 seen = after if each is one else observe_version(patched, each)
                 _compare(run, original, patched, each, seen, compared)
@@ -116,10 +129,23 @@ def compare_versions(
     return compared
 
 
+def _is_enough(run: Proof, compared: Sequence[CaseRun]) -> bool:
+    """Say whether there are differences enough, of those that refute."""
+    found = run.judge.differences
+    if len(found) > max(_ENOUGH_DIFFERENCES, run.looked_at):
+        run.looked_at = len(found)
+        kept, _ = set_aside(run.job, found, compared)
+        # Whether all results share memory, or those of some sizes, the others tell.
+        sure = [d for d in kept if not re.match(r"^memory of result", d.what)]
+        return len(sure) > _ENOUGH_DIFFERENCES
+    return False
+
+
 def _is_beyond(one: CaseRun, compared: Sequence[CaseRun]) -> bool:
     """Say whether sizes are none that the code is for: it makes NaN of ordinary numbers there.
 
-    Of causal attention, with fewer keys than queries: the first queries see no key at all.
+    What the changed code makes of them is said, and refutes nothing. Of causal attention, with
+    fewer keys than queries: the first queries see no key at all.
     """
     if one.case.flavour != "ordinary" or not compared or not gives_nan(one):
         return False
@@ -170,24 +196,41 @@ def _beside_leaves(original: Target, one: CaseRun, after: CallRecord) -> Iterato
             yield again
 
 
-def _called_again(run: Proof, original: Target, one: CaseRun) -> Iterator[CaseRun]:
-    """Yield the same call once more, if the first leaves something behind: a cache, a counter."""
-    kept = {n for n in one.original.changed if n in one.original.around or n.startswith("self.")}
-    ordinary = one.case.flavour == "ordinary" and one.dtype == torch.float32
-    if not kept or not ordinary or len(run.called_again) >= _MOST_AGAIN:
+def _called_again(
+    run: Proof, original: Target, one: CaseRun, after: CallRecord, compared: Sequence[CaseRun]
+) -> Iterator[CaseRun]:
+    """Yield the same call after others, if calls leave something behind: a cache, a counter.
+
+    After the same one; and after a longer or a shorter one, for which a table was made.
+    """
+    case = one.case
+    own = [
+        name
+        for seen in (one.original, after)
+        for name in seen.changed
+        if name in seen.around or name.startswith("self.")
+    ]
+    keeps = own or case.assignment.recipe is not None or _CACHES in run.job.patched
+    plain = case.flavour == "ordinary" and not case.seed and not case.steps
+    if not keeps or not plain or one.dtype != torch.float32:
         return
-    again = observe_original(
-        original,
-        one.case,
-        one.dtype,
-        inference=run.job.inference,
-        modes=(one.gradients,),
-        second=one.second,
-        again=True,
-    )
-    if again is not None:
-        run.called_again.append(again)
-        yield again
+    given = case.assignment.specs.keys()
+    others = (c.case.assignment for c in reversed(compared) if c.case.flavour == "ordinary")
+    alike = (a for a in others if a.recipe == case.assignment.recipe and a.specs.keys() == given)
+    for earlier in (case.assignment, next((a for a in alike if a != case.assignment), None)):
+        again = None
+        if earlier is not None and len(run.called_again) < _MOST_AGAIN:
+            again = observe_original(
+                original,
+                replace(case, earlier=earlier),
+                one.dtype,
+                inference=run.job.inference,
+                modes=(one.gradients,),
+                second=one.second,
+            )
+        if again is not None:
+            run.called_again.append(again)
+            yield again
 
 
 def _sort_out(run: Proof, flat: list[tuple[CaseRun, CallRecord]], compared: list[CaseRun]) -> None:

@@ -58,6 +58,8 @@ class Proof:
     """Cases in which the original draws random numbers."""
     special: Judge = field(default_factory=Judge)
     """Cases of NaN and Inf, where it is not the purpose of the code to treat them."""
+    beyond: Judge = field(default_factory=Judge)
+    """Cases of sizes at which the original makes NaN of ordinary numbers."""
     special_purpose: Purpose = Purpose.TREATS
     second: bool = False
     """Whether gradients are propagated as well: the code asks for it somewhere."""
@@ -75,6 +77,8 @@ class Proof:
     tried: TriedCalls = field(default_factory=TriedCalls)
     at_edges: tuple[LinesToCover, set[int]] | None = None
     """What ordinary calls reach of the original; the rest must run in calls that are compared."""
+    looked_at: int = 0
+    """How many differences there were when it was asked which of them refute."""
     drawing: set[object] = field(default_factory=set)
     """What the original was called on and with where it draws random numbers."""
     called_again: list[CaseRun] = field(default_factory=list)

@@ -185,9 +185,10 @@ class Judge:
         for name in (n for n in names if n not in unlike):
             left, right = original.tensors.get(name), patched.tensors.get(name)
             text = _unlike(name, left, right)
-            if text and not (empty and name.startswith("gradient of ")):
+            nothing = empty and name.startswith("gradient of ")
+            if text and not nothing:
                 yield text, name
-            if text or left is None or right is None:
+            if text or nothing or left is None or right is None:
                 continue
             found = oracle.tensors.get(name) if oracle is not None and not oracle.error else None
             reference = found if found is not None and found.shape == left.shape else None
@@ -284,6 +285,7 @@ def find_accepted(triple: Triple, earned: float) -> torch.Tensor:
     near_original = left.isfinite() & ((right - left).abs() <= eps * _ULPS * left.abs())
     cut_off = _SUBNORMAL * eps * torch.finfo(original.dtype).smallest_normal
     near_original |= left.isfinite() & ((right - left).abs() <= cut_off)
+    near_oracle |= (right - reference).abs() <= cut_off
     # Where nearly everything cancels, the original itself is noise.
     near_oracle |= finite & ((right - reference).abs() <= _FACTOR * (left - reference).abs())
     if sums and scale <= ZERO * triple.noise:

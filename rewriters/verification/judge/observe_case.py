@@ -53,16 +53,18 @@ class CaseRun:
     """Why gradients are not compared, though the results have some."""
     second: bool = False
     """Whether the gradients are propagated as well."""
-    again: bool = False
-    """Whether it is the second call of its kind: the first has left something behind."""
     device: str = ""
     """Where its tensors are, if not where the code is verified."""
+
+    @property
+    def alone(self) -> CaseRun:
+        """The call without what the original has made of it, which is nobody's else to know."""
+        return replace(self, original=CallRecord())
 
     @property
     def label(self) -> str:
         """Describe the call in words."""
         made = ", on tensors that are no leaves" if self.gradients == "copy" else ""
-        made += ", called again" if self.again else ""
         made += f", on the device {self.device}" if self.device else ""
         return f"{self.case} in {name_dtype(self.dtype)}{made}"
 
@@ -96,17 +98,16 @@ def observe_original(  # noqa: PLR0913 - a call, and how to run it
     inference: bool,
     second: bool = False,
     modes: tuple[Gradients, ...] = ("leaf", "copy", "none"),
-    again: bool = False,
 ) -> CaseRun | None:
     """Run with gradients if the code allows it, else with copies of leaves, else without."""
     modes = ("none",) if inference else modes
     modes = modes[:1] if case.steps else modes
     why = ""
     for mode in modes:
-        seen = _observe(target, case, dtype, mode, second=second, again=again)
+        seen = _observe(target, case, dtype, mode, second=second)
         if not seen.error:
             why = why if mode == "none" and not inference else ""
-            return CaseRun(case, dtype, mode, seen, why, second, again)
+            return CaseRun(case, dtype, mode, seen, why, second)
         if seen.stage == "backward":
             why = seen.error
         elif len(modes) > 1 and re.search(_NO_DERIVATIVE, seen.error):
@@ -133,7 +134,7 @@ def _with_constants(case: CallCase) -> Iterator[CallCase]:
 def observe_version(target: Target, one: CaseRun, seed: int | None = None) -> CallRecord:
     """Run another version through the same case; making its object may fail as well."""
     case, how = one.case, one.gradients
-    return _observe(target, case, one.dtype, how, seed, second=one.second, again=one.again)
+    return _observe(target, case, one.dtype, how, seed, second=one.second)
 
 
 def observe_failure_on_device(
@@ -155,16 +156,13 @@ def _observe(  # noqa: PLR0913 - a call, and how to run it
     seed: int | None = None,
     *,
     second: bool = False,
-    again: bool = False,
 ) -> CallRecord:
     """Run one call where the target runs."""
     seed = case.seed if seed is None else seed
     with compute_on_device(on_npu=target.on_npu):
         prepared = try_call(lambda: target.prepare(case, dtype), scale_timeout(CALL_S))
         if isinstance(prepared.value, PreparedCall):
-            seen = observe(
-                prepared.value, gradients, seed, steps=case.steps, second=second, again=again
-            )
+            seen = observe(prepared.value, gradients, seed, steps=case.steps, second=second)
         else:
             seen = CallRecord(error=prepared.error, kind=prepared.kind)
     failed = device_failure(seen.error) if target.on_npu else ""
@@ -173,27 +171,29 @@ def _observe(  # noqa: PLR0913 - a call, and how to run it
     return seen
 
 
-@runs_with_target
 def observe_in_float64(target: Target, one: CaseRun) -> CallRecord | None:
     """Run a version as if it computed in float64; None if it cannot."""
-    return _observe_on_host(target, one, Way(oracle_of=one.dtype))
+    return _observe_on_host(target, one.alone, Way(oracle_of=one.dtype))
 
 
-@runs_with_target
 def observe_with_noise(target: Target, one: CaseRun, seed: int) -> CallRecord | None:
     """Run a version with other roundings; None if it cannot."""
-    return _observe_on_host(target, one, Way(noise=seed))
+    return _observe_on_host(target, one.alone, Way(noise=seed))
+
+
+def list_waits(target: Target, one: CaseRun) -> tuple[str, ...] | None:
+    """Return what the host would wait for in a call; None if it cannot be made like this."""
+    return _list_waits(target, replace(one.alone, gradients="none", second=False))
 
 
 @runs_with_target
-def list_waits(target: Target, one: CaseRun) -> tuple[str, ...] | None:
-    """Return what the host would wait for in a call; None if it cannot be made like this."""
+def _list_waits(target: Target, one: CaseRun) -> tuple[str, ...] | None:
     found: list[str] = []
-    forward = replace(one, gradients="none", second=False)
-    seen = _observe_on_host(target, forward, Way(waits=found))
+    seen = _observe_on_host(target, one, Way(waits=found))
     return None if seen is None else tuple(found)
 
 
+@runs_with_target
 def _observe_on_host(target: Target, one: CaseRun, way: Way) -> CallRecord | None:
     case, double, host = one.case, way.oracle_of is not None, target.on_host()
     prepared = try_call(lambda: host.prepare(case, one.dtype, double=double), CALL_S)
@@ -206,7 +206,6 @@ def _observe_on_host(target: Target, one: CaseRun, way: Way) -> CallRecord | Non
         way=way,
         steps=case.steps,
         second=one.second,
-        again=one.again,
         seconds=CALL_S if double else _NOISY_S,
     )
     return None if seen.error else seen
@@ -218,7 +217,7 @@ def offer_further_runs(original: Target, patched: Target, one: CaseRun) -> Furth
     def noisy() -> Spread | None:
         plain = one.original
         if original.on_npu:
-            there = _observe_on_host(original, one, Way())
+            there = _observe_on_host(original, one.alone, Way())
             if there is None:
                 return None
             plain = there

@@ -7,13 +7,16 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.calls.values import Value, list_dimensions
+import torch
+
+from npufix.rewriters.verification.calls.values import Tensor, Value, list_dimensions, list_tensors
 from npufix.rewriters.verification.judge.judge import Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.calls.values import Spec
     from npufix.rewriters.verification.judge.judge import Difference
     from npufix.rewriters.verification.judge.observe_case import CaseRun
 
@@ -23,6 +26,18 @@ _TREATS = (
 )
 _HIDES = r"\bclamp|\bclip\("
 _SELECTS = frozenset({"masked_fill", "masked_fill_", "masked_scatter", "masked_scatter_"})
+_MEMORY = r"^memory of (result.*)$"
+_OUTSIDE = r"(?i)index\w* .*out of (range|bounds)|out of bounds|smaller than num_classes"
+_AMBIGUOUS = r"dimension size -1 can be any value\b"
+_ASKS_EMPTY = (
+    r"numel\(\)|\bempty\b|len\(\w+\) *== *0|not len\(|(shape|size)[\[(]-?\d+[\])] *[=>]=? *0"
+)
+"""What code says that is written for tensors of no elements too."""
+_WANTS_ONE = (
+    r"raises RuntimeError: .*(same dtype|expected scalar type|dtypes? .*(must|to be|match))"
+)
+_ASKS_DTYPE = r"\bdtype\b|\.to\(|\.float\(|\.half\(|\.bfloat16\(|\.double\(|type_as|autocast"
+"""What code says that is written for tensors of several dtypes."""
 _CHOICES = 2
 """``torch.where`` with fewer further arguments says where, and selects nothing."""
 
@@ -81,8 +96,11 @@ def set_aside(
         of_ones = not same & ordinary and bool(ordinary)
         errors = {d.case for d in differences if d.seen is Seen.ERROR and d.case in cases}
         thin = {label for label, one in cases.items() if _is_thin(one)}
+        case = cases.get(difference.case)
         if (
             (difference.seen is Seen.MEMORY and of_ones)
+            or _is_of_sizes(difference.what, case, compared)
+            or _is_loud(job, difference.text, case)
             or (
                 difference.case in thin
                 and errors <= thin < cases.keys()
@@ -109,6 +127,59 @@ def _is_thin(one: CaseRun) -> bool:
     recipe = one.case.assignment.recipe
     arguments = () if recipe is None else recipe.arguments
     return any(isinstance(s, Value) and type(s.value) is int and s.value == 1 for _, s in arguments)
+
+
+def _is_loud(job: Job, text: str, case: CaseRun | None) -> bool:
+    """Say whether the changed code refuses aloud what only a mistake or a mixture would pass."""
+    mixed = case is not None and any(
+        t.dtype == torch.float32 != case.dtype
+        for spec in case.case.assignment.specs.values()
+        for t in list_tensors(spec)
+    )
+    return bool(
+        (re.search(_AMBIGUOUS, text) and not re.search(_ASKS_EMPTY, job.original))
+        or (mixed and re.search(_WANTS_ONE, text) and not re.search(_ASKS_DTYPE, job.original))
+        or (case is not None and re.search(_OUTSIDE, text) and _indexes_nothing(case))
+    )
+
+
+def _is_of_sizes(what: str, case: CaseRun | None, cases: Iterable[CaseRun]) -> bool:
+    """Say whether sizes or strides decide what a result of the original itself shares memory with.
+
+    ``x.contiguous()`` copies some tensors and is others: no caller can count on either. Where the
+    original always copies, ``repeat(1)`` as an alias for one size alone is another function.
+    """
+    result = re.match(_MEMORY, what)
+    if case is None or result is None:
+        return False
+
+    def is_size(spec: Spec) -> bool:
+        return isinstance(spec, Value) and type(spec.value) is int
+
+    def beside(one: CaseRun) -> tuple[object, ...]:
+        specs = one.case.assignment.specs.items()
+        plain = tuple((n, str(s)) for n, s in specs if not isinstance(s, Tensor) and not is_size(s))
+        tensors = tuple((n, s.kind, len(s.shape)) for n, s in specs if isinstance(s, Tensor))
+        whole = 0 not in list_dimensions(one.case.assignment.specs)
+        made = one.case.assignment.recipe, one.case.training, one.gradients
+        return (*made, one.dtype, plain, tensors, whole)
+
+    alike = (one for one in cases if beside(one) == beside(case))
+    return len({one.original.aliases.get(result[1]) for one in alike}) > 1
+
+
+def _indexes_nothing(one: CaseRun) -> bool:
+    """Say whether whole numbers are beyond every size that they might be indexes of.
+
+    Of the expert 3 of two experts, a loop over the experts makes nothing, and a table an error.
+    """
+    assignment = one.case.assignment
+    arguments = () if assignment.recipe is None else assignment.recipe.arguments
+    plain = (*assignment.specs.values(), *(spec for _, spec in arguments))
+    sizes = [s.value for s in plain if isinstance(s, Value) and type(s.value) is int]
+    most = max((*sizes, *list_dimensions(assignment.specs)), default=0)
+    every = (t for s in assignment.specs.values() for t in list_tensors(s) if t.kind == "int")
+    return one.case.flavour == "ordinary" and any(t.high > most for t in every)
 
 
 def _wants_contiguous(job: Job) -> bool:

@@ -91,7 +91,6 @@ class Shrinker:
             inference=self.inference,
             modes=(like.gradients,),
             second=like.second,
-            again=like.again,
         )
         if one is None or not self.keeps(case, dtype) or gives_nan(one) > gives_nan(like):
             return None

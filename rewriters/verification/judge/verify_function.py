@@ -144,7 +144,7 @@ def count_synchronisations(
 ) -> Synchronisations | None:
     """Return where the host would wait, in the call of a few in which it waits most often."""
     most: Synchronisations | None = None
-    plain = [one for one in compared if not one.case.steps and not one.again]
+    plain = [one for one in compared if not one.case.steps and one.case.earlier is None]
     for one in plain[:_CALLS_TO_COUNT]:
         before, after = list_waits(original, one), list_waits(patched, one)
         if before is None or after is None:
@@ -218,6 +218,9 @@ def _decide(run: Proof, original: Target, patched: Target, compared: list[CaseRu
         run.judge.differences += [d for d in special if d.leaks]
         special = [d for d in special if not d.leaks]
     run.notes += [f"for NaN and Inf: {d.text}, for {d.case}" for d in special[:1]]
+    run.beyond.decide()
+    aside = sorted(run.beyond.differences, key=lambda d: d.rank)[:1]
+    run.notes += [f"where the original makes NaN: {d.text}, for {d.case}" for d in aside]
     structural = bool(run.drawn.differences)
     run.drawn.decide()
     if run.judge.differences or structural or not run.drawn.differences:

@@ -21,20 +21,25 @@ def forward(
     x: torch.Tensor, finished: torch.Tensor | None = None, k: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return probabilities, experts and rows; the last two are int32."""
-    accept_chip(_NAME, "A2", "A3", "A5")
-    accept_dtypes(_NAME, x)
-    accept_dims(_NAME, x, 2, 3)
-    experts = x.shape[-1]
-    accept(_NAME, 0 < k <= min(experts, _MOST), f"k={k} of {experts} experts")
-    accept(
-        _NAME,
-        finished is None or finished.shape == x.shape[:-1],
-        f"finished is not one for each row of {tuple(x.shape)}",
-    )
+    accept_scores(_NAME, x, finished, k)
     order = torch.sort(torch.softmax(wide(x), -1), dim=-1, descending=True, stable=True)
     chosen = order.indices[..., :k].int()
     if finished is not None:
-        chosen = chosen.masked_fill(finished.bool()[..., None], experts)
+        chosen = chosen.masked_fill(finished.bool()[..., None], x.shape[-1])
     count = x.shape[:-1].numel()
     rows = torch.arange(count * k, dtype=torch.int32).view(k, count).t().reshape(chosen.shape)
     return order.values[..., :k].to(x.dtype), chosen, rows.contiguous()
+
+
+def accept_scores(name: str, x: torch.Tensor, finished: torch.Tensor | None, k: int) -> None:
+    """Raise what the device raises for scores, finished rows or a ``k`` that it does not take."""
+    accept_chip(name, "A2", "A3", "A5")
+    accept_dtypes(name, x)
+    accept_dims(name, x, 2, 3)
+    experts = x.shape[-1]
+    accept(name, 0 < k <= min(experts, _MOST), f"k={k} of {experts} experts")
+    accept(
+        name,
+        finished is None or finished.shape == x.shape[:-1],
+        f"finished is not one for each row of {tuple(x.shape)}",
+    )

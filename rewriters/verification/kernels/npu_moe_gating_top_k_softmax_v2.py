@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from npufix.rewriters.verification.kernels.common import (
-    accept,
-    accept_chip,
-    accept_dims,
-    accept_dtypes,
-    wide,
-)
+from npufix.rewriters.verification.kernels.common import wide
+from npufix.rewriters.verification.kernels.npu_moe_gating_top_k_softmax import accept_scores
 
 BACKWARD = "silent"
 _NAME = "npu_moe_gating_top_k_softmax_v2"
-_MOST = 1024
 
 
 def forward(
@@ -25,16 +19,7 @@ def forward(
     output_softmax: bool | None = False,  # noqa: FBT001, FBT002 - the operator's schema
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return probabilities, experts in int32, and in float32 all probabilities if asked for."""
-    accept_chip(_NAME, "A2", "A3", "A5")
-    accept_dtypes(_NAME, x)
-    accept_dims(_NAME, x, 2, 3)
-    experts = x.shape[-1]
-    accept(_NAME, 0 < k <= min(experts, _MOST), f"k={k} of {experts} experts")
-    accept(
-        _NAME,
-        finished is None or finished.shape == x.shape[:-1],
-        f"finished is not one for each row of {tuple(x.shape)}",
-    )
+    accept_scores(_NAME, x, finished, k)
     if renorm not in {None, 0, 1}:
         raise RuntimeError(f"{_NAME}: renorm is {renorm}, not 0 or 1")
     whole = torch.softmax(wide(x), -1)
@@ -43,6 +28,6 @@ def forward(
     if renorm:
         values = torch.softmax(wide(values), -1)
     if finished is not None:
-        chosen = chosen.masked_fill(finished.bool()[..., None], experts)
+        chosen = chosen.masked_fill(finished.bool()[..., None], x.shape[-1])
     wanted = output_softmax and not renorm
     return values.to(x.dtype), chosen, whole if wanted else whole.new_empty(0)

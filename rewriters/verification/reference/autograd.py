@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
 
 def differentiable(name: str, kernel: ModuleType) -> Callable[..., Any]:
     """Return the autograd kernel of an operator, from the derivative of its reference kernel."""
     operator = getattr(torch.ops.npu, name)
+    # Read once: torch makes objects of the whole schema each time it is asked.
+    schema = operator.default._schema  # noqa: SLF001 - the public way in torch 2.1 to 2.14
+    parameters = [(a.name, a.kwarg_only, a.default_value) for a in schema.arguments]
     raises = getattr(kernel, "BACKWARD", "") == "raises"
     constant: tuple[int, ...] = getattr(kernel, "NOT_DIFFERENTIABLE", ())
     random: bool = getattr(kernel, "RANDOM", False)
@@ -23,7 +26,9 @@ def differentiable(name: str, kernel: ModuleType) -> Callable[..., Any]:
         @staticmethod
         def forward(ctx: Any, *arguments: object) -> object:  # noqa: ANN401 - torch's own
             ctx.random = torch.get_rng_state() if random else None
-            positional, keywords = _split(operator, arguments)
+            named = list(zip(parameters, arguments, strict=True))
+            positional = [value for (_, by_name, _), value in named if not by_name]
+            keywords = {key: value for (key, by_name, _), value in named if by_name}
             with torch._C._AutoDispatchBelowAutograd():  # noqa: SLF001 - reach the CPU kernel
                 outputs = operator(*positional, **keywords)
             _remember(ctx, arguments)
@@ -39,26 +44,12 @@ def differentiable(name: str, kernel: ModuleType) -> Callable[..., Any]:
             return _derive(kernel, ctx, gradients, constant)
 
     def run(*arguments: object, **keywords: object) -> object:
-        schema = operator.default._schema  # noqa: SLF001 - the public way in torch 2.1 to 2.14
-        rest = schema.arguments[len(arguments) :]
-        filled = [keywords.get(a.name, a.default_value) for a in rest]
+        rest = parameters[len(arguments) :]
+        filled = [keywords.get(key, default) for key, _, default in rest]
         apply: Callable[..., Any] = Reference.apply
         return apply(*arguments, *filled)
 
     return run
-
-
-def _split(
-    operator: Any,  # noqa: ANN401 - torch's operators have no annotations
-    arguments: Sequence[object],
-) -> tuple[list[object], Mapping[str, object]]:
-    """Pass by keyword what the schema takes by keyword only."""
-    schema = operator.default._schema  # noqa: SLF001 - as above
-    pairs = list(zip(schema.arguments, arguments, strict=True))
-    return (
-        [value for argument, value in pairs if not argument.kwarg_only],
-        {argument.name: value for argument, value in pairs if argument.kwarg_only},
-    )
 
 
 def _remember(ctx: Any, arguments: Sequence[object]) -> None:  # noqa: ANN401 - torch's own

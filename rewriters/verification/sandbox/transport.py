@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _OURS = "npufix.rewriters."
 _NO_RECORDS = frozenset({"__post_init__", "AS_HANDLE", "MADE_FROM"})
 _LARGEST = (1 << 63) - 1
+_detach = torch.Tensor.detach
 _LONGEST = 200
 _PLAIN: dict[type, Callable[[Any], object]] = {
     int: int.__int__,
@@ -178,7 +179,7 @@ def _name_of(named: Any) -> str:  # noqa: ANN401 - a class or a function
 def _pack_tensor(value: torch.Tensor) -> object:
     """Return what a tensor holds: never the tensor, nor its class."""
     with torch._C.DisableTorchFunction():  # noqa: SLF001 - a subclass may compute something else
-        own = value.detach()
+        own = _detach(value)  # the class may have a method of that name
         layout = str(own.layout).removeprefix("torch.")
         dense = own if own.layout == torch.strided else own.to_dense()
         dense = dense.resolve_conj().resolve_neg()

@@ -38,6 +38,8 @@ _CHILD = "npufix.rewriters.verification.workers.child"
 _START_S = 600.0
 _GRACE_S = 60.0
 """For a child that keeps the time of its jobs itself: how late it may be."""
+_ENDING_S = 5.0
+"""For processes of jobs to be gone that have not noticed yet that theirs is."""
 
 
 class ChildLostError(Exception):
@@ -148,7 +150,12 @@ class Child:
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):  # unsent bytes for one that is gone
                     pipe.close()
+        # The process of a job that is ending may take things away, or write, at the same moment.
+        end = time.monotonic() + _ENDING_S
         remove(self._home.name)
+        while Path(self._home.name).exists() and time.monotonic() < end:
+            time.sleep(0.01)
+            remove(self._home.name)
         os.close(self._in_use)
         self._home.cleanup()
 

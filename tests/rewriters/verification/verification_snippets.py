@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from textwrap import dedent, indent
 
 from npufix.rewriters.verification import Job
@@ -89,6 +90,7 @@ LLAMA = Snippet(
     (FUSED.format("self.variance_epsilon"),),
     WRONG_NORMS,
 )
+# Of what is wrong for LLAMA, each is tried with one of these two as well.
 T5 = Snippet(
     "Norm.forward",
     NORM,
@@ -99,7 +101,7 @@ T5 = Snippet(
     return self.weight * hidden_states
     """,
     (FUSED.format("self.variance_epsilon"),),
-    WRONG_NORMS,
+    dict(islice(WRONG_NORMS.items(), 0, None, 2)),
 )
 OLMO = Snippet(
     "Norm.forward",
@@ -110,7 +112,7 @@ OLMO = Snippet(
     return (self.weight.float() * x).type_as(hidden_states)
     """,
     (FUSED.format("self.variance_epsilon"),),
-    WRONG_NORMS,
+    dict(islice(WRONG_NORMS.items(), 1, None, 2)),
 )
 NO_UPCAST = Snippet(
     "Norm.forward",
@@ -261,7 +263,7 @@ MASKED_ZERO = Snippet(
         return x
     """,
     "x[mask] = 0",
-    ("x.masked_fill_(mask[(...,) + (None,) * (x.dim() - mask.dim())], 0)",),
+    ("x.masked_fill_(mask.view(mask.shape + (1,) * (x.dim() - mask.dim())), 0)",),
     {
         "NaN under the mask": "x *= ~mask[(...,) + (None,) * (x.dim() - mask.dim())]",
         "argument untouched": "m = mask[(...,) + (None,) * (x.dim() - mask.dim())]\n"

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.calls.values import Spec, Tensor, list_tensors
+from npufix.rewriters.verification.calls.values import Spec, Tensor, Value, list_tensors
 from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     list_comments,
     parse_assumption,
@@ -52,6 +52,10 @@ _SIZES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ),
 )  # fmt: skip
 """Sizes that go with names: heads divide widths, widths have halves."""
+_CORNERS = 4
+_COUNTED = r"^n$|^n_|num|experts|heads|classes|channels|dim"
+_BELOW_ZERO = r"ignore|negative|-\d+ for|\bpad|-1\b.*\b(where|if|means)"
+"""What says that not all whole numbers name something."""
 _OTHER = (3, 5, 7, 6, 9, 10, 11, 13, 14, 15, 17, 18, 19)
 _SOME = (2, 3)
 """What ``...`` stands for, first."""
@@ -64,6 +68,8 @@ class Declared:
     shapes: tuple[Shape, ...] = ()
     kinds: frozenset[DeclaredKind] = frozenset()
     use: Use = field(default_factory=Use)
+    below: str = ""
+    """A name or a number that its whole numbers are less than."""
 
     @property
     def is_tensor(self) -> bool:
@@ -103,6 +109,8 @@ class Declarations:
     arguments: Mapping[str, Declared] = field(default_factory=dict)
     assumed: frozenset[str] = frozenset()
     """Those of which the user says it, and not the text."""
+    given: Mapping[str, int] = field(default_factory=dict)
+    """Sizes that the object is made with, by the names of its arguments."""
     times: int = 1
     """What every size with a name is a multiple of."""
 
@@ -122,6 +130,12 @@ class Declarations:
         sure = {n: d for n, d in self.arguments.items() if n in self.assumed}
         return replace(self, arguments={**plain, **sure})
 
+    def made_with(self, arguments: Sequence[tuple[str, Spec]]) -> Declarations:
+        """Return what holds for an object that is made with these arguments."""
+        given = {n: s.value for n, s in arguments if isinstance(s, Value)}
+        sizes = {n: value for n, value in given.items() if type(value) is int}
+        return replace(self, given={**self.given, **sizes})
+
     def fits(self, specs: Mapping[str, Spec]) -> bool:
         """Say whether arguments are such that a caller makes."""
         shaped: list[tuple[tuple[Shape, ...], tuple[int, ...]]] = []
@@ -139,11 +153,22 @@ class Declarations:
                 if re.search(HEADS, name.lower()):
                     ranks.add(len(tensor.shape))
         # Queries, keys and values have as many dimensions, though a product takes others.
-        return len(ranks) <= 1 and any(True for _ in _unified(shaped, {}))
+        sizes = self.made_with(tuple(specs.items())).given
+        return len(ranks) <= 1 and any(
+            all(self._is_below(n, s, {**sizes, **known}) for n, s in specs.items())
+            for known in _unified(shaped, self.given)
+        )
+
+    def _is_below(self, name: str, spec: Spec, sizes: Mapping[str, int]) -> bool:
+        """Say whether whole numbers are less than what the text says, as far as that is known."""
+        below = self.of(name).below
+        most = int(below) if below.isdecimal() else sizes.get(below)
+        return most is None or all(t.kind != "int" or t.high <= most for t in list_tensors(spec))
 
     def list_shapes(self, name: str, width: int) -> list[tuple[int, ...]]:
         """Return shapes in numbers for an argument, equal names being equal sizes."""
-        sizes = {n: self.times * size for n, size in self._choose_sizes(width).items()}
+        chosen = self._choose_sizes(width).items()
+        sizes = {n: self.times * size for n, size in chosen} | {**self.given}
         found: list[tuple[int, ...]] = []
         for shape in self.of(name).shapes:
             for some in (_SOME, _SOME[1:], ()) if ANY in shape else ((),):
@@ -167,7 +192,8 @@ class Declarations:
             likely = next((sizes for pattern, sizes in _SIZES if re.search(pattern, lower)), ())
             if likely and likely[0] == _SIZES[-1][1][0]:
                 likely = (width, *likely)
-            free = (n for n in (*likely, *_OTHER) if n not in chosen.values())
+            taken = {*chosen.values(), *self.given.values()}
+            free = (n for n in (*likely, *_OTHER) if n not in taken)
             chosen[name] = next(free, width)
         return chosen
 
@@ -239,10 +265,16 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
         for n, one in found.items()
     }
     comments = list_comments(text, function.lineno, function.end_lineno or function.lineno)
+    if re.search(_BELOW_ZERO, ast.get_source_segment(text, function) or ""):
+        found = {n: replace(one, below="") for n, one in found.items()}
+    given = _read_defaults(_find_class(tree, qualname))
+    for name, one in found.items():
+        shapes = tuple(_name_sizes(shape, given) for shape in one.shapes)
+        found[name] = replace(one, shapes=shapes)
     sure = _read_assumed((*comments, *assumed), names)
     for name, one in sure.items():
         found[name] = replace(one, use=replace(uses[name], dims=set(), least=0))
-    return Declarations(found, frozenset(sure))
+    return Declarations(found, frozenset(sure), given)
 
 
 def _read_assumed(texts: Sequence[str], names: Sequence[str]) -> dict[str, Declared]:
@@ -260,8 +292,7 @@ def _said(
     text: str, tree: ast.Module, function: Function, qualname: str, names: Sequence[str]
 ) -> dict[str, Declared]:
     texts = [ast.get_docstring(function) or "", _comments(text, function)]
-    owner = qualname.rpartition(".")[0]
-    cls = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == owner), None)
+    cls = _find_class(tree, qualname)
     if cls is not None and function.name in {"forward", "__call__"}:
         texts.append(ast.get_docstring(cls) or "")
     found: dict[str, Said] = {}
@@ -273,8 +304,41 @@ def _said(
     for one in texts:
         for name, said in read_text(one, names).items():
             before = found.get(name, Said())
-            found[name] = Said(before.shapes or said.shapes, before.kinds or said.kinds)
-    return {name: Declared(said.shapes, said.kinds) for name, said in found.items()}
+            found[name] = Said(
+                before.shapes or said.shapes,
+                before.kinds or said.kinds,
+                before.below or said.below,
+            )
+    return {n: Declared(said.shapes, said.kinds, below=said.below) for n, said in found.items()}
+
+
+def _find_class(tree: ast.Module, qualname: str) -> ast.ClassDef | None:
+    owner = qualname.rpartition(".")[0]
+    return next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == owner), None)
+
+
+def _read_defaults(cls: ast.ClassDef | None) -> dict[str, int]:
+    """Return the sizes that an object is made with unless others are given."""
+    body = [] if cls is None else cls.body
+    init = next((n for n in body if getattr(n, "name", "") == "__init__"), None)
+    if not isinstance(init, ast.FunctionDef):
+        return {}
+    named = init.args.args[len(init.args.args) - len(init.args.defaults) :]
+    pairs = (*zip(named, init.args.defaults, strict=True),
+             *zip(init.args.kwonlyargs, init.args.kw_defaults, strict=True))  # fmt: skip
+    constants = ((a.arg, d.value) for a, d in pairs if isinstance(d, ast.Constant))
+    return {name: value for name, value in constants if type(value) is int and value > 1}
+
+
+def _name_sizes(shape: Shape, given: Mapping[str, int]) -> Shape:
+    """Return ``(n, dim)`` for ``(n, 8)``, where the object is made with ``dim=8`` by default.
+
+    Boxes have four corners and colours are three, whatever the stride is.
+    """
+    numbers = [str(value) for value in given.values()]
+    sized = {n: v for n, v in given.items() if v > _CORNERS or re.search(_COUNTED, n)}
+    names = {str(value): n for n, value in sized.items() if numbers.count(str(value)) == 1}
+    return tuple(names.get(size, size) for size in shape)
 
 
 def _comments(text: str, function: Function) -> str:

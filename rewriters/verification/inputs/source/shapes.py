@@ -48,6 +48,11 @@ _KINDS: tuple[tuple[str, DeclaredKind], ...] = (
     (r"(?i)\b(long|int64|int32|integers?|longtensor|indices|indexes|ids)\b", "int"),
     (r"(?i)\bfloat(ing)?\b", "float"),
 )
+_BELOW = re.compile(
+    r"(?i)\b(?:below|less than|smaller than) (\w+)|< *(\w+)"
+    r"|[\[{(]0, *(?:\.\.\.?,? *)?(\w+)(?:\)| *- *1[\])}])"
+    r"|\b0 *(?:to|\.\.\.?|-) *(\w+) *- *1\b"
+)
 
 _HIDING = r"(?i)\binf\b|lowest|large negative|\bmin\b|finfo|-?1e\d|-1?0000|hidden|mask(s|ed) out"
 """What says that all that is added is 0, or so low that it hides."""
@@ -60,6 +65,8 @@ class Said:
     shapes: tuple[Shape, ...] = ()
     """Alternatives; empty: nothing is said."""
     kinds: frozenset[DeclaredKind] = frozenset()
+    below: str = ""
+    """A name or a number that its whole numbers are less than."""
 
 
 def read_annotation(text: str) -> Said:
@@ -87,6 +94,7 @@ def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
     """Return what a docstring or a comment says of the arguments of these names."""
     shapes: dict[str, list[Shape]] = {}
     kinds: dict[str, set[DeclaredKind]] = {}
+    below: dict[str, str] = {}
     for subjects, words, found in _entries(text, names):
         for name in subjects:
             shapes.setdefault(name, []).extend(found)
@@ -94,7 +102,13 @@ def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
             if "additive" in said and not re.search(_HIDING, words):
                 said.add("float")  # a bias by distance is added as well
             kinds.setdefault(name, set()).update(said)
-    return {n: Said(tuple(dict.fromkeys(s)), frozenset(kinds[n])) for n, s in shapes.items()}
+            bound = _BELOW.search(words)
+            if bound is not None:
+                below[name] = next(filter(None, bound.groups()))
+    return {
+        n: Said(tuple(dict.fromkeys(s)), frozenset(kinds[n]), below.get(n, ""))
+        for n, s in shapes.items()
+    }
 
 
 def _entries(text: str, names: Sequence[str]) -> Iterator[tuple[list[str], str, list[Shape]]]:

@@ -56,8 +56,9 @@ def find_refusing_lines(text: str, lines: Sequence[int]) -> set[int]:
         blocks = [getattr(node, name, None) for name in ("body", "orelse")]
         for block in (b for b in blocks if isinstance(b, list) and b):
             last = block[-1]
-            if isinstance(last, ast.Raise) and isinstance(node, ast.If):
-                found |= set(range(block[0].lineno, (last.end_lineno or last.lineno) + 1))
+            if isinstance(last, ast.Raise) and isinstance(node, ast.If | ast.FunctionDef):
+                first = block[0] if isinstance(node, ast.If) else last
+                found |= set(range(first.lineno, (last.end_lineno or last.lineno) + 1))
     return wanted & found
 
 

@@ -10,7 +10,7 @@ import ast
 import inspect
 import re
 import textwrap
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -105,11 +105,12 @@ def prepared(module):
     made = {made}{mode}
     arguments = {{
 {arguments}    }}
+    earlier = {earlier}
 {bound}
     def call(passed):
         {within}return {function}({given})
 
-    return call, made, arguments
+    return call, made, arguments, earlier
 '''
 _BOUND = """    modules = (v for v in arguments.values() if isinstance(v, torch.nn.Module))
     arguments[{!r}].param_groups[0]["params"] = [p for m in modules for p in m.parameters()]
@@ -119,11 +120,12 @@ _MAIN = """
 
 def run(text, name):
     try:
-        call, made, arguments = prepared(load(text, name))
+        call, made, arguments, earlier = prepared(load(text, name))
     except Exception as error:
         return {{"the call raises": f"{{type(error).__name__}}: {{error}}"}}
     how = {how!r}
-    return observe(call, made, arguments, how, seed={seed!r}{steps}, module=sys.modules[name])
+    more = {{"module": sys.modules[name], "earlier": earlier}}
+    return observe(call, made, arguments, how, seed={seed!r}, steps={steps!r}, **more)
 
 
 if __name__ == "__main__":
@@ -201,8 +203,7 @@ def _text(  # noqa: PLR0913 - what the program consists of
     main = _MAIN.format(
         how=(one.gradients, *call.constants, *(["second"] if one.second else [])),
         seed=one.case.seed,
-        steps=(f", steps={one.case.steps}" if one.case.steps else "")
-        + (", again=True" if one.again else ""),
+        steps=one.case.steps,
         what=shown.difference.what,
         least=shown.difference.least,
     )
@@ -284,6 +285,9 @@ def _prepared(target: Target, one: CaseRun, call: _Call) -> str:
         made=call.made,
         mode=f"\n    made.train({one.case.training})" if is_module else "",
         arguments="".join(f"        {n!r}: {text},\n" for n, text in call.arguments.items()),
+        earlier="{" + ", ".join(f"{n!r}: {t}" for n, t in call.earlier.items()) + "}"
+        if call.earlier
+        else None,
         bound="".join(_BOUND.format(n) for n, text in call.arguments.items() if text == DESCENT)
         + (_ELSEWHERE if one.device else ""),
         function=function,
@@ -301,6 +305,8 @@ class _Call:
     """The object that it is made on; ``None`` for a function."""
     constants: tuple[str, ...]
     """The arguments that take no gradient."""
+    earlier: Mapping[str, str] = field(default_factory=dict)
+    """Those of a call that comes first."""
     by_name: bool = False
     """Whether all arguments are passed by name."""
 
@@ -319,16 +325,18 @@ def _call_of(target: Target, one: CaseRun) -> _Call:
         made = _made(target, recipe, given)
     else:
         try_call(lambda: used.call(used.arguments), CALL_S)
-    fresh = target.prepare(case, one.dtype).arguments
+    fresh = target.prepare(case, one.dtype)
+    specs = case.assignment.specs
     arguments = {}
-    for name, value in fresh.items():
-        spec = case.assignment.specs[name]
-        asked = used.arguments[name] if isinstance(spec, MadeArgument) else value
-        arguments[name] = _argument(spec, asked, namespace)
+    for name, value in fresh.arguments.items():
+        asked = used.arguments[name] if isinstance(specs[name], MadeArgument) else value
+        arguments[name] = _argument(specs[name], asked, namespace)
+    first = () if fresh.earlier is None else fresh.earlier.items()
+    earlier = {name: _argument(specs[name], value, namespace) for name, value in first}
     dtype = torch.float32 if case.float32_weights else one.dtype
     if made != "None":
         made = f"with_weights({made}, {dtype})"
-    return _Call(arguments, made, tuple(sorted(used.constants)))
+    return _Call(arguments, made, tuple(sorted(used.constants)), earlier)
 
 
 def _made(target: Target, recipe: Recipe, given: Mapping[str, object]) -> str:

@@ -35,6 +35,10 @@ def with_weights(made: Any, dtype: torch.dtype) -> Any:  # noqa: ANN401
                 if parameter.is_floating_point():
                     drawn = torch.randn(parameter.shape, generator=generator(name))
                     parameter.copy_(drawn * 0.5 + 0.25 * drawn.sign())
+            for name, buffer in made.named_buffers():
+                if name.endswith(("running_mean", "running_var")):
+                    drawn = torch.randn(buffer.shape, generator=generator(name))
+                    buffer.copy_(drawn.abs() + 0.5 if name.endswith("var") else drawn * 0.5)
         made.to(dtype)
     for part in made.modules() if isinstance(made, torch.nn.Module) else (made,):
         for name, value in list(vars(part).items()):
@@ -47,11 +51,14 @@ def leaves(value: Any, name: str, depth: int = 0) -> dict[str, Any]:  # noqa: AN
     """Return the tensors and plain values inside of a result, by name."""
     if isinstance(value, float):
         return {name: torch.tensor(value, dtype=torch.float32)}
-    if value is None or isinstance(value, (torch.Tensor, bool, int, str, bytes)):
+    plain = type(value) in {torch.Tensor, torch.nn.Parameter}
+    if value is None or plain or isinstance(value, (bool, int, str, bytes)):
         return {name: value}
     if isinstance(value, (set, frozenset)):
         return {name: sorted(map(repr, value))}
     found: dict[str, Any] = {f"type of {name}": type(value).__name__}
+    if isinstance(value, torch.Tensor):
+        return found | {name: value}
     if isinstance(value, dict):
         items = [(f"{name}[{key!r}]", item) for key, item in value.items()]
     elif isinstance(value, (list, tuple, collections.deque)):
@@ -162,12 +169,12 @@ def observe(  # noqa: PLR0913
     seed: int = 0,
     steps: int = 0,
     module: Any = None,  # noqa: ANN401
-    again: bool = False,
+    earlier: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return everything that a call gives back, changes and propagates, by name.
 
     ``how`` says whether arguments take gradients, themselves or through a copy, and which do not;
-    with ``again``, it is the second call.
+    ``earlier`` are the arguments of a call that comes first.
     """
     weights = dict(made.named_parameters()) if isinstance(made, torch.nn.Module) else {}
     gradients, *constants = how
@@ -186,9 +193,9 @@ def observe(  # noqa: PLR0913
             else v
             for k, v in arguments.items()
         }
-    if again:
+    if earlier is not None:
         seed_everything(seed)
-        call(passed)
+        call(earlier)
     around = surroundings_of(module)
     held = {n: v.data_ptr() for n, v in state_of(made).items() if isinstance(v, torch.Tensor)}
     seed_everything(seed)

@@ -87,8 +87,9 @@ def test_generators_that_are_drawn_from_are_named(draw: object, name: str) -> No
 def test_a_second_call_finds_what_the_first_has_left() -> None:
     made = module()
     around = Surroundings(made.__dict__)
-    call = PreparedCall(lambda passed: made.step(passed["x"]), {"x": torch.ones(3)}, around=around)
-    seen = observe(call, "none", 0, again=True)
+    given = {"x": torch.ones(3)}
+    call = PreparedCall(lambda p: made.step(p["x"]), given, around=around, earlier=given)
+    seen = observe(call, "none", 0)
     assert seen.around["count"] == 2
 
 

@@ -150,7 +150,107 @@ def f(logits, target, weight):
     """logits: (n, c), target: (n,) long, weight: (c,)"""
     return F.cross_entropy(logits, target, weight)
 '''
+COLLECT = """
+import torch
+
+def f(x: torch.Tensor, found=None):
+    found = [] if found is None else found
+    found.append(x.sum())
+    return torch.stack(found)
+"""
+LENGTHS = """
+import torch
+
+class Positions(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = None
+
+    def forward(self, x: torch.Tensor):
+        if self.table is None or self.table.shape[0] < x.shape[0]:
+            self.table = torch.arange(x.shape[0])
+        return x + self.table[: x.shape[0], None]
+"""
+VARIANCE = """
+def f(x):
+    return (x - x.mean(-1, keepdim=True)).pow(2).mean(-1)
+"""
+SOFTMAX = """
+def f(x):
+    return x.softmax(-1)
+"""
+MEAN = """
+import torch
+
+def f(tensors: list[torch.Tensor]):
+    return sum(tensors) / len(tensors)
+"""
+OPTIONAL = """
+def f(batch):
+    if "scale" in batch:
+        return batch["x"] * batch["scale"]
+    return batch["x"]
+"""
+NORM = """
+import torch
+from torch import nn
+
+class Norm(nn.Module):
+    def __init__(self, dim: int = 4):
+        super().__init__()
+        self.inner = nn.BatchNorm1d(dim, affine=False)
+
+    @torch.no_grad()
+    def reset(self):
+        for buffer in self.buffers():
+            buffer.zero_()
+"""
+NAMED = """
+def f(x, how: str = "sum"):
+    if how == "sum":
+        return x.sum()
+    raise ValueError(how)
+"""
+EXPERTS = '''
+import torch
+from torch import nn
+
+class Experts(nn.Module):
+    def __init__(self, n: int = 3, dim: int = 8):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n, dim))
+
+    def forward(self, x: torch.Tensor, idx: torch.Tensor):
+        """x: (tokens, 8), idx: (tokens,) long below n"""
+        hot = torch.stack([idx == e for e in range(len(self.weight))], -1)
+        return x * (hot.to(x.dtype) @ self.weight)
+'''
+WINDOWS = '''
+import torch
+
+def f(x: torch.Tensor):
+    """x: (b, t, d)"""
+    return x.mT.reshape(x.shape[0], x.shape[1], x.shape[2]).clone()
+'''
+COPIED = "reshape(x.shape[0], x.shape[1], x.shape[2]).clone()"
+KEPT = "contiguous().view(x.shape[0], x.shape[1], x.shape[2])"
 WRONG = {
+    "no copy of some strides": (WINDOWS, COPIED, KEPT),
+    "a default that is written into": (
+        COLLECT, "=None):\n    found = [] if found is None else found\n", "=[]):\n"
+    ),
+    "a table of the first length": (LENGTHS, " or self.table.shape[0] < x.shape[0]", ""),
+    "a difference of squares": (
+        VARIANCE, "(x - x.mean(-1, keepdim=True)).pow(2).mean(-1)",
+        "x.pow(2).mean(-1) - x.mean(-1).pow(2)",
+    ),
+    "exponentials that overflow": (SOFTMAX, "x.softmax(-1)", "x.exp() / x.exp().sum(-1, True)"),
+    "longer lists": (MEAN, "len(tensors)", "min(len(tensors), 4)"),
+    "a key that may be missing": (
+        OPTIONAL, 'if "scale" in batch:\n        return', "if True:\n        return"
+    ),
+    "running statistics": (NORM, "self.buffers()", "self.parameters()"),
+    "an error at the end": (NAMED, "raise ValueError(how)", "return x"),
     "an argument without a gradient": (
         CLASSES, "(logits, target, weight)\n", '(logits, target, weight, reduction="none").mean()\n'
     ),
@@ -220,17 +320,17 @@ def test_an_optimiser_takes_steps_with_weights_of_its_own() -> None:
     ("text", "old", "new"),
     [
         (ATTENTION, "scores.softmax(-1)", "torch.softmax(scores, dim=3)"),
-        # With fewer keys than queries, some see none: nobody calls it so.
-        (
-            ATTENTION.replace("-1e4", 'float("-inf")'),
-            "tril(s - t)",
-            "tril(max(s - t, 0))",
-        ),
         (MASKED.replace("MASK", "mask == 0"), "mask == 0", "mask.logical_not()"),
         (
             'def f(batch: dict, x):\n    """batch: y (n,); x (n,)"""\n    return x + batch["y"]\n',
             'x + batch["y"]',
             'batch["y"] + x',
+        ),
+        (EXPERTS, "hot.to(x.dtype) @ self.weight", "self.weight[idx]"),
+        (  # what copies some strides only
+            WINDOWS.replace(COPIED, KEPT),
+            "contiguous()",
+            "clone(memory_format=torch.contiguous_format)",
         ),
         (
             CLASSES,
@@ -249,6 +349,14 @@ def test_right_changes_are_not_refuted_by_calls_that_nobody_makes(
 ) -> None:
     verdict = verified(text, old, new)
     assert verdict.status is Status.EQUIVALENT, verdict
+
+
+def test_sizes_at_which_the_original_makes_nan_are_said() -> None:
+    # With fewer keys than queries, some see none: nobody calls it so.
+    hidden = ATTENTION.replace("-1e4", 'float("-inf")')
+    found = verified(hidden, "tril(s - t)", "tril(max(s - t, 0))")
+    assert found.status is Status.EQUIVALENT, found
+    assert any(note.startswith("where the original makes NaN: ") for note in found.notes)
 
 
 def test_an_assumption_keeps_calls_out() -> None:

@@ -54,3 +54,32 @@ def test_a_number_is_no_mask_of_the_same_rank() -> None:
     assert not meets(["same-rank-mask"], {"x": x, "mask": False})
     assert not meets(["same-rank-mask"], {"x": x, "mask": torch.zeros(2).bool()})
     assert meets(["same-rank-mask"], {"hidden": x})
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "kept"),
+    [
+        ("ascending-borders", {"index": torch.tensor([0, 2, 2, 5])}, True),
+        ("ascending-borders", {"index": torch.tensor([0, 3, 2])}, False),
+        ("finite-arms", {"arm0": lambda: torch.ones(2), "arm1": lambda: torch.ones(())}, True),
+        ("finite-arms", {"arm0": lambda: torch.ones(2) / 0}, False),
+        ("finite-arms", {"arm0": lambda: torch.ones(2)[3]}, False),
+    ],
+)
+def test_promises_about_borders_and_arms(
+    name: str, operands: dict[str, object], *, kept: bool
+) -> None:
+    assert meets([name], operands) is kept
+
+
+def test_promises_about_rows_that_are_written_where_a_mask_is_true() -> None:
+    x, rows = torch.zeros(2, 3, 4), torch.ones(2, 4)
+    places = torch.tensor([[True, False, True], [False, False, False]])
+    every = places.unsqueeze(-1).expand_as(x)
+    names = ["mask-of-rows", "as-many-rows"]
+    assert meets(names, {"x": x, "mask": every, "rows": rows})
+    assert meets(names[1:], {"x": x, "mask": places, "rows": rows})
+    assert not meets(names[1:], {"x": x, "mask": every, "rows": torch.ones(3, 4)})
+    one = every.clone()
+    one[0, 0, 1] = False
+    assert not meets(names[:1], {"x": x, "mask": one, "rows": rows})

@@ -106,6 +106,22 @@ VALUES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], Callable[...,
         lambda npu, x: npu.npu_swiglu(x, dim=1),
         lambda x: x[:, :2] * torch.sigmoid(x[:, :2]) * x[:, 2:],
     ),
+    "npu_clipped_swiglu": (
+        [(3, 8)],
+        lambda npu, x: npu.npu_clipped_swiglu(x, alpha=2.0, limit=0.5),
+        lambda x: (
+            (gate := x[:, ::2].clamp(max=0.5))
+            * torch.sigmoid(2.0 * gate)
+            * (x[:, 1::2].clamp(-0.5, 0.5) + 1)
+        ),
+    ),
+    "npu_clipped_swiglu halves": (
+        [(4, 3)],
+        lambda npu, x: npu.npu_clipped_swiglu(x, dim=0, limit=0.5, bias=0.0, interleaved=False),
+        lambda x: (
+            (gate := x[:2].clamp(max=0.5)) * torch.sigmoid(1.702 * gate) * x[2:].clamp(-0.5, 0.5)
+        ),
+    ),
     "npu_geglu": (
         [(3, 8)],
         lambda npu, x: npu.npu_geglu(x, approximate=0)[0],
@@ -282,6 +298,7 @@ SILENT = {
     "npu_gemma_rms_norm",
     "npu_group_norm_silu",
     "npu_gelu_mul",
+    "npu_clipped_swiglu",
     "npu_transpose_batchmatmul",
     "npu_ffn",
     "npu_grouped_matmul",

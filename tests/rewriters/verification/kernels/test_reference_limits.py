@@ -45,6 +45,9 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "npu_group_norm_silu: 8 channels": lambda npu: npu.npu_group_norm_silu(ROW, None, None, 3),
     "npu_swiglu: dimension -1": lambda npu: npu.npu_swiglu(ROW[:, :7]),
     "npu_geglu: dimension -1": lambda npu: npu.npu_geglu(ROW[:, :7]),
+    "npu_clipped_swiglu: without group_index": lambda npu: npu.npu_clipped_swiglu(
+        ROW, group_index=ROW[0].long()
+    ),
     "npu_gelu_mul: dimension -1": lambda npu: npu.npu_gelu_mul(ROW[:, :7]),
     "npu_rotary_mul: input has 2": lambda npu: npu.npu_rotary_mul(ROW, ROW, ROW),
     "npu_rotary_mul: dimension -1": lambda npu: npu.npu_rotary_mul(*[CUBE[..., :7]] * 3),

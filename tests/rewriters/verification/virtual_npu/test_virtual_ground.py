@@ -21,11 +21,13 @@ EVERY = [(name, rewrite) for name, snippet in ALL.items() for rewrite in snippet
 RIGHT = [key for key in EVERY if key[0] not in {*MADE_ON_THE_HOST, MIXES_DEVICES}]
 ALIKE = ("t5", "olmo")
 """Wrong as ``llama`` is: what refutes them needs no device."""
+_FEW = 3
+"""Wrong rewrites of a function: all of them are refuted without a device too."""
 WRONG = [
     (name, what)
     for name, snippet in ALL.items()
     if name not in {MIXES_DEVICES, *ALIKE}
-    for what in snippet.wrong
+    for what in list(snippet.wrong)[:: -(-len(snippet.wrong) // _FEW) or 1]
 ]
 NO_REFERENCE = """
 npu = hidden_states.device
