@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,7 +13,7 @@ from npufix.advisor.diagnose.folding import fold
 from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.estimate import Calibration, NewKernels, estimate_saving
 from npufix.advisor.evidence.item import Item, make_finding, rank_items
-from npufix.advisor.project.cold_files import is_cold
+from npufix.advisor.project.cold_files import folders_of_gpus, is_cold, is_test
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
 from npufix.advisor.project.stored import Store
@@ -104,8 +106,14 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
     store = Store(private_cache_folder("searches")) if cache else None
     search = Search(rules, tree.configuration, recorded, rule_names(), with_text, store)
     read = [f for _, f in sorted(tree.files.items()) if f.is_python or measured is None]
+    for_gpus = folders_of_gpus(tree.files)
     for file, result in search.files(read):
-        sites = [s for s in result.sites if everything or _runs_in_steps(tree, file, s)]
+        elsewhere = not for_gpus.isdisjoint(map(str, PurePosixPath(file.relative).parents))
+        sites = [
+            site
+            for site in result.sites
+            if everything or (not elsewhere and _runs_in_steps(tree, file, site))
+        ]
         left_out += len(result.sites) - len(sites)
         found += _with_evidence(file, sites, measured)
         problems += [result.problem] if result.problem else []
@@ -115,9 +123,17 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
     return Findings(ranked, problems, warnings, left_out)
 
 
+_BESIDE = re.compile(r"(^|\.)(test|log|plot|export)_\w*$|ONNX|TensorRT|TRT")
+"""Functions and classes that take no part in a step on an NPU: ``test_norm``, ``ModelONNX``."""
+
+
 def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site) -> bool:
-    if file.path == tree.given or site.rule.files:
+    if file.path == tree.given:
         return True
+    if _BESIDE.search(site.function):
+        return False
+    if site.rule.files:  # examples are what users run
+        return not is_test(file.relative)
     if site.rule.table == "affinity" and site.rewrite is None and site.occasion is Occasion.CALL:
         return False  # nobody works out by hand what is done once
     return not (is_cold(file.relative) or site.occasion is Occasion.HOST)

@@ -61,10 +61,14 @@ def _said_as(item: Located, tree: SourceTree, *, to_write: bool) -> tuple[str, .
     if site.rule.once and site.rewrite is not None:
         called = site.rewrite.text.partition("(")[0]
         return None if to_write else (site.rule.id, called)
+    if site.rule.search == "projections":  # who joins the layers of one model does so for all
+        return (site.rule.id,)
     if site.rule.once or _is_of_project(item, tree) or (is_setting and not to_write):
         return site.rule.id, site.problem
     if site.rewrite is None and site.rule.search:
-        return site.rule.id, site.problem, item.finding.path, item.finding.function
+        # several functions of a file dispatch the same call
+        where = "" if site.rule.search == "flash-attention" else item.finding.function
+        return site.rule.id, site.problem, item.finding.path, where
     return None
 
 

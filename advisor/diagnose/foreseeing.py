@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from npufix.advisor.predict.what_if import Asked, Predictions
     from npufix.reports.prediction import Forecast
 
+_OF_HOST = "the replay: more than the kernels take, as the host has less to launch or to wait for"
 T = TypeVar("T", bound="Item")
 
 
@@ -63,6 +64,11 @@ def _with(item: T, at: int, found: Predictions) -> T:
     basis = item.finding.saving.basis if item.finding.saving else ""
     if item.change and (work := item.change.forward or item.change.backward):
         basis = work.basis or basis
+    own = item.finding.device_ns
+    if item.change and own and high > own:
+        # What waits no longer, or is not launched any more, is time of the host as well.
+        frees_host = item.change.executions or item.change.waits or not item.change.keeps[2]
+        low, high, basis = (low, high, _OF_HOST) if frees_host else (min(low, own), own, basis)
     saving = Saving(low, high, basis) if high else None
     if predicted.verdict == "loss":
         saving = None

@@ -12,8 +12,9 @@ import pandas as pd
 from npufix.advisor.evidence.steady_steps import split_steps
 from npufix.advisor.project.user_frames import user_frame
 from npufix.profiling_parsers.kineto.names import is_host_copy
-from npufix.profiling_parsers.tables.columns import category
+from npufix.profiling_parsers.tables.columns import category, find_rows_with
 from npufix.rewriters.match.recorded_call import RecordedCall
+from npufix.rules.shared.recording.observing import NEXT_BATCH
 from npufix.rules.shared.recording.recorded_cells import dtypes
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ _RECOMPUTES = re.compile(
 )
 """Who runs a forward pass again in the middle of a backward one."""
 _FUNCTION_LEVEL = ("function", "forward-function")
+_NEXT_BATCH = re.compile(NEXT_BATCH)
 _STEP_OPERATOR = re.compile(r"ProfilerStep#(\d{1,18})")
 
 
@@ -56,6 +58,8 @@ class Evidence:
     """Which of them averages per step are made of."""
     host_ops: pd.DataFrame
     """The operators of the steady steps, with the same columns."""
+    loads: pd.DataFrame
+    """The waits for a batch, of all steps, as in ``Profile.host_ops``."""
     calls: pd.DataFrame
     """One row per distinct (path, line, name, input_dims, input_types) of the calls whose executing
     line is known, in whatever step: all of them prove. ``count`` is that of the steady steps."""
@@ -119,12 +123,13 @@ class Evidence:
 
 def gather_evidence(profile: Profile, mapped: Mapping[str, str]) -> Evidence:
     """Lead kernels and calls to the user's frames; ``mapped``: recorded path -> path here."""
-    split, left_out = split_steps(profile.steps)
+    ops = profile.host_ops
+    steps_of_ops = _host_steps(ops)
+    loads = ops[find_rows_with(ops["name"], lambda name: bool(_NEXT_BATCH.fullmatch(name)))]
+    split, left_out = split_steps(profile.steps, _loading(loads, steps_of_ops))
     frames = _Frames(profile, mapped)
     odd = [step.step for step in left_out]
     steady = _is_steady(profile.kernels["step"], odd)
-    ops = profile.host_ops
-    steps_of_ops = _host_steps(ops)
     host_ops, steady_ops = frames.located(ops), _is_steady(steps_of_ops, odd)
     long = [s.step for s in left_out if s.reason == "outlier" and s.ratio > 1]
     in_outliers = steps_of_ops.isin([step for step in long if step is not None])
@@ -133,6 +138,7 @@ def gather_evidence(profile: Profile, mapped: Mapping[str, str]) -> Evidence:
         computes=_computes(profile.kernels),
         steady=steady,
         host_ops=rows_of(host_ops, steady_ops),
+        loads=loads,
         calls=_distinct_calls(host_ops, steady_ops),
         split=split,
         steps=max(1, int(profile.kernels["step"][steady].nunique())),
@@ -220,6 +226,12 @@ def _host_steps(ops: pd.DataFrame) -> pd.Series[int]:
         own = slice(*np.searchsorted(starts, [starts[mark], end]))
         steps[own], outside[own] = numbers[int(codes[mark])], False
     return pd.Series(pd.arrays.IntegerArray(steps, outside), index=ops.index)
+
+
+def _loading(loads: pd.DataFrame, steps: pd.Series[int]) -> dict[int, int]:
+    """Return how long each step waited for its batch, ns."""
+    spent = loads["duration_ns"].groupby(steps[loads.index]).sum()
+    return dict(zip(map(int, spent.index), map(int, spent), strict=True))
 
 
 def _distinct_calls(host_ops: pd.DataFrame, steady: Mask) -> pd.DataFrame:

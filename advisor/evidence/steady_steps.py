@@ -9,6 +9,8 @@ import numpy as np
 from npufix.reports.report import LeftOutStep
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
     from numpy.typing import NDArray
 
@@ -20,28 +22,37 @@ _NOISE = 5 * 1.4826
 """Median absolute deviations; times 1.4826 they are standard deviations of normal noise."""
 
 
-def split_steps(steps: pd.DataFrame) -> tuple[pd.DataFrame, list[LeftOutStep]]:
+def split_steps(
+    steps: pd.DataFrame, loading: Mapping[int, int] | None = None
+) -> tuple[pd.DataFrame, list[LeftOutStep]]:
     """Return the rows of ``Profile.steps`` that an average may be taken over, and the others.
 
     Warm-up are the first steps while they are far slower than the second half of the run; an
     outlier is a step far from the median of the rest. Of fewer than three steps all count.
+
+    ``loading`` says how long (ns) each step waited for its batch. That makes none odd but the
+    first, where it waits longer than the others: of four processes that load too slowly, each
+    fourth step waits for all four.
     """
     spent = steps["computing_ns"] + steps["communication_exposed_ns"] + steps["free_ns"]
     # One step of several devices is one step.
     totals = spent.groupby(steps["step"], dropna=False).mean()
     if len(totals) < _FEW:
         return steps, []
-    times = totals.to_numpy(np.float64)
+    whole = totals.to_numpy(np.float64)
+    waited = totals.index.map(loading or {}).to_numpy(np.float64, na_value=0.0)
+    waited[:1] = np.minimum(waited[:1], np.median(waited[1:]))
+    times = (whole - waited).clip(min=0.0)
     warm_up = _warm_up(times)
     outlier = np.zeros(len(times), np.bool_)
     outlier[warm_up:] = np.abs(_deviation(times[warm_up:], times[warm_up:])) > 1
-    typical = float(np.median(times[warm_up:][~outlier[warm_up:]]))
+    typical = float(np.median(whole[warm_up:][~outlier[warm_up:]]))
     left_out = [
         LeftOutStep(
             step=None if totals.index.isna()[position] else int(totals.index[position]),
-            total_ns=round(times[position]),
+            total_ns=round(whole[position]),
             reason="warm-up" if position < warm_up else "outlier",
-            ratio=float(times[position] / typical) if typical else 0.0,
+            ratio=float(whole[position] / typical) if typical else 0.0,
         )
         for position in range(len(times))
         if position < warm_up or outlier[position]

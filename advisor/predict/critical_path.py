@@ -104,9 +104,17 @@ def _repeated(graph: StepGraph, rounds: int) -> StepGraph:
     shifts = np.repeat(np.arange(rounds) * count, count)
     waits_for = np.tile(graph.waits_for, rounds)
     delta = np.tile(graph.delta_ns, rounds)
+    batches = sum(wait.period_ns for wait in graph.host_waits if wait.stream < 0)
     waits = []
     for at in range(rounds):
-        own = [replace(wait, before=wait.before + at * count) for wait in graph.host_waits]
+        own = [
+            replace(
+                wait,
+                before=wait.before + at * count,
+                behind_ns=wait.behind_ns + at * batches * (wait.stream < 0),
+            )
+            for wait in graph.host_waits
+        ]
         # The rest of one round comes before whatever the next one begins with.
         if at and own and graph.host_waits[0].before == 0:
             own[0] = replace(own[0], delta_ns=own[0].delta_ns + graph.rest_ns)
@@ -193,7 +201,7 @@ def _wait_sources(
     count = len(graph.label)
     of_stream = [np.flatnonzero(graph.stream == stream) for stream in range(graph.streams)]
     nodes, costs = [], []
-    loaded = -1
+    loaded, came = -1, 0.0
     for number, wait in enumerate(graph.host_waits):
         earlier = last.get(wait.before, -1)
         chain = 2 * count + earlier if earlier >= 0 else count + wait.before - 1
@@ -205,10 +213,10 @@ def _wait_sources(
             at = int(np.searchsorted(rows, wait.before)) - 1
             if at >= 0 and times.ended[rows[at]] + wait.behind_ns >= moment - _SAME_NS:
                 node, cost = int(rows[at]), ("host", wait.behind_ns)
-        elif loaded >= 0 and times.waited[loaded] + wait.period_ns >= moment - _SAME_NS:
-            node, cost = 2 * count + loaded, ("loading", wait.period_ns)
+        elif wait.behind_ns >= moment - _SAME_NS:
+            node, cost = 2 * count + loaded if loaded >= 0 else -1, ("loading", moment - came)
         if wait.stream < 0:
-            loaded = number
+            loaded, came = number, moment
         last[wait.before] = number
         nodes.append(node)
         costs.append(cost)
@@ -232,7 +240,7 @@ def _behind(graph: StepGraph) -> Floats:
     """What waits for a kernel elsewhere than on its stream."""
     streams = np.zeros(graph.streams)
     own = [np.flatnonzero(graph.stream == stream) for stream in range(graph.streams)]
-    host, loaded = graph.rest_ns, 0.0
+    host = graph.rest_ns
     for begin, end, waits in reversed(stretches(graph)):
         rows = slice(begin, end)
         if graph.depth and begin + graph.depth < count:
@@ -261,8 +269,5 @@ def _behind(graph: StepGraph) -> Floats:
                 if at >= 0:
                     row = own[wait.stream][at]
                     least[row] = max(least[row], wait.behind_ns + host)
-            else:
-                host = max(host, loaded)
-                loaded = wait.period_ns + host
             host += wait.delta_ns + wait.own_ns
     return found

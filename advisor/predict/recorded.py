@@ -7,15 +7,22 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from npufix.advisor.predict.step_graph import StepGraph
-from npufix.advisor.predict.waits import Rows, find_dependencies, find_depth, find_host_waits
+from npufix.advisor.predict.waits import (
+    Rows,
+    find_dependencies,
+    find_host_waits,
+    find_room,
+    without_room_waits,
+)
+from npufix.profiling_parsers.kernels.launch_order import launches_in_order, stream_numbers
 from npufix.profiling_parsers.kernels.whole_steps import host_marks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pandas as pd
     from numpy.typing import NDArray
 
     from npufix.advisor.evidence.lines import Evidence
@@ -59,18 +66,22 @@ def step_graph(evidence: Evidence, step_ns: int) -> StepGraph | None:
     rows = _rows(kernels)
     measured = _measured(evidence, window) or float(step_ns)
     begin = int(rows.start.min()) if window.begin is None else window.begin
-    graph = _graph(kernels, rows, begin, coarse=coarse)
+    busy = np.zeros(int(rows.stream.max()) + 1)
+    if not coarse and window.begin is not None:
+        busy = _busy(kernels, rows, evidence.kernels, begin)
+    graph = _graph(kernels, rows, begin, busy, coarse=coarse)
     if coarse:
         beside = measured - int(rows.end.max() - begin)
         graph.gap_ns[0] += max(0.0, beside)  # before the first kernel, and behind the last
         return replace(graph, measured_ns=measured)
     ops = _ops_within(evidence.host_ops, begin, window.end)
-    waits = find_host_waits(rows, ops, measured, window.end)
+    waits = find_host_waits(rows, ops, evidence.loads, measured, begin, window.end)
     last = max(int(rows.launch[-1]), max((moment for _, moment in waits), default=0))
     return replace(
         _with_waits(graph, rows.launch, begin, waits),
         steps=max(1, len(window.steps)),
         measured_ns=measured,
+        spread=_spread(evidence, window),
         rest_ns=float(max(0, window.end - last)) if window.end is not None else 0.0,
         repeats=window.end is not None,
     )
@@ -116,40 +127,40 @@ def _measured(evidence: Evidence, window: _Window) -> float:
     return sum(lengths) / len(lengths) if lengths and all(lengths) else 0.0
 
 
+def _spread(evidence: Evidence, window: _Window) -> float:
+    """Return how far the steps are from each other, as a share of their mean."""
+    lengths = np.array([_length(evidence, step) for step in window.steps])
+    return (
+        float(lengths.std(ddof=1) / lengths.mean()) if len(lengths) > 1 and lengths.all() else 0.0
+    )
+
+
 def _in_launch_order(kernels: pd.DataFrame, *, coarse: bool) -> pd.DataFrame:
     """Return the kernels as they were launched; where that is unknown, as they started."""
-    launched = kernels["launch_ns"].to_numpy()
     start = kernels["start_ns"].to_numpy()
     if coarse:
-        kernels, launched = kernels.assign(launch_ns=start), start
-    if (launched < 0).any():
-        order = np.argsort(start, kind="stable")
-        known = np.maximum.accumulate(launched[order])
-        launched = launched.copy()
-        launched[order] = np.where(launched[order] < 0, known, launched[order])
-        launched = np.where(launched < 0, start, launched)
-        kernels = kernels.assign(launch_ns=launched)
-    return kernels.iloc[np.lexsort((start, launched))]
+        return kernels.assign(launch_ns=start).iloc[np.argsort(start, kind="stable")]
+    launched = launches_in_order(kernels)
+    launched = np.where(launched < 0, start, np.minimum(launched, start))
+    return kernels.assign(launch_ns=launched).iloc[np.lexsort((start, launched))]
 
 
 def _rows(kernels: pd.DataFrame) -> Rows:
-    communication = kernels["communication"].to_numpy(bool)
-    keys = pd.DataFrame(
-        {"d": kernels["device"].to_numpy(), "s": kernels["stream"].to_numpy(), "c": communication}
-    )
     start = kernels["start_ns"].to_numpy()
     return Rows(
         launch=kernels["launch_ns"].to_numpy(),
         start=start,
         end=start + kernels["duration_ns"].to_numpy(),
-        stream=keys.groupby(["d", "s", "c"]).ngroup().to_numpy().astype(np.int64),
-        communication=communication,
+        stream=stream_numbers(kernels),
+        communication=kernels["communication"].to_numpy(bool),
     )
 
 
-def _graph(kernels: pd.DataFrame, rows: Rows, begin: int, *, coarse: bool) -> StepGraph:
+def _graph(
+    kernels: pd.DataFrame, rows: Rows, begin: int, busy: Floats, *, coarse: bool
+) -> StepGraph:
     """Return the graph without the waits of the host."""
-    free = _ends_before(rows)
+    free = _ends_before(rows, begin, busy)
     latency, gap, stalled = _pauses(rows, free, begin) if coarse else _delays(rows, free)
     waits_for = find_dependencies(rows, stalled, *([_SOON_NS] if coarse else []))
     behind = np.zeros(len(rows.start))
@@ -162,32 +173,54 @@ def _graph(kernels: pd.DataFrame, rows: Rows, begin: int, *, coarse: bool) -> St
     typical = _typical(latency[~stalled], _LATENCY_NS)
     latency[stall] = np.minimum(latency[stall], typical)
     gap[stall] = np.minimum(gap[stall], _typical(gap[~stalled], _GAP_NS))
+    depth, waited = find_room(rows)
+    delta = np.diff(rows.launch, prepend=begin).astype(np.float64)
     basis = kernels["basis"]
     return StepGraph(
         label=kernels.index.to_numpy(np.int64),
         stream=rows.stream,
         duration_ns=(rows.end - rows.start).astype(np.float64),
-        delta_ns=np.diff(rows.launch, prepend=begin) * (0.0 if coarse else 1.0),
+        delta_ns=np.zeros(len(behind)) if coarse else without_room_waits(delta, waited),
         latency_ns=latency,
         gap_ns=gap,
         waits_for=waits_for,
         behind_ns=behind,
         host_waits=(),
         rest_ns=0.0,
-        depth=0 if coarse else find_depth(rows),
+        depth=0 if coarse else depth,
         steps=1,
         measured_ns=0.0,
+        spread=0.0,
         repeats=False,
         coarse=coarse,
-        streams=int(rows.stream.max(initial=0)) + 1,
+        streams=len(busy),
+        busy_ns=busy,
+        lead_ns=float(busy.max()),
         communication=rows.communication,
         backward=basis.isin(["forward", "forward-function"]).to_numpy(bool),
     )
 
 
-def _ends_before(rows: Rows) -> Floats:
-    """Return when the kernel before each one on its stream ended, -inf for the first."""
-    before = np.full(len(rows.start), -np.inf)
+def _busy(kernels: pd.DataFrame, rows: Rows, everything: pd.DataFrame, begin: int) -> Floats:
+    """Return for how long the streams still run what is of the steps before, as these begin."""
+    busy = np.zeros(int(rows.stream.max()) + 1)
+    ends = everything["start_ns"] + everything["duration_ns"]
+    step = everything["step"].to_numpy(np.int64, na_value=-1)
+    before = (ends.to_numpy() > begin) & (step >= 0) & (step < int(kernels["step"].min()))
+    key = ["device", "stream", "communication"]
+    still = ends[before].groupby([everything.loc[before, name] for name in key], observed=True)
+    latest = still.max().to_dict()
+    names = kernels[key].drop_duplicates()
+    for row, name in zip(
+        kernels.index.get_indexer(names.index), names.itertuples(index=False), strict=True
+    ):
+        busy[rows.stream[row]] = max(0, latest.get(tuple(name), 0) - begin)
+    return busy
+
+
+def _ends_before(rows: Rows, begin: int, busy: Floats) -> Floats:
+    """Return when the kernel before each one on its stream ended, -inf where there is none."""
+    before = np.where(busy > 0, begin + busy, -np.inf)[rows.stream]
     order = np.argsort(rows.stream, kind="stable")
     ends, streams = rows.end[order], rows.stream[order]
     same = np.flatnonzero(streams[1:] == streams[:-1])

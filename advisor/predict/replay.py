@@ -62,8 +62,8 @@ def replay(graph: StepGraph, edits: list[Edit]) -> tuple[Floats, Floats]:
     """
     run = _Replay(graph, edits)
     first = run.round()
-    again = run.round() - first if graph.repeats else first
-    return first / graph.steps, again / graph.steps
+    again = run.round() - first if graph.repeats else first - graph.lead_ns
+    return (first - graph.lead_ns) / graph.steps, again / graph.steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,14 @@ class _Replay:
         """What gets the times of the first variant."""
         count = len(edits)
         self._host = np.zeros(count)
-        self._free = np.full((graph.streams, count), 0.0)
+        self._free = np.repeat(graph.busy_ns[:, None], count, axis=1)
         self._ends: dict[int, Floats] = {}
         self._wanted = frozenset(graph.waits_for[graph.waits_for >= 0].tolist())
         self._recent = np.full((graph.depth, count), _NEVER)
-        self._loaded = np.zeros(count)
+        loads = [wait.period_ns for wait in graph.host_waits if wait.stream < 0]
+        self._batches_ns = sum(loads)
+        """What the processes that load need for the batches of a round."""
+        self._rounds = 0
         self._gone = _Sparse([(e.gone, np.ones(len(e.gone))) for e in edits])
         self._durations = _Sparse([(e.rows, e.durations_ns) for e in edits])
         self._deltas = _Sparse([(e.delta_rows, e.deltas_ns) for e in edits])
@@ -120,6 +123,7 @@ class _Replay:
             if end > begin:
                 self._stretch(begin, end)
         self._host = self._host + self._graph.rest_ns
+        self._rounds += 1
         ended: Floats = np.maximum(self._host, self._free.max(axis=0, initial=_NEVER))
         return ended
 
@@ -129,11 +133,9 @@ class _Replay:
         if wait.stream >= 0:
             until = self._free[wait.stream] + wait.behind_ns
         else:
-            first = arrived + wait.own_ns + wait.behind_ns
-            until = np.where(self._loaded > 0, self._loaded + wait.period_ns, first)
+            # They do not wait for the steps: a batch comes when it comes.
+            until = np.full_like(arrived, self._rounds * self._batches_ns + wait.behind_ns)
         self._host = np.where(blocks, np.maximum(arrived + wait.own_ns, until), arrived)
-        if wait.stream < 0:
-            self._loaded = self._host
         if self._seen is not None:
             self._seen.waited[number] = self._host[0]
 

@@ -26,10 +26,10 @@ class HostWait:
     stream: int = -1
     """Of what; -1: of the process that loads."""
     behind_ns: float = 0.0
-    """From the end of the last kernel of the stream until the host goes on; of the first batch, how
-    long it was waited for."""
+    """From the end of the last kernel of the stream until the host goes on; of a batch, when it was
+    there, from the beginning of the first step."""
     period_ns: float = 0.0
-    """How often a batch comes."""
+    """How often a batch comes, on average."""
     operator: int = -1
     """Label of the operator in ``Profile.host_ops``, -1 where the wait was only seen."""
 
@@ -62,11 +62,17 @@ class StepGraph:
     steps: int
     measured_ns: float
     """The average of these steps, as recorded."""
+    spread: float
+    """Their standard deviation, as a share of that; 0 of one step."""
     repeats: bool
     """Whether one step follows the other; a recording without steps does not."""
     coarse: bool
     """Without the launches: what the host needs is in ``gap_ns``."""
     streams: int
+    busy_ns: Floats
+    """For how long the streams are still busy with what was launched before."""
+    lead_ns: float
+    """How much later than on the host the first step begins on the device."""
     communication: NDArray[np.bool_]
     backward: NDArray[np.bool_]
     """Which rows the backward pass launches."""

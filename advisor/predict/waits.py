@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    Floats = NDArray[np.float64]
     Integers = NDArray[np.int64]
 
 _AT_ONCE_NS = 20_000
@@ -34,6 +35,8 @@ _SYNCHRONISE = re.compile(r"(?i).*synchroni[sz]e.*")
 _BATCH = re.compile(NEXT_BATCH)
 _WORKERS = re.compile(r".*MultiProcessing.*")
 _LEAST_DEPTH, _FULL, _ROOM_NS = 16, 0.02, 5_000
+_ENOUGH, _SHORT = 16, 0.1
+"""Launches that did not wait for room from which their median counts, else that quantile of all."""
 
 
 class Rows(NamedTuple):
@@ -75,21 +78,38 @@ def find_dependencies(
     return found
 
 
-def find_depth(rows: Rows) -> int:
-    """Return how many launched kernels may wait for the device, 0 where the host never had to.
+def find_room(rows: Rows) -> tuple[int, NDArray[np.bool_]]:
+    """Return how many launched kernels may wait for the device, and which launches waited for room.
 
-    As many as there were at most, if there were so many again and again.
+    0 where the host never had to wait. As many as there were at most, if there were so many again
+    and again.
     """
     ends = np.sort(rows.end)
     done = np.searchsorted(ends, rows.launch, side="right")
     waiting = np.arange(1, len(rows.launch) + 1) - done
     most = int(waiting.max(initial=0))
-    full = np.flatnonzero(waiting >= most - 1)
-    if most < _LEAST_DEPTH or len(full) < _FULL * len(waiting):
-        return 0
+    is_full = waiting >= most - 1
+    none = np.zeros(len(is_full), np.bool_)
+    if most < _LEAST_DEPTH or is_full.sum() < _FULL * len(waiting):
+        return 0, none
     # It waited where it went on as soon as there was room.
-    since = rows.launch[full] - ends[(done[full] - 1).clip(min=0)]
-    return most if np.median(since) < _ROOM_NS else 0
+    since = rows.launch - ends[(done - 1).clip(min=0)]
+    if np.median(since[is_full]) >= _ROOM_NS:
+        return 0, none
+    return most, is_full
+
+
+def without_room_waits(delta_ns: Floats, waited: NDArray[np.bool_]) -> Floats:
+    """Return what the host needs from launch to launch, without what it waited for room.
+
+    How long that was is not recorded: it needs no more than where it did not wait, or where it
+    always did, than the shortest of these.
+    """
+    free = delta_ns[~waited]
+    if not waited.any():
+        return delta_ns
+    usual = np.median(free) if len(free) >= _ENOUGH else np.quantile(delta_ns, _SHORT)
+    return np.where(waited, np.minimum(delta_ns, usual), delta_ns)
 
 
 class _Call(NamedTuple):
@@ -99,36 +119,32 @@ class _Call(NamedTuple):
     loads: bool = False
 
 
-def find_host_waits(
-    rows: Rows, host_ops: pd.DataFrame, step_ns: float, end: int | None
+def find_host_waits(  # noqa: PLR0913, PLR0917 - what was recorded of some steps
+    rows: Rows,
+    host_ops: pd.DataFrame,
+    loads: pd.DataFrame,
+    step_ns: float,
+    begin: int,
+    end: int | None,
 ) -> list[tuple[HostWait, int]]:
     """Return the waits of the host with the moment when each ends.
 
-    ``delta_ns`` is when the call began, and still to be taken from what is before. ``end`` is when
-    the last step ends on the host.
+    ``delta_ns`` is when the call began, and still to be taken from what is before. ``begin`` is
+    when the first step begins and, if that is known, ``end`` when the last one ends on the host.
+    ``loads`` are the waits for batches of the whole recording.
     """
     calls = [*_calls(host_ops), *_pauses(rows, end)]
     calls = _apart(sorted(calls))
-    loads = [call for call in calls if call.loads]
-    share = _LOAD_SHARE if len(loads) > 1 else _ONE_LOAD_SHARE
-    blocked = [c for c in loads if c.end - c.begin >= max(_LOAD_NS, share * step_ns)]
-    # Where most of them had to wait the processes are the limit, else they are ahead.
-    limits = 2 * len(blocked) > len(loads)
-    ends = np.array([call.end for call in blocked])
-    period = step_ns
-    if len(ends) > 1:
-        # Where each of them waited, the step is as long as the mean; else some periods are double.
-        middle = np.mean if blocked == loads[-len(blocked) :] else np.median
-        period = float(middle(np.diff(ends)))
+    batches = _batches([c for c in calls if c.loads], list(_calls(loads)), step_ns, begin, end)
     found = []
     latest = _Latest(rows)
     for call in calls:
         before = int(np.searchsorted(rows.launch, call.end, side="right"))
         length = call.end - call.begin
         if call.loads:
-            if limits:
-                own = min(length, _CALL_NS)
-                wait = HostWait(before, call.begin, own, -1, length - own, period)
+            if batches:
+                ready, period = batches.ready[call.end], batches.period_ns
+                wait = HostWait(before, call.begin, min(length, _CALL_NS), -1, ready, period)
                 found.append((wait, call.end))
             continue
         stream, ended = latest.before(before, call.end)
@@ -145,6 +161,40 @@ def find_host_waits(
             (HostWait(before, call.begin, own, stream, behind, operator=call.operator), call.end)
         )
     return found
+
+
+class _Batches(NamedTuple):
+    """When the processes that load have each batch ready, and how often one, on average."""
+
+    ready: dict[int, float]
+    """By the end of the call that asks for it; nanoseconds since the first step began."""
+    period_ns: float
+
+
+def _batches(
+    own: list[_Call], loads: list[_Call], step_ns: float, begin: int, end: int | None
+) -> _Batches | None:
+    """Return when the batches come, ``None`` where the loader is ahead of the steps.
+
+    It is the limit where it is waited for, in each step or, of four processes that begin together,
+    in each fourth. Which batch was there before it was asked for came with the one before.
+    """
+    share = _LOAD_SHARE if len(own) > 1 else _ONE_LOAD_SHARE
+    least = max(_LOAD_NS, share * step_ns)
+    blocked = [call for call in own if call.end - call.begin >= least]
+    if not blocked or sum(c.end - c.begin for c in blocked) < share * len(own) * step_ns:
+        return None
+    ready, latest = {}, 0.0
+    for call in own:
+        latest = float(call.end - begin) if call in blocked else latest
+        ready[call.end] = latest
+    longest = max(call.end - call.begin for call in loads)
+    waited = [at for at, call in enumerate(loads) if 2 * (call.end - call.begin) >= longest]
+    first, last = waited[0], waited[-1]
+    period = (end - begin) / len(own) if end is not None else step_ns
+    if last > first + 1:
+        period = (loads[last].end - loads[first].end) / (last - first)
+    return _Batches(ready, period)
 
 
 def _calls(host_ops: pd.DataFrame) -> Iterator[_Call]:

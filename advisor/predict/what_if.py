@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,9 +34,10 @@ if TYPE_CHECKING:
 
 _MOST_CELLS = 40_000_000
 """Kernels times variants."""
-_NOISE, _NOISE_OF_ONE = 0.006, 0.01
-"""How far steps are from their mean, at least; of one step nobody knows."""
-_PERIOD_NOISE = 0.025
+_USUAL_STEPS, _USUAL_SPREAD = 3, 0.008
+"""How far steps are from each other before any was seen, and as how many of them that counts."""
+_ALIKE = 0.02
+"""How far the recorded steps are from those that would follow."""
 _CLEAR = 0.0005
 """Share of the step; what is less is neither a gain nor a loss."""
 
@@ -76,8 +78,12 @@ def predict(
     graph = step_graph(evidence, step_ns)
     if graph is None:
         return None
-    own, steps = replay(graph, [NO_EDIT])
-    now, error = float(steps[0]), abs(float(own[0]) / graph.measured_ns - 1)
+    rounds = replay(graph, [NO_EDIT])
+    own = float(rounds[0][0])
+    now, error = float(rounds[1][0]), abs(own / graph.measured_ns - 1)
+    # A device that was behind when the steps began, and is not as they end: they do not go on so.
+    goes_on = int(abs(now / own - 1) <= _ALIKE) if graph.lead_ns else 1
+    now = now if goes_on else own
     view = _View(graph, now, error)
     # What is not understood without a change is not with one.
     is_known = error <= WORST_ERROR
@@ -87,7 +93,7 @@ def predict(
     chosen, missing = _asked(items, changes, asked)
     grown = [together([changes[at] for at in order[: n + 1]]) for n in range(len(order))]
     sets = [*changes.values(), *grown, together([changes[at] for at in chosen])]
-    steps = replay(graph, [edit for three in sets for edit in three])[1]
+    steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
     results = [view.prediction(row, three[1]) for row, three in zip(after, sets, strict=True)]
     told = _told(results, [*([at] for at in order), order, chosen], items, path)
@@ -216,6 +222,13 @@ class _View:
         return Forecast(model, round(self.now), error, steps, kernels, limit, limit_ns, None)
 
     def _noise(self) -> float:
-        if any(wait.stream < 0 for wait in self.graph.host_waits):
-            return _PERIOD_NOISE
-        return _NOISE_OF_ONE if self.graph.steps < 2 else _NOISE  # noqa: PLR2004 - of one step
+        """Return how far the steps to come are from their foreseen mean, in nine of ten cases.
+
+        Of few steps the spread is hardly known: it is that of as many more usual ones, too.
+        """
+        graph = self.graph
+        steps = 1 if graph.coarse else graph.steps
+        known = _USUAL_STEPS + steps - 1
+        squares = _USUAL_STEPS * _USUAL_SPREAD**2 + (steps - 1) * graph.spread**2
+        quantile = 1.645 + 1.52 / known + 1.6 / known**2  # of Student's distribution
+        return quantile * math.sqrt(squares / known / steps)

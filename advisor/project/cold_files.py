@@ -4,30 +4,55 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _FOLDERS = re.compile(
-    r"(unit_?)?tests?(ing)?|docs?|documentation|examples?|(.*_)?demos?|tutorials?|benchmarks?"
+    r"(rocm|hpu|xpu|tpu|mlu|maca|musa|camb(ricon)?|kunlun|gaudi)"
+    r"|docs?|documentation|examples?|(.*_)?demos?|tutorials?|benchmarks?"
     r"|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
     r"|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
     r"|eval(uation|uators?)?|metrics?|.*_benchmark"
-    r"|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)"
+    r"|loggers?|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)"
 )
+_TESTS = re.compile(r"(unit_?)?tests?(ing)?(_\w+)?|e2e")
 _FILES = re.compile(
     r"test_.*|.*_tests?|conftest|setup|.*_(example|demo)"
     r"|(.*_)?(export(er)?|onnx|torchscript|tensorrt|coreml)(_.*)?|convert_.*"
     r"|(.*_)?metrics|eval(uate|uation|uator)?(_.*)?|.*_eval(uate|uation|uator)?"
     r"|(.*_)?(hf|ckpt|custom)_?(2|to)_?(hf|ckpt|custom|mcore|megatron|pt)"
     r"|(.*_)?(dataset|dataloader|data_module|datamodule|data_util|collat(or|e))s?"
+    r"|(.*_)?(rocm|hpu|xpu|tpu|mlu|maca|musa|camb(ricon)?)(_(ops|utils|backend))?|.*_cpu"
+    r"|(.*_)?profil(er|ing)(_.*)?|bench(mark)?_.*"
     r"|((image|video|audio)_)?processing_.*|feature_extraction_.*|tokenization_.*"
 )
 
 
 def is_cold(relative: str) -> bool:
-    """Tell whether a file, by its path below the source, holds nothing that a step runs.
+    """Tell whether a file, by its path below the source, holds nothing that a step on an NPU runs.
 
     ``tests/test_norm.py``, ``docs/conf.py``, ``convert_checkpoint.py`` and ``datasets/coco.py`` are
     such; a file or a folder that the user has named is not judged by what stands above it.
     """
     path = PurePosixPath(relative)
     above = path.parts[:-1]
-    return bool(_FILES.fullmatch(path.stem)) or any(map(_FOLDERS.fullmatch, above))
+    cold = bool(_FILES.fullmatch(path.stem)) or any(map(_FOLDERS.fullmatch, above))
+    return cold or is_test(relative)
+
+
+_FOR_NPU = re.compile(r"npu|ascend\w*|dlinfer|_310p")
+_FOR_GPU = re.compile(r"cuda|gpu|nvidia|triton")
+
+
+def folders_of_gpus(files: Iterable[str]) -> frozenset[str]:
+    """Return the folders beside which one for NPUs stands: ``kernels/cuda``, ``kernels/ascend``."""
+    folders = {folder for file in files for folder in PurePosixPath(file).parents}
+    for_npu = {folder.parent for folder in folders if _FOR_NPU.fullmatch(folder.name)}
+    return frozenset(str(f) for f in folders if _FOR_GPU.fullmatch(f.name) and f.parent in for_npu)
+
+
+def is_test(relative: str) -> bool:
+    """Tell whether a file, by its path below the source, belongs to the tests."""
+    return any(map(_TESTS.fullmatch, PurePosixPath(relative).parts[:-1]))

@@ -69,6 +69,40 @@ def steps_from_kernels(kernels: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def steps_apart(
+    kernels: pd.DataFrame, begins: Integers, ends: Integers, steps: pd.DataFrame
+) -> pd.DataFrame:
+    """Return ``steps`` (of one device, in order) split anew by what runs in periods of the device.
+
+    Each kernel counts where it runs, of whichever step it is; the periods do not overlap.
+    """
+    start = kernels["start_ns"].to_numpy()
+    end = start + kernels["duration_ns"].to_numpy()
+    first = np.searchsorted(ends, start, side="right")
+    count = (np.searchsorted(begins, end, side="left") - first).clip(min=0)
+    rows = np.repeat(np.arange(len(start)), count)
+    period = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count) + first[rows]
+    start, end = np.maximum(start[rows], begins[period]), np.minimum(end[rows], ends[period])
+    inside = pd.DataFrame(
+        {
+            "step": pd.array(period, dtype="Int64"),
+            "device": np.int32(0),
+            "start_ns": start,
+            "duration_ns": end - start,
+            "communication": kernels["communication"].to_numpy(bool)[rows],
+        }
+    )
+    split = steps_from_kernels(inside).set_index("step")[list(_TIMES)]
+    found = steps.assign(
+        **split.reindex(range(len(begins)), fill_value=0)
+        .reset_index(drop=True)
+        .set_axis(steps.index)
+    )
+    busy = found["computing_ns"] + found["communication_exposed_ns"]
+    free = (ends - begins) - busy
+    return found.assign(free_ns=free, preparing_ns=np.minimum(steps["preparing_ns"], free))
+
+
 def _groups(
     step: Integers, device: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], Integers, NDArray[np.int32]]:

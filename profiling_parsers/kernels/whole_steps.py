@@ -6,11 +6,12 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pandas as pd
+
+from npufix.profiling_parsers.kernels.steps import steps_apart, steps_from_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    import pandas as pd
 
 _MARK = re.compile(r"ProfilerStep#(\d{1,18})")
 _BUSY = ["computing_ns", "communication_exposed_ns", "free_ns"]
@@ -38,6 +39,33 @@ def host_marks(host_ops: pd.DataFrame) -> Marks:
         begin, end = found.get(step, (start, start))
         found[step] = min(begin, int(start)), max(end, int(start + duration))
     return found
+
+
+def steps_between(kernels: pd.DataFrame, marks: Marks) -> pd.DataFrame:
+    """Return ``Profile.steps`` of a recording whose marks and kernels alone say what a step is.
+
+    The steps of a device follow each other: where it copies the batch of step 8 while it still
+    computes step 7, or runs behind the host, step 8 begins when step 7 has ended.
+    """
+    steps = whole_steps(steps_from_kernels(kernels), kernels, marks)
+    firsts = _first_kernels(kernels)
+    numbers = steps["step"].to_numpy(np.int64, na_value=-1)
+    found = []
+    for device in dict.fromkeys(steps["device"].tolist()):
+        at = np.flatnonzero((steps["device"] == device).to_numpy() & (numbers >= 0))
+        at = at[np.argsort(numbers[at])]
+        own = steps.iloc[at]
+        first = np.array([firsts[device, number] for number in numbers[at].tolist()])
+        begins = first - own["preparing_ns"].to_numpy()
+        ends = begins + own[_BUSY].sum(axis=1).to_numpy(np.int64)
+        before = np.maximum.accumulate(ends)
+        if (begins[1:] < before[:-1]).any():
+            begins[1:] = np.maximum(begins[1:], before[:-1])
+            rows = kernels[(kernels["device"] == device).to_numpy()]
+            own = steps_apart(rows, begins, np.maximum(ends, begins), own)
+        found.append(own)
+    outside = steps[numbers < 0]
+    return pd.concat([*found, outside], ignore_index=True) if found else outside
 
 
 def whole_steps(

@@ -13,6 +13,7 @@ import pandas as pd
 
 from npufix.profiling_parsers.attribution.call_stack import intern_stacks
 from npufix.profiling_parsers.attribution.operators import attribute_launches
+from npufix.profiling_parsers.kernels.launch_order import launches_in_order
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
 from npufix.profiling_parsers.kineto.events import KinetoTrace, read_events
 from npufix.profiling_parsers.kineto.header import (
@@ -63,8 +64,9 @@ def read_kineto(path: Path) -> Profile:
     trace = _in_order(trace, base_ns(header))
     steps = step_annotations(trace.annotations)
     kernels, launching = _kernels(trace)
-    launched = kernels["launch_ns"] if len(trace.device) else kernels["start_ns"]
-    kernels["step"] = find_steps(steps, kernels["start_ns"].to_numpy(), launched.to_numpy())
+    starts = kernels["start_ns"].to_numpy()
+    launched = launches_in_order(kernels) if len(trace.device) else starts
+    kernels["step"] = find_steps(steps, starts, launched)
     found = _with_annotations(_attribution(trace, launching), trace)
     environment = _environment(read_environment(header, _busiest(kernels)), trace)
     return Profile(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from npufix.profiling_parsers.kernels.steps import steps_from_kernels
-from npufix.profiling_parsers.kernels.whole_steps import whole_steps
+from npufix.profiling_parsers.kernels.whole_steps import steps_between
 from npufix.profiling_parsers.kineto.timeline import ThreadTimeline
 from npufix.profiling_parsers.tables.columns import pick
 
@@ -64,4 +63,4 @@ def split_steps(kernels: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     marks = host.assign(end_ns=host["start_ns"] + host["duration_ns"]).groupby("step")
     begins, ends = marks["start_ns"].min(), marks["end_ns"].max()
     known = {int(s): (int(begins[s]), int(ends[s])) for s in begins.index}
-    return whole_steps(steps_from_kernels(kernels), kernels, known)
+    return steps_between(kernels, known)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.attribution.launches import link_kernels
 from npufix.profiling_parsers.dump_folder import dump_of_file
-from npufix.profiling_parsers.kernels.steps import steps_from_kernels
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
-from npufix.profiling_parsers.kernels.whole_steps import bounds, host_marks, whole_steps
+from npufix.profiling_parsers.kernels.whole_steps import bounds, host_marks, steps_between
 from npufix.profiling_parsers.profile import DumpError, Problem, Profile
 from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.signals import Signals
@@ -51,7 +50,7 @@ def read_trace_alone(path: Path) -> Profile:
         environment=environment,
         kernels=found.kernels,
         host_ops=found.attribution.host_ops,
-        steps=whole_steps(steps_from_kernels(found.kernels), found.kernels, marks),
+        steps=steps_between(found.kernels, marks),
         step_bounds=bounds(marks, stated=False),
         op_statistic=no_op_statistic(),
         stacks=found.attribution.stacks,

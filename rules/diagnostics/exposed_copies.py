@@ -27,7 +27,7 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.kernel_groups import LEAST_SHARE
-from npufix.rules.shared.recording.observing import named, per_step, places, share
+from npufix.rules.shared.recording.observing import COPIES, named, per_step, places, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Recording
     from npufix.rules.shared.recording.observing import Integers
 
-_COPIES = r"Memcpy\s(HtoD|DtoH)|Copy(HostToDevice|DeviceToHost)"
 _ADVICE = (
     "DataLoader(..., pin_memory=True) and x.to(device, non_blocking=True); copy the next batch "
     "while this one is computed; fewer and larger copies"
@@ -46,7 +45,7 @@ _ADVICE = (
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all copies together."""
-    copies = named(recording.kernels, _COPIES, "type")
+    copies = named(recording.kernels, COPIES, "type")
     if copies.empty:
         return
     alone = _alone_ns(copies, recording.kernels.drop(index=copies.index))

@@ -43,7 +43,6 @@ from npufix.rules.shared.recording.observing import (
     explained_ns,
     find_pauses,
     free_ns,
-    idle_time,
     per_step,
     places,
     share,
@@ -81,7 +80,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     free = free_ns(recording)
     if _is_blocking(recording):
         return
-    idle = idle_time(recording)
+    idle = find_pauses(recording).idle
     if not (recording.kernels["launch_ns"] >= 0).any():
         yield from _by_gaps(recording, idle, free)
         return

@@ -113,19 +113,22 @@ def repeated_updates(kernels: pd.DataFrame) -> pd.DataFrame:
     """Return the element-wise kernels that a short sequence of Types repeats many times.
 
     ``Axpy, Muls, Axpy`` for each of 160 parameters: each Type is that of three kernels before.
-    Between the element-wise kernels of a model there are products, so that these repeat nothing.
+    Between the element-wise kernels of a model there are products, so that these repeat nothing;
+    70 Add in a row are no update, unless gradients are clipped: 200 norms and 200 Mul.
     """
     compute = kernels.sort_values("start_ns")
     codes = compute["type"].cat.codes.to_numpy()
     names = [str(name) for name in compute["type"].cat.categories]
     updates = np.array([*(_UPDATES.fullmatch(name) is not None for name in names), False])[codes]
+    clips = np.array([*(name.startswith("LpNorm") for name in names), False])[codes].any()
     found = np.zeros(len(codes), np.bool_)
     for period in range(1, _LONGEST_UPDATE + 1):
         same = (codes[period:] == codes[:-period]) & updates[period:] & updates[:-period]
         edges = np.flatnonzero(np.diff(np.concatenate([[False], same, [False]]).astype(np.int8)))
         for begin, end in zip(edges[::2], edges[1::2], strict=True):
-            if end - begin >= _FEW * period:
-                found[begin : end + period] = True
+            run = slice(begin, end + period)
+            if end - begin >= _FEW * period and (clips or len(set(codes[run])) > 1):
+                found[run] = True
     rows: pd.DataFrame = compute[found]
     return rows
 

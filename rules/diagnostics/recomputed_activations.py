@@ -1,6 +1,6 @@
 """A backward pass runs forward passes again.
 
-What: kernels that activation checkpointing asks for a second time, 5 % of the step or more.
+What: kernels that activation checkpointing asks for a second time, 1 % of the step or more.
 
 Why it is slow on the NPU: as on any device, each recomputed layer costs its forward pass once more.
 That is the price of memory, and worth it only as far as the memory is needed.
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import counted, milliseconds, percent, size
-from npufix.rules.shared.recording.collectives import labels
+from npufix.rules.shared.recording.collectives import LEAST_SHARE, labels
 from npufix.rules.shared.recording.observing import per_step, places, rows_where, share
 
 if TYPE_CHECKING:
@@ -31,15 +31,13 @@ if TYPE_CHECKING:
 
     from npufix.rules.diagnostic import Recording
 
-_LEAST_SHARE = 0.05
-
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all that is computed again."""
     rows = rows_where(recording.kernels, recording.kernels["recomputed"].to_numpy(bool))
     rows = rows_where(rows, ~rows["communication"].to_numpy(bool))
     cost = per_step(int(rows["duration_ns"].sum()), recording)
-    if share(cost, recording) < _LEAST_SHARE:
+    if share(cost, recording) < LEAST_SHARE:
         return
     count = counted(len(rows) / max(1, recording.step_count), "kernel")
     yield Observation(

@@ -1,6 +1,6 @@
 """The device waits for the next batch of the DataLoader.
 
-What: ``next()`` of a DataLoader takes more than 10 ms, and the device is idle meanwhile.
+What: while ``next()`` of a DataLoader waits, the device is idle for 1 % of the step or more.
 
 Why it is slow on the NPU: the batch is not ready when the step begins. Nothing can be launched
 until it is, so the step begins with idle time.
@@ -15,7 +15,7 @@ unpacked; every device reads its own shard instead of receiving it from rank 0.
 
 Safety: results stay the same, but the order of random augmentations over workers may change.
 
-References: dataloader.yaml of msprof-analyze (threshold 10 ms); data_loading_optimization.md of the
+References: dataloader.yaml of msprof-analyze (which tells calls above 10 ms); data_loading_optimization.md of the
 FrameworkPTAdapter guide.
 """
 
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.recording.kernel_groups import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
     NEXT_BATCH,
     idle_time,
@@ -39,26 +40,26 @@ if TYPE_CHECKING:
 
     from npufix.rules.diagnostic import Recording
 
-DL_10_MS = 10_000_000
-"""Nanoseconds of one call."""
+_SHORTEST_NS = 200_000
+"""A call that takes less has found its batch ready."""
 
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for the slow calls together."""
     calls = named(recording.host_ops, NEXT_BATCH)
-    slow = calls[calls["duration_ns"] > DL_10_MS]
+    slow = calls[calls["duration_ns"] > _SHORTEST_NS]
     if slow.empty or recording.kernels.empty:
         return
     start, duration = slow["start_ns"].to_numpy(), slow["duration_ns"].to_numpy()
     waited = idle_time(recording, before_first=True).covered(start, start + duration)
     cost = per_step(waited.sum(), recording)
-    if not cost:
+    if share(cost, recording) < LEAST_SHARE:
         return
     yield Observation(
         what=(
-            f"{len(slow)} of {len(calls)} calls for the next batch took more than 10 ms, the "
-            f"longest {milliseconds(duration.max())}; the device is idle for {milliseconds(cost)} "
-            f"of them per step ({percent(share(cost, recording))} of the step)"
+            f"{len(slow)} of {len(calls)} calls for the next batch had to wait for it, the longest "
+            f"{milliseconds(duration.max())}; the device is idle for {milliseconds(cost)} of them "
+            f"per step ({percent(share(cost, recording))} of the step)"
         ),
         evidence=(
             (

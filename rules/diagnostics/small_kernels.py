@@ -1,7 +1,7 @@
 """Kernels are shorter than it takes to launch the next one.
 
-What: at least 20 % of the step is free, and more than 20 % of the kernels are shorter than a launch
-and wait for theirs longer than a fifth of their own time.
+What: the device is idle for 1 % of the step or more before kernels that are shorter than a launch
+and wait for theirs longer than a fifth of their own time; these are one of ten or more.
 
 Why it is slow on the NPU: a launch costs the host the same whatever the kernel does. Kernels that
 are shorter than a launch can never fill the queue, however fast the host is: the device waits after
@@ -15,7 +15,8 @@ a larger batch; ``TORCH_NPU_LAZY_FUSION=True`` (new, Atlas A2 and A3) or a graph
 
 Safety: fused operators round differently; a larger batch changes training.
 
-References: op_schedule of msprof-analyze (Free 20 %, gap 0.2, count 20 %);
+References: op_schedule of msprof-analyze (Free 20 %, gap 0.2, count 20 %: edges at which the same
+program is told or not from run to run);
 TORCH_NPU_LAZY_FUSION.md of torch_npu.
 """
 
@@ -27,6 +28,7 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.recording.kernel_groups import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
     free_ns,
     host_calls,
@@ -44,11 +46,9 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Recording
     from npufix.rules.shared.recording.observing import Integers
 
-SCHED_FREE = 0.20
-"""Share of the step that is free."""
 SCHED_GAP = 0.2
 """Gap before a kernel, as a share of its duration."""
-SCHED_COUNT = 0.20
+SCHED_COUNT = 0.10
 """Share of the kernels."""
 
 _FUSED = "fused operators, a fused optimizer of torch_npu.optim, foreach variants, a larger batch"
@@ -60,7 +60,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation where short kernels keep the device waiting."""
     free = share(free_ns(recording), recording)
     launch = _launch_ns(recording)
-    if free < SCHED_FREE or not launch:
+    if not launch:
         return
     compute = ~recording.kernels["communication"].to_numpy(bool)
     duration, gap = recording.kernels["duration_ns"].to_numpy(), _gaps(recording)
@@ -69,6 +69,8 @@ def check(recording: Recording) -> Iterator[Observation]:
     if ratio <= SCHED_COUNT:
         return
     cost = min(per_step(gap[small].sum(), recording), free_ns(recording))
+    if share(cost, recording) < LEAST_SHARE:
+        return
     steps = max(1, recording.step_count)
     yield Observation(
         what=(

@@ -7,8 +7,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from npufix.profiling_parsers.kernels.launch_order import launches_in_order
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
-from npufix.profiling_parsers.kernels.whole_steps import host_marks, whole_steps
+from npufix.profiling_parsers.kernels.whole_steps import host_marks, steps_between, whole_steps
 
 EPOCH = 1_736_408_883_704_000_000
 
@@ -106,3 +107,26 @@ def test_collectives_say_how_far_steps_are_apart_where_no_kernels_are_read() -> 
     assert lengths(found) == [42, 42, 42]
     # Without them nothing says whether the device still ran the step before.
     assert whole_steps(steps)["preparing_ns"].tolist() == [25, 0, 0]
+
+
+def test_a_batch_copied_while_the_step_before_computes_is_not_counted_twice() -> None:
+    # Step 7 computes until 110; meanwhile, from 60 to 70, the batch of step 8 is copied.
+    own = kernels((7, 10, 100), (8, 60, 10), (8, 110, 80))
+    found = steps_between(own, marks(s7=(0, 50), s8=(50, 100)))
+    assert lengths(found) == [110, 80]
+    assert found["computing_ns"].tolist() == [100, 80]
+    assert found["free_ns"].tolist() == [10, 0]
+
+
+def test_a_launch_that_was_not_recorded_is_that_of_the_kernel_before() -> None:
+    # By its start the second kernel is of step 8: the device is behind.
+    own = kernels((7, 40, 10), (7, 60, 10), (8, 70, 10)).assign(
+        stream=2, launch_ns=[EPOCH + 5, -1, EPOCH + 55]
+    )
+    assert (launches_in_order(own) - EPOCH).tolist() == [5, 5, 55]
+
+
+def test_a_stream_runs_in_the_order_of_its_launches() -> None:
+    own = kernels((7, 40, 10), (7, 60, 10)).assign(stream=2, launch_ns=[EPOCH + 30, EPOCH + 20])
+    assert (launches_in_order(own) - EPOCH).tolist() == [20, 20]
+    assert launches_in_order(own.assign(launch_ns=-1)).tolist() == [-1, -1]

@@ -35,9 +35,13 @@ def share(ns: float, recording: Recording) -> float:
 
 
 def compute_ns(recording: Recording) -> int:
-    """Return the time of all kernels that are no collectives, over the steady steps."""
-    communicates = recording.kernels["communication"].to_numpy(bool)
-    return int(recording.kernels["duration_ns"].to_numpy()[~communicates].sum())
+    """Return the time of the kernels, neither collectives nor copies to and from the host.
+
+    It is over the steady steps.
+    """
+    kernels = recording.kernels
+    others = kernels["communication"].to_numpy(bool) | _is_named(kernels, COPIES, "type")
+    return int(kernels["duration_ns"].to_numpy()[~others].sum())
 
 
 @kept
@@ -240,6 +244,8 @@ def copies_to_device(recording: Recording) -> pd.DataFrame:
     return held
 
 
+COPIES = r"Memcpy\s(HtoD|DtoH)|Copy(HostToDevice|DeviceToHost)"
+"""Between host and device, in a trace of a GPU."""
 NEXT_BATCH = r"enumerate\(DataLoader\)#.*__next__"
 """The operator around a wait for the next batch."""
 SPELLINGS = {
@@ -260,6 +266,8 @@ SHORTEST_PAUSE_NS = 1_000_000
 """A host that is merely slow launches many kernels in that time."""
 _TYPICAL_GAPS = 10
 """Times the median gap: where all gaps are long, none is a pause."""
+_AS_LONG = 0.8
+"""Share of a gap that a call covers, and of the call that the gap does, where both are one."""
 _LONGEST_LAUNCH_NS = 1_000_000
 """What the device waits longer than that is no launch after the other."""
 
@@ -350,16 +358,36 @@ class Pauses(NamedTuple):
 def find_pauses(recording: Recording) -> Pauses:
     """Return the gaps of 1 ms or more whose kernel was launched only after the device ran dry.
 
-    A wait for a batch, for a value of the device and for the garbage collector is none.
+    A wait for a batch, for a value of the device and for the garbage collector is none. What lies
+    between the mark of a step and its first kernel is a gap as well.
     """
-    idle = idle_time(recording)
+    idle = idle_time(recording, before_first=True)
     gaps = idle.end_ns - idle.start_ns
     none = np.zeros(len(gaps), np.int64)
     if not len(gaps):
         return Pauses(idle, none)
     launched = recording.kernels["launch_ns"].to_numpy()[idle.next_kernel]
     late = np.where(launched >= 0, np.clip(launched - idle.start_ns, 0, gaps), 0)
+    late = np.where(2 * late < gaps, np.maximum(late, _held_ns(recording, idle)), late)
     left = np.minimum(late, np.clip(gaps - explained_ns(recording, idle), 0, None))
     short = gaps[gaps < SHORTEST_PAUSE_NS]
     usual = float(np.median(short)) if len(short) else 0.0
     return Pauses(idle, np.where(left >= max(SHORTEST_PAUSE_NS, _TYPICAL_GAPS * usual), left, none))
+
+
+def _held_ns(recording: Recording, idle: Idle) -> Integers:
+    """Return for how long of each long gap the host was in one call that is about as long.
+
+    A copy that blocks for 493 ms: whatever it waits for, nothing is launched meanwhile, also where
+    the next kernel had been launched before.
+    """
+    gaps = idle.end_ns - idle.start_ns
+    ops = recording.host_ops
+    long = ops[(ops["duration_ns"] >= SHORTEST_PAUSE_NS * _AS_LONG).to_numpy(bool)]
+    start, length = long["start_ns"].to_numpy(), long["duration_ns"].to_numpy()
+    held = np.zeros(len(gaps), np.int64)
+    for at in np.flatnonzero(gaps >= SHORTEST_PAUSE_NS).tolist() if len(long) else ():
+        inside = np.minimum(start + length, idle.end_ns[at]) - np.maximum(start, idle.start_ns[at])
+        alike = (inside >= _AS_LONG * gaps[at]) & (length * _AS_LONG <= gaps[at])
+        held[at] = inside[alike].max(initial=0)
+    return held

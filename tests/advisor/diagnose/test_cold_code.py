@@ -59,6 +59,19 @@ def places(found: Diagnosis) -> list[str]:
     return [finding.place for finding in found.report.findings]
 
 
+def test_what_stands_beside_the_folder_for_npus_is_for_another_device(tmp_path: Path) -> None:
+    files = ("ops/cuda/fill.py", "ops/ascend/fill.py", "other/cuda/fill.py")
+    found = places(scanned(tmp_path, dict.fromkeys(files, FILL)))
+    assert [place.partition(":")[0] for place in found] == ["ops/ascend/fill.py", files[2]]
+
+
+@pytest.mark.parametrize("function", ["test_step", "log_step"])
+def test_functions_beside_the_steps_are_left_out(tmp_path: Path, function: str) -> None:
+    assert places(scanned(tmp_path, {"a.py": FILL.replace("step", function), "b.py": FILL})) == [
+        "b.py:5"
+    ]
+
+
 @pytest.mark.parametrize(
     ("path", "cold"),
     [
@@ -73,6 +86,12 @@ def places(found: Diagnosis) -> list[str]:
         ("pkg/metrics/retrieval.py", True),
         ("inference/gradio_demo/net.py", True),
         ("tools/model_hf2custom.py", True),
+        ("tests_extend/unit/norm.py", True),
+        ("vendor/maca/ops.py", True),
+        ("device/camb.py", True),
+        ("pkg/memory_profiler.py", True),
+        ("utils/loggers/board.py", True),
+        ("scripts/benchmark_mlp.py", True),
         ("models/llama/modeling_llama.py", False),
         ("pkg/losses/metric_loss.py", False),
         ("pkg/testament.py", False),
@@ -245,12 +264,12 @@ def test_generated_files_are_asked_for_last(tmp_path: Path) -> None:
 def test_what_is_open_is_asked_in_groups(tmp_path: Path) -> None:
     text = (
         "import torch\n\n\ndef f(x, pad_mask):\n    x[pad_mask] = 0.0\n\n\n"
-        "def g(x: torch.Tensor, n):\n    return x.repeat_interleave(n, 1)\n"
+        "def g(key: torch.Tensor, n):\n    return key.repeat_interleave(n, 1)\n"
     )
     found = scanned(tmp_path, {"a.py": text})
     patch = f"npufix patch --source {tmp_path}"
     assert commands(found.found, frozenset(), found.report) == [
-        f"{patch} --allow boolean-mask,int-repeats,is-tensor  # allows 2 more"
+        f"{patch} --allow boolean-mask,int-repeats,is-tensor,same-rank-mask  # allows 2 more"
     ]
     assert commands(found.found, frozenset({"int-repeats"}), found.report) == [
         f"{patch} --assume dense-detection  # allows 1 more"
@@ -263,13 +282,13 @@ def test_a_comment_vouches_for_conditions_at_a_line_or_in_a_function(tmp_path: P
 import torch
 
 
-def f(x: torch.Tensor, n):  # npufix: assume[int-repeats]
-    return x.repeat_interleave(n, 1)
+def f(k: torch.Tensor, n):  # npufix: assume[int-repeats]
+    return k.repeat_interleave(n, 1)
 
 
-def g(x: torch.Tensor, y: torch.Tensor, n):
-    a = y.repeat_interleave(n, 1)  # npufix: assume[int-repeats]
-    return a, x.repeat_interleave(n, 1)  # npufix: assume[no-such]
+def g(k: torch.Tensor, v: torch.Tensor, n):
+    a = v.repeat_interleave(n, 1)  # npufix: assume[int-repeats]
+    return a, k.repeat_interleave(n, 1)  # npufix: assume[no-such]
 """
     found = scanned(tmp_path, {"a.py": text})
     basis = {

@@ -64,3 +64,17 @@ def test_some_steps_always_remain_and_each_is_in_one_part(totals: list[float]) -
     kept, odd = split_steps(steps_of(*totals))
     assert len(kept) + len(odd) == len(totals)
     assert 4 * len(kept) >= len(totals)
+
+
+def test_steps_that_wait_for_their_batch_are_not_odd() -> None:
+    steps = steps_of(100, 100, 400, 100, 100, 100, 400, 100)
+    assert len(split_steps(steps)[1]) == 2
+    numbers = steps["step"].tolist()
+    loading = {int(numbers[2]): 300 * MS, int(numbers[6]): 300 * MS}
+    assert split_steps(steps, loading)[1] == []
+    # The first batch of all is waited for while the processes start.
+    (odd,) = split_steps(steps_of(400, 100, 100, 100), {int(numbers[0]): 300 * MS})[1]
+    assert odd.reason == "warm-up"
+    # Each waits alike.
+    everywhere = {int(number): 60 * MS for number in numbers[:4]}
+    assert split_steps(steps_of(100, 101, 99, 100), everywhere)[1] == []

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from npufix.advisor.predict.waits import Rows, find_host_waits
+from npufix.advisor.predict.waits import Rows, find_host_waits, without_room_waits
 
 US = 1_000
 
@@ -30,6 +30,33 @@ def test_a_long_wait_may_return_later(busy_us: int, returns_us: int, own_us: int
             "duration_ns": [end + returns_us * US - start],
         }
     )
-    ((wait, ended),) = find_host_waits(rows, ops, 2.0 * end, None)
+    ((wait, ended),) = find_host_waits(rows, ops, ops[:0], 2.0 * end, 0, None)
     assert ended == end + returns_us * US
     assert wait.own_ns == own_us * US
+
+
+def test_processes_that_load_together_are_waited_for_in_each_fourth_step() -> None:
+    # Four batches every 40 ms; a step without a wait takes 2 ms.
+    ends = [0, 40, 42, 44, 46, 80, 82, 84, 86, 120]
+    waits = [0, 38, 0, 0, 0, 34, 0, 0, 0, 34]
+    loads = pd.DataFrame(
+        {
+            "name": pd.Categorical(
+                ["enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"] * len(ends)
+            ),
+            "start_ns": [(end - wait) * 1000 * US for end, wait in zip(ends, waits, strict=True)],
+            "duration_ns": [wait * 1000 * US for wait in waits],
+        }
+    )
+    rows = Rows(*(np.array([value]) for value in (1, 1, 2, 0)), np.array([False]))
+    found = find_host_waits(rows, loads, loads, 12e6, 0, None)
+    assert [wait.period_ns for wait, _ in found] == [10e6] * len(ends)
+    # What was there when it was asked for came with the one before.
+    assert [wait.behind_ns / 1e6 for wait, _ in found[1:6]] == [40, 40, 40, 40, 80]
+
+
+def test_what_a_launch_waits_for_room_is_no_time_of_the_host() -> None:
+    delta = np.array([10.0, 300.0, 300.0, 12.0])
+    waited = np.array([False, True, True, False])
+    assert without_room_waits(delta, waited & False).tolist() == delta.tolist()
+    assert without_room_waits(delta, waited).max() < 20.0

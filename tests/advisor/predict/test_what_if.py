@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 from tests.advisor.predict.job import LINK, Job, Op, run
 
+from npufix.advisor.diagnose.foreseeing import foresee
 from npufix.advisor.evidence.change import Change, NewWork
 from npufix.advisor.evidence.item import Item
 from npufix.advisor.evidence.lines import gather_evidence
+from npufix.advisor.predict.recorded import step_graph
+from npufix.advisor.predict.replay import NO_EDIT
+from npufix.advisor.predict.replay import replay as replayed
 from npufix.advisor.predict.what_if import Asked, Predictions, predict
 from npufix.reports.report import Finding
 
@@ -192,3 +197,27 @@ def test_what_is_asked_for_is_answered() -> None:
     assert rest is not None
     assert (only.findings, only.missing, only.answer) == ([2], ["NPU999"], alone[1])
     assert (rest.findings, rest.answer) == ([1], alone[0])
+
+
+def test_a_device_that_is_behind_is_so_as_the_steps_begin() -> None:
+    evidence = gather_evidence(Regime(5.0, ends_with_wait=False).run().profile(), {})
+    late = (evidence.kernels["step"] >= 2).to_numpy(bool)
+    split = evidence.split[(evidence.split["step"] >= 2).to_numpy(bool)]
+    graph = step_graph(replace(evidence, steady=evidence.steady & late, split=split), 0)
+    assert graph is not None
+    assert graph.lead_ns > 0
+    own, again = replayed(graph, [NO_EDIT])
+    assert own[0] == pytest.approx(graph.measured_ns, rel=1e-3)
+    assert again[0] == pytest.approx(graph.measured_ns, rel=0.01)
+
+
+def test_a_saving_beyond_the_kernels_says_why() -> None:
+    # Where the host is the limit six launches less are worth more than the six kernels.
+    job = Regime(0.1, ends_with_wait=False).run()
+    fusing = item(job, "norm", norm_us(REGIMES["host"]))
+    priced = structs.replace(fusing.finding, device_ns=1_000)
+    evidence = gather_evidence(job.profile(), {})
+    (told,) = foresee([replace(fusing, finding=priced)], evidence, 0, None, None).items
+    assert told.finding.saving is not None
+    assert told.finding.saving.high_ns > 1_000
+    assert "the host has less to launch" in told.finding.saving.basis

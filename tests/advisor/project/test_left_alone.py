@@ -131,12 +131,12 @@ def test_the_configuration_selects_rules_and_files(inside: Npufix, tmp_path: Pat
 def test_conditions_that_the_project_vouches_for(inside: Npufix, tmp_path: Path) -> None:
     path = tmp_path / "model.py"
     path.write_text(
-        "import torch\n\n\ndef f(x: torch.Tensor, n):\n    return x.repeat_interleave(n, dim=1)\n",
+        "import torch\n\n\ndef f(k: torch.Tensor, n):\n    return k.repeat_interleave(n, dim=1)\n",
         encoding="utf-8",
     )
     assert inside("patch", "--source", tmp_path, "--unverified").stdout == ""
     (tmp_path / "npufix.toml").write_text('allow = ["int-repeats"]\n', encoding="utf-8")
-    assert ".expand(*x.shape[:2], " in inside("patch", "--source", tmp_path, "--unverified").stdout
+    assert ".expand(*k.shape[:2], " in inside("patch", "--source", tmp_path, "--unverified").stdout
 
 
 @pytest.mark.parametrize(

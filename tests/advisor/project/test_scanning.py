@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 FUNCTION = """
 
-def f{n}(x: torch.Tensor, n):
-    return x.repeat_interleave({n}, dim=1), x.repeat_interleave(n, dim=1){comment}
+def f{n}(key: torch.Tensor, n):
+    return key.repeat_interleave({n}, dim=1), key.repeat_interleave(n, dim=1){comment}
 """
 
 

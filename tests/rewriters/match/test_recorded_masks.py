@@ -57,7 +57,7 @@ def test_kernels_alone_leave_open_only_what_they_do_not_show() -> None:
     assert not site.open_conditions
     assert site.rewrite is not None
     assert site.rewrite.text == (
-        "y.masked_fill_(pad[(...,) + (None,) * (y.dim() - pad.dim())], 0.0)"
+        "y.masked_fill_(pad.view(pad.shape + (1,) * (y.dim() - pad.dim())), 0.0)"
     )
 
 

@@ -172,14 +172,14 @@ def short(count: int, duration: int = 5 * US, gap: int = 10 * US) -> list[dict[s
     return [{**row, "launch_ns": row["start_ns"] - 3 * US} for row in rows]
 
 
-@pytest.mark.parametrize(("free_ns", "expected"), [(199_999, 0), (200_000, 1)])
-def test_short_kernels_matter_where_a_fifth_is_free(free_ns: int, expected: int) -> None:
+@pytest.mark.parametrize(("free_ns", "expected"), [(9_000, 0), (100_000, 1), (200_000, 1)])
+def test_short_kernels_matter_by_the_time_before_them(free_ns: int, expected: int) -> None:
     looked_at = recording(short(11), step={"free_ns": free_ns}, step_ns=MS)
     assert [o.cost_ns for o in small_kernels.check(looked_at)] == [100 * US] * expected
 
 
-@pytest.mark.parametrize(("small", "expected"), [(2, 0), (3, 1)])
-def test_more_than_a_fifth_of_the_kernels_must_be_short(small: int, expected: int) -> None:
+@pytest.mark.parametrize(("small", "expected"), [(1, 0), (2, 1)])
+def test_more_than_a_tenth_of_the_kernels_must_be_short(small: int, expected: int) -> None:
     rows = in_a_row([5 * US] * small + [50 * US] * (10 - small), 10 * US)
     # A gap before the first of them, too.
     rows = [{**row, "start_ns": row["start_ns"] + 100 * US} for row in rows]

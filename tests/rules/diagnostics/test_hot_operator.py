@@ -20,8 +20,8 @@ def kernel(kind: str, duration: int, **columns: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("spent", "told"), [(5 * MS, 1), (5 * MS - 1, 0)])
-def test_a_twentieth_of_the_compute_time_is_told(spent: int, told: int) -> None:
+@pytest.mark.parametrize(("spent", "told"), [(5 * MS, 1), (5 * MS - 1, 1), (2 * MS, 0)])
+def test_a_twentieth_of_the_compute_time_is_told_and_what_is_near_it(spent: int, told: int) -> None:
     rows = [kernel("IndexPutV2", spent, path="m.py", line=7, function="f")]
     # Collectives are no computing.
     rows += [kernel("MatMulV3", 100 * MS - spent), kernel("hcom", 500 * MS, communication=True)]

@@ -143,9 +143,36 @@ def test_element_wise_kernels_between_products_are_no_update() -> None:
     assert list(optimizer_in_small_kernels.check(recording(rows, step_ns=MS))) == []
 
 
-@pytest.mark.parametrize(("spent", "told"), [(6 * MS, 1), (4 * MS, 0)])
+@pytest.mark.parametrize(("spent", "told"), [(6 * MS, 1), (4 * MS, 1), (MS // 2, 0)])
 def test_what_is_computed_again_is_told(spent: int, told: int) -> None:
     rows = in_a_row([50 * MS, spent], 0)
     rows[1]["recomputed"] = True
     found = list(recomputed_activations.check(recording(rows)))
     assert [(seen.cost_ns, seen.kernels) for seen in found] == [(spent, {1})] * told
+
+
+def test_what_lies_before_the_first_kernel_of_a_step_is_a_pause() -> None:
+    # Frames of a video are decoded for 20 ms, then the step computes.
+    rows = [
+        {**row, "start_ns": row["start_ns"] + 20 * MS, "launch_ns": row["start_ns"] + 20 * MS}
+        for row in in_a_row([MS, MS], 0)
+    ]
+    calls = [call("ProfilerStep#3", 0, 22 * MS), call("decode_frames", MS, 18 * MS)]
+    (seen,) = host_pause.check(recording(rows, calls, step={"free_ns": 20 * MS}, step_ns=22 * MS))
+    assert "decode_frames" in seen.what
+    assert seen.cost_ns == 20 * MS
+
+
+def test_a_copy_that_blocks_is_named_though_the_next_kernel_was_launched_before() -> None:
+    rows = two_kernels(50 * MS, 0)
+    calls = [call("train", 0, 90 * MS), call("aten::to", MS, 50 * MS)]
+    (seen,) = host_pause.check(recording(rows, calls, step={"free_ns": 50 * MS}, step_ns=52 * MS))
+    assert "aten::to" in seen.what
+    # What lasts longer than the gap was not the reason of it.
+    only = recording(rows, calls[:1], step={"free_ns": 50 * MS}, step_ns=52 * MS)
+    assert list(host_pause.check(only)) == []
+
+
+def test_additions_in_a_row_are_no_optimizer() -> None:
+    rows = [{**row, "type": "Add"} for row in in_a_row([9 * US] * 70, 0)]
+    assert list(optimizer_in_small_kernels.check(recording(rows, step_ns=MS))) == []
