@@ -20,6 +20,7 @@ from npufix.rewriters.edit.statements.searches import (
     configures,
     form_of,
     possible,
+    possible_in_module,
     propose,
     written,
 )  # fmt: skip
@@ -96,12 +97,14 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
         # Code for another library with functions of the same names, or a configuration.
         rules = [rule for rule in rules if rule.search in OF_CONFIGURATIONS]
     vocabulary = Vocabulary(words_for(tuple(rules)), source, names, tree)
+    searches = possible_in_module(rules, source)
     over_rows = [rule for rule in rules if rule.search == "loops"]
     sites: list[Site] = []
     for scope in (*vocabulary.scopes, top_level(tree)):
-        searched = possible(rules, scope, vocabulary.text(scope), tree)
-        here = [*vocabulary.possible(rules, scope), *searched]
-        here += over_rows if may_hold_loops(scope.function) else []
+        text = vocabulary.text(scope)
+        here = vocabulary.possible(rules, scope)
+        here += possible(searches, scope, vocabulary.words_of(scope), text, tree)
+        here += over_rows if may_hold_loops(scope.function, text) else []
         if not here or off_limits(scope, names):
             continue
         try:
@@ -150,6 +153,8 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
     )
     yield from matched
     lines = frozenset().union(*(site.lines for site in matched if site.rewrite))
+    if not chosen_too and _mentions_npu(source) and is_reference(flow):
+        return
     searched = [rule for rule in rules if rule.search and rule.search != "loops"]
     loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]
     found = list(_proposed(source, flow, searched, looking, with_text=with_text))
@@ -380,7 +385,7 @@ def _candidates(  # noqa: PLR0913, PLR0917 - same
                 if may_be_chosen and find_choice(flow, match, None if chosen_too else form):
                     continue
                 proofs = _prove(form, flow, match, recorded)
-                if proofs is not None:
+                if proofs is not None and not (form.only_proven and any(map(_is_open, proofs))):
                     key = (rule.id, id(match.evaluation.code))
                     found.setdefault(key, []).append(_Candidate(rule, form, match, proofs))
     return found.values()
@@ -397,7 +402,11 @@ def _in_order(groups: Iterable[list[_Candidate]]) -> list[list[_Candidate]]:
 
 
 def _open(found: _Candidate) -> int:
-    return sum(proof.basis is Basis.OPEN for proof in found.proofs)
+    return sum(map(_is_open, found.proofs))
+
+
+def _is_open(proof: Proof) -> bool:
+    return proof.basis is Basis.OPEN
 
 
 def _asks_for_inference(found: _Candidate) -> bool:

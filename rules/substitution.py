@@ -166,7 +166,7 @@ class Site(Protocol):
         """Tell whether the value is a sine or cosine that nothing has scaled."""
 
     def same_projection(self, first: str, second: str) -> bool | None:
-        """Tell whether two tensors are the halves of one, or made by layers of one width."""
+        """Tell whether two tensors are made by layers of one width."""
 
     def number(self, name: str) -> float | None:
         """Return the value of a number that is written out; ``finfo(...).min`` as of float16."""
@@ -284,6 +284,8 @@ class Form:
     """Those of the rule and of what this form copies besides: forward, backward."""
     launches: tuple[int, int] = (1, 1)
     """Kernels of the replacement: forward, backward."""
+    only_proven: bool = False
+    """Harder to read than another form with one condition more: only where nothing is left open."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,9 @@ class _Library(ast.NodeTransformer):
         """What of ``torch_npu`` and MindSpeed is used, as it is written."""
         self.tree = flow.names.tree
         hidden = flow.bound
-        self.known = {full: name for name, full in flow.names.imports.items() if name not in hidden}
+        named = {full: name for name, full in flow.names.imports.items() if name not in hidden}
+        # ``import torch`` beside ``import torch as th``
+        self.known = {full: full if full in flow.names.imports else n for full, n in named.items()}
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         parts: list[str] = []

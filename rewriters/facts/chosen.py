@@ -32,9 +32,9 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _HOW = frozenset(
     {
         "npu", "ascend", "fused", "fusion", "flash", "fast", "optimized", "oot", "kernel",
-        "unfused", "eager", "native", "naive", "vanilla", "plain", "slow", "fallback", "reference",
-        "ref", "impl", "torch", "pytorch", "python", "non", "not", "original", "orig", "basic",
-        "default",
+        "triton", "unfused", "eager", "native", "naive", "vanilla", "plain", "slow", "fallback",
+        "reference", "ref", "impl", "torch", "pytorch", "python", "non", "not", "original", "orig",
+        "basic", "default",
     }
 )  # fmt: skip
 """Words of a name that say how something is computed, not what."""
@@ -43,9 +43,27 @@ _HOW = frozenset(
 _REFERENCE = re.compile(r"(^|_)(ref|reference)(_impl(ementation)?)?$|^(ref|reference)_")
 
 
+_FALLS_BACK = frozenset({"native", "naive", "pytorch", "torch", "python", "fallback"})
+
+
 def is_reference(flow: FunctionFlow) -> bool:
-    """Tell whether a function only shows what a kernel computes: ``rms_norm_ref``."""
-    return _REFERENCE.search(flow.function.name) is not None
+    """Tell whether a function only shows what a kernel computes, or is there where none is.
+
+    ``rms_norm_ref``; ``gated_delta_rule_native`` beside ``gated_delta_rule_npu``.
+    """
+    name = flow.function.name
+    if _REFERENCE.search(name) is not None:
+        return True
+    if not _falls_back(name):
+        return False
+    beside = flow.names.functions if flow.cls is None else {m.name for m in _methods(flow.cls)}
+    what = _what(name)[0]
+    others = [other for other in beside if other != name and _what(other)[0] == what]
+    return not all(map(_falls_back, others))
+
+
+def _falls_back(name: str) -> bool:
+    return not _FALLS_BACK.isdisjoint(word.lower() for word in _WORD.findall(name))
 
 
 def find_choice(flow: FunctionFlow, match: Match, form: Form | None) -> str:

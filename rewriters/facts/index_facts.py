@@ -24,6 +24,10 @@ _CONFIG = re.compile(r"(^|_)(config|cfg|args|hparams)$")
 # ``None`` is no number of repeats, and an error before as after a change.
 INT_ANNOTATION = re.compile(r"int( \| None)?|(typing\.)?(Optional\[int\]|Union\[int, None\])")
 _ASKS = re.compile(r"^(isinstance|type|len|hasattr|torch\.is_tensor)$")
+_BY_POSITION = frozenset(
+    {"gather", "index_add", "index_add_", "index_copy", "index_copy_", "index_fill",
+     "index_fill_", "index_select", "scatter", "scatter_", "scatter_add", "scatter_add_"}
+)  # fmt: skip
 # Arguments that nobody gives a tensor to.
 _COUNTS = re.compile(
     r"(\w+_)?(batch_size|beam_size|per_prompt|num_beams|n_rep|num_return_sequences)|bsz"
@@ -157,6 +161,47 @@ def is_position(node: Node) -> bool | None:
     while node.op in operators.KEEPS or (node.op == Op.CAST and "int64" in str(node.args[1].value)):
         node = node.args[0]
     return True if are_found_positions(node) else None
+
+
+def is_selection(node: Node) -> bool:
+    """Tell whether a value is what a mask picks of a tensor: ``positions[labels == 0]``.
+
+    As long as the mask has true elements, it fits no tensor as a mask of it.
+    """
+    index = node.args[1] if node.op == Op.GETITEM else None
+    return index is not None and index.op in operators.COMPARISONS | {Op.COMPARE}
+
+
+def is_of_configuration(node: Node) -> bool:
+    """Tell whether a value is a setting, which holds no tensors: ``self.config.pad_code``."""
+    owner = node.args[0] if node.op == Op.ATTR else None
+    return (
+        owner is not None
+        and owner.op in {Op.ATTR, Op.PARAM}
+        and bool(_CONFIG.search(str(owner.value)))
+    )
+
+
+def is_used_as_index(flow: FunctionFlow, node: Node) -> bool:
+    """Tell whether the function hands a tensor, or what it is a part of, over as positions."""
+    return _root(node) in _indices(flow)
+
+
+@lru_cache(maxsize=4)
+def _indices(flow: FunctionFlow) -> frozenset[Node]:
+    """Return what operators take as positions: ``x.index_copy_(0, positions, rows)``."""
+    return frozenset(
+        _root(e.node.args[2])
+        for op in _BY_POSITION
+        for e in flow.by_operation.get(op, ())
+        if len(e.node.args) > 2  # noqa: PLR2004 - tensor, dimension, positions
+    )
+
+
+def _root(node: Node) -> Node:
+    while node.op in operators.KEEPS or node.op == Op.GETITEM:
+        node = node.args[0]
+    return node
 
 
 def is_count(flow: FunctionFlow, node: Node) -> bool | None:

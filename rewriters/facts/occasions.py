@@ -51,8 +51,9 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _DONE_ONCE = frozenset(
     {
         "add", "build", "calibrate", "convert", "create", "dump", "export", "from", "get_config",
-        "init", "initialize", "load", "log", "make", "parse", "print", "prune", "quantize", "read",
-        "register", "report", "reset", "resize", "save", "set", "setup", "show", "warmup", "write",
+        "capture", "fuse", "init", "initialize", "load", "log", "make", "parse", "precompute",
+        "print", "prune", "quantize", "read", "register", "report", "reset", "resize", "save",
+        "set", "setup", "show", "warmup", "write",
     }
 )  # fmt: skip
 """What a function does once, where its name begins with it."""
@@ -107,7 +108,7 @@ def occasion(flow: FunctionFlow, match: Match | None = None) -> Occasion:
 
 
 def _is_host_code(flow: FunctionFlow) -> bool:
-    if _LOADS_DATA.fullmatch(flow.function.name):
+    if _LOADS_DATA.fullmatch(flow.function.name) or _takes_tokenizer(flow.function):
         return True
     if flow.cls is None:
         return False
@@ -115,6 +116,12 @@ def _is_host_code(flow: FunctionFlow) -> bool:
     if any(base.endswith("Module") and not base.endswith("DataModule") for base in bases):
         return False  # a ``DataPreProcessor`` that is a module runs on the device
     return any(_ON_HOST.search(name) for name in (flow.cls.name, *bases))
+
+
+def _takes_tokenizer(function: FunctionNode) -> bool:
+    """Tell whether a function of its own turns text into numbers: who gets a tokenizer calls it."""
+    given = {arg.arg for arg in (*function.args.posonlyargs, *function.args.args)}
+    return "self" not in given and bool(given & {"tokenizer", "processor"})
 
 
 def _works_on_host(flow: FunctionFlow, match: Match) -> bool:
@@ -143,6 +150,11 @@ def _source(node: Node) -> Node:
     while node.op in operators.KEEPS and node.op != "cpu" and node.args:
         node = node.args[0]
     return node
+
+
+def is_made_on_host(node: Node) -> bool:
+    """Tell whether a tensor is made without a device, or is a view of one: ``torch.tensor(n)``."""
+    return _is_made_there(_source(node))
 
 
 def _is_made_there(node: Node) -> bool:
@@ -176,6 +188,12 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
     if module is None or scope.path or _words(scope.qualname) & _ASIDE:
         return False
     return scope.function.name in _called_in_steps(module)
+
+
+def is_done_once(scope: Scope) -> bool:
+    """Tell whether a name says that a function runs once, or beside steps: ``_fuse_weights``."""
+    own = [word.lower() for word in _WORD.findall(scope.function.name)]
+    return bool(_words(scope.qualname) & _ASIDE or (own and own[0] in _DONE_ONCE))
 
 
 @lru_cache(maxsize=2)

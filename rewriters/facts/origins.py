@@ -27,16 +27,28 @@ def is_sinusoid(node: Node) -> bool:
 
 
 def same_projection(flow: FunctionFlow, first: Node, second: Node) -> bool | None:
-    """Tell whether two tensors are halves of one, or results of layers of one input and width."""
-    pieces = [n.args[0] for n in (first, second) if n.op == Op.ITEM and n.args[0].op == "chunk"]
-    if len(pieces) == 2:  # noqa: PLR2004 - both
-        return True if pieces[0] is pieces[1] else None
-    if any(map(_is_broadcast, (first, second))):
+    """Tell whether two tensors are results of layers of one input and width.
+
+    Halves of one are not: where no pattern of halves fits, they would be joined again.
+    """
+    if first is second:
+        return False
+    if any(map(_is_broadcast, (first, second))) or _is_part(first) or _is_part(second):
         return False
     widths = [_width(flow, node) for node in (first, second)]
     if None in widths or first.args[1] is not second.args[1]:
         return None
     return True if widths[0] == widths[1] else None
+
+
+def _is_part(node: Node) -> bool:
+    """Tell whether a tensor is cut out of a wider one: no layer made it alone.
+
+    ``x, z = in_proj(h).split(...)``; ``out_norm(scan(x) * silu(z))`` gates, and is no SwiGLU.
+    """
+    while node.op in operators.SAME_SHAPE | {"view", "reshape", "transpose"}:
+        node = node.args[0]
+    return node.op == Op.ITEM and node.args[0].op in {"chunk", "split"}
 
 
 def _is_broadcast(node: Node) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.facts.constants import number
@@ -32,7 +33,27 @@ Rank = int | RelativeRank | None
 SAME_SHAPE = operators.SAME_SHAPE | {Op.AGAIN, Op.AUGMENTED}
 _NEW_TENSORS = operators.FACTORIES & operators.TAKES_LENGTHS
 _MATRIX = 2
+_RANKS = re.compile(r"get_(\w+_)?(rank|world_size)$")
+"""Functions that return a number: ``torch.distributed.get_rank``."""
 _RESHAPED = frozenset({"expand", "reshape", "view"})
+
+
+@lru_cache(maxsize=4)
+def _seen_lengths(flow: FunctionFlow) -> dict[Node, int]:
+    """Return how many dimensions the function certainly asks tensors for: 3 for ``x.shape[2:]``."""
+    least: dict[Node, int] = {}
+    for evaluation in flow.evaluations:
+        node = evaluation.node
+        if not evaluation.certain or node.op not in {Op.SIZE, Op.GETITEM}:
+            continue
+        of, at = node.args[0], node.args[1]
+        if node.op == Op.GETITEM:
+            if of.op != Op.SHAPE or at.op != Op.SLICE:
+                continue
+            of, at = of.args[0], at.args[0]
+        if type(at.value) is int and at.value >= 0:
+            least[of] = max(least.get(of, 0), at.value + 1)
+    return least
 
 
 @dataclass(frozen=True)
@@ -112,7 +133,7 @@ class Shapes:
                 return _shifted(self.rank(args[0].args[0]), op == "stack")
             case "where" if len(args) == 3:  # noqa: PLR2004 - condition, value, other value
                 return self._broadcast_all(args)
-            case "addmm":
+            case "addmm" | "outer":
                 return 2
             case "gather":
                 return self.rank(args[2])
@@ -120,6 +141,8 @@ class Shapes:
                 return self.rank(args[0]) if self.rank(args[1]) == _MATRIX else None
             case "transpose" | "t" | "index_select":
                 return self.rank(args[0])
+            case "expand_as" | "view_as" | "reshape_as" if len(args) > 1:
+                return self.rank(args[1])
             case "repeat" if len(args) > 2 and not _starred(args):  # noqa: PLR2004 - x and sizes
                 return len(args) - 1
             case "permute" if all(arg.op == Op.CONST for arg in args[1:]):
@@ -256,7 +279,8 @@ class Shapes:
                 return self.least_rank(node.args[0])
             case "expand":
                 return max(len(_sizes(node)) - 1, self.least_rank(node.args[0]))
-        return self.least_rank(node.args[0]) if node.op in SAME_SHAPE and node.args else 0
+        seen = _seen_lengths(self.flow).get(node, 0)
+        return self.least_rank(node.args[0]) if node.op in SAME_SHAPE and node.args else seen
 
     @staticmethod
     def _keeps_dims(index: Node) -> bool:
@@ -296,6 +320,8 @@ class Shapes:
         if number(node) is not None:
             return True
         if node.op in {Op.COUNTER, Op.SIZE, Op.RANK, "py:len", "py:int", "py:float"}:
+            return True
+        if node.op == Op.CALL and _RANKS.search(str(node.args[0].value)):
             return True
         if node.op == Op.PARAM:
             return annotation(self.flow, str(node.value)) in {"int", "float", "bool"}

@@ -198,7 +198,7 @@ class SourceFacts(ValueKinds, AttentionFacts):
         return True if plain else None
 
     def same_projection(self, first: str, second: str) -> bool | None:
-        """Tell whether two tensors are the halves of one, or made by layers of one width."""
+        """Tell whether two tensors are made by layers of one width."""
         bound = self.match.bindings
         return origins.same_projection(self.flow, bound[first], bound[second])
 

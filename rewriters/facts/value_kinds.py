@@ -12,6 +12,10 @@ from npufix.rewriters.facts.index_facts import (
     are_found_positions,
     is_comparison_method,
     is_count,
+    is_of_configuration,
+    is_position,
+    is_selection,
+    is_used_as_index,
     is_used_as_int,
     names_of,
 )
@@ -54,6 +58,7 @@ _OF_SHAPED = (Op.SHAPE, Op.SIZE, Op.RANK, Op.DTYPE_OF)
 _DISPLAYS = ("Dict", "Set(")
 _DRAWN = frozenset({"multinomial", "randint", "randperm", "searchsorted", "bucketize"})
 """What returns positions."""
+_PARTS = frozenset({"chunk", "split", "split_with_sizes", "tensor_split", "unbind"})
 _INTEGERS = operators.INTEGERS | {Op.ITEM}
 _MAYBE_NUMBER = frozenset(
     {Op.PARAM, Op.ATTR, Op.GLOBAL, Op.PHI, Op.ELEMENT, "neg", Op.CARRIED, Op.AFTER}
@@ -63,9 +68,13 @@ _TAKES_ANYTHING = re.compile(r"is_|tensor$|as_|from_|get_|set_|full|arange|zeros
 _INDEX_NAME = re.compile(
     r"(?<!mask_)(?<!masked_)(?<!channel_)(idx|indices|index)|(^|_)(ind|inds|ids|id)(_|$)|^i_|_list$"
 )
+_TENSOR_NAME = re.compile(r"(^|_)(emb(ed(ding)?)?|feat(ure)?|hidden|logit|tensor)s?(_states?)?$")
+"""Of what has a row for each position."""
 _MASK_NAME = re.compile(
-    r"mask|pad.|valid|ignore|(^|_)(is|has|keep|bad|pos|neg|flags?|done|inside|outside)(_|$)"
+    r"mask|pad.|valid(?!at)|ignore|(^|_)(is|has|keep|bad|pos|neg|flags?|done|inside|outside)(_|$)"
 )
+_KEY_NAME = re.compile(r"(^|_)(keys?|names?|slices?)$")
+"""Of strings and of slices, whatever they are of: ``padding_key``, ``padding_slice``."""
 # What numbers, keys and slices are called.
 _COUNTING_NAME = re.compile(
     r"[a-z]\d?|\w*(key|name|num|step|start|end|begin|stop|row|col|column|offset|slot|slice|sl"
@@ -83,10 +92,10 @@ class ValueKinds:
     match: Match
     shapes: Shapes
 
-    def _is_tensor(self, node: Node) -> bool | None:  # noqa: C901, PLR0911 - one case a proof
+    def _is_tensor(self, node: Node) -> bool | None:  # noqa: C901, PLR0911, PLR0912 - one case a proof
         if node.op in operators.TENSORS or self._is_bool(node):
             return True
-        if node.op in {Op.CONST, Op.TUPLE, Op.LIST, Op.SIZE, Op.SHAPE} or _is_of_numpy(node):
+        if node.op in {Op.CONST, Op.TUPLE, Op.LIST, Op.SIZE, Op.SHAPE} or is_of_numpy(node):
             return False
         if node.op == Op.CONTAINER or str(node.value).startswith(_DISPLAYS):
             return False
@@ -97,6 +106,10 @@ class ValueKinds:
             return False
         if node in self._operands_of_tensors:
             return True
+        if node.op in _PARTS:
+            return False  # a tuple, whose elements are tensors
+        if node.op in {Op.ITEM, Op.GETITEM} and node.args[0].op in _PARTS:
+            return self._is_tensor(node.args[0].args[0])
         if node.op == Op.ATTR and (
             self.shapes.shape(node) is not None or is_parameter(self.flow, node)
         ):
@@ -174,22 +187,26 @@ class ValueKinds:
             for e in self.flow.evaluations
         )
 
-    def _is_mask(self, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind of proof
+    def _is_mask(self, node: Node) -> bool | None:  # noqa: C901, PLR0911 - one case a kind of proof
         if self._is_bool(node):
             return True
-        if node.op in _BOOLEAN and any(map(_is_of_numpy, node.args)):
+        if node.op in _BOOLEAN and any(map(is_of_numpy, node.args)):
             return False
         if self._may_be_bool(node):
             return None
         if node.op == "invert":
-            return False if _is_of_numpy(node.args[0]) else None
+            return False if is_of_numpy(node.args[0]) else None
         if node.op in _NO_TENSOR or node.op in _INTEGERS or self._is_int(node) or node.op in _DRAWN:
             return False
         if node.op == Op.CAST and "int" in str(node.args[1].value):
             return False
+        if is_position(node) or is_selection(node) or is_used_as_index(self.flow, node):
+            return False
+        if is_of_configuration(node):
+            return False
         # Most subscripts are integers; only a name that speaks of a mask leaves it open.
         names = names_of(node, self.match.evaluation.names)
-        if any(_INDEX_NAME.search(n) for n in names) or (
+        if any(_INDEX_NAME.search(n) or _KEY_NAME.search(n) for n in names) or (
             node.op == Op.ATTR and node.value == "pos"
         ):
             return False
@@ -220,6 +237,8 @@ class ValueKinds:
             for e in self.flow.by_operation.get(op, ())
         ):
             return False  # ``h`` of ``torch.zeros(h.shape)``
+        if any(_TENSOR_NAME.search(n) for n in names_of(node, self.match.evaluation.names)):
+            return False
         if node.op in _ARITHMETIC:
             settings = all(_is_setting(arg) or self.shapes.is_number(arg) for arg in node.args)
             return settings and any(self.shapes.is_number(arg) for arg in node.args)
@@ -331,9 +350,9 @@ def _choices(node: Node) -> list[Node]:
     return [arg for arg in node.args[1:] if arg.op != Op.UNSET] or [*node.args[1:]]
 
 
-def _is_of_numpy(node: Node) -> bool:
+def is_of_numpy(node: Node) -> bool:
     """Tell whether a value is an array: made by NumPy, or by a method that only arrays have."""
-    if node.op == "numpy":
+    if node.op == "numpy" or (node.op == Op.ATTR and node.value == "np"):
         return True
     if node.op != Op.CALL:
         return False

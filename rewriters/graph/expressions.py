@@ -46,13 +46,17 @@ class ExpressionReader:
         self, code: ast.expr
     ) -> Node:
         """Return the value of an expression."""
-        match code:
+        match code:  # what is frequent first
             case ast.Constant(value):
                 return self.state.graph.constant(repr(value) if isinstance(value, bytes) else value)
             case ast.Name(name):
                 return self.state.value_of(name)
             case ast.Attribute():
                 return self._attribute(code)
+            case ast.Call():
+                return self.calls.call(code)
+            case ast.Subscript(value, index):
+                return self._subscript(self.read(value), self.read(index))
             case ast.UnaryOp(op, operand):
                 return arithmetic(
                     self.state.graph, _UNARY[type(op)], [self.read(operand)], self.state.epoch
@@ -81,16 +85,12 @@ class ExpressionReader:
                 return self.state.graph.node(kind, *map(self.read, items))
             case ast.Starred(value):
                 return self.state.op(Op.STAR, self.read(value))
-            case ast.Subscript(value, index):
-                return self._subscript(self.read(value), self.read(index))
             case ast.Slice(lower, upper, step):
                 parts = [
                     self.read(p) if p else self.state.graph.constant(None)
                     for p in (lower, upper, step)
                 ]
                 return self.state.graph.node(Op.SLICE, *parts)
-            case ast.Call():
-                return self.calls.call(code)
             case ast.NamedExpr(ast.Name(name), value):
                 node = self.read(value)
                 self.state.bind(name, node)

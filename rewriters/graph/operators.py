@@ -73,6 +73,17 @@ COMMUTATIVE = _having("commutative")
 PAIRS = _having("pair")
 SYMBOLS = _having("symbol")
 PRODUCTS = _having("product")
+ELEMENTWISE = frozenset(
+    {"abs", "acos", "add", "and", "asin", "atan", "atan2", "bfloat16", "bool", "ceil", "clamp",
+     "clip", "cos", "cosh", "detach", "div", "double", "elu", "eq", "erf", "exp", "expm1", "fill",
+     "float", "floor", "floordiv", "frac", "ge", "gelu", "gt", "half", "hardswish", "hypot", "int",
+     "invert", "isfinite", "isinf", "isnan", "le", "leaky_relu", "lerp", "log", "log10", "log1p",
+     "log2", "logical_and", "logical_not", "logical_or", "logsigmoid", "long", "lt", "maximum",
+     "minimum", "mish", "mod", "mul", "nan_to_num", "ne", "neg", "or", "pow", "reciprocal", "relu",
+     "relu6", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "sqrt",
+     "square", "sub", "tan", "tanh", "trunc", "where", "xor", Op.CAST}
+)  # fmt: skip
+"""One element of the result needs one element of each operand, at the same place."""
 SAME_SHAPE = _having("same-shape") | {Op.CAST}
 BROADCAST = _having("broadcast")
 BOOLEAN = _having("bool")

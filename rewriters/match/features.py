@@ -34,7 +34,7 @@ FEATURES = frozenset(
 )
 _BY_WORD = {
     "cat": TURNED, "concat": TURNED, "concatenate": TURNED, "layer_norm": NORMED_SUM,
-    "stack": TURNED, "sum": CHOSEN_SUM, "to": MOVED, "where": POSITIONS,
+    "mean": CHOSEN_SUM, "stack": TURNED, "sum": CHOSEN_SUM, "to": MOVED, "where": POSITIONS,
 }  # fmt: skip
 _COUNTED = frozenset({"enumerate", "range"})
 
@@ -49,6 +49,7 @@ def feature_of(node: Node) -> str:
         Op.AUGMENT: (CHOSEN_UPDATE, inner == Op.GETITEM),
         "cat": (TURNED, bool(parts & {"neg", "sub"})),
         "layer_norm": (NORMED_SUM, is_sum),
+        "mean": (CHOSEN_SUM, inner == Op.GETITEM),
         "module:LayerNorm": (NORMED_SUM, is_sum),
         "module:RMSNorm": (NORMED_SUM, is_sum),
         Op.SETITEM: (CHOSEN_WRITE, True),
@@ -102,7 +103,7 @@ def _of_call(call: ast.Call, values: _Values, wanted: frozenset[str]) -> Iterato
     match name:
         case "where" if len(call.args) + len(call.keywords) == 1:
             yield POSITIONS
-        case "sum" if any(values.may_be(o, values.is_choice) for o in operands):
+        case "sum" | "mean" if any(values.may_be(o, values.is_choice) for o in operands):
             yield CHOSEN_SUM
         case "to" if any(values.may_be(r, _is_created) for r in receiver):
             yield MOVED

@@ -78,16 +78,16 @@ class Words:
         self.of_modules = sum(bit for op, (bit, _) in self._groups.items() if _is_made(op))
         """What a class may have in its ``__init__``, and call by another name elsewhere."""
         self.of_features = sum(bit for op, (bit, _) in self._groups.items() if op in FEATURES)
+        self._any = re.compile("|".join(map(words_of, ops)) or "(?!)")
         self._bits: dict[str, int] = {}
         """Those of the words met so far that have any."""
         self._met: set[str] = set()
 
     def of(self, words: frozenset[str]) -> int:
         """Return the bits of some words."""
-        for word in words - self._met:
+        for word in filter(self._any.fullmatch, words - self._met):
             bits = sum(bit for bit, spelled in self._groups.values() if spelled.fullmatch(word))
-            if bits:
-                self._bits[word] = bits
+            self._bits[word] = bits
         self._met |= words
         found = 0
         for word in words & self._bits.keys():

@@ -45,7 +45,7 @@ class Vocabulary:
 
     def possible(self, rules: Sequence[Substitution], scope: Scope) -> list[Substitution]:
         """Return the rules whose operations a scope may hold."""
-        words = self._with_helpers(self._own(scope))
+        words = self._with_helpers(self.words_of(scope))
         found = self.words.of(words)
         if scope.cls is not None:
             made = self._made(scope.cls)
@@ -64,7 +64,7 @@ class Vocabulary:
         is_module = scope.function.name == MODULE
         return self._between() if is_module else _code(scope.function, self.lines)
 
-    def _own(self, scope: Scope) -> frozenset[str]:
+    def words_of(self, scope: Scope) -> frozenset[str]:
         """Return the words of a scope itself."""
         key = id(scope.function)
         if key not in self._words_of:
@@ -87,7 +87,7 @@ class Vocabulary:
         found = {name: words_in(text) for name, text in other.items()}
         for scope in self._inlinable:
             name = scope.function.name
-            found[name] = found.get(name, frozenset()) | self._own(scope)
+            found[name] = found.get(name, frozenset()) | self.words_of(scope)
         found = {name: words | features_by_word(words) for name, words in found.items()}
         return found | {f"self.{name}": words for name, words in found.items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _TIMES = ((60e9, "min"), (1e9, "s"), (1e6, "ms"), (1e3, "us"))
+_LONGEST = 60
 _ROUNDS_UP = 0.9995
 """Of a unit: from here on three digits would say 1,000 of the one below."""
 
@@ -37,6 +38,11 @@ def size(byte_count: float) -> str:
     """Return an amount of memory with three significant digits: ``1.5 GiB``."""
     unit, name = next(((s, n) for s, n in _SIZES if abs(byte_count) >= s), (1, "B"))
     return f"{number(byte_count / unit)} {name}"
+
+
+def shortened(name: str) -> str:
+    """Return a name as it fits into a sentence: kernels of a GPU have names of 900 characters."""
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
 
 
 def quantity(value: float, unit: str) -> str:

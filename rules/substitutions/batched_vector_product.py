@@ -260,15 +260,20 @@ def _vectors(site: Site) -> bool | None:
     return True if None not in ranks else None
 
 
+_OF_SPACE = re.compile(
+    r"(?i)(^|_)(mats?|rots?|inv|bda|combine|poses?|tf|cam|homo)(_|$)|matri(x|ces)|rotation|transf|2"
+    r"|lidar|trinsic|intrin|projection|_trans?(_|$)|^[RTK]$"
+)
+"""What turns or moves points is called so; a weight is large."""
+
+
 def _batches(site: Site) -> bool | None:
     ranks = [site.ndim("a"), site.ndim("b")]
     if max(rank or _BATCH for rank in ranks) < _BATCH:
         return False  # an ordinary product
     if set(ranks) == {_BATCH}:
         return True
-    if set(ranks) <= {None, _BATCH}:
-        return _small(site) or None
-    return _small(site)
+    return _small_or_of_space(site)
 
 
 def _small(site: Site, *names: str) -> bool | None:
@@ -281,7 +286,14 @@ def _small(site: Site, *names: str) -> bool | None:
 
 def _holds_small_matrices(site: Site) -> bool | None:
     # The product of rows and one vector for all of them is an ordinary one.
-    return False if site.ndim("b") == 1 else _small(site, "a")
+    return False if site.ndim("b") == 1 else _small_or_of_space(site, "a")
+
+
+def _small_or_of_space(site: Site, *names: str) -> bool | None:
+    """Tell whether matrices are small; open where their name alone says so, ``rotation``."""
+    small = _small(site, *names)
+    moves_points = any(map(_OF_SPACE.search, site.called("a")))
+    return False if small is None and not moves_points else small
 
 
 SINGLE_PRECISION = Condition("single-precision", "the operands are float32", _precise)

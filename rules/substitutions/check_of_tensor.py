@@ -13,7 +13,8 @@ sees a write even so (``may-be-written``). A check that
 never fails may go (``check-never-fails``): the numbers are as before, the complaint is not. Where the
 arms only choose between values of a few operators, both are computed and ``torch.where`` chooses: they
 must have one shape and dtype (``same-shape``), and the one that is not chosen must be finite, because
-its gradient is multiplied by zero (``finite-arms``). Where an arm calls something it is advice; where
+its gradient is multiplied by zero (``finite-arms``); what it alone reads gets that zero, where it
+had no gradient at all (``zero-gradients``). Where an arm calls something it is advice; where
 the code after them is another one, nothing is said.
 
 References: overall_optimization_strategy.md and solution_to_top3.md of the troubleshooting guide
@@ -117,6 +118,12 @@ FINITE = Condition(
     "the arm that is not taken computes finite numbers and gradients: it divides by no zero",
     _unknown,
 )
+ZERO_GRADIENTS = Condition(
+    "zero-gradients",
+    "what only the arm that is not taken reads may get a gradient of zeros where it had none: an "
+    "optimizer decays it, and moves it by its momentum",
+    _unknown,
+)
 
 RULE = Substitution(
     id="NPU217",
@@ -126,7 +133,7 @@ RULE = Substitution(
     forms=(
         Form(guarded, unguarded, inputs, (MAY_BE_COPIED, MAY_BE_WRITTEN)),
         Form(asserted, unasked, inputs, (NEVER_FAILS,)),
-        Form(decided, chosen, decided_inputs, (SAME_SHAPE, FINITE)),
+        Form(decided, chosen, decided_inputs, (SAME_SHAPE, FINITE, ZERO_GRADIENTS)),
     ),
     search="checks",
     replaces=(),

@@ -142,9 +142,20 @@ def torch_rms_norm_in_32(x: Tensor, weight: Tensor, eps: float, shape: tuple[int
     return F.rms_norm(x.to(torch.float32), shape, weight, eps).to(x.dtype)
 
 
+def cast_to_given(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """Cast to the dtype of what was gated in float32 before (Mamba 2, Zamba 2, Bamba)."""
+    normed = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+    return weight * normed.to(dtype)
+
+
 def fused(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return the normalised activation; the second result is kept for the backward pass."""
     return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]
+
+
+def fused_to_given(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """Normalise in the dtype of the activation, and cast."""
+    return torch_npu.npu_rms_norm(x, weight.to(x.dtype), epsilon=eps)[0].to(dtype)
 
 
 def fused_along_dim(x: Tensor, weight: Tensor, eps: float, dim: int) -> Tensor:
@@ -188,6 +199,12 @@ def fused_unit_offset(
     )[0]
 
 
+def gated(draw: Draw) -> dict[str, Any]:
+    """Return ``inputs`` with an activation in float32."""
+    drawn = inputs(draw)
+    return {**drawn, "x": drawn["x"].float(), "dtype": drawn["weight"].dtype}
+
+
 def along_last(draw: Draw) -> dict[str, Any]:
     """Return ``inputs`` and the last dimension, from either end."""
     drawn = inputs(draw)
@@ -216,6 +233,9 @@ WITH_GRADIENTS = Condition(
     "with-gradients",
     "gradients may be needed, or gemma-rms-norm would do",
     lambda site: not site.is_without_gradients(),
+)
+DTYPE_OF_WEIGHT = Condition(
+    "same-dtype", "the weight has the dtype that is cast to", lambda _site: None
 )
 WEIGHT_GIVEN = Condition(
     "weight-given", "the weight is never None", lambda site: True if site.ndim("weight") else None
@@ -263,6 +283,7 @@ RULE = Substitution(
         ),
         Form(torch_rms_norm_in_32, fused_in_shape, with_shape, (*_GIVEN, KERNEL_DTYPES)),
         Form(torch_rms_norm, fused_in_shape, with_shape, (*_GIVEN, SAME_DTYPE)),
+        Form(cast_to_given, fused_to_given, gated, (*_ALWAYS, DTYPE_OF_WEIGHT)),
     ),
     replaces=(
         "Add",

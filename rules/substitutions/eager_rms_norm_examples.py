@@ -259,4 +259,41 @@ class RMSNorm(nn.Module):
         return torch_npu.npu_rms_norm(x, self.scale, epsilon=self.eps)[0]
 """,
     ),
+    # Mamba 2: a gate that may be None comes before
+    Rewritten(
+        """
+class GatedRMSNorm(nn.Module):
+    def __init__(self, hidden_size, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+        self.variance_epsilon = eps
+
+    def forward(self, hidden_states, gate=None):
+        input_dtype = hidden_states.dtype
+        hidden_states = hidden_states.to(torch.float32)
+        if gate is not None:
+            hidden_states = hidden_states * F.silu(gate.to(torch.float32))
+        variance = hidden_states.pow(2).mean(-1, keepdim=True)
+        hidden_states = hidden_states * torch.rsqrt(variance + self.variance_epsilon)
+        return self.weight * hidden_states.to(input_dtype)
+""",
+        """
+class GatedRMSNorm(nn.Module):
+    def __init__(self, hidden_size, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+        self.variance_epsilon = eps
+
+    def forward(self, hidden_states, gate=None):
+        input_dtype = hidden_states.dtype
+        hidden_states = hidden_states.to(torch.float32)
+        if gate is not None:
+            hidden_states = hidden_states * F.silu(gate.to(torch.float32))
+        return torch_npu.npu_rms_norm(
+            hidden_states,
+            self.weight.to(hidden_states.dtype),
+            epsilon=self.variance_epsilon,
+        )[0].to(input_dtype)
+""",
+    ),
 )

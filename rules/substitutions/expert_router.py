@@ -56,6 +56,14 @@ def select_experts(router_logits, top_k):
     weights, experts = scores.topk(top_k, dim=-1)
     return weights / weights.sum(-1, keepdim=True), experts
 """
+_OTHER_NAMES = """
+class Gate(nn.Module):
+    def route(self, logits):
+        # as npu_moe_init_routing wants it
+        probs = torch.softmax(logits, dim=-1)
+        top_probs, top_experts = torch.topk(probs, k=self.top_k, dim=-1)
+        return top_probs, top_experts.int()
+"""
 _SAME_NAME = """
 class Router(nn.Module):
     def forward(self, hidden_states):
@@ -98,5 +106,9 @@ class Gate(nn.Module):
         return weights.softmax(-1), experts
 """,
     ),
-    rewritten=(Rewritten(_FUNCTION, _FUNCTION), Rewritten(_SAME_NAME, _SAME_NAME)),
+    rewritten=(
+        Rewritten(_FUNCTION, _FUNCTION),
+        Rewritten(_SAME_NAME, _SAME_NAME),
+        Rewritten(_OTHER_NAMES, _OTHER_NAMES),
+    ),
 )

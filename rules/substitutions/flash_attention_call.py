@@ -1,8 +1,9 @@
-"""A call of flash_attn, a package of kernels for GPUs.
+"""A call of flash_attn or xformers, packages of kernels for GPUs.
 
-What: ``flash_attn_func(q, k, v)``, ``flash_attn_varlen_func(...)`` and their packed relatives.
+What: ``flash_attn_func(q, k, v)``, ``flash_attn_varlen_func(...)`` and their packed relatives;
+``xformers.ops.memory_efficient_attention(q, k, v)``.
 
-Why it is slow on the NPU: the package has no kernels for it. Code that falls back to attention
+Why it is slow on the NPU: the packages have no kernels for it. Code that falls back to attention
 written out writes the scores of all queries and keys to memory; FlashAttentionScore never does.
 
 Use instead: ``torch_npu.npu_fusion_attention`` in the layout BSND, or TND with the ends of the rows of
@@ -63,11 +64,18 @@ from flash_attn.flash_attn_interface import flash_attn_varlen_func
 def attend(q, k, v, starts, longest):
     return flash_attn_varlen_func(q, k, v, starts, starts, longest, longest)
 """
+_OF_XFORMERS = """
+import xformers.ops as xops
+
+
+def attend(q, k, v):
+    return xops.memory_efficient_attention(q, k, v)
+"""
 
 RULE = Substitution(
     id="NPU170",
     name="flash-attention-call",
-    summary="a call of flash_attn, which has no kernels for the NPU",
+    summary="a call of flash_attn or xformers, which have no kernels for the NPU",
     table="fusion",
     forms=(Form(dense, fused, inputs),),
     search="flash-attention",
@@ -102,5 +110,9 @@ def attend(q, k, v):
     return flash_attn_func(q, k, v)
 """,
     ),
-    rewritten=(Rewritten(_CALL, _CALL), Rewritten(_VARLEN, _VARLEN)),
+    rewritten=(
+        Rewritten(_CALL, _CALL),
+        Rewritten(_VARLEN, _VARLEN),
+        Rewritten(_OF_XFORMERS, _OF_XFORMERS),
+    ),
 )

@@ -196,6 +196,8 @@ def _one_column(site: Site) -> bool | None:
     ranks = [n for n in (site.ndim("x"), site.ndim("index")) if n is not None]
     if any(rank != _MATRIX for rank in ranks) or (columns is not None and columns != 1):
         return False
+    if max(map(site.least_ndim, ("x", "index"))) > _MATRIX:
+        return False
     return True if columns == 1 and ranks else None
 
 
@@ -213,7 +215,7 @@ def _visibly_one_column(site: Site) -> bool | None:
 def _one_per_row(site: Site) -> bool | None:
     # gather accepts only as many dimensions in the index as in the tensor
     x, index = site.ndim("x"), site.ndim("index")
-    if x not in {None, _MATRIX} or index not in {None, 1}:
+    if x not in {None, _MATRIX} or index not in {None, 1} or site.least_ndim("x") > _MATRIX:
         return False
     return True if x == _MATRIX or index == 1 else None
 

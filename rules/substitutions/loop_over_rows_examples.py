@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from npufix.rules.substitution import Rewritten
 
+_SIZES = """
+def pad_masks(feats: torch.Tensor, metas: list):
+    masks = feats.new_ones((len(metas), feats.shape[2], feats.shape[3]))
+    for i in range(len(metas)):
+        h, w, _ = metas[i]["img_shape"]
+        masks[i, :h, :w] = 0
+    return masks
+"""
+
 VALID = (
     # the sum so far is needed, and a number is added
     """
@@ -261,4 +270,32 @@ def f(boxes: torch.Tensor, wanted: torch.Tensor):
     return loss
 """,
     ),
+    # one image of each camera at a time
+    Rewritten(
+        """
+class Neck(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 3, padding=1)
+
+    def forward(self, x: torch.Tensor):
+        b, n, c, h, w = x.shape
+        outs = []
+        for i in range(n):
+            outs.append(F.relu(self.conv(x[:, i])))
+        return torch.stack(outs, dim=1)
+""",
+        """
+class Neck(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv = nn.Conv2d(width, width, 3, padding=1)
+
+    def forward(self, x: torch.Tensor):
+        b, n, c, h, w = x.shape
+        return F.relu(self.conv(x.flatten(0, 1)).unflatten(0, x.shape[:2]))
+""",
+    ),
+    # told, not written: sizes out of a list of the host
+    Rewritten(*[_SIZES] * 2),
 )

@@ -37,6 +37,7 @@ from npufix.rules.shared.operands.masks import (
     SAME_RANK_MASK,
     VECTOR_MASK,
     WRITTEN_TENSOR,
+    holds_vectors,
 )
 from npufix.rules.substitution import (
     Condition,
@@ -132,7 +133,7 @@ def fill_rows(x: Tensor, mask: Tensor, value: float) -> None:
 
 def fill_aligned(x: Tensor, mask: Tensor, value: float) -> None:
     """Write in place to all that the dimensions without a mask hold, however many there are."""
-    x.masked_fill_(mask[(...,) + (None,) * (x.dim() - mask.dim())], value)
+    x.masked_fill_(mask.view(mask.shape + (1,) * (x.dim() - mask.dim())), value)
 
 
 def fill_planes(x: Tensor, mask: Tensor, value: float) -> None:
@@ -232,6 +233,13 @@ def _is_column_mask(site: Site) -> bool | None:
     return (True if site.ndim("x") == _MATRIX else None) if more is None else more == 1
 
 
+def _has_rows(site: Site) -> bool | None:
+    more = site.more_dims("x", "mask")
+    if more is None and holds_vectors(site) and not site.is_test_of("mask", "x"):
+        return None
+    return more == 1
+
+
 def _is_row_mask(site: Site) -> bool | None:
     more = site.more_dims("x", "mask")
     # A matrix has one dimension for the mask and one for the colon.
@@ -241,7 +249,7 @@ def _is_row_mask(site: Site) -> bool | None:
 ROW_MASK = Condition(
     "row-mask",
     "the mask has one dimension less than the tensor it is used on",
-    lambda site: site.more_dims("x", "mask") == 1,
+    _has_rows,
 )
 SPELLED_ROW_MASK = Condition(
     "row-mask",
@@ -275,7 +283,7 @@ RULE = Substitution(
         Form(rows, fill_rows, row_inputs, (*START, ROW_MASK)),
         Form(whole_rows, fill_rows, row_inputs, (*START, SPELLED_ROW_MASK)),
         Form(rows, fill_planes, plane_inputs, (*START, PLANE_MASK)),
-        Form(everywhere, fill_aligned, any_rank_inputs, START),
+        Form(everywhere, fill_aligned, any_rank_inputs, START, only_proven=True),
         Form(trailing, fill, trailing_inputs, START),
         Form(columns, fill, column_inputs, (*START, COLUMN_MASK)),
         Form(found, fill, vector_inputs, (*START, VECTOR_MASK)),

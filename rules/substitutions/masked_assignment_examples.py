@@ -62,7 +62,7 @@ def f(x: torch.Tensor, pad: torch.BoolTensor):
 """,
         """
 def f(x: torch.Tensor, pad: torch.BoolTensor):
-    x.masked_fill_(pad[(...,) + (None,) * (x.dim() - pad.dim())], 0)
+    x.masked_fill_(pad.view(pad.shape + (1,) * (x.dim() - pad.dim())), 0)
 """,
     ),
 )

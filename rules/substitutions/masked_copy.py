@@ -28,6 +28,7 @@ from npufix.rules.shared.operands.masks import (
     SAME_DEVICE,
     SAME_RANK_MASK,
     WRITTEN_TENSOR,
+    holds_vectors,
 )
 from npufix.rules.substitution import (
     Condition,
@@ -88,11 +89,6 @@ def choose_sum(x: Tensor, mask: Tensor, value: float) -> None:
     x.copy_(torch.where(mask, x + value, x))
 
 
-def choose_aligned_sum(x: Tensor, mask: Tensor, value: float) -> None:
-    """Choose where the mask may be one of the first dimensions alone."""
-    x.copy_(torch.where(mask[(...,) + (None,) * (x.dim() - mask.dim())], x + value, x))
-
-
 def subtracted(x: Tensor, mask: Tensor, value: float) -> None:
     """Subtract a number where the mask is true."""
     x[mask] -= value
@@ -103,11 +99,6 @@ def choose_difference(x: Tensor, mask: Tensor, value: float) -> None:
     x.copy_(torch.where(mask, x - value, x))
 
 
-def choose_aligned_difference(x: Tensor, mask: Tensor, value: float) -> None:
-    """Choose where the mask may be one of the first dimensions alone."""
-    x.copy_(torch.where(mask[(...,) + (None,) * (x.dim() - mask.dim())], x - value, x))
-
-
 def scaled(x: Tensor, mask: Tensor, value: float) -> None:
     """Multiply by a number where the mask is true."""
     x[mask] *= value
@@ -116,11 +107,6 @@ def scaled(x: Tensor, mask: Tensor, value: float) -> None:
 def choose_product(x: Tensor, mask: Tensor, value: float) -> None:
     """Choose between the product and the old value."""
     x.copy_(torch.where(mask, x * value, x))
-
-
-def choose_aligned_product(x: Tensor, mask: Tensor, value: float) -> None:
-    """Choose where the mask may be one of the first dimensions alone."""
-    x.copy_(torch.where(mask[(...,) + (None,) * (x.dim() - mask.dim())], x * value, x))
 
 
 _SHAPES = ((5,), (1,), (3, 4), (3, 3), (2, 3, 4), (0, 3))
@@ -144,13 +130,6 @@ def scaled_inputs(draw: Draw) -> dict[str, Any]:
     return {"x": given["x"], "mask": given["mask"], "value": value}
 
 
-def leading_inputs(draw: Draw) -> dict[str, Any]:
-    """Return ``scaled_inputs`` with a mask of all dimensions or of the first ones."""
-    given = scaled_inputs(draw)
-    shape = given["x"].shape
-    return {**given, "mask": draw.booleans(*shape[: draw.integer(1, len(shape))])}
-
-
 def _taken(draw: Draw, shape: tuple[int, ...]) -> dict[str, Any]:
     import torch
 
@@ -168,6 +147,8 @@ def _vectors(site: Site) -> bool | None:
 
 
 def _one_shape(site: Site) -> bool | None:
+    if site.same_ndim("x", "mask") is None and holds_vectors(site):
+        return False
     ranks = [site.same_ndim("x", "mask"), site.same_ndim("y", "mask")]
     return False if False in ranks else (True if all(ranks) else None)
 
@@ -184,8 +165,7 @@ ONE_SHAPE = Condition(
 ONE_VECTOR = Condition("vector-mask", "the mask and both tensors have one dimension", _vectors)
 IS_NUMBER = Condition("is-number", "the value is a number, not one for each element", _is_number)
 TAKEN = (BOOLEAN_MASK, WRITTEN_TENSOR, SAME_DEVICE)
-ALIGNED = (*TAKEN, IS_NUMBER)
-CHANGED = (*ALIGNED, SAME_RANK_MASK)
+CHANGED = (*TAKEN, IS_NUMBER, SAME_RANK_MASK)
 
 RULE = Substitution(
     id="NPU211",
@@ -196,11 +176,8 @@ RULE = Substitution(
         Form(taken, choose, taken_inputs, (*TAKEN, ONE_SHAPE)),
         Form(taken_by_position, choose, vector_taken_inputs, (*TAKEN, ONE_VECTOR)),
         Form(added, choose_sum, scaled_inputs, CHANGED),
-        Form(added, choose_aligned_sum, leading_inputs, ALIGNED),
         Form(subtracted, choose_difference, scaled_inputs, CHANGED),
-        Form(subtracted, choose_aligned_difference, leading_inputs, ALIGNED),
         Form(scaled, choose_product, scaled_inputs, CHANGED),
-        Form(scaled, choose_aligned_product, leading_inputs, ALIGNED),
     ),
     replaces=(
         "Index",

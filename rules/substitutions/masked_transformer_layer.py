@@ -65,6 +65,20 @@ class Encoder(nn.Module):
         return self.encoder(x, src_key_padding_mask=mask)
 """
 
+_OF_ANY_NAME = """
+from .blocks import *
+
+
+class Net(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(dim, 8)
+        self.mix = nn.TransformerEncoder(layer, 6)
+
+    def forward(self, x, pad):
+        return self.mix(x, src_key_padding_mask=pad)
+"""
+
 RULE = Substitution(
     id="NPU177",
     name="masked-transformer-layer",
@@ -87,6 +101,17 @@ class Encoder(nn.Module):
     def forward(self, x):
         return self.encoder(x, src_key_padding_mask=None)
 """,
+        # another module takes the mask
+        """
+class Net(nn.Module):
+    def __init__(self, dim, pool):
+        super().__init__()
+        self.mix = nn.TransformerEncoder(nn.TransformerEncoderLayer(dim, 8), 6)
+        self.pool = pool
+
+    def forward(self, x, pad):
+        return self.pool(self.mix(x), key_padding_mask=pad)
+""",
         # a mask of something else
         """
 class Encoder(nn.Module):
@@ -98,5 +123,5 @@ class Encoder(nn.Module):
         return self.layer(x) * mask
 """,
     ),
-    rewritten=(Rewritten(_ENCODER, _ENCODER),),
+    rewritten=(Rewritten(_ENCODER, _ENCODER), Rewritten(_OF_ANY_NAME, _OF_ANY_NAME)),
 )

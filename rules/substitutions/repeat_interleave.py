@@ -5,19 +5,21 @@ What: ``x.repeat_interleave(n)`` or ``x.repeat_interleave(n, dim)`` with a Pytho
 Why it is slow on the NPU: RepeatInterleave copies element by element in the given order (its second
 version, for A2 and larger outputs, is faster but still slower than a broadcast, and does not take
 int8 or a vector with one number of repeats). The same result is a broadcast over a new dimension,
-which BroadcastTo writes in one go. (The other recipe of the guide, a tensor that holds the same
+which BroadcastTo writes in one go; twice along the last
+dimension, as the tables of rotary embeddings are, it is a stack. (The other recipe of the guide, a tensor that holds the same
 number of repeats for each element, selects the faster version, but is right for one length only.)
 
 Safety: exact for an int, whatever its value; ``clone`` makes the copy that ``repeat_interleave``
 would have made even for a single repeat or a single element, where ``reshape`` alone would return
 a view of ``x`` that a later write in place would change. A tensor of repeats means something else
-(condition ``int-repeats``). A dimension that is known only at run time must not be negative
-(condition ``dimension-from-the-front``).
+(condition ``int-repeats``). A dimension that is known only at run time is left alone: what would be
+written for it is harder to read than what it gains.
 
 Nothing is said of what runs once per call of a pipeline or of ``generate`` (condition
 ``runs-often``): it is no part of a step, and the longer code would be all that is gained. The same
 goes for the first dimension outside of loops (condition ``more-than-once``): there a batch is made
-wider, once, before all layers.
+wider, once, before all layers. What has to be asked about is told of heads alone: an index or a reward that
+is repeated is short.
 
 References: case "affinity operator optimisation" (RepeatInterleave) of the MindStudio guide;
 torch.repeat_interleave.
@@ -26,6 +28,7 @@ torch.repeat_interleave.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
@@ -55,6 +58,16 @@ def along_last(x: Tensor, repeats: int) -> Tensor:
     return x.repeat_interleave(repeats, -1)
 
 
+def twice_along_last(x: Tensor) -> Tensor:
+    """Repeat twice along the last dimension."""
+    return x.repeat_interleave(2, -1)
+
+
+def twice(x: Tensor, literal_dim: int) -> Tensor:
+    """Repeat twice along a dimension counted from the front."""
+    return x.repeat_interleave(2, literal_dim)
+
+
 def along(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
     """Repeat along a dimension counted from the front."""
     return x.repeat_interleave(repeats, literal_dim)
@@ -63,11 +76,6 @@ def along(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
 def along_from_the_end(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
     """Repeat along a dimension counted from the end."""
     return x.repeat_interleave(repeats, literal_dim)
-
-
-def along_any(x: Tensor, repeats: int, dim: int) -> Tensor:
-    """Repeat along a dimension that is known at run time only."""
-    return x.repeat_interleave(repeats, dim)
 
 
 def broadcast_flat(x: Tensor, repeats: int) -> Tensor:
@@ -100,6 +108,16 @@ def broadcast_last(x: Tensor, repeats: int) -> Tensor:
     )
 
 
+def stack_last(x: Tensor) -> Tensor:
+    """Put each element twice into a new last dimension and merge it into the one before."""
+    return torch.stack((x, x), dim=-1).flatten(-2)
+
+
+def stack(x: Tensor, literal_dim: int) -> Tensor:
+    """Put each element twice into a new last dimension and merge it into the one before."""
+    return torch.stack((x, x), dim=-1).flatten(-2)
+
+
 def broadcast(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
     """Broadcast over a new dimension behind the one to repeat and merge the two."""
     return (
@@ -120,16 +138,6 @@ def broadcast_from_the_end(x: Tensor, repeats: int, literal_dim: int) -> Tensor:
     )
 
 
-def broadcast_any(x: Tensor, repeats: int, dim: int) -> Tensor:
-    """Broadcast over a new dimension behind the one to repeat and merge the two."""
-    return (
-        x.unsqueeze(dim + 1)
-        .expand(*x.shape[: dim + 1], repeats, *x.shape[dim + 1 :])
-        .clone(memory_format=torch.contiguous_format)
-        .flatten(dim, dim + 1)
-    )
-
-
 def _tensor(draw: Draw, ndim: int) -> Tensor:
     import torch
 
@@ -143,6 +151,17 @@ def inputs(draw: Draw) -> dict[str, Any]:
     return {"x": _tensor(draw, draw.integer(1, 3)), "repeats": draw.integer(0, 4)}
 
 
+def twice_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor of one to three dimensions."""
+    return {"x": _tensor(draw, draw.integer(1, 3))}
+
+
+def twice_last_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor and its last dimension."""
+    ndim = draw.integer(2, 3)
+    return {"x": _tensor(draw, ndim), "literal_dim": ndim - 1}
+
+
 def dim_inputs(draw: Draw) -> dict[str, Any]:
     """Return a tensor, repeats and a dimension of it but the first."""
     ndim = draw.integer(2, 4)
@@ -151,12 +170,6 @@ def dim_inputs(draw: Draw) -> dict[str, Any]:
         "repeats": draw.integer(0, 3),
         "literal_dim": draw.integer(1, ndim - 1),
     }
-
-
-def any_dim_inputs(draw: Draw) -> dict[str, Any]:
-    """Return a tensor, repeats and a dimension of it, as a variable."""
-    given = dim_inputs(draw)
-    return {"x": given["x"], "repeats": given["repeats"], "dim": given["literal_dim"]}
 
 
 def end_inputs(draw: Draw) -> dict[str, Any]:
@@ -189,8 +202,16 @@ def _is_int(site: Site) -> bool | None:
 _OF_HEADS = re.compile(r"heads|groups?$|n_?rep(eats?)?$|(^|_)kv(_|$)")
 
 
+_HEADS = re.compile(r"(?i)(^|_)(q|k|v|kv|query|key|value)s?(_|$)|heads?(_|$)")
+
+
 def _more_than_once(site: Site) -> bool:
-    return site.runs_in_loop() or any(map(_OF_HEADS.search, site.called("repeats")))
+    return site.runs_in_loop() or _repeats_heads(site)
+
+
+def _repeats_heads(site: Site) -> bool:
+    of_heads = any(map(_OF_HEADS.search, site.called("repeats")))
+    return of_heads or any(map(_HEADS.search, site.called("x")))
 
 
 def _runs_often(site: Site) -> bool:
@@ -206,10 +227,17 @@ OFTEN = Condition(
     _runs_often,
     time_alone=True,
 )
+OFTEN_TWICE = replace(OFTEN, holds=lambda site: site.runs_often())
 MORE_THAN_ONCE = Condition(
     "more-than-once",
     "it stands in a loop or repeats heads: a batch that is widened once takes no time",
     _more_than_once,
+    time_alone=True,
+)
+OF_HEADS = Condition(
+    "repeats-heads",
+    "heads are repeated, by the names: in each layer",
+    _repeats_heads,
     time_alone=True,
 )
 IS_TENSOR = Condition("is-tensor", "the object is a torch tensor", lambda site: site.is_tensor("x"))
@@ -219,40 +247,55 @@ FROM_THE_FRONT = Condition(
     lambda site: isinstance(dim := site.literal("literal_dim"), int) and dim > 0,
 )
 
+IS_LAST = Condition(
+    "last-dimension",
+    "the dimension is the last one",
+    lambda site: isinstance(dim := site.literal("literal_dim"), int) and site.ndim("x") == dim + 1,
+)
 FROM_THE_END = Condition(
     "dimension-from-the-end",
     "the dimension is a literal below -1",
     lambda site: isinstance(dim := site.literal("literal_dim"), int) and dim < -1,
 )
-NOT_NEGATIVE = Condition(
-    "dimension-from-the-front",
-    "the dimension is an int and not negative",
-    lambda site: False if site.literal("dim") is not None or site.is_tensor("dim") else None,
-)
-
 RULE = Substitution(
     id="NPU203",
     name="repeat-interleave-int",
     summary="repeat_interleave with one number of repeats for all elements",
     table="affinity",
     forms=(
-        Form(flattened, broadcast_flat, inputs, (OFTEN, IS_TENSOR, INT_REPEATS)),
+        # a short vector of lengths or rewards, if nobody has to be asked about it
+        Form(flattened, broadcast_flat, inputs, (OFTEN, IS_TENSOR, INT_REPEATS), only_proven=True),
         Form(new_first, broadcast_new, inputs, (MORE_THAN_ONCE, OFTEN, IS_TENSOR, INT_REPEATS)),
         Form(along_first, broadcast_first, inputs, (MORE_THAN_ONCE, OFTEN, IS_TENSOR, INT_REPEATS)),
+        Form(twice_along_last, stack_last, twice_inputs, (OFTEN_TWICE, IS_TENSOR)),
+        Form(twice, stack, twice_last_inputs, (IS_LAST, OFTEN_TWICE, IS_TENSOR)),
         Form(along_last, broadcast_last, inputs, (OFTEN, IS_TENSOR, INT_REPEATS)),
-        Form(along, broadcast, dim_inputs, (FROM_THE_FRONT, OFTEN, IS_TENSOR, INT_REPEATS)),
+        Form(
+            along, broadcast, dim_inputs, (FROM_THE_FRONT, IS_TENSOR, INT_REPEATS, OF_HEADS, OFTEN)
+        ),
+        Form(
+            along,
+            broadcast,
+            dim_inputs,
+            (FROM_THE_FRONT, OFTEN, IS_TENSOR, INT_REPEATS),
+            only_proven=True,
+        ),
+        Form(
+            along_from_the_end,
+            broadcast_from_the_end,
+            end_inputs,
+            (FROM_THE_END, IS_TENSOR, INT_REPEATS, OF_HEADS, OFTEN),
+        ),
         Form(
             along_from_the_end,
             broadcast_from_the_end,
             end_inputs,
             (FROM_THE_END, OFTEN, IS_TENSOR, INT_REPEATS),
-        ),
-        Form(
-            along_any, broadcast_any, any_dim_inputs, (NOT_NEGATIVE, OFTEN, IS_TENSOR, INT_REPEATS)
+            only_proven=True,
         ),
     ),
     replaces=("RepeatInterleave", "RepeatInterleaveV2"),
-    becomes=("BroadcastTo",),
+    becomes=("BroadcastTo", "ConcatD", "Pack"),
     passes=(2, 2),
     requires="torch_npu>=2.1",
     valid=(

@@ -1,7 +1,8 @@
 """RMSNorm without a weight, and rows divided by their length, in eager operators.
 
 What: ``x * rsqrt(mean(x^2) + eps)`` with no weight behind it, as in queries and keys of attention
-(QK norm) and in diffusion models; ``F.normalize(x, dim=-1)``, as in linear attention.
+(QK norm) and in diffusion models; ``F.normalize(x, dim=-1)`` and ``x * rsqrt(sum(x^2) + eps)``, as
+in linear attention.
 
 Why it is slow on the NPU: four to six kernels, each of which reads or writes the whole activation
 (Pow, ReduceMean, Add, Rsqrt, Mul, with casts around them), and about twice as many in the backward
@@ -23,7 +24,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.shared.operands.norms import PLAIN_EPS, inputs
-from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
+from npufix.rules.substitution import (
+    Condition,
+    Draw,
+    Form,
+    Rewritten,
+    Site,
+    Substitution,
+    either,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +73,18 @@ def fused_unit_rows(x: Tensor, eps: float) -> Tensor:
     )[0]
 
 
+def root_of_sum(x: Tensor, dim: int, eps: float) -> Tensor:
+    """Divide each row by its length, with ``eps`` below the root (Qwen3-Next, FLA)."""
+    return x * torch.rsqrt(either(x * x, x.pow(2)).sum(dim, keepdim=True) + eps)
+
+
+def fused_root_of_sum(x: Tensor, dim: int, eps: float) -> Tensor:
+    """Normalise with one kernel: a sum is the mean times the number of elements."""
+    return torch_npu.npu_rms_norm(
+        x, x.new_full((x.shape[-1],), x.shape[-1] ** -0.5), epsilon=eps / x.shape[-1]
+    )[0]
+
+
 def rows(draw: Draw) -> dict[str, Any]:
     """Return rows in float32 that are zero, or longer than eps."""
     import torch
@@ -71,6 +92,14 @@ def rows(draw: Draw) -> dict[str, Any]:
     shape = draw.choice([(3, 8), (2, 5, 24), (2, 1, 3, 16)])
     x = torch.where(draw.booleans(*shape), 0.75, -1.25) * draw.choice([1.0, 1.0, 0.0])
     return {"x": x, "eps": draw.choice([1e-12, 1e-6])}
+
+
+def sums(draw: Draw) -> dict[str, Any]:
+    """Return rows in float32, some so small that a forgotten ``eps`` shows."""
+    import torch
+
+    x = draw.floats(*draw.choice([(3, 8), (2, 5, 24), (2, 1, 3, 16)]), dtype=torch.float32)
+    return {"x": x * draw.choice([1.0, 1e-3]), "dim": -1, "eps": draw.choice([1e-5, 1e-6])}
 
 
 def _stands_alone(site: Site) -> bool | None:
@@ -123,6 +152,12 @@ LONG_ROWS = Condition(
     lambda site: True if site.number("eps") in {0, _SMALLEST} else None,
 )
 
+LAST = Condition(
+    "last-dimension",
+    "the rows go along the last dimension",
+    lambda site: site.literal("dim") == -1,  # else its calls say which
+)
+
 RULE = Substitution(
     id="NPU168",
     name="rms-norm-without-weight",
@@ -131,6 +166,7 @@ RULE = Substitution(
     forms=(
         Form(cast_back, fused, activations, (NO_WEIGHT, PLAIN_EPS)),
         Form(plain, fused, activations, (NO_WEIGHT, PLAIN_EPS)),
+        Form(root_of_sum, fused_root_of_sum, sums, (NO_WEIGHT, LAST, SINGLE_PRECISION, PLAIN_EPS)),
         Form(unit_rows, fused_unit_rows, rows, (MANY_ROWS, LONG_ROWS, SINGLE_PRECISION, PLAIN_EPS)),
     ),
     replaces=(
@@ -169,10 +205,10 @@ def f(x: torch.Tensor):
     x = x.float()
     return F.normalize(x, p=1, dim=-1), F.normalize(x)
 """,
-        # the sum, not the mean
+        # the sum of a group of channels
         """
 def f(x: torch.Tensor, eps: float):
-    return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + eps)
+    return x * torch.rsqrt(x.pow(2).sum(1, keepdim=True) + eps)
 """,
         # the root alone
         """
@@ -194,6 +230,32 @@ def unit(q: torch.Tensor):
         q,
         q.new_full((q.shape[-1],), q.shape[-1] ** (-0.5)),
         epsilon=1e-12 ** 2 / q.shape[-1],
+    )[0]
+""",
+        ),
+        Rewritten(
+            """
+def l2norm(x: torch.FloatTensor, dim: int = -1, eps: float = 1e-6):
+    inv_norm = torch.rsqrt((x * x).sum(dim=dim, keepdim=True) + eps)
+    return x * inv_norm
+
+
+def delta_rule(query: torch.Tensor):
+    query = query.float()
+    return l2norm(query, dim=-1, eps=1e-6)
+""",
+            """
+def l2norm(x: torch.FloatTensor, dim: int = -1, eps: float = 1e-6):
+    inv_norm = torch.rsqrt((x * x).sum(dim=dim, keepdim=True) + eps)
+    return x * inv_norm
+
+
+def delta_rule(query: torch.Tensor):
+    query = query.float()
+    return torch_npu.npu_rms_norm(
+        query,
+        query.new_full((query.shape[-1],), query.shape[-1] ** (-0.5)),
+        epsilon=1e-6 / query.shape[-1],
     )[0]
 """,
         ),

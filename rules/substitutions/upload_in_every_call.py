@@ -92,6 +92,24 @@ class Encoder(nn.Module):
         return nn.utils.rnn.pad_sequence(found)
 """
 
+_NO_BUFFER = """
+class Normalise(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean = torch.tensor([0.485, 0.456, 0.406])
+
+    def forward(self, x):
+        return x - self.mean.to(x.device).view(1, 3, 1, 1)
+"""
+_SIZES = """
+class Encoder(nn.Module):
+    def forward(self, levels):
+        shapes = []
+        for level in levels:
+            shapes.append(level.shape[-2:])
+        return torch.as_tensor(shapes, device=levels[0].device)
+"""
+
 RULE = Substitution(
     id="NPU219",
     name="upload-in-every-call",
@@ -114,6 +132,18 @@ class Head(nn.Module):
         super().__init__()
         self.register_buffer("scale", torch.tensor([0.1, 0.2]), persistent=False)
 """,
+        # a buffer, a parameter, and a list that is handed in
+        """
+class Head(nn.Module):
+    def __init__(self, mean):
+        super().__init__()
+        self.register_buffer("scale", torch.tensor([0.1, 0.2]), persistent=False)
+        self.weight = nn.Parameter(torch.ones(3))
+        self.mean = mean
+
+    def forward(self, x):
+        return x * self.scale.to(x.dtype) + self.weight.to(x.device) + self.mean.to(x.device)
+""",
         # stays on the host
         """
 def forward(x: torch.Tensor):
@@ -129,6 +159,8 @@ def forward(x: torch.Tensor):
     rewritten=(
         Rewritten(_CONSTANT, _CONSTANT),
         Rewritten(_IN_LOOP, _IN_LOOP),
+        Rewritten(_NO_BUFFER, _NO_BUFFER),
+        Rewritten(_SIZES, _SIZES),
         Rewritten(
             """
 class Runner:

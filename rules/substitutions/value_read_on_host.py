@@ -190,6 +190,18 @@ def focal_loss(loss: torch.Tensor, labels: torch.Tensor):
         ),
         Rewritten(
             """
+class Loss(nn.Module):
+    def forward(self, loss: torch.Tensor, weight):
+        return loss.sum() / max(weight.sum(), 1.0)
+""",
+            """
+class Loss(nn.Module):
+    def forward(self, loss: torch.Tensor, weight):
+        return loss.sum() / weight.sum().clamp(min=1.0)
+""",
+        ),
+        Rewritten(
+            """
 def giou_loss(loss: torch.Tensor, weight: torch.Tensor):
     norm = max(weight.sum().item(), 1.0)
     return loss.sum() / norm

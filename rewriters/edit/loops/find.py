@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, WRITTEN_READ
+from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, UNKNOWN_CODE, WRITTEN_READ
 from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.filling import Pieces, read_pieces
-from npufix.rewriters.edit.loops.indexing import OTHER_ROUND
+from npufix.rewriters.edit.loops.indexing import LENGTHS, OTHER_ROUND
 from npufix.rewriters.edit.loops.joining import added_up, join, joined, rows_of
 from npufix.rewriters.edit.loops.reading import (
     NO_DOMAIN,
@@ -29,7 +29,7 @@ from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
 from npufix.rewriters.edit.loops.values import OF_A_LIST, UNKNOWN_RANK, CannotBatchError
 from npufix.rewriters.edit.loops.writing import Join, written
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
-from npufix.rewriters.facts.occasions import is_hot
+from npufix.rewriters.facts.occasions import is_done_once, is_hot
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
 from npufix.rewriters.graph.modules.syntax import stored_names, walk
 from npufix.rewriters.graph.reader import read_function
@@ -46,8 +46,10 @@ _MAKES_ONCE = re.compile(r"_*(init|reset|build|create|make|register|setup)(_|$)\
 # What no way of writing it would change; of other loops it is worth saying that they are slow.
 _NO_ROWS = frozenset(
     {UNKNOWN_CALL, EFFECT, RECURRENCE, OTHER_ROUND, WRITTEN_READ, SHARED, MODULES, STATISTICS,
-     DROPOUT, RANDOM, NO_DOMAIN, STEPS, OF_A_LIST, READ_AFTERWARDS}
+     DROPOUT, RANDOM, NO_DOMAIN, STEPS, OF_A_LIST, READ_AFTERWARDS, UNKNOWN_CODE}
 )  # fmt: skip
+_ROWS_TOO = frozenset({EFFECT, RECURRENCE, UNKNOWN_RANK, UNKNOWN_DIMENSION, LENGTHS})
+"""What is worth saying of those where it is plain that rows of a tensor are taken."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ def find_loops(
         except UnsupportedCodeError:
             return
     taken: list[tuple[int, int]] = []
+    worth_telling = flow.scope is None or not is_done_once(flow.scope)
     for loop in (*loops_in(flow.function.body, flow.names), *comprehensions):
         first, last = loop.first.lineno, loop.statement.end_lineno or loop.statement.lineno
         if any(a <= first and last <= b for a, b in taken):
@@ -98,7 +101,8 @@ def find_loops(
         if found is None:
             continue
         told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)
-        if found.rewrite is not None or all_of_them or told:
+        told = told or (found.problem in _ROWS_TOO and _takes_rows(wide, loop))
+        if found.rewrite is not None or all_of_them or (told and worth_telling):
             taken.append((first, last))
             yield found
 
@@ -254,6 +258,23 @@ def _targets(code: ast.AST) -> set[str]:
         return {n.id for n in ast.walk(code.target) if isinstance(n, ast.Name)}
     generators = getattr(code, "generators", ())
     return {n.id for g in generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+
+
+def _takes_rows(flow: FunctionFlow, loop: Loop) -> bool:
+    """Tell whether a loop joins, adds up or fills rows that only a tensor has: ``x[i, :n]``."""
+    codes: list[ast.AST] = [e.code for e in _inside(flow, loop)]
+    if loop.is_statement and not loop.lists and not loop.total:
+        codes = [c.targets[0] for c in codes if isinstance(c, ast.Assign)]
+    return any(isinstance(c, ast.Subscript) and _is_of_several(c, loop) for c in codes)
+
+
+def _is_of_several(code: ast.Subscript, loop: Loop) -> bool:
+    """Tell whether an index names a row by the counter, and more: no list has such."""
+    counted = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    match code.slice:
+        case ast.Tuple([ast.Name(row), *_]):
+            return row in counted
+    return False
 
 
 def _is_about_rows(flow: FunctionFlow, loop: Loop) -> bool:

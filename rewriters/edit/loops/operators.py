@@ -5,18 +5,7 @@ from __future__ import annotations
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.special import Op
 
-ELEMENTWISE = frozenset(
-    {"abs", "acos", "add", "and", "asin", "atan", "atan2", "bfloat16", "bool", "ceil", "clamp",
-     "clip", "cos", "cosh", "detach", "div", "double", "elu", "eq", "erf", "exp", "expm1", "fill",
-     "float", "floor", "floordiv", "frac", "ge", "gelu", "gt", "half", "hardswish", "hypot", "int",
-     "invert", "isfinite", "isinf", "isnan", "le", "leaky_relu", "lerp", "log", "log10", "log1p",
-     "log2", "logical_and", "logical_not", "logical_or", "logsigmoid", "long", "lt", "maximum",
-     "minimum", "mish", "mod", "mul", "nan_to_num", "ne", "neg", "or", "pow", "reciprocal", "relu",
-     "relu6", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "sqrt",
-     "square", "sub", "tan", "tanh", "trunc", "where", "xor", Op.CAST}
-)  # fmt: skip
-"""One element of the result needs one element of each operand, at the same place."""
-
+ELEMENTWISE = operators.ELEMENTWISE
 ALONG = {
     "all": 1, "amax": 1, "amin": 1, "any": 1, "argmax": 1, "argmin": 1, "argsort": 0, "chunk": 0,
     "cumprod": 0, "cumsum": 0, "log_softmax": 0, "logsumexp": 1, "max": 1, "mean": 1, "median": 1,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -26,6 +27,7 @@ NO_DOMAIN = "it runs over something else than range, enumerate, zip or the rows 
 STEPS = "it counts in steps, or from a number that is not written out"
 _JOINED = frozenset({"torch.stack", "torch.cat", "torch.concat", "torch.concatenate"})
 _NAMES = frozenset(name.rpartition(".")[2] for name in _JOINED)
+_LIKELY = re.compile(rf"(?m)^\s*(?:async )?for\b|\b(?:{'|'.join(sorted(_NAMES))})\(")
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
 
 
@@ -88,8 +90,13 @@ class Loop:
         return next((s for s in self.removed if isinstance(s, ast.For)), self.statement)
 
 
-def may_hold_loops(function: FunctionNode) -> bool:
-    """Tell whether a function has a loop whose counter or element is an index or joined."""
+def may_hold_loops(function: FunctionNode, text: str | None = None) -> bool:
+    """Tell whether a function has a loop whose counter or element is an index or joined.
+
+    Its ``text`` spares most functions the walk.
+    """
+    if text is not None and _LIKELY.search(text) is None:
+        return False
     for node in walk(function):
         if isinstance(node, ast.Call) and last_name(node.func) in _NAMES and _comprehension(node):
             return True

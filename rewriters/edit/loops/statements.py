@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.expressions import UNKNOWN_CALL, Expressions
 from npufix.rewriters.edit.loops.filling import fill
-from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place, spelled_items
+from npufix.rewriters.edit.loops.indexing import LENGTHS, OTHER_ROUND, Place, spelled_items
 from npufix.rewriters.edit.loops.values import (
     OF_A_LIST,
     UNKNOWN_RANK,
@@ -60,6 +60,7 @@ class Body:
             CannotBatchError: there are none that compute the same.
 
         """
+        self._require_own_rows(code)
         self._find_writes(code)
         _require_no_recurrence(code, set(self.of.env))
         made = list(self.block(code))
@@ -111,6 +112,19 @@ class Body:
             key = ast.unparse(base)
             if self.of.own_rows.setdefault(key, place) != place:
                 raise CannotBatchError(OTHER_ROUND)
+
+    def _require_own_rows(self, code: Sequence[ast.stmt]) -> None:
+        """Refuse ``x[..., :i]`` of what row ``i`` is written to, whatever dimension that is."""
+        written = {ast.unparse(flattened(target)[0]) for target in _written_in(code)}
+        for node in (n for statement in code for n in ast.walk(statement) if written):
+            match node:
+                case ast.Subscript(base, index, ast.Load()) if ast.unparse(base) in written:
+                    items = index.elts if isinstance(index, ast.Tuple) else [index]
+                    grows = any(isinstance(i, ast.Slice) and self.of.depends(i) for i in items)
+                    if grows and not any(
+                        self.of.depends(i) for i in items if not isinstance(i, ast.Slice)
+                    ):
+                        raise CannotBatchError(OTHER_ROUND)
 
     def _parts(self, target: ast.Subscript) -> tuple[ast.expr, list[ast.expr]]:
         base, index = flattened(target)
@@ -243,7 +257,7 @@ class Body:
             self.of.conditions["is-tensor"] = None
         if place.ragged:
             if op is not None:
-                raise CannotBatchError("its rows have different lengths")
+                raise CannotBatchError(LENGTHS)
             yield from fill(self, base, place, value)
             return
         new = self._fitted(value, place, own, base)

@@ -34,6 +34,19 @@ _ELEMENTWISE = (frozenset(FUNCTIONS) - {"Softmax", "LogSoftmax", "Flatten"}) | {
     "ELU", "Hardtanh", "LeakyReLU", "Softsign",
 }  # fmt: skip
 _LAST = frozenset({"Linear", "LayerNorm", "RMSNorm"})
+_PER_IMAGE = {
+    f"{kind}{dims}d": dims + 1
+    for kind in (
+        "AdaptiveAvgPool",
+        "AdaptiveMaxPool",
+        "AvgPool",
+        "Conv",
+        "ConvTranspose",
+        "MaxPool",
+    )
+    for dims in (1, 2, 3)
+}
+"""Modules that treat each image of a batch by itself, and how many dimensions an image has."""
 _BESIDE_BATCH = 2
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 
@@ -86,7 +99,9 @@ class Calls:
             return self._of_class(names.classes[value.func.id])
         return None
 
-    def _of_torch(self, made: ast.Call, name: str) -> Treatment | None:
+    def _of_torch(  # noqa: PLR0911 - one case a kind of module
+        self, made: ast.Call, name: str
+    ) -> Treatment | None:
         words = {k.arg: k.value for k in made.keywords}
         if name == "Sequential" and not words:
             return self._of_all(made.args)
@@ -103,6 +118,8 @@ class Calls:
             if isinstance(shape, (ast.Tuple, ast.List)):
                 return Treatment(len(shape.elts))
             return Treatment(1) if plain and not several else None
+        if name in _PER_IMAGE and not _is_true(words.get("return_indices")):
+            return Treatment(_PER_IMAGE[name], in_batches=True)
         if name in _RECURRENT and _is_true(words.get("batch_first")) and not words.get("dropout"):
             return Treatment(2, in_batches=True, is_tuple=True)
         return None
@@ -110,11 +127,13 @@ class Calls:
     def _of_all(self, parts: Sequence[ast.expr]) -> Treatment | None:
         found = [self._of_value(part) for part in parts]
         first = found[0] if found else None
-        if first is None or any(f is None or f.in_batches for f in found):
+        if first is None or any(f is None or f.is_tuple for f in found):
             return None
         if _is_in_place(parts[0]):
             return None
-        return Treatment(max(f.dims for f in found if f is not None))
+        all_of_them = [f for f in found if f is not None]
+        batches = any(f.in_batches for f in all_of_them)
+        return Treatment(max(f.dims for f in all_of_them), in_batches=batches)
 
     def _of_class(self, cls: ast.ClassDef) -> Treatment | None:
         """Return how a class of this file does, going by its ``forward``."""

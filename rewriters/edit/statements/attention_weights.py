@@ -19,6 +19,7 @@ _MADE = re.compile(r"torch\.nn(\.modules(\.activation)?)?\.MultiheadAttention")
 _WEIGHTS = frozenset({"need_weights", "average_attn_weights", None})
 _MASKS = frozenset({"key_padding_mask", "attn_mask"})
 _LAYERS = re.compile(r"torch\.nn(?:\.modules\.\w+)?\.(Transformer(?:(?:En|De)coderLayer)?)")
+_NAMED = re.compile(r"(?i)transformer|encoder|decoder|layer|attn|atten|fusion")
 _MASKED = re.compile(
     r"\w*mask\w*\s*=\s*(?!None\b|False\b)[\w.~]|\(\s*\w+(\s*,\s*\w+)?\s*,\s*\w*mask\w*\s*[,)]"
 )
@@ -56,7 +57,7 @@ def find_masked_layers(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         if isinstance(node, ast.Call) and here.flow.cls is not None:
             found = _LAYERS.fullmatch(here.flow.names.dotted(node.func) or "")
-            if found and _is_called_with_mask(here.flow.cls):
+            if found and _is_called_with_mask(here, here.flow.cls):
                 yield Proposal(node, _of_layer(found[1]))
 
 
@@ -70,16 +71,25 @@ def _of_layer(name: str) -> str:
     )
 
 
-def _is_called_with_mask(cls: ast.ClassDef) -> bool:
+def _is_called_with_mask(here: Surroundings, cls: ast.ClassDef) -> bool:
     """Tell whether a submodule is called with something that is named as a mask."""
     return any(
         isinstance(n, ast.Call)
         and isinstance(n.func, ast.Attribute)
         and isinstance(n.func.value, ast.Name)
         and n.func.value.id == "self"
-        and re.search(r"(?i)transformer|encoder|decoder|layer|attn|atten|fusion", n.func.attr)
+        and (_NAMED.search(n.func.attr) or _is_of_layers(here, cls, n.func.attr))
         and _MASKED.search(ast.unparse(n))
         for n in walk(cls)
+    )
+
+
+def _is_of_layers(here: Surroundings, cls: ast.ClassDef, attribute: str) -> bool:
+    """Tell whether ``self.attribute`` is a transformer of torch.nn, or several of its layers."""
+    return any(
+        isinstance(made, ast.Call)
+        and (here.flow.names.dotted(made.func) or "").startswith("torch.nn.Transformer")
+        for _, made in assigned_values(here.flow.names, cls, attribute)
     )
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.edit import holds_comment
 from npufix.rewriters.edit.statements.invariants import is_pure
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.facts.occasions import is_made_on_host
+from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.special import Op
 
@@ -67,14 +69,17 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
         case ast.Call(ast.Attribute(tensor, "item"), [], []):
             return _is_answer(here, tensor)
     node = here.value(test)
-    if node is None:
+    if node is None or any(is_of_numpy(part) for part in node.walk()):
         return False
     if node.op in _ANSWERS:
         return here.is_tensor(test) is not False and not node.op.startswith("py:")
     if node.op in _COMPARED:
         at = here.evaluations[id(test)]
         return any(
-            here.facts(at, x=arg).is_tensor("x") and arg.op in _COMPARABLE for arg in node.args
+            here.facts(at, x=arg).is_tensor("x")
+            and arg.op in _COMPARABLE
+            and not is_made_on_host(arg.args[0])
+            for arg in node.args
         )
     return False
 
@@ -212,7 +217,33 @@ def _choose(here: Surroundings, node: ast.AST) -> Proposal | None:
     chosen = ", ".join((test, here.text(branch.first), other))
     new = f"{branch.head}torch.where({chosen})"
     text = f"{here.indent(branch.code)}{new}\n" if isinstance(branch.code, ast.stmt) else new
-    return Proposal(branch.code, form="decided", changes=(Change(whole, text),), shown=new)
+    asked = [branch.first] if second is None else [branch.first, second]
+    return Proposal(
+        branch.code,
+        form="decided",
+        changes=(Change(whole, text),),
+        shown=new,
+        asked=tuple((f"arm{n}", f"lambda:{here.text(arm)}") for n, arm in enumerate(asked)),
+        proven=frozenset({"zero-gradients"} if _learn_alike(here, branch) else ()),
+    )
+
+
+def _learn_alike(here: Surroundings, branch: _Branch) -> bool:
+    """Tell whether both arms read the same tensors: what learns in one learns in the other."""
+    at = here.evaluations[id(branch.test)]
+    old = None if branch.second is None else here.value(branch.second)
+    arms = [here.value(branch.first), old or at.names.get(branch.name)]
+    read = [_read_by(here, arm) for arm in arms if arm is not None]
+    return len(read) == len(arms) and read[0] == read[1]
+
+
+def _read_by(here: Surroundings, arm: Node) -> set[Node]:
+    """Return what may have a gradient among the values that an arm begins with."""
+    ends = {Op.PARAM, Op.ATTR, Op.CALL, Op.ITEM, Op.ELEMENT, Op.GLOBAL, Op.CARRIED, Op.PHI}
+    at = here.flow.evaluations[0]
+    return {
+        node for node in arm.walk() if node.op in ends and not here.facts(at, x=node).is_number("x")
+    }
 
 
 def _read(here: Surroundings, node: ast.AST) -> _Branch | None:

@@ -29,6 +29,7 @@ _GIVEN = re.compile(
     r"|points?|voxels?|masks?)(_|$)"
 )
 """What is called so is an input or a number of a place: nothing is propagated back to it."""
+_WHOLE = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8"})
 _FEWEST = 3
 """Two columns are often all that is wanted of many; three in a row are taken to bits."""
 
@@ -115,7 +116,9 @@ def _spread(here: Surroundings, taken: set[int]) -> Iterator[Proposal]:
             piece = _piece(here, node)
             owner = node.value
             value = here.value(owner)
-            if piece is not None and value is not None and isinstance(owner, ast.Name):
+            # rows of the first dimension lie in one piece
+            is_row = piece is not None and not piece.prefix and piece.end is None
+            if piece and not is_row and value is not None and isinstance(owner, ast.Name):
                 key = id(value), piece.prefix, piece.end is None, owner.id
                 found.setdefault(key, []).append(piece)
     for (*_, name), pieces in found.items():
@@ -141,6 +144,9 @@ def _gathered(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | 
     if at is None or not enough or any(a[1] > b[0] for a, b in pairwise(spans)):
         return None
     owner = reads[0].code.value
+    found = here.evaluations[id(owner)]
+    if (here.facts(found, x=found.node).dtype("x") or "") in _WHOLE:
+        return None  # of whole numbers nothing has a gradient
     known = _known(here, owner, reads[0])
     bound = {name for read in reads for name in _bound_to(here, read.code)}
     is_written = any(_is_written_by_method(here, read.code) for read in reads)

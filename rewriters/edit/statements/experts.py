@@ -141,7 +141,9 @@ def find_routers(here: Surroundings) -> Iterator[Proposal]:
     """Yield the selections of the most probable experts from a softmax that nothing else reads."""
     text = here.text(here.flow.function)
     around = f"{here.flow.qualname} {text}"
-    if _ROUTER.search(around) is None or re.search(r"(?i)vocab|temperature|top_p|npu_moe", text):
+    if _ROUTER.search(around) is None or re.search(
+        r"(?i)vocab|temperature|top_p\b|npu_moe_gating", text
+    ):
         return
     for node in here.nodes:
         match node:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Evaluation, Node
 
 _READING = frozenset({"item", "tolist", "cpu", "numpy"})
+_REDUCTIONS = frozenset({"mean", "norm", "prod", "sum"})
 _NUMBERS = frozenset({"float", "int", "bool"})
 _LIMITS = {"max": "min", "min": "max"}
 """``max(x, 1)`` is ``x.clamp(min=1)``."""
@@ -111,7 +112,10 @@ def _read_of(here: Surroundings, code: ast.Call) -> _Read | None:
         case ast.Call(ast.Name("max" | "min" as how), [first, second], []):
             tensors = [c for c in (first, second) if not _is_number(c)]
             value = here.value(tensors[0]) if len(tensors) == 1 else None
-            if value is not None and value.op not in _READING and here.is_tensor(tensors[0]):
+            if value is None or value.op in _READING:
+                return None
+            sure = here.is_tensor(tensors[0])
+            if sure or (sure is None and value.op in _REDUCTIONS):
                 return _Read(code, tensors[0], how)
     return None
 
@@ -313,6 +317,8 @@ def _is_tensor(here: Surroundings, node: Node) -> bool:
     if node.op in {"sum", "mean"} and node.args:
         node = node.args[0]
     if node.op in operators.TABLE and node.op not in OF_ARRAYS_TOO:
+        return True
+    if node.op in _ARITHMETIC and any(_is_tensor(here, arg) for arg in node.args):
         return True
     if any(
         _is_of_torch(here, e) for e in here.flow.by_operation.get(node.op, ()) if e.node is node

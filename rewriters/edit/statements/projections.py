@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
-PROJECTED = r"(?i)\b(q|k|v|to_?[qkv]|w[qkv]|[qkv]_?(proj|lin|linear)|\w*(query|key|value)\w*)\("
+PROJECTED = r"(?i:[qkv]|to_?[qkv]|w[qkv]|[qkv]_?(proj|lin|linear)|\w*(query|key|value)\w*)"
 _KEY_OR_VALUE = re.compile(r"(?i)(?:.*_)?(?:w|to)?_?(?P<which>k|v)(?:ey|alue)?(?:_.*|s|\d*)?$")
 _NAMES_ARE_FIXED = re.compile(r"\b(PreTrainedModel|modeling_utils|_tp_plan|ColumnParallel\w*)\b")
 """What says that the layers of a model are called by others: checkpoints, plans, adapters."""
@@ -118,7 +118,7 @@ def _say(here: Surroundings, layers: dict[str, tuple[ast.Call, ast.Call]]) -> st
     widths = [_width(m) for m in made]
     bias = next((s for s in _settings(made[0]) if s.startswith("bias=")), "")
     read = here.text(next(iter(layers.values()))[0].args[0])
-    merged, results, first = "_".join(layers), ", ".join(layers), next(iter(layers))
+    merged, results, first = _joined(list(layers)), ", ".join(layers), next(iter(layers))
     arguments = ", ".join(filter(None, [_inputs(made[0]), _total(widths), bias]))
     parts = ", ".join(widths)
     return (
@@ -128,6 +128,17 @@ def _say(here: Surroundings, layers: dict[str, tuple[ast.Call, ast.Call]]) -> st
         f"prefix + '{first}.weight' and the others by their torch.cat as prefix + "
         f"'{merged}.weight', the biases alike"
     )
+
+
+def _joined(layers: Sequence[str]) -> str:
+    """Return ``add_qkv_proj`` for ``add_q_proj``, ``add_k_proj`` and ``add_v_proj``."""
+    one = re.compile(r"(?P<first>(?:.*_|[wW])?)(?P<own>[qkv])(?P<last>(?:_.*|\d*)?)")
+    found = [m for layer in layers if (m := one.fullmatch(layer))]
+    around = {(m["first"], m["last"]) for m in found}
+    if len(found) < len(layers) or len(around) > 1:
+        return "_".join(layers)
+    own = "".join(sorted((m["own"] for m in found), key="qkv".find))
+    return f"{found[0]['first']}{own}{found[0]['last']}"
 
 
 def _total(widths: Sequence[str]) -> str:

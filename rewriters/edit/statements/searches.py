@@ -33,7 +33,11 @@ from npufix.rewriters.edit.statements.programs.optimizers import (
 )
 from npufix.rewriters.edit.statements.projections import PROJECTED, find_projections
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
-from npufix.rewriters.edit.statements.selections import find_selections
+from npufix.rewriters.edit.statements.selections import (
+    ADDED_UP,
+    find_masked_values,
+    find_selections,
+)
 from npufix.rewriters.edit.statements.surroundings import Surroundings
 from npufix.rewriters.edit.statements.uploads import find_device_waits, find_uploads
 from npufix.rewriters.edit.statements.vendor_operators import (
@@ -41,7 +45,7 @@ from npufix.rewriters.edit.statements.vendor_operators import (
     find_flash_attention,
     find_sums_cut_off,
     find_vendor_operators,
-    is_vendor_name,
+    vendor_names,
 )
 from npufix.rewriters.facts.occasions import is_hot
 from npufix.rewriters.graph.modules.names import source_lines
@@ -49,7 +53,7 @@ from npufix.rewriters.graph.modules.scopes import MODULE, Scope, scopes
 from npufix.rewriters.graph.modules.syntax import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.graph.dataflow import FunctionFlow
@@ -61,73 +65,89 @@ class Search:
     """What finds statements that no pattern of one value can."""
 
     find: Callable[[Surroundings], Iterator[Proposal]]
-    words: str
-    """An expression for what stands in the text of a function that it may find something in."""
-    twice: bool = False
-    """What ``words`` names stands there twice or more."""
-    called: Callable[[str], bool] | None = None
-    """Or a function of such a name is called there."""
+    words: str = ""
+    """An expression for the whole of a word of the function that may hold something; "" for any."""
+    text: str = ""
+    """An expression for what stands in its text besides."""
+    twice: str = ""
+    """An expression whose group stands there twice or more with the same text."""
+    module: str = ""
+    """What must stand somewhere in the module besides."""
     configured: str = ""
     """An expression for modules that import nothing of torch and are to be read all the same."""
     hot_only: bool = False
     """It is worth it only where code runs in every step."""
 
 
-_CALLED = re.compile(r"([\w.]+)\s*\(")
 SEARCHES: Mapping[str, Search] = {
-    "attention-weights": Search(find_unused_weights, r"(?i)att|mha"),
+    "attention-weights": Search(
+        find_unused_weights, text=r"self\.\w+\(", module="MultiheadAttention"
+    ),
     "checks": Search(
         find_checks,
-        r"(?s)\b(assert|if) .*\b(all|allclose|any|equal|max|mean|min|norm|sum)\("
-        r"|\b(all|any|max|mean|min|norm|sum)\(.*\bif ",
+        "all|allclose|any|equal|max|mean|min|norm|sum",
+        text=r"(assert|if) ",
         hot_only=True,
     ),
-    "clipping": Search(find_clipping, r"clip_grad_norm_\("),
-    "columns": Search(find_columns, r"([\w.]+)\[[^\[\]\n]*\d\]", twice=True),
+    "clipping": Search(find_clipping, "clip_grad_norm_"),
+    "columns": Search(
+        find_columns,
+        text=r"\[[^\[\]\n]*\d\]",
+        twice=r"(?<![\w.])([\w.]+)\[[^\[\]\n]*\d\]",
+    ),
     "constants": Search(
-        find_constants, r"\b(arange|eye|full|linspace|logspace|ones|zeros)\(", hot_only=True
+        find_constants, "arange|eye|full|linspace|logspace|ones|zeros", hot_only=True
     ),
     "data-loaders": Search(
         find_data_loaders,
-        r"DataLoader\(|TrainingArguments\(|workers_per_gpu|train_dataloader",
+        r"\w*(DataLoader|TrainingArguments|workers_per_gpu|train_dataloader)\w*",
         configured=loaders.CONFIGURED,
     ),
-    "device-waits": Search(find_device_waits, r"\bsynchronize\(", hot_only=True),
-    "early-reductions": Search(find_early_reductions, r"\.backward\("),
-    "einsum-products": Search(find_einsum_products, r"\beinsum\("),
+    "device-waits": Search(find_device_waits, "synchronize", hot_only=True),
+    "early-reductions": Search(find_early_reductions, "backward"),
+    "einsum-products": Search(find_einsum_products, "einsum"),
     "expert-loops": Search(
-        find_expert_loops, r"(?i)\bexpert|_experts?\b|nonzero\(|\b(arg)?where\(|index_add"
+        find_expert_loops, r"(?i:expert\w*|\w*_experts?)|nonzero|(arg)?where|index_add\w*"
     ),
-    "expert-routers": Search(find_routers, r"(?s)softmax.*topk|topk.*softmax"),
-    "flash-attention": Search(find_flash_attention, r"flash_att"),
-    "growing-caches": Search(find_growing_caches, GROWS, hot_only=True),
+    "expert-routers": Search(find_routers, "topk", text="softmax"),
+    "flash-attention": Search(find_flash_attention, r"\w*flash_att\w*|memory_efficient_attention"),
+    "growing-caches": Search(find_growing_caches, "cat|concat", text=GROWS, hot_only=True),
     "handed-in": Search(
         find_handed_in,
-        r"\b(cos|sin|nonzero|arange|repeat_interleave|cumsum|one_hot|tril|triu|diff|sort|outer)\("
-        r"|\.(cpu|item|tolist)\(\)",
+        "cos|sin|nonzero|arange|repeat_interleave|cumsum|one_hot|tril|triu|diff|sort|outer"
+        "|cpu|item|tolist",
         hot_only=True,
     ),
     "host-values": Search(
         find_host_values,
-        r"\.(item|tolist|cpu|numpy)\(\)|(?<![.\w])(float|int|max|min)\(",
+        "item|tolist|cpu|numpy|float|int|max|min",
+        text=r"\.(item|tolist|cpu|numpy)\(\)|(float|int|max|min)\(",
         hot_only=True,
     ),
-    "index-lists": Search(find_index_lists, r"\[\d+,[ \d,]*\d,?\s*\]\s*[,\]]"),
-    "invariants": Search(find_invariants, r"(?m)^\s+(for|while) ", hot_only=True),
-    "list-collectives": Search(find_list_collectives, r"\ball_(gather|to_all)\("),
-    "masked-layers": Search(find_masked_layers, r"Transformer(En|De)?(coderLayer)?\("),
-    "optimizers": Search(find_optimizers, r"(?i)optim|Adam|SGD", configured=optimizers.CONFIGURED),
-    "projections": Search(find_projections, PROJECTED, hot_only=True),
-    "selections": Search(find_selections, r"\[(?::, )*([a-z]\w*)[,\]]", twice=True, hot_only=True),
-    "sums-cut-off": Search(find_sums_cut_off, RESIDUAL, hot_only=True),
-    "uploads": Search(
-        find_uploads, r"torch\.(as_tensor|from_numpy|tensor)\(|\.copy_\(", hot_only=True
+    "index-lists": Search(find_index_lists, text=r"\[\d+,[ \d,]*\d,?\s*\]\s*[,\]]"),
+    "invariants": Search(find_invariants, "for|while", text=r"(?m)^\s+(for|while) ", hot_only=True),
+    "list-collectives": Search(find_list_collectives, "all_gather|all_to_all"),
+    "masked-layers": Search(find_masked_layers, r"\w*Transformer(En|De)?(coderLayer)?"),
+    "masked-values": Search(find_masked_values, "sum|mean", text=ADDED_UP, hot_only=True),
+    "optimizers": Search(
+        find_optimizers, r"(?i:\w*(optim|adam|sgd)\w*)", configured=optimizers.CONFIGURED
     ),
-    "vendor-operators": Search(find_vendor_operators, r"(?!)", called=is_vendor_name),
+    "projections": Search(find_projections, PROJECTED, hot_only=True),
+    "selections": Search(find_selections, twice=r"\[(?::, )*([a-z]\w*)[,\]]", hot_only=True),
+    "sums-cut-off": Search(find_sums_cut_off, r"(?i:\w*relu\w*)", text=RESIDUAL, hot_only=True),
+    "uploads": Search(
+        find_uploads,
+        "as_tensor|from_numpy|tensor|copy_|new_tensor|to|cuda|npu",
+        text=r"torch\.(as_tensor|from_numpy|tensor)\(|\.(copy_|new_tensor)\("
+        r"|self\.\w+\.(to|cuda|npu)\(",
+        hot_only=True,
+    ),
+    "vendor-operators": Search(find_vendor_operators, vendor_names()),
 }
 """By name, as rules say it."""
 
 
+_ANY_WORD = re.compile("|".join(s.words for s in SEARCHES.values() if s.words))
 _CONFIGURED = re.compile("|".join(s.configured for s in SEARCHES.values() if s.configured))
 OF_CONFIGURATIONS = frozenset(name for name, s in SEARCHES.items() if s.configured)
 """Those that also read a module that imports nothing of torch."""
@@ -138,29 +158,42 @@ def configures(source: str) -> bool:
     return _CONFIGURED.search(source) is not None
 
 
-@cache
-def _words(name: str) -> re.Pattern[str]:
-    return re.compile(SEARCHES[name].words)
-
-
 def possible(
-    rules: Sequence[Substitution], scope: Scope, text: str, module: ast.Module | None = None
+    rules: Sequence[Substitution],
+    scope: Scope,
+    words: Collection[str],
+    text: str,
+    module: ast.Module,
 ) -> list[Substitution]:
-    """Return the rules with a search that may find something in a function of a module."""
+    """Return the rules whose search may find something in a function of some words and text."""
+    named = {name for word in words for name in _named_by(word)}
+    likely = [rule for rule in rules if _may_find(rule.search, named, text)]
+    if any(SEARCHES[rule.search].hot_only for rule in likely) and not is_hot(scope, module):
+        return [rule for rule in likely if not SEARCHES[rule.search].hot_only]
+    return likely
+
+
+def possible_in_module(rules: Sequence[Substitution], source: str) -> list[Substitution]:
+    """Return the rules with a search that may find something in some function of a module."""
     searched = [rule for rule in rules if rule.search in SEARCHES]
-    if not is_hot(scope, module):
-        searched = [rule for rule in searched if not SEARCHES[rule.search].hot_only]
-    return [rule for rule in searched if _may_find(rule.search, text)]
+    return [rule for rule in searched if SEARCHES[rule.search].module in source]
 
 
-def _may_find(name: str, text: str) -> bool:
+@cache
+def _named_by(word: str) -> frozenset[str]:
+    """Return the searches that a word speaks for: there are far fewer words than places."""
+    name = word.removeprefix("self.")
+    if _ANY_WORD.fullmatch(name) is None:
+        return frozenset()
+    return frozenset(k for k, s in SEARCHES.items() if s.words and re.fullmatch(s.words, name))
+
+
+def _may_find(name: str, named: Collection[str], text: str) -> bool:
     search = SEARCHES[name]
-    if search.twice:
-        named = _words(name).findall(text)
-        return len(set(named)) < len(named)
-    if _words(name).search(text) is not None:
-        return True
-    return search.called is not None and any(map(search.called, set(_CALLED.findall(text))))
+    if (search.words and name not in named) or re.search(search.text, text) is None:
+        return False
+    again = re.findall(search.twice, text) if search.twice else ()
+    return not search.twice or len(set(again)) < len(again)
 
 
 def propose(

@@ -11,6 +11,7 @@ from npufix.rewriters.edit.edit import Span, segment, span
 from npufix.rewriters.facts.occasions import is_hot
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph.modules.scopes import Scope
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.match.matching import Match
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Evaluation, Node
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_LATER = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})
 """What has a body of its own, which is read by itself."""
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -47,11 +48,7 @@ class Surroundings:
     @cached_property
     def nodes(self) -> Sequence[ast.AST]:
         """Return all syntax of the function, outer before inner, not that of inner functions."""
-        found: list[ast.AST] = list(self.flow.function.body)
-        for node in found:  # grows
-            if not isinstance(node, _LATER):
-                found += ast.iter_child_nodes(node)
-        return found
+        return list(walk(*self.flow.function.body, closed=_LATER))
 
     @cached_property
     def parents(self) -> Mapping[int, ast.AST]:

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph.attributes import assigned_values, is_made_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,8 +15,13 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _MAKING = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
+_OF_HOST = _MAKING | {f"torch.{name}" for name in ("arange", "eye", "linspace", "ones", "zeros")}
 _MOVING = frozenset({"to", "cuda", "npu"})
-_TIMED = re.compile(r"\b(time|perf_counter|monotonic|elapsed_time|elapsed|Event|timer|timeit)\b")
+_TIMED = re.compile(
+    r"\b(time|perf_counter|monotonic|elapsed_time|elapsed|Event|timer|timeit)\b"
+    r"|graph\(|max_memory_|memory_(allocated|reserved|stats)|empty_cache"
+)
+"""What takes times or looks at memory, or records a graph: it waits for all on purpose."""
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
 _BUFFER = (
@@ -38,10 +44,23 @@ _RANGE = (
     "the numbers are copied to the device, and the host waits: torch.arange(start, end, "
     "device=device) makes them there"
 )
+_SIZES = (
+    "numbers of the host are copied to the device in every call, and the host waits: keep the "
+    "tensor of each list of numbers that comes again (a dictionary, functools.lru_cache), or fill "
+    "a pinned tensor and copy that with non_blocking=True"
+)
 _STRIDED = (
     "columns of a tensor are no block of memory, so the copy goes through the host and waits: copy "
     "whole rows or the whole tensor"
 )
+
+
+def _keep(name: str) -> str:
+    return (
+        f"self.{name} is no buffer, so it is copied to the device in every call: in __init__ "
+        f'self.register_buffer("{name}", ..., persistent=False), and here self.{name} '
+        "without the copy"
+    )
 
 
 def find_uploads(here: Surroundings) -> Iterator[Proposal]:
@@ -56,8 +75,10 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
 
 def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
     """Yield ``torch.npu.synchronize()`` where nothing is timed."""
-    if _TIMED.search(here.text(here.flow.function)):
-        return
+    function = here.flow.function
+    alone = len(function.body) - (ast.get_docstring(function, clean=False) is not None) == 1
+    if alone or _TIMED.search(here.text(function)):
+        return  # ``def synchronize(self): torch.npu.synchronize()`` is asked to
     for node in here.nodes:
         match node:
             case ast.Call(ast.Attribute(owner, "synchronize"), [], []):
@@ -92,6 +113,12 @@ def _of_columns(here: Surroundings, code: ast.Call) -> Proposal | None:
 
 def _advice(here: Surroundings, code: ast.Call) -> str:
     match code:
+        case ast.Call(ast.Attribute(ast.Attribute(ast.Name("self"), name), method)) if (
+            method in _MOVING and _moves(code)
+        ):
+            return _keep(name) if _is_made_of_numbers(here, name) else ""
+        case ast.Call(ast.Attribute(beside, "new_tensor"), [_, *_]):
+            return _of(here, code, code) if here.is_tensor(beside) is not False else ""
         case ast.Call(ast.Attribute(made, method)) if method in _MOVING and isinstance(
             made, ast.Call
         ):
@@ -116,7 +143,9 @@ def _of(here: Surroundings, code: ast.Call, made: ast.Call) -> str:
     if advice or here.loop_of(code) is not None:
         return advice or _ONE_COPY
     owner = here.flow.cls
-    return _PINNED if owner is not None and _SERVES.search(owner.name) else ""
+    if owner is not None and _SERVES.search(owner.name):
+        return _PINNED
+    return _SIZES if _is_list(here, data) and not _is_on_condition(here, code) else ""
 
 
 def _of_data(data: ast.expr) -> str:
@@ -131,6 +160,43 @@ def _of_data(data: ast.expr) -> str:
         case ast.List([]):
             return ""  # nothing is copied
     return _BUFFER if _is_constant(data) else ""
+
+
+def _is_list(here: Surroundings, data: ast.expr) -> bool:
+    """Tell whether it is a list that this very function makes."""
+    match data:
+        case ast.List([_, _, *_] as parts):
+            return not any(isinstance(part, ast.Starred) for part in parts)
+        case ast.ListComp():
+            return True
+        case ast.Name(name):
+            bound = [
+                n.value
+                for n in here.nodes
+                if isinstance(n, ast.Assign)
+                and n.lineno < data.lineno
+                and any(isinstance(t, ast.Name) and t.id == name for t in n.targets)
+            ]
+            arrays = {"numpy.array", "numpy.asarray", "numpy.stack"}
+            return bool(bound) and all(
+                isinstance(b, (ast.List, ast.ListComp))
+                or (isinstance(b, ast.Call) and here.flow.names.dotted(b.func) in arrays)
+                for b in bound
+            )
+    return False
+
+
+def _is_made_of_numbers(here: Surroundings, name: str) -> bool:
+    """Tell whether ``self.name`` is a tensor that ``__init__`` makes on the host, and stays it."""
+    if here.flow.cls is None or not is_made_once(here.flow.names, here.flow.cls, name):
+        return False
+    values = assigned_values(here.flow.names, here.flow.cls, name)
+    return len(values) == 1 and any(
+        isinstance(v, ast.Call)
+        and here.flow.names.dotted(v.func) in _OF_HOST
+        and not _has_device(v)
+        for _, v in values
+    )
 
 
 def _is_on_condition(here: Surroundings, code: ast.expr) -> bool:

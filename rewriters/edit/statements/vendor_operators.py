@@ -51,6 +51,7 @@ _ATTENTIONS = re.compile(
     r"(flash_attn|flash_attention|flash_attn_interface)\."
     r"(?:\w+\.)*flash_attn_(varlen_|unpadded_)?(?:qkvpacked_|kvpacked_)?func"
 )
+_OF_XFORMERS = re.compile(r"xformers\.ops\.(?:fmha\.)?memory_efficient_attention")
 _WITHOUT_COUNTERPART = frozenset({"alibi_slopes", "softcap", "return_attn_probs", "block_table"})
 RESIDUAL = r"(?:\+=|= \w+ \+ \w+)[^\n]*\n\s*(?:return |\w+ = )[\w.]*[rR]e[lL][uU]"
 _OF_DRIVING = frozenset(
@@ -78,10 +79,9 @@ def _pattern(row: _Row) -> re.Pattern[str]:
     return re.compile(rf"(?:.*\.)?(?:{row.called})")
 
 
-@cache
-def is_vendor_name(name: str) -> bool:
-    """Tell whether an operator of theirs stands for what is called so: ``ops.scatter_max``."""
-    return any(_pattern(row).fullmatch(name) for row in _rows())
+def vendor_names() -> str:
+    """Return an expression for the names of what an operator of theirs stands for."""
+    return "|".join(row.called.replace(r"\.apply", "") for row in _rows())
 
 
 def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
@@ -131,11 +131,14 @@ def find_sums_cut_off(here: Surroundings) -> Iterator[Proposal]:
 
 
 def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
-    """Yield the calls of the package flash_attn, which has no kernels for the NPU."""
+    """Yield the calls of flash_attn and xformers, which have no kernels for the NPU."""
     for node in here.nodes:
         if not isinstance(node, ast.Call):
             continue
-        found = _ATTENTIONS.fullmatch(_imported(here, node.func))
+        called = _imported(here, node.func)
+        if _OF_XFORMERS.fullmatch(called):
+            yield Proposal(node, _FLASH.format(_DENSE))
+        found = _ATTENTIONS.fullmatch(called)
         if found and not {k.arg for k in node.keywords} & _WITHOUT_COUNTERPART:
             yield Proposal(node, _FLASH.format(_PACKED_ROWS if found[2] else _DENSE))
 

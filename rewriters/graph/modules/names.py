@@ -28,6 +28,10 @@ _CANONICAL = {
 }
 
 
+_USUAL = {"F": "torch.nn.functional", "nn": "torch.nn"}
+"""What the names are for in every file that has them."""
+
+
 @dataclass(frozen=True)
 class ModuleNames:
     """The imports, functions and classes of one module."""
@@ -235,6 +239,9 @@ def module_names(
             times.update(_bound_by(node))
         for name in _defined(node, is_outermost=id(node) in outermost):
             imports.pop(name, None)
+    if "*" in relative or "*" in imports:
+        # ``from .modules import *`` brings what everybody calls so; ``*`` itself stands for nothing
+        imports.update({k: v for k, v in _USUAL.items() if k not in times and k not in relative})
     # Two definitions of one name (if/else): which one runs is not known here.
     unsure = frozenset(name for name, count in times.items() if count > 1)
     return ModuleNames(

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 _Node = TypeVar("_Node", bound=ast.AST)
 # Fields that never hold a node, or a sign without a place in the source: ``Load``, ``Add``, ``Eq``.
@@ -74,11 +74,16 @@ def statements_below(statement: ast.stmt) -> list[ast.stmt]:
     return found
 
 
-def walk(root: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and all below it, breadth first, without contexts and operators."""
-    todo = [root]
+def walk(*roots: ast.AST, closed: Collection[type] = ()) -> Iterator[ast.AST]:
+    """Yield nodes and all below them, breadth first, without contexts and operators.
+
+    Nothing is yielded that stands in a node of a ``closed`` type.
+    """
+    todo = list(roots)
     for node in todo:  # grows
         yield node
+        if node.__class__ in closed:
+            continue
         for name in _INNER_FIELDS[node.__class__]:
             value = getattr(node, name, None)
             if value.__class__ is list:

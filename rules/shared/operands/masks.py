@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from npufix.rules.substitution import Condition
@@ -17,11 +18,25 @@ def _vectors(site: Site) -> bool | None:
     return True if None not in ranks else None
 
 
+# What has a vector at each place is called so, in most cases: a mask of it is one of places.
+_OF_VECTORS = re.compile(
+    r"(^|_)(pos|xyz|coo?rds?|vecs?|points?|pts|(bb)?ox(es)?|feat(ure)?s?|emb(ed(ding)?)?s?"
+    r"|hidden(_states)?)$"
+)
+
+
+def holds_vectors(site: Site) -> bool:
+    """Tell whether the name of the tensor says that it has a vector at each place."""
+    return any(map(_OF_VECTORS.search, site.called("x")))
+
+
 def _same_rank(site: Site) -> bool | None:
     same = site.same_ndim("x", "mask")
+    by_element = site.is_test_of("mask", "x") or site.covers("mask", "x")
+    if same is None and not by_element and holds_vectors(site):
+        return False
     # An index has no more dimensions than the tensor; one without any covers a vector as well.
-    least = site.is_test_of("mask", "x") or site.covers("mask", "x") or site.ndim("x") == 1
-    return True if same is None and least else same
+    return True if same is None and (by_element or site.ndim("x") == 1) else same
 
 
 BOOLEAN_MASK = Condition(

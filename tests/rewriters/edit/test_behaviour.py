@@ -68,6 +68,7 @@ def samples() -> dict[str, Any]:
         "losses": torch.randn(6),
         "labels": torch.randint(0, 7, (5,)),
         "pred": torch.randn(5, 7),
+        "gt": torch.randint(254, 256, (5, 7)),
         "steps": torch.randint(0, 9, (4,)),
         "last": torch.randint(0, 9, (4,)),
         "mask": torch.randint(0, 2, (2, 5)),

@@ -442,3 +442,58 @@ def test_a_choice_that_is_the_same_in_every_round_moves_as_a_whole() -> None:
             return total
     """
     assert dedent(wanted).strip() in dedent(rewritten(text, "NPU216").split("torch.Tensor):")[1])
+
+
+def test_a_choice_whose_arms_learn_other_things_says_so() -> None:
+    text = """
+    def loss(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor):
+        n = mask.sum()
+        return x.sum() / 2 if n > 0 else {}.sum() * 0
+    """
+    (other,), (same,) = (found(text.format(name), "NPU217") for name in "yx")
+    assert "zero-gradients" in {c.name for c in other.open_conditions}
+    assert "zero-gradients" not in {c.name for c in same.open_conditions}
+    assert "arm0=lambda:x.sum() / 2" in (other.rewrite.probe if other.rewrite else "")
+
+
+@pytest.mark.parametrize(
+    ("code", "rule"),
+    [
+        ("n = torch.tensor([u.size(1) for u in x])\n        assert n.max() <= 5", "NPU217"),
+        ("n = np.array(x.sizes)\n        assert (n > 0).all()", "NPU217"),
+        ("with torch.npu.graph(g):\n            pass\n        torch.npu.synchronize()", "NPU320"),
+        ("p, q = F.normalize(x), x.long()\n        return p[0] + p[1] + p[2]", "NPU268"),
+        ("q = x.long()\n        return F.relu(q[:, 0]) + q[:, 1] + q[:, 2]", "NPU268"),
+        ("for i in range(1, 9):\n            x[..., i, :i] = x[..., :i, :i].sum(-2)", "NPU250"),
+    ],
+)  # fmt: skip
+def test_nothing_is_said_where_nothing_is_gained(code: str, rule: str) -> None:
+    text = f"class A(nn.Module):\n    def forward(self, x: torch.Tensor):\n        {code}\n"
+    assert found(text, rule) == []
+
+
+def test_a_list_of_pieces_is_not_indexed_like_a_tensor() -> None:
+    text = """
+    def sort(x: torch.Tensor, sizes: torch.Tensor, order: torch.Tensor):
+        x = {}
+        return torch.cat([x[i] for i in order.tolist()], dim=0)
+    """
+    for made in ("torch.split(x, sizes.tolist(), dim=0)", "x.chunk(4)", "x.unbind(0)"):
+        assert [s for s in found(text.format(made), "NPU250") if s.rewrite is not None] == []
+    assert "x[order].flatten(0, 1)" in rewritten(text.format("x.sin()"), "NPU250")
+
+
+def test_layers_of_one_input_get_the_name_that_they_share() -> None:
+    text = """
+    class A(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.v_proj = nn.Linear(4, 4)
+            self.k_proj = nn.Linear(4, 4)
+
+        def forward(self, x):
+            k, v = self.k_proj(x), self.v_proj(x)
+            return k * v
+    """
+    (site,) = found(text, "NPU176")
+    assert "self.kv_proj = nn.Linear(4, 2 * 4)" in site.problem

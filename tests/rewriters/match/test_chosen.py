@@ -99,6 +99,21 @@ CHOSEN = {
             return {NORM}
     """,
 }
+
+
+@pytest.mark.parametrize("beside", ["scale_kernel", "scale"])
+def test_what_falls_back_is_left_alone(beside: str) -> None:
+    code = f"""
+        def {beside}(x):
+            return torch_npu.npu_something(x)
+
+        def scale_native(x, w):
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w
+    """
+    assert sites(code, "NPU101") == []
+    assert len(sites(code.replace(f"def {beside}(", "def other("), "NPU101")) == 1
+
+
 LEFT = {
     "another operator": f"""
         def f(x, w, fast):

@@ -105,7 +105,6 @@ OPEN = [
     ("x[x > 0] += n.v", {"is-number"}),
     ("y = torch.matmul(x[:, None], y[:, :, None])", {"batches-of-vectors", "single-precision"}),
     ("x[i.bool(), :] = 0", {"row-mask"}),
-    ("y = x.repeat_interleave(n, i.size(0) - n)", {"dimension-from-the-front"}),
     ("y = F.one_hot(i, n).sum(-2)", {"number-of-classes"}),
     ("y = x[i.long().flatten()]", {"nonnegative-index"}),
     ("y = i.long().cumsum(0)", {"sums-fit-int32"}),

@@ -105,7 +105,7 @@ OPEN = {
     "an array or a tensor": (function("x", "x[x < 0] = 0"), {"is-tensor"}),
     "a comparison of something else": (
         function("x: torch.Tensor, y", "x[y < 0] = 0"),
-        {"boolean-mask"},
+        {"boolean-mask", "same-rank-mask"},
     ),
     "the first number of each of several": (
         function("x: torch.Tensor, labels", "for v in labels:", "    x[x < 0] = v[0]"),
@@ -117,7 +117,7 @@ OPEN = {
     ),
     "the opposite of something": (
         function("x: torch.Tensor, chosen", "x[~chosen] = 0"),
-        {"boolean-mask"},
+        {"boolean-mask", "same-rank-mask"},
     ),
     "a setting and the number of the round": (
         function("x: torch.Tensor, limits", "for i in range(3):", "    x[x < 0] = limits[0] + i"),
@@ -133,15 +133,15 @@ OPEN = {
     ),
     "repeats that may be a tensor as well": (
         function(
-            "x: torch.Tensor, n",
+            "k: torch.Tensor, n",
             "if isinstance(n, int):",
-            "    return x.repeat(n, 1)",
-            "return x.repeat_interleave(n, 1)",
+            "    return k.repeat(n, 1)",
+            "return k.repeat_interleave(n, 1)",
         ),
         {"int-repeats"},
     ),
     "repeats that are declared as both": (
-        function("x: torch.Tensor, n: int | torch.Tensor = 1", "return x.repeat_interleave(n, 1)"),
+        function("k: torch.Tensor, n: int | torch.Tensor = 1", "return k.repeat_interleave(n, 1)"),
         {"int-repeats"},
     ),
     "a mask that was moved": (
@@ -239,10 +239,42 @@ def test_the_letters_of_einops_tell_the_rank(made: str, *, is_proven: bool) -> N
 
 def test_two_results_of_a_call_have_ranks_of_their_own() -> None:
     body = function(
-        "group, x", "features, mask = group(x)", "features = features.float()",
-        "features[mask] = 0.0",
+        "group, x", "scores, mask = group(x)", "scores = scores.float()",
+        "scores[mask] = 0.0",
     )  # fmt: skip
     (site,) = sites(body)
-    assert "same-rank-mask" not in {proof.condition.name for proof in site.proofs}
+    assert "same-rank-mask" in {condition.name for condition in site.open_conditions}
     assert site.rewrite is not None
-    assert "features.dim() - mask.dim()" in site.rewrite.text
+    assert site.rewrite.text == "scores.masked_fill_(mask, 0.0)"
+
+
+NO_MASKS = {
+    "what a mask has picked": ("x: torch.Tensor, at, m", "x[at[m == 0]] = 1.0"),
+    "handed over as positions": (
+        "x: torch.Tensor, valid, y",
+        "y.index_copy_(0, valid[2:], y)",
+        "x[valid[:2]] = 1.0",
+    ),
+    "found positions": (
+        "x: torch.Tensor, mask: torch.BoolTensor",
+        "mask = (~mask).nonzero().flatten()",
+        "x[..., mask] = 0.0",
+    ),
+    "a setting": ("self, x: torch.Tensor", "x[..., self.config.pad_code] = 0.0"),
+    "a key": ("self, x", "self.saved[self.padding_key] = 1"),
+    "an array of several": ("self, mask", "self.count.np[:4][mask] = 1"),
+    "rows": ("x: torch.Tensor, mask, image_embeds", "x[mask, :] = image_embeds"),
+}
+
+
+@pytest.mark.parametrize("lines", NO_MASKS.values(), ids=NO_MASKS)
+def test_what_can_be_no_mask_is_none(lines: tuple[str, ...]) -> None:
+    assert sites(function(*lines)) == []
+
+
+def test_a_mask_that_was_expanded_has_the_rank_of_what_it_was_expanded_to() -> None:
+    body = function("x: torch.Tensor, m: torch.BoolTensor", "x[m.expand_as(x)] = 0.0")
+    (site,) = sites(body)
+    assert not site.open_conditions
+    assert site.rewrite is not None
+    assert site.rewrite.text == "x.masked_fill_(m.expand_as(x), 0.0)"

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.rewrite import Rewrite
-from npufix.rewriters.edit.site import Basis, Proof, Site
 from npufix.rewriters.edit.statements.programs.launchers import Setting, find_environment
 from npufix.rewriters.edit.statements.programs.yaml_settings import find_yaml_settings
 from npufix.rewriters.graph.modules.names import source_lines
@@ -20,6 +18,7 @@ from npufix.rewriters.match.suppressions import names_of_comments
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from npufix.rewriters.edit.site import Site
     from npufix.rules.substitution import Substitution
 
 ENDINGS = (".sh", ".bash", ".yaml", ".yml")
@@ -50,6 +49,9 @@ def find_settings(text: str, name: str, rules: Sequence[Substitution]) -> Iterat
 
 
 def _site(rule: Substitution, lines: Sequence[str], settings: Sequence[Setting]) -> Site:
+    from npufix.rewriters.edit.rewrite import Rewrite
+    from npufix.rewriters.edit.site import Basis, Proof, Site
+
     new = list(lines)
     for setting in sorted(settings, key=lambda s: -s.line):
         kept = () if setting.replaces else (lines[setting.line - 1],)

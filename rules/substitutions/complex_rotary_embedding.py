@@ -1,0 +1,215 @@
+"""Rotary position embedding written out as a product of complex numbers.
+
+What: neighbours in a query or key are taken as the two parts of complex numbers, which are multiplied
+by a table of ``torch.polar``: ``view_as_real(view_as_complex(x) * freqs).flatten(3)``, as in the
+reference code of Llama and in many video models.
+
+Why it is slow on the NPU: products of complex numbers have no kernel of the vector core: they run on
+the AI CPU or not at all, and casts and copies stand around them. ``npu_rotary_mul`` turns real
+numbers in one kernel. The parts of the table are spread to the width of the query first, kernels on
+a table that is much smaller; where it is made, ``cos`` and ``sin`` can be kept instead, once for all.
+
+Safety: the query is rotated in float32, as it is in the code. The operator takes four dimensions and
+an even length below 896 (``rotary-limits``), one table for the whole batch (``interleave-limits``),
+and is documented for tables that do not scale (``cosines-within-one``). A table gets no gradient.
+
+References: torch_npu.npu_rotary_mul in the API reference of Ascend Extension for PyTorch;
+https://github.com/meta-llama/llama, apply_rotary_emb.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.substitution import (
+    Buffer,
+    Condition,
+    Draw,
+    Form,
+    Rewritten,
+    Site,
+    Substitution,
+    either,
+)
+
+if TYPE_CHECKING:
+    import torch
+    import torch_npu
+    from torch import Tensor
+
+_DIMENSIONS = 4
+_TABLE = re.compile(r"(?i)freq|cis|rope|rot|pos|emb|table|pe$")
+
+
+def complex_pairs(x: Tensor, freqs: Buffer) -> Tensor:
+    """Turn pairs of neighbours as complex numbers."""
+    pairs = either(
+        x.to(torch.float32).reshape(*x.shape[:-1], -1, 2),
+        x.to(torch.float32).view(*x.shape[:-1], -1, 2),
+        x.to(torch.float32).unflatten(-1, (-1, 2)),  # type: ignore[no-untyped-call]  # torch's own
+        x.reshape(*x.shape[:-1], -1, 2).to(torch.float32),
+        x.to(torch.float32).reshape(x.shape[0], x.shape[1], x.shape[2], -1, 2),
+        x.to(torch.float32).view(x.shape[0], x.shape[1], x.shape[2], -1, 2),
+    )
+    turned = torch.view_as_real(torch.view_as_complex(pairs) * freqs)
+    return either(turned.flatten(3), turned.flatten(-2))
+
+
+def complex_numbers(z: Tensor, freqs: Buffer) -> Tensor:
+    """Turn complex numbers that somebody else needs as well: to give a table their dimensions."""
+    turned = torch.view_as_real(z * freqs)
+    return either(turned.flatten(3), turned.flatten(-2))
+
+
+def fused_numbers(z: Tensor, freqs: Buffer) -> Tensor:
+    """Turn the parts, which are neighbours in memory already."""
+    return torch_npu.npu_rotary_mul(
+        torch.view_as_real(z).flatten(-2),
+        freqs.real.repeat_interleave(2, -1),
+        freqs.imag.repeat_interleave(2, -1),
+        rotary_mode="interleave",
+    )
+
+
+def fused(x: Tensor, freqs: Buffer) -> Tensor:
+    """Turn pairs of neighbours with one kernel and the parts of the table."""
+    return torch_npu.npu_rotary_mul(
+        x.float(),
+        freqs.real.repeat_interleave(2, -1),
+        freqs.imag.repeat_interleave(2, -1),
+        rotary_mode="interleave",
+    )
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return a query, and the table of one sequence, of any angles."""
+    import torch
+
+    batch, heads, length = draw.integer(1, 3), draw.integer(1, 3), draw.integer(1, 4)
+    size = draw.choice([2, 8, 16])
+    angles = draw.floats(1, length, 1, size // 2, dtype=torch.float32) * 2
+    dtype = draw.choice([torch.float32, torch.bfloat16, torch.float16])
+    return {
+        "x": draw.floats(batch, length, heads, size, dtype=dtype),
+        "freqs": torch.polar(torch.ones_like(angles), angles),
+    }
+
+
+def numbers(draw: Draw) -> dict[str, Any]:
+    """Return complex numbers, and the table of one sequence."""
+    import torch
+
+    drawn = inputs(draw)
+    pairs = drawn["x"].to(torch.float32).unflatten(-1, (-1, 2))
+    return {"z": torch.view_as_complex(pairs), "freqs": drawn["freqs"]}
+
+
+def _is_table(site: Site) -> bool | None:
+    if any(map(_TABLE.search, site.called("z"))):
+        return False
+    return True if any(map(_TABLE.search, site.called("freqs"))) else None
+
+
+TABLE = Condition("second-is-table", "the second factor is the table", _is_table)
+LIMITS = Condition(
+    "rotary-limits",
+    "x and freqs have four dimensions, the last one of x even and below 896; batch and heads of x"
+    " are below 1000",
+    lambda site: False if site.ndim("x") not in {None, _DIMENSIONS} else None,
+)
+NUMBERS = Condition(
+    "rotary-limits",
+    "z is complex64, z and freqs have four dimensions, the last one of z below 448; batch and heads"
+    " of z are below 1000",
+    lambda site: False if site.ndim("z") not in {None, _DIMENSIONS} else None,
+)
+WITHIN_ONE = Condition(
+    "cosines-within-one",
+    "freqs holds numbers of length one: no YaRN, LongRoPE or xPos scale in them",
+    lambda _site: None,
+)
+INTERLEAVE = Condition(
+    "interleave-limits",
+    "freqs is one complex64 table for the whole batch, batch times heads is below 1000, and"
+    " torch_npu has rotary_mode (2.4.0 has not)",
+    lambda site: None if site.size("freqs", 0) in {None, 1} else False,
+)
+
+RULE = Substitution(
+    id="NPU180",
+    name="complex-rotary-embedding",
+    summary="rotary position embedding written out as a product of complex numbers",
+    table="fusion",
+    forms=(
+        Form(complex_pairs, fused, inputs, (LIMITS, WITHIN_ONE, INTERLEAVE)),
+        Form(complex_numbers, fused_numbers, numbers, (TABLE, NUMBERS, WITHIN_ONE, INTERLEAVE)),
+    ),
+    replaces=("Cast", "ComplexMul", "Mul", "ViewCopy"),
+    becomes=(
+        "RotaryMul",
+        "RotaryMulGrad",
+        "RotaryPositionEmbedding",
+        "RotaryPositionEmbeddingGrad",
+    ),
+    passes=(2, 2),
+    requires="torch_npu>=2.4",
+    valid=(
+        # the parts are the halves
+        """
+def rotate(x: torch.Tensor, freqs: torch.Tensor):
+    turned = torch.complex(*x.float().chunk(2, -1)) * freqs
+    return torch.cat((turned.real, turned.imag), -1)
+""",
+        # the table is added
+        """
+def rotate(x: torch.Tensor, freqs: torch.Tensor):
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs + freqs).flatten(3)
+""",
+        # five dimensions
+        """
+def rotate(x: torch.Tensor, freqs: torch.Tensor):
+    batch, groups, heads, length, size = x.shape
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * freqs).flatten(-2)
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            """
+def apply_rotary(xq, xk, freqs_cis):
+    xq_ = torch.view_as_complex(xq.float().reshape(*xq.shape[:-1], -1, 2))
+    freqs_cis = as_wide_as(freqs_cis, xq_)
+    return torch.view_as_real(xq_ * freqs_cis).flatten(3).type_as(xq)
+""",
+            """
+def apply_rotary(xq, xk, freqs_cis):
+    xq_ = torch.view_as_complex(xq.float().reshape(*xq.shape[:-1], -1, 2))
+    freqs_cis = as_wide_as(freqs_cis, xq_)
+    return torch_npu.npu_rotary_mul(
+        torch.view_as_real(xq_).flatten(-2),
+        freqs_cis.real.repeat_interleave(2, -1),
+        freqs_cis.imag.repeat_interleave(2, -1),
+        rotary_mode="interleave",
+    ).type_as(xq)
+""",
+        ),
+        Rewritten(
+            """
+def apply_rotary(x: torch.Tensor, freqs: torch.Tensor):
+    x_ = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(x_ * freqs).flatten(3).type_as(x)
+""",
+            """
+def apply_rotary(x: torch.Tensor, freqs: torch.Tensor):
+    return torch_npu.npu_rotary_mul(
+        x.float(),
+        freqs.real.repeat_interleave(2, -1),
+        freqs.imag.repeat_interleave(2, -1),
+        rotary_mode="interleave",
+    ).type_as(x)
+""",
+        ),
+    ),
+)
