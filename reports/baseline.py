@@ -27,6 +27,8 @@ _DIGITS = 4
 _LONGEST_STEP_US = 86_400e6
 """A day."""
 _POSITIVE = ("step-time", "compute")
+_MOST_STREAMS = 100
+"""Kernels that run at once: a step in which they take more than that many times as long is none."""
 _UPDATE = "write it anew with npufix baseline update"
 
 
@@ -44,7 +46,7 @@ class BaselineEnvironment(msgspec.Struct, frozen=True, omit_defaults=True):
     step_times: str = "recorded"
     """``recorded`` by the profiler; ``from mark to mark`` of the host; ``from kernels``: from the
     first to the last; or ``of the whole recording``, where no step is marked: then runs must hold
-    equally many."""
+    equally many. ``..., averages of a report``: and not medians of steps."""
     ranks: int = 1
     """So many dumps were in a run."""
     simulated: bool = False
@@ -195,6 +197,7 @@ def find_faults(baseline: Baseline) -> Iterator[str]:
         most := max(len(metric.runs) for metric in baseline.metrics.values())
     ):
         yield f"run_count is {baseline.run_count}, and no metric holds more than {most} numbers"
+    yield from _other_units(baseline)
     for name, operator in baseline.hot_ops.items():
         yield from _wrong_runs(f"hot_ops.{name}", operator.runs, baseline.run_count)
         if not _is_size(operator.calls):
@@ -202,6 +205,16 @@ def find_faults(baseline: Baseline) -> Iterator[str]:
     for text in baseline.findings:
         if len(text.split(":")) < len(("rule", "path", "fingerprint")):
             yield f"findings holds {text!r}, not RULE:path:fingerprint"
+
+
+def _other_units(baseline: Baseline) -> Iterator[str]:
+    step, compute = (baseline.metrics.get(name) for name in _POSITIVE)
+    if (
+        step
+        and compute
+        and max(compute.runs, default=0) > _MOST_STREAMS * max(step.runs, default=0)
+    ):
+        yield f"metrics.compute is more than {_MOST_STREAMS} times metrics.step-time"
 
 
 def _wrong_metric(where: str, metric: BaselineMetric, count: int) -> Iterator[str]:

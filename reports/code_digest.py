@@ -33,8 +33,9 @@ def digest(*parts: str) -> str:
 def normal_form(code: str) -> str:
     """Return code as a tree in which names are numbered as they come.
 
-    ``y[mask > 0] = 0.`` and ``hidden[(m > 0)] = 0.0  # padding`` are the same. Attributes,
-    arguments by name and what Python itself provides keep their names.
+    ``y[mask > 0] = 0.`` and ``hidden[(m > 0)] = 0.0  # padding`` are the same, ``self.w * x`` and
+    ``self.gamma * x``, too. Other attributes, arguments by name and what Python itself provides
+    keep their names.
     """
     tree = _parse(code)
     if tree is not None:
@@ -91,6 +92,12 @@ class _Numbering(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         return ast.Name(_number(self._numbers, node.id), node.ctx)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """Give the attributes of ``self`` numbers: they are names of the user's own."""
+        own = isinstance(node.value, ast.Name) and node.value.id == "self"
+        name = _number(self._numbers, f"self.{node.attr}") if own else node.attr
+        return ast.Attribute(self.visit(node.value), name, node.ctx)
 
     def visit_arg(self, node: ast.arg) -> ast.AST:
         return ast.arg(_number(self._numbers, node.arg), None)

@@ -64,7 +64,12 @@ def from_text(text: str | bytes) -> Sequence[HistoryEntry]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             entries.append(_read_line(line, number))
-    return sorted(entries, key=lambda entry: entry.moment)
+    entries.sort(key=lambda entry: entry.moment)
+    # Branches that were merged may have brought the same run twice.
+    once: dict[object, HistoryEntry] = {}
+    for number, entry in enumerate(entries):
+        once.setdefault((entry.run and tuple(entry.run.run_digests)) or number, entry)
+    return list(once.values())
 
 
 def _read_line(line: bytes, number: int) -> HistoryEntry:

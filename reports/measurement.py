@@ -83,5 +83,7 @@ class Measurement(msgspec.Struct, frozen=True):
     """From where to where a step lasts, as in ``StepSplit``; "" if nobody says."""
     ranks: int = 1
     """How many ranks the dump holds, of which the slowest stands for the run."""
+    averaged: bool = False
+    """The numbers are averages over several steps, as a report holds them, and no medians."""
     started_ns: int | None = None
     """When its first kernel started, since the epoch; None where nobody says."""

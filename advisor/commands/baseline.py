@@ -118,7 +118,7 @@ def _check(
             raise baselines.BaselineError(message, "collect it again, or give --allow-partial")
         if not run.metrics:
             raise baselines.BaselineError(f"{run.origin} holds nothing to keep", "leave it out")
-        if earlier and baselines.digest(run) in earlier.run_digests:
+        if earlier and baselines.holds(earlier, run):
             message = f"{run.origin} is in the baseline already: all of its times are"
             remedy = "leave it out; a run that counts twice makes the noise look smaller"
             raise baselines.BaselineError(message, remedy)

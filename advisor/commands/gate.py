@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from npufix.advisor.gate.gating import Asked
     from npufix.advisor.gate.measuring import MeasuredRun
     from npufix.advisor.gate.taking_turns import Reading
+    from npufix.advisor.project.configuration import Configuration
     from npufix.advisor.project.gate_settings import GateSettings
+    from npufix.advisor.project.source_tree import SourceTree
     from npufix.reports.baseline import Baseline
 
 _PAIRS = 5
@@ -62,6 +64,8 @@ that may be noise, a broken dump."""
               help="Of npufix history add: show the runs of the last weeks beside these.",
               )  # fmt: skip
 @click.option("--source", type=common.PATH, help="Folder of the program, to find what is new.")
+@click.option("--base-source", type=common.PATH, metavar="FOLDER",
+              help="The same of --base: what is gone, and what it was to save.")  # fmt: skip
 @common.rank_option
 @common.path_map_option
 @common.environment_option
@@ -90,6 +94,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     keep: Path | None,
     history: Path | None,
     source: Path | None,
+    base_source: Path | None,
     rank: int | None,
     path_map: tuple[tuple[str, str], ...],
     given: tuple[str, ...],
@@ -124,8 +129,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
          "on_different_environment": different, "fail_on": frozenset(fail_on) or None},
         tolerance, floor, budgets,
     )  # fmt: skip
-    turns = _Turns(base or "", head or "", pairs, time_limit, keep)
-    if not turns.check(dumps, baseline):
+    turns = _Turns(base or "", head or "", pairs, time_limit, keep, base_source)
+    if not turns.check(dumps, baseline, has_source=source is not None):
         _check_anything(settings)
     from npufix.advisor.diagnose.diagnosis import Options
     from npufix.advisor.gate.gating import gate
@@ -137,7 +142,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     with progress("Reading the source") as say:
         tree = read_source_tree(source, configuration) if source else None
         options = Options(rank=rank, path_map=path_map, configuration=configuration)
-        reading = Reading(options, tree, given, say)
+        reading = Reading(options, tree, turns.tree(configuration), given, say)
         measured, asked = (
             turns.read(reading, settings) if turns.base else _read(dumps, reading, settings)
         )
@@ -168,13 +173,23 @@ class _Turns:
     pairs: int | None
     limit_s: float | None
     keep: Path | None
+    source: Path | None
+    """Of base."""
 
     @property
     def are_commands(self) -> bool:
         return bool(self.base) and not Path(self.base).is_dir()
 
-    def check(self, dumps: tuple[Path, ...], baseline: Path | None) -> bool:
+    def tree(self, configuration: Configuration) -> SourceTree | None:
+        """Return the source of base, if it is given."""
+        from npufix.advisor.project.source_tree import read_source_tree
+
+        return read_source_tree(self.source, configuration) if self.source else None
+
+    def check(self, dumps: tuple[Path, ...], baseline: Path | None, *, has_source: bool) -> bool:
         """Return whether base and head are compared; refuse what is neither that nor dumps."""
+        if self.source and not (self.base and has_source):
+            raise click.UsageError("--base-source is of --base, and belongs together with --source")
         if not self.base and not self.head and not dumps:
             raise click.UsageError("Missing argument 'DUMP...', or --base and --head.")
         if bool(self.base) != bool(self.head):

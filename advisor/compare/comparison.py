@@ -24,13 +24,15 @@ def compare(before: ComparedRun, after: ComparedRun) -> Comparison:
     operators, shapes = operator_changes(before, after)
     lines = line_changes(before, after, paths)
     hosts = host_operator_changes(before, after)
-    explanation = explain(before, after, CostTables(operators, shapes, lines, hosts, across))
     metrics = metric_changes(before, after)
+    apart = remarks.different_programs(hosts if across else operators, metrics)
+    # Of two programs no part explains the other.
+    tables = CostTables(operators, shapes, lines, hosts, across)
+    explanation = None if apart else explain(before, after, tables)
     made, together = predictions(before, after, paths)
     return Comparison(
         tool=tool(),
-        headline=remarks.different_programs(hosts if across else operators, metrics)
-        or remarks.headline(before, explanation, metrics, across_devices=across),
+        headline=apart or remarks.headline(before, explanation, metrics, across_devices=across),
         before=before.shown,
         after=after.shown,
         differences=remarks.differences(before, after),

@@ -23,6 +23,8 @@ _MINUTES = 100
 """Seconds from which on minutes are said."""
 _SHOWN_AFTER_S = 0.5
 _BETWEEN_UPDATES_S = 0.1
+_BETWEEN_SIGNS_S = 30.0
+"""Where there is no terminal: a log of CI shall not grow, nor seem to hang."""
 _AS_SHARE = 100_000
 """From so many on, such as bytes, a share of them is said."""
 
@@ -113,6 +115,26 @@ class _Line:
                 self._status.start()
 
 
+class _Signs:
+    """The same in a log: a line now and then, while it takes long."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._ended = text, threading.Event()
+        threading.Thread(target=self._tell, daemon=True).start()
+
+    def say(self, text: str) -> None:
+        """Say something else next time."""
+        self._text = text
+
+    def end(self) -> None:
+        """Say nothing more."""
+        self._ended.set()
+
+    def _tell(self) -> None:
+        while not self._ended.wait(_BETWEEN_SIGNS_S):
+            say(f"npufix: {tr(self._text)}...")
+
+
 _shown: list[_Line] = []
 
 
@@ -128,10 +150,15 @@ def tell(text: str) -> None:
 
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[str], None]]:
-    """Say on a terminal's stderr what takes a while; yield what to say something else with."""
-    shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not is_quiet()
-    if not shown:
+    """Say on stderr what takes a while; yield what to say something else with."""
+    if is_quiet():
         yield lambda _: None
+    elif not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        signs = _Signs(text)
+        try:
+            yield signs.say
+        finally:
+            signs.end()
     else:
         from npufix.advisor.console.screen import make_console
 

@@ -48,6 +48,8 @@ _BOUNDS = {"": "recorded", "stated": "recorded", "marks": "from mark to mark",
 FACTS = ("chip", "world_size", "cann", "torch", "torch_npu", "profiler_level")
 """What must be the same for numbers to be comparable, where the dumps say it."""
 _ENOUGH_FOR_NOISE = 2
+_ENOUGH_TIMES = 5
+"""So many times agree by luck in no two runs."""
 _WIDTH = 80
 
 
@@ -107,7 +109,8 @@ def environment_of(run: Measurement) -> BaselineEnvironment:
 
 
 def _step_times(run: Measurement) -> str:
-    return "of the whole recording" if run.unit == "recording" else _BOUNDS[run.bounds]
+    said = "of the whole recording" if run.unit == "recording" else _BOUNDS[run.bounds]
+    return f"{said}, averages of a report" if run.averaged else said
 
 
 def differences(one: BaselineEnvironment, other: BaselineEnvironment) -> list[str]:
@@ -266,6 +269,24 @@ def digest(run: Measurement) -> str:
     times = sorted((name, each.value) for name, each in run.metrics.items() if each.unit == "ns")
     text = "\n".join(f"{name} {spent:.9g}" for name, spent in times)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def holds(baseline: Baseline, run: Measurement) -> bool:
+    """Tell whether a baseline was made of this run, among others, whatever it is called.
+
+    Where a digest was lost, by the numbers that are left: all times agree to their four digits.
+    """
+    if digest(run) in baseline.run_digests:
+        return True
+    if len(baseline.run_digests) >= baseline.run_count:
+        return False
+    known = [(each.runs, run.metrics[name].value) for name, each in baseline.metrics.items()
+             if each.unit == "us" and name in run.metrics]  # fmt: skip
+    spent = by_key(run)
+    known += [(each.runs, spent[name][0]) for name, each in baseline.hot_ops.items()
+              if name in spent]  # fmt: skip
+    alike = all(round_measure(value / UNITS["us"]) in numbers for numbers, value in known)
+    return alike and len(known) >= _ENOUGH_TIMES
 
 
 def write(path: Path, baseline: Baseline) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from npufix.advisor.gate import baselines
+from npufix.advisor.project.gate_settings import METRICS
 from npufix.reports.baseline import UNITS
 from npufix.reports.report import Problem
-from npufix.rules.shared.quantities import percent
+from npufix.rules.shared.quantities import percent, quantity
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.project.gate_settings import GateSettings
     from npufix.reports.baseline import Baseline, BaselineEnvironment
+    from npufix.reports.gate_report import GatedMetric
     from npufix.reports.measurement import Measurement
 
 _LONGEST_STEP_NS = 86_400e9
@@ -33,11 +38,19 @@ _RARELY = 4
 """Times less often; twice less is what no longer recomputes its activations."""
 _IN_PLACE = 0.1
 """Of the time that was lost: what is fused leaves more than that."""
+_MOVED = 0.5
+"""Of that time, in operators that one side runs on these shapes, the other on more shapes or on
+fewer: another set of lengths."""
+_MOVED_CALLS = 0.6
+"""At most so many of the calls are left on a shape; data of several lengths varies by less."""
+_ALONE = 0.01
+"""Of the step: where others are waited for by less, all of it may as well be hidden now."""
 _SAME_CALLS = 0.1
 _SAME_RATIO = 0.02
 _TOLD = 3
 _WIDE_TOLERANCE = 0.5
 _HIGH_ALPHA = 0.2
+_LOW_ALPHA = 1e-5
 _LONG_ACCEPTANCE_DAYS = 731
 
 
@@ -74,7 +87,7 @@ def unknown_environment(environment: BaselineEnvironment, where: str) -> list[Pr
 
 def own_runs(baseline: Baseline, runs: Sequence[Measurement]) -> list[str]:
     """Return the runs that the baseline was made of, however they are called."""
-    return [run.origin for run in runs if baselines.digest(run) in baseline.run_digests]
+    return [run.origin for run in runs if baselines.holds(baseline, run)]
 
 
 def implausible(run: Measurement) -> Iterator[str]:
@@ -96,6 +109,8 @@ def other_workload(baseline: Baseline, run: Measurement) -> list[str]:
     the time is in operators that the other side ran on other shapes, or not as often. An operator
     whose Type only one side has is a changed program; so is one that only one side is slow in.
     """
+    if _is_alone(baseline, run):
+        return ["it waits for no other rank, and the baseline does"]
     steady = {
         name: operator
         for name, operator in baseline.hot_ops.items()
@@ -117,7 +132,8 @@ def other_workload(baseline: Baseline, run: Measurement) -> list[str]:
         name: op for name, op in every.items() if name in baseline.hot_ops or op.spent > 2 * least
     }
     changed: set[str] = set()
-    for find, limit in ((_other_shapes, _OTHER_SHAPES), (_other_calls, _OTHER_CALLS)):
+    ways = (_other_shapes, _OTHER_SHAPES), (_moved, _MOVED), (_other_calls, _OTHER_CALLS)
+    for find, limit in ways:
         there, here = find(before, every), find(now, before)
         if min(_share(there, before), _share(here, now)) >= limit:
             changed |= {*there, *here}
@@ -126,10 +142,34 @@ def other_workload(baseline: Baseline, run: Measurement) -> list[str]:
     return [_differ(name, before.get(name), every.get(name)) for name in named[:_TOLD]]
 
 
+def _is_alone(baseline: Baseline, run: Measurement) -> bool:
+    """Tell whether a run waits for no other rank, where the baseline did for a part that counts."""
+    known, step = (baseline.metrics.get(name) for name in ("exposed-communication", "step-time"))
+    now = run.metrics.get("exposed-communication")
+    if not known or not step or not now:
+        return False
+    waited = statistics.median(known.values) / statistics.median(step.values)
+    return waited > _ALONE and not now.value
+
+
 def _other_shapes(own: Mapping[str, _Operator], other: Mapping[str, _Operator]) -> list[str]:
     """Return what the other side ran on other shapes only."""
     new_kinds = {op.kind for name, op in other.items() if name not in own}
     return [name for name, op in own.items() if name not in other and op.kind in new_kinds]
+
+
+def _moved(own: Mapping[str, _Operator], other: Mapping[str, _Operator]) -> list[str]:
+    """Return what the other side runs less often on this shape, and more often on others."""
+    none = _Operator("", 0.0, 0.0)
+
+    def fewer(one: Mapping[str, _Operator], two: Mapping[str, _Operator]) -> list[str]:
+        return [
+            name for name, op in one.items()
+            if two.get(name, none).calls <= _MOVED_CALLS * op.calls
+        ]  # fmt: skip
+
+    grown = {other[name].kind for name in fewer(other, own)}
+    return [name for name in fewer(own, other) if own[name].kind in grown]
 
 
 def _other_calls(own: Mapping[str, _Operator], other: Mapping[str, _Operator]) -> list[str]:
@@ -184,28 +224,37 @@ def _kind(name: str) -> str:
     return name.partition("|")[0]
 
 
+def knows_workload(baseline: Baseline) -> bool:
+    """Tell whether another batch or length would be seen."""
+    return any(
+        name.partition("|")[2] and len(operator.runs) >= baseline.run_count
+        for name, operator in baseline.hot_ops.items()
+    )
+
+
 def unknown_workload(baseline: Baseline) -> list[Problem]:
     """Say that another batch or length would not be seen."""
-    if any(name.partition("|")[2] for name in baseline.hot_ops):
+    if knows_workload(baseline):
         return []
     what = "the baseline holds no shapes: another batch or length of the input would not be seen"
     remedy = "collect with record_shapes=True and a level that records them"
     return [Problem("baseline", what, remedy)]
 
 
-def meaningless(settings: GateSettings, today: dt.date) -> list[Problem]:
-    """Name the settings with which hardly anything can fail."""
-    found = []
-    for name, own in settings.metrics.items():
-        tolerance = settings.tolerance_of(name)
-        if own.level == "error" and tolerance > _WIDE_TOLERANCE:
-            found.append(f"the tolerance of {name} is {percent(tolerance)}")
-    if settings.alpha > _HIGH_ALPHA:
-        found.append(f"alpha is {settings.alpha:g}: noise alone fails the gate")
-    if not settings.fail_on:
-        found.append("fail-on is empty, so nothing fails")
-    if settings.metrics and all(own.level != "error" for own in settings.metrics.values()):
-        found.append("no metric is an error, so no slower run fails")
+def less_work(metric: GatedMetric) -> GatedMetric:
+    """Return what is faster than the baseline as unknown: half of the batch takes half the time."""
+    if metric.level != "error" or (metric.change or 0.0) >= -metric.tolerance:
+        return metric
+    why = "the baseline holds no shapes, so this may be another batch or length of the input"
+    reason = f"{metric.reason}; {why}; make a baseline with record_shapes=True"
+    return msgspec.structs.replace(metric, verdict="inconclusive", reason=reason)
+
+
+def meaningless(
+    settings: GateSettings, today: dt.date, metrics: Sequence[GatedMetric]
+) -> list[Problem]:
+    """Name the settings with which hardly anything can fail; ``metrics``: what was measured."""
+    found = [*_wide(settings, metrics), *_blind(settings)]
     for entry in settings.accept:
         if (entry.until - today).days > _LONG_ACCEPTANCE_DAYS:
             found.append(f"{entry.what} is accepted until {entry.until}, for good")
@@ -213,3 +262,30 @@ def meaningless(settings: GateSettings, today: dt.date) -> list[Problem]:
             found.append(f"{entry.what} may grow by {percent(entry.increase)}")
     where = settings.where or "command line"
     return [Problem(where, what, "choose one that a regression can fail") for what in found]
+
+
+def _wide(settings: GateSettings, metrics: Sequence[GatedMetric]) -> Iterator[str]:
+    """Yield the tolerances and floors that hold nearly any change."""
+    for name, own in settings.metrics.items():
+        tolerance = settings.tolerance_of(name)
+        if own.level == "error" and tolerance > _WIDE_TOLERANCE:
+            yield f"the tolerance of {name} is {percent(tolerance)}"
+    for metric in metrics:
+        if metric.level == "error" and metric.floor > _WIDE_TOLERANCE * (metric.before or math.inf):
+            floor, whole = (quantity(n or 0.0, metric.unit) for n in (metric.floor, metric.before))
+            yield f"the floor of {metric.name} is {floor} of {whole}"
+
+
+def _blind(settings: GateSettings) -> Iterator[str]:
+    """Yield the settings by which nothing is tested, or by which everything fails."""
+    if settings.alpha > _HIGH_ALPHA:
+        yield f"alpha is {settings.alpha:g}: noise alone fails the gate"
+    if settings.alpha < _LOW_ALPHA:
+        yield f"alpha is {settings.alpha:g}: hardly any number of runs is enough to fail"
+    if not settings.fail_on:
+        yield "fail-on is empty, so nothing fails"
+    elif "regression" not in settings.fail_on:
+        yield "fail-on is without regression, so no slower run fails"
+    times = [own for name, own in settings.metrics.items() if METRICS[name][0] == "ns"]
+    if times and all(own.level != "error" for own in times):
+        yield "no time is an error, so no slower run fails"

@@ -72,7 +72,6 @@ def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
     _check_runs([*asked.partners, *runs], reasons)
     comparable = _check_comparable(runs, asked, reasons, problems)
     _check_baseline(asked, reasons, problems)
-    problems += comparability.meaningless(settings, asked.today)
     valid = [entry for entry in settings.accept if entry.until >= asked.today]
     problems += [
         _report_expired(entry, settings) for entry in settings.accept if entry not in valid
@@ -86,6 +85,9 @@ def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
         accepted,
         has_baseline=baseline is not None and comparable,
     )
+    problems += comparability.meaningless(settings, asked.today, metrics)
+    if baseline and comparable and not comparability.knows_workload(baseline):
+        metrics = [comparability.less_work(metric) for metric in metrics]
     every = changes.changes(baseline, runs) if baseline and comparable else []
     metrics = [_finish_metric(metric, settings, every) for metric in metrics]
     found = sort_findings(
@@ -205,6 +207,8 @@ def _sources(runs: Sequence[Measurement], asked: Asked) -> list[Problem]:
     what = "findings are not compared: the baseline was made with"
     if has:
         remedy = "npufix baseline update with --source"
+        if asked.partners:
+            remedy = "give --base-source, the source of base"
         return [Problem(str(asked.path), f"{what}out a source", remedy)]
     return [Problem(str(asked.path), f"{what} a source, and none is given", "give --source")]
 

@@ -126,6 +126,7 @@ def measure_report(made: report.Report) -> Measurement:
         source=made.source,
         unit=split.unit if split else "step",
         bounds=split.bounds if split else "kernels",
+        averaged=split is not None and split.steps > 1,
         ranks=_ranks(made),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -93,6 +94,7 @@ def check_together(runs: Sequence[Measurement]) -> None:
     """
     _check_copies(runs)
     _check_ranks(runs)
+    _check_times(runs)
 
 
 def _check_copies(runs: Sequence[Measurement]) -> None:
@@ -119,6 +121,20 @@ def _check_ranks(runs: Sequence[Measurement]) -> None:
                 f" {run.environment.rank}: the ranks of a job are one run"
             )
             raise RunError(message, "name the folder of each job, or dumps of one rank only")
+
+
+def _check_times(runs: Sequence[Measurement]) -> None:
+    """Refuse runs of unknown rank that ran at once: as ranks of a job, or in each other's way."""
+    times = [
+        (run.started_ns, run.started_ns + run.steps * run.metrics["step-time"].value, run.origin)
+        for run in runs
+        if run.ranks == 1 and run.started_ns is not None and "step-time" in run.metrics
+        if run.environment is None or run.environment.rank is None
+    ]
+    for (_, end, one), (start, _, other) in itertools.pairwise(sorted(times)):
+        if start < end:
+            message = f"{one} and {other} ran at the same time: the ranks of a job are one run"
+            raise RunError(message, "name the folder of each job, or runs one after the other")
 
 
 def _read(dump: Path, tree: SourceTree | None, options: Options) -> MeasuredRun:

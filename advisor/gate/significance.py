@@ -42,6 +42,8 @@ _DISTURBED = 0.05
 """Of the scale: a run that is this much slower than the median of its group."""
 _AS_SLOW = 0.8
 """Standard deviations: a run of the baseline this near the runs now is like them."""
+_AS_SLOW_OF_FEW = 2.2
+"""The same of a disturbed run of three: every other such baseline has none, so one tells much."""
 _CHANCES = 0.01, 0.007
 """That all runs now were disturbed as some of the baseline were: as slow or slower; as slow."""
 _WEIGHT = 4.0
@@ -202,7 +204,11 @@ def _as_slow(old: Sequence[float], new: Sequence[float], deviation: float) -> in
         return 0
     level = fmean(quiet)
     slow = sum(each >= level - deviation / 2 for each in old)
-    near = sum(abs(each - level) <= _AS_SLOW * deviation for each in old)
+    few, usual = len(old) <= ENOUGH_RUNS, median(old) + _DISTURBED
+    near = sum(
+        abs(each - level) <= deviation * (_AS_SLOW_OF_FEW if few and each > usual else _AS_SLOW)
+        for each in old
+    )
     for count, chance in zip((slow, near), _CHANCES, strict=True):
         if (count / len(old)) ** len(new) > chance:
             return count

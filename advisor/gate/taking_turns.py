@@ -32,6 +32,7 @@ class Reading:
     options: Options
     tree: SourceTree | None = None
     """Of head."""
+    base_tree: SourceTree | None = None
     given: Sequence[str] = ()
     say: Callable[[str], None] = lambda _: None
 
@@ -76,7 +77,10 @@ def record_sides(
         output = into / recorder.name / str(pair + 1)
         recorder.record(output)
         (run,) = read_runs(
-            [output], reading.tree if is_head else None, reading.options, given=reading.given
+            [output],
+            reading.tree if is_head else reading.base_tree,
+            reading.options,
+            given=reading.given,
         )
         name = str(output) if kept else f"{recorder.name} run {pair + 1}"
         runs[is_head].append(_named(run, name))
@@ -92,7 +96,7 @@ def read_sides(base: Path, head: Path, reading: Reading) -> Sides:
         DumpError: there is nothing to measure in one of them.
 
     """
-    old = read_runs(_dumps(base), None, reading.options, reading.say, reading.given)
+    old = read_runs(_dumps(base), reading.base_tree, reading.options, reading.say, reading.given)
     new = read_runs(_dumps(head), reading.tree, reading.options, reading.say, reading.given)
     check_together([each.measurement for each in (*old, *new)])
     pairs = in_turn([each.measurement for each in old], [each.measurement for each in new])

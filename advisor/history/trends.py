@@ -6,7 +6,8 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.advisor.gate.baselines import HOT_OPERATORS, differences
+from npufix.advisor.gate.baselines import HOT_OPERATORS, differences, typical
+from npufix.advisor.gate.comparability import other_workload
 from npufix.advisor.history.shifts import FEWEST_RUNS, SHORTEST, find_shifts
 from npufix.advisor.project.gate_settings import METRICS
 from npufix.reports.baseline import UNITS
@@ -82,17 +83,29 @@ def examine_history(entries: Sequence[HistoryEntry], asked: TrendRequest) -> Tre
 def _select(entries: Sequence[HistoryEntry], most: int) -> _Window:
     """Return the runs that are comparable with the newest one."""
     every = [(entry, entry.run) for entry in entries if entry.run is not None]
-    newest = every[-1][1].environment
-    alike = [item for item in every if not differences(item[1].environment, newest)][-most:]
-    other = ""
-    if len(alike) < FEWEST_RUNS and len(alike) < len(every):
-        before = next(run for _, run in reversed(every) if differences(run.environment, newest))
-        other = "; ".join(differences(before.environment, newest))
+    alike, others = [], []
+    for entry, run in reversed(every):
+        different = _differ(run, every[-1][1])
+        others += different
+        alike += [] if different else [(entry, run)]
+        if len(alike) == most:
+            break
+    alike.reverse()
+    other = others[0] if others and len(alike) < FEWEST_RUNS else ""
     marks = [entry for entry in entries if entry.run is None]
     last = marks[-1] if marks else None
     accepted = sum(entry.moment <= last.moment for entry, _ in alike) if last else 0
     # The level that was accepted is that of the runs before: they stay what it is compared with.
     return _Window(alike, max(0, accepted - 1), last.accepted if last else "", other)
+
+
+def _differ(run: Baseline, newest: Baseline) -> list[str]:
+    """Say why a run cannot be compared with the newest one, as the gate would."""
+    if different := differences(run.environment, newest.environment):
+        return ["; ".join(different)]
+    if other_workload(run, typical(newest)):
+        return ["other work, hot operators on other shapes or not as often"]
+    return []
 
 
 def _metrics(runs: Sequence[Baseline]) -> Iterator[tuple[str, str, list[float | None]]]:
@@ -126,7 +139,8 @@ def _examine(
     levels: list[float | None] = [None] * len(values)
     if len(places) < FEWEST_RUNS:
         return TrendSeries(name, unit, list(values), levels, 0.0)
-    trend = find_shifts([values[place] or 0.0 for place in places], SMALLEST_CHANGE)
+    days = [window.runs[place][0].moment.toordinal() for place in places]
+    trend = find_shifts([values[place] or 0.0 for place in places], SMALLEST_CHANGE, days)
     for place, level in zip(places, trend.levels, strict=True):
         levels[place] = level
     shifts = []
@@ -196,7 +210,9 @@ def _reason(series: TrendSeries, window: _Window) -> str:
 
 
 def _doubt(series: TrendSeries, tolerance: float) -> str:
-    """Say if the newest runs are slower, and too few to be a level of their own."""
+    """Say if the newest runs are slower and too few to be a level of their own, or not known."""
+    if series.values[-1] is None:
+        return f"{series.name}: the newest run did not record it"
     values = [value for value in series.values if value]
     levels = [level for level in series.levels if level]
     for count in range(SHORTEST - 1, 0, -1):

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import inspect
 import os
 import random
@@ -25,14 +26,14 @@ from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rules.substitution import Form, Substitution
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from npufix.advisor.rules_test.subject import Subject
 
 SEEDS = tuple(random.Random(0).randrange(2**31) for _ in range(4))  # noqa: S311 - no secret
 _ROUNDS = 12
 _SURVIVED = 3
-_FEW, _MORE, _ALL = 2, 6, 24
+_STAGES = (2, 6, 24)
 """Rounds that must refute a slip; what a rule is verified with is the largest number."""
 
 
@@ -74,6 +75,9 @@ def _problems_of_ground(form: Form, verdict: Verdict) -> Iterator[str]:
 
 def check_mistakes(subject: Subject) -> Iterator[str]:
     """Check that each slip in a replacement is refuted on ``inputs`` of a form that uses it."""
+    # What torch does not compile imports its compiler when it is called first: half a second of
+    # each process that is forked below.
+    importlib.import_module("torch._dynamo")
     forms: dict[Callable[..., Any], list[Form]] = {}
     for form in _forms(subject):
         forms.setdefault(form.replacement, []).append(form)
@@ -99,14 +103,15 @@ def _survives(wrong: list[Form]) -> bool:
         faulthandler.disable()
         refuted = True  # what raises is
         with suppress(Exception):
-            refuted = any(map(refute, wrong))
+            # One form may show at once what another shows in no round.
+            refuted = any(refute(form, stages=(rounds,)) for rounds in _STAGES for form in wrong)
         os._exit(0 if refuted else _SURVIVED)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == _SURVIVED
 
 
-def refute(form: Form, seed: int = 0) -> Verdict | None:
+def refute(form: Form, seed: int = 0, stages: Sequence[int] = _STAGES) -> Verdict | None:
     """Return the refutation of a wrong form, for most after a few rounds; ``None`` if none is."""
-    for rounds in (_FEW, _MORE, _ALL):
+    for rounds in stages:
         verdict = verify_rule(form, seed, rounds)
         if verdict.status is Status.REFUTED:
             return verdict

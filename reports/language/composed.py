@@ -202,6 +202,9 @@ MESSAGES: tuple[str, ...] = (
     "for NaN and Inf: {what} is {left} in the original, {right} in the patched code, for {case}",
     "beside this: for NaN and Inf: {what} is {left} in the original, {right} in the patched code, for {case}",  # noqa: E501
     "- beside this: for NaN and Inf: {what} is {left} in the original, {right} in the patched code, for {case}",  # noqa: E501
+    "where the original makes NaN: {what} is {left} in the original, {right} in the patched code, for {case}",  # noqa: E501
+    "beside this: where the original makes NaN: {what} is {left} in the original, {right} in the patched code, for {case}",  # noqa: E501
+    "- beside this: where the original makes NaN: {what} is {left} in the original, {right} in the patched code, for {case}",  # noqa: E501
     "- **equivalent** in {n} runs of {scope}: {text}",
     "- **refuted** in {n} runs of {scope}: {text}",
     "- **not verified** in {n} runs of {scope}: {text}",

@@ -6,7 +6,7 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import counted, milliseconds, percent, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -229,7 +229,7 @@ def _bottleneck(split: StepSplit | None, hot: Sequence[HotOperator]) -> str:
     if hot:
         op = hot[0]
         where = f", asked for at {op.where}" if op.where else ""
-        first = f"{op.type} takes {percent(op.share)} of the compute time{where}"
+        first = f"{shortened(op.type)} takes {percent(op.share)} of the compute time{where}"
     if split is None or not split.total_ns:
         return f"{first}." if first else "The dump holds no kernels."
     shares = {

@@ -54,7 +54,8 @@ def words(line: str) -> list[str]:
 def resolved(arguments: list[str]) -> tuple[click.Command, click.Context, list[str]]:
     """Return the command that is meant, its context and what is left for it."""
     command: click.Command = cli
-    context = click.Context(command, info_name="npufix")
+    # Commands keep the option for help of the context that first asks for it.
+    context = click.Context(command, info_name="npufix", **command.context_settings)
     while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
         inner = command.get_command(context, arguments[0])
         assert inner is not None, f"no command {arguments[0]}"

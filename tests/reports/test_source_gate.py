@@ -165,6 +165,12 @@ def test_any_code_has_a_form(code: str) -> None:
     assert normal_form("a.b(c)") != normal_form("a.b(a)")
 
 
+def test_attributes_of_ones_own_may_be_renamed() -> None:
+    assert normal_form("x * self.weight") == normal_form("h * self.gamma")
+    assert normal_form("x * other.weight") != normal_form("x * other.gamma")
+    assert normal_form("self.a * self.a") != normal_form("self.a * self.b")
+
+
 def test_another_meaning_is_new(gate: Callable[..., Any], project: Path) -> None:
     put(project / "src" / "a.py", REPEAT.replace("(x, 2)", "(x, 3)"))
     assert gate("src")[0] == 1

@@ -43,9 +43,15 @@ def runs(draw: st.DrawFn) -> ComparedRun:
 @given(runs(), runs())
 def test_parts_sum_up_and_directions_mirror(one: ComparedRun, other: ComparedRun) -> None:
     there, back = compare(one, other), compare(other, one)
+    mirrored = {(op.type, op.after_ns, op.before_ns) for op in back.operators}
+    assert mirrored == {(op.type, op.before_ns, op.after_ns) for op in there.operators}
+    sides = {(str(ln.before_lines), str(ln.after_lines), ln.before_ns) for ln in there.lines}
+    assert sides == {(str(ln.after_lines), str(ln.before_lines), ln.after_ns) for ln in back.lines}
     ahead, behind = there.explanation, back.explanation
-    assert ahead is not None
-    assert behind is not None
+    if ahead is None or behind is None:
+        assert ahead is behind
+        assert there.headline.startswith("These are different programs")
+        return
     parts = sum(part.after_ns - part.before_ns for part in ahead.parts)
     assert round(parts) + ahead.others_ns + ahead.unexplained_ns == ahead.difference_ns
     assert behind.difference_ns == -ahead.difference_ns
@@ -54,10 +60,6 @@ def test_parts_sum_up_and_directions_mirror(one: ComparedRun, other: ComparedRun
     assert [(p.after_ns, p.before_ns) for p in behind.parts] == [
         (p.before_ns, p.after_ns) for p in ahead.parts
     ]
-    mirrored = {(op.type, op.after_ns, op.before_ns) for op in back.operators}
-    assert mirrored == {(op.type, op.before_ns, op.after_ns) for op in there.operators}
-    sides = {(str(ln.before_lines), str(ln.after_lines), ln.before_ns) for ln in there.lines}
-    assert sides == {(str(ln.after_lines), str(ln.before_lines), ln.after_ns) for ln in back.lines}
     # Kernels that ran at the same time are all that cannot be explained.
     assert abs(ahead.unexplained_ns) <= 1000 + len(NAMES) * len(PLACES)
 
@@ -88,7 +90,9 @@ def test_the_cause_is_named_by_line_or_by_type() -> None:
 def test_different_programs_get_no_figure_for_their_difference() -> None:
     one = {"MatMul": 2e6, "Conv2D": 5e6, "Pooling": 2e6}
     other = {"MatMul": 2e6, "FlashAttentionScore": 5e6, "RmsNorm": 2e6}
-    said = compare(run_of(one, exposed=10**7), run_of(other, exposed=10**6)).headline
+    made = compare(run_of(one, exposed=10**7), run_of(other, exposed=10**6))
+    said = made.headline
+    assert made.explanation is None
     assert said.startswith("These are different programs: only 22.2% of the compute time")
     assert "%)" not in said
     # Where a hot operator was replaced, only one of the runs has much of its own.

@@ -193,3 +193,13 @@ def test_a_baseline_is_a_typical_run() -> None:
     assert typical.operators[0].total_ns == 50e6
     assert typical.findings[0].fingerprint == f"{1:016x}"
     assert runs(100)[0].metrics["step-time"].unit == typical.metrics["step-time"].unit
+
+
+def test_kernels_that_take_far_longer_than_the_step_are_of_another_unit() -> None:
+    text = to_json(baseline_of(100, 101))
+    wrong = text.replace(
+        '"compute": {"unit": "us", "runs": [60000', '"compute": {"unit": "us", "runs": [60000000'
+    )
+    assert wrong != text
+    with pytest.raises(ReportError, match="compute is more than 100 times"):
+        from_json(wrong)

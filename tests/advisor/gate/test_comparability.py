@@ -112,6 +112,10 @@ def test_an_acceptance_covers_no_more_than_its_size() -> None:
             (("MatMulV2", "4096,512", 64, 50), ("Attention", "4096", 16, 20), ("Adam", "9", 1, 20)),
             (("MatMulV2", "4096,512", 32, 25), ("Attention", "4096", 8, 10), ("Adam", "9", 1, 20)),
         ),
+        (  # batches of more lengths, of which the baseline had two
+            (("MatMulV2", "4096,512", 32, 30), ("MatMulV2", "2048,512", 32, 15)),
+            tuple(("MatMulV2", f"{n},512", 16, n / 250) for n in (2048, 4096, 8192, 16384)),
+        ),
         (  # twice the batch
             (("MatMulV2", "4096,512", 64, 50), ("Mul", "8", 16, 40)),
             (("MatMulV2", "8192,512", 64, 99), ("Mul", "8", 16, 40)),
@@ -206,6 +210,7 @@ def test_a_copy_and_a_rank_are_no_further_run() -> None:
         ({"ranks": 4}, "ranks 1, now 4"),
         ({"bounds": "kernels"}, "step times recorded, now from kernels"),
         ({"bounds": "marks"}, "step times recorded, now from mark to mark"),
+        ({"averaged": True}, "step times recorded, now recorded, averages of a report"),
     ],
 )
 def test_what_is_measured_in_another_way_is_not_compared(change: Any, said: str) -> None:
@@ -247,13 +252,19 @@ def test_settings_with_which_nothing_fails_are_named() -> None:
             GateSettings(tolerance=5.0),
             GateSettings(alpha=0.9999),
             GateSettings(fail_on=frozenset()),
+            GateSettings(alpha=1e-9),
+            GateSettings(fail_on=frozenset({"budget"})),
+            GateSettings(floor=60 * MS),
+            GateSettings(metrics={name: MetricSettings("warn") for name in GateSettings().metrics}),
             GateSettings(accept=(Acceptance(dt.date.max, "ever", metric="compute", increase=2.0),)),
         )
         for problem in gated(baseline_of(*STEADY), runs(100), settings).problems
     ]
     for part in (
         "the tolerance of step-time is", "alpha is 0.9999", "fail-on is empty",
-        "compute is accepted until 9999-12-31", "compute may grow by 200",
+        "compute is accepted until 9999-12-31", "compute may grow by 200", "alpha is 1e-09",
+        "fail-on is without regression", "the floor of step-time is 60 ms of 100 ms",
+        "no time is an error",
     ):  # fmt: skip
         assert any(part in what for what in said), part
     assert not gated(baseline_of(*STEADY), runs(100)).problems
@@ -284,3 +295,41 @@ def test_a_program_that_breaks_off_is_no_faster_one() -> None:
         ops(("MatMulV2", "4096 bf16", 64, 50), ("FlashAttentionScore", "8,4096 bf16", 16, 15)),
     ):
         assert gated(before, runs(80, 81, 79, operators=faster)).exit_status == 0
+
+
+@pytest.mark.parametrize("operators", [[], ops(("MatMulV2", "", 64, 50))])
+def test_less_time_is_no_gain_where_nothing_tells_the_work(operators: Any) -> None:
+    """Half of the batch takes half of the time."""
+    baseline = baseline_of(*STEADY, operators=operators)
+    made = gated(baseline, runs(50, 50.5, 49.5, operators=operators))
+    assert (made.verdict, made.exit_status) == ("inconclusive", 3)
+    assert "this may be another batch" in made.headline
+    assert gated(baseline, runs(100, 101, 99.5, operators=operators)).exit_status == 0
+    assert gated(baseline, runs(150, 151, 152, operators=operators)).exit_status == 1
+
+
+def test_the_runs_of_a_baseline_without_digests_are_known_by_what_is_left() -> None:
+    baseline = msgspec.structs.replace(baseline_of(*STEADY), run_digests=[])
+    made = gated(baseline, runs(*STEADY))
+    assert made.exit_status == 3
+    assert "run0 is one of the runs that b.json was made of" in made.headline
+    assert gated(baseline, runs(100.3, 99.7, 100.7)).exit_status == 0
+
+
+def test_ranks_without_a_number_are_known_by_their_time() -> None:
+    nameless = msgspec.structs.replace(MACHINE, rank=None)
+
+    def started(after_ms: float, step_ms: float) -> Measurement:
+        begin = 10**18 + round(after_ms * MS)
+        return a_run(step_ms, origin=f"{step_ms}", environment=nameless, started_ns=begin)
+
+    with pytest.raises(RunError, match="ran at the same time"):
+        check_together([started(0, 100), started(2, 100.1)])
+    check_together([started(0, 100), started(9000, 100.1), started(-9000, 100.2)])
+
+
+def test_one_rank_is_no_faster_job() -> None:
+    alone = a_run().metrics | {"exposed-communication": MeasuredMetric(0.0, "ns")}
+    made = gated(baseline_of(*STEADY), runs(70, metrics=alone))
+    assert made.exit_status == 3
+    assert "it waits for no other rank" in made.headline

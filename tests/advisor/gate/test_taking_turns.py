@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from click.testing import CliRunner
-from gate_runs import MACHINE, a_run, measured
+from gate_runs import MACHINE, MS, a_run, measured
 
-from npufix.advisor.commands import gate as gate_command
+from npufix.advisor.commands.cli import cli
 from npufix.advisor.diagnose.diagnosis import Options
 from npufix.advisor.gate import taking_turns
 from npufix.advisor.gate.gating import gate
@@ -24,6 +24,7 @@ from npufix.advisor.gate.recording import Recorder, RecordingError, in_turn, tur
 from npufix.advisor.gate.taking_turns import Reading, Sides, read_sides, record_sides
 from npufix.advisor.project.gate_settings import GateSettings
 from npufix.reports.markdown.gate import to_comment
+from npufix.reports.measurement import MeasuredFinding
 from npufix.reports.wording.gate import against
 
 if TYPE_CHECKING:
@@ -192,6 +193,7 @@ def test_folders_of_dumps(tmp_path: Path) -> None:
         (["--base", ".", "--head", "true"], "give two, or two commands"),
         (["--base", ".", "--head", "..", "--runs", "3"], "--runs is for commands"),
         (["--base", "a", "--head", "b", "--keep", "."], "is not empty"),
+        (["run", "--base-source", "."], "belongs together with --source"),
     ],
 )
 def test_what_belongs_to_something_else_is_refused(
@@ -199,6 +201,15 @@ def test_what_belongs_to_something_else_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    done = CliRunner().invoke(gate_command.command, words)
+    done = CliRunner().invoke(cli, ["gate", *words])
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
+
+
+def test_what_is_gone_of_base_is_held_against_what_it_was_to_save() -> None:
+    gone = MeasuredFinding("f" * 16, "NPU201", "", "a.py", 3, kernels_save_ns=(9 * MS, 11 * MS))
+    base = measured([a_run(step, findings=[gone], source="src") for step in (100, 101, 102)])
+    head = measured([a_run(step, source="src") for step in (83, 84, 85)])
+    made = gate(head, Sides(base, head, paired=True).asked(GateSettings(), Path("base"), TODAY))
+    assert made.made is not None
+    assert (made.made.rules, made.made.verdict) == (["NPU201"], "held")

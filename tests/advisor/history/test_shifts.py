@@ -83,3 +83,23 @@ def test_any_series_is_taken_apart(values: list[float]) -> None:
     assert len(trend.levels) == len(values)
     assert all(np.isfinite(trend.levels))
     assert all(0 <= shift.start <= shift.end < len(values) for shift in trend.shifts)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_luck_of_a_day_is_no_step(seed: int) -> None:
+    days = np.repeat(np.arange(24), 5)
+    x = runs(seed, 120, 0.005)
+    x[50:55] += 0.04  # a day
+    x[80:85] -= 0.04
+    assert find_shifts(np.exp(x), _SMALLEST, days).shifts == ()
+    assert find_shifts(np.exp(x), _SMALLEST).shifts
+    x[105:] += 0.06
+    (found,) = find_shifts(np.exp(x), _SMALLEST, days).shifts
+    assert abs(found.start - 105) <= 1
+
+
+def test_a_step_within_a_day_is_not_that_days_luck() -> None:
+    x = runs(3, 40)
+    x[20:] += 0.06
+    (found,) = find_shifts(np.exp(x), _SMALLEST, np.repeat([0, 1], [5, 35])).shifts
+    assert abs(found.start - 20) <= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from histories import history
 
@@ -139,3 +140,32 @@ def test_a_file_that_is_not_there_says_how_to_begin_it(tmp_path: Path) -> None:
     with pytest.raises(HistoryError) as error:
         entries.read(tmp_path / "none.jsonl")
     assert "history add" in error.value.remedy
+
+
+def test_a_run_that_two_branches_brought_counts_once() -> None:
+    runs = history([1.0] * 5 + [1.3])
+    merged = from_text("".join(to_line(entry) for entry in [*runs, *runs[3:], runs[-1]]))
+    assert merged == runs
+    assert look(merged).exit_status == 3
+
+
+def test_a_metric_that_the_newest_run_lacks_is_not_known() -> None:
+    runs = history([1.0] * 20)
+    newest = runs[-1].run
+    assert newest is not None
+    part = msgspec.structs.replace(newest, metrics={"compute": newest.metrics["step-time"]})
+    made = look([*runs[:-1], msgspec.structs.replace(runs[-1], run=part)])
+    assert (made.exit_status, made.headline) == (3, "step-time: the newest run did not record it")
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_runs_of_another_batch_are_no_step(factor: float) -> None:
+    runs = history([1.0] * 20 + [factor] * 5)
+    for at, entry in enumerate(runs[20:], 20):
+        assert entry.run is not None
+        hot = {"MatMulV2|128,64": entry.run.hot_ops["MatMulV2|64,64"]}
+        other = msgspec.structs.replace(entry.run, hot_ops=hot)
+        runs[at] = msgspec.structs.replace(entry, run=other)
+    made = look(runs)
+    assert (made.exit_status, made.left_out) == (3, 20)
+    assert "other work" in made.headline
