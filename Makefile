@@ -8,6 +8,8 @@ OUT := build/demo
 
 # torch_npu without CANN would otherwise break a plain `import torch`.
 export TORCH_DEVICE_BACKEND_AUTOLOAD = 0
+# The tests start hundreds of processes: each module is compiled once, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE =
 
 # There are wheels of torch_npu for Linux only. With one of them, and the packages of .venv, the
 # tests of the virtual NPU run in an environment of their own.
@@ -86,7 +88,7 @@ locked:
 
 # transformers is read as source code only, so its dependencies are not needed.
 .venv/test-ready: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,notebook]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps transformers
 	@touch $@
 

@@ -55,6 +55,7 @@ OPTIONAL = {
     "mmcv",
     "mx-driving",
     "torch-scatter",
+    "xformers",
 }
 DISTRIBUTION_OF = {"yaml": "pyyaml"}
 DEVELOPMENT = {"babel", "typing-extensions"}  # of tools and of annotations, not of commands
@@ -108,7 +109,8 @@ def test_the_lock_is_whole_and_fits_what_is_declared() -> None:
         assert all(re.fullmatch(r"sha256:[0-9a-f]{64}[\s\\]*", each) for each in hashes), one.name
         locked.setdefault(canonicalize_name(one.name), []).append(next(iter(one.specifier)).version)
     assert "://" not in LOCK
-    wanted = [*PROJECT["dependencies"], *EXTRAS["dev"], *EXTRAS["docs"], *EXTRAS["cluster"]]
+    extras = ("dev", "docs", "cluster", "notebook")
+    wanted = [*PROJECT["dependencies"], *(text for name in extras for text in EXTRAS[name])]
     for text in (*wanted, *(ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()):
         if not text or text.startswith("#") or Requirement(text).name in {"npufix", "tomli"}:
             continue

@@ -1,18 +1,22 @@
 """The hooks for pre-commit, run by pre-commit itself in a repository of their own.
 
-Only the environment is ours: installing the package anew takes most of a minute.
+Only the environment is ours: to install the package anew takes most of a minute. That a search
+needs no more than the hook installs is tried by itself.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 SLOW = "import torch\n\n\ndef f(x: torch.Tensor):\n    return torch.repeat_interleave(x, 3)\n"
@@ -24,7 +28,8 @@ pytest.importorskip("pre_commit")
 def hook(name: str, **changes: Any) -> dict[str, Any]:
     hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
     (found,) = (each for each in hooks if each["id"] == name)
-    return {**found, "language": "system", **changes}
+    entry = found["entry"].replace(".ci/pre-commit-scan", "npufix scan")
+    return {**found, "language": "system", "entry": entry, **changes}
 
 
 @pytest.fixture
@@ -86,3 +91,18 @@ def test_changed_files_are_scanned_and_a_baseline_lets_them_pass(repository: Pat
     run(repository / ".git", repository, npufix, "scan", "src", "--write-baseline", "known.json")
     known = hook("npufix-scan", args=["--baseline", "known.json"])
     assert "Passed" in pre_commit(repository, [known])
+
+
+def test_a_search_needs_nothing_but_what_the_hook_installs(repository: Path) -> None:
+    script = (ROOT / ".ci" / "pre-commit-scan").read_text(encoding="utf-8")
+    (names,) = re.findall(r"\(\?:(click[\w|]+)\)", script)
+    declared = {Requirement(one).name for one in requires("npufix") or () if "extra ==" not in one}
+    left_out = declared - set(names.split("|")) | {"torch"}
+    assert left_out >= {"pandas", "pyarrow", "scipy"}
+    program = f"import sys; sys.modules.update(dict.fromkeys({sorted(left_out)})); "
+    program += "from npufix.advisor.__main__ import main; main()"
+    said = run(
+        repository, repository, sys.executable, "-c", program, "scan", "src", "--fail-on", "safe",
+        status=1,
+    )  # fmt: skip
+    assert "slow.py:5 in f" in said
