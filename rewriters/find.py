@@ -158,9 +158,10 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
     searched = [rule for rule in rules if rule.search and rule.search != "loops"]
     loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]
     found = list(_proposed(source, flow, searched, looking, with_text=with_text))
-    told = {site.line for site in found}  # what a loop is says more than that it is one
+    # what a loop is, or what is to be done in it, says more than that it is one
+    told = {site.line for site in found if site.rewrite is None or site.rule.search == "experts"}
     over_rows = _loop_sites(source, flow, loops, looking, with_text=with_text)
-    found += (site for site in over_rows if site.rewrite or site.line not in told)
+    found += (site for site in over_rows if site.rewrite or told.isdisjoint(site.lines))
     # ``if mask.any(): x[mask] = 0``: the test goes, whatever becomes of the assignment in it.
     yield from (
         site

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.project.generated import GENERATED_FILE, generated_from
 from npufix.reports.code_digest import normal_form
+from npufix.rewriters.edit.statements.host_values import ONLY_LOGGED
 from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rules.diagnostic import Place
 
@@ -29,7 +30,8 @@ def fold(found: Sequence[Located], tree: SourceTree, *, to_write: bool) -> list[
     for several lines of a function (twenty ``.item()`` in one dictionary of numbers to log) at the
     first of them. What a generator has copied, ``modeling_b.py`` out of ``modular_b.py`` and that
     out of ``modeling_a.py``, is said where it was copied from, unless generated files may be
-    changed as well. A setting in many configurations is one finding too, unless it is
+    changed as well. What is no more than the call of a function of another file is said in that
+    function. A setting in many configurations is one finding too, unless it is
     ``to_write``: then each file is.
     """
     first: dict[tuple[str, ...], Located] = {}
@@ -40,6 +42,7 @@ def fold(found: Sequence[Located], tree: SourceTree, *, to_write: bool) -> list[
             owner |= {item: start} if start is not item else {}
     if GENERATED_FILE not in tree.configuration.allow:
         owner |= _copies([item for item in found if item not in owner], tree)
+    owner |= _calls([item for item in found if item not in owner], tree)
     copies: dict[Located, list[Place]] = {}
     for item, start in owner.items():
         finding = item.finding
@@ -65,11 +68,32 @@ def _said_as(item: Located, tree: SourceTree, *, to_write: bool) -> tuple[str, .
         return (site.rule.id,)
     if site.rule.once or _is_of_project(item, tree) or (is_setting and not to_write):
         return site.rule.id, site.problem
+    if site.problem in ONLY_LOGGED:  # who wants fewer waits reads the numbers of all steps late
+        return site.rule.id, site.problem
     if site.rewrite is None and site.rule.search:
         # several functions of a file dispatch the same call
         where = "" if site.rule.search == "flash-attention" else item.finding.function
         return site.rule.id, site.problem, item.finding.path, where
     return None
+
+
+def _calls(found: Sequence[Located], tree: SourceTree) -> dict[Located, Located]:
+    """Return the calls of functions of other files that are findings of the same rule."""
+    sources = _Sources(tree)
+    written = [item for item in found if item.site.rewrite is not None]
+    helpers = {(i.finding.path, i.finding.function, i.site.rule.id): i for i in written}
+    calls: dict[Located, Located] = {}
+    for item in written:
+        called, _, rest = item.finding.code.partition("(")
+        if not rest.endswith(")") or not called.isidentifier():
+            continue
+        for path, names in sources.imports(tree.files[item.finding.path]):
+            start = helpers.get((path, names.get(called, ""), item.site.rule.id))
+            if start is not None and len(start.site.open_conditions) <= len(
+                item.site.open_conditions
+            ):
+                calls[item] = start
+    return calls
 
 
 def _copies(found: Sequence[Located], tree: SourceTree) -> dict[Located, Located]:
@@ -135,15 +159,17 @@ class _Sources:
             self._known[relative] = []  # two files that import each other
             start = generated_from(self._files[relative].text) or ""
             made = str(PurePosixPath(relative).parent / PurePosixPath(start).name)
-            below = [made, *self._imports(self._files[made])] if made in self._files else []
+            imported = self.imports(self._files[made]) if made in self._files else ()
+            below = [made, *(path for path, _ in imported)] if made in self._files else []
             deeper = [path for one in below[1:] for path in self.of(one)]
             self._known[relative] = list(dict.fromkeys([*below, *deeper]))
         return self._known[relative]
 
-    def _imports(self, file: SourceFile) -> Iterator[str]:
+    def imports(self, file: SourceFile) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """Yield the files that a file imports from, each with the new and old names."""
         for node in ast.parse(file.text).body:
             if isinstance(node, ast.ImportFrom):
                 path = file.neighbour_path("." * node.level + (node.module or ""))
                 relative = None if path is None else self._relative.get(path.resolve())
                 if relative is not None:
-                    yield relative
+                    yield relative, {a.asname or a.name: a.name for a in node.names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.edit.guards import Guard, is_simple, is_tensor
 from npufix.rewriters.edit.imports import Import
@@ -275,7 +275,7 @@ def _expression(  # noqa: C901, PLR0911 - one way to write a value after the oth
     if node.op == Op.CONST:
         constant = ast.Constant(node.value)  # type: ignore[arg-type]  # a literal of the user
         codes = (e.code for e in flow.evaluations if e.node is node)
-        return next((c for c in codes if isinstance(c, ast.Constant)), constant)
+        return next((c for c in codes if _is_literal(c)), constant)
     for name, value in names.items():
         if value is node:
             return ast.Name(name, ast.Load())
@@ -304,6 +304,14 @@ def _expression(  # noqa: C901, PLR0911 - one way to write a value after the oth
         operator = ast.Or() if node.value == "Or" else ast.And()
         return ast.BoolOp(operator, known) if len(known) == len(parts) else None
     return None
+
+
+def _is_literal(code: ast.AST) -> TypeGuard[ast.expr]:
+    """Tell whether code is a number or a string as it is written: ``-1e9``, not ``-1 + n``."""
+    match code:
+        case ast.Constant() | ast.UnaryOp(ast.USub(), ast.Constant(float())):
+            return True
+    return False
 
 
 def _fresh(wanted: str, function: FunctionNode) -> str:

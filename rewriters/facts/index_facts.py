@@ -160,6 +160,8 @@ def is_position(node: Node) -> bool | None:
     """Tell whether a tensor holds positions that do not count from the end."""
     while node.op in operators.KEEPS or (node.op == Op.CAST and "int64" in str(node.args[1].value)):
         node = node.args[0]
+    if node.op == Op.GETITEM and is_position(node.args[0]):
+        return True  # some of them: ``positions[kept]``
     return True if are_found_positions(node) else None
 
 

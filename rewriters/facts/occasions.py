@@ -12,6 +12,7 @@ from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
@@ -46,6 +47,7 @@ _ON_HOST = re.compile(
     r"|TritonPythonModel)$"
 )
 _MADE = operators.FACTORIES | {"from_numpy"}
+_OLD_MAKERS = re.compile(r"torch\.(\w+)?Tensor")
 _LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|\w*_getitem(_.*|__)?|worker_init_fn")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _DONE_ONCE = frozenset(
@@ -147,7 +149,7 @@ def _is_read_as_array(flow: FunctionFlow, node: Node) -> bool:
 
 
 def _source(node: Node) -> Node:
-    while node.op in operators.KEEPS and node.op != "cpu" and node.args:
+    while node.op in operators.KEEPS | {Op.CAST} and node.op != "cpu" and node.args:
         node = node.args[0]
     return node
 
@@ -158,6 +160,8 @@ def is_made_on_host(node: Node) -> bool:
 
 
 def _is_made_there(node: Node) -> bool:
+    if node.op == Op.CALL and _OLD_MAKERS.fullmatch(str(node.args[0].value)):
+        return True
     name = str(node.op).removesuffix("(*)")
     keywords = node.value if isinstance(node.value, tuple) else ()
     return name in _MADE and "device" not in keywords

@@ -70,6 +70,8 @@ _INDEX_NAME = re.compile(
 )
 _TENSOR_NAME = re.compile(r"(^|_)(emb(ed(ding)?)?|feat(ure)?|hidden|logit|tensor)s?(_states?)?$")
 """Of what has a row for each position."""
+_SEVERAL = re.compile(r"^(?!num_|n_)\w*s$")
+"""Of what a result holds for each row, and is no count: ``num_classes``."""
 _MASK_NAME = re.compile(
     r"mask|pad.|valid(?!at)|ignore|(^|_)(is|has|keep|bad|pos|neg|flags?|done|inside|outside)(_|$)"
 )
@@ -96,6 +98,8 @@ class ValueKinds:
         if node.op in operators.TENSORS or self._is_bool(node):
             return True
         if node.op in {Op.CONST, Op.TUPLE, Op.LIST, Op.SIZE, Op.SHAPE} or is_of_numpy(node):
+            return False
+        if node in _given_to_numpy(self.flow):
             return False
         if node.op == Op.CONTAINER or str(node.value).startswith(_DISPLAYS):
             return False
@@ -239,6 +243,8 @@ class ValueKinds:
             return False  # ``h`` of ``torch.zeros(h.shape)``
         if any(_TENSOR_NAME.search(n) for n in names_of(node, self.match.evaluation.names)):
             return False
+        if node.op == Op.ATTR and node.args[0].op == Op.CALL:  # ``assigner(boxes).labels``
+            return _SEVERAL.search(str(node.value)) is None
         if node.op in _ARITHMETIC:
             settings = all(_is_setting(arg) or self.shapes.is_number(arg) for arg in node.args)
             return settings and any(self.shapes.is_number(arg) for arg in node.args)
@@ -362,6 +368,16 @@ def is_of_numpy(node: Node) -> bool:
         if made.op == Op.GLOBAL
         else made.value in {"astype", "copy"}
     )
+
+
+@lru_cache(maxsize=4)
+def _given_to_numpy(flow: FunctionFlow) -> frozenset[Node]:
+    """Return what NumPy certainly computes with: ``std`` of ``if np.any(std == 0)``."""
+    given = {
+        arg for e in flow.by_operation.get(Op.CALL, ()) if e.certain and is_of_numpy(e.node)
+        for arg in e.node.args[1:]
+    }  # fmt: skip
+    return frozenset(given | {a for n in given if n.op in operators.COMPARISONS for a in n.args})
 
 
 @lru_cache(maxsize=4)

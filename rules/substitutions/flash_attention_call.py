@@ -100,6 +100,16 @@ from flash_attn import flash_attn_func
 def attend(q, k, v, slopes):
     return flash_attn_func(q, k, v, alibi_slopes=slopes)
 """,
+        # on CUDA alone, beside what torch has for all devices
+        """
+from flash_attn import flash_attn_func
+
+
+def attend(q, k, v):
+    if q.device.type == "cuda" and q.dtype == torch.float16:
+        return flash_attn_func(q, k, v)
+    return F.scaled_dot_product_attention(q, k, v)
+""",
         # a function of one's own
         """
 def flash_attn_func(q, k, v):

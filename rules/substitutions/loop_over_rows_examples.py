@@ -14,6 +14,15 @@ def pad_masks(feats: torch.Tensor, metas: list):
 """
 
 VALID = (
+    # on the host: a table of a filter, an array
+    """
+def low_pass(shape, limit):
+    mask = torch.zeros(shape)
+    for t in range(shape[-2]):
+        for h in range(shape[-1]):
+            mask[..., t, h] = 1 if t * t + h * h <= limit else 0
+    return mask
+""",
     # the sum so far is needed, and a number is added
     """
 def f(x: torch.Tensor):

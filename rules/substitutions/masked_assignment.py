@@ -343,6 +343,24 @@ def f(x: torch.Tensor, mask: torch.BoolTensor, index: torch.Tensor):
 def f(x: np.ndarray):
     x[x > 0] = 0
 """,
+        # an array, as NumPy computes with it
+        """
+def f(std):
+    if np.any(std == 0):
+        std[std == 0] = 1
+    return std
+""",
+        # some of the positions that were found
+        """
+def f(x: torch.Tensor, ids: torch.Tensor, keep: torch.Tensor):
+    mask = (ids == 1).nonzero().view(-1)
+    x[mask[keep]] = 1
+""",
+        # what a result holds for each row
+        """
+def f(x: torch.Tensor, mask: torch.BoolTensor, assigner):
+    x[mask] = assigner(x).labels
+""",
         # a slice and a mask
         """
 def f(x: torch.Tensor, mask: torch.BoolTensor):

@@ -236,6 +236,11 @@ def f(x: torch.Tensor):
     i = (x > 0).nonzero().squeeze(1)
     return x[i].sum(), i
 """,
+        # on the host
+        """
+def keep(items):
+    return [i for i in items if len(torch.nonzero(torch.tensor(i["null"]).float())) == 0]
+""",
         # a mean for each column
         """
 def f(x: torch.Tensor):

@@ -114,6 +114,18 @@ class Block(nn.Module):
         y, _ = self.attn(x, x, x)
         return y
 """,
+        # a mask, with which attention stays in small operators
+        """
+class Block(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(dim, 8)
+
+    def forward(self, x, seen):
+        hidden = 1 - seen.float()
+        y, _ = self.attn(x, x, x, attn_mask=hidden)
+        return y
+""",
         # asked for, or asked for once more
         """
 class Block(nn.Module):

@@ -170,6 +170,11 @@ class Sampler(nn.Module):
 def loss(x: torch.Tensor, boxes):
     return x * np.prod(boxes, axis=1).max().item()
 """,
+        # made on the host
+        """
+def train_step(model, data):
+    return {"loss": torch.Tensor([0]).item(), "order": torch.arange(len(data)).tolist()}
+""",
         # nobody waits for it
         """
 @torch.no_grad()

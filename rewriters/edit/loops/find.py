@@ -29,7 +29,8 @@ from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
 from npufix.rewriters.edit.loops.values import OF_A_LIST, UNKNOWN_RANK, CannotBatchError
 from npufix.rewriters.edit.loops.writing import Join, written
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
-from npufix.rewriters.facts.occasions import is_done_once, is_hot
+from npufix.rewriters.facts.occasions import is_done_once, is_hot, is_made_on_host
+from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
 from npufix.rewriters.graph.modules.syntax import stored_names, walk
 from npufix.rewriters.graph.reader import read_function
@@ -38,7 +39,7 @@ from npufix.rewriters.graph.special import Op
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from npufix.rewriters.graph.nodes import Evaluation
+    from npufix.rewriters.graph.nodes import Evaluation, Node
 
 READ_AFTERWARDS = "what the last round leaves in a name is read afterwards"
 _MAKES_ONCE = re.compile(r"_*(init|reset|build|create|make|register|setup)(_|$)\w*")
@@ -102,7 +103,8 @@ def find_loops(
             continue
         told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)
         told = told or (found.problem in _ROWS_TOO and _takes_rows(wide, loop))
-        if found.rewrite is not None or all_of_them or (told and worth_telling):
+        told = told and worth_telling and not _is_on_host(wide, loop)
+        if found.rewrite is not None or all_of_them or told:
             taken.append((first, last))
             yield found
 
@@ -258,6 +260,25 @@ def _targets(code: ast.AST) -> set[str]:
         return {n.id for n in ast.walk(code.target) if isinstance(n, ast.Name)}
     generators = getattr(code, "generators", ())
     return {n.id for g in generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+
+
+def _is_on_host(flow: FunctionFlow, loop: Loop) -> bool:
+    """Tell whether all that a loop writes to is an array, or was made on the host."""
+    inside = list(_inside(flow, loop))
+    written = [
+        t.value
+        for e in inside
+        if isinstance(e.code, ast.Assign)
+        for t in e.code.targets
+        if isinstance(t, ast.Subscript)
+    ]
+    of_host = is_of_numpy if flow.function.name == "forward" else _is_of_host
+    nodes = [Facts(flow, inside).node(code) for code in written]
+    return bool(nodes) and all(node is not None and of_host(node) for node in nodes)
+
+
+def _is_of_host(node: Node) -> bool:
+    return is_of_numpy(node) or is_made_on_host(node)
 
 
 def _takes_rows(flow: FunctionFlow, loop: Loop) -> bool:

@@ -7,8 +7,10 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, behind_arguments
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import assigned_values
 from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +40,7 @@ def find_unused_weights(here: Surroundings) -> Iterator[Proposal]:
                 if not made or starred or named & _WEIGHTS or len(args) > _POSITIONAL:
                     continue
                 at = behind_arguments(node, here.lines)
-                if at is None or not _is_first_alone(here, node):
+                if at is None or not _is_first_alone(here, node) or _is_masked(here, node):
                     continue
                 proven = {"no-mask"} if len(args) < _POSITIONAL and not named & _MASKS else set()
                 proven |= set() if any(map(_drops, made)) else {"other-random-numbers"}
@@ -101,6 +103,13 @@ def _made(here: Surroundings, attribute: str) -> list[ast.Call]:
     calls = [v for v in values if isinstance(v, ast.Call)]
     known = all(_MADE.fullmatch(here.flow.names.dotted(call.func) or "") for call in calls)
     return calls if known and len(calls) == len(values) else []
+
+
+def _is_masked(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether a call is handed a mask that is computed here, so that it is not ``None``."""
+    given = [k.value for k in call.keywords if k.arg in _MASKS]
+    values = [here.value(code) for code in given]
+    return any(v is not None and (v.op in operators.TABLE or v.op == Op.GETITEM) for v in values)
 
 
 def _drops(made: ast.Call) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.handed_in import is_handed_in
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
+from npufix.rewriters.facts.occasions import is_made_on_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
@@ -70,6 +71,8 @@ _FOR_LOG = (
     "the host waits for each value that is only logged: keep x.detach(), and read all of them at "
     "once, every N steps: torch.stack(values).tolist()"
 )
+ONLY_LOGGED = frozenset({_FOR_LOG, _FOR_SUM})
+"""What is to be done with values that people read."""
 _FROM_CALLER = (
     "the host waits for lengths that it once knew: keep them there too where they are made (the "
     "loader, the packing), hand both in, and read none back; or use an operator that takes a tensor"
@@ -159,6 +162,8 @@ def _is_of_host(here: Surroundings, code: ast.expr) -> bool:
     node = here.value(code)
     parts = [] if node is None else list(node.walk())
     if any(part.op in _ON_HOST or _is_of_numpy(part) for part in parts):
+        return True
+    if node is not None and here.flow.function.name != "forward" and is_made_on_host(node):
         return True
     given = any(part.op in {Op.PARAM, Op.ATTR, Op.CALL, Op.ELEMENT} for part in parts)
     return not given and any(part.op in operators.FACTORIES for part in parts)

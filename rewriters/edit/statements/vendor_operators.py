@@ -51,6 +51,7 @@ _ATTENTIONS = re.compile(
     r"(flash_attn|flash_attention|flash_attn_interface)\."
     r"(?:\w+\.)*flash_attn_(varlen_|unpadded_)?(?:qkvpacked_|kvpacked_)?func"
 )
+_ON_CUDA = re.compile(r"device.*== 'cuda'|\.is_cuda\b")
 _OF_XFORMERS = re.compile(r"xformers\.ops\.(?:fmha\.)?memory_efficient_attention")
 _WITHOUT_COUNTERPART = frozenset({"alibi_slopes", "softcap", "return_attn_probs", "block_table"})
 RESIDUAL = r"(?:\+=|= \w+ \+ \w+)[^\n]*\n\s*(?:return |\w+ = )[\w.]*[rR]e[lL][uU]"
@@ -139,8 +140,20 @@ def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
         if _OF_XFORMERS.fullmatch(called):
             yield Proposal(node, _FLASH.format(_DENSE))
         found = _ATTENTIONS.fullmatch(called)
+        if found and _is_for_cuda(here, node):
+            continue
         if found and not {k.arg for k in node.keywords} & _WITHOUT_COUNTERPART:
             yield Proposal(node, _FLASH.format(_PACKED_ROWS if found[2] else _DENSE))
+
+
+def _is_for_cuda(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether a call runs on CUDA alone, and the function calls the attention of torch too."""
+    tests = [outer.test for outer in here.around(call) if isinstance(outer, ast.If)]
+    asked = any(_ON_CUDA.search(ast.unparse(test)) for test in tests)
+    return asked and any(
+        isinstance(n, ast.Call) and last_name(n.func) == "scaled_dot_product_attention"
+        for n in here.nodes
+    )
 
 
 def _row(called: str) -> _Row | None:

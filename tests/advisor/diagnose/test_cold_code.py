@@ -301,3 +301,23 @@ def g(k: torch.Tensor, v: torch.Tensor, n):
     assert all(item.site.safety.value == "conditional" for item in found.found)
     (warning,) = found.warnings
     assert "no condition is called no-such" in warning
+
+
+SILU = "import torch\n\n\ndef silu(x: torch.Tensor):\n    return x * torch.sigmoid(x)\n"
+CALLS = (
+    "import torch\nfrom .ops import silu as act\n\n\n"
+    "def step(x: torch.Tensor):\n    return act(x)\n"
+)
+
+
+def test_a_call_of_a_function_of_another_file_is_said_in_that_function(tmp_path: Path) -> None:
+    found = scanned(tmp_path, {"m/a.py": CALLS, "m/b.py": CALLS, "m/ops.py": SILU})
+    assert places(found) == ["m/ops.py:5"]
+    assert [p.path for p in found.report.findings[0].places] == ["m/a.py", "m/b.py"]
+
+
+def test_values_that_are_only_logged_are_one_finding(tmp_path: Path) -> None:
+    text = "import torch\n\n\ndef train_step(model, x):\n    print(model(x).item())\n"
+    found = scanned(tmp_path, {"a.py": text, "b.py": text})
+    assert places(found) == ["a.py:5"]
+    assert [place.path for place in found.report.findings[0].places] == ["b.py"]
