@@ -11,7 +11,8 @@ FlashAttentionScore on Atlas A2 and newer where no mask is given.
 Safety: the result is the same up to rounding. Only calls are changed whose second result has no
 reader. In training, the weights that dropout drops are others of the same distribution (condition
 ``other-random-numbers``). A mask becomes one of floating point in the module, with which attention
-stays in small operators and little is gained (condition ``no-mask``).
+stays in small operators and little is gained (condition ``no-mask``), and for a query that sees no key
+the weights are NaN (``no-fully-masked-row``).
 
 References: torch.nn.MultiheadAttention; the lowering of scaled_dot_product_attention in op-plugin
 since 6.0.0; GameFormer, DETR and VAD in Ascend DrivingSDK, whose ports fuse this module.
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from npufix.rules.shared.operands.attention import ADDED_LEAVES_A_KEY
 from npufix.rules.shared.operands.norms import unknown
 from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
 
@@ -67,7 +69,9 @@ RULE = Substitution(
     name="unused-attention-weights",
     summary="an nn.MultiheadAttention computes weights that nobody reads",
     table="fusion",
-    forms=(Form(with_weights, without_weights, inputs, (RANDOM_NUMBERS, NO_MASK)),),
+    forms=(
+        Form(with_weights, without_weights, inputs, (RANDOM_NUMBERS, NO_MASK, ADDED_LEAVES_A_KEY)),
+    ),
     search="attention-weights",
     replaces=(
         "Add",

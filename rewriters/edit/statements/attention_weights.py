@@ -42,7 +42,8 @@ def find_unused_weights(here: Surroundings) -> Iterator[Proposal]:
                 at = behind_arguments(node, here.lines)
                 if at is None or not _is_first_alone(here, node) or _is_masked(here, node):
                     continue
-                proven = {"no-mask"} if len(args) < _POSITIONAL and not named & _MASKS else set()
+                masks = [k.value for k in keywords if k.arg in _MASKS] + args[_POSITIONAL - 1 :]
+                proven = set() if masks else {"no-mask", "no-fully-masked-row"}
                 proven |= set() if any(map(_drops, made)) else {"other-random-numbers"}
                 text = ", need_weights=False"
                 shown = re.sub(r"\s+", " ", here.text(node))
@@ -50,6 +51,7 @@ def find_unused_weights(here: Surroundings) -> Iterator[Proposal]:
                     node,
                     changes=(Change(at, text),),
                     shown=f"{shown.rstrip(' ,)')}{text})",
+                    asked=tuple(zip(("mask", "hidden"), map(here.text, masks), strict=False)),
                     proven=frozenset(proven),
                 )
 

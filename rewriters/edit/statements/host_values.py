@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.element_reads import is_covered, read_before
 from npufix.rewriters.edit.statements.handed_in import is_handed_in
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
@@ -100,6 +101,8 @@ def find_host_values(here: Surroundings) -> Iterator[Proposal]:
         value = here.value(read.code)
         if value is not None and is_handed_in(here, value):
             continue  # which is worth more: once for all layers
+        if here.loop_of(read.code) is not None and is_covered(here, read.code):
+            continue
         found = _on_device(here, read) or _by_hand(here, read)
         if found is not None:
             yield found
@@ -351,6 +354,8 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
     loop = here.loop_of(read.code)
     value = here.value(read.code)
     users = [] if value is None else here.users(value)
+    if loop is not None and (once := read_before(here, read.code)) is not None:
+        return once
     if kind := _logged(here, read):
         return Proposal(read.code, kind)
     if loop is None and _is_of_caller(here, read):

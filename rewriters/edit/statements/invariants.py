@@ -201,12 +201,32 @@ def _is_free(loop: _Loop, test: ast.expr) -> bool:
     return plain and not names & loop.bound and not _is_work(loop.here, loop.here.value(test))
 
 
+def is_left_alone(here: Surroundings, code: ast.For | ast.While, names: set[str]) -> bool | None:
+    """Tell whether a loop neither binds nor writes into what some names are; None: perhaps."""
+    loop = _Loop(here, code, names_bound_in(code))
+    others = None if names & loop.bound else _written_besides(loop, names)
+    if others is None:
+        return False
+    calls = [n for n in walk(code) if isinstance(n, ast.Call) and not _is_known(here, n)]
+    given = [
+        a for call in calls for a in (call.func, *call.args, *(k.value for k in call.keywords))
+    ]
+    apart = all(_is_own(loop, name) for name in others)
+    return None if not apart or any(_read_whole(a) & names for a in given) else True
+
+
 def _changes(loop: _Loop, names: set[str]) -> bool:
     """Tell whether the loop may write into one of these, or keeps it beyond the round."""
+    others = _written_besides(loop, names)
+    return others is None or not all(_is_own(loop, name) for name in others)
+
+
+def _written_besides(loop: _Loop, names: set[str]) -> set[str] | None:
+    """Return what else a loop writes into, None if it keeps one of these or writes into it."""
     here = loop.here
     written = set(_written(loop.code))
     if "" in written or written & names or any(name in here.flow.captured for name in names):
-        return True
+        return None
     made = set[str]()
     for node in walk(loop.code):
         match node:
@@ -214,16 +234,16 @@ def _changes(loop: _Loop, names: set[str]) -> bool:
                 own = set[str]().union(*map(stored_names, targets))
                 made |= own
                 if own & written and _mentions(value, names):
-                    return True  # ``row = table[0]; row.zero_()``
+                    return None  # ``row = table[0]; row.zero_()``
             case ast.Call(ast.Attribute(_, method), arguments):
                 if method in _LEARNING or (
                     method in _KEEPING and any(_root(a) in names for a in arguments)
                 ):
-                    return True
+                    return None
             case ast.Yield(ast.expr() as value) | ast.Return(ast.expr() as value):
                 if _mentions(value, names):
-                    return True
-    return not all(_is_own(loop, name) for name in written - made)
+                    return None
+    return written - made
 
 
 def _written(code: ast.AST) -> Iterator[str]:

@@ -7,7 +7,6 @@ import copy
 import inspect
 import itertools
 import re
-import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -313,7 +312,8 @@ def _read_attributes(owner: type, method: str) -> dict[str, str]:
         source = try_call(lambda f=function: inspect.getsource(f), _BUILD_S).value  # type: ignore[misc] # a default binds it
         if not isinstance(source, str):
             continue
-        tree = ast.parse(textwrap.dedent(source))
+        # not ``dedent``, which a comment or a docstring at the first column stops
+        tree = ast.parse(f"if True:\n{source}" if source[:1].isspace() else source)
         called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         for node in ast.walk(tree):
             if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):

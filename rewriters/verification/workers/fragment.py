@@ -8,17 +8,23 @@ its arguments are objects that nobody can invent), they are verified alone: for
         areas[mask == 0] = INF
         return (areas,)
 
-What is read of ``self`` becomes an argument; what is asked of other objects, and what ``self`` is
-called for, does not: then there is no fragment. Neither is there one where anything else differs
-between the two texts, but for new imports and new functions.
+What is read of ``self`` becomes an argument, and what is read of a name that only a run as a
+program has (``args.lr``). A call that both texts make of a method or of another package is not
+made: what it gets is a result, and what it returns an argument. What else is asked of objects has
+no fragment. Neither is there one where anything else differs between the two texts, but for new
+imports and new functions.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
+
+from npufix.rewriters.verification.inputs.source.slicing import bound_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,10 +57,8 @@ class _Head(NamedTuple):
 
     arguments: list[ast.arg]
     results: list[str]
-    attributes: dict[str, str]
-    """Arguments in place of what is read of the object."""
-    instance: str
-    """What the object is called; "" without one."""
+    attributes: dict[tuple[str, str], str]
+    """Arguments in place of what is read of objects, by their names and the attributes."""
 
 
 def narrow(job: Job) -> Job | None:
@@ -72,8 +76,8 @@ def narrow(job: Job) -> Job | None:
     if not windows:
         return None
     window = _join(first.body, windows)
-    blocks = [_cut(f.body, window) for f in functions]
-    head = _head(first, blocks)
+    blocks = _without_calls([_cut(f.body, window) for f in functions], trees[0], first)
+    head = _head(first, blocks, trees[0])
     if head is None:
         return None
     made = [_append(text, block, head) for text, block in zip(texts, blocks, strict=True)]
@@ -198,7 +202,94 @@ def _cut(body: Sequence[ast.stmt], window: _Window) -> list[ast.stmt]:
     return list(block[window.before : len(block) - window.after])
 
 
-def _head(function: _Function, blocks: Sequence[Sequence[ast.stmt]]) -> _Head | None:
+_OWN = frozenset({"torch", "torch_npu", "mindspeed", "mx_driving", "numpy", "math"})
+"""Packages whose functions are called, wherever a fragment runs."""
+_GIVEN, _MADE = "npufix_given_", "npufix_made_"
+
+
+def _without_calls(
+    blocks: list[list[ast.stmt]], tree: ast.Module, function: _Function
+) -> list[list[ast.stmt]]:
+    """Return blocks in which calls that all of them make once, in one order, are not made.
+
+    ``y = self.loss(x[m])`` becomes ``npufix_given_.append((x[m],)); y = npufix_made_0``, for the
+    same arguments give the same result. Not so in loops, which rewrites leave out, and beside
+    writes in place, which would change what was handed over.
+    """
+    arguments = [a.arg for a in _arguments(function)][:1]
+    foreign = {a for a in arguments if a in {"self", "cls"}}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", "") if isinstance(node, ast.ImportFrom) else None
+            for alias in node.names:
+                top = (alias.name if module is None else module or "").partition(".")[0]
+                if top not in _OWN and top not in sys.stdlib_module_names:
+                    foreign.add(alias.asname or alias.name.partition(".")[0])
+    found = [[c for s in block for c in ast.walk(s) if _is_foreign(c, foreign)] for block in blocks]
+    loops = (ast.For, ast.While, ast.comprehension, ast.Lambda)
+    nodes = [n for block in blocks for s in block for n in ast.walk(s)]
+    called = [[ast.unparse(getattr(c, "func", c)) for c in calls] for calls in found]
+    if (
+        not called[0]
+        or any(one != called[0] for one in called)
+        or any(isinstance(n, loops) or _writes(n) for n in nodes)
+    ):
+        return blocks
+    made: list[list[ast.stmt]] = []
+    for block, calls in zip(blocks, found, strict=True):
+        numbers = {id(call): number for number, call in enumerate(calls)}
+        # Copies keep the order of ``ast.walk``, in which calls are numbered.
+        taken = _Taking(numbers)
+        made.append([ast.parse(f"{_GIVEN} = []").body[0], *(taken.visit(s) for s in block)])
+    return made
+
+
+def _is_foreign(code: ast.AST, names: set[str]) -> bool:
+    """Tell whether somebody else's function is called: ``self.loss(x)``, ``reduce_mean(x)``."""
+    if not isinstance(code, ast.Call):
+        return False
+    owner = code.func
+    while isinstance(owner, ast.Attribute):
+        owner = owner.value
+    return isinstance(owner, ast.Name) and owner.id in names
+
+
+def _writes(code: ast.AST) -> bool:
+    match code:
+        case ast.AugAssign() | ast.Subscript(ctx=ast.Store()) | ast.keyword("out"):
+            return True
+        case ast.Call(ast.Attribute(attr=name)):
+            return name.endswith("_") and not name.startswith("_")
+    return False
+
+
+class _Taking(ast.NodeTransformer):
+    """Puts ``(given.append((x, {"weight": w})), made_0)[1]`` for ``self.loss(x, weight=w)``."""
+
+    def __init__(self, numbers: dict[int, int]) -> None:
+        self._numbers = numbers
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        number = self._numbers.get(id(node))
+        new = copy.copy(node)
+        new.args = [self.visit(a) for a in node.args]
+        new.keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
+        if number is None:
+            new.func = self.visit(node.func)
+            return new
+        named = ast.Dict(
+            [k.arg if k.arg is None else ast.Constant(k.arg) for k in new.keywords],
+            [k.value for k in new.keywords],
+        )
+        made = ast.parse(f"({_GIVEN}.append(()), {_MADE}{number})[1]", mode="eval").body
+        kept = next(n for n in ast.walk(made) if isinstance(n, ast.Call))
+        kept.args = [ast.Tuple([*new.args, named], ast.Load())]
+        return made
+
+
+def _head(
+    function: _Function, blocks: Sequence[Sequence[ast.stmt]], tree: ast.Module
+) -> _Head | None:
     """Return what statements read and leave; None where they are no function of that."""
     nodes = [n for block in blocks for s in block for n in ast.walk(s)]
     if not blocks[0] or any(isinstance(n, _FORBIDDEN) for n in nodes) or any(map(_leaves, blocks)):
@@ -211,13 +302,15 @@ def _head(function: _Function, blocks: Sequence[Sequence[ast.stmt]]) -> _Head | 
     read = dict.fromkeys(n.id for n in nodes if isinstance(n, ast.Name) and n.id in bound)
     first = next(iter(arguments), "")
     instance = first if first in {"self", "cls"} else ""
-    attributes: dict[str, str] = {}
-    if instance in read:
-        found = _attributes_of(instance, nodes)
-        if found is None:
+    attributes: dict[tuple[str, str], str] = {}
+    names = {n.id for n in nodes if isinstance(n, ast.Name)}
+    known = {n for s in tree.body if not _is_main(s) for n in bound_names(s)} | set(dir(builtins))
+    for owner in [*([instance] if instance in read else []), *sorted(names - bound - own - known)]:
+        found = _attributes_of(owner, nodes)
+        if found is None and owner == instance:
             return None
-        names = {n.id for n in nodes if isinstance(n, ast.Name)}
-        attributes = {a: a if a not in names | own | bound else f"{instance}_{a}" for a in found}
+        taken = {*names, *own, *bound, *attributes.values()}
+        attributes |= {(owner, a): a if a not in taken else f"{owner}_{a}" for a in found or ()}
     free = [name for name in read if name != instance]
     later = {n.id for n in outer if isinstance(n.ctx, ast.Load)}
     kinds = _kinds(function, inside)
@@ -228,11 +321,17 @@ def _head(function: _Function, blocks: Sequence[Sequence[ast.stmt]]) -> _Head | 
         for name in free
     ]
     given += [ast.arg(name) for name in attributes.values()]
+    given += [ast.arg(name) for name in sorted(names) if name.startswith(_MADE)]
     # ``a, b = x.unbind(-1)`` is ``a, b = x[..., 0], x[..., 1]``, but not where ``b += 1`` follows.
     if own & set(_written_in_place(outer, function)):
         return None
     # What it reads, it may read again in the next round of a loop around it.
-    return _Head(given, sorted(own & (later | set(read))), attributes, instance)
+    return _Head(given, sorted(own & (later | set(read) | {_GIVEN})), attributes)
+
+
+def _is_main(statement: ast.stmt) -> bool:
+    """Tell whether a statement runs only where the file is started as a program."""
+    return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
 
 
 def _written_in_place(names: Sequence[ast.Name], function: _Function) -> Iterator[str]:
@@ -321,18 +420,19 @@ def _leaves(block: Sequence[ast.stmt]) -> bool:
 
 
 class _Renaming(ast.NodeTransformer):
-    def __init__(self, instance: str, attributes: dict[str, str]) -> None:
-        self._instance, self._attributes = instance, attributes
+    def __init__(self, attributes: dict[tuple[str, str], str]) -> None:
+        self._attributes = attributes
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        if isinstance(node.value, ast.Name) and node.value.id == self._instance:
-            return ast.Name(self._attributes[node.attr], ast.Load())
+        owner = node.value.id if isinstance(node.value, ast.Name) else ""
+        if (owner, node.attr) in self._attributes:
+            return ast.Name(self._attributes[owner, node.attr], ast.Load())
         self.generic_visit(node)
         return node
 
 
 def _append(text: str, block: Sequence[ast.stmt], head: _Head) -> str:
-    renaming = _Renaming(head.instance, head.attributes)
+    renaming = _Renaming(head.attributes)
     body = [renaming.visit(copy.deepcopy(statement)) for statement in block]
     if head.results:
         elements: list[ast.expr] = [ast.Name(name, ast.Load()) for name in head.results]

@@ -37,6 +37,16 @@ class Norm(nn.Module):
         else:
             return x - self.seen
 """
+COMMENTED = """
+class Shifted(nn.Module):
+    def __init__(self, size: int):
+        super().__init__()
+        self.size = size
+
+    def forward(self, x):
+# a comment at the first column
+        return x * 2 + self.size
+"""
 MEAN = """
 def masked_mean(hidden, attention_mask):
     m = attention_mask.unsqueeze(-1).to(hidden.dtype)
@@ -84,6 +94,11 @@ def test_what_wants_a_batch_is_not_refuted_for_less_and_says_so() -> None:
 def test_complex_numbers_are_compared_like_others() -> None:
     found = verdict(ROTATED, "rotated", "pairs * freqs_cis[None, :, None]",
                     "torch.einsum('bshd,sd->bshd', pairs, freqs_cis)")  # fmt: skip
+    assert found.status is Status.EQUIVALENT, found
+
+
+def test_a_comment_at_the_first_column_is_in_nobodys_way() -> None:
+    found = verdict(COMMENTED, "Shifted.forward", "x * 2", "(x + x)")
     assert found.status is Status.EQUIVALENT, found
 
 

@@ -65,6 +65,38 @@ def test_what_the_next_round_reads_is_its_result() -> None:
     assert [text.splitlines()[-1].strip() for text in found] == ["return (area, last)"] * 2
 
 
+def test_what_a_program_parses_when_it_starts_is_an_argument() -> None:
+    body = f"{BODY}\n\nif __name__ == '__main__':\n    args = read_arguments()\n"
+    found = fragments("area *= args.fill * INF", "area.mul_(args.fill * INF)", body)
+    assert found is not None
+    assert found[0].startswith(f"def {NAME}(area, fill):\n    area *= fill * INF")
+
+
+def test_what_others_are_called_with_is_compared() -> None:
+    found = fragments(
+        "total = self.loss(area[inside], weight=boxes)",
+        "total = self.loss(area.masked_select(inside), weight=boxes)",
+        BODY.replace("for area in areas:\n            {code}", "area = areas\n        {code}"),
+    )
+    assert found is not None
+    kept = "npufix_given_.append(({}, {{'weight': boxes}}))"
+    for text, first in zip(found, ("area[inside]", "area.masked_select(inside)"), strict=True):
+        assert kept.format(first) in text
+        assert text.endswith("return (npufix_given_,)")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("self.loss(area * 2)", "self.loss(area + area) + self.loss(area)"),
+        ("area[0] = self.loss(area * 2)", "area[0] = self.loss(area + area)"),
+        ("[self.loss(a * 2) for a in area]", "[self.loss(a + a) for a in area]"),
+    ],
+)
+def test_calls_that_may_be_made_otherwise_are_none_to_leave_out(old: str, new: str) -> None:
+    assert fragments(old, new) is None
+
+
 def test_its_lines_are_those_of_the_new_text() -> None:
     found = narrow(job("area[inside] = INF", "area.masked_fill_(inside, INF)"))
     assert found is not None
