@@ -28,6 +28,7 @@ STEPS = "it counts in steps, or from a number that is not written out"
 _JOINED = frozenset({"torch.stack", "torch.cat", "torch.concat", "torch.concatenate"})
 _NAMES = frozenset(name.rpartition(".")[2] for name in _JOINED)
 _LIKELY = re.compile(rf"(?m)^\s*(?:async )?for\b|\b(?:{'|'.join(sorted(_NAMES))})\(")
+_WORDS = frozenset({"for", *_NAMES, *(f"self.{name}" for name in _NAMES)})
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
 
 
@@ -90,12 +91,14 @@ class Loop:
         return next((s for s in self.removed if isinstance(s, ast.For)), self.statement)
 
 
-def may_hold_loops(function: FunctionNode, text: str | None = None) -> bool:
+def may_hold_loops(
+    function: FunctionNode, text: str | None = None, words: frozenset[str] = _WORDS
+) -> bool:
     """Tell whether a function has a loop whose counter or element is an index or joined.
 
-    Its ``text`` spares most functions the walk.
+    Its ``words`` and ``text`` spare most functions the walk.
     """
-    if text is not None and _LIKELY.search(text) is None:
+    if _WORDS.isdisjoint(words) or (text is not None and _LIKELY.search(text) is None):
         return False
     for node in walk(function):
         if isinstance(node, ast.Call) and last_name(node.func) in _NAMES and _comprehension(node):

@@ -29,7 +29,7 @@ def find_projections(here: Surroundings) -> Iterator[Proposal]:
 
     Query, key and value, or key and value of another sequence; other layers from three on.
     """
-    if _NAMES_ARE_FIXED.search("".join(here.lines)) or here.flow.cls is None:
+    if here.flow.cls is None:
         return
     groups: dict[Node, dict[str, tuple[ast.Call, ast.Call]]] = {}
     for node in here.nodes:
@@ -39,6 +39,8 @@ def find_projections(here: Surroundings) -> Iterator[Proposal]:
         made, value = _linear(here, layer), here.value(node.args[0])
         if made is not None and value is not None:
             groups.setdefault(value, {}).setdefault(layer, (node, made))
+    if groups and _NAMES_ARE_FIXED.search("".join(here.lines)):
+        return
     for layers in groups.values():
         alike = _alike(layers)
         if len(alike) >= _LEAST or _are_key_and_value(alike):

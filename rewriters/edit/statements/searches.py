@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import extent
@@ -161,12 +160,12 @@ def configures(source: str) -> bool:
 def possible(
     rules: Sequence[Substitution],
     scope: Scope,
-    words: Collection[str],
+    words: frozenset[str],
     text: str,
     module: ast.Module,
 ) -> list[Substitution]:
     """Return the rules whose search may find something in a function of some words and text."""
-    named = {name for word in words for name in _named_by(word)}
+    named = _named_by(words)
     likely = [rule for rule in rules if _may_find(rule.search, named, text)]
     if any(SEARCHES[rule.search].hot_only for rule in likely) and not is_hot(scope, module):
         return [rule for rule in likely if not SEARCHES[rule.search].hot_only]
@@ -179,13 +178,21 @@ def possible_in_module(rules: Sequence[Substitution], source: str) -> list[Subst
     return [rule for rule in searched if SEARCHES[rule.search].module in source]
 
 
-@cache
-def _named_by(word: str) -> frozenset[str]:
-    """Return the searches that a word speaks for: there are far fewer words than places."""
-    name = word.removeprefix("self.")
-    if _ANY_WORD.fullmatch(name) is None:
-        return frozenset()
-    return frozenset(k for k, s in SEARCHES.items() if s.words and re.fullmatch(s.words, name))
+_met: set[str] = set()
+_speaking: dict[str, frozenset[str]] = {}
+"""The searches that the words met so far speak for: there are far fewer words than places."""
+
+
+def _named_by(words: frozenset[str]) -> frozenset[str]:
+    """Return the searches that some words speak for."""
+    for word in words - _met:
+        name = word.removeprefix("self.")
+        if _ANY_WORD.fullmatch(name) is not None:
+            _speaking[word] = frozenset(
+                k for k, s in SEARCHES.items() if s.words and re.fullmatch(s.words, name)
+            )
+    _met.update(words)
+    return frozenset().union(*(_speaking[word] for word in words & _speaking.keys()))
 
 
 def _may_find(name: str, named: Collection[str], text: str) -> bool:
