@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from collections import Counter
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from npufix.advisor.project.source_tree import SourceFile, SourceTree
 
 _NEEDS_PACKAGE = frozenset({"mindspeed-installed", "mx-driving-installed"})
+_IMPORTED = re.compile(r"(?m)^from[ \t]+([.\w]+)[ \t]+import\b")
 _SETTINGS = frozenset({"optimizers", "data-loaders"})
 
 
@@ -141,9 +142,8 @@ class _Sources:
         return self._known[relative]
 
     def _imports(self, file: SourceFile) -> Iterator[str]:
-        for node in ast.parse(file.text).body:
-            if isinstance(node, ast.ImportFrom):
-                path = file.neighbour_path("." * node.level + (node.module or ""))
-                relative = None if path is None else self._relative.get(path.resolve())
-                if relative is not None:
-                    yield relative
+        for module in _IMPORTED.findall(file.text):
+            path = file.neighbour_path(module)
+            relative = None if path is None else self._relative.get(path.resolve())
+            if relative is not None:
+                yield relative

@@ -103,8 +103,9 @@ class Words:
         return [r for r in rules if any(w & found == w for w in self._needed.get(r.id, ()))]
 
 
+@lru_cache(maxsize=4096)
 def words_in(text: str) -> frozenset[str]:
-    """Return the different words of a text."""
+    """Return the different words of a text: that of a helper is asked for by every file."""
     return frozenset(_WORD.findall(text))
 
 

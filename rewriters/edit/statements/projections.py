@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PROJECTED = r"(?i:[qkv]|to_?[qkv]|w[qkv]|[qkv]_?(proj|lin|linear)|\w*(query|key|value)\w*)"
 _KEY_OR_VALUE = re.compile(r"(?i)(?:.*_)?(?:w|to)?_?(?P<which>k|v)(?:ey|alue)?(?:_.*|s|\d*)?$")
-_NAMES_ARE_FIXED = re.compile(r"\b(PreTrainedModel|modeling_utils|_tp_plan|ColumnParallel\w*)\b")
+NAMES_ARE_FIXED = r"\b(PreTrainedModel|modeling_utils|_tp_plan|ColumnParallel\w*)\b"
 """What says that the layers of a model are called by others: checkpoints, plans, adapters."""
 _FUNCTIONS = frozenset({"torch.nn.functional.linear", "torch._C._nn.linear"})
 _LEAST = 3
@@ -39,8 +39,6 @@ def find_projections(here: Surroundings) -> Iterator[Proposal]:
         made, value = _linear(here, layer), here.value(node.args[0])
         if made is not None and value is not None:
             groups.setdefault(value, {}).setdefault(layer, (node, made))
-    if groups and _NAMES_ARE_FIXED.search("".join(here.lines)):
-        return
     for layers in groups.values():
         alike = _alike(layers)
         if len(alike) >= _LEAST or _are_key_and_value(alike):

@@ -30,7 +30,11 @@ from npufix.rewriters.edit.statements.programs.optimizers import (
     find_early_reductions,
     find_optimizers,
 )
-from npufix.rewriters.edit.statements.projections import PROJECTED, find_projections
+from npufix.rewriters.edit.statements.projections import (
+    NAMES_ARE_FIXED,
+    PROJECTED,
+    find_projections,
+)
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
 from npufix.rewriters.edit.statements.selections import (
     ADDED_UP,
@@ -72,6 +76,8 @@ class Search:
     """An expression whose group stands there twice or more with the same text."""
     module: str = ""
     """What must stand somewhere in the module besides."""
+    unless: str = ""
+    """An expression for what must not stand anywhere in the module."""
     configured: str = ""
     """An expression for modules that import nothing of torch and are to be read all the same."""
     hot_only: bool = False
@@ -131,7 +137,7 @@ SEARCHES: Mapping[str, Search] = {
     "optimizers": Search(
         find_optimizers, r"(?i:\w*(optim|adam|sgd)\w*)", configured=optimizers.CONFIGURED
     ),
-    "projections": Search(find_projections, PROJECTED, hot_only=True),
+    "projections": Search(find_projections, PROJECTED, unless=NAMES_ARE_FIXED, hot_only=True),
     "selections": Search(find_selections, twice=r"\[(?::, )*([a-z]\w*)[,\]]", hot_only=True),
     "sums-cut-off": Search(find_sums_cut_off, r"(?i:\w*relu\w*)", text=RESIDUAL, hot_only=True),
     "uploads": Search(
@@ -174,8 +180,13 @@ def possible(
 
 def possible_in_module(rules: Sequence[Substitution], source: str) -> list[Substitution]:
     """Return the rules with a search that may find something in some function of a module."""
-    searched = [rule for rule in rules if rule.search in SEARCHES]
-    return [rule for rule in searched if SEARCHES[rule.search].module in source]
+    return [
+        rule
+        for rule in rules
+        if (search := SEARCHES.get(rule.search)) is not None
+        and search.module in source
+        and not (search.unless and re.search(search.unless, source))
+    ]
 
 
 _met: set[str] = set()
