@@ -98,7 +98,7 @@ SEARCHES: Mapping[str, Search] = {
     "columns": Search(
         find_columns,
         text=r"\[[^\[\]\n]*\d\]",
-        twice=r"(?<![\w.])([\w.]+)\[[^\[\]\n]*\d\]",
+        twice=r"(?<![\w.])([\w.]+)(?<!\.shape)\[[^\[\]\n]*\d\]",
     ),
     "constants": Search(
         find_constants, "arange|eye|full|linspace|logspace|ones|zeros", hot_only=True
@@ -112,7 +112,9 @@ SEARCHES: Mapping[str, Search] = {
     "early-reductions": Search(find_early_reductions, "backward"),
     "einsum-products": Search(find_einsum_products, "einsum"),
     "expert-loops": Search(
-        find_expert_loops, r"(?i:expert\w*|\w*_experts?)|nonzero|(arg)?where|index_add\w*"
+        find_expert_loops,
+        r"(?i:expert\w*|\w*_experts?)|nonzero|(arg)?where|index_add\w*",
+        text=r"(?m)^\s*(async )?for ",
     ),
     "expert-routers": Search(find_routers, "topk", text="softmax"),
     "flash-attention": Search(find_flash_attention, r"\w*flash_att\w*|memory_efficient_attention"),
