@@ -26,6 +26,8 @@ def main() -> None:
     except MemoryError:  # not even for saying so with care
         sys.stderr.write("npufix: there is not enough memory -- give it more\n")
         sys.exit(_INPUT_ERROR)
+    finally:
+        gc.freeze()  # what ends with the process need not be looked through for garbage
 
 
 def _open_what_is_closed() -> None:

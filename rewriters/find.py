@@ -102,9 +102,10 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     sites: list[Site] = []
     for scope in (*vocabulary.scopes, top_level(tree)):
         text = vocabulary.text(scope)
+        words = vocabulary.words_of(scope)
         here = vocabulary.possible(rules, scope)
-        here += possible(searches, scope, vocabulary.words_of(scope), text, tree)
-        here += over_rows if may_hold_loops(scope.function, text) else []
+        here += possible(searches, scope, words, text, tree)
+        here += over_rows if may_hold_loops(scope.function, text, words) else []
         if not here or off_limits(scope, names):
             continue
         try:

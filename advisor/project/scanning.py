@@ -296,6 +296,7 @@ def _collecting_rarely() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.freeze()  # else the lower threshold begins with a collection of all that was made
         gc.set_threshold(*usual)
         gc.unfreeze()
 

@@ -28,11 +28,12 @@ from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.match.matching import find, pattern_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.spelling import Spelled
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.modules.names import ModuleNames
+    from npufix.rewriters.graph.nodes import Node
     from npufix.rewriters.match.matching import Match
     from npufix.rules.substitution import Form
 
@@ -118,7 +119,10 @@ def _rewritten(
             return _checked(around, match, form, edit, with_text=with_text)
         except NotRewritableError as error:
             problem = problem if isinstance(problem, _UnnamedError) else error
-    raise problem
+    try:
+        raise problem
+    finally:
+        del problem  # it knows this frame, which holds the tree of the module
 
 
 def _assigns_more(code: ast.expr | ast.stmt) -> bool:
@@ -339,28 +343,25 @@ def _line(new: FunctionFlow, text: str) -> int:
 
 def _covered_statements(flow: FunctionFlow, match: Match) -> Iterator[ast.stmt]:
     """Yield the statements of the same block that do nothing but compute matched values."""
-    values = {id(e.code): e.node for e in flow.evaluations}
-
-    def covered(statement: ast.stmt) -> bool:
-        match statement:
-            case ast.Assign([ast.Name()], value) | ast.AnnAssign(ast.Name(), _, value) if value:
-                node = values.get(id(value))
-                return node in inside and node is not root
-            case ast.Assign([ast.Tuple(items)], value):
-                names_only = all(isinstance(item, ast.Name) for item in items)
-                return names_only and values.get(id(value)) in inside
-            case ast.If(_, body, []):
-                return all(covered(s) for s in body)
-        return False
-
-    root = match.evaluation.node
     # An alias of an operand goes with the code it was made for, if nothing else reads it.
-    inside = match.covered
+    values = {id(e.code): e.node for e in flow.evaluations}
+    values = {code: node for code, node in values.items() if node in match.covered}
     for statement in match.evaluation.block:
         if statement is match.evaluation.statement:
             return
-        if covered(statement):
+        if _is_covered(statement, values, match.evaluation.node):
             yield statement
+
+
+def _is_covered(statement: ast.stmt, values: Mapping[int, Node], root: Node) -> bool:
+    match statement:
+        case ast.Assign([ast.Name()], value) | ast.AnnAssign(ast.Name(), _, value) if value:
+            return values.get(id(value), root) is not root
+        case ast.Assign([ast.Tuple(items)], value):
+            return all(isinstance(item, ast.Name) for item in items) and id(value) in values
+        case ast.If(_, body, []):
+            return all(_is_covered(s, values, root) for s in body)
+    return False
 
 
 def _reread(text: str, flow: FunctionFlow, imports: Sequence[Import]) -> FunctionFlow:

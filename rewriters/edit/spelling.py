@@ -244,7 +244,10 @@ def replacement_node(replacement: Callable[..., object], flow: FunctionFlow, mat
     state.epoch, state.reshapes = match.evaluation.node.epoch, flow.reshapes
     state.env = {arg.arg: match.bindings[arg.arg] for arg in code.args.args}
     body = without_defaults(code, match)
-    return ExpressionReader(state).read(_fold(_Literals(match.bindings).visit(body)))
+    reader = ExpressionReader(state)
+    found = reader.read(_fold(_Literals(match.bindings).visit(body)))
+    reader.close()
+    return found
 
 
 def _held(flow: FunctionFlow, match: Match) -> dict[Node, ast.expr]:

@@ -117,7 +117,8 @@ class BlockReader:
             counted = _counted(code.target, items)
             self.state.effect("loop", self.state.op(Op.LOOP, items))
         before = dict(self.state.env)
-        entered = self._forget(assigned_in([code]), Op.CARRIED)
+        assigned = assigned_in([code])
+        entered = self._forget(assigned, Op.CARRIED)
         if isinstance(code, ast.While):
             self.state.effect("loop", self.state.op(Op.LOOP, self.expressions.read(source)))
         else:
@@ -128,7 +129,7 @@ class BlockReader:
         self.read_block(code.body)
         self._carry(entered, before)
         self._carry(entered, self.state.env)
-        self._carry(self._forget(assigned_in([code]), Op.AFTER), self.state.env)
+        self._carry(self._forget(assigned, Op.AFTER), self.state.env)
         self.read_block(code.orelse)
         self.state.ranks = ranks
         self.state.effect("loop end", self.state.graph.constant(None))

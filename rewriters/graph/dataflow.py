@@ -66,6 +66,11 @@ class FunctionFlow:
         return found
 
     @cached_property
+    def operators(self) -> frozenset[str]:
+        """Return the operators of all nodes: a pattern that has others is not in there."""
+        return self.graph.operators
+
+    @cached_property
     def _duplicates(self) -> frozenset[Node]:
         return duplicates(self.evaluations)
 

@@ -62,6 +62,11 @@ class Graph:
             found = self._known[key] = Node(op, args, value, epoch)
         return found
 
+    @property
+    def operators(self) -> frozenset[str]:
+        """Return the operators of all nodes so far."""
+        return frozenset(node.op for node in self._known.values())
+
     def has(self, op: str, value: Hashable) -> bool:
         """Tell whether a leaf was made."""
         return (op, (), type(value), value, 0) in self._known

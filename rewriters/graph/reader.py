@@ -57,12 +57,15 @@ def read_function(
         state.epoch = state.effects = int(reshapes)
         if scope is not None:
             state.env = {name: state.graph.node(Op.OUTSIDE, value=name) for name in scope.hidden}
+        reader = FunctionReader(state)
         try:
-            FunctionReader(state).run(function)
+            reader.run(function)
         except ReadAgainError as again:
             outside, reshapes = outside | again.names, reshapes or again.reshapes
         else:
             break
+        finally:
+            reader.close()
     return FunctionFlow(
         function=function,
         cls=cls,
@@ -87,6 +90,11 @@ class FunctionReader:
         self.state = state
         self.expressions = ExpressionReader(state)
         self.blocks = BlockReader(state, self.expressions, self)
+
+    def close(self) -> None:
+        """Let go of the parts that know each other."""
+        self.expressions.close()
+        vars(self.blocks).clear()
 
     def run(self, function: FunctionNode) -> None:
         """Read the whole function."""

@@ -86,6 +86,7 @@ class State:
         self.places: dict[Node, list[ast.expr | ast.stmt]] = {}
         self.touched: set[Node] = set()
         self.captured: set[str] = set()
+        self._made_once: dict[str, bool] = {}
 
     def observe(self, kind: str, node: Node) -> None:
         """Record something that the outside can see."""
@@ -146,14 +147,14 @@ class State:
         found = self.env.get("self")
         return found is not None and found.op == Op.PARAM and found.value == "self"
 
-    def _is_local(self, code: ast.expr) -> bool:
-        while isinstance(code, ast.Attribute):
-            code = code.value
-        return isinstance(code, ast.Name) and (code.id in self.env or code.id in self.outside)
-
     def dotted(self, code: ast.expr) -> str | None:
         """Return the imported name that an expression spells, local names aside."""
-        return None if self._is_local(code) else self.names.dotted(code)
+        root = code
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if not isinstance(root, ast.Name) or root.id in self.env or root.id in self.outside:
+            return None
+        return self.names.dotted(code) if root.id in self.names.imports else None
 
     def value_of(self, name: str) -> Node:
         """Return what a name stands for now."""
@@ -174,9 +175,15 @@ class State:
     def attribute_of(self, base: Node, name: str) -> Node:
         """Return an attribute; one that only ``__init__`` binds is the same at all times."""
         is_own = self.cls is not None and base.op == Op.PARAM and base.value == "self"
-        fixed = is_own and self.cls is not None and is_made_once(self.names, self.cls, name)
+        fixed = is_own and self._is_made_once(name)
         epoch = 0 if fixed else max(self.epoch, self.moved.get(name, 0))
         return self.graph.node(Op.ATTR, base, value=name, epoch=epoch)
+
+    def _is_made_once(self, name: str) -> bool:
+        if name not in self._made_once:
+            cls = self.cls
+            self._made_once[name] = cls is not None and is_made_once(self.names, cls, name)
+        return self._made_once[name]
 
     def reshaping(self) -> None:
         """Take note that a tensor gets another shape in place.

@@ -7,6 +7,7 @@ operation. What is not sure counts as found: reading the function decides.
 from __future__ import annotations
 
 import ast
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import operators
@@ -15,7 +16,7 @@ from npufix.rewriters.graph.modules.syntax import last_name, stored_names, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from npufix.rewriters.graph.modules.names import FunctionNode
     from npufix.rewriters.graph.nodes import Node
@@ -136,15 +137,23 @@ class _Values:
     """What the names of a function may stand for, wherever they are assigned."""
 
     def __init__(self, body: Sequence[ast.stmt], helpers: Collection[str]) -> None:
+        self.body = body
         self.helpers = helpers
-        self.values: dict[str, list[ast.expr | None]] = {}
-        self.counters: set[str] = set()
-        for statement in body:
+
+    @cached_property
+    def values(self) -> Mapping[str, Sequence[ast.expr | None]]:
+        """Return what is assigned to each name, ``None`` if that is not clear."""
+        found: dict[str, list[ast.expr | None]] = {}
+        for statement in self.body:
             for name, value in _bound(statement):
-                self.values.setdefault(name, []).append(value)
-            if isinstance(statement, ast.For):
-                self.counters |= _counters(statement)
-        self.counters -= self.values.keys()
+                found.setdefault(name, []).append(value)
+        return found
+
+    @cached_property
+    def counters(self) -> frozenset[str]:
+        """Return the names that do nothing but count the rounds of loops."""
+        loops = (s for s in self.body if isinstance(s, ast.For))
+        return frozenset().union(*map(_counters, loops)) - self.values.keys()
 
     def may_be(self, code: ast.expr, test: Callable[[ast.expr], bool], depth: int = 3) -> bool:
         """Tell whether an expression, or what is assigned to a name, may pass a test."""

@@ -54,6 +54,8 @@ class Pattern:
     code: FunctionNode
     defaults: Mapping[str, Hashable]
     """What a parameter is where a spelling of the pattern does not mention it."""
+    needed: frozenset[str]
+    """The operators that every spelling of it has."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -106,7 +108,8 @@ def pattern_of(function: Callable[..., object]) -> Pattern:
     params = [arg.arg for arg in code.args.args]
     given = [ast.literal_eval(default) for default in code.args.defaults]
     defaults = dict(zip(params[::-1], given[::-1], strict=False))
-    return Pattern(results[0], root_ops(results[0]), code, defaults)
+    root = results[0]
+    return Pattern(root, root_ops(root), code, defaults, _needed_ops(root))
 
 
 def helpers_of(function: Callable[..., object]) -> dict[str, FunctionNode]:
@@ -144,8 +147,20 @@ def root_ops(root: Node) -> frozenset[str]:
     return frozenset({root.op})
 
 
+def _needed_ops(node: Node) -> frozenset[str]:
+    """Return the operators without which nothing is what a node of a pattern describes."""
+    if node.op == Op.PARAM:
+        return frozenset()
+    parts = map(_needed_ops, node.args)
+    if node.op == Op.EITHER:
+        return frozenset.intersection(*parts)
+    return frozenset({node.op}).union(*parts)
+
+
 def find(pattern: Pattern, flow: FunctionFlow) -> Iterator[Match]:
     """Yield the matches in a function, one per place in the source."""
+    if not pattern.needed <= flow.operators:
+        return
     seen: set[int] = set()
     roots = pattern.roots
     for evaluation in (e for op in roots for e in flow.by_operation.get(op, ())):

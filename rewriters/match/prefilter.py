@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
     from npufix.rules.substitution import Substitution
 
-# Names, numbers and runs of operators. ``*args``, ``**kwargs`` and ``->`` compute nothing; what
-# ``self.layer_norm`` is, its class says.
-_WORD = re.compile(r"self\.\w+|\*\*?\w*(?:args|kwargs)\b|->|/ ?2\b|\w+|[-+*/@<>=]+")
+# Names, numbers and runs of operators. ``*args``, ``**kwargs``, ``->``, ``dim=-1``, ``sum(-1)``
+# and ``x[-1]`` compute nothing; what ``self.layer_norm`` is, its class says.
+_WORD = re.compile(
+    r"self\.\w+|\*\*?\w*(?:args|kwargs)\b|->|/ ?2\b|\b(?:dim|axis) ?= ?-(?=\d)"
+    r"|(?<=[\[(,:=]) ?-\d+[\]),:]|\w+|[-+*/@<>=]+"
+)
 # What has to stand somewhere for an operation, where that is not its name: a regular expression
 # for a whole word.
 _SPELLINGS = {
@@ -42,13 +45,13 @@ _SPELLINGS = {
     "lt": r"[<>]=?|gt|lt",
     "matmul": r"@=?|matmul|mm",
     "mul": r"[^*]*\*|\*=|[^/]*/.*|mul|mul_|multiply|div|div_|divide|true_divide",
-    "neg": r"[^-]*-[^>]*|neg|neg_|negative",
+    "neg": r"[^-\w]*-[^>\w]*|neg|neg_|negative",
     "ones": r"ones",
-    "rsqrt": r"[^*]*\*\*.*|\w*sqrt_?|pow_?",
+    "rsqrt": r"[^*]*\*\*\W*|\w*sqrt_?|pow_?",
     "sigmoid": r"\w*igmoid\w*",
-    "sqrt": r"[^*]*\*\*.*|\w*sqrt_?|pow_?",
-    "square": r"[^*]*\*.*|pow_?|square_?|mul_?|multiply",
-    "sub": r"[^-]*-[^>]*|sub|sub_|subtract",
+    "sqrt": r"[^*]*\*\*\W*|\w*sqrt_?|pow_?",
+    "square": r"[^*]*\*\W*|pow_?|square_?|mul_?|multiply",
+    "sub": r"[^-\w]*-[^>\w]*|sub|sub_|subtract",
     "zeros": r"zeros",
 }
 # Operations that can be written in too many ways to look for any of them.
@@ -103,8 +106,9 @@ class Words:
         return [r for r in rules if any(w & found == w for w in self._needed.get(r.id, ()))]
 
 
+@lru_cache(maxsize=4096)
 def words_in(text: str) -> frozenset[str]:
-    """Return the different words of a text."""
+    """Return the different words of a text: that of a helper is asked for by every file."""
     return frozenset(_WORD.findall(text))
 
 

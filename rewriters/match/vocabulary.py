@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.names import FunctionNode, inlinable, source_lines
@@ -109,9 +109,8 @@ class Vocabulary:
         if key not in self._of_classes:
             found: dict[str, int] = {}
             for text in self._constructors(cls):
-                _, *parts = _ATTRIBUTE.split(text)
-                for name, value in zip(parts[::2], parts[1::2], strict=True):
-                    bits = self.words.of(self._with_helpers(words_in(value)))
+                for name, words in _attributes_in(text):
+                    bits = self.words.of(self._with_helpers(words))
                     found[name] = found.get(name, 0) | bits & self.words.of_modules
             self._of_classes[key] = found
         return self._of_classes[key]
@@ -132,6 +131,13 @@ class Vocabulary:
                 text = ask(module) if ask is not None and module.strip(".") else None
                 if text is not None:
                     yield outline(text).functions.get("__init__", "")
+
+
+@lru_cache(maxsize=256)
+def _attributes_in(text: str) -> Sequence[tuple[str, frozenset[str]]]:
+    """Return the attributes that a constructor sets, with the words of what they are set to."""
+    _, *parts = _ATTRIBUTE.split(text)
+    return [(n, words_in(value)) for n, value in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def _code(function: FunctionNode, lines: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ class Aligner:
     """Aligns the values of one loop."""
 
     def __init__(self, of: Expressions) -> None:
-        self.of = of
+        self.of: Expressions = weakref.proxy(of)  # it would keep the tree of the module
         self.numbers: dict[str, ast.expr] = {}
         """Names that the loop gives to numbers, with what they are."""
         self.vectors: dict[str, tuple[int, str]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,7 @@ class Indexer:
     """Reads the subscripts of one loop."""
 
     def __init__(self, of: Expressions) -> None:
-        self.of = of
+        self.of: Expressions = weakref.proxy(of)  # it would keep the tree of the module
         self.reads: list[ast.expr] = []
         """The tensors of which rows are read."""
 

@@ -28,6 +28,7 @@ STEPS = "it counts in steps, or from a number that is not written out"
 _JOINED = frozenset({"torch.stack", "torch.cat", "torch.concat", "torch.concatenate"})
 _NAMES = frozenset(name.rpartition(".")[2] for name in _JOINED)
 _LIKELY = re.compile(rf"(?m)^\s*(?:async )?for\b|\b(?:{'|'.join(sorted(_NAMES))})\(")
+_WORDS = frozenset({"for", *_NAMES, *(f"self.{name}" for name in _NAMES)})
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
 
 
@@ -90,12 +91,14 @@ class Loop:
         return next((s for s in self.removed if isinstance(s, ast.For)), self.statement)
 
 
-def may_hold_loops(function: FunctionNode, text: str | None = None) -> bool:
+def may_hold_loops(
+    function: FunctionNode, text: str | None = None, words: frozenset[str] = _WORDS
+) -> bool:
     """Tell whether a function has a loop whose counter or element is an index or joined.
 
-    Its ``text`` spares most functions the walk.
+    Its ``words`` and ``text`` spare most functions the walk.
     """
-    if text is not None and _LIKELY.search(text) is None:
+    if _WORDS.isdisjoint(words) or (text is not None and _LIKELY.search(text) is None):
         return False
     for node in walk(function):
         if isinstance(node, ast.Call) and last_name(node.func) in _NAMES and _comprehension(node):
@@ -112,34 +115,30 @@ def spelled_out(function: FunctionNode, names: ModuleNames) -> tuple[FunctionNod
     that the dataflow is read in there as well. It shares all its expressions with the original.
     """
     found: list[Loop] = []
-
-    def block(body: list[ast.stmt]) -> list[ast.stmt]:
-        made: list[ast.stmt] = []
-        for statement in body:
-            for call in _joining(statement, names):
-                comprehension = _comprehension(call)
-                assert comprehension is not None  # noqa: S101 - that is how they were chosen
-                over = comprehension.generators[0]
-                inner = ast.Assign([ast.Name("_", ast.Store())], comprehension.elt)
-                loop = ast.For(over.target, over.iter, [inner], [])
-                made.append(ast.fix_missing_locations(ast.copy_location(loop, statement)))
-                ast.copy_location(inner, comprehension.elt)
-                found.append(Loop(over.target, over.iter, [], statement, call, comprehension.elt))
-            made.append(_inside(statement))
-        return made
-
-    def _inside(statement: ast.stmt) -> ast.stmt:
-        if not isinstance(statement, (ast.If, ast.For, ast.While, ast.With)):
-            return statement
-        changed = copy.copy(statement)
-        changed.body = block(statement.body)
-        if isinstance(changed, (ast.If, ast.For, ast.While)):
-            changed.orelse = block(changed.orelse)
-        return changed
-
     new = copy.copy(function)
-    new.body = block(function.body)
+    new.body = _spelled_block(function.body, names, found)
     return (new, found) if found else (function, [])
+
+
+def _spelled_block(body: list[ast.stmt], names: ModuleNames, found: list[Loop]) -> list[ast.stmt]:
+    made: list[ast.stmt] = []
+    for statement in body:
+        for call in _joining(statement, names):
+            comprehension = _comprehension(call)
+            assert comprehension is not None  # noqa: S101 - that is how they were chosen
+            over = comprehension.generators[0]
+            inner = ast.Assign([ast.Name("_", ast.Store())], comprehension.elt)
+            loop = ast.For(over.target, over.iter, [inner], [])
+            made.append(ast.fix_missing_locations(ast.copy_location(loop, statement)))
+            ast.copy_location(inner, comprehension.elt)
+            found.append(Loop(over.target, over.iter, [], statement, call, comprehension.elt))
+        made.append(statement)
+        if isinstance(statement, (ast.If, ast.For, ast.While, ast.With)):
+            made[-1] = changed = copy.copy(statement)
+            changed.body = _spelled_block(statement.body, names, found)
+            if isinstance(changed, (ast.If, ast.For, ast.While)):
+                changed.orelse = _spelled_block(changed.orelse, names, found)
+    return made
 
 
 def loops_in(body: Sequence[ast.stmt], names: ModuleNames) -> Iterator[Loop]:

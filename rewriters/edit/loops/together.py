@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ class Together:
     """Those operators in one loop."""
 
     def __init__(self, of: Expressions) -> None:
-        self.of = of
+        self.of: Expressions = weakref.proxy(of)  # it would keep the tree of the module
         self.taken_apart: ast.Call | None = None
         """The call whose results are told apart where it stands."""
 

@@ -32,11 +32,12 @@ _GROUPED = (
 
 def find_expert_loops(here: Surroundings) -> Iterator[Proposal]:
     """Yield the loops in which each round picks the tokens of one expert and computes them."""
-    if _FUSED.search(here.text(here.flow.cls or here.flow.function)):
+    loops = [n for n in here.nodes if isinstance(n, ast.For) and _is_of_experts(here, n)]
+    if loops and _FUSED.search(here.text(here.flow.cls or here.flow.function)):
         return  # its author has chosen
-    for node in here.nodes:
-        if isinstance(node, ast.For) and here.loop_of(node) is None and _is_of_experts(here, node):
-            yield Proposal(node, _advice(here, node))
+    for loop in loops:
+        if here.loop_of(loop) is None:
+            yield Proposal(loop, _advice(here, loop))
 
 
 def _is_of_experts(here: Surroundings, loop: ast.For) -> bool:

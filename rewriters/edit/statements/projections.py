@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PROJECTED = r"(?i:[qkv]|to_?[qkv]|w[qkv]|[qkv]_?(proj|lin|linear)|\w*(query|key|value)\w*)"
 _KEY_OR_VALUE = re.compile(r"(?i)(?:.*_)?(?:w|to)?_?(?P<which>k|v)(?:ey|alue)?(?:_.*|s|\d*)?$")
-_NAMES_ARE_FIXED = re.compile(r"\b(PreTrainedModel|modeling_utils|_tp_plan|ColumnParallel\w*)\b")
+NAMES_ARE_FIXED = r"\b(PreTrainedModel|modeling_utils|_tp_plan|ColumnParallel\w*)\b"
 """What says that the layers of a model are called by others: checkpoints, plans, adapters."""
 _FUNCTIONS = frozenset({"torch.nn.functional.linear", "torch._C._nn.linear"})
 _LEAST = 3
@@ -29,7 +29,7 @@ def find_projections(here: Surroundings) -> Iterator[Proposal]:
 
     Query, key and value, or key and value of another sequence; other layers from three on.
     """
-    if _NAMES_ARE_FIXED.search("".join(here.lines)) or here.flow.cls is None:
+    if here.flow.cls is None:
         return
     groups: dict[Node, dict[str, tuple[ast.Call, ast.Call]]] = {}
     for node in here.nodes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import extent
@@ -31,7 +30,11 @@ from npufix.rewriters.edit.statements.programs.optimizers import (
     find_early_reductions,
     find_optimizers,
 )
-from npufix.rewriters.edit.statements.projections import PROJECTED, find_projections
+from npufix.rewriters.edit.statements.projections import (
+    NAMES_ARE_FIXED,
+    PROJECTED,
+    find_projections,
+)
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
 from npufix.rewriters.edit.statements.selections import (
     ADDED_UP,
@@ -73,6 +76,8 @@ class Search:
     """An expression whose group stands there twice or more with the same text."""
     module: str = ""
     """What must stand somewhere in the module besides."""
+    unless: str = ""
+    """An expression for what must not stand anywhere in the module."""
     configured: str = ""
     """An expression for modules that import nothing of torch and are to be read all the same."""
     hot_only: bool = False
@@ -93,7 +98,7 @@ SEARCHES: Mapping[str, Search] = {
     "columns": Search(
         find_columns,
         text=r"\[[^\[\]\n]*\d\]",
-        twice=r"(?<![\w.])([\w.]+)\[[^\[\]\n]*\d\]",
+        twice=r"(?<![\w.])([\w.]+)(?<!\.shape)\[[^\[\]\n]*\d\]",
     ),
     "constants": Search(
         find_constants, "arange|eye|full|linspace|logspace|ones|zeros", hot_only=True
@@ -107,7 +112,9 @@ SEARCHES: Mapping[str, Search] = {
     "early-reductions": Search(find_early_reductions, "backward"),
     "einsum-products": Search(find_einsum_products, "einsum"),
     "expert-loops": Search(
-        find_expert_loops, r"(?i:expert\w*|\w*_experts?)|nonzero|(arg)?where|index_add\w*"
+        find_expert_loops,
+        r"(?i:expert\w*|\w*_experts?)|nonzero|(arg)?where|index_add\w*",
+        text=r"(?m)^\s*(async )?for ",
     ),
     "expert-routers": Search(find_routers, "topk", text="softmax"),
     "flash-attention": Search(find_flash_attention, r"\w*flash_att\w*|memory_efficient_attention"),
@@ -132,7 +139,7 @@ SEARCHES: Mapping[str, Search] = {
     "optimizers": Search(
         find_optimizers, r"(?i:\w*(optim|adam|sgd)\w*)", configured=optimizers.CONFIGURED
     ),
-    "projections": Search(find_projections, PROJECTED, hot_only=True),
+    "projections": Search(find_projections, PROJECTED, unless=NAMES_ARE_FIXED, hot_only=True),
     "selections": Search(find_selections, twice=r"\[(?::, )*([a-z]\w*)[,\]]", hot_only=True),
     "sums-cut-off": Search(find_sums_cut_off, r"(?i:\w*relu\w*)", text=RESIDUAL, hot_only=True),
     "uploads": Search(
@@ -161,12 +168,12 @@ def configures(source: str) -> bool:
 def possible(
     rules: Sequence[Substitution],
     scope: Scope,
-    words: Collection[str],
+    words: frozenset[str],
     text: str,
     module: ast.Module,
 ) -> list[Substitution]:
     """Return the rules whose search may find something in a function of some words and text."""
-    named = {name for word in words for name in _named_by(word)}
+    named = _named_by(words)
     likely = [rule for rule in rules if _may_find(rule.search, named, text)]
     if any(SEARCHES[rule.search].hot_only for rule in likely) and not is_hot(scope, module):
         return [rule for rule in likely if not SEARCHES[rule.search].hot_only]
@@ -175,17 +182,30 @@ def possible(
 
 def possible_in_module(rules: Sequence[Substitution], source: str) -> list[Substitution]:
     """Return the rules with a search that may find something in some function of a module."""
-    searched = [rule for rule in rules if rule.search in SEARCHES]
-    return [rule for rule in searched if SEARCHES[rule.search].module in source]
+    return [
+        rule
+        for rule in rules
+        if (search := SEARCHES.get(rule.search)) is not None
+        and search.module in source
+        and not (search.unless and re.search(search.unless, source))
+    ]
 
 
-@cache
-def _named_by(word: str) -> frozenset[str]:
-    """Return the searches that a word speaks for: there are far fewer words than places."""
-    name = word.removeprefix("self.")
-    if _ANY_WORD.fullmatch(name) is None:
-        return frozenset()
-    return frozenset(k for k, s in SEARCHES.items() if s.words and re.fullmatch(s.words, name))
+_met: set[str] = set()
+_speaking: dict[str, frozenset[str]] = {}
+"""The searches that the words met so far speak for: there are far fewer words than places."""
+
+
+def _named_by(words: frozenset[str]) -> frozenset[str]:
+    """Return the searches that some words speak for."""
+    for word in words - _met:
+        name = word.removeprefix("self.")
+        if _ANY_WORD.fullmatch(name) is not None:
+            _speaking[word] = frozenset(
+                k for k, s in SEARCHES.items() if s.words and re.fullmatch(s.words, name)
+            )
+    _met.update(words)
+    return frozenset().union(*(_speaking[word] for word in words & _speaking.keys()))
 
 
 def _may_find(name: str, named: Collection[str], text: str) -> bool:

@@ -12,7 +12,7 @@ from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames, inli
 from npufix.rewriters.graph.modules.outline import only_computes, outline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _MOST_BYTES = 2_000_000
 # Base classes are looked up in small modules only: they say what a few attributes are.
@@ -115,11 +115,12 @@ def foreign_bases(
     for home, current in left:  # grows
         if len(left) > _MOST_BASES:
             return
+        small = _small(home)
         for member in home.bases(current):
             for base in member.bases:
                 if not isinstance(base, ast.Name) or base.id in home.classes:
                     continue
-                found = imported(_small(home), base.id)
+                found = imported(small, base.id)
                 there = None if found is None else found[0].classes.get(found[1])
                 if found is not None and there is not None:
                     left.append((found[0], there))
@@ -157,6 +158,11 @@ def helper_texts(names: ModuleNames, source: str) -> Mapping[str, str]:
     return found
 
 
+@lru_cache(maxsize=1024)
+def _called_in(function: str) -> Sequence[str]:
+    return sorted(set(_CALLED.findall(function)))
+
+
 def _with_what_it_calls(ask: Callable[[str], str | None], full: str) -> str:
     """Return the code of an imported function and of its helpers; "" if it is none."""
     parts: list[str] = []
@@ -170,7 +176,9 @@ def _with_what_it_calls(ask: Callable[[str], str | None], full: str) -> str:
         parts.append(function)
         if depth < _DEPTH:
             own, imports = outline(text).functions, outline(text).imports
-            for called in sorted(set(_CALLED.findall(function)) - {name}):
+            for called in _called_in(function):
+                if called == name:
+                    continue
                 other = f"{module}.{called}" if called in own else imports.get(called)
                 if other is not None:
                     there = other if called in own else seen_from(module, other)
