@@ -28,7 +28,9 @@ from npufix.rules.shared.recording.recorded_cells import dtype_name, tensor_byte
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import numpy as np
     import pandas as pd
+    from numpy.typing import NDArray
 
     from npufix.advisor.evidence.kernel_times import MeasuredKernels
     from npufix.advisor.evidence.lines import Evidence
@@ -232,15 +234,31 @@ def _new_kernels(
         for inputs, dtypes, outputs in cells.astype(str).itertuples(index=False)
         for size in (*tensor_bytes(inputs, dtypes), *tensor_bytes(outputs, dtypes))
     )
+    largest = _handed_over(kernels, largest)
     passes = site.form.passes or site.rule.passes
     backward = forward if has_backward else 0
     operations = _operations(kernels, forward)
     return NewKernels(forward, backward, largest, passes, site.form.launches, operations, dtype)
 
 
+def _handed_over(kernels: pd.DataFrame, largest: int) -> int:
+    """Return the bytes of a tensor as a place gets it and hands it on.
+
+    Where it is converted to float32 and back within, the new kernel reads and writes half of that.
+    """
+    casts = kernels[(kernels["type"] == "Cast").to_numpy() & ~_is_backward(kernels)]
+    cells = casts[["input_shapes", "input_dtypes"]].drop_duplicates().astype(str)
+    sizes = {max(tensor_bytes(*cell), default=0) for cell in cells.itertuples(index=False)}
+    return largest // 2 if {largest, largest // 2} <= sizes else largest
+
+
+def _is_backward(kernels: pd.DataFrame) -> NDArray[np.bool_]:
+    return kernels["basis"].isin(["forward", "forward-function"]).to_numpy(bool)
+
+
 def _operations(kernels: pd.DataFrame, executions: int) -> tuple[float, float]:
     """Return what the products of one execution compute, forward and in a fused gradient."""
-    own = kernels[~kernels["basis"].isin(["forward", "forward-function"]).to_numpy(bool)]
+    own = kernels[~_is_backward(kernels)]
     work = work_of(own)
     forward = float(work.operations[work.of_kernel].sum()) / executions
     return forward, forward * GRADIENT

@@ -31,6 +31,11 @@ _NEAR, _FEW = 8.0, 3
 _GRADIENTS = ("Grad", "Backward", "GradV2")
 
 
+def is_gradient(name: str) -> bool:
+    """Tell whether a Type of kernel computes a gradient."""
+    return name.endswith(_GRADIENTS)
+
+
 class KernelSize(NamedTuple):
     """How large a kernel is."""
 
@@ -74,7 +79,7 @@ class MeasuredKernels:
         The size of a product is its ``operations``, where both are known; else the bytes. Those
         of the ``dtype`` count, if there are any.
         """
-        names = [name for name in types if name.endswith(_GRADIENTS) == backward]
+        names = [name for name in types if is_gradient(name) == backward]
         rows = self._typical[self._typical["type"].isin(names)]
         computes = wanted.operations > 0 and bool((rows["operations"] > 0).any())
         by, own = ("operations", wanted.operations) if computes else ("moved", wanted.moved)

@@ -42,7 +42,9 @@ def split_steps(
     whole = totals.to_numpy(np.float64)
     waited = totals.index.map(loading or {}).to_numpy(np.float64, na_value=0.0)
     waited[:1] = np.minimum(waited[:1], np.median(waited[1:]))
-    times = (whole - waited).clip(min=0.0)
+    # A device that still ran what was launched before did not stand still for all of the wait.
+    least = (whole - waited).clip(min=0.0)
+    times = np.clip(np.median(least), least, whole)
     warm_up = _warm_up(times)
     outlier = np.zeros(len(times), np.bool_)
     outlier[warm_up:] = np.abs(_deviation(times[warm_up:], times[warm_up:])) > 1

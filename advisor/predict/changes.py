@@ -87,11 +87,13 @@ def _replaced(
     if graph.coarse and not corner:  # what the device waits for before them may well stay
         rows, zeros = np.append(stays, gone), np.zeros(len(gone))
         return replace(NO_EDIT, rows=rows, durations_ns=np.append(durations, zeros))
-    usual = usual_launch_ns(graph)
+    usual, operator = usual_launch_ns(graph), _usual_operator_ns(graph)
     deltas = dict(_without_launches(graph, gone, frozenset(rows.tolist()), usual))
     for group, own in zip(groups, kept, strict=True):
         first = int(group[0])
         more = max(0, launches - len(own)) * usual + _LAUNCH_SPREAD[corner] * usual * (launches > 0)
+        if launches and graph.own_ns[first] and first not in deltas:
+            more += operator - float(graph.own_ns[first])
         deltas[first] = max(0.0, deltas.get(first, float(graph.delta_ns[first])) + more)
     changed = np.array(sorted(deltas), np.int64)
     return Edit(
@@ -102,6 +104,12 @@ def _replaced(
 def usual_launch_ns(graph: StepGraph) -> float:
     """Return what the host needs for one more operator, from launch to launch."""
     return float(np.median(graph.delta_ns)) if len(graph.delta_ns) else 0.0
+
+
+def _usual_operator_ns(graph: StepGraph) -> float:
+    """Return what an operator needs until it has launched its first kernel."""
+    first = graph.own_ns[(graph.own_ns > 0) & (graph.own_ns < graph.delta_ns)]
+    return float(np.median(first)) if len(first) else 0.0
 
 
 def _without_launches(

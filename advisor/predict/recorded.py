@@ -18,6 +18,7 @@ from npufix.advisor.predict.waits import (
 )
 from npufix.profiling_parsers.kernels.launch_order import launches_in_order, stream_numbers
 from npufix.profiling_parsers.kernels.whole_steps import host_marks
+from npufix.profiling_parsers.tables.columns import find_rows_with
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-_MOST_STEPS, _MOST_KERNELS = 6, 200_000
+_MOST_STEPS, _MOST_KERNELS = 16, 200_000
+_USUAL_STEPS, _USUAL_NEXT = 4, 0.5
+"""How much a step is like the one before, and as how many steps seen that counts."""
 _LAUNCHES_KNOWN = 0.9
 _LATENCY_NS, _GAP_NS = 10_000.0, 1_000.0
 """Where the recording shows none."""
@@ -70,18 +73,23 @@ def step_graph(evidence: Evidence, step_ns: int) -> StepGraph | None:
     if not coarse and window.begin is not None:
         busy = _busy(kernels, rows, evidence.kernels, begin)
     graph = _graph(kernels, rows, begin, busy, coarse=coarse)
+    if not coarse:
+        own = _within_operators(evidence.host_ops, rows.launch, graph.delta_ns)
+        graph = replace(graph, own_ns=own)
     if coarse:
         beside = measured - int(rows.end.max() - begin)
         graph.gap_ns[0] += max(0.0, beside)  # before the first kernel, and behind the last
         return replace(graph, measured_ns=measured)
     ops = _ops_within(evidence.host_ops, begin, window.end)
     waits = find_host_waits(rows, ops, evidence.loads, measured, begin, window.end)
+    spread, alike = spread_of(np.array([_length(evidence, step) for step in window.steps]))
     last = max(int(rows.launch[-1]), max((moment for _, moment in waits), default=0))
     return replace(
         _with_waits(graph, rows.launch, begin, waits),
         steps=max(1, len(window.steps)),
         measured_ns=measured,
-        spread=_spread(evidence, window),
+        spread=spread,
+        alike=alike,
         rest_ns=float(max(0, window.end - last)) if window.end is not None else 0.0,
         repeats=window.end is not None,
     )
@@ -127,12 +135,21 @@ def _measured(evidence: Evidence, window: _Window) -> float:
     return sum(lengths) / len(lengths) if lengths and all(lengths) else 0.0
 
 
-def _spread(evidence: Evidence, window: _Window) -> float:
-    """Return how far the steps are from each other, as a share of their mean."""
-    lengths = np.array([_length(evidence, step) for step in window.steps])
-    return (
-        float(lengths.std(ddof=1) / lengths.mean()) if len(lengths) > 1 and lengths.all() else 0.0
-    )
+def spread_of(lengths: Floats) -> tuple[float, float]:
+    """Return how far steps are from each other, a share of their mean, and how many count as one.
+
+    How much one says of the next is hardly seen in a few: it counts as so many more usual ones.
+    """
+    count = len(lengths)
+    if count <= 1 or not lengths.all():
+        return 0.0, 1.0
+    off = lengths - lengths.mean()
+    squares = float((off**2).sum())
+    seen = float((off[1:] * off[:-1]).sum()) / squares + 1 / count if squares else 0.0
+    next_ = min(max(0.0, (count * seen + _USUAL_STEPS * _USUAL_NEXT) / (count + _USUAL_STEPS)), 0.8)
+    lags = np.arange(1, count)
+    alike = 1 + 2 * float(((1 - lags / count) * next_**lags).sum())
+    return float(lengths.std(ddof=1) / lengths.mean()), alike
 
 
 def _in_launch_order(kernels: pd.DataFrame, *, coarse: bool) -> pd.DataFrame:
@@ -181,6 +198,7 @@ def _graph(
         stream=rows.stream,
         duration_ns=(rows.end - rows.start).astype(np.float64),
         delta_ns=np.zeros(len(behind)) if coarse else without_room_waits(delta, waited),
+        own_ns=np.zeros(len(behind)),
         latency_ns=latency,
         gap_ns=gap,
         waits_for=waits_for,
@@ -191,6 +209,7 @@ def _graph(
         steps=1,
         measured_ns=0.0,
         spread=0.0,
+        alike=1.0,
         repeats=False,
         coarse=coarse,
         streams=len(busy),
@@ -252,6 +271,24 @@ def _pauses(rows: Rows, free: Floats, begin: int) -> tuple[Floats, Floats, NDArr
 
 def _typical(values: Floats, otherwise: float) -> float:
     return max(0.0, float(np.median(values))) if len(values) else otherwise
+
+
+def _within_operators(host_ops: pd.DataFrame, launch: Integers, delta_ns: Floats) -> Floats:
+    """Return what of ``delta_ns`` the operator takes that launches, and no code around it."""
+    start = host_ops["start_ns"].to_numpy()
+    end = start + host_ops["duration_ns"].to_numpy()
+    # What has a "#" stands around whole steps: ``Optimizer.step#AdamW.step``.
+    named = find_rows_with(host_ops["name"], lambda name: "#" not in name)
+    order = np.flatnonzero(named)[np.argsort(start[named], kind="stable")]
+    latest = np.maximum.accumulate(np.append(0, end[order]))[:-1]
+    outer = order[start[order] >= latest]
+    at = np.searchsorted(start[outer], launch, side="right") - 1
+    if not len(outer):
+        return np.zeros(len(launch))
+    within = (at >= 0) & (launch <= end[outer][at])
+    since = np.where(within, launch - start[outer][at], 0)
+    own: Floats = np.minimum(since.astype(np.float64), delta_ns)
+    return own
 
 
 def _ops_within(host_ops: pd.DataFrame, begin: int, end: int | None) -> pd.DataFrame:

@@ -30,6 +30,8 @@ class HostWait:
     there, from the beginning of the first step."""
     period_ns: float = 0.0
     """How often a batch comes, on average."""
+    period_spread: float = 0.0
+    """How far that may be off (one standard deviation), a share of it; 0: nothing says it."""
     operator: int = -1
     """Label of the operator in ``Profile.host_ops``, -1 where the wait was only seen."""
 
@@ -48,6 +50,8 @@ class StepGraph:
     duration_ns: Floats
     delta_ns: Floats
     """From the launch, or the wait of the host, before until this launch."""
+    own_ns: Floats
+    """What the operator takes of that, 0 where it is not known."""
     latency_ns: Floats
     gap_ns: Floats
     waits_for: Integers
@@ -64,6 +68,8 @@ class StepGraph:
     """The average of these steps, as recorded."""
     spread: float
     """Their standard deviation, as a share of that; 0 of one step."""
+    alike: float
+    """How many steps count as one: what slows one of them often slows the next."""
     repeats: bool
     """Whether one step follows the other; a recording without steps does not."""
     coarse: bool

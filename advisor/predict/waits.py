@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +30,10 @@ _CALL_NS = 20_000
 _LOAD_NS, _LOAD_SHARE, _ONE_LOAD_SHARE = 200_000, 0.02, 0.05
 _PAUSE, _PAUSE_NS, _TAIL = 20, 300_000, 0.05
 """A pause is so many usual ones, and so long; behind the last kernel there is so much of it."""
+_ROUND = 8
+"""Waits that are so much shorter than the longest are no round of the processes that load."""
+_USUAL_ROUNDS, _ROUND_SPREAD = 2, 0.15
+"""How far rounds are from each other before any was seen, and as how many of them that counts."""
 _SHORTEST_NS = 10_000
 """Of a call that asks the device, even where it has nothing to wait for."""
 _SYNCHRONISE = re.compile(r"(?i).*synchroni[sz]e.*")
@@ -133,7 +138,7 @@ def find_host_waits(  # noqa: PLR0913, PLR0917 - what was recorded of some steps
     when the first step begins and, if that is known, ``end`` when the last one ends on the host.
     ``loads`` are the waits for batches of the whole recording.
     """
-    calls = [*_calls(host_ops), *_pauses(rows, end)]
+    calls = [*_calls(host_ops, rows.launch), *_pauses(rows, end)]
     calls = _apart(sorted(calls))
     batches = _batches([c for c in calls if c.loads], list(_calls(loads)), step_ns, begin, end)
     found = []
@@ -144,7 +149,9 @@ def find_host_waits(  # noqa: PLR0913, PLR0917 - what was recorded of some steps
         if call.loads:
             if batches:
                 ready, period = batches.ready[call.end], batches.period_ns
-                wait = HostWait(before, call.begin, min(length, _CALL_NS), -1, ready, period)
+                wait = HostWait(
+                    before, call.begin, min(length, _CALL_NS), -1, ready, period, batches.spread
+                )
                 found.append((wait, call.end))
             continue
         stream, ended = latest.before(before, call.end)
@@ -169,6 +176,8 @@ class _Batches(NamedTuple):
     ready: dict[int, float]
     """By the end of the call that asks for it; nanoseconds since the first step began."""
     period_ns: float
+    spread: float
+    """How far that may be off (one standard deviation), a share of it; 0: nothing says it."""
 
 
 def _batches(
@@ -181,24 +190,39 @@ def _batches(
     """
     share = _LOAD_SHARE if len(own) > 1 else _ONE_LOAD_SHARE
     least = max(_LOAD_NS, share * step_ns)
-    blocked = [call for call in own if call.end - call.begin >= least]
-    if not blocked or sum(c.end - c.begin for c in blocked) < share * len(own) * step_ns:
+    waits = sorted((call.end - call.begin for call in loads), reverse=True)
+    blocked = [call for call in loads if call.end - call.begin >= least]
+    if not blocked or sum(waits[: len(blocked)]) < share * len(loads) * step_ns:
         return None
     ready, latest = {}, 0.0
     for call in own:
         latest = float(call.end - begin) if call in blocked else latest
         ready[call.end] = latest
-    longest = max(call.end - call.begin for call in loads)
-    waited = [at for at, call in enumerate(loads) if 2 * (call.end - call.begin) >= longest]
-    first, last = waited[0], waited[-1]
     period = (end - begin) / len(own) if end is not None else step_ns
-    if last > first + 1:
-        period = (loads[last].end - loads[first].end) / (last - first)
-    return _Batches(ready, period)
+    # A batch that came late begins no round: 40, 0, 3, 0, 34, 0, 0, 0 ms are two. One process has
+    # a round for each batch.
+    second = waits[min(1, len(blocked) - 1)]
+    one = 4 * len(blocked) >= 3 * len(loads)
+    least = least if one else second / 2
+    rounds = [at for at, call in enumerate(loads) if call.end - call.begin >= least]
+    if len(rounds) <= 1 or (second * _ROUND < waits[0] and not one):
+        return _Batches(ready, period, 0.0)
+    ends = np.array([loads[at].end for at in rounds]) - loads[0].end
+    batches, taken = np.diff(rounds), np.diff(ends)
+    period = float(taken.sum() / batches.sum())
+    off = taken / (period * batches.mean()) - batches / batches.mean()
+    count = len(taken)
+    variance = (_USUAL_ROUNDS * _ROUND_SPREAD**2 + float((off**2).sum())) / (
+        _USUAL_ROUNDS + count - 1
+    )
+    return _Batches(ready, period, math.sqrt(variance / count))
 
 
-def _calls(host_ops: pd.DataFrame) -> Iterator[_Call]:
-    """Yield the calls that wait for a value of the device, or for a batch of other processes."""
+def _calls(host_ops: pd.DataFrame, launches: Integers | None = None) -> Iterator[_Call]:
+    """Yield the calls that wait for a value of the device, or for a batch of other processes.
+
+    A copy that launches a kernel stays on the device: ``x.to(dtype)`` is a ``Cast``.
+    """
     if host_ops.empty:
         return
     waits = find_rows_with(
@@ -209,6 +233,9 @@ def _calls(host_ops: pd.DataFrame) -> Iterator[_Call]:
     )
     start, length = host_ops["start_ns"].to_numpy(), host_ops["duration_ns"].to_numpy()
     labels = host_ops.index.to_numpy()
+    if launches is not None:
+        first, last = np.searchsorted(launches, (start, start + length))
+        waits &= ~((host_ops["name"] == "aten::copy_").to_numpy() & (last > first))
     for at in np.flatnonzero((waits & (length >= _SHORTEST_NS)) | loads).tolist():
         end = int(start[at] + length[at])
         yield _Call(int(start[at]), end, int(labels[at]), bool(loads[at]))

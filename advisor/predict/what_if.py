@@ -36,6 +36,8 @@ _MOST_CELLS = 40_000_000
 """Kernels times variants."""
 _USUAL_STEPS, _USUAL_SPREAD = 3, 0.008
 """How far steps are from each other before any was seen, and as how many of them that counts."""
+_QUANTILE = 1.645
+"""Of the normal distribution: nine of ten cases lie within so many standard deviations."""
 _ALIKE = 0.02
 """How far the recorded steps are from those that would follow."""
 _CLEAR = 0.0005
@@ -198,7 +200,10 @@ class _View:
     def prediction(self, steps: Floats, edit: Edit) -> Prediction:
         """Return what the corners of a change come to."""
         low, middle, high = (float(step) for step in (steps.min(), steps[1], steps.max()))
-        noise = middle * max(self._noise(), min(self.error, 0.05))
+        limit, limit_ns = limit_of(self.graph, edit)
+        noise = middle * max(self._noise(limit), min(self.error, 0.05))
+        # That the new kernels are slow and the run, too, is less likely than one of both.
+        below, above = math.hypot(middle - low, noise), math.hypot(high - middle, noise)
         saved = self.now - middle
         least, most = self.now - high, self.now - low
         clear = _CLEAR * self.now
@@ -207,9 +212,8 @@ class _View:
             verdict = "loss"
         elif least >= -clear:
             verdict = "gain" if most > clear else "none"
-        limit, limit_ns = limit_of(self.graph, edit)
         return Prediction(
-            round(middle), round(low - noise), round(high + noise), round(saved), round(least),
+            round(middle), round(middle - below), round(middle + above), round(saved), round(least),
             round(most), verdict, limit, limit_ns,
         )  # fmt: skip
 
@@ -221,14 +225,18 @@ class _View:
         model = "pauses" if self.graph.coarse else "replay"
         return Forecast(model, round(self.now), error, steps, kernels, limit, limit_ns, None)
 
-    def _noise(self) -> float:
-        """Return how far the steps to come are from their foreseen mean, in nine of ten cases.
+    def _noise(self, limit: str) -> float:
+        """Return how far as many steps to come are from what is foreseen, in nine of ten cases.
 
-        Of few steps the spread is hardly known: it is that of as many more usual ones, too.
+        Their mean is by luck as far off as that of the recorded ones. Of few steps the spread is
+        hardly known: it is that of as many more usual ones, too.
         """
         graph = self.graph
+        rounds = max((wait.period_spread for wait in graph.host_waits), default=0.0)
+        if limit == "loading" and rounds:
+            return _QUANTILE * rounds
         steps = 1 if graph.coarse else graph.steps
         known = _USUAL_STEPS + steps - 1
         squares = _USUAL_STEPS * _USUAL_SPREAD**2 + (steps - 1) * graph.spread**2
-        quantile = 1.645 + 1.52 / known + 1.6 / known**2  # of Student's distribution
-        return quantile * math.sqrt(squares / known / steps)
+        quantile = _QUANTILE + 1.52 / known + 1.6 / known**2  # of Student's distribution
+        return quantile * math.sqrt(2 * squares / known / steps * graph.alike)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npufix.advisor.evidence.estimate import Calibration, NewKernels, calibrate, estimate_saving
+from npufix.advisor.evidence.kernel_times import MeasuredKernels
 from npufix.rules.shared.recording.recorded_cells import tensor_bytes
 
 MIB = 1 << 20
@@ -45,6 +46,20 @@ def test_two_passes_over_a_mebibyte() -> None:
     found = estimate_saving(3 * 10_000, new, calibration, steps=3)
     assert found.low_ns == round(10_000 - 2 * MIB / 1000)
     assert found.high_ns == round(10_000 - 2 * MIB / 2000)
+
+
+def test_gradients_and_what_looks_at_a_row_twice_are_slower_than_additions() -> None:
+    rows = [("Add", f"{n},1024", "FLOAT", f"{n},1024", n * 12) for n in range(256, 266)]
+    measured = kernels(rows)
+    new = NewKernels(1, 1, 2 * MIB, (1, 1))
+
+    def times(*becomes: str) -> list[float]:
+        work = new.work(calibrate(measured), MeasuredKernels(measured), becomes)
+        return [one.time_ns[1] for one in work if one]
+
+    plain, plain_back = times("MaskedFill")
+    norm, norm_back = times("RmsNorm", "RmsNormGrad")
+    assert plain == plain_back < norm < norm_back < 2.5 * plain
 
 
 @given(

@@ -35,11 +35,27 @@ def test_a_long_wait_may_return_later(busy_us: int, returns_us: int, own_us: int
     assert wait.own_ns == own_us * US
 
 
-def test_processes_that_load_together_are_waited_for_in_each_fourth_step() -> None:
-    # Four batches every 40 ms; a step without a wait takes 2 ms.
-    ends = [0, 40, 42, 44, 46, 80, 82, 84, 86, 120]
-    waits = [0, 38, 0, 0, 0, 34, 0, 0, 0, 34]
-    loads = pd.DataFrame(
+def test_a_copy_that_launches_a_kernel_waits_for_nothing() -> None:
+    # ``x.float()`` is an ``aten::copy_`` around a Cast, ``x.cpu()`` is one around no kernel.
+    rows = Rows(
+        *(np.array([value * US, 400 * US]) for value in (30, 35, 95)),
+        np.zeros(2),
+        np.zeros(2, bool),
+    )
+    ops = pd.DataFrame(
+        {
+            "name": pd.Categorical(["aten::copy_"] * 2),
+            "start_ns": [10 * US, 60 * US],
+            "duration_ns": [40 * US] * 2,
+        }
+    )
+    rows = rows._replace(stream=np.zeros(2, np.int64))
+    ((wait, _),) = find_host_waits(rows, ops, ops[:0], 1e6, 0, None)
+    assert wait.operator == 1
+
+
+def _loads(ends: list[int], waits: list[int]) -> pd.DataFrame:
+    return pd.DataFrame(
         {
             "name": pd.Categorical(
                 ["enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"] * len(ends)
@@ -48,11 +64,37 @@ def test_processes_that_load_together_are_waited_for_in_each_fourth_step() -> No
             "duration_ns": [wait * 1000 * US for wait in waits],
         }
     )
-    rows = Rows(*(np.array([value]) for value in (1, 1, 2, 0)), np.array([False]))
-    found = find_host_waits(rows, loads, loads, 12e6, 0, None)
+
+
+_ROW = Rows(*(np.array([value]) for value in (1, 1, 2, 0)), np.array([False]))
+
+
+def test_processes_that_load_together_are_waited_for_in_each_fourth_step() -> None:
+    # Four batches every 40 ms; a step without a wait takes 2 ms.
+    ends = [0, 40, 42, 44, 46, 80, 82, 84, 86, 120]
+    loads = _loads(ends, [0, 38, 0, 0, 0, 34, 0, 0, 0, 34])
+    found = find_host_waits(_ROW, loads, loads, 12e6, 0, None)
     assert [wait.period_ns for wait, _ in found] == [10e6] * len(ends)
     # What was there when it was asked for came with the one before.
     assert [wait.behind_ns / 1e6 for wait, _ in found[1:6]] == [40, 40, 40, 40, 80]
+
+
+@pytest.mark.parametrize(
+    ("ends", "waits", "period_ms"),
+    [
+        # One of the batches came late: the next round tells how long four take.
+        ([17, 156, 174, 192, 210, 278, 296, 314], [0, 122, 0, 0, 0, 52, 0, 0], 30.5),
+        # One process, which is waited for each time, now longer, now shorter.
+        ([10, 63, 82, 102, 131, 151, 172, 190], [10, 34, 2, 2, 12, 1, 1, 1], 180 / 7),
+    ],
+)
+def test_how_often_a_batch_comes_is_seen_where_one_was_waited_for(
+    ends: list[int], waits: list[int], period_ms: float
+) -> None:
+    loads = _loads(ends, waits)
+    wait = find_host_waits(_ROW, loads, loads, 30e6, 0, None)[0][0]
+    assert wait.period_ns == pytest.approx(period_ms * 1e6)
+    assert 0.03 < wait.period_spread < 0.2
 
 
 def test_what_a_launch_waits_for_room_is_no_time_of_the_host() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from msgspec import structs
 from tests.advisor.predict.job import LINK, Job, Op, run
@@ -13,7 +14,7 @@ from npufix.advisor.diagnose.foreseeing import foresee
 from npufix.advisor.evidence.change import Change, NewWork
 from npufix.advisor.evidence.item import Item
 from npufix.advisor.evidence.lines import gather_evidence
-from npufix.advisor.predict.recorded import step_graph
+from npufix.advisor.predict.recorded import spread_of, step_graph
 from npufix.advisor.predict.replay import NO_EDIT
 from npufix.advisor.predict.replay import replay as replayed
 from npufix.advisor.predict.what_if import Asked, Predictions, predict
@@ -37,8 +38,17 @@ class Regime:
     room: int = 0
     ends_with_wait: bool = True
 
-    def run(self, fused: Sequence[str] = (), *, slow: float = 1.0, waits: bool = False) -> Job:
-        ops = [op for _ in range(_LAYERS) for op in self._layer(fused, slow, waits=waits)]
+    def run(
+        self,
+        fused: Sequence[str] = (),
+        *,
+        slow: float = 1.0,
+        waits: bool = False,
+        first_us: float = 20.0,
+    ) -> Job:
+        layer = self._layer(fused, slow, waits=waits)
+        layer[0] = replace(layer[0], host_us=first_us)
+        ops = layer * _LAYERS
         ops += [Op("step", 25, (("Adam", 30 * self.scale),), after_link=True)]
         ops += [Op("aten::_local_scalar_dense", 20, waits=True)] if self.ends_with_wait else []
         return run(ops, room=self.room, batch_us=self.batch_us)
@@ -117,6 +127,24 @@ def test_a_step_is_replayed_and_a_change_is_foreseen(name: str) -> None:
 )  # fmt: skip
 def test_what_limits_the_step_is_said(name: str, limit: str) -> None:
     assert foreseen(REGIMES[name].run()).forecast.limit == limit
+
+
+def test_a_new_operator_takes_the_host_as_long_as_usual_ones() -> None:
+    # Not as long as the first of those in its place: 150 us in the job, of 25 for its products.
+    regime = REGIMES["host"]
+    before = regime.run(first_us=150)
+    after = regime.run(["norm"])
+    predicted = foreseen(before, item(before, "norm", norm_us(regime))).alone[0]
+    assert predicted.step_ns == pytest.approx(1000 * after.step_us, rel=0.03)
+
+
+def test_steps_that_are_alike_say_less() -> None:
+    lengths = [100.0, 101.0, 102.0, 103.0, 102.0, 101.0, 100.0, 99.0]
+    mixed = [100.0, 103.0, 99.0, 102.0, 101.0, 100.0, 102.0, 101.0]
+    (spread, alike), (other, apart) = (spread_of(np.array(own)) for own in (lengths, mixed))
+    assert spread == pytest.approx(other, rel=0.1)
+    assert alike > 2 * apart >= 2
+    assert spread_of(np.array([100.0])) == (0.0, 1.0)
 
 
 def test_behind_the_host_the_device_is_the_limit() -> None:
