@@ -50,8 +50,9 @@ class _Fused(torch.optim.Optimizer):
         bound = self.__signature__.bind(*given, **named)
         bound.apply_defaults()
         if bound.arguments.pop("use_global_grad_norm", False):
-            name = type(self).__name__
-            raise NoReferenceKernelError(f"there is no reference for {name} with a global norm")
+            raise NoReferenceKernelError(
+                "there is no reference for NpuFusedLamb with a global norm"
+            )
         super().__init__(**bound.arguments, foreach=False)
 
     @torch.no_grad()
