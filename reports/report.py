@@ -11,9 +11,13 @@ import msgspec
 from npufix.profiling_parsers.profile import Problem
 from npufix.reports.encoding import encode_indented
 from npufix.reports.prediction import Critical, Forecast, Headroom, Prediction
+from npufix.rewriters.verification.verdict import Launches, Measure, Synchronisations, Times, Tried
 from npufix.rules.diagnostic import Place
 
-__all__ = ["Critical", "Forecast", "Headroom", "Place", "Prediction", "Problem"]
+__all__ = [
+    "Critical", "Forecast", "Headroom", "Launches", "Measure", "Place", "Prediction", "Problem",
+    "Synchronisations", "Times", "Tried",
+]  # fmt: skip
 
 SCHEMA_VERSION = 2
 _SMALL = 0.001
@@ -216,77 +220,6 @@ class Saving(msgspec.Struct, frozen=True):
     basis: str
 
 
-class Measure(msgspec.Struct, frozen=True):
-    """Errors of one compared tensor against a float64 run of the original code."""
-
-    what: str
-    dtype: str
-    error_original: float
-    error_patched: float
-
-
-class Launches(msgspec.Struct, frozen=True):
-    """The kernels that one run launches on the device, in order, before and after the change."""
-
-    original: list[str]
-    patched: list[str]
-    original_backward: list[str]
-    """What its gradients take besides; empty where none were taken."""
-    patched_backward: list[str]
-    saved: int
-    """How many fewer there are after the change, gradients included."""
-
-
-class Synchronisations(msgspec.Struct, frozen=True):
-    """What the host waits for the device for, in order, in one forward run of either code.
-
-    Counted as if all tensors were on the device.
-    """
-
-    original: list[str]
-    patched: list[str]
-    saved: int
-    """How many fewer there are after the change."""
-
-
-class Timing(msgspec.Struct, frozen=True):
-    """How long one version took on a device, in microseconds: median and quartiles."""
-
-    median_us: float
-    low_us: float
-    high_us: float
-
-
-class Times(msgspec.Struct, frozen=True):
-    """How long both versions took on a device, run in turn."""
-
-    original: Timing
-    patched: Timing
-    repetitions: int
-    case: str
-    """What they were called with."""
-    with_backward: bool = False
-
-
-class Tried(msgspec.Struct, frozen=True):
-    """What both versions were called with; what is not here was not compared."""
-
-    arguments: list[str]
-    """Each once: ``x=float[2, 3, 8], mask=bool[2, 3]``."""
-    more: int
-    """How many arguments are left out of the list."""
-    dtypes: list[str]
-    """What float stood for."""
-    values: list[str]
-    """ordinary, zeros, NaN and Inf, strided, ..."""
-    modes: list[str]
-    """training mode, with gradients, 3 optimiser steps, ..."""
-    errors: list[str]
-    """What both raise, and for what."""
-    lines: list[int]
-    """The changed lines of the new text that have run."""
-
-
 class Verdict(msgspec.Struct, frozen=True):
     """What running both versions has shown: equivalent, refuted or not verified."""
 
@@ -295,7 +228,7 @@ class Verdict(msgspec.Struct, frozen=True):
     scope: str
     reason: str
     cases: int
-    measures: list[Measure]
+    measures: tuple[Measure, ...]
     counterexample: str
     on: str = "reference"
     """The ground: npu, virtual-npu, reference, or none where nothing could run."""
@@ -307,12 +240,12 @@ class Verdict(msgspec.Struct, frozen=True):
     """None but on a real device."""
     worth: str = ""
     """What decided whether an equal change is offered, with its figures; "" if nothing had to."""
-    notes: list[str] = []
+    notes: tuple[str, ...] = ()
     """Differences that refute nothing, as no ordinary caller sees them; why there is no script."""
     tried: Tried | None = None
+    """None where nothing ran."""
     synchronisations: Synchronisations | None = None
     """None where they were not counted."""
-    """None where nothing ran."""
 
 
 class Fact(msgspec.Struct, frozen=True):

@@ -147,7 +147,7 @@ def _is_substantial(agreed: frozenset[Node], operations: frozenset[Node]) -> boo
     telling = {n for n in operations if n.op not in _COMMON}
     return (
         len(agreed) >= _FEWEST_OPERATIONS
-        and len(agreed & telling) >= 1
+        and len(agreed & telling) >= min(1, len(telling))  # some patterns are arithmetic alone
         and len(agreed) >= _SUBSTANTIAL * len(operations)
         and len(agreed & telling) >= _SUBSTANTIAL * len(telling)
     )

@@ -87,7 +87,7 @@ def _calls(found: Sequence[Located], tree: SourceTree) -> dict[Located, Located]
         called, _, rest = item.finding.code.partition("(")
         if not rest.endswith(")") or not called.isidentifier():
             continue
-        for path, names in sources.imports(tree.files[item.finding.path]):
+        for path, names in sources.imports(item.finding.path).items():
             start = helpers.get((path, names.get(called, ""), item.site.rule.id))
             if start is not None and len(start.site.open_conditions) <= len(
                 item.site.open_conditions
@@ -152,6 +152,7 @@ class _Sources:
             file.path.resolve(): relative for relative, file in tree.files.items()
         }
         self._known: dict[str, list[str]] = {}
+        self._imports: dict[str, Mapping[str, Mapping[str, str]]] = {}
 
     def of(self, relative: str) -> list[str]:
         """Return the file that one is generated from, what that one imports, and so on."""
@@ -159,17 +160,22 @@ class _Sources:
             self._known[relative] = []  # two files that import each other
             start = generated_from(self._files[relative].text) or ""
             made = str(PurePosixPath(relative).parent / PurePosixPath(start).name)
-            imported = self.imports(self._files[made]) if made in self._files else ()
-            below = [made, *(path for path, _ in imported)] if made in self._files else []
+            below = [made, *self.imports(made)] if made in self._files else []
             deeper = [path for one in below[1:] for path in self.of(one)]
             self._known[relative] = list(dict.fromkeys([*below, *deeper]))
         return self._known[relative]
 
-    def imports(self, file: SourceFile) -> Iterator[tuple[str, Mapping[str, str]]]:
-        """Yield the files that a file imports from, each with the new and old names."""
-        for node in ast.parse(file.text).body:
-            if isinstance(node, ast.ImportFrom):
-                path = file.neighbour_path("." * node.level + (node.module or ""))
-                relative = None if path is None else self._relative.get(path.resolve())
-                if relative is not None:
-                    yield relative, {a.asname or a.name: a.name for a in node.names}
+    def imports(self, relative: str) -> Mapping[str, Mapping[str, str]]:
+        """Return the files that a file imports from, each with the new and old names."""
+        if relative not in self._imports:
+            found: dict[str, dict[str, str]] = {}
+            file = self._files[relative]
+            for node in ast.parse(file.text).body:
+                if isinstance(node, ast.ImportFrom):
+                    path = file.neighbour_path("." * node.level + (node.module or ""))
+                    other = None if path is None else self._relative.get(path.resolve())
+                    if other is not None:
+                        names = {a.asname or a.name: a.name for a in node.names}
+                        found.setdefault(other, {}).update(names)
+            self._imports[relative] = found
+        return self._imports[relative]

@@ -87,7 +87,8 @@ def _replaced(
     if graph.coarse and not corner:  # what the device waits for before them may well stay
         rows, zeros = np.append(stays, gone), np.zeros(len(gone))
         return replace(NO_EDIT, rows=rows, durations_ns=np.append(durations, zeros))
-    usual, operator = usual_launch_ns(graph), _usual_operator_ns(graph)
+    usual = float(np.median(graph.delta_ns)) if len(graph.delta_ns) else 0.0
+    operator = _usual_operator_ns(graph)
     deltas = dict(_without_launches(graph, gone, frozenset(rows.tolist()), usual))
     for group, own in zip(groups, kept, strict=True):
         first = int(group[0])
@@ -99,11 +100,6 @@ def _replaced(
     return Edit(
         gone, stays, durations, changed, np.array([deltas[row] for row in changed.tolist()])
     )
-
-
-def usual_launch_ns(graph: StepGraph) -> float:
-    """Return what the host needs for one more operator, from launch to launch."""
-    return float(np.median(graph.delta_ns)) if len(graph.delta_ns) else 0.0
 
 
 def _usual_operator_ns(graph: StepGraph) -> float:

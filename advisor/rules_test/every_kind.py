@@ -69,8 +69,8 @@ def check_translations(subject: Subject) -> Iterator[str]:
     lacking = [text for text in said if text not in composed.NO_MESSAGES and both(text)[1] == text]
     if lacking:
         yield (
-            f"{len(lacking)} texts have no translation: run python -m npufix.reports.language "
-            f"extract, then translate them in reports/locale, as {lacking[0]!r}"
+            f"{len(lacking)} texts have no translation: run python -m npufix.reports.language, "
+            f"then translate them in reports/locale, as {lacking[0]!r}"
         )
 
 

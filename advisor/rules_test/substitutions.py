@@ -226,7 +226,7 @@ def check_near_misses(subject: Subject) -> Iterator[str]:
     if rule.search:
         return  # what a search asks for is no pattern that code could go along with
     if rule.valid and not any(explanations(rule, text) for text in rule.valid):
-        yield "no look-alike is near enough to be explained: add one that differs in one operation"
+        yield "no look-alike is near enough to be explained: add one that differs in one operand"
 
 
 def explanations(rule: Substitution, text: str) -> list[str]:

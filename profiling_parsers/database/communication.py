@@ -108,7 +108,7 @@ def _table(database: Database, table: str, signal: str) -> pd.DataFrame:
         **found,
     }
     columns = {key: columns[key] for key in schema}
-    columns["step"] = [_step(text) for text in columns["step"]]
+    columns["step"] = [(text or "").strip().removeprefix("step") for text in columns["step"]]
     frame = pd.DataFrame(columns)
     usable = np.logical_and.reduce([_usable(key, frame[key]) for key in numbers])
     if malformed := int(np.count_nonzero(~usable)):
@@ -122,10 +122,6 @@ def _usable(key: str, column: pd.Series[float]) -> pd.Series[bool]:
     """Return which numbers a collective can have, the same as in communication.json."""
     inside = column.abs() < (LATEST_US if key == "start_ns" else LARGEST)  # False for NaN
     return inside if key in DIFFERENCES else inside & (column >= 0)
-
-
-def _step(text: str | None) -> str:
-    return (text or "").strip().removeprefix("step")
 
 
 def _operations(database: Database, texts: Texts) -> pd.DataFrame:

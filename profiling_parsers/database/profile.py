@@ -49,7 +49,7 @@ def read_database(
     empty where it does not; what is wrong with the two files is told in ``problems``.
     """
     texts = database.texts()
-    kernels = read_kernels(database, texts, _collective_core(environment))
+    kernels = read_kernels(database, texts, "HCCL" if environment.cann is None else "COMMUNICATION")
     if kernels.frame.empty:
         raise _no_kernels(database, dump)
     calls = read_cann_api(database, texts, kernels.connection)
@@ -115,14 +115,6 @@ def _columns(
         },
         copy=False,
     )
-
-
-def _collective_core(environment: Environment) -> str:
-    """Return what the text export of that version calls the core of a collective.
-
-    It was HCCL in the versions that did not yet record which version they are.
-    """
-    return "HCCL" if environment.cann is None else "COMMUNICATION"
 
 
 def _no_kernels(database: Database, dump: Path) -> DumpError:

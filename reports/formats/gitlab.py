@@ -27,7 +27,7 @@ def _render(result: Result[Report | GateReport]) -> str:
 def _row(notice: Notice, seen: set[str]) -> dict[str, object]:
     # GitLab drops one of two rows with the same fingerprint.
     number = 0
-    while (key := _salted(notice.fingerprint, number)) in seen:
+    while (key := sha256(f"{notice.fingerprint}\0{number}".encode()).hexdigest()[:32]) in seen:
         number += 1
     seen.add(key)
     text = f"{notice.title}: {' '.join(notice.message.split())}"
@@ -41,10 +41,6 @@ def _row(notice: Notice, seen: set[str]) -> dict[str, object]:
             "lines": {"begin": notice.line},
         },
     }
-
-
-def _salted(fingerprint: str, number: int) -> str:
-    return sha256(f"{fingerprint}\0{number}".encode()).hexdigest()[:32]
 
 
 FORMAT = Format(

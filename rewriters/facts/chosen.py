@@ -108,7 +108,7 @@ def _other_branches(flow: FunctionFlow, statement: ast.stmt) -> Iterator[Sequenc
         if not isinstance(node, (ast.If, ast.Try)):
             continue
         branches = _branches(node)
-        inside = [b for b in branches if b[0].lineno <= line <= _end(b)]
+        inside = [b for b in branches if b[0].lineno <= line <= (b[-1].end_lineno or b[-1].lineno)]
         if inside:
             yield from (b for b in branches if b not in inside)
         elif _is_before(flow.function, node, line):
@@ -128,10 +128,6 @@ def _branches(node: ast.If | ast.Try) -> list[list[ast.stmt]]:
     if isinstance(node, ast.If):
         return [b for b in (node.body, node.orelse) if b]
     return [b for b in (node.body, *(h.body for h in node.handlers), node.orelse) if b]
-
-
-def _end(block: Sequence[ast.stmt]) -> int:
-    return block[-1].end_lineno or block[-1].lineno
 
 
 def _is_before(function: FunctionNode, node: ast.If | ast.Try, line: int) -> bool:

@@ -122,7 +122,7 @@ class BlockReader:
         if isinstance(code, ast.While):
             self.state.effect("loop", self.state.op(Op.LOOP, self.expressions.read(source)))
         else:
-            for name in _targets_of(code.target):
+            for name in [n.id for n in walk(code.target) if isinstance(n, ast.Name)]:
                 kind = "counter" if name == counted else "element"
                 self.state.bind(name, self.state.op(kind, value=(self.state.unique(), name)))
         ranks = self.state.ranks
@@ -216,10 +216,6 @@ class BlockReader:
             self.state.path, self.state.ranks = path, ranks
             self.state.effect("case", self.state.graph.constant(None))
         self._forget(assigned, Op.AFTER)
-
-
-def _targets_of(target: ast.expr) -> list[str]:
-    return [n.id for n in walk(target) if isinstance(n, ast.Name)]
 
 
 def _counted(target: ast.expr, items: Node) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -38,11 +38,13 @@ class Launches:
     """What its gradients take besides; empty where none were taken."""
     patched_backward: tuple[str, ...] = ()
 
-    @property
-    def saved(self) -> int:
-        """How many fewer there are after the change, gradients included."""
+    saved: int = field(init=False)
+    """How many fewer there are after the change, gradients included."""
+
+    def __post_init__(self) -> None:
         before = len(self.original) + len(self.original_backward)
-        return before - len(self.patched) - len(self.patched_backward)
+        after = len(self.patched) + len(self.patched_backward)
+        object.__setattr__(self, "saved", before - after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,11 @@ class Synchronisations:
     original: tuple[str, ...] = ()
     patched: tuple[str, ...] = ()
 
-    @property
-    def saved(self) -> int:
-        """How many fewer there are after the change."""
-        return len(self.original) - len(self.patched)
+    saved: int = field(init=False)
+    """How many fewer there are after the change."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "saved", len(self.original) - len(self.patched))
 
 
 @dataclass(frozen=True, slots=True)

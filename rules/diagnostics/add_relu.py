@@ -16,20 +16,15 @@ References: npu_add_relu and the guide to model optimisation of Ascend DrivingSD
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.fusable import Fusable, fusable, passes_on
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from npufix.rules.diagnostic import Observation, Recording
-
-
-def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation for ReLUs right behind an addition."""
-    yield from fusable(
+RULE = Diagnostic(
+    id="NPU133",
+    name="add-relu",
+    summary="the sum of a residual block is written only for its ReLU",
+    advice="mx_driving.npu_add_relu(out, identity) of Ascend DrivingSDK",
+    check=lambda recording: fusable(
         recording,
         Fusable(
             parts=("Add", "Relu"),
@@ -38,15 +33,7 @@ def check(recording: Recording) -> Iterator[Observation]:
             basis="at most all these ReLUs",
             links=passes_on((0, 1)),
         ),
-    )
-
-
-RULE = Diagnostic(
-    id="NPU133",
-    name="add-relu",
-    summary="the sum of a residual block is written only for its ReLU",
-    advice="mx_driving.npu_add_relu(out, identity) of Ascend DrivingSDK",
-    check=check,
+    ),
     table="fusion",
     requires="torch_npu>=2.1; chip A2 A3",
 )

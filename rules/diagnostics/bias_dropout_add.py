@@ -21,32 +21,10 @@ MindSpeed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.fusable import Fusable, fusable, passes_on
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from npufix.rules.diagnostic import Observation, Recording
-
 _DROPOUT = "DropOutDoMask(V3)?|DropoutV3|DropoutDoMask"
-
-
-def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation for biases, dropouts and residuals in a row."""
-    yield from fusable(
-        recording,
-        Fusable(
-            parts=("Add", _DROPOUT, "Add"),
-            saved=(0, 1),
-            operator="one pass over the activation",
-            basis="at most the bias and the dropout, if they become part of the last addition",
-            between=("DropOutGenMask", "DropOutGenMaskV4", "StatelessDropOutGenMask"),
-            links=passes_on((0, 1), (1, 2)),
-        ),
-    )
 
 
 RULE = Diagnostic(
@@ -57,7 +35,17 @@ RULE = Diagnostic(
         "let the projection add its bias; in front of a norm npu_dropout_add_layer_norm or "
         "npu_dropout_add_rms_norm of mindspeed.ops; else torch.compile with torchair"
     ),
-    check=check,
+    check=lambda recording: fusable(
+        recording,
+        Fusable(
+            parts=("Add", _DROPOUT, "Add"),
+            saved=(0, 1),
+            operator="one pass over the activation",
+            basis="at most the bias and the dropout, if they become part of the last addition",
+            between=("DropOutGenMask", "DropOutGenMaskV4", "StatelessDropOutGenMask"),
+            links=passes_on((0, 1), (1, 2)),
+        ),
+    ),
     table="fusion",
     requires="torch_npu>=2.1",
 )

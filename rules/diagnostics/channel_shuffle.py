@@ -18,35 +18,20 @@ References: affinity API page of the FrameworkPTAdapter guide (contrib).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.kernel_groups import in_functions, told_together
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from npufix.rules.diagnostic import Observation, Recording
-
-
-def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation for all shuffles together."""
-    rows = in_functions(recording, r"_?channel_shuffle", r"Transpose\w*|Concat\w*|Slice|AsStrided")
-    yield from told_together(
-        "channels are shuffled by a transpose",
-        rows,
-        recording,
-        basis="at most all of it",
-        saved_ns=float(rows["duration_ns"].sum()),
-    )
-
 
 RULE = Diagnostic(
     id="NPU142",
     name="channel-shuffle",
     summary="channels are shuffled by a transpose in five dimensions",
     advice="torch_npu.contrib.module.ChannelShuffle instead of view, transpose, contiguous, view",
-    check=check,
+    check=lambda recording: told_together(
+        "channels are shuffled by a transpose",
+        in_functions(recording, r"_?channel_shuffle", r"Transpose\w*|Concat\w*|Slice|AsStrided"),
+        recording,
+        basis="at most all of it",
+    ),
     table="fusion",
     requires="torch_npu>=2.1",
 )

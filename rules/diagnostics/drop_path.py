@@ -18,15 +18,8 @@ References: affinity API page of the FrameworkPTAdapter guide (contrib).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.kernel_groups import NamedFunction, by_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from npufix.rules.diagnostic import Observation, Recording
 
 _FUNCTION = NamedFunction(
     r"drop_path|drop_connect|stochastic_depth",
@@ -35,17 +28,12 @@ _FUNCTION = NamedFunction(
 )
 
 
-def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation for all paths together."""
-    yield from by_name(recording, [_FUNCTION])
-
-
 RULE = Diagnostic(
     id="NPU141",
     name="drop-path",
     summary="stochastic depth drops each path with several kernels",
     advice=_FUNCTION.instead,
-    check=check,
+    check=lambda recording: by_name(recording, [_FUNCTION]),
     table="fusion",
     requires="torch_npu>=2.1",
 )

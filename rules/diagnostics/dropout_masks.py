@@ -19,32 +19,11 @@ References: affinity API page of the FrameworkPTAdapter guide (contrib).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.kernel_groups import told_together
 from npufix.rules.shared.recording.observing import computing
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from npufix.rules.diagnostic import Observation, Recording
-
 _MASKS = r"DSA\w*GenBitMask\w*|DropOutGenMask\w*|StatelessDropOutGenMask\w*"
-
-
-def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation for all masks together."""
-    rows = computing(recording, _MASKS)
-    if rows.empty:
-        return
-    yield from told_together(
-        "masks for dropout are made one by one",
-        rows,
-        recording,
-        basis="at most all masks; part of them may hide behind other kernels",
-        saved_ns=float(rows["duration_ns"].sum()),
-    )
 
 
 RULE = Diagnostic(
@@ -55,7 +34,12 @@ RULE = Diagnostic(
         "no dropout where it does not pay; torch_npu.contrib.module.NpuCachedDropout instead of "
         "nn.Dropout; keep_prob of the fused attention"
     ),
-    check=check,
+    check=lambda recording: told_together(
+        "masks for dropout are made one by one",
+        computing(recording, _MASKS),
+        recording,
+        basis="at most all masks; part of them may hide behind other kernels",
+    ),
     table="fusion",
     requires="torch_npu>=2.1",
 )

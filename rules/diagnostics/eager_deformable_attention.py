@@ -28,9 +28,6 @@ from npufix.rules.shared.recording.fusable import Fusable, fusable
 from npufix.rules.shared.recording.recorded_shapes import share_an_input
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from npufix.rules.diagnostic import Observation, Recording
     from npufix.rules.shared.recording.recorded_shapes import Shape
     from npufix.rules.shared.recording.sequences import Mask, Occurrences
 
@@ -40,22 +37,6 @@ _BETWEEN = (
     "StridedSliceD", "Sub", "TensorMove", "Transpose", "ViewCopy",
 )  # fmt: skip
 _IMAGE = 4
-
-
-def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation for lines that sample images of several sizes."""
-    yield from fusable(
-        recording,
-        Fusable(
-            parts=(_SAMPLE, _SAMPLE),
-            saved=(0, 1),
-            operator="mx_driving.multi_scale_deformable_attn",
-            basis="at most all the sampling: the operator samples as well, in one kernel",
-            between=_BETWEEN,
-            within="line",
-            links=_are_levels,
-        ),
-    )
 
 
 def _are_levels(found: Occurrences) -> Mask:
@@ -79,7 +60,18 @@ RULE = Diagnostic(
         "mx_driving.multi_scale_deformable_attn(value, spatial_shapes, level_start_index, "
         "sampling_locations, attention_weights) of Ascend DrivingSDK, in float32"
     ),
-    check=check,
+    check=lambda recording: fusable(
+        recording,
+        Fusable(
+            parts=(_SAMPLE, _SAMPLE),
+            saved=(0, 1),
+            operator="mx_driving.multi_scale_deformable_attn",
+            basis="at most all the sampling: the operator samples as well, in one kernel",
+            between=_BETWEEN,
+            within="line",
+            links=_are_levels,
+        ),
+    ),
     table="fusion",
     requires="torch_npu>=2.1; chip A2 A3",
 )

@@ -32,9 +32,6 @@ from npufix.rules.shared.recording.fusable import MATMUL, Fusable, fusable
 from npufix.rules.shared.recording.recorded_shapes import shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from npufix.rules.diagnostic import Observation, Recording
     from npufix.rules.shared.recording.sequences import Mask, Occurrences
 
 _IN_A_ROW = 4
@@ -45,21 +42,6 @@ _SMALL = (
     "ScatterAddWithSorted", "ScatterElementsV2", "Silu", "Slice", "StridedSlice", "StridedSliceD",
     "SwiGlu", "Swish", "TensorMove", "Transpose", "ViewCopy",
 )  # fmt: skip
-
-
-def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation for products of different numbers of rows with alike weights."""
-    yield from fusable(
-        recording,
-        Fusable(
-            parts=(MATMUL,) * _IN_A_ROW,
-            saved=tuple(range(1, _IN_A_ROW)),
-            operator="a grouped product",
-            basis="at most three of four products in a row; few large experts gain nothing",
-            between=_SMALL,
-            links=_are_experts,
-        ),
-    )
 
 
 def _are_experts(found: Occurrences) -> Mask:
@@ -87,7 +69,17 @@ RULE = Diagnostic(
         "training: npu_gmm of mindspeed.ops.gmm (--moe-grouped-gemm); inference: "
         "torch_npu.npu_grouped_matmul([x], [weight], group_list=..., split_item=3, group_type=0)"
     ),
-    check=check,
+    check=lambda recording: fusable(
+        recording,
+        Fusable(
+            parts=(MATMUL,) * _IN_A_ROW,
+            saved=tuple(range(1, _IN_A_ROW)),
+            operator="a grouped product",
+            basis="at most three of four products in a row; few large experts gain nothing",
+            between=_SMALL,
+            links=_are_experts,
+        ),
+    ),
     table="fusion",
     requires="torch_npu>=2.1; chip A2 A3",
 )

@@ -15,20 +15,15 @@ References: list of patterns of the advisor of msprof-analyze.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.fusable import Fusable, fusable, passes_on
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from npufix.rules.diagnostic import Observation, Recording
-
-
-def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation for additions right behind a GELU."""
-    yield from fusable(
+RULE = Diagnostic(
+    id="NPU132",
+    name="gelu-add",
+    summary="the result of GELU is written only to be added",
+    advice="torch.compile with the backend of torchair: no operator of its own does the two",
+    check=lambda recording: fusable(
         recording,
         Fusable(
             parts=("Gelu|GeluV2|FastGelu|FastGeluV2", "Add"),
@@ -37,15 +32,7 @@ def check(recording: Recording) -> Iterator[Observation]:
             basis="at most all these additions",
             links=passes_on((0, 1)),
         ),
-    )
-
-
-RULE = Diagnostic(
-    id="NPU132",
-    name="gelu-add",
-    summary="the result of GELU is written only to be added",
-    advice="torch.compile with the backend of torchair: no operator of its own does the two",
-    check=check,
+    ),
     table="fusion",
     requires="torch_npu>=2.1",
 )

@@ -19,30 +19,12 @@ torch_npu.npu_fast_gelu in its API reference.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.kernel_groups import told_together
 from npufix.rules.shared.recording.observing import computing
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from npufix.rules.diagnostic import Observation, Recording
-
 _TYPES = r"Gelu(V2)?(Grad(V2)?)?"
 _LEAST_SHARE = 0.02
-
-
-def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation for all GELU kernels of the step."""
-    yield from told_together(
-        "GELU",
-        computing(recording, _TYPES),
-        recording,
-        basis="no dump tells how much faster the approximation is",
-        least=_LEAST_SHARE,
-    )
 
 
 RULE = Diagnostic(
@@ -50,7 +32,14 @@ RULE = Diagnostic(
     name="gelu-kernels",
     summary="GELU takes a noticeable share of the step",
     advice="torch_npu.npu_fast_gelu(x), if the model may be trained with another activation",
-    check=check,
+    check=lambda recording: told_together(
+        "GELU",
+        computing(recording, _TYPES),
+        recording,
+        basis="no dump tells how much faster the approximation is",
+        saved_ns=None,
+        least=_LEAST_SHARE,
+    ),
     table="affinity",
     requires="torch_npu>=2.1",
 )

@@ -19,8 +19,6 @@ References: gradient_as_bucket_view of torch.nn.parallel.DistributedDataParallel
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.kernel_groups import (
     LEAST_SHARE_OF_A_NAME,
@@ -28,29 +26,16 @@ from npufix.rules.shared.recording.kernel_groups import (
     told_together,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from npufix.rules.diagnostic import Observation, Recording
-
-
-def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation for all such copies together."""
-    rows = bucket_copies(recording)
-    yield from told_together(
-        "DDP copies buckets back into gradients",
-        rows,
-        recording,
-        basis="all of these copies",
-        saved_ns=float(rows["duration_ns"].sum()),
-        least=LEAST_SHARE_OF_A_NAME,
-    )
-
-
 RULE = Diagnostic(
     id="NPU311",
     name="gradient-bucket-copies",
     summary="DDP copies each reduced bucket back into the gradients",
     advice="DistributedDataParallel(model, gradient_as_bucket_view=True)",
-    check=check,
+    check=lambda recording: told_together(
+        "DDP copies buckets back into gradients",
+        bucket_copies(recording),
+        recording,
+        basis="all of these copies",
+        least=LEAST_SHARE_OF_A_NAME,
+    ),
 )

@@ -78,7 +78,7 @@ _EARLIEST = 0.01
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation where late launches explain most of the free time."""
     free = free_ns(recording)
-    if _is_blocking(recording):
+    if recording.environment.variables.get("ASCEND_LAUNCH_BLOCKING") == "1":
         return
     idle = find_pauses(recording).idle
     if not (recording.kernels["launch_ns"] >= 0).any():
@@ -157,10 +157,6 @@ def _advice(recording: Recording) -> str:
     again = f"profile without {' and '.join(slow)} to see the real step" if slow else ""
     settings = lines_to_set(recording, _QUEUE, binding)
     return advice(again, settings, queues, _FEWER, allocator, _BESIDE)
-
-
-def _is_blocking(recording: Recording) -> bool:
-    return recording.environment.variables.get("ASCEND_LAUNCH_BLOCKING") == "1"
 
 
 def _late_ns(recording: Recording, idle: Idle) -> Integers:

@@ -46,6 +46,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         named(recording.kernels, _ALL, "type"),
         recording,
         basis="what the collectives of these layers take is not told apart from others",
+        saved_ns=None,
         evidence=(("collectives", f"{_collectives(recording):.3g} per step"),),
         least=0,
     )

@@ -53,7 +53,6 @@ def check(recording: Recording) -> Iterator[Observation]:
         again,
         recording,
         basis="at most all but the first of each shape in a step",
-        saved_ns=float(again["duration_ns"].sum()),
         least=LEAST_SHARE,
     )
 

@@ -48,6 +48,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         rows,
         recording,
         basis="what the paired layer takes is not in the dump",
+        saved_ns=None,
         evidence=(("reversing", f"{milliseconds(reverse)} per step"),),
     )
 

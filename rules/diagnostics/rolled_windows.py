@@ -17,35 +17,20 @@ References: affinity API page of the FrameworkPTAdapter guide (contrib).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.kernel_groups import asked_by, told_together
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from npufix.rules.diagnostic import Observation, Recording
-
-
-def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation for all rolls together."""
-    rows = asked_by(recording, "aten::roll")
-    yield from told_together(
-        "windows are shifted by torch.roll",
-        rows,
-        recording,
-        basis="at most all of it",
-        saved_ns=float(rows["duration_ns"].sum()),
-    )
-
 
 RULE = Diagnostic(
     id="NPU143",
     name="rolled-windows",
     summary="windows are shifted by torch.roll",
     advice="torch_npu.contrib.function.roll(x, shifts, dims) instead of torch.roll",
-    check=check,
+    check=lambda recording: told_together(
+        "windows are shifted by torch.roll",
+        asked_by(recording, "aten::roll"),
+        recording,
+        basis="at most all of it",
+    ),
     table="fusion",
     requires="torch_npu>=2.1",
 )

@@ -52,6 +52,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         rows,
         recording,
         basis="what lower precision takes is not in the dump",
+        saved_ns=None,
         evidence=(("of the compute time", percent(part)),),
         advice=_OFF if recorded else "",
     )

@@ -58,6 +58,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         rows,
         recording,
         basis="what padded heads would take is not in the dump",
+        saved_ns=None,
         evidence=(("of the tiles used", f"{100 * used:.0f} %"), *_bound(rows["bound"])),
     )
 

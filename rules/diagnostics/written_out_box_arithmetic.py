@@ -20,15 +20,8 @@ References: affinity API page of the FrameworkPTAdapter guide (contrib).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.kernel_groups import NamedFunction, by_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from npufix.rules.diagnostic import Observation, Recording
 
 _CONTRIB = "torch_npu.contrib.function"
 FUNCTIONS = (
@@ -56,17 +49,12 @@ FUNCTIONS = (
 )
 
 
-def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation per kind of computation."""
-    yield from by_name(recording, FUNCTIONS)
-
-
 RULE = Diagnostic(
     id="NPU148",
     name="written-out-box-arithmetic",
     summary="boxes of a detector are compared, coded and sorted with small operators",
     advice="the functions npu_iou, npu_multiclass_nms and others of torch_npu.contrib.function",
-    check=check,
+    check=lambda recording: by_name(recording, FUNCTIONS),
     table="fusion",
     # Deprecated in release 26.0.0, which is a post release of 2.7.1 and later.
     requires="torch_npu>=2.1,<2.7",

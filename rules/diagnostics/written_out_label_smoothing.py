@@ -18,15 +18,8 @@ References: affinity API page of the FrameworkPTAdapter guide (contrib); torch.n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.kernel_groups import NamedFunction, by_name
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from npufix.rules.diagnostic import Observation, Recording
 
 _FUNCTION = NamedFunction(
     r".*label_?smooth.*|smooth(ed)?_(nll|cross_?entropy)\w*|cross_?entropy_with_smooth\w*",
@@ -37,11 +30,6 @@ _FUNCTION = NamedFunction(
 )
 
 
-def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation for such losses together."""
-    yield from by_name(recording, [_FUNCTION])
-
-
 RULE = Diagnostic(
     id="NPU144",
     name="written-out-label-smoothing",
@@ -50,7 +38,7 @@ RULE = Diagnostic(
         f"{_FUNCTION.instead}; or torch_npu.contrib.module.LabelSmoothingCrossEntropy("
         "num_classes, 0.1)"
     ),
-    check=check,
+    check=lambda recording: by_name(recording, [_FUNCTION]),
     table="fusion",
     requires="torch_npu>=2.1",
 )

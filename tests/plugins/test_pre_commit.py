@@ -28,7 +28,7 @@ pytest.importorskip("pre_commit")
 def hook(name: str, **changes: Any) -> dict[str, Any]:
     hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
     (found,) = (each for each in hooks if each["id"] == name)
-    entry = found["entry"].replace(".ci/pre-commit-scan", "npufix scan")
+    entry = found["entry"].replace(".ci/pre_commit_scan.py", "npufix scan")
     return {**found, "language": "system", "entry": entry, **changes}
 
 
@@ -94,7 +94,7 @@ def test_changed_files_are_scanned_and_a_baseline_lets_them_pass(repository: Pat
 
 
 def test_a_search_needs_nothing_but_what_the_hook_installs(repository: Path) -> None:
-    script = (ROOT / ".ci" / "pre-commit-scan").read_text(encoding="utf-8")
+    script = (ROOT / ".ci" / "pre_commit_scan.py").read_text(encoding="utf-8")
     (names,) = re.findall(r"\(\?:(click[\w|]+)\)", script)
     declared = {Requirement(one).name for one in requires("npufix") or () if "extra ==" not in one}
     left_out = declared - set(names.split("|")) | {"torch"}

@@ -32,7 +32,7 @@ def chain(*rows: dict[str, Any], times: int = 1, gap: int = US) -> list[dict[str
 
 
 def seen(rule: Any, rows: list[dict[str, Any]], **others: Any) -> list[Observation]:
-    return list(rule.check(recording(rows, **{"step_ns": STEP, **others})))
+    return list(getattr(rule, "RULE", rule).check(recording(rows, **{"step_ns": STEP, **others})))
 
 
 def the(found: list[Observation]) -> Observation:

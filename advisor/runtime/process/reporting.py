@@ -19,7 +19,7 @@ from npufix.reports.language import tr
 from npufix.rules.shared.quantities import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from npufix.advisor.runtime.process.hook import Hook
     from npufix.advisor.runtime.source.rewriting import RewrittenModule
@@ -154,7 +154,7 @@ def _describe_replaced(found: FoundPlace) -> str:
     said = [found.verdict or "not verified here"]
     if place.counted:
         said.insert(0, f"ran {found.ran} times" if found.ran != 1 else "ran once")
-    said += [old_code(c, n) for c, n in _largest(found)]
+    said += [old_code(c, n) for c, n in sorted(found.old_code_ran.items(), key=lambda one: -one[1])]
     said += [f"you vouch for {', '.join(place.vouched)}"] if place.vouched else []
     said += [f"naming the rule vouches for {', '.join(place.by_name)}"] if place.by_name else []
     where = f"{_short(found)}:{place.line} {place.function}"
@@ -167,10 +167,6 @@ def old_code(what: str, times: int) -> str:
     if what in {NEW_EACH_TIME, NOT_READ_HERE}:
         return f"{ran}: {what}; --allow NPU102:{WITHIN_ONE} vouches for them"
     return f"{ran}: {what} did not hold"
-
-
-def _largest(found: FoundPlace) -> Iterable[tuple[str, int]]:
-    return sorted(found.old_code_ran.items(), key=lambda one: -one[1])
 
 
 def _short(found: FoundPlace) -> str:

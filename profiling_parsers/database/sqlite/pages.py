@@ -100,7 +100,7 @@ class PagedFile:
         """Return the pages that hold the rows, in order."""
         level = np.array([root], np.int64)
         for _ in range(_DEEPEST):
-            if level.min() <= 1 or level.max() > self._pages or _repeats(level):
+            if level.min() <= 1 or level.max() > self._pages or len(np.unique(level)) < len(level):
                 raise Unusual
             if self._read(level[:1])[PADDING] == _LEAF:
                 return level
@@ -157,7 +157,3 @@ class PagedFile:
 
 def _page_number(data: Bytes, at: Integers) -> Integers:
     return np.asarray(data[at[:, None] + np.arange(4)].astype(np.int64) @ _BIG_ENDIAN)
-
-
-def _repeats(pages: Integers) -> bool:
-    return len(np.unique(pages)) < len(pages)

@@ -53,7 +53,7 @@ def written(  # noqa: PLR0913, PLR0917 - what is written, and where
         NotRewritableError: the layout of the code does not allow it.
 
     """
-    kept = [_only(loop, body)] if body.kept else []
+    kept = [ast.For(loop.target, loop.items, list(body.kept), [], lineno=0)] if body.kept else []
     made = [ast.fix_missing_locations(s) for s in (*kept, *statements)]
     results = [join.code for join in joins] if new is None else [new]
     text = "\n".join([*map(ast.unparse, made), *map(ast.unparse, results)])
@@ -98,11 +98,6 @@ def _line_of(loop: Loop, made: Sequence[ast.stmt]) -> int:
     gone = sum((s.end_lineno or s.lineno) - s.lineno + 1 for s in loop.removed)
     assert loop.joined is not None  # noqa: S101 - the caller has looked
     return loop.joined.lineno - gone + len(made)
-
-
-def _only(loop: Loop, body: Body) -> ast.stmt:
-    """Return a loop of nothing but the assertions."""
-    return ast.For(loop.target, loop.items, list(body.kept), [], lineno=0)
 
 
 def _operands(body: Body) -> str:

@@ -129,7 +129,7 @@ def _is_first_alone(here: Surroundings, call: ast.Call) -> bool:
         case ast.Subscript(_, ast.Constant(0)):
             return True
         case ast.Assign([ast.Tuple([_, ast.Name(weights)])]):
-            return not _reads(here, weights)
+            return not any(isinstance(n.ctx, ast.Load) for n in _named(here, weights))
         case ast.Assign([ast.Name(both)]):
             stored = [n for n in _named(here, both) if isinstance(n.ctx, ast.Store)]
             read = [n for n in _named(here, both) if isinstance(n.ctx, ast.Load)]
@@ -142,10 +142,6 @@ def _takes_first(here: Surroundings, name: ast.Name) -> bool:
         case ast.Subscript(_, ast.Constant(0)):
             return True
     return False
-
-
-def _reads(here: Surroundings, name: str) -> bool:
-    return any(isinstance(n.ctx, ast.Load) for n in _named(here, name))
 
 
 def _named(here: Surroundings, name: str) -> list[ast.Name]:

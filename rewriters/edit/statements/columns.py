@@ -318,7 +318,7 @@ def _taken_at_once(
     facts: SourceFacts,
 ) -> tuple[str, set[str]]:
     """Return the code for columns that follow each other, and the conditions that hold."""
-    dim, width = _dimension(piece), sum(sizes)
+    dim, width = (-1 if "..." in piece.prefix else piece.prefix.count(",")), sum(sizes)
     known = facts.size("x", dim) == width
     text = here.text(owner) if known else f"{here.text(owner)}[{piece.prefix}:{width}]"
     if piece.end is None:
@@ -328,11 +328,6 @@ def _taken_at_once(
         text = f"{text}.split({sizes[0] if alike else list(sizes)}, dim={dim})"
     proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
     return text, proven | ({"enough-columns"} if known else set())
-
-
-def _dimension(piece: _Piece) -> int:
-    """Return the dimension that a piece is taken along."""
-    return -1 if "..." in piece.prefix else piece.prefix.count(",")
 
 
 def _is_changed(here: Surroundings, names: set[str], first: int) -> bool:

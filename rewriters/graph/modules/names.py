@@ -283,16 +283,11 @@ def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     for node in body:
         yield node
         if isinstance(node, (ast.If, ast.Try)):
-            if not _for_type_checkers(node):
+            if not (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
                 yield from _top_level(node.body)
             yield from _top_level(node.orelse)
             for handler in getattr(node, "handlers", []):
                 yield from _top_level(handler.body)
-
-
-def _for_type_checkers(node: ast.If | ast.Try) -> bool:
-    """Tell whether a block is there for type checkers only and does not run."""
-    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
 
 
 def _overridden(classes: Mapping[str, ast.ClassDef]) -> frozenset[str]:

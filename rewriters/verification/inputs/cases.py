@@ -120,7 +120,7 @@ def _cases(target: Target, assignments: Sequence[Assignment], job: Job) -> Itera
             yield CallCase(assignment, training=False)
         for flavour in _flavours(assignment, job):
             only = _LARGE[:1] if flavour in FAR else ()
-            for seed in _seeds(flavour):
+            for seed in range(4 if flavour == "few values" else 1):
                 yield CallCase(assignment, flavour, seed, dtypes=only)
         if number < len(telling):
             yield from telling[number].list_around_numbers()
@@ -271,11 +271,6 @@ def _resized(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
     for assignment in assignments[:_RESIZED]:
         for old, other in _resizes(assignment):
             yield CallCase(other, was=old)
-
-
-def _seeds(flavour: Flavour) -> range:
-    """Return with which seeds to draw: that numbers meet one is a matter of luck."""
-    return range(4 if flavour == "few values" else 1)
 
 
 def _compares_otherwise(job: Job) -> bool:

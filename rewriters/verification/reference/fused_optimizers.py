@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import types
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +28,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _DTYPES = (torch.float32, torch.float16)
+_BETAS = (0.9, 0.999)
+
+
+def _takes(**options: Any) -> Signature:  # noqa: ANN401 - defaults of any type
+    """Return the signature of an optimiser: its parameters, then ``options`` by place or name."""
+    names = {"params": Parameter.empty, **options}
+    return Signature(
+        [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, default=d) for n, d in names.items()]
+    )
 
 
 class _Fused(torch.optim.Optimizer):
@@ -34,6 +44,16 @@ class _Fused(torch.optim.Optimizer):
 
     _combined: dict[Tensor, Tensor] | None = None
     is_fused_optimizer = True
+    __signature__: Signature
+
+    def __init__(self, *given: Any, **named: Any) -> None:  # noqa: ANN401 - what the signature says
+        bound = self.__signature__.bind(*given, **named)
+        bound.apply_defaults()
+        if bound.arguments.pop("use_global_grad_norm", False):
+            raise NoReferenceKernelError(
+                "there is no reference for NpuFusedLamb with a global norm"
+            )
+        super().__init__(**bound.arguments, foreach=False)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 - what the closure returns
@@ -99,90 +119,44 @@ class _Fused(torch.optim.Optimizer):
 class NpuFusedSGD(_Fused, torch.optim.SGD):
     """SGD with momentum."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - torch_npu's signature
-        self,
-        params: Iterable[Any],
-        lr: float,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float = 0.0,
-        nesterov: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
-    ) -> None:
-        torch.optim.SGD.__init__(
-            self, params, lr, momentum, dampening, weight_decay, nesterov, foreach=False
-        )
+    __signature__ = _takes(
+        lr=Parameter.empty, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False
+    )
 
 
 class NpuFusedAdam(_Fused, torch.optim.Adam):
     """Adam."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - torch_npu's signature
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        amsgrad: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
-    ) -> None:
-        torch.optim.Adam.__init__(
-            self, params, lr, betas, eps, weight_decay, amsgrad, foreach=False
-        )
+    __signature__ = _takes(lr=1e-3, betas=_BETAS, eps=1e-8, weight_decay=0, amsgrad=False)
 
 
 class NpuFusedAdamW(_Fused, torch.optim.AdamW):
     """Adam with decoupled weight decay."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - torch_npu's signature
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        amsgrad: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
-    ) -> None:
-        torch.optim.AdamW.__init__(
-            self, params, lr, betas, eps, weight_decay, amsgrad, foreach=False
-        )
+    __signature__ = _takes(lr=1e-3, betas=_BETAS, eps=1e-8, weight_decay=1e-2, amsgrad=False)
 
 
 class NpuFusedAdadelta(_Fused, torch.optim.Adadelta):
     """Adadelta."""
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1.0,
-        rho: float = 0.9,
-        eps: float = 1e-6,
-        weight_decay: float = 0,
-    ) -> None:
-        torch.optim.Adadelta.__init__(self, params, lr, rho, eps, weight_decay, foreach=False)
+    __signature__ = _takes(lr=1.0, rho=0.9, eps=1e-6, weight_decay=0)
 
 
 class NpuFusedRMSprop(_Fused, torch.optim.RMSprop):
     """RMSprop."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - torch_npu's signature
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-2,
-        alpha: float = 0.99,
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        momentum: float = 0,
-        centered: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
-    ) -> None:
-        torch.optim.RMSprop.__init__(
-            self, params, lr, alpha, eps, weight_decay, momentum, centered, foreach=False
-        )
+    __signature__ = _takes(
+        lr=1e-2, alpha=0.99, eps=1e-8, weight_decay=0, momentum=0, centered=False
+    )
 
 
 class _Updates(torch.optim.Optimizer):
     """An algorithm that torch does not have: one function that updates a group."""
 
     update: Callable[[dict[str, Any], dict[Tensor, Any]], None]
+
+    def __init__(self, params: Iterable[Any], *, foreach: bool, **options: Any) -> None:  # noqa: ARG002, ANN401 - as those of torch
+        super().__init__(params, options)
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
         """Update every group."""
@@ -195,100 +169,38 @@ class NpuFusedRMSpropTF(_Fused, _Updates):
     """RMSprop as TensorFlow computes it: eps under the root, averages start at one."""
 
     update = staticmethod(rms_prop_tf)
-
-    def __init__(  # noqa: PLR0913, PLR0917 - torch_npu's signature
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-2,
-        alpha: float = 0.9,
-        eps: float = 1e-10,
-        weight_decay: float = 0,
-        momentum: float = 0.0,
-        centered: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
-        decoupled_decay: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
-        lr_in_momentum: bool = True,  # noqa: FBT001, FBT002 - torch_npu's signature
-    ) -> None:
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "alpha": alpha,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "momentum": momentum,
-                "centered": centered,
-                "decoupled_decay": decoupled_decay,
-                "lr_in_momentum": lr_in_momentum,
-            },
-        )
+    __signature__ = _takes(
+        lr=1e-2, alpha=0.9, eps=1e-10, weight_decay=0, momentum=0.0, centered=False,
+        decoupled_decay=False, lr_in_momentum=True,
+    )  # fmt: skip
 
 
 class NpuFusedLamb(_Fused, _Updates):
     """LAMB, without bias correction and with weight norms clipped to ten."""
 
     update = staticmethod(lamb)
-
-    def __init__(  # noqa: PLR0913, PLR0917 - torch_npu's signature
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0,
-        adam: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
-        use_global_grad_norm: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
-    ) -> None:
-        if use_global_grad_norm:
-            raise NoReferenceKernelError(
-                "there is no reference for NpuFusedLamb with a global norm"
-            )
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {**defaults, "adam": adam})
+    __signature__ = _takes(
+        lr=1e-3, betas=_BETAS, eps=1e-6, weight_decay=0, adam=False, use_global_grad_norm=False
+    )
 
 
 class NpuFusedAdamP(_Fused, _Updates):
     """AdamP: Adam without the part of the step that only lengthens the weights."""
 
     update = staticmethod(adam_p)
-
-    def __init__(  # noqa: PLR0913, PLR0917 - torch_npu's signature
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0,
-        delta: float = 0.1,
-        wd_ratio: float = 0.1,
-        nesterov: bool = False,  # noqa: FBT001, FBT002 - torch_npu's signature
-    ) -> None:
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(
-            params, {**defaults, "delta": delta, "wd_ratio": wd_ratio, "nesterov": nesterov}
-        )
+    __signature__ = _takes(
+        lr=1e-3, betas=_BETAS, eps=1e-8, weight_decay=0, delta=0.1, wd_ratio=0.1, nesterov=False
+    )
 
 
 class NpuFusedBertAdam(_Fused, _Updates):
     """BERT's Adam; gradients are clipped by the norm of a whole group, not of a parameter."""
 
     update = staticmethod(bert_adam)
-
-    def __init__(  # noqa: PLR0913, PLR0917 - torch_npu's signature
-        self,
-        params: Iterable[Any],
-        lr: float,
-        warmup: float = -1,
-        t_total: int = -1,
-        schedule: str = "warmup_linear",
-        b1: float = 0.9,
-        b2: float = 0.999,
-        e: float = 1e-6,
-        weight_decay: float = 0.01,
-        max_grad_norm: float = 1.0,
-    ) -> None:
-        schedules = {"schedule": schedule, "warmup": warmup, "t_total": t_total}
-        decay = {"weight_decay": weight_decay, "max_grad_norm": max_grad_norm}
-        super().__init__(params, {"lr": lr, **schedules, "b1": b1, "b2": b2, "e": e, **decay})
+    __signature__ = _takes(
+        lr=Parameter.empty, warmup=-1, t_total=-1, schedule="warmup_linear", b1=0.9, b2=0.999,
+        e=1e-6, weight_decay=0.01, max_grad_norm=1.0,
+    )  # fmt: skip
 
 
 _OPTIMIZERS = (

@@ -53,16 +53,12 @@ def of_steady_steps(rows: pd.DataFrame, recording: Recording) -> tuple[pd.DataFr
     totals = [name for name in names if re.fullmatch(_TOTALS, name)]
     rows = rows[~rows["name"].isin(totals)]
     steady = {str(step) for step in recording.steps["step"].dropna()}
-    numbers = {step: _number(str(step)) for step in rows["step"].cat.categories}
+    numbers = {step: str(step).removeprefix("step") for step in rows["step"].cat.categories}
     own = [step for step, number in numbers.items() if number in steady]
     kept = rows[rows["step"].isin(own)]
     if kept.empty:
         kept = rows
     return kept, max(1, int(kept["step"].nunique()))
-
-
-def _number(step: str) -> str:
-    return step.removeprefix("step")
 
 
 def kernels_of(names: pd.Series[str], recording: Recording) -> pd.DataFrame:

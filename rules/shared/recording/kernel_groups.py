@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ def told_together(  # noqa: PLR0913 - the parts of an observation
     recording: Recording,
     *,
     basis: str,
-    saved_ns: float | None = None,
+    saved_ns: float | None = math.inf,
     evidence: tuple[tuple[str, str], ...] = (),
     least: float = LEAST_SHARE,
     advice: str = "",
@@ -38,14 +39,14 @@ def told_together(  # noqa: PLR0913 - the parts of an observation
     """Yield one observation about kernels that take at least this share of the step.
 
     ``what`` names them and is followed by numbers; ``saved_ns``, over all steady steps, is the most
-    that can be saved, ``None`` if nothing tells.
+    that can be saved: what they take, and ``None`` if nothing tells.
     """
     spent = int(rows["duration_ns"].sum())
     cost = per_step(spent, recording)
     if not cost or share(cost, recording) < least:
         return
     calls = len(rows) / max(1, recording.step_count)
-    saving = None if saved_ns is None else (0, per_step(max(0.0, saved_ns), recording))
+    saving = None if saved_ns is None else (0, per_step(max(0, min(saved_ns, spent)), recording))
     yield Observation(
         what=(
             f"{what}: {counted(calls, 'kernel')} per step, {milliseconds(cost)} "
@@ -129,7 +130,6 @@ def by_name(recording: Recording, functions: Sequence[NamedFunction]) -> Iterato
             rows,
             recording,
             basis=f"at most all of it; {function.instead} is not in this dump",
-            saved_ns=float(rows["duration_ns"].sum()),
             evidence=(("Types", ", ".join(sorted({str(name) for name in rows["type"].unique()}))),),
             least=LEAST_SHARE_OF_A_NAME,
             advice=function.instead,

@@ -25,19 +25,19 @@ def copies(
 
 def test_copies_within_the_reducer_are_told_with_what_avoids_them() -> None:
     looked_at = recording(*copies(WITHIN))
-    (seen,) = gradient_bucket_copies.check(looked_at)
+    (seen,) = gradient_bucket_copies.RULE.check(looked_at)
     assert (seen.kernels, seen.cost_ns, seen.saving_ns) == ({0, 1}, 2 * MS, (0, 2 * MS))
     assert not list(layout_copies.check(looked_at)), "no transpose makes them"
 
 
 def test_other_copies_are_not_those_of_the_reducer() -> None:
-    (seen,) = gradient_bucket_copies.check(recording(*copies(WITHIN, later=True)))
+    (seen,) = gradient_bucket_copies.RULE.check(recording(*copies(WITHIN, later=True)))
     assert seen.kernels == {0}
     looked_at = recording(*copies("aten::contiguous"))
-    assert not list(gradient_bucket_copies.check(looked_at))
+    assert not list(gradient_bucket_copies.RULE.check(looked_at))
     (other,) = layout_copies.check(looked_at)
     assert other.kernels == {0, 1}
 
 
 def test_few_copies_are_left_alone() -> None:
-    assert not list(gradient_bucket_copies.check(recording(*copies(WITHIN), step_ns=2000 * MS)))
+    assert not list(gradient_bucket_copies.RULE.check(recording(*copies(WITHIN), step_ns=2000 * MS)))

@@ -40,7 +40,7 @@ def make_environment() -> None:
         shutil.rmtree(new, ignore_errors=True)
 
 
-if sys.version_info < (3, 10):
+if sys.version_info < (3, 10):  # noqa: UP036 - it runs before anything is installed
     sys.exit("npufix: its hook needs Python 3.10 or newer as python3")
 if not ENVIRONMENT.exists():
     try:
@@ -49,4 +49,4 @@ if not ENVIRONMENT.exists():
         sys.exit(f"npufix: the environment of its hook cannot be made: {error}")
 python = str(ENVIRONMENT / "bin" / "python")
 # Isolated: what lies in the folder of the user is searched, not imported.
-os.execv(python, [python, "-I", "-m", "npufix", "scan", *sys.argv[1:]])
+os.execv(python, [python, "-I", "-m", "npufix", "scan", *sys.argv[1:]])  # noqa: S606 - its status is ours
