@@ -14,10 +14,10 @@ from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rules.diagnostic import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from npufix.advisor.diagnose.findings import Located
-    from npufix.advisor.project.source_tree import SourceFile, SourceTree
+    from npufix.advisor.project.source_tree import SourceTree
 
 _NEEDS_PACKAGE = frozenset({"mindspeed-installed", "mx-driving-installed"})
 _SETTINGS = frozenset({"optimizers", "data-loaders"})
