@@ -40,4 +40,5 @@ def test_other_copies_are_not_those_of_the_reducer() -> None:
 
 
 def test_few_copies_are_left_alone() -> None:
-    assert not list(gradient_bucket_copies.RULE.check(recording(*copies(WITHIN), step_ns=2000 * MS)))
+    few = recording(*copies(WITHIN), step_ns=2000 * MS)
+    assert not list(gradient_bucket_copies.RULE.check(few))
