@@ -12,10 +12,12 @@ that rounds would make it another. Numbers as large as masks fill with stay as w
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from npufix.rewriters.verification.calls.values import seed_generator
 
@@ -78,7 +80,12 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
     ) -> object:
         """Return a sum over operands that are off by the precision in which it is taken."""
         result = func(*args, **keywords)
-        found = _in_float64(func, args, keywords, self._shaken)
+        # A gradient may be summed in parts, each of them rounded: over heads, then over rows.
+        backward = torch._C._current_graph_task_id() >= 0  # noqa: SLF001 - no other way to ask
+        kinds = (t.dtype for t in tree_leaves(args) if isinstance(t, torch.Tensor))
+        coarse = max((torch.finfo(k).eps for k in kinds if k.is_floating_point), default=0.0)
+        eps = max(_INNER_PRECISION, coarse if backward else 0.0)
+        found = _in_float64(func, args, keywords, partial(self._shaken, eps))
         plain = _in_float64(func, args, keywords)
         several = [list(r) if isinstance(r, tuple | list) else [r] for r in (result, found, plain)]
         if len({len(s) for s in several}) == 1:
@@ -95,8 +102,8 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
             )
         return self._rounded(result, None, written=False)
 
-    def _shaken(self, value: torch.Tensor) -> torch.Tensor:
-        size = torch.where(value.abs() < _FILL, value.abs() * _INNER_PRECISION, 0.0)
+    def _shaken(self, eps: float, value: torch.Tensor) -> torch.Tensor:
+        size = torch.where(value.abs() < _FILL, value.abs() * eps, 0.0)
         return value + size * self._drawn(value.shape)
 
     def _drawn(self, shape: torch.Size) -> torch.Tensor:

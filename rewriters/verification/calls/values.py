@@ -31,6 +31,7 @@ Flavour: TypeAlias = Literal[
     "all true",
     "all false",
     "whole rows",
+    "highest",
 ]
 FLAVOURS: tuple[Flavour, ...] = (
     "ordinary",
@@ -45,6 +46,7 @@ FLAVOURS: tuple[Flavour, ...] = (
     "all true",
     "all false",
     "whole rows",
+    "highest",
 )
 LARGE: Flavour = "NaN and large"
 """What stands for "NaN and Inf" where it matters what a gradient tends to."""
@@ -269,8 +271,8 @@ def _integers(spec: Tensor, flavour: Flavour, source: torch.Generator) -> torch.
     if flavour in {"all true", "all false", "whole rows"}:
         return _flags(spec.shape, flavour, source).long() * (high - 1)
     drawn = torch.randint(spec.low, high, spec.shape, generator=source)
-    if flavour == "zeros":
-        return torch.zeros_like(drawn)
+    if flavour in {"zeros", "highest"}:  # the others of as many are left out
+        return torch.full_like(drawn, 0 if flavour == "zeros" else high - 1)
     if flavour == "negative" and spec.high > _FLAGS:
         # -100 is what losses ignore, and what an index must not wrap around with.
         choice = torch.rand(spec.shape, generator=source)

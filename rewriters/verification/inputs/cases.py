@@ -32,6 +32,7 @@ from npufix.rewriters.verification.inputs.axes import (
     make_distinct,
 )
 from npufix.rewriters.verification.inputs.forms import is_mask, list_forms
+from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.numbers import list_numbers
 from npufix.rewriters.verification.inputs.source.usage import read_source
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
@@ -58,6 +59,7 @@ _LENGTHS = (1, 3, 7, 0)
 """Of lists, which have two otherwise."""
 _LARGE = (torch.float32, torch.bfloat16)
 """What large inputs are computed in: what else is done in float16 is as in bfloat16."""
+_MANY = 512
 _MOST_NUMBERS = 3
 _MOST_ELEMENTS = 1 << 18
 _LARGE_CALL_S = 0.2
@@ -109,6 +111,7 @@ def _cases(target: Target, assignments: Sequence[Assignment], job: Job) -> Itera
         for seed in range(2):
             yield CallCase(assignment, seed=seed)
     first = assignments[:_FEW_ASSIGNMENTS]
+    yield from _of_whole_range(first, job)
     telling = [_Telling(Trials.of(target, assignments[0]), a, job) for a in first]
     for one in telling:
         yield from one.list_independent()
@@ -125,6 +128,15 @@ def _cases(target: Target, assignments: Sequence[Assignment], job: Job) -> Itera
         if number < len(telling):
             yield from telling[number].list_around_numbers()
     yield from _resized(assignments)
+
+
+def _of_whole_range(assignments: Sequence[Assignment], job: Job) -> Iterator[CallCase]:
+    """Yield calls with whole numbers of all that the text of a function allows."""
+    declared = read_declarations(job.original, job.qualname, job.assumed)
+    for one in assignments:
+        made = () if one.recipe is None else one.recipe.arguments
+        wide = replace(one, specs=declared.made_with(made).widen(one.specs))
+        yield from (CallCase(wide, seed=n) for n in range(2) if wide != one)
 
 
 @dataclass(slots=True)
@@ -160,7 +172,18 @@ class _Telling:
                 made = change_axis(specs, axis, new, self._accepts)
                 if made is not None and new != axis.size:
                     yield CallCase(replace(self.assignment, specs=made), was=axis.size)
+        yield from self._list_many()
         yield from self._list_lengths()
+
+    def _list_many(self) -> Iterator[CallCase]:
+        """Yield a call of so many rows that some of them show what is rare."""
+        for axis in self.axes:
+            new = _MANY * axis.step
+            made = change_axis(self.distinct.specs, axis, new, self._takes_soon)
+            if made is not None:
+                many = replace(self.assignment, specs=made)
+                yield CallCase(many, was=axis.size, dtypes=_LARGE[:1])
+                return
 
     def _list_lengths(self) -> Iterator[CallCase]:
         """Yield lists of other lengths, all of them or one, and dictionaries without a key."""
@@ -295,6 +318,7 @@ def _flavours(assignment: Assignment, job: Job) -> Iterator[Flavour]:
         "all true": flags,
         "all false": flags,
         "whole rows": flags,
+        "highest": "int" in present,
         "zeros": True,
         "few values": bool(present & {"float", "unit", "box"}) and _compares_otherwise(job),
         "strided": True,

@@ -21,6 +21,8 @@ from npufix.rewriters.verification.inputs.source.parameters import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from npufix.rewriters.verification.inputs.source.usage import Use
 
 MODEL = "(^|_)(model|net|network|module)$"
@@ -28,6 +30,12 @@ _OPTIMIZER = r"(^|_)optim(izer)?$|^opt$"
 _MODULE_ANNOTATION = r"(nn\.|^)Module$"
 _WEIGHTS = r"^(params|parameters|weights|param_groups)$"
 _SMALL = 1 / 64
+_MANY = 324
+"""Elements among which something happens that is rare: a sign that changes."""
+_OCTAVES = 12
+"""By which gradients of one step are larger and smaller than those of another."""
+_STEPS = 3
+"""Of an optimiser, which are one call."""
 _SIZES = {"num_embeddings": 16, "embedding_dim": WIDTH, "num_groups": 2, "kernel_size": 3}
 """Of layers, where the name alone says something else."""
 
@@ -77,15 +85,39 @@ def layer(kind: str, seed: int) -> torch.nn.Module:
 
 
 def parameters(seed: int, scale: float = 1.0) -> list[torch.nn.Parameter]:
-    """Return weights of several shapes, of which the last has no gradient."""
+    """Return weights of several shapes, of which the last has no gradient; of scale 0, none has."""
     made = []
-    for number, shape in enumerate(((WIDTH, 3), (3,))):
+    for number, shape in enumerate(((WIDTH, 3), (3,), (_MANY,))):
         source = seed_generator("parameters", seed, number)
         weight = torch.nn.Parameter(torch.randn(shape, generator=source))
         # Eighths are exact in every dtype.
-        weight.grad = torch.randint(-16, 17, shape, generator=source) / 8 * scale
+        drawn = torch.randint(-16, 17, shape, generator=source) / 8 * scale
+        weight.grad = drawn if scale else None
         made.append(weight)
     return [*made, torch.nn.Parameter(torch.ones(2))]
+
+
+def list_weights(value: object) -> list[torch.nn.Parameter]:
+    """Return the weights that an optimiser trains, or those of a list."""
+    held = value if isinstance(value, list) else []
+    if isinstance(value, torch.optim.Optimizer):
+        held = [weight for group in value.param_groups for weight in group["params"]]
+    return [weight for weight in held if isinstance(weight, torch.nn.Parameter)]
+
+
+def take_steps(step: Callable[..., object], optimizer: object, *given: Any, **named: Any) -> object:  # noqa: ANN401 - what it takes
+    """Take a few steps of an optimiser, each with other gradients than the one before.
+
+    Of equal ones an average is no other, and a few must outweigh all that was averaged.
+    """
+    for _ in range(_STEPS - 1):
+        step(optimizer, *given, **named)
+        for weight in list_weights(optimizer):
+            if weight.grad is not None:
+                powers = 3 - torch.arange(weight.numel()) % _OCTAVES
+                ramp = torch.exp2(powers) if weight.numel() == _MANY else torch.ones(())
+                weight.grad = weight.grad.flip(0) * (-0.75 * ramp).to(weight.grad)  # exact
+    return step(optimizer, *given, **named)
 
 
 def generator(seed: int) -> torch.Generator:
@@ -100,11 +132,12 @@ def _made(function: str, label: str, *given: object) -> MadeArgument:
     return MadeArgument(lambda: globals()[function](*given), label, f"{own}.{function}({text})")
 
 
-def make_weights(name: str) -> list[Spec]:
-    """Return weights with ordinary gradients and with small ones, for an argument of this name."""
+def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:
+    """Return weights with ordinary gradients, and with small ones or none, for an argument."""
     seed = sum(map(ord, name))
-    small = _made("parameters", "parameters with small gradients", seed, _SMALL)
-    return [_made("parameters", "parameters with gradients", seed), small]
+    label = f"parameters with{' small' if scale else 'out'} gradients"
+    other = _made("parameters", label, seed, scale)
+    return [_made("parameters", "parameters with gradients", seed), other]
 
 
 def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:

@@ -245,7 +245,7 @@ def _by_rank(
 
 def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     if issubclass(owner, torch.optim.Optimizer) and not parameter.has_default:
-        return make_weights(parameter.name)[:1]
+        return make_weights(parameter.name, scale=0)
     bare = re.sub(r"\W.*", "", parameter.annotation.strip("'\"").rpartition(".")[2])
     annotated = loaded.find(bare) if bare else None
     specs: list[Spec] = []

@@ -25,6 +25,7 @@ from npufix.rewriters.verification.calls.values import (
     materialise,
 )
 from npufix.rewriters.verification.inputs.load import Loaded, LoadError
+from npufix.rewriters.verification.inputs.objects import list_weights, take_steps
 from npufix.rewriters.verification.inputs.source.parameters import Parameter, list_parameters
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from npufix.rewriters.verification.inputs.recipes import Recipe
-
-_STEPS = 3
-"""Of an optimiser, which are one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +189,12 @@ class Target:
         """Whether what it is called on trains and evaluates."""
         return self.owner is not None and issubclass(self.owner, torch.nn.Module)
 
+    @property
+    def takes_steps(self) -> bool:
+        """Whether it is the step of an optimiser: one call is several of them."""
+        optimizer = self.owner is not None and issubclass(self.owner, torch.optim.Optimizer)
+        return optimizer and self.name == "step"
+
     def prepare(
         self,
         case: CallCase,
@@ -280,10 +284,8 @@ class Target:
         keywords = {k: v for k, v in passed.items() if k in by_name}
         with self.world():
             # What an optimiser keeps of one step, the next one takes.
-            steps = any(isinstance(f, torch.optim.Optimizer) for f in first) and self.name == "step"
-            for _ in range(_STEPS - 1 if steps else 0):
-                self._function(*first, *positional, **keywords)
-                _change_gradients(first[0])
+            if self.takes_steps:
+                return take_steps(self._function, *first, *positional, **keywords)
             return self._function(*first, *positional, **keywords)
 
     def keywords(self, passed: Iterable[str]) -> set[str]:
@@ -349,21 +351,6 @@ def cast_floats(instance: object, dtype: torch.dtype) -> None:
         for name, value in list(getattr(part, "__dict__", {}).items()):
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 part.__dict__[name] = value.to(dtype)
-
-
-def _change_gradients(optimizer: object) -> None:
-    """Give weights other gradients for the next step: of equal ones, an average is no other."""
-    for weight in list_weights(optimizer):
-        if weight.grad is not None:
-            weight.grad = weight.grad.flip(0) * -0.75  # exact in every dtype
-
-
-def list_weights(value: object) -> list[torch.nn.Parameter]:
-    """Return the weights that an optimiser trains, or those of a list."""
-    held = value if isinstance(value, list) else []
-    if isinstance(value, torch.optim.Optimizer):
-        held = [weight for group in value.param_groups for weight in group["params"]]
-    return [weight for weight in held if isinstance(weight, torch.nn.Parameter)]
 
 
 def read_state(instance: object, called: str) -> dict[str, object]:

@@ -28,16 +28,18 @@ _HIDES = r"\bclamp|\bclip\("
 _SELECTS = frozenset({"masked_fill", "masked_fill_", "masked_scatter", "masked_scatter_"})
 _MEMORY = r"^memory of (result.*)$"
 _OUTSIDE = r"(?i)index\w* .*out of (range|bounds)|out of bounds|smaller than num_classes"
-_AMBIGUOUS = r"dimension size -1 can be any value\b"
+_AMBIGUOUS = r"dimension size -1 can be any value\b|greater than actual input size"
 _ASKS_EMPTY = (
     r"numel\(\)|\bempty\b|len\(\w+\) *== *0|not len\(|(shape|size)[\[(]-?\d+[\])] *[=>]=? *0"
 )
 """What code says that is written for tensors of no elements too."""
 _WANTS_ONE = (
-    r"raises RuntimeError: .*(same dtype|expected scalar type|dtypes? .*(must|to be|match))"
+    r"raises RuntimeError: .*(same dtype|expect.* scalar type|dtypes? .*(must|to be|match))"
 )
 _ASKS_DTYPE = r"\bdtype\b|\.to\(|\.float\(|\.half\(|\.bfloat16\(|\.double\(|type_as|autocast"
 """What code says that is written for tensors of several dtypes."""
+_HALVES = r"\[\.\.\., *: *(.+?) *// *2\](?s:.)*\[\.\.\., *\1 *// *2 *:\]"
+"""How code halves a width, ``x[..., : d // 2], x[..., d // 2 :]``: it is never odd."""
 _CHOICES = 2
 """``torch.where`` with fewer further arguments says where, and selects nothing."""
 
@@ -96,6 +98,7 @@ def set_aside(
         of_ones = not same & ordinary and bool(ordinary)
         errors = {d.case for d in differences if d.seen is Seen.ERROR and d.case in cases}
         thin = {label for label, one in cases.items() if _is_thin(one)}
+        odd = {label for label, one in cases.items() if _is_odd(one)}
         case = cases.get(difference.case)
         if (
             (difference.seen is Seen.MEMORY and of_ones)
@@ -107,6 +110,7 @@ def set_aside(
                 and (difference.seen is Seen.ERROR)
             )
             or (difference.seen is Seen.STRIDES and not _wants_contiguous(job))
+            or (same <= odd < cases.keys() and re.search(_HALVES, job.original) is not None)
         ):
             aside.append(difference)
         else:
@@ -120,6 +124,12 @@ def _has_ones(one: CaseRun) -> bool:
     specs = one.case.assignment.specs
     whole = [s.value for s in specs.values() if isinstance(s, Value) and type(s.value) is int]
     return any(size in {0, 1} for size in (*list_dimensions(specs), *whole))
+
+
+def _is_odd(one: CaseRun) -> bool:
+    """Say whether a tensor has an odd width, which has no halves."""
+    every = (t for spec in one.case.assignment.specs.values() for t in list_tensors(spec))
+    return any(t.shape and t.shape[-1] % 2 for t in every)
 
 
 def _is_thin(one: CaseRun) -> bool:

@@ -161,9 +161,22 @@ class Declarations:
 
     def _is_below(self, name: str, spec: Spec, sizes: Mapping[str, int]) -> bool:
         """Say whether whole numbers are less than what the text says, as far as that is known."""
-        below = self.of(name).below
-        most = int(below) if below.isdecimal() else sizes.get(below)
+        most = self._most(name, sizes)
         return most is None or all(t.kind != "int" or t.high <= most for t in list_tensors(spec))
+
+    def _most(self, name: str, sizes: Mapping[str, int]) -> int | None:
+        below = self.of(name).below
+        return int(below) if below.isdecimal() else sizes.get(below)
+
+    def widen(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        """Return arguments with whole numbers of all that the text allows: each of n experts."""
+        tensors = [(n, s) for n, s in specs.items() if isinstance(s, Tensor)]
+        shaped = [(self.of(n).shapes, s.shape) for n, s in tensors if self.of(n).shapes]
+        sizes = self.made_with(tuple(specs.items())).given
+        sizes = {**sizes, **next(iter(_unified(shaped, self.given)), {})}
+        most = {n: self._most(n, sizes) or s.high for n, s in tensors if s.kind == "int"}
+        wide = {n: replace(s, high=max(most[n], s.high)) for n, s in tensors if n in most}
+        return {**specs, **wide}
 
     def list_shapes(self, name: str, width: int) -> list[tuple[int, ...]]:
         """Return shapes in numbers for an argument, equal names being equal sizes."""
@@ -262,6 +275,10 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
     # Shapes that are said of a dictionary are those of what it holds.
     found = {
         n: Declared(use=uses[n]) if uses[n].keys else replace(one, use=uses[n])
+        for n, one in found.items()
+    }
+    found = {
+        n: replace(one, kinds=frozenset({"int"})) if one.use.numbers and not one.kinds else one
         for n, one in found.items()
     }
     comments = list_comments(text, function.lineno, function.end_lineno or function.lineno)

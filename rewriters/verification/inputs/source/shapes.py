@@ -53,6 +53,7 @@ _BELOW = re.compile(
     r"|[\[{(]0, *(?:\.\.\.?,? *)?(\w+)(?:\)| *- *1[\])}])"
     r"|\b0 *(?:to|\.\.\.?|-) *(\w+) *- *1\b"
 )
+_BOUND_BEFORE = re.compile(r"(?i)(\bbelow|\bthan|<=?|\b0 *(,|to|\.\.\.?|-)) *$")
 
 _HIDING = r"(?i)\binf\b|lowest|large negative|\bmin\b|finfo|-?1e\d|-1?0000|hidden|mask(s|ed) out"
 """What says that all that is added is 0, or so low that it hides."""
@@ -154,7 +155,9 @@ def _shapes_in(
         at, told = group.end(), True
         if known and not said:
             rest = _GROUP.split(part[group.end() :])[0].partition(";")[0].partition("\n\n")[0]
-            other = inside.search(rest)
+            mentions = inside.finditer(rest)  # ``i (T,) below n`` is still about i
+            others = (m for m in mentions if not _BOUND_BEFORE.search(rest[: m.start()]))
+            other = next(others, None)
             rest = rest[: other.start()] if other else rest
             yield known, f"{words} {rest.partition(chr(10))[0]}", [shape]
         elif said:

@@ -81,6 +81,8 @@ class Use:
     """Whether it stands in a sum or a product."""
     counts: bool = False
     """Whether it is a whole number: a size, or how many there are."""
+    numbers: bool = False
+    """Whether its elements are compared with what counts in a loop: ``chosen == expert``."""
 
     @property
     def as_tensor(self) -> bool:
@@ -133,7 +135,32 @@ def find_uses(function: Function) -> dict[str, Use]:
         for name, use in found.items():
             if getattr(node, "lineno", 0) <= until[name]:
                 _note(use, node, name)
+    for name in _list_compared_with_counters(function):
+        if name in found:
+            found[name].numbers = True
     return found
+
+
+def _list_compared_with_counters(function: Function) -> Iterator[str]:
+    """Yield ``chosen`` for ``torch.where(chosen == e)`` in a loop of e over a range.
+
+    Not for ``if layer == i:``, which asks for a number.
+    """
+    loops = [n for n in ast.walk(function) if isinstance(n, ast.For | ast.comprehension)]
+    counted = {"range": lambda t: t, "enumerate": lambda t: getattr(t, "elts", [t])[0]}
+    counters = {
+        getattr(counted[loop.iter.func.id](loop.target), "id", "")
+        for loop in loops
+        if isinstance(loop.iter, ast.Call)
+        and isinstance(loop.iter.func, ast.Name)
+        and loop.iter.func.id in counted
+    }
+    for node in ast.walk(function):
+        held = node.args if isinstance(node, ast.Call) else [getattr(node, "value", None)]
+        for one in held:
+            if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Eq):
+                sides = [n.id for n in (one.left, one.comparators[0]) if isinstance(n, ast.Name)]
+                yield from (n for n in sides if n not in counters and {*sides} & counters)
 
 
 def _last_line(function: Function, name: str) -> int:

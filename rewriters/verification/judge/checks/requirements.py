@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.calls.coverage import LinesToCover
@@ -14,7 +16,11 @@ from npufix.rewriters.verification.judge.checks.refusals import (
 )
 from npufix.rewriters.verification.judge.checks.work import list_repeated
 from npufix.rewriters.verification.judge.compare_versions import find_patched_lines
-from npufix.rewriters.verification.verdict import BackendLimitError, NotVerifiedError
+from npufix.rewriters.verification.verdict import (
+    BackendLimitError,
+    NotVerifiedError,
+    RefutedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +45,7 @@ def require_all(
 
     """
     _require_refused(run)
+    _require_hooks(run.job)
     if run.not_taken is not None:
         one, why = run.not_taken
         raise NotVerifiedError(
@@ -71,6 +78,28 @@ def _require_refused(run: Proof) -> None:
             numbers = ", ".join(map(str, left))
             raise NotVerifiedError(
                 f"no arguments were found under which line {numbers} of the {which} raises"
+            )
+
+
+def _require_hooks(job: Job) -> None:
+    """Require that no module is called past its hooks: ``self.inner.forward(x)``.
+
+    Those of quantisation, FSDP, offloading and recordings are registered by others.
+
+    Raises:
+        RefutedError: one is that was not.
+
+    """
+    before, after = (
+        Counter(ast.unparse(n.func) for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call))
+        for text in (job.original, job.patched)
+    )
+    for name in after - before:
+        module = name.removesuffix(".forward")
+        if name != module and before[module] > after[module]:
+            raise RefutedError(
+                f"{name}(...) in place of {module}(...) skips the hooks registered on {module}",
+                why_no_script="it shows as soon as a hook is registered",
             )
 
 

@@ -62,7 +62,7 @@ def _count(target: Target, case: CallCase) -> Counter[str] | None:
 def _counting(found: Counter[str], filename: str) -> Iterator[None]:
     def note(frame: FrameType, event: str, _argument: object) -> None:
         if event == "call" and frame.f_code.co_filename == filename:
-            found[frame.f_code.co_name] += 1
+            found[frame.f_code.co_name] += not frame.f_code.co_name.startswith("<")
 
     previous = sys.getprofile()
     sys.setprofile(note)

@@ -20,7 +20,7 @@ from npufix.rewriters.graph.modules.packages import package_of
 from npufix.rewriters.verification.calls.device import is_virtual
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import MadeArgument, Spec
-from npufix.rewriters.verification.inputs.objects import DESCENT
+from npufix.rewriters.verification.inputs.objects import DESCENT, take_steps
 from npufix.rewriters.verification.inputs.overlay import write_program_part
 from npufix.rewriters.verification.inputs.source.slicing import slice_module
 from npufix.rewriters.verification.judge.programs import replay
@@ -279,6 +279,10 @@ def _prepared(target: Target, one: CaseRun, call: _Call) -> str:
     function += ".fget" if target.is_property else ""
     if target.applied is not None:
         function = f"module.{target.applied.__qualname__}.apply"
+    given = (["made"] if call.made != "None" else []) + given
+    if target.takes_steps:
+        given.insert(0, function)
+        function = f"__import__({take_steps.__module__!r}, fromlist=['']).{take_steps.__name__}"
     autocast = 'with torch.autocast("cpu", torch.bfloat16):\n            '
     is_module = target.owner is not None and issubclass(target.owner, torch.nn.Module)
     return _PREPARED.format(
@@ -292,7 +296,7 @@ def _prepared(target: Target, one: CaseRun, call: _Call) -> str:
         + (_ELSEWHERE if one.device else ""),
         function=function,
         within=autocast if one.case.autocast else "",
-        given=", ".join([*(["made"] if call.made != "None" else []), *given]),
+        given=", ".join(given),
     )
 
 

@@ -75,7 +75,10 @@ def leaves(value: Any, name: str, depth: int = 0) -> dict[str, Any]:  # noqa: AN
 def state_of(made: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return the tensors and plain attributes of the object that is called."""
     if not isinstance(made, torch.nn.Module):
-        return {f"self.{k}": v for k, v in getattr(made, "__dict__", {}).items()}
+        weights = [p for g in getattr(made, "param_groups", ()) for p in g["params"]]
+        named = {f"self.params[{n}]": weight for n, weight in enumerate(weights)}
+        held = {f"self.{k}": v for k, v in getattr(made, "__dict__", {}).items()}
+        return named | ({} if weights else held)  # of an optimiser, the weights tell
     return {
         f"self.{prefix}.{name}" if prefix else f"self.{name}": value
         for prefix, part in made.named_modules()

@@ -42,6 +42,17 @@ def test_the_gradient_of_a_softmax_over_one_key_is_rounding_alone() -> None:
     assert 0 < spread(gradient).max() < 1e-4
 
 
+def test_a_gradient_in_bfloat16_may_be_summed_in_parts() -> None:
+    bias = torch.zeros(1, dtype=torch.bfloat16, requires_grad=True)
+    upstream = torch.tensor([[100.0], [0.5], [-100.0], [-0.5]], dtype=torch.bfloat16)
+
+    def gradient() -> Tensor:
+        return torch.autograd.grad(bias.expand(4, 1), bias, upstream)[0]
+
+    assert 0.01 < spread(gradient) < 4
+    assert spread(upstream.sum) < 1e-3  # forward, kernels sum in float32
+
+
 @pytest.mark.parametrize(
     "compute",
     [

@@ -154,6 +154,15 @@ def test_assumptions_as_they_are_written() -> None:
     assert parse_assumption("scale: float[]") == ("scale", (), "float")
 
 
+def test_whole_numbers_of_all_that_a_text_allows() -> None:
+    said = declared('def f(x, i, n: int):\n    """x (T, D), i (T,) long below n"""\n')
+    specs = {"x": Tensor((3, 8)), "i": Tensor((3,), "int", 4), "n": Value(9)}
+    assert said.widen(specs) == {**specs, "i": Tensor((3,), "int", 9)}
+    of_sizes = declared('def f(x, i):\n    """x (E, D), i (T,) long below E"""\n')
+    assert of_sizes.widen({"x": Tensor((7, 8)), "i": specs["i"]})["i"] == Tensor((3,), "int", 7)
+    assert declared("def f(x, i):\n    pass\n").widen(specs) == specs
+
+
 def test_numbers_of_the_code_and_of_its_types() -> None:
     old = "def f(x, n=512):\n    return x.split(2**7), x.arange(3)\n"
     new = old.replace("x.split(2**7)", "x.to(torch.uint8)")

@@ -234,7 +234,64 @@ def f(x: torch.Tensor):
 '''
 COPIED = "reshape(x.shape[0], x.shape[1], x.shape[2]).clone()"
 KEPT = "contiguous().view(x.shape[0], x.shape[1], x.shape[2])"
+SPARSE = """
+import torch
+
+def f(x: torch.Tensor, chosen: torch.Tensor, scale: torch.Tensor):
+    out = torch.zeros_like(x)
+    for expert in range(len(scale)):
+        rows = torch.where(chosen == expert)[0]
+        if len(rows) == 0:
+            continue
+        out[rows] = x[rows] * scale[expert]
+    return out
+"""
+HOOKED = """
+from torch import nn
+
+class Residual(nn.Module):
+    def __init__(self, dim: int = 8):
+        super().__init__()
+        self.inner = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        return x + self.inner(x)
+"""
+SIGNS = """
+import torch
+
+@torch.no_grad()
+def f(p, g, m):
+    update = torch.sign(0.99 * m + 0.01 * g)
+    m.mul_(0.999).add_(g, alpha=0.001)
+    p.sub_(update)
+"""
+HALVES = """
+import torch
+
+def f(x: torch.Tensor):
+    d = x.shape[-1]
+    return torch.cat((-x[..., : d // 2], x[..., d // 2 :]), -1)
+"""
+IMAGE = '''
+import torch
+from torch.nn import functional as F
+
+class Conv(torch.nn.Module):
+    def __init__(self, channels: int = 4, out: int = 6):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(out, channels))
+
+    def forward(self, x):
+        """x (B, channels, H, W)"""
+        return torch.einsum("oc,bchw->bohw", self.weight, x)
+'''
 WRONG = {
+    "experts after one without tokens": (SPARSE, "continue", "break"),
+    "hooks of a module": (HOOKED, "self.inner(x)", "self.inner.forward(x)"),
+    "a sign that seldom changes": (
+        SIGNS, "sign(0.99 * m + 0.01 * g)", "sign(0.989 * m + 0.011 * g)"
+    ),
     "no copy of some strides": (WINDOWS, COPIED, KEPT),
     "a default that is written into": (
         COLLECT, "=None):\n    found = [] if found is None else found\n", "=[]):\n"
@@ -302,6 +359,11 @@ class Average(torch.optim.Optimizer):
                 kept.mul_(0.5).add_(p.grad)
                 p.sub_(kept, alpha=group["lr"])
 """
+USED = """
+                p.sub_((0.9 * kept + 0.1 * p.grad).sign(), alpha=group["lr"])"""
+KEPT_LATER = """
+                kept.mul_(0.99).add_(p.grad, alpha=0.01)"""
+LION = OPTIMIZER[: OPTIMIZER.index("\n                kept.mul_")] + USED + KEPT_LATER
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -312,6 +374,14 @@ def test_wrong_changes_are_refuted(name: str) -> None:
 
 def test_an_optimiser_takes_steps_with_weights_of_its_own() -> None:
     assert verified(OPTIMIZER, "mul_(0.5)", "mul_(0.25)").status is Status.REFUTED
+    late = verified(LION, USED + KEPT_LATER, KEPT_LATER + USED)
+    assert late.status is Status.REFUTED, late
+    assert "take_steps(module.Average.step" in late.script
+    loop = '            for p in group["params"]:\n'
+    empty = (
+        "            if all(p.grad is None for p in group['params']):\n                continue\n"
+    )
+    assert verified(OPTIMIZER, loop, empty + loop).status is Status.EQUIVALENT
     right = verified(OPTIMIZER, "p.sub_(kept, alpha=group", "p.add_(kept, alpha=-group")
     assert right.status is Status.EQUIVALENT, right
 
@@ -325,6 +395,12 @@ def test_an_optimiser_takes_steps_with_weights_of_its_own() -> None:
             'def f(batch: dict, x):\n    """batch: y (n,); x (n,)"""\n    return x + batch["y"]\n',
             'x + batch["y"]',
             'batch["y"] + x',
+        ),
+        (HALVES, "-x[..., : d // 2], x[..., d // 2 :]", "-x.chunk(2, -1)[0], x.chunk(2, -1)[1]"),
+        (  # an image without rows
+            IMAGE,
+            'torch.einsum("oc,bchw->bohw", self.weight, x)',
+            "F.conv2d(x, self.weight[:, :, None, None])",
         ),
         (EXPERTS, "hot.to(x.dtype) @ self.weight", "self.weight[idx]"),
         (  # what copies some strides only
