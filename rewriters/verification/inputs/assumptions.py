@@ -225,6 +225,16 @@ def _has_finite_arms(operands: Operands) -> bool:
     return all(bool(value.isfinite().all()) for value in made if isinstance(value, torch.Tensor))
 
 
+def _driving_takes(operands: Operands) -> bool:
+    """Tell whether numbers are float32 and finite, and groups not negative."""
+    return all(
+        t.dtype == torch.float32 and bool(t.isfinite().all())
+        if t.is_floating_point()
+        else not bool((t < 0).any())
+        for t in _tensors(operands)
+    )
+
+
 _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "activation-is-gelu": _is_function(functional.gelu),
     "activation-is-gelu-tanh": _is_function(partial(functional.gelu, approximate="tanh")),
@@ -290,5 +300,6 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "value-fits-dtype": _fits,
     "vector": _dims(1, "x", "index"),
     "vector-mask": _dims(1, "x", "mask"),
+    "within-limits": _driving_takes,
     "zero-one-mask": _zero_one,
 }
