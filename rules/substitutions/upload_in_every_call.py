@@ -8,7 +8,8 @@ Why it is slow on the NPU: memory of Python lists and of most tensors of the hos
 the host waits until the copy is done, and for the launches before it. Columns are no block of
 memory: they are copied on the host first, and that waits as well, ``non_blocking`` or not.
 
-Safety: advice. Constants belong into a buffer that is made once and moves with the module;
+Safety: a list of one number is written on the device by ``torch.full`` (conditions ``one-number``,
+``nonnegative-count``, ``value-fits-dtype``). The rest is advice. Constants belong into a buffer that is made once and moves with the module;
 ``persistent=False`` keeps the state dict as it is. Rows that are copied one by one can be copied
 together and sliced on the device: slices share memory, so nobody may write into them. A copy of the
 whole tensor in place of some columns overwrites the others (``rest-is-free``). A pinned tensor that
@@ -71,6 +72,35 @@ def column_inputs(draw: Draw) -> dict[str, Any]:
     return {"x": x, "host": host, "n": n}
 
 
+def copied(x: Tensor, value: float, times: int) -> Tensor:
+    """Copy a list of one number."""
+    return x.sum() + torch.tensor([value] * times, device=x.device)
+
+
+def filled(x: Tensor, value: float, times: int) -> Tensor:
+    """Write the number on the device."""
+    return x.sum() + torch.full(
+        (times,), value, device=x.device  # no slip: device=x.device is left out (one device)
+    )  # fmt: skip
+
+
+def filled_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor, a number of either kind, and how often it stands there."""
+    import torch
+
+    x = draw.floats(2, dtype=torch.float32)
+    return {"x": x, "value": draw.choice([2, 0.5, True]), "times": draw.integer(0, 3)}
+
+
+ONE_NUMBER = Condition(
+    "one-number", "what the list holds is a number of Python", lambda _site: None
+)
+COUNT = Condition("nonnegative-count", "the number of elements is not negative", lambda _site: None)
+VALUE_FITS = Condition(
+    "value-fits-dtype",
+    "the value is a number that the dtype of the tensor can hold",
+    lambda _site: None,
+)
 REST_IS_FREE = Condition(
     "rest-is-free",
     "both tensors have one shape, and the columns beside those that are copied may be overwritten",
@@ -118,6 +148,7 @@ RULE = Substitution(
     forms=(
         Form(one_by_one, together, inputs),
         Form(columns, whole, column_inputs, (REST_IS_FREE,)),
+        Form(copied, filled, filled_inputs, (ONE_NUMBER, COUNT, VALUE_FITS)),
     ),
     search="uploads",
     replaces=(),
@@ -161,6 +192,32 @@ def forward(x: torch.Tensor):
         Rewritten(_IN_LOOP, _IN_LOOP),
         Rewritten(_NO_BUFFER, _NO_BUFFER),
         Rewritten(_SIZES, _SIZES),
+        Rewritten(
+            """
+class Head(nn.Module):
+    def loss(self, x: torch.Tensor, boxes: list):
+        count = len(boxes)
+        return x.sum() / x.new_tensor([count])
+""",
+            """
+class Head(nn.Module):
+    def loss(self, x: torch.Tensor, boxes: list):
+        count = len(boxes)
+        return x.sum() / x.new_full((1,), count)
+""",
+        ),
+        Rewritten(
+            """
+class Pool(nn.Module):
+    def forward(self, x: torch.Tensor, boxes: list):
+        return x.sum() + torch.tensor([0.5] * len(boxes), device=x.device).sum()
+""",
+            """
+class Pool(nn.Module):
+    def forward(self, x: torch.Tensor, boxes: list):
+        return x.sum() + torch.full((len(boxes),), 0.5, device=x.device).sum()
+""",
+        ),
         Rewritten(
             """
 class Runner:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph.attributes import assigned_values, is_made_once
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _MAKING = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
 _OF_HOST = _MAKING | {f"torch.{name}" for name in ("arange", "eye", "linspace", "ones", "zeros")}
+_LENGTHS = frozenset({"py:len", Op.SIZE})
 _MOVING = frozenset({"to", "cuda", "npu"})
 _TIMED = re.compile(
     r"\b(time|perf_counter|monotonic|elapsed_time|elapsed|Event|timer|timeit)\b"
@@ -69,6 +71,8 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
         if isinstance(node, ast.Call):
             found = _of_columns(here, node)
             advice = "" if found is not None else _advice(here, node)
+            if advice == _FILLED:
+                found = _filled(here, node)
             if found is not None or advice:
                 yield found or Proposal(node, advice)
 
@@ -109,6 +113,44 @@ def _of_columns(here: Surroundings, code: ast.Call) -> Proposal | None:
                 shown=f"{parts[0][1]}.copy_({parts[1][1]})",
             )
     return None
+
+
+def _filled(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return ``torch.full((n,), x, device=d)`` for ``torch.tensor([x] * n, device=d)``."""
+    given = {k.arg: k.value for k in code.keywords}
+    match code:
+        case ast.Call(ast.Attribute(owner, "new_tensor"), [data]) if not given:
+            made = f"{here.text(owner)}.new_full"
+        case ast.Call(ast.Attribute(owner), [data]) if given.keys() <= {"device", "dtype"}:
+            made = f"{here.text(owner)}.full"
+        case _:
+            return None
+    match data:
+        case ast.BinOp(ast.List([one]), ast.Mult(), times):
+            count = here.text(times)
+        case ast.List([one]):
+            times, count = ast.Constant(1), "1"
+        case _:
+            return None
+    proven = {"one-number"} if _is_number(here, one) else set[str]()
+    length = here.value(times)
+    if isinstance(times, ast.Constant) or (length is not None and length.op in _LENGTHS):
+        proven.add("nonnegative-count")
+    asked = [("value", here.text(one)), ("repeats", count)]
+    if made.endswith(".new_full"):
+        asked.append(("x", made.removesuffix(".new_full")))
+    if len(asked) == 2 or (isinstance(one, ast.Constant) and one.value in {0, 1}):  # noqa: PLR2004 - no dtype of another
+        proven.add("value-fits-dtype")
+    rest = "".join(f", {name}={here.text(value)}" for name, value in given.items())
+    text = f"{made}(({count},), {here.text(one)}{rest})"
+    return Proposal(
+        code,
+        form="copied",
+        changes=(Change(here.span(code), text),),
+        shown=text,
+        asked=tuple(asked),
+        proven=frozenset(proven),
+    )
 
 
 def _advice(here: Surroundings, code: ast.Call) -> str:

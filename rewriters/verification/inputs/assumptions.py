@@ -255,6 +255,8 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "column-mask": _fewer_dims(1),
     "finite-arms": _has_finite_arms,
     "four-dimensional": _dims(4, "q", "k", "v", "query", "key", "value"),
+    "nonnegative-count": lambda o: not isinstance(n := o.get("repeats", 0), int) or n >= 0,
+    "one-number": lambda o: isinstance(o.get("value", 0), (int, float)),
     "one-head-per-batch": _dims(3, "q", "k", "v"),
     "integer-vector": lambda o: all(
         t.dim() == 1 and t.dtype in _INTEGERS[:-1] for t in _tensors(o, "index")
