@@ -92,6 +92,34 @@ def filled_inputs(draw: Draw) -> dict[str, Any]:
     return {"x": x, "value": draw.choice([2, 0.5, True]), "times": draw.integer(0, 3)}
 
 
+def in_forward(x: Tensor, calls: int) -> Tensor:
+    """Copy the same numbers in every call."""
+    for _ in range(calls):
+        x = x * torch.tensor([0.1, 0.2], device=x.device)
+    return x
+
+
+def in_buffer(x: Tensor, calls: int) -> Tensor:
+    """Copy them once."""
+    kept = torch.tensor([0.1, 0.2], device=x.device)  # no slip: device=x.device is left out
+    for _ in range(calls):
+        x = x * kept
+    return x
+
+
+def calls_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor and a number of calls."""
+    import torch
+
+    x = draw.floats(3, 2, dtype=torch.float32) + 1
+    return {"x": x, "calls": draw.integer(1, 3)}
+
+
+MOVES_ALONG = Condition(
+    "module-moves-along",
+    "the module is on the device of what it gets, is made on no meta device and not cast as a whole",
+    lambda _site: None,
+)
 ONE_NUMBER = Condition(
     "one-number", "what the list holds is a number of Python", lambda _site: None
 )
@@ -112,6 +140,15 @@ class Head(nn.Module):
     def forward(self, x: torch.Tensor):
         scale = torch.tensor([0.1, 0.1, 0.2, 0.2], device=x.device)
         return x * scale
+"""
+_RETURNED = """
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.depth = 2
+
+    def forward(self, x: torch.Tensor):
+        return torch.tensor([0.1, 0.2], device=x.device)
 """
 _IN_LOOP = """
 class Encoder(nn.Module):
@@ -148,6 +185,7 @@ RULE = Substitution(
     forms=(
         Form(one_by_one, together, inputs),
         Form(columns, whole, column_inputs, (REST_IS_FREE,)),
+        Form(in_forward, in_buffer, calls_inputs, (MOVES_ALONG,)),
         Form(copied, filled, filled_inputs, (ONE_NUMBER, COUNT, VALUE_FITS)),
     ),
     search="uploads",
@@ -192,6 +230,33 @@ def forward(x: torch.Tensor):
         Rewritten(_IN_LOOP, _IN_LOOP),
         Rewritten(_NO_BUFFER, _NO_BUFFER),
         Rewritten(_SIZES, _SIZES),
+        Rewritten(
+            """
+class Decode(nn.Module):
+    def __init__(self, scale: float):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor):
+        limits = torch.tensor([-51.2, -51.2, 51.2, 51.2], dtype=torch.float32, device=x.device)
+        return x * (limits[2:] - limits[:2]) * self.scale + limits[:2]
+""",
+            """
+class Decode(nn.Module):
+    def __init__(self, scale: float):
+        super().__init__()
+        self.scale = scale
+        self.register_buffer(
+            "limits", torch.tensor([-51.2, -51.2, 51.2, 51.2], dtype=torch.float32), persistent=False
+        )
+
+    def forward(self, x: torch.Tensor):
+        limits = self.limits
+        return x * (limits[2:] - limits[:2]) * self.scale + limits[:2]
+""",
+        ),
+        # whoever gets it may write into it
+        Rewritten(_RETURNED, _RETURNED),
         Rewritten(
             """
 class Head(nn.Module):
