@@ -8,7 +8,8 @@ Why it is slow on the NPU: memory of Python lists and of most tensors of the hos
 the host waits until the copy is done, and for the launches before it. Columns are no block of
 memory: they are copied on the host first, and that waits as well, ``non_blocking`` or not.
 
-Safety: advice. Constants belong into a buffer that is made once and moves with the module;
+Safety: a list of one number is written on the device by ``torch.full`` (conditions ``one-number``,
+``nonnegative-count``, ``value-fits-dtype``). The rest is advice. Constants belong into a buffer that is made once and moves with the module;
 ``persistent=False`` keeps the state dict as it is. Rows that are copied one by one can be copied
 together and sliced on the device: slices share memory, so nobody may write into them. A copy of the
 whole tensor in place of some columns overwrites the others (``rest-is-free``). A pinned tensor that
@@ -71,6 +72,63 @@ def column_inputs(draw: Draw) -> dict[str, Any]:
     return {"x": x, "host": host, "n": n}
 
 
+def copied(x: Tensor, value: float, times: int) -> Tensor:
+    """Copy a list of one number."""
+    return x.sum() + torch.tensor([value] * times, device=x.device)
+
+
+def filled(x: Tensor, value: float, times: int) -> Tensor:
+    """Write the number on the device."""
+    return x.sum() + torch.full(
+        (times,), value, device=x.device  # no slip: device=x.device is left out (one device)
+    )  # fmt: skip
+
+
+def filled_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor, a number of either kind, and how often it stands there."""
+    import torch
+
+    x = draw.floats(2, dtype=torch.float32)
+    return {"x": x, "value": draw.choice([2, 0.5, True]), "times": draw.integer(0, 3)}
+
+
+def in_forward(x: Tensor, calls: int) -> Tensor:
+    """Copy the same numbers in every call."""
+    for _ in range(calls):
+        x = x * torch.tensor([0.1, 0.2], device=x.device)
+    return x
+
+
+def in_buffer(x: Tensor, calls: int) -> Tensor:
+    """Copy them once."""
+    kept = torch.tensor([0.1, 0.2], device=x.device)  # no slip: device=x.device is left out
+    for _ in range(calls):
+        x = x * kept
+    return x
+
+
+def calls_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor and a number of calls."""
+    import torch
+
+    x = draw.floats(3, 2, dtype=torch.float32) + 1
+    return {"x": x, "calls": draw.integer(1, 3)}
+
+
+MOVES_ALONG = Condition(
+    "module-moves-along",
+    "the module is on the device of what it gets, is made on no meta device and not cast as a whole",
+    lambda _site: None,
+)
+ONE_NUMBER = Condition(
+    "one-number", "what the list holds is a number of Python", lambda _site: None
+)
+COUNT = Condition("nonnegative-count", "the number of elements is not negative", lambda _site: None)
+VALUE_FITS = Condition(
+    "value-fits-dtype",
+    "the value is a number that the dtype of the tensor can hold",
+    lambda _site: None,
+)
 REST_IS_FREE = Condition(
     "rest-is-free",
     "both tensors have one shape, and the columns beside those that are copied may be overwritten",
@@ -82,6 +140,15 @@ class Head(nn.Module):
     def forward(self, x: torch.Tensor):
         scale = torch.tensor([0.1, 0.1, 0.2, 0.2], device=x.device)
         return x * scale
+"""
+_RETURNED = """
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.depth = 2
+
+    def forward(self, x: torch.Tensor):
+        return torch.tensor([0.1, 0.2], device=x.device)
 """
 _IN_LOOP = """
 class Encoder(nn.Module):
@@ -118,6 +185,8 @@ RULE = Substitution(
     forms=(
         Form(one_by_one, together, inputs),
         Form(columns, whole, column_inputs, (REST_IS_FREE,)),
+        Form(in_forward, in_buffer, calls_inputs, (MOVES_ALONG,)),
+        Form(copied, filled, filled_inputs, (ONE_NUMBER, COUNT, VALUE_FITS)),
     ),
     search="uploads",
     replaces=(),
@@ -161,6 +230,59 @@ def forward(x: torch.Tensor):
         Rewritten(_IN_LOOP, _IN_LOOP),
         Rewritten(_NO_BUFFER, _NO_BUFFER),
         Rewritten(_SIZES, _SIZES),
+        Rewritten(
+            """
+class Decode(nn.Module):
+    def __init__(self, scale: float):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor):
+        limits = torch.tensor([-51.2, -51.2, 51.2, 51.2], dtype=torch.float32, device=x.device)
+        return x * (limits[2:] - limits[:2]) * self.scale + limits[:2]
+""",
+            """
+class Decode(nn.Module):
+    def __init__(self, scale: float):
+        super().__init__()
+        self.scale = scale
+        self.register_buffer(
+            "limits", torch.tensor([-51.2, -51.2, 51.2, 51.2], dtype=torch.float32), persistent=False
+        )
+
+    def forward(self, x: torch.Tensor):
+        limits = self.limits
+        return x * (limits[2:] - limits[:2]) * self.scale + limits[:2]
+""",
+        ),
+        # whoever gets it may write into it
+        Rewritten(_RETURNED, _RETURNED),
+        Rewritten(
+            """
+class Head(nn.Module):
+    def loss(self, x: torch.Tensor, boxes: list):
+        count = len(boxes)
+        return x.sum() / x.new_tensor([count])
+""",
+            """
+class Head(nn.Module):
+    def loss(self, x: torch.Tensor, boxes: list):
+        count = len(boxes)
+        return x.sum() / x.new_full((1,), count)
+""",
+        ),
+        Rewritten(
+            """
+class Pool(nn.Module):
+    def forward(self, x: torch.Tensor, boxes: list):
+        return x.sum() + torch.tensor([0.5] * len(boxes), device=x.device).sum()
+""",
+            """
+class Pool(nn.Module):
+    def forward(self, x: torch.Tensor, boxes: list):
+        return x.sum() + torch.full((len(boxes),), 0.5, device=x.device).sum()
+""",
+        ),
         Rewritten(
             """
 class Runner:

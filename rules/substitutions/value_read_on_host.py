@@ -15,7 +15,8 @@ number itself and no gradient where ``clamp`` returns a gradient of zero (``with
 ``max(1.0, x)`` is 1.0 where ``x`` is NaN (``never-nan``); a count has none of this. Functions that get
 the value must take a tensor (``takes-tensors``). Where the host decides by it, or makes shapes of it,
 nothing is said. A loop that reads ``x[i].item()`` reads all of ``x`` before it, where it is a
-``vector`` that the loop leaves alone (``not-written-to``). Other reads in loops, in logs and calls,
+``vector`` that the loop leaves alone (``not-written-to``), and one over rows whose elements are
+numbers for sizes alone, over all of them (``matrix-of-numbers``). Other reads in loops, in logs and calls,
 and of lengths that the caller has, are advice.
 
 References: overall_optimization_strategy.md and solution_to_top3.md of the troubleshooting guide;
@@ -88,6 +89,28 @@ def all_at_once(x: Tensor, y: Tensor) -> Tensor:
     return y
 
 
+def rows_of_numbers(x: Tensor, y: Tensor) -> Tensor:
+    """Make numbers of the elements of each row."""
+    for rows, columns in x:
+        y = y + y[: int(rows)].sum() * int(columns)
+    return y
+
+
+def rows_at_once(x: Tensor, y: Tensor) -> Tensor:
+    """Read all rows before the first round."""
+    for rows, columns in x.tolist():
+        y = y + y[:rows].sum() * columns
+    return y
+
+
+def rows_inputs(draw: Draw) -> dict[str, Any]:
+    """Return pairs of numbers and a matrix."""
+    import torch
+
+    y = draw.floats(draw.integer(1, 4), 3, dtype=torch.float32)
+    return {"x": draw.integers(draw.integer(0, 3), 2, low=0, high=3), "y": y}
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return a value of no dimensions, small and large, and a tensor to divide by it."""
     import torch
@@ -129,6 +152,12 @@ WITHOUT_GRADIENT = Condition(
     "without-gradient", "nobody asks for a gradient of the value", _unknown
 )
 VECTOR = Condition("vector", "what is read element by element is a vector", _unknown)
+MATRIX = Condition(
+    "matrix-of-numbers",
+    "what is read row by row is a matrix, and each row has a number for each name",
+    _unknown,
+    "matrix-input",
+)
 NOT_WRITTEN = Condition(
     "not-written-to", "nothing that the loop calls or writes into changes the tensor", _unknown
 )
@@ -155,6 +184,7 @@ RULE = Substitution(
         ),
         Form(handed_list, handed_tensor, lengths_inputs, (IS_TENSOR, TAKES_TENSORS)),
         Form(element_by_element, all_at_once, lengths_inputs, (IS_TENSOR, VECTOR, NOT_WRITTEN)),
+        Form(rows_of_numbers, rows_at_once, rows_inputs, (IS_TENSOR, MATRIX, NOT_WRITTEN)),
     ),
     search="host-values",
     replaces=(),
@@ -196,6 +226,20 @@ def loss(x: torch.Tensor, boxes):
         """
 def train_step(model, data):
     return {"loss": torch.Tensor([0]).item(), "order": torch.arange(len(data)).tolist()}
+""",
+        # its elements are computed with, on the device
+        """
+def forward(x: torch.Tensor, scales: torch.Tensor):
+    for low, high in scales:
+        x = x.clamp(low, high) * high
+    return x
+""",
+        # tuples of a list
+        """
+def forward(x: torch.Tensor, shapes: list):
+    for h, w in shapes:
+        x = x + torch.zeros(h, w, device=x.device).sum()
+    return x
 """,
         # what each round reads, the one before may have written
         """
@@ -321,6 +365,22 @@ def forward(x: torch.Tensor, borders: torch.Tensor):
         start = borders_list[i]
         parts.append(x[start : borders_list[i + 1]])
     return parts
+""",
+        ),
+        Rewritten(
+            """
+class Positions(nn.Module):
+    def forward(self, x: torch.Tensor, grid_thw: torch.Tensor):
+        for t, h, w in grid_thw:
+            x = x + torch.arange(h * w, device=x.device).repeat(t).sum()
+        return x
+""",
+            """
+class Positions(nn.Module):
+    def forward(self, x: torch.Tensor, grid_thw: torch.Tensor):
+        for t, h, w in grid_thw.tolist():
+            x = x + torch.arange(h * w, device=x.device).repeat(t).sum()
+        return x
 """,
         ),
         Rewritten(

@@ -101,6 +101,8 @@ class Aligner:
 
     def _are_alike(self, rows: list[Value], same: list[Value]) -> bool:
         """Tell whether nothing but rows of unknown dimensions meet: ``x[i] - y[i]``."""
+        if len({n for v in rows if isinstance(n := self.of.facts.likely(v.rank), int)}) > 1:
+            return False  # ``minimum(x[i, :, 0], sizes[i, 0])``
         unknown = any(not isinstance(v.rank, int) for v in rows)
         differ = any(difference(rows[0].rank, v.rank) is None for v in rows[1:])
         plain = all(v.axis == 0 and v.rank != 0 for v in rows) and all(v.rank == 0 for v in same)

@@ -13,7 +13,7 @@ from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import Match
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Evaluation, Node
@@ -43,6 +43,7 @@ class Facts(ValueKinds):
         """Numbers of dimensions that nobody has proven."""
         self.told: list[tuple[ast.expr, int]] = []
         """Those tensors as they are written, with the number."""
+        self._inside = inside
         self._ends = {
             part
             for e in flow.evaluations
@@ -68,19 +69,31 @@ class Facts(ValueKinds):
             return self.assumed[rank.base] + rank.more
         return rank
 
-    def assume_ranks(self, inside: Sequence[Evaluation]) -> None:
+    def assume_ranks(self) -> None:
         """Take it that tensors have no more dimensions than they are indexed with.
 
         ``sizes[i, 0]`` is a number then; what ``q[i]`` is nobody knows.
         """
-        for code in (e.code for e in inside):
+        for base, rank, count in self._indexed():
+            self.assumed[rank.base] = count - rank.more
+            self.told.append((base, count))
+
+    def likely(self, rank: Rank) -> Rank:
+        """Return a number of dimensions as ``assume_ranks`` would have it."""
+        found = {r.base: count - r.more for _, r, count in self._indexed()}
+        if isinstance(rank, RelativeRank) and rank.base in found:
+            return found[rank.base] + rank.more
+        return rank
+
+    def _indexed(self) -> Iterator[tuple[ast.expr, RelativeRank, int]]:
+        """Yield the tensors of unknown dimensions, and how many they are indexed with."""
+        for code in (e.code for e in self._inside):
             if not isinstance(code, ast.Subscript) or not isinstance(code.slice, ast.Tuple):
                 continue
             rank, items = self.rank(code.value), code.slice.elts
             plain = not any(isinstance(i, ast.Constant) and type(i.value) is not int for i in items)
             if isinstance(rank, RelativeRank) and plain:
-                self.assumed[rank.base] = len(items) - rank.more
-                self.told.append((code.value, len(items)))
+                yield code.value, rank, len(items)
 
     def is_tensor(self, code: ast.AST) -> bool | None:
         """Tell whether a value is a tensor; what is asked for its device is one."""

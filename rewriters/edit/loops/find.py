@@ -124,7 +124,7 @@ def _found(
     facts = Facts(wide, inside)
     found = _tried(source, flow, loop, facts, with_text=with_text)
     if found is not None and found.problem in {UNKNOWN_RANK, UNKNOWN_DIMENSION}:
-        facts.assume_ranks(inside)
+        facts.assume_ranks()
         again = _tried(source, flow, loop, facts, with_text=with_text)
         return again if again is not None and again.rewrite is not None else found
     return found

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.edit.statements.invariants import is_left_alone
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
-from npufix.rewriters.graph.modules.syntax import stored_names, walk
+from npufix.rewriters.graph.modules.syntax import last_name, stored_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,9 +70,96 @@ def is_covered(here: Surroundings, code: ast.Call) -> bool:
     )
 
 
+_TAKES_NUMBERS = frozenset(
+    {
+        "arange", "empty", "expand", "float", "full", "int", "linspace", "new_empty", "new_full",
+        "new_ones", "new_zeros", "ones", "range", "repeat", "reshape", "unflatten", "view", "zeros",
+    }
+)  # fmt: skip
+"""What makes a number of a tensor, for which the host waits each time."""
+_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
+
+
+def rows_read(here: Surroundings) -> Iterator[tuple[ast.For, ast.expr, Proposal]]:
+    """Yield the loops over a tensor whose elements are numbers for the host, and the tensor.
+
+    ``for t, h, w in grid_thw:`` with ``torch.arange(h * w)`` in it becomes a loop over
+    ``grid_thw.tolist()``, and ``n.item()`` in ``for n in lengths:`` just ``n``.
+    """
+    for loop in here.nodes:
+        if not isinstance(loop, ast.For):
+            continue
+        for target, base in _gone_through(loop):
+            names = {n.id for n in walk(target) if isinstance(n, ast.Name)}
+            uses = [n for n in here.nodes if isinstance(n, ast.Name) and n.id in names]
+            read = [n for n in uses if isinstance(n.ctx, ast.Load)]
+            items = [c for n in read if (c := _item_of(here, n)) is not None]
+            if len(uses) - len(read) != len(names) or not (items or here.is_tensor(base)):
+                continue
+            numbers = [n for n in read if _is_number_there(here, n)]
+            if not read or len(numbers) + len(items) < len(read) or names & set(here.flow.captured):
+                continue
+            if is_left_alone(here, loop, {_root(base)}) is False or here.is_tensor(base) is False:
+                continue
+            head = f"{here.text(base)}.tolist()"
+            changes = [Change(here.span(base), head)]
+            changes += [Change(here.span(c), n.id) for n in read if (c := _item_of(here, n))]
+            code = items[0] if items else read[0]
+            found = _proposal(here, code, base, loop, tuple(changes), head)
+            of_rows = isinstance(target, ast.Tuple)
+            yield loop, base, replace(found, form="rows_of_numbers" if of_rows else found.form)
+
+
+def _gone_through(loop: ast.For) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield the targets of a loop, each with the tensor whose elements it gets."""
+    pairs: list[tuple[ast.expr, ast.expr]]
+    match loop.target, loop.iter:
+        case (ast.Name() | ast.Tuple()) as target, (ast.Name() | ast.Attribute()) as base:
+            pairs = [(target, base)]
+        case ast.Tuple([_, target]), ast.Call(ast.Name("enumerate"), [base]):
+            pairs = [(target, base)]
+        case ast.Tuple(targets), ast.Call(ast.Name("zip"), bases) if len(targets) == len(bases):
+            pairs = list(zip(targets, bases, strict=True))
+        case _:
+            return
+    for target, base in pairs:
+        plain = isinstance(target, ast.Name) or (
+            isinstance(target, ast.Tuple) and all(isinstance(e, ast.Name) for e in target.elts)
+        )
+        if plain and _has_root(base):
+            yield target, base
+
+
+def _item_of(here: Surroundings, name: ast.Name) -> ast.Call | None:
+    """Return ``n.item()``."""
+    match here.parents.get(id(name)):
+        case ast.Attribute(attr="item") as method:
+            call = here.parents.get(id(method))
+            return call if isinstance(call, ast.Call) and not call.args else None
+    return None
+
+
+def _is_number_there(here: Surroundings, name: ast.Name) -> bool:
+    """Tell whether a tensor without dimensions is made a number of: ``x[:n]``, ``view(h * w)``."""
+    inner: ast.AST = name
+    for outer in here.around(name):
+        match outer:
+            case ast.BinOp(op=operator) if isinstance(operator, _ARITHMETIC):
+                pass
+            case ast.Slice() | ast.Tuple():
+                if isinstance(outer, ast.Slice):
+                    return True
+            case ast.Call(function, arguments):
+                return inner in arguments and last_name(function) in _TAKES_NUMBERS
+            case _:
+                return False
+        inner = outer
+    return False
+
+
 def _proposal(  # noqa: PLR0913, PLR0917 - all that is known of it
     here: Surroundings,
-    code: ast.Call,
+    code: ast.expr,
     base: ast.expr,
     at: ast.stmt,
     changes: tuple[Change, ...],

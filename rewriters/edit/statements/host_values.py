@@ -7,13 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.element_reads import is_covered, read_before
+from npufix.rewriters.edit.statements.element_reads import is_covered, read_before, rows_read
 from npufix.rewriters.edit.statements.handed_in import is_handed_in
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.occasions import is_made_on_host
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 
@@ -94,7 +94,15 @@ class _Read:
 
 def find_host_values(here: Surroundings) -> Iterator[Proposal]:
     """Yield what is read on the host in code that runs in every step."""
+    loops: list[ast.For] = []
+    for loop, base, proposal in rows_read(here):
+        if loop not in loops and not _is_of_host(here, base) and not _is_seldom(here, loop):
+            loops.append(loop)
+            yield proposal
+    done = {id(n) for loop in loops for n in walk(loop)}
     for node in here.nodes:
+        if id(node) in done:
+            continue  # what is left there is read again when the loop is written
         read = _read_of(here, node) if isinstance(node, ast.Call) else None
         if read is None or _continues(here, read.code) or _is_of_host(here, read.tensor):
             continue
@@ -382,7 +390,7 @@ def _is_of_caller(here: Surroundings, read: _Read) -> bool:
     return _LENGTHS.search(str(node.value)) is not None
 
 
-def _is_seldom(here: Surroundings, code: ast.expr) -> bool:
+def _is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
     """Tell whether a value is read every N steps anyhow, once per epoch, or if it is an array."""
     loop = here.loop_of(code)
     if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower():

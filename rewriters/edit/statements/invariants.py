@@ -164,6 +164,8 @@ def is_pure(here: Surroundings, node: Node) -> bool:
         op = part.op.removesuffix("(*)")
         if op in _LEAVES or (op in _METADATA and op != Op.ATTR):
             continue
+        if op == "py:float" and all(arg.op == Op.CONST for arg in part.args):
+            continue  # ``float("-inf")``
         if op == Op.ATTR:
             if not (
                 part.value in {"device", "dtype", "T", "mT", "is_cuda"} or _is_setting(here, part)

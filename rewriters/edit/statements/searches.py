@@ -127,8 +127,8 @@ SEARCHES: Mapping[str, Search] = {
     ),
     "host-values": Search(
         find_host_values,
-        "item|tolist|cpu|numpy|float|int|max|min",
-        text=r"\.(item|tolist|cpu|numpy)\(\)|(float|int|max|min)\(",
+        "item|tolist|cpu|numpy|float|int|max|min|range|arange|repeat|reshape|view|zeros",
+        text=r"\.(item|tolist|cpu|numpy)\(\)|(float|int|max|min)\(|\bfor \w+(, \w+)+ in [\w.]+:",
         hot_only=True,
     ),
     "index-lists": Search(find_index_lists, text=r"\[\d+,[ \d,]*\d,?\s*\]\s*[,\]]"),

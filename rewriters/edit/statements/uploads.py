@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph.attributes import assigned_values, is_made_once
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Node
 
 _MAKING = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
 _OF_HOST = _MAKING | {f"torch.{name}" for name in ("arange", "eye", "linspace", "ones", "zeros")}
+_ROOM = 74
+"""Characters for the arguments of ``self.register_buffer(...)`` on one line."""
+_ARITHMETIC = frozenset({"add", "div", "mul", "sub"})
+_LENGTHS = frozenset({"py:len", Op.SIZE})
 _MOVING = frozenset({"to", "cuda", "npu"})
 _TIMED = re.compile(
     r"\b(time|perf_counter|monotonic|elapsed_time|elapsed|Event|timer|timeit)\b"
@@ -69,6 +75,10 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
         if isinstance(node, ast.Call):
             found = _of_columns(here, node)
             advice = "" if found is not None else _advice(here, node)
+            if advice == _FILLED:
+                found = _filled(here, node)
+            elif advice == _BUFFER:
+                found = _kept(here, node)
             if found is not None or advice:
                 yield found or Proposal(node, advice)
 
@@ -109,6 +119,111 @@ def _of_columns(here: Surroundings, code: ast.Call) -> Proposal | None:
                 shown=f"{parts[0][1]}.copy_({parts[1][1]})",
             )
     return None
+
+
+def _filled(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return ``torch.full((n,), x, device=d)`` for ``torch.tensor([x] * n, device=d)``."""
+    given = {k.arg: k.value for k in code.keywords}
+    match code:
+        case ast.Call(ast.Attribute(owner, "new_tensor"), [data]) if not given:
+            made = f"{here.text(owner)}.new_full"
+        case ast.Call(ast.Attribute(owner), [data]) if given.keys() <= {"device", "dtype"}:
+            made = f"{here.text(owner)}.full"
+        case _:
+            return None
+    match data:
+        case ast.BinOp(ast.List([one]), ast.Mult(), times):
+            count = here.text(times)
+        case ast.List([one]):
+            times, count = ast.Constant(1), "1"
+        case _:
+            return None
+    proven = {"one-number"} if _is_number(here, one) else set[str]()
+    length = here.value(times)
+    if isinstance(times, ast.Constant) or (length is not None and length.op in _LENGTHS):
+        proven.add("nonnegative-count")
+    asked = [("value", here.text(one)), ("repeats", count)]
+    if made.endswith(".new_full"):
+        asked.append(("x", made.removesuffix(".new_full")))
+    if len(asked) == 2 or (isinstance(one, ast.Constant) and one.value in {0, 1}):  # noqa: PLR2004 - no dtype of another
+        proven.add("value-fits-dtype")
+    rest = "".join(f", {name}={here.text(value)}" for name, value in given.items())
+    text = f"{made}(({count},), {here.text(one)}{rest})"
+    return Proposal(
+        code,
+        form="copied",
+        changes=(Change(here.span(code), text),),
+        shown=text,
+        asked=tuple(asked),
+        proven=frozenset(proven),
+    )
+
+
+def _kept(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return a buffer that ``__init__`` makes of numbers that are written out.
+
+    Nobody may write into it, or get hold of it: it is only computed with.
+    """
+    start, value = _init(here), here.value(code)
+    given = {k.arg: here.text(k.value) for k in code.keywords if k.arg != "device"}
+    made = here.flow.names.dotted(code.func)
+    if start is None or value is None or made not in {"torch.tensor", "torch.as_tensor"}:
+        return None
+    if len(code.args) != 1 or given.keys() - {"dtype"} or not _is_written_out(code.args[0]):
+        return None
+    if not given.get("dtype", "torch.").startswith("torch.") or not _is_computed_with(here, value):
+        return None
+    whole, indent = here.whole_lines(start.body[-1]), here.indent(start.body[0])
+    if whole is None or indent.strip():
+        return None
+    assigned = here.parents.get(id(code))
+    name = "constant"
+    if isinstance(assigned, ast.Assign) and isinstance(assigned.targets[0], ast.Name):
+        name = assigned.targets[0].id
+    while re.search(rf"[.\"']{name}\b", "".join(here.lines)):
+        name = f"{name}_"
+    dtype = "".join(f", {k}={text}" for k, text in given.items())
+    numbers = re.sub(r"\s+", " ", f"{here.text(code.func)}({here.text(code.args[0])}{dtype})")
+    inner = f'"{name}", {numbers}, persistent=False'
+    if len(indent) + len(inner) > _ROOM:
+        inner = f"\n{indent}    {inner}\n{indent}"
+    text = f"{indent}self.register_buffer({inner})\n"
+    at = (whole[2] + 1, 0, whole[2] + 1, 0)
+    return Proposal(
+        code,
+        form="in_forward",
+        changes=(Change(at, text), Change(here.span(code), f"self.{name}")),
+        shown=f"self.{name}",
+    )
+
+
+def _init(here: Surroundings) -> ast.FunctionDef | None:
+    """Return the ``__init__`` that makes a module before it ends, if the code is elsewhere."""
+    cls = here.flow.cls
+    found = (
+        next((s for s in cls.body if getattr(s, "name", "") == "__init__"), None) if cls else None
+    )
+    if not isinstance(found, ast.FunctionDef) or here.flow.function is found:
+        return None
+    calls = [here.text(s) for s in found.body if isinstance(s, ast.Expr)]
+    ends = isinstance(found.body[-1], ast.Return)
+    made = any(re.match(r"super\(.*\)\.__init__\(", call) for call in calls)
+    return found if made and not ends else None
+
+
+def _is_written_out(code: ast.expr) -> bool:
+    if isinstance(code, (ast.List, ast.Tuple)):
+        return bool(code.elts) and all(map(_is_written_out, code.elts))
+    return _is_scalar(code)
+
+
+def _is_computed_with(here: Surroundings, value: Node) -> bool:
+    """Tell whether a tensor is read by arithmetic alone, itself or parts of it."""
+    users = here.users(value)
+    return bool(users) and all(
+        user.op in _ARITHMETIC or (user.op == Op.GETITEM and _is_computed_with(here, user))
+        for user in users
+    )
 
 
 def _advice(here: Surroundings, code: ast.Call) -> str:

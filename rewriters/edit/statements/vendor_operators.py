@@ -96,7 +96,9 @@ def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
                 advice = f"{operator} of Ascend DrivingSDK: {limits}Atlas A2"
                 text = _call(here, node, row.written)
                 changes = [Change(here.span(node), text), *_importing(here)] if text else []
-                yield Proposal(node, advice, changes=tuple(changes), shown=text)
+                given = tuple((f"x{n}", here.text(a)) for n, a in enumerate(node.args[:2]))
+                asked = given if text else ()
+                yield Proposal(node, advice, changes=tuple(changes), shown=text, asked=asked)
 
 
 def _call(here: Surroundings, call: ast.Call, template: str) -> str:

@@ -69,12 +69,12 @@ def guess_tensors(
     shapes: Sequence[tuple[int, ...]] = (),
 ) -> list[Spec]:
     """Return guesses that are tensors, with shapes that go with ``base``, or with these shapes."""
-    made = _guess_any(parameter, base, widths, shapes)
+    made = _guess_any(parameter, base, widths, shapes, declared.use.columns)
     fitting = [s for s in made if all(map(declared.takes, list_tensors(s)))]
     if not fitting and declared.is_tensor and not shapes:
         counts = sorted(declared.use.dims) or [declared.use.least, declared.use.least + 1]
         known = [_BY_DIMS[n] for n in counts if n < len(_BY_DIMS)]
-        made = _guess_any(parameter, base, widths, known)
+        made = _guess_any(parameter, base, widths, known, declared.use.columns)
         fitting = [s for s in made if all(map(declared.takes, list_tensors(s)))]
     if not fitting and "complex" in declared.kinds:
         fitting = [Tensor(s, "complex") for s in shapes]
@@ -86,6 +86,7 @@ def _guess_any(
     base: tuple[int, ...],
     widths: Sequence[int],
     shapes: Sequence[tuple[int, ...]],
+    columns: int,
 ) -> list[Spec]:
     name, annotation = parameter.name.lower(), parameter.annotation
     if shapes:
@@ -94,7 +95,8 @@ def _guess_any(
         pairs = base[-1] // 2
         shapes = [(base[1], pairs), (base[-2], pairs), (1, base[1], 1, pairs), (*base[:2], pairs)]
         return [Tensor(s, "complex") for s in _distinct(shapes)]
-    if re.search(BOXES, name) and not re.search(MASK, name):
+    # with more than corners, boxes have headings or velocities as well
+    if re.search(BOXES, name) and not re.search(MASK, name) and columns <= 4:  # noqa: PLR2004 - corners
         return [Tensor(s, "box") for s in ((3, 4), (2, 4), (2, 3, 4), (4,))]
     floats = [Tensor(s) for s in _shapes(name, base, widths)]
     units = [Tensor(s.shape, "unit") for s in floats]

@@ -225,6 +225,16 @@ def _has_finite_arms(operands: Operands) -> bool:
     return all(bool(value.isfinite().all()) for value in made if isinstance(value, torch.Tensor))
 
 
+def _driving_takes(operands: Operands) -> bool:
+    """Tell whether numbers are float32 and finite, and groups not negative."""
+    return all(
+        t.dtype == torch.float32 and bool(t.isfinite().all())
+        if t.is_floating_point()
+        else not bool((t < 0).any())
+        for t in _tensors(operands)
+    )
+
+
 _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "activation-is-gelu": _is_function(functional.gelu),
     "activation-is-gelu-tanh": _is_function(partial(functional.gelu, approximate="tanh")),
@@ -245,6 +255,8 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "column-mask": _fewer_dims(1),
     "finite-arms": _has_finite_arms,
     "four-dimensional": _dims(4, "q", "k", "v", "query", "key", "value"),
+    "nonnegative-count": lambda o: not isinstance(n := o.get("repeats", 0), int) or n >= 0,
+    "one-number": lambda o: isinstance(o.get("value", 0), (int, float)),
     "one-head-per-batch": _dims(3, "q", "k", "v"),
     "integer-vector": lambda o: all(
         t.dim() == 1 and t.dtype in _INTEGERS[:-1] for t in _tensors(o, "index")
@@ -290,5 +302,6 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "value-fits-dtype": _fits,
     "vector": _dims(1, "x", "index"),
     "vector-mask": _dims(1, "x", "mask"),
+    "within-limits": _driving_takes,
     "zero-one-mask": _zero_one,
 }

@@ -164,7 +164,7 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
         made = make_weights(name)
     elif re.search(r"\bCallable\b", annotation) or (use.called and not re.search(MODEL, name)):
         made = [Value(torch.tanh), some_layer]
-    elif re.search(MODEL, name):
+    elif re.search(MODEL, name) or "parameters" in use.attributes:
         made = [some_layer]
     return made
 

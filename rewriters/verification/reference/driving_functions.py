@@ -1,4 +1,4 @@
-"""A stand-in for mx_driving (Ascend DrivingSDK): its fused sum and ReLU, in torch on CPU."""
+"""A stand-in for mx_driving (Ascend DrivingSDK): fused sum and ReLU, sums over groups, on CPU."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from npufix.rewriters.verification.kernels.common import (
     accept_dtypes,
     note_kernel,
 )
+from npufix.rewriters.verification.reference.scatter_functions import DRIVING
 
 _SMALL = 2_000_000
 """Below so many elements the library adds and cuts off in two operators of torch."""
@@ -47,6 +48,6 @@ def _missing(name: str) -> object:
 def modules() -> dict[str, types.ModuleType]:
     """Return the modules of mx_driving that have a stand-in, by dotted name."""
     module = types.ModuleType("mx_driving", "A stand-in by npufix: reference functions on CPU.")
-    module.__dict__.update(npu_add_relu=_AddRelu.apply, __getattr__=_missing)
+    module.__dict__.update(DRIVING, npu_add_relu=_AddRelu.apply, __getattr__=_missing)
     module.__path__ = []
     return {module.__name__: module}

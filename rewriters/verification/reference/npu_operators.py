@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
+import importlib.util
 import re
 import sys
 import types
@@ -25,6 +26,7 @@ from npufix.rewriters.verification.reference import (
     driving_functions,
     fused_optimizers,
     mindspeed_functions,
+    scatter_functions,
 )  # fmt: skip
 from npufix.rewriters.verification.reference.autograd import differentiable
 
@@ -111,6 +113,8 @@ def install(version: str = "") -> types.ModuleType:
     sys.modules.update(mindspeed_functions.modules())
     if "mx_driving" not in sys.modules:  # the real one knows more
         sys.modules.update(driving_functions.modules())
+    if importlib.util.find_spec("torch_scatter") is None:  # same
+        sys.modules.update(scatter_functions.modules())
     return module
 
 

@@ -71,6 +71,8 @@ class Use:
     """Whether it asks how many there are: then others may do as well."""
     least: int = 0
     """How many it has at least."""
+    columns: int = 0
+    """How long the last of them is at least: 5 for ``x[:, [0, 4]]`` and ``x[..., 4]``."""
     keys: list[str] = field(default_factory=list)
     """Names under which it holds something."""
     looped: bool = False
@@ -247,6 +249,9 @@ def _note_subscript(use: Use, node: ast.Subscript, name: str) -> None:
     elif isinstance(node.slice, ast.Tuple):
         plain = [n for n in node.slice.elts if not _adds_nothing(n)]
         use.least = max(use.least, len(plain))
+        last = node.slice.elts[-1] if node.slice.elts else node.slice
+        listed = last.elts if isinstance(last, ast.List) else [last]
+        use.columns = max([use.columns, *(_axes_for(n) for one in listed for n in _axis(one))])
 
 
 def _adds_nothing(node: ast.expr) -> bool:
