@@ -10,7 +10,7 @@ import inspect
 import itertools
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.calls.values import (
     Several,
@@ -141,13 +141,9 @@ def _join(parameter: Parameter, order: Sequence[Sequence[Tensor]]) -> list[Spec]
     """Return all guesses; pairs of them first, for a parameter that is several."""
     specs: list[Spec] = [spec for group in order for spec in group]
     if re.search(_SEVERAL, parameter.annotation):
-        kind = _kind_of_several(parameter)
+        kind = "tuple" if re.search("(?i)tuple", parameter.annotation) else "list"
         return [Several((s, s), kind) for s in specs[:6] if isinstance(s, Tensor)] + specs
     return specs
-
-
-def _kind_of_several(parameter: Parameter) -> Literal["tuple", "list"]:
-    return "tuple" if re.search("(?i)tuple", parameter.annotation) else "list"
 
 
 def _shapes(name: str, base: tuple[int, ...], widths: Sequence[int]) -> list[tuple[int, ...]]:

@@ -122,30 +122,6 @@ def _are_contiguous(call: Call) -> bool | None:
     return _all(*(False if o.transposed else o.contiguous for o in others))
 
 
-def _weight_at_most_transposed(call: Call) -> bool | None:
-    return True if call.x2.transposed else call.x2.contiguous
-
-
-def _products_agree(call: Call) -> bool:
-    return bool(call.x1.shape) and call.x1.shape[-1] == _depth(call) and _depth(call) != 0
-
-
-def _bias_is_row(call: Call) -> bool:
-    return call.bias is None or call.bias.shape == (_columns(call),)
-
-
-def _residual_rows(call: Call) -> bool:
-    return len(call.residual.shape) == _BATCHED and _rows(call.residual) == _rows(call.x1)
-
-
-def _residual_columns(call: Call) -> bool:
-    return bool(call.residual.shape) and call.residual.shape[-1] == _columns(call)
-
-
-def _gamma_columns(call: Call) -> bool:
-    return call.gamma.shape[-1:] == call.residual.shape[-1:]
-
-
 def _one_half_dtype(*operands: Operand | None) -> bool:
     dtypes = {operand.dtype for operand in operands if operand is not None}
     return len(dtypes) == 1 and dtypes <= _HALF
@@ -232,7 +208,7 @@ LIMITS = (
     Limit(
         "weight-at-most-transposed",
         "x2 is contiguous, or has its last two axes swapped",
-        _weight_at_most_transposed,
+        lambda call: True if call.x2.transposed else call.x2.contiguous,
     ),
     Limit(
         "x1-of-two-or-three-axes",
@@ -240,17 +216,41 @@ LIMITS = (
         lambda call: len(call.x1.shape) in {_MATRIX, _BATCHED},
     ),
     Limit("x2-of-two-axes", "x2 is (k, n)", lambda call: len(call.x2.shape) == _MATRIX),
-    Limit("same-k", "x1 and x2 have the same k, and it is not 0", _products_agree),
-    Limit("bias-of-one-axis", "the bias, if there is one, is (n)", _bias_is_row),
+    Limit(
+        "same-k",
+        "x1 and x2 have the same k, and it is not 0",
+        lambda call: (
+            bool(call.x1.shape) and call.x1.shape[-1] == _depth(call) and _depth(call) != 0
+        ),
+    ),
+    Limit(
+        "bias-of-one-axis",
+        "the bias, if there is one, is (n)",
+        lambda call: call.bias is None or call.bias.shape == (_columns(call),),
+    ),
     Limit(
         "residual-of-three-axes",
         "the residual is (b, s, n)",
         lambda call: len(call.residual.shape) == _BATCHED,
     ),
-    Limit("residual-rows", "b * s of the residual are the rows of x1", _residual_rows),
-    Limit("residual-columns", "the last axis of the residual is that of x2", _residual_columns),
+    Limit(
+        "residual-rows",
+        "b * s of the residual are the rows of x1",
+        lambda call: (
+            len(call.residual.shape) == _BATCHED and _rows(call.residual) == _rows(call.x1)
+        ),
+    ),
+    Limit(
+        "residual-columns",
+        "the last axis of the residual is that of x2",
+        lambda call: bool(call.residual.shape) and call.residual.shape[-1] == _columns(call),
+    ),
     Limit("gamma-of-one-axis", "gamma is (n)", lambda call: len(call.gamma.shape) == 1),
-    Limit("gamma-columns", "gamma is as long as the last axis of the residual", _gamma_columns),
+    Limit(
+        "gamma-columns",
+        "gamma is as long as the last axis of the residual",
+        lambda call: call.gamma.shape[-1:] == call.residual.shape[-1:],
+    ),
     Limit(
         "sum-reduction",
         "the reduction is a sum",
