@@ -10,7 +10,7 @@ import inspect
 import itertools
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from npufix.rewriters.verification.calls.values import (
     Several,
@@ -141,7 +141,8 @@ def _join(parameter: Parameter, order: Sequence[Sequence[Tensor]]) -> list[Spec]
     """Return all guesses; pairs of them first, for a parameter that is several."""
     specs: list[Spec] = [spec for group in order for spec in group]
     if re.search(_SEVERAL, parameter.annotation):
-        kind = "tuple" if re.search("(?i)tuple", parameter.annotation) else "list"
+        is_tuple = re.search("(?i)tuple", parameter.annotation)
+        kind: Literal["tuple", "list"] = "tuple" if is_tuple else "list"
         return [Several((s, s), kind) for s in specs[:6] if isinstance(s, Tensor)] + specs
     return specs
 

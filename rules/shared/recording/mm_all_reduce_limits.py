@@ -13,6 +13,8 @@ from enum import Enum
 from math import prod
 from typing import TYPE_CHECKING
 
+from npufix.rules.substitution import all_hold
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -88,13 +90,6 @@ def checked(call: Call) -> Iterator[tuple[Limit, bool | None]]:
             yield limit, limit.holds(call)
 
 
-def _all(*answers: bool | None) -> bool | None:
-    """Return False if one is, else None if one is unknown, else True."""
-    if False in answers:
-        return False
-    return None if None in answers else True
-
-
 def _rows(operand: Operand) -> int:
     return prod(operand.shape[:-1])
 
@@ -114,12 +109,12 @@ def _operands(call: Call) -> list[Operand]:
 
 
 def _is_plain(call: Call) -> bool | None:
-    return _all(*(None if o.layout is None else o.layout == "ND" for o in _operands(call)))
+    return all_hold(None if o.layout is None else o.layout == "ND" for o in _operands(call))
 
 
 def _are_contiguous(call: Call) -> bool | None:
     others = [operand for operand in _operands(call) if operand is not call.x2]
-    return _all(*(False if o.transposed else o.contiguous for o in others))
+    return all_hold(False if o.transposed else o.contiguous for o in others)
 
 
 def _one_half_dtype(*operands: Operand | None) -> bool:
@@ -129,7 +124,7 @@ def _one_half_dtype(*operands: Operand | None) -> bool:
 
 def _no_scales(call: Call) -> bool | None:
     scales = (call.antiquant_scale, call.antiquant_offset, call.dequant_scale)
-    return _all(scales == (None, None, None), _no_groups(call))
+    return all_hold([scales == (None, None, None), _no_groups(call)])
 
 
 def _no_groups(call: Call) -> bool | None:
@@ -290,8 +285,8 @@ LIMITS = (
     Limit(
         "no-antiquant",
         "antiquant_scale, antiquant_offset and groups are not given",
-        lambda call: _all(
-            call.antiquant_scale is None and call.antiquant_offset is None, _no_groups(call)
+        lambda call: all_hold(
+            [call.antiquant_scale is None and call.antiquant_offset is None, _no_groups(call)]
         ),
         _FULL,
     ),
