@@ -19,7 +19,7 @@ import torch
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.generator import profiler_json  # noqa: E402
+from benchmarks.generator.files import profiler_json  # noqa: E402
 from benchmarks.generator.dump import write_dump  # noqa: E402
 from benchmarks.generator.recorded.record import recorded_path  # noqa: E402
 from benchmarks.generator.recorded.routes import record  # noqa: E402

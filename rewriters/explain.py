@@ -80,7 +80,7 @@ def near_misses(
                 best = near
         if best is not None:
             found.append(best)
-    return sorted(found, key=lambda near: (-_share(near), near.rule.id))
+    return sorted(found, key=lambda near: (-(near.agreeing / near.operations), near.rule.id))
 
 
 def _matches(flow: FunctionFlow, rule: Substitution, lines: range) -> bool:
@@ -92,10 +92,6 @@ def _matches(flow: FunctionFlow, rule: Substitution, lines: range) -> bool:
 def _rank(near: NearMiss) -> tuple[int, int, int]:
     """Return how well a form explains the code: by what is lacking, then by what is guessed."""
     return near.agreeing - near.operations, -near.guesses, -len(near.partings)
-
-
-def _share(near: NearMiss) -> float:
-    return near.agreeing / near.operations
 
 
 def _concerns(flow: FunctionFlow, evaluation: Evaluation, lines: range) -> bool:

@@ -400,7 +400,7 @@ def _in_order(groups: Iterable[list[_Candidate]]) -> list[list[_Candidate]]:
     ``gather`` in ``gather(...).view(-1)`` all of it.
     """
     found = [sorted(group, key=_open) for group in groups]
-    return sorted(found, key=lambda g: (_asks_for_inference(g[0]), -_width(g[0].match)))
+    return sorted(found, key=lambda g: (_asks_for_inference(g[0]), -len(g[0].match.covered)))
 
 
 def _open(found: _Candidate) -> int:
@@ -413,10 +413,6 @@ def _is_open(proof: Proof) -> bool:
 
 def _asks_for_inference(found: _Candidate) -> bool:
     return any(p.condition.excludes_gradients and p.basis is Basis.OPEN for p in found.proofs)
-
-
-def _width(match: Match) -> int:
-    return len(match.covered)
 
 
 def _codes(flow: FunctionFlow, match: Match) -> set[int]:

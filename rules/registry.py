@@ -32,38 +32,28 @@ class RuleError(Exception):
 
 
 def all_rules() -> tuple[Substitution, ...]:
-    """Return every substitution, ours and those that installed packages add, ordered by id.
-
-    Raises:
-        RuleError: a rule file has no ``RULE``, or two rules share an id.
-
-    """
+    """Return every substitution, as ``every_rule`` does."""
     return tuple(rule for rule in every_rule() if isinstance(rule, Substitution))
 
 
 def all_diagnostics() -> tuple[Diagnostic, ...]:
-    """Return every rule about the run as a whole, found alike, ordered by id.
-
-    Raises:
-        RuleError: a rule file has no ``RULE``, or two rules share an id.
-
-    """
+    """Return every rule about the run as a whole, as ``every_rule`` does."""
     return tuple(rule for rule in every_rule() if isinstance(rule, Diagnostic))
 
 
 def all_cluster_diagnostics() -> tuple[ClusterDiagnostic, ...]:
-    """Return every rule about the ranks of a job together, found alike, ordered by id.
-
-    Raises:
-        RuleError: a rule file has no ``RULE``, or two rules share an id.
-
-    """
+    """Return every rule about the ranks of a job together, as ``every_rule`` does."""
     return tuple(rule for rule in every_rule() if isinstance(rule, ClusterDiagnostic))
 
 
 @cache
 def every_rule() -> tuple[Rule, ...]:
-    """Return rules of all kinds, ordered by id; raise ``RuleError`` as these do."""
+    """Return rules of all kinds, ours and those that installed packages add, ordered by id.
+
+    Raises:
+        RuleError: a rule file has no ``RULE``, or two rules share an id.
+
+    """
     rules = [rule_of(module) for module in _modules()]
     for point in entry_points(group=ENTRY_POINT_GROUP):
         with _naming(f"the plug-in {point.name} ({point.value})"):

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import torch
 
@@ -244,6 +244,12 @@ def is_activation(site: Site, name: str, *wanted: str) -> bool | None:
     if found is None or found in {f"{one}?" for one in wanted}:
         return None
     return found in wanted
+
+
+def all_hold(answers: Iterable[bool | None]) -> bool | None:
+    """Return False if one is, else None if one is unknown, else True."""
+    given = set(answers)
+    return False if False in given else None if None in given else True
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -9,7 +9,6 @@ import click
 
 from npufix.advisor.commands import common
 from npufix.advisor.console.loudness import is_quiet, is_verbose
-from npufix.advisor.console.progress_line import progress
 from npufix.advisor.console.speaking import say
 from npufix.advisor.console.written import say_written
 
@@ -73,23 +72,14 @@ def update(  # noqa: PLR0913, PLR0917 - one parameter an option
     DUMP is what npufix diagnose reads, or its report in JSON. A folder of several ranks is one
     run; its slowest rank stands for it. The order of the runs does not matter.
     """
-    from npufix.advisor.diagnose.diagnosis import Options
     from npufix.advisor.gate import baselines
     from npufix.advisor.gate.baselines import show_baseline
-    from npufix.advisor.gate.reading import read_runs
-    from npufix.advisor.project.source_tree import read_source_tree
 
     configuration = common.read_configuration(source or Path(), ())
     configured = configuration.gate.baseline if configuration.gate else None
     path = output or configured or _DEFAULT
     earlier = baselines.read(path) if append and path.exists() else None
-    with progress("Reading the source") as tell:
-        tree = read_source_tree(source, configuration) if source else None
-        options = Options(rank=rank, path_map=path_map, configuration=configuration)
-        read = read_runs(dumps, tree, options, tell, given)
-    for each in read[:1]:
-        common.warn(each.warnings)
-    runs = [each.measurement for each in read]
+    runs = common.measure_runs(dumps, source, rank, path_map, given, configuration)
     _check(runs, earlier, mix_environments=mix_environments, allow_partial=allow_partial)
     made = baselines.merge_baseline(runs, earlier, commit)
     baselines.write(path, made)

@@ -10,6 +10,7 @@ import click
 from npufix.advisor.commands import completing as completion
 from npufix.advisor.commands.cli import INPUT_ERROR
 from npufix.advisor.console.loudness import is_quiet
+from npufix.advisor.console.progress_line import progress
 from npufix.advisor.console.speaking import say
 from npufix.advisor.console.streams import print_text
 from npufix.advisor.console.written import name_errors, replace_all, say_written
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.predict.own_pairs import Pair
     from npufix.advisor.project.configuration import Configuration
+    from npufix.reports.measurement import Measurement
     from npufix.reports.report import Report, Verdict
 
 PATH = click.Path(path_type=Path)
@@ -107,6 +109,28 @@ chip_option = click.option(
     type=click.Choice(["A2", "A3", "A5", "910A", "310P", "310B"], case_sensitive=False),
     help="What a virtual NPU pretends to be. Default: the chip of the dump, else A2.",
 )
+
+
+def measure_runs(  # noqa: PLR0913, PLR0917 - what both commands are given
+    dumps: tuple[Path, ...],
+    source: Path | None,
+    rank: int | None,
+    path_map: tuple[tuple[str, str], ...],
+    given: tuple[str, ...],
+    configuration: Configuration,
+) -> list[Measurement]:
+    """Read runs as ``read_runs`` does, with the program that they ran; warn of what is odd."""
+    from npufix.advisor.diagnose.diagnosis import Options
+    from npufix.advisor.gate.reading import read_runs
+    from npufix.advisor.project.source_tree import read_source_tree
+
+    with progress("Reading the source") as tell:
+        tree = read_source_tree(source, configuration) if source else None
+        options = Options(rank=rank, path_map=path_map, configuration=configuration)
+        read = read_runs(dumps, tree, options, tell, given)
+    for each in read[:1]:
+        warn(each.warnings)
+    return [each.measurement for each in read]
 
 
 def write_scripts(verdicts: Sequence[Verdict], path: Path) -> None:

@@ -70,21 +70,13 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter an option
     DUMP is what npufix diagnose reads, or its report in JSON. A folder of several ranks is one
     run; its slowest rank stands for it.
     """
-    from npufix.advisor.diagnose.diagnosis import Options
-    from npufix.advisor.gate.reading import read_runs
     from npufix.advisor.history import entries
-    from npufix.advisor.project.source_tree import read_source_tree
     from npufix.rules.shared.quantities import counted
 
     configuration = common.read_configuration(source or Path(), ())
     known = entries.read(output) if output.exists() else []
-    with progress("Reading the source") as tell:
-        tree = read_source_tree(source, configuration) if source else None
-        options = Options(rank=rank, path_map=path_map, configuration=configuration)
-        read = read_runs(dumps, tree, options, tell, given)
-    for each in read[:1]:
-        common.warn(each.warnings)
-    made = entries.make_entries([each.measurement for each in read], known, moment, commit)
+    runs = common.measure_runs(dumps, source, rank, path_map, given, configuration)
+    made = entries.make_entries(runs, known, moment, commit)
     entries.append(output, made)
     say_written(f"{output}: {counted(len(known) + len(made), 'run')}")
     return 0

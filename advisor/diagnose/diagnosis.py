@@ -269,17 +269,8 @@ def _on_gpu(rule: Diagnostic) -> Diagnostic:
 def _environment(profile: Profile) -> report.Environment:
     recorded = profile.environment
     devices = sorted({int(number) for number in profile.kernels["device"].unique()} - {-1})
-    return report.Environment(
-        rank=recorded.rank,
-        world_size=recorded.world_size,
-        torch_npu=recorded.torch_npu,
-        cann=recorded.cann,
-        profiler_level=recorded.profiler_level,
-        simulated=recorded.simulated,
-        torch=recorded.torch,
-        chip=recorded.chip,
-        devices=devices,
-    )
+    told = {*report.Environment.__struct_fields__} - {"devices"}
+    return report.Environment(**{name: getattr(recorded, name) for name in told}, devices=devices)
 
 
 def _span_ns(evidence: Evidence) -> int:

@@ -119,7 +119,8 @@ def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
         made=made_change(baseline, runs, found) if baseline and comparable else None,
         explanation=_explanation(metrics, every, runs),
         reasons=[*reasons.partial, *reasons.failed, *reasons.unknown],
-        problems=_once(problems),
+        # Each once: the runs of one job lack the same things.
+        problems=list({(Path(p.where).name, p.what): p for p in reversed(problems)}.values())[::-1],
         source=runs[0].source,
         known=len(baseline.findings) if baseline else 0,
         paired=asked.paired and comparable,
@@ -301,11 +302,6 @@ def _explanation(
     if not told or step is None or step.before is None or step.after is None:
         return []
     return changes.explanation(every, step.before, step.after, runs)
-
-
-def _once(problems: Sequence[Problem]) -> list[Problem]:
-    """Return each problem once: the runs of one job lack the same things."""
-    return list({(Path(p.where).name, p.what): p for p in reversed(problems)}.values())[::-1]
 
 
 def _next_steps(

@@ -87,6 +87,7 @@ def _replaced(
     if graph.coarse and not corner:  # what the device waits for before them may well stay
         rows, zeros = np.append(stays, gone), np.zeros(len(gone))
         return replace(NO_EDIT, rows=rows, durations_ns=np.append(durations, zeros))
+    # What the host needs for one more operator, from launch to launch.
     usual = float(np.median(graph.delta_ns)) if len(graph.delta_ns) else 0.0
     operator = _usual_operator_ns(graph)
     deltas = dict(_without_launches(graph, gone, frozenset(rows.tolist()), usual))

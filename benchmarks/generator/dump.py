@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from benchmarks.generator import (
+from benchmarks.generator import truth
+from benchmarks.generator.files import (
     analysis_db,
     collectives,
     kernel_details_csv,
@@ -15,7 +16,6 @@ from benchmarks.generator import (
     profiler_json,
     statistics_csv,
     trace_view,
-    truth,
 )
 from benchmarks.generator.ranks_run import runs
 from benchmarks.generator.run import simulate

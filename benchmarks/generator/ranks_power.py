@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from benchmarks.generator.collectives import SPEED
+from benchmarks.generator.files.collectives import SPEED
 from benchmarks.generator.ranks import Fault, Layout
 from benchmarks.generator.ranks_run import RETRANSMITTED_NS, SLOW_LINK
 

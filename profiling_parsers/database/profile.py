@@ -49,6 +49,7 @@ def read_database(
     empty where it does not; what is wrong with the two files is told in ``problems``.
     """
     texts = database.texts()
+    # As the text export calls it; HCCL in versions that did not yet record which they are.
     kernels = read_kernels(database, texts, "HCCL" if environment.cann is None else "COMMUNICATION")
     if kernels.frame.empty:
         raise _no_kernels(database, dump)

@@ -11,6 +11,7 @@ from npufix.rewriters.facts.shapes import annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import assigned_values
 from npufix.rewriters.graph.special import Op
+from npufix.rules.substitution import all_hold
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -148,9 +149,9 @@ def _is_scalar(flow: FunctionFlow, node: Node) -> bool | None:  # noqa: PLR0911 
     if node.op == "py:float":
         return True
     if node.op in _ARITHMETIC:
-        return _all_of([_is_scalar(flow, arg) for arg in node.args])
+        return all_hold([_is_scalar(flow, arg) for arg in node.args])
     if node.op == Op.PHI:
-        return _all_of([_is_scalar(flow, arg) for arg in node.args[1:]])
+        return all_hold([_is_scalar(flow, arg) for arg in node.args[1:]])
     if node.op == Op.PARAM:
         declared = annotation(flow, str(node.value))
         if "Tensor" in declared or "Parameter" in declared:
@@ -160,7 +161,7 @@ def _is_scalar(flow: FunctionFlow, node: Node) -> bool | None:  # noqa: PLR0911 
         own = node.args[0].op == Op.PARAM and node.args[0].value == "self" and flow.cls is not None
         values = assigned_values(flow.names, flow.cls, str(node.value)) if own and flow.cls else []
         return (
-            _all_of([None if value is None else _is_scalar_code(value) for _, value in values])
+            all_hold([None if value is None else _is_scalar_code(value) for _, value in values])
             if values
             else None
         )
@@ -177,21 +178,15 @@ def _is_scalar_code(code: ast.expr) -> bool | None:  # noqa: PLR0911 - one case 
         case ast.UnaryOp(_, operand):
             return _is_scalar_code(operand)
         case ast.BinOp(left, _, right):
-            return _all_of([_is_scalar_code(left), _is_scalar_code(right)])
+            return all_hold([_is_scalar_code(left), _is_scalar_code(right)])
         case ast.BoolOp(_, values):
-            return _all_of([_is_scalar_code(value) for value in values])
+            return all_hold([_is_scalar_code(value) for value in values])
         case ast.IfExp(_, body, orelse):
-            return _all_of([_is_scalar_code(body), _is_scalar_code(orelse)])
+            return all_hold([_is_scalar_code(body), _is_scalar_code(orelse)])
         case ast.Call(function):
             name = ast.unparse(function)
             return name in {"float", "int", "getattr"} or name.startswith(("math.", "np."))
     return None
-
-
-def _all_of(answers: list[bool | None]) -> bool | None:
-    if False in answers:
-        return False
-    return None if None in answers else True
 
 
 def _is_boolean_bias(node: Node) -> bool | None:  # noqa: PLR0911 - one case a spelling
@@ -209,7 +204,7 @@ def _is_boolean_bias(node: Node) -> bool | None:  # noqa: PLR0911 - one case a s
         case "triu" | "tril" if args[0].op == "full":
             return _is_negligible(args[0].args[1])
         case Op.PHI:
-            return _all_of([_is_boolean_bias(arg) for arg in args[1:]])
+            return all_hold([_is_boolean_bias(arg) for arg in args[1:]])
     names = [_name(part) for part in node.walk()]
     if any(_BIAS_NAME.search(name) for name in names):
         return False

@@ -111,7 +111,7 @@ def _other_branches(flow: FunctionFlow, statement: ast.stmt) -> Iterator[Sequenc
         inside = [b for b in branches if b[0].lineno <= line <= (b[-1].end_lineno or b[-1].lineno)]
         if inside:
             yield from (b for b in branches if b not in inside)
-        elif _is_before(flow.function, node, line):
+        elif _holds(flow.function, node.lineno) and (node.end_lineno or node.lineno) < line:
             yield from (b for b in branches if isinstance(b[-1], (ast.Return, ast.Continue)))
 
 
@@ -128,11 +128,6 @@ def _branches(node: ast.If | ast.Try) -> list[list[ast.stmt]]:
     if isinstance(node, ast.If):
         return [b for b in (node.body, node.orelse) if b]
     return [b for b in (node.body, *(h.body for h in node.handlers), node.orelse) if b]
-
-
-def _is_before(function: FunctionNode, node: ast.If | ast.Try, line: int) -> bool:
-    """Tell whether a choice of the same function comes first, and may leave it."""
-    return _holds(function, node.lineno) and (node.end_lineno or node.lineno) < line
 
 
 def _siblings(flow: FunctionFlow) -> Iterator[FunctionNode]:

@@ -38,7 +38,7 @@ class Launches:
     """What its gradients take besides; empty where none were taken."""
     patched_backward: tuple[str, ...] = ()
 
-    saved: int = field(init=False)
+    saved: int = field(init=False, default=0)
     """How many fewer there are after the change, gradients included."""
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class Synchronisations:
     original: tuple[str, ...] = ()
     patched: tuple[str, ...] = ()
 
-    saved: int = field(init=False)
+    saved: int = field(init=False, default=0)
     """How many fewer there are after the change."""
 
     def __post_init__(self) -> None:

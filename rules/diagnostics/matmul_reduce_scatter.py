@@ -23,32 +23,10 @@ PyTorch; ascend-mc2 of MindSpeed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.fusable import MATMUL
-from npufix.rules.shared.recording.matmul_collectives import (
-    REDUCE_SCATTER,
-    linked,
-    neighbours,
-    overlappable,
-)
+from npufix.rules.shared.recording.matmul_collectives import REDUCE_SCATTER, overlappable_results
 from npufix.rules.shared.recording.recorded_shapes import split_among_ranks
-from npufix.rules.shared.recording.sequences import find
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from npufix.rules.diagnostic import Observation, Recording
-
-
-def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation for products whose reduce-scatter is exposed."""
-    found = find(recording, (MATMUL, REDUCE_SCATTER))
-    reader = neighbours(found, 1, after=True)
-    found = found.where(linked(found, reader, written=0, relation=split_among_ranks))
-    yield from overlappable(found, 0, 1, "npu_mm_reduce_scatter_base")
-
 
 RULE = Diagnostic(
     id="NPU123",
@@ -58,7 +36,9 @@ RULE = Diagnostic(
         "torch_npu.npu_mm_reduce_scatter_base(x, weight.t(), hcom, world_size); training: "
         "--use-ascend-mc2 of MindSpeed"
     ),
-    check=check,
+    check=lambda recording: overlappable_results(
+        recording, MATMUL, REDUCE_SCATTER, split_among_ranks, "npu_mm_reduce_scatter_base"
+    ),
     table="fusion",
     requires="torch_npu>=2.1; CANN>=8.0; chip A2 A3",
 )

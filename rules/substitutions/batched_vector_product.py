@@ -31,6 +31,7 @@ from npufix.rules.substitution import (
     Rewritten,
     Site,
     Substitution,
+    all_hold,
     either,
 )
 
@@ -254,10 +255,8 @@ def _precise(site: Site) -> bool | None:
 
 
 def _vectors(site: Site) -> bool | None:
-    ranks = [site.ndim("a"), site.ndim("b")]
-    if any(rank not in {None, _BATCH - 1} for rank in ranks):
-        return False
-    return True if None not in ranks else None
+    ranks = site.ndim("a"), site.ndim("b")
+    return all_hold(None if rank is None else rank == _BATCH - 1 for rank in ranks)
 
 
 _OF_SPACE = re.compile(

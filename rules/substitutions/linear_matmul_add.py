@@ -20,7 +20,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
+from npufix.rules.substitution import (
+    Condition,
+    Draw,
+    Form,
+    Rewritten,
+    Site,
+    Substitution,
+    all_hold,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -85,10 +93,8 @@ def inputs(draw: Draw) -> dict[str, Any]:
 
 
 def _are_matrices(site: Site) -> bool | None:
-    ranks = [site.ndim("x"), site.ndim("weight")]
-    if any(rank not in {None, _MATRIX} for rank in ranks):
-        return False
-    return True if None not in ranks else None
+    ranks = site.ndim("x"), site.ndim("weight")
+    return all_hold(None if rank is None else rank == _MATRIX for rank in ranks)
 
 
 def _is_row(site: Site) -> bool | None:
@@ -110,10 +116,7 @@ def _has_length(site: Site, dim: int) -> bool | None:
 
 
 def _one_dtype(site: Site) -> bool | None:
-    pairs = [site.same_dtype("x", "weight"), site.same_dtype("weight", "bias")]
-    if False in pairs:
-        return False
-    return True if all(pairs) else None
+    return all_hold([site.same_dtype("x", "weight"), site.same_dtype("weight", "bias")])
 
 
 MATRICES = Condition("matrix-input", "the input and the weight are matrices", _are_matrices)

@@ -26,6 +26,7 @@ from npufix.rules.substitution import (
     Rewritten,
     Site,
     Substitution,
+    all_hold,
     either,
 )
 
@@ -96,10 +97,8 @@ def matrix_inputs(draw: Draw) -> dict[str, Any]:
 
 
 def _are(ndim: int, site: Site) -> bool | None:
-    found = {site.ndim("a"), site.ndim("b")}
-    if found - {ndim, None}:
-        return False
-    return None if None in found else True
+    found = site.ndim("a"), site.ndim("b")
+    return all_hold(None if rank is None else rank == ndim for rank in found)
 
 
 def _is_mask(site: Site) -> bool | None:

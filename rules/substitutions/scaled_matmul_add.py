@@ -16,7 +16,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution
+from npufix.rules.substitution import (
+    Condition,
+    Draw,
+    Form,
+    Rewritten,
+    Site,
+    Substitution,
+    all_hold,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -85,10 +93,8 @@ def inputs(draw: Draw) -> dict[str, Any]:
 
 
 def _are_matrices(site: Site) -> bool | None:
-    ranks = [site.ndim("a"), site.ndim("b")]
-    if any(rank not in {None, _MATRIX} for rank in ranks):
-        return False
-    return True if None not in ranks else None
+    ranks = site.ndim("a"), site.ndim("b")
+    return all_hold(None if rank is None else rank == _MATRIX for rank in ranks)
 
 
 def _fits(site: Site) -> bool | None:
@@ -104,10 +110,7 @@ def _fits(site: Site) -> bool | None:
 
 
 def _one_dtype(site: Site) -> bool | None:
-    pairs = [site.same_dtype("a", "b"), site.same_dtype("a", "c")]
-    if False in pairs:
-        return False
-    return True if all(pairs) else None
+    return all_hold([site.same_dtype("a", "b"), site.same_dtype("a", "c")])
 
 
 def _is_factor(site: Site) -> bool | None:

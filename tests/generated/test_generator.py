@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.generator.dump import OUTPUT, TEXT_FILES, write_dump, write_ranks
-from benchmarks.generator.kernel_details_csv import header
+from benchmarks.generator.files.kernel_details_csv import header
 from benchmarks.generator.parameters import VERSIONS, Parameters, Version
 from benchmarks.generator.run import simulate
 from benchmarks.generator.truth import kernel_truths

@@ -139,14 +139,6 @@ def _vector_weight(operands: Operands) -> bool:
     return len(_tensors(operands, "x", "weight")) == 2 and weight.shape == x.shape[-1:]  # noqa: PLR2004 - both
 
 
-def _is_tensor(name: str) -> Callable[[Operands], bool]:
-    return lambda operands: len(_tensors(operands, name)) == 1
-
-
-def _is_number(name: str) -> Callable[[Operands], bool]:
-    return lambda operands: type(operands[name]) in {int, float}
-
-
 def _inference(operands: Operands) -> bool:
     if not torch.is_grad_enabled():
         return True
@@ -247,7 +239,7 @@ _CHECKS: Mapping[str, Callable[[Operands], bool]] = {
     "inference": _inference,
     "int-repeats": lambda operands: type(operands["repeats"]) is int,
     "interleave-limits": _interleave_limits,
-    "number-eps": _is_number("eps"),
+    "number-eps": lambda operands: type(operands["eps"]) in {int, float},
     "one-dimensional-weight": _vector_weight,
     "rotary-limits": _rotary_limits,
     "same-dtype": _same_dtype,
@@ -255,5 +247,5 @@ _CHECKS: Mapping[str, Callable[[Operands], bool]] = {
     "same-heads-third": _same_heads(2),
     "same-shape": _same_shape,
     "table-dtype": _table_dtype,
-    "weight-given": _is_tensor("weight"),
+    "weight-given": lambda operands: len(_tensors(operands, "weight")) == 1,
 }

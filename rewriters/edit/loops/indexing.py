@@ -96,8 +96,7 @@ class Indexer:
         if rows is None:
             self._require_own_row(code.value, place)
             if self._is_entry(code.value, place):
-                listed = self.of.facts.is_tensor(code.value) is False
-                return Value(Kind.ENTRY, made, rank, is_list=listed, source=base.asked)
+                return Value(Kind.ENTRY, made, rank, source=base.asked)
             if self.of.facts.is_tensor(code.value) is not True:
                 if not isinstance(code.slice, ast.Tuple):  # a dictionary, a list of anything
                     raise CannotBatchError(OF_A_LIST)

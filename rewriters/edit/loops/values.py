@@ -49,9 +49,6 @@ class Value:
     source: ast.expr | None = None
     """A tensor of the dtype and on the device of this one, if ``code`` is too long to ask."""
 
-    is_list: bool = False
-    """ENTRY: whether it is proven to come out of a list."""
-
     @property
     def asked(self) -> ast.expr:
         """Return a short expression to ask for device and dtype."""

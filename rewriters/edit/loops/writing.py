@@ -60,7 +60,7 @@ def written(  # noqa: PLR0913, PLR0917 - what is written, and where
     if not with_text:
         return Rewrite("", "", text, 0)
     lines = source_lines(source)
-    probed = _operands(body)
+    probed = ", ".join(f"{word}={ast.unparse(code)}" for word, code in body.of.shown.items())
     if joins:
         direct, line = _with_lists(source, lines, flow, loop, made, joins)
         call = ast.parse(f"{PROBE}({probed})").body
@@ -98,11 +98,6 @@ def _line_of(loop: Loop, made: Sequence[ast.stmt]) -> int:
     gone = sum((s.end_lineno or s.lineno) - s.lineno + 1 for s in loop.removed)
     assert loop.joined is not None  # noqa: S101 - the caller has looked
     return loop.joined.lineno - gone + len(made)
-
-
-def _operands(body: Body) -> str:
-    """Return what the verifier is shown of a call, to leave those out that break a promise."""
-    return ", ".join(f"{word}={ast.unparse(code)}" for word, code in body.of.shown.items())
 
 
 def _assignments(made: Sequence[ast.stmt]) -> list[tuple[str, str]]:

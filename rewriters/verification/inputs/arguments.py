@@ -143,13 +143,10 @@ def _join(parameter: Parameter, order: Sequence[Sequence[Tensor]]) -> list[Spec]
     """Return all guesses; pairs of them first, for a parameter that is several."""
     specs: list[Spec] = [spec for group in order for spec in group]
     if re.search(_SEVERAL, parameter.annotation):
-        kind = _kind_of_several(parameter)
+        is_tuple = re.search("(?i)tuple", parameter.annotation)
+        kind: Literal["tuple", "list"] = "tuple" if is_tuple else "list"
         return [Several((s, s), kind) for s in specs[:6] if isinstance(s, Tensor)] + specs
     return specs
-
-
-def _kind_of_several(parameter: Parameter) -> Literal["tuple", "list"]:
-    return "tuple" if re.search("(?i)tuple", parameter.annotation) else "list"
 
 
 def _shapes(name: str, base: tuple[int, ...], widths: Sequence[int]) -> list[tuple[int, ...]]:

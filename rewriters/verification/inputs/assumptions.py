@@ -30,11 +30,6 @@ def meets(names: Iterable[str], operands: Operands) -> bool:
     return all(_MEANINGS[name](operands) for name in names if name in _MEANINGS)
 
 
-def list_checkable() -> frozenset[str]:
-    """Return the conditions that operands can break."""
-    return frozenset(_MEANINGS)
-
-
 def _tensors(operands: Operands, *names: str) -> list[torch.Tensor]:
     wanted = names or tuple(operands)
     found = (operands.get(name) for name in wanted)
@@ -44,10 +39,6 @@ def _tensors(operands: Operands, *names: str) -> list[torch.Tensor]:
 def _floats(operands: Operands) -> list[torch.Tensor]:
     inner = [p for v in operands.values() if isinstance(v, torch.nn.Module) for p in v.parameters()]
     return [t for t in (*_tensors(operands), *inner) if t.is_floating_point()]
-
-
-def _same_dtype(operands: Operands) -> bool:
-    return len({t.dtype for t in _floats(operands)}) <= 1
 
 
 def _is_weaker(operands: Operands) -> bool:
@@ -111,10 +102,6 @@ def _same_heads(operands: Operands, heads: int = 1) -> bool:
     return len({(*t.shape[:length], *t.shape[length:-1][1:]) for t in found}) <= 1
 
 
-def _no_nan(operands: Operands) -> bool:
-    return not any(bool(t.isnan().any()) for t in _floats(operands))
-
-
 def _no_ties(operands: Operands) -> bool:
     values = [v for v in operands.values() if isinstance(v, (torch.Tensor, int, float))]
     if len(values) != 2:  # noqa: PLR2004 - the two that are compared
@@ -139,14 +126,6 @@ def _sees_a_key(operands: Operands) -> bool:
         if mask.dim() and mask.numel() and bool((hidden.all(-1) | (~hidden).all(-1)).any()):
             return False
     return True
-
-
-def _column_index(operands: Operands) -> bool:
-    return all(t.dim() == 2 and t.shape[1] == 1 for t in _tensors(operands, "index"))  # noqa: PLR2004 - (N, 1)
-
-
-def _not_negative(operands: Operands) -> bool:
-    return all(not bool((t < 0).any()) for t in _tensors(operands, "index", "indices"))
 
 
 def _unique(operands: Operands) -> bool:
@@ -191,10 +170,6 @@ def _takes_kernel(operands: Operands) -> bool:
         t.dim() == 4 and all(size and size % 32 == 0 for size in t.shape[-2:])  # noqa: PLR2004 - the operator's limits
         for t in _tensors(operands, "x", "scores")
     )
-
-
-def _sums_fit(operands: Operands) -> bool:
-    return all(float(t.double().abs().sum()) < 2**31 for t in _tensors(operands, "x"))
 
 
 def _is_mask_of_rows(operands: Operands) -> bool:
@@ -281,19 +256,23 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
         )
     ),
     "no-fully-masked-row": _sees_a_key,
-    "no-nan": _no_nan,
-    "nonnegative-index": _not_negative,
-    "one-column-index": _column_index,
+    "no-nan": lambda o: not any(bool(t.isnan().any()) for t in _floats(o)),
+    "nonnegative-index": lambda o: all(
+        not bool((t < 0).any()) for t in _tensors(o, "index", "indices")
+    ),
+    "one-column-index": lambda o: all(t.shape[1:] == (1,) for t in _tensors(o, "index")),
     "plane-mask": _fewer_dims(2),
     "positive-lengths": lambda o: all(not bool((t <= 0).any()) for t in _tensors(o, "counted")),
     "rotary-limits": _dims(4, "x", "cos", "sin"),
     "row-mask": _fewer_dims(1),
-    "same-dtype": _same_dtype,
+    "same-dtype": lambda o: len({t.dtype for t in _floats(o)}) <= 1,
     "same-heads": _same_heads,
     "same-heads-third": partial(_same_heads, heads=2),
     "same-rank-mask": _fewer_dims(0),
     "same-shape": _same_shape,
-    "sums-fit-int32": _sums_fit,
+    "sums-fit-int32": lambda o: all(
+        float(t.double().abs().sum()) < 2**31 for t in _tensors(o, "x")
+    ),
     "takes-dtype": _is_weaker,
     "three-dimensions": _dims(3, "x"),
     "table-dtype": _table_dtype,

@@ -123,6 +123,7 @@ def _cases(target: Target, assignments: Sequence[Assignment], job: Job) -> Itera
             yield CallCase(assignment, training=False)
         for flavour in _flavours(assignment, job):
             only = _LARGE[:1] if flavour in FAR else ()
+            # That numbers meet one is a matter of luck.
             for seed in range(4 if flavour == "few values" else 1):
                 yield CallCase(assignment, flavour, seed, dtypes=only)
         if number < len(telling):

@@ -405,7 +405,8 @@ def _combinations(  # noqa: PLR0913, PLR0917 - all that is known of the argument
         own = declared.of(p.name)
         shapes = declared.list_shapes(p.name, base[-1] if base and base[-1] in widths else WIDTH)
         if forced and p.name in forced:
-            something = _is_something(p, forced[p.name])
+            # A number in place of a mask, as nothing is known of it, changes no scores.
+            something = p.default is None and forced[p.name] == Value(WIDTH)
             made = guess_tensors(p, base, widths, own, shapes) if something else []
             return [*made, *(() if made and own.use.as_tensor else [forced[p.name]])]
         made = known[p.name] or guess_argument(p, base, widths, own, shapes)
@@ -426,14 +427,6 @@ def _combinations(  # noqa: PLR0913, PLR0917 - all that is known of the argument
         for rank, options in enumerate(table[: cost + 1]):
             for chosen in _split(wanted, options, cost - rank):
                 yield {p.name: s for p, s in zip(wanted, chosen, strict=True)}
-
-
-def _is_something(parameter: Parameter, spec: Spec) -> bool:
-    """Say whether an argument has to be there, and is a number only as nothing is known of it.
-
-    A number that is added to all scores in place of a mask changes nothing.
-    """
-    return parameter.default is None and spec == Value(WIDTH)
 
 
 def _split(

@@ -128,7 +128,7 @@ def verify_rule(form: Form, seed: int = 0, rounds: int = _ROUNDS) -> Verdict:
         after.strides.clear()  # a part of a function: whether they are seen, the function shows
         kernels |= ran
         changed |= original.changed
-        words, size = _words(first), _size(first)
+        words, size = _words(first), sum(tensor.numel() for tensor in _tensors(first))
         judge.add(words, size, original, after, oracle.run(), further=Further(oracle.spread))
     judge.decide()
     ground = f"torch {torch.__version__.partition('+')[0]}, CPU"
@@ -241,10 +241,6 @@ def _tensors(arguments: Mapping[str, object]) -> list[torch.Tensor]:
 def _lowest(arguments: Mapping[str, object]) -> torch.dtype:
     floats = [t.dtype for t in _tensors(arguments) if t.is_floating_point()]
     return min(floats, key=lambda d: torch.finfo(d).bits, default=torch.float32)
-
-
-def _size(arguments: Mapping[str, object]) -> int:
-    return sum(tensor.numel() for tensor in _tensors(arguments))
 
 
 def _words(arguments: Mapping[str, object]) -> str:

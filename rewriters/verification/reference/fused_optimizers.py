@@ -53,7 +53,7 @@ class _Fused(torch.optim.Optimizer):
             raise NoReferenceKernelError(
                 "there is no reference for NpuFusedLamb with a global norm"
             )
-        super().__init__(**bound.arguments, foreach=False)
+        super().__init__(**bound.arguments, foreach=False)  # type: ignore[call-arg] # those of the class behind
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # noqa: ANN401 - what the closure returns

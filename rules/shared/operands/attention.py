@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import Condition, Draw, Site
+from npufix.rules.substitution import Condition, Draw, Site, all_hold
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,10 +65,7 @@ def _same_dtype(site: Site) -> bool | None:
 
 
 def _number_scale(site: Site) -> bool | None:
-    answers = [site.is_scalar(name) for name in ("scale", "divisor")]
-    if False in answers:
-        return False
-    return None if None in answers else True
+    return all_hold(site.is_scalar(name) for name in ("scale", "divisor"))
 
 
 def _without_dropout(site: Site) -> bool | None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rules.substitution import Condition
+from npufix.rules.substitution import Condition, all_hold
 
 if TYPE_CHECKING:
     from npufix.rules.substitution import Site
 
 
 def _vectors(site: Site) -> bool | None:
-    ranks = [site.ndim("x"), site.ndim("mask")]
-    if any(rank not in {None, 1} for rank in ranks):
-        return False
-    return True if None not in ranks else None
+    ranks = site.ndim("x"), site.ndim("mask")
+    return all_hold(None if rank is None else rank == 1 for rank in ranks)
 
 
 # What has a vector at each place is called so, in most cases: a mask of it is one of places.

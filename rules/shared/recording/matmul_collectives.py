@@ -12,6 +12,7 @@ from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.fusable import chain, parts_of, shapes_of, trains
 from npufix.rules.shared.recording.observing import per_step, share
 from npufix.rules.shared.recording.recorded_shapes import reads
+from npufix.rules.shared.recording.sequences import find
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,6 +119,16 @@ def overlappable(
         places=found.places(collective),
         kernels=found.labels,
     )
+
+
+def overlappable_results(
+    recording: Recording, product: str, collective: str, relation: Relation, operator: str
+) -> Iterator[Observation]:
+    """Return one observation for products that a collective passes on, as a reader behind shows."""
+    found = find(recording, (product, collective))
+    reader = neighbours(found, 1, after=True)
+    found = found.where(linked(found, reader, written=0, relation=relation))
+    return overlappable(found, 0, 1, operator)
 
 
 def mode(recording: Recording) -> str:

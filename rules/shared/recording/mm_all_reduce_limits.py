@@ -13,6 +13,8 @@ from enum import Enum
 from math import prod
 from typing import TYPE_CHECKING
 
+from npufix.rules.substitution import all_hold
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -88,13 +90,6 @@ def checked(call: Call) -> Iterator[tuple[Limit, bool | None]]:
             yield limit, limit.holds(call)
 
 
-def _all(*answers: bool | None) -> bool | None:
-    """Return False if one is, else None if one is unknown, else True."""
-    if False in answers:
-        return False
-    return None if None in answers else True
-
-
 def _rows(operand: Operand) -> int:
     return prod(operand.shape[:-1])
 
@@ -114,36 +109,12 @@ def _operands(call: Call) -> list[Operand]:
 
 
 def _is_plain(call: Call) -> bool | None:
-    return _all(*(None if o.layout is None else o.layout == "ND" for o in _operands(call)))
+    return all_hold(None if o.layout is None else o.layout == "ND" for o in _operands(call))
 
 
 def _are_contiguous(call: Call) -> bool | None:
     others = [operand for operand in _operands(call) if operand is not call.x2]
-    return _all(*(False if o.transposed else o.contiguous for o in others))
-
-
-def _weight_at_most_transposed(call: Call) -> bool | None:
-    return True if call.x2.transposed else call.x2.contiguous
-
-
-def _products_agree(call: Call) -> bool:
-    return bool(call.x1.shape) and call.x1.shape[-1] == _depth(call) and _depth(call) != 0
-
-
-def _bias_is_row(call: Call) -> bool:
-    return call.bias is None or call.bias.shape == (_columns(call),)
-
-
-def _residual_rows(call: Call) -> bool:
-    return len(call.residual.shape) == _BATCHED and _rows(call.residual) == _rows(call.x1)
-
-
-def _residual_columns(call: Call) -> bool:
-    return bool(call.residual.shape) and call.residual.shape[-1] == _columns(call)
-
-
-def _gamma_columns(call: Call) -> bool:
-    return call.gamma.shape[-1:] == call.residual.shape[-1:]
+    return all_hold(False if o.transposed else o.contiguous for o in others)
 
 
 def _one_half_dtype(*operands: Operand | None) -> bool:
@@ -153,7 +124,7 @@ def _one_half_dtype(*operands: Operand | None) -> bool:
 
 def _no_scales(call: Call) -> bool | None:
     scales = (call.antiquant_scale, call.antiquant_offset, call.dequant_scale)
-    return _all(scales == (None, None, None), _no_groups(call))
+    return all_hold([scales == (None, None, None), _no_groups(call)])
 
 
 def _no_groups(call: Call) -> bool | None:
@@ -232,7 +203,7 @@ LIMITS = (
     Limit(
         "weight-at-most-transposed",
         "x2 is contiguous, or has its last two axes swapped",
-        _weight_at_most_transposed,
+        lambda call: True if call.x2.transposed else call.x2.contiguous,
     ),
     Limit(
         "x1-of-two-or-three-axes",
@@ -240,17 +211,41 @@ LIMITS = (
         lambda call: len(call.x1.shape) in {_MATRIX, _BATCHED},
     ),
     Limit("x2-of-two-axes", "x2 is (k, n)", lambda call: len(call.x2.shape) == _MATRIX),
-    Limit("same-k", "x1 and x2 have the same k, and it is not 0", _products_agree),
-    Limit("bias-of-one-axis", "the bias, if there is one, is (n)", _bias_is_row),
+    Limit(
+        "same-k",
+        "x1 and x2 have the same k, and it is not 0",
+        lambda call: (
+            bool(call.x1.shape) and call.x1.shape[-1] == _depth(call) and _depth(call) != 0
+        ),
+    ),
+    Limit(
+        "bias-of-one-axis",
+        "the bias, if there is one, is (n)",
+        lambda call: call.bias is None or call.bias.shape == (_columns(call),),
+    ),
     Limit(
         "residual-of-three-axes",
         "the residual is (b, s, n)",
         lambda call: len(call.residual.shape) == _BATCHED,
     ),
-    Limit("residual-rows", "b * s of the residual are the rows of x1", _residual_rows),
-    Limit("residual-columns", "the last axis of the residual is that of x2", _residual_columns),
+    Limit(
+        "residual-rows",
+        "b * s of the residual are the rows of x1",
+        lambda call: (
+            len(call.residual.shape) == _BATCHED and _rows(call.residual) == _rows(call.x1)
+        ),
+    ),
+    Limit(
+        "residual-columns",
+        "the last axis of the residual is that of x2",
+        lambda call: bool(call.residual.shape) and call.residual.shape[-1] == _columns(call),
+    ),
     Limit("gamma-of-one-axis", "gamma is (n)", lambda call: len(call.gamma.shape) == 1),
-    Limit("gamma-columns", "gamma is as long as the last axis of the residual", _gamma_columns),
+    Limit(
+        "gamma-columns",
+        "gamma is as long as the last axis of the residual",
+        lambda call: call.gamma.shape[-1:] == call.residual.shape[-1:],
+    ),
     Limit(
         "sum-reduction",
         "the reduction is a sum",
@@ -290,8 +285,8 @@ LIMITS = (
     Limit(
         "no-antiquant",
         "antiquant_scale, antiquant_offset and groups are not given",
-        lambda call: _all(
-            call.antiquant_scale is None and call.antiquant_offset is None, _no_groups(call)
+        lambda call: all_hold(
+            [call.antiquant_scale is None and call.antiquant_offset is None, _no_groups(call)]
         ),
         _FULL,
     ),

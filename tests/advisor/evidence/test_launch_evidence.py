@@ -84,7 +84,7 @@ def test_waits_are_told_in_words_and_in_json() -> None:
     given = dataclasses.replace(verdict(None), synchronisations=found)
     told = report_verdict(given).synchronisations
     assert told is not None
-    assert (told.original, told.patched, told.saved) == (["item", "nonzero"], ["item"], 1)
+    assert (told.original, told.patched, told.saved) == (("item", "nonzero"), ("item",), 1)
     assert waits_in_words(told) == "synchronisations 2 -> 1: item, nonzero"
     never = report_verdict(dataclasses.replace(given, synchronisations=Synchronisations()))
     assert never.synchronisations is not None

@@ -7,11 +7,11 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
+from benchmarks.generator.files.trace_device import device_events, kernel_places, named_process
 from benchmarks.generator.host import functions, of_each_kind, operators, step_operators
 from benchmarks.generator.program import AUTOGRAD, MAIN, QUEUE
 from benchmarks.generator.run import ENQUEUE_LENGTH_NS, NEST_NS
 from benchmarks.generator.text import chunks, filled, microseconds, moment, numbers, of_variant
-from benchmarks.generator.trace_device import device_events, kernel_places, named_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

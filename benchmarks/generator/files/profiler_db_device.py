@@ -12,9 +12,9 @@ from benchmarks.generator.text import of_variant, rows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from benchmarks.generator.files.sqlite_file import Writer
     from benchmarks.generator.program import Kernel
     from benchmarks.generator.run import Run
-    from benchmarks.generator.sqlite_file import Writer
 
     Rows = Iterator[tuple[object, ...]]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.generator.sqlite_file import new_database
+from benchmarks.generator.files.sqlite_file import new_database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

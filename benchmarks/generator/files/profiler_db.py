@@ -7,23 +7,23 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-from benchmarks.generator import profiler_db_device
+from benchmarks.generator.files import profiler_db_device
+from benchmarks.generator.files.memory import RESERVED, STREAM, blocks
+from benchmarks.generator.files.profiler_json import metadata
+from benchmarks.generator.files.sqlite_file import new_database
 from benchmarks.generator.host import functions, of_each_kind, operators, step_operators
-from benchmarks.generator.memory import RESERVED, STREAM, blocks
-from benchmarks.generator.profiler_json import metadata
 from benchmarks.generator.program import MAIN, QUEUE
 from benchmarks.generator.run import ENQUEUE_LENGTH_NS
-from benchmarks.generator.sqlite_file import new_database
 from benchmarks.generator.text import of_variant, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from benchmarks.generator.files.sqlite_file import Writer
     from benchmarks.generator.host import Call
     from benchmarks.generator.program import Launch
     from benchmarks.generator.run import Run
-    from benchmarks.generator.sqlite_file import Writer
     from benchmarks.generator.text import Integers
     from numpy.typing import NDArray
 
