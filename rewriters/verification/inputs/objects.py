@@ -135,7 +135,7 @@ def _made(function: str, label: str, *given: object) -> MadeArgument:
 def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:
     """Return weights with ordinary gradients, and with small ones or none, for an argument."""
     seed = sum(map(ord, name))
-    label = f"parameters with{' small' if scale else 'out'} gradients"
+    label = "parameters with small gradients" if scale else "parameters without gradients"
     other = _made("parameters", label, seed, scale)
     return [_made("parameters", "parameters with gradients", seed), other]
 

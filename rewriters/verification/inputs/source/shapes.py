@@ -155,8 +155,8 @@ def _shapes_in(
         at, told = group.end(), True
         if known and not said:
             rest = _GROUP.split(part[group.end() :])[0].partition(";")[0].partition("\n\n")[0]
-            mentions = inside.finditer(rest)  # ``i (T,) below n`` is still about i
-            others = (m for m in mentions if not _BOUND_BEFORE.search(rest[: m.start()]))
+            found_in = inside.finditer(rest)  # ``i (T,) below n`` is still about i
+            others = (m for m in found_in if not _BOUND_BEFORE.search(rest[: m.start()]))
             other = next(others, None)
             rest = rest[: other.start()] if other else rest
             yield known, f"{words} {rest.partition(chr(10))[0]}", [shape]
