@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     from npufix.rules.substitution import Form, Substitution
 
 # Code that is compiled, or whose backward pass is written by hand, is not ours to change.
-_COMPILED = re.compile(r"\b(jit\.(script|trace|ignore)\w*|triton\.jit|jit_fuser|custom_op)\b")
+_COMPILED = re.compile(
+    r"\b(jit\.(script|trace|ignore)\w*|(triton|numba)\.jit|njit|jit_fuser|custom_op)\b"
+)
 
 # Each change of a function reads it again: so many expressions are read for the changes of one.
 _MOST_EFFORT = 60_000

@@ -85,7 +85,8 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     with_changes = output_files.want_changes(outputs)
     with progress("Reading the source"):
         tree = read_source_trees(sources, configuration, exclude_named=force_exclude)
-        result = scan(tree, with_text=with_changes, cache=not no_cache)
+        listed = bool(baseline or new_baseline)
+        result = scan(tree, with_text=with_changes, cache=not no_cache, to_compare=listed)
         result = _with_changes(result, tree) if with_changes else result
     result = _with_groups(result, tree)
     common.warn(result.warnings)

@@ -85,12 +85,13 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
     with_text: bool = True,
     cache: bool = False,
     to_write: bool = False,
+    to_compare: bool = False,
 ) -> Findings:
     """Return every finding of a source tree, the most rewarding first, and what went wrong.
 
     Without ``with_text`` the sites are for a report only: no patch can be made of them. With
     ``cache`` files are not searched again that were searched before. Where it is ``to_write``, what
-    is to be changed in several files is a finding in each.
+    is to be changed in several files is a finding in each; ``to_compare`` as in ``fold``.
     """
     found: list[Located] = []
     problems: list[report.Problem] = []
@@ -121,7 +122,8 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
         problems += [result.problem] if result.problem else []
         warnings += result.warnings
     ranked = rank_items(found)
-    ranked = ranked if measured is not None else fold(ranked, tree, to_write=to_write)
+    if measured is None:
+        ranked = fold(ranked, tree, to_write=to_write, to_compare=to_compare)
     return Findings(ranked, problems, warnings, left_out)
 
 

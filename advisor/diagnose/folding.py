@@ -20,24 +20,30 @@ if TYPE_CHECKING:
     from npufix.advisor.project.source_tree import SourceTree
 
 _NEEDS_PACKAGE = frozenset({"mindspeed-installed", "mx-driving-installed"})
+_OF_A_KIND = frozenset({"early-reductions", "growing-caches"})
 _SETTINGS = frozenset({"optimizers", "data-loaders"})
 
 
-def fold(found: Sequence[Located], tree: SourceTree, *, to_write: bool) -> list[Located]:
+def fold(
+    found: Sequence[Located], tree: SourceTree, *, to_write: bool, to_compare: bool = False
+) -> list[Located]:
     """Return the findings without those that are another one again, which names their places.
 
     A rule that is about the whole project is said at its first place, and advice that is the same
-    for several lines of a function (twenty ``.item()`` in one dictionary of numbers to log) at the
+    for several lines of a file (twenty ``.item()`` in one dictionary of numbers to log) at the
     first of them. What a generator has copied, ``modeling_b.py`` out of ``modular_b.py`` and that
     out of ``modeling_a.py``, is said where it was copied from, unless generated files may be
     changed as well. What is no more than the call of a function of another file is said in that
     function. A setting in many configurations is one finding too, unless it is
-    ``to_write``: then each file is.
+    ``to_write``: then each file is. Who has a list of known findings ``to_compare`` with is told
+    advice by function: what is new in another one would be hidden.
     """
     first: dict[tuple[str, ...], Located] = {}
     owner: dict[Located, Located] = {}
     for item in sorted(found, key=_is_generated):
-        if (key := _said_as(item, tree, to_write=to_write)) is not None:
+        key = _said_as(item, tree, to_write=to_write)
+        key = _said_of(item, to_compare=to_compare) if key is None else key
+        if key is not None:
             start = first.setdefault(key, item)
             owner |= {item: start} if start is not item else {}
     if GENERATED_FILE not in tree.configuration.allow:
@@ -68,13 +74,19 @@ def _said_as(item: Located, tree: SourceTree, *, to_write: bool) -> tuple[str, .
         return (site.rule.id,)
     if site.rule.once or _is_of_project(item, tree) or (is_setting and not to_write):
         return site.rule.id, site.problem
-    if site.problem in ONLY_LOGGED:  # who wants fewer waits reads the numbers of all steps late
-        return site.rule.id, site.problem
-    if site.rewrite is None and site.rule.search:
-        # several functions of a file dispatch the same call
-        where = "" if site.rule.search == "flash-attention" else item.finding.function
-        return site.rule.id, site.problem, item.finding.path, where
     return None
+
+
+def _said_of(item: Located, *, to_compare: bool) -> tuple[str, ...] | None:
+    """Return what advice shares that is the same for several lines, ``None`` if it is none."""
+    site, finding = item.site, item.finding
+    if site.rewrite is not None or not site.rule.search:
+        return None
+    if to_compare:
+        return site.rule.id, site.problem, finding.path, finding.function
+    # the caches of a project are of a kind, and so are the numbers that it logs
+    everywhere = site.rule.search in _OF_A_KIND or site.problem in ONLY_LOGGED
+    return site.rule.id, site.problem, "" if everywhere else finding.path
 
 
 def _calls(found: Sequence[Located], tree: SourceTree) -> dict[Located, Located]:

@@ -15,15 +15,28 @@ if TYPE_CHECKING:
 
 
 def scan(
-    tree: SourceTree, *, with_text: bool = True, cache: bool = False, to_write: bool = False
+    tree: SourceTree,
+    *,
+    with_text: bool = True,
+    cache: bool = False,
+    to_write: bool = False,
+    to_compare: bool = False,
 ) -> Diagnosis:
     """Say which slow patterns a source tree holds, without a dump.
 
     ``with_text`` as in ``locate``: what is not only shown but also patched needs it; ``cache`` and
-    ``to_write`` too.
+    ``to_write`` and ``to_compare`` too.
     """
     rules = [rule for rule in all_rules() if tree.configuration.wants(rule)]
-    located = locate(tree, rules, None, with_text=with_text, cache=cache, to_write=to_write)
+    located = locate(
+        tree,
+        rules,
+        None,
+        with_text=with_text,
+        cache=cache,
+        to_write=to_write,
+        to_compare=to_compare,
+    )
     found = located.found
     source = str(tree.given)
     said = headline([f.finding for f in found], None, None, [], with_source=True)

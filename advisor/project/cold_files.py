@@ -26,6 +26,7 @@ _FILES = re.compile(
     r"|(.*_)?(dataset|dataloader|data_module|datamodule|data_util|collat(or|e))s?"
     r"|(.*_)?(rocm|hpu|xpu|tpu|mlu|maca|musa|camb(ricon)?)(_(ops|utils|backend))?|.*_cpu"
     r"|(.*_)?profil(er|ing)(_.*)?|bench(mark)?_.*"
+    r"|data_(transforms?|pipelines?)(_.*)?"
     r"|((image|video|audio)_)?processing_.*|feature_extraction_.*|tokenization_.*"
 )
 

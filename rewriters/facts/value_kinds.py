@@ -70,6 +70,8 @@ _INDEX_NAME = re.compile(
 )
 _TENSOR_NAME = re.compile(r"(^|_)(emb(ed(ding)?)?|feat(ure)?|hidden|logit|tensor)s?(_states?)?$")
 """Of what has a row for each position."""
+_OF_NUMPY = re.compile(r"(import alias\(name='|from 0 )?(numpy|scipy)\b")
+"""Of a module, or of what a function imports: ``from scipy.sparse import dok_matrix``."""
 _SEVERAL = re.compile(r"^(?!num_|n_)\w*s$")
 """Of what a result holds for each row, and is no count: ``num_classes``."""
 _MASK_NAME = re.compile(
@@ -362,12 +364,12 @@ def is_of_numpy(node: Node) -> bool:
         return True
     if node.op != Op.CALL:
         return False
-    made = node.args[0]
-    return (
-        str(made.value).startswith("numpy.")
-        if made.op == Op.GLOBAL
-        else made.value in {"astype", "copy"}
-    )
+    made = root = node.args[0]
+    while root.op == Op.ATTR:
+        root = root.args[0]
+    if root.op == Op.GLOBAL and _OF_NUMPY.match(str(root.value)):
+        return True
+    return made.op != Op.GLOBAL and made.value in {"astype", "copy"}
 
 
 @lru_cache(maxsize=4)

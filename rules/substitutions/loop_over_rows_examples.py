@@ -14,6 +14,15 @@ def pad_masks(feats: torch.Tensor, metas: list):
 """
 
 VALID = (
+    """
+def one_hot(columns, values):
+    from scipy.sparse import dok_matrix
+
+    rows = dok_matrix((len(values), columns))
+    for i in range(values.shape[0]):
+        rows[i, int(values[i, 0])] = 1
+    return torch.tensor(rows.toarray())
+""",
     # on the host: a table of a filter, an array
     """
 def low_pass(shape, limit):

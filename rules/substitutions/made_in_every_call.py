@@ -111,7 +111,7 @@ class Mask(nn.Module):
         self.n = n
 
     def forward(self, x: torch.Tensor):
-        order = torch.arange(self.n, device=x.device)
+        order = torch.arange(-self.n, 2 * self.n + 1, device=x.device)
         return x[..., order]
 """,
         # once

@@ -47,9 +47,9 @@ _MAKES_ONCE = re.compile(r"_*(init|reset|build|create|make|register|setup)(_|$)\
 # What no way of writing it would change; of other loops it is worth saying that they are slow.
 _NO_ROWS = frozenset(
     {UNKNOWN_CALL, EFFECT, RECURRENCE, OTHER_ROUND, WRITTEN_READ, SHARED, MODULES, STATISTICS,
-     DROPOUT, RANDOM, NO_DOMAIN, STEPS, OF_A_LIST, READ_AFTERWARDS, UNKNOWN_CODE}
+     DROPOUT, RANDOM, NO_DOMAIN, STEPS, OF_A_LIST, READ_AFTERWARDS, UNKNOWN_CODE, LENGTHS}
 )  # fmt: skip
-_ROWS_TOO = frozenset({EFFECT, RECURRENCE, UNKNOWN_RANK, UNKNOWN_DIMENSION, LENGTHS})
+_ROWS_TOO = frozenset({EFFECT, UNKNOWN_RANK, UNKNOWN_DIMENSION})
 """What is worth saying of those where it is plain that rows of a tensor are taken."""
 
 

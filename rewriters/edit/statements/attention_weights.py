@@ -50,7 +50,7 @@ def find_unused_weights(here: Surroundings) -> Iterator[Proposal]:
                 yield Proposal(
                     node,
                     changes=(Change(at, text),),
-                    shown=f"{shown.rstrip(' ,)')}{text})",
+                    shown=f"{shown[:-1].rstrip(' ,')}{text})",
                     asked=tuple(zip(("mask", "hidden"), map(here.text, masks), strict=False)),
                     proven=frozenset(proven),
                 )

@@ -123,6 +123,13 @@ def _is_of_settings(here: Surroundings, node: Node) -> bool:
         if part.op in {Op.PARAM, Op.ELEMENT, Op.CARRIED, Op.AFTER} and _name(part) != "self":
             return False
         stack += () if about else part.args
-    made = [part for part in parts if part.op.removesuffix("(*)") in operators.FACTORIES]
-    work = [p for p in parts if p.op in operators.TABLE and p.op not in operators.VIEWS]
-    return bool(made) and len(work) >= _FEWEST_OF_SETTINGS and is_pure(here, node)
+    made = {part for part in parts if part.op.removesuffix("(*)") in operators.FACTORIES}
+    # ``self.count - 1`` is computed by Python; what brings a table over is no reason to keep it
+    work = [
+        p
+        for p in parts
+        if p.op in operators.TABLE
+        and p.op not in operators.VIEWS | operators.MOVES
+        and not made.isdisjoint(p.walk())
+    ]
+    return len(work) >= _FEWEST_OF_SETTINGS and is_pure(here, node)

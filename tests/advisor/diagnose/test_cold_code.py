@@ -92,6 +92,7 @@ def test_functions_beside_the_steps_are_left_out(tmp_path: Path, function: str) 
         ("pkg/memory_profiler.py", True),
         ("utils/loggers/board.py", True),
         ("scripts/benchmark_mlp.py", True),
+        ("pkg/data/data_transforms_multimer.py", True),
         ("models/llama/modeling_llama.py", False),
         ("pkg/losses/metric_loss.py", False),
         ("pkg/testament.py", False),
@@ -321,3 +322,10 @@ def test_values_that_are_only_logged_are_one_finding(tmp_path: Path) -> None:
     found = scanned(tmp_path, {"a.py": text, "b.py": text})
     assert places(found) == ["a.py:5"]
     assert [place.path for place in found.report.findings[0].places] == ["b.py"]
+
+
+def test_who_compares_with_known_findings_is_told_of_each_function(tmp_path: Path) -> None:
+    text = "import torch\n\n\ndef train_step(model, x):\n    print(model(x).item())\n"
+    scanned(tmp_path, {"a.py": text, "b.py": text})
+    found = scan(read_source_tree(tmp_path), to_compare=True)
+    assert places(found) == ["a.py:5", "b.py:5"]

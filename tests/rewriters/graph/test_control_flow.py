@@ -240,7 +240,8 @@ def test_a_local_name_may_be_something_else(shadow: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "decorator", ["torch.jit.script", "torch.jit.script_if_tracing", "triton.jit", "jit_fuser"]
+    "decorator",
+    ["torch.jit.script", "torch.jit.script_if_tracing", "triton.jit", "jit_fuser", "numba.njit"],
 )
 def test_compiled_functions_are_off_limits(decorator: str) -> None:
     code = f"@{decorator}\ndef f(x: torch.Tensor):\n    x[x < 0] = 0\n    return x\n"
