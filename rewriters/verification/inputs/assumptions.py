@@ -280,6 +280,8 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
             for t in _tensors(o, n)
         )
     ),
+    # who casts the module gives it inputs of that dtype
+    "module-moves-along": lambda o: all(t.dtype not in _HALVES for t in _tensors(o, "x")),
     "no-fully-masked-row": _sees_a_key,
     "no-nan": _no_nan,
     "nonnegative-index": _not_negative,
