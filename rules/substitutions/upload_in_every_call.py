@@ -9,11 +9,12 @@ the host waits until the copy is done, and for the launches before it. Columns a
 memory: they are copied on the host first, and that waits as well, ``non_blocking`` or not.
 
 Safety: a list of one number is written on the device by ``torch.full`` (conditions ``one-number``,
-``nonnegative-count``, ``value-fits-dtype``). The rest is advice. Constants belong into a buffer that is made once and moves with the module;
-``persistent=False`` keeps the state dict as it is. Rows that are copied one by one can be copied
-together and sliced on the device: slices share memory, so nobody may write into them. A copy of the
-whole tensor in place of some columns overwrites the others (``rest-is-free``). A pinned tensor that
-is kept must not be filled again before the copy is done.
+``nonnegative-count``, ``value-fits-dtype``). Numbers that are written out and only computed with
+become a buffer where the class has an ``__init__`` (``module-moves-along``); ``persistent=False`` keeps
+the state dict as it is. The rest is advice. Rows that are copied one by one can be copied together
+and sliced on the device: slices share memory, so nobody may write into them. A copy of the whole
+tensor in place of some columns overwrites the others (``rest-is-free``). A pinned tensor that is
+kept must not be filled again before the copy is done.
 
 References: vllm-ascend #7014 (copy of the whole tensor, time per token -2..3 %), #5298;
 DrivingSDK DenseTNT (one copy and slices, +13 %).

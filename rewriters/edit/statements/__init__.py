@@ -5,6 +5,6 @@ functions of its forms show what it does, and prove it. In: a ``FunctionFlow`` a
 module. Out: a ``Proposal`` for each place, with the changes of the text or what to do by hand.
 
 Read ``proposal``, ``surroundings`` (where code stands in its function), then the searches:
-``host_values``, ``checks``, ``invariants``, ``handed_in``, ``uploads``, ``selections``, the fusions
+``checks``, ``invariants``, ``handed_in``, ``host``, ``selections``, the fusions
 and those of ``programs``; ``searches`` lists them and makes a ``Rewrite`` of a proposal.
 """

@@ -18,7 +18,8 @@ from npufix.rewriters.edit.statements.checks import find_checks
 from npufix.rewriters.edit.statements.columns import find_columns, find_index_lists
 from npufix.rewriters.edit.statements.experts import find_expert_loops, find_routers
 from npufix.rewriters.edit.statements.handed_in import find_constants, find_handed_in
-from npufix.rewriters.edit.statements.host_values import find_host_values
+from npufix.rewriters.edit.statements.host.host_values import find_host_values
+from npufix.rewriters.edit.statements.host.uploads import find_device_waits, find_uploads
 from npufix.rewriters.edit.statements.invariants import find_invariants
 from npufix.rewriters.edit.statements.products import find_einsum_products
 from npufix.rewriters.edit.statements.programs import loaders, optimizers
@@ -42,7 +43,6 @@ from npufix.rewriters.edit.statements.selections import (
     find_selections,
 )
 from npufix.rewriters.edit.statements.surroundings import Surroundings
-from npufix.rewriters.edit.statements.uploads import find_device_waits, find_uploads
 from npufix.rewriters.edit.statements.vendor_operators import (
     RESIDUAL,
     find_flash_attention,

@@ -255,6 +255,8 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
             for t in _tensors(o, n)
         )
     ),
+    # who casts the module gives it inputs of that dtype
+    "module-moves-along": lambda o: all(t.dtype not in _HALVES for t in _tensors(o, "x")),
     "no-fully-masked-row": _sees_a_key,
     "no-nan": lambda o: not any(bool(t.isnan().any()) for t in _floats(o)),
     "nonnegative-index": lambda o: all(

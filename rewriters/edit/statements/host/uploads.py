@@ -166,6 +166,7 @@ def _kept(here: Surroundings, code: ast.Call) -> Proposal | None:
     """
     start, value = _init(here), here.value(code)
     given = {k.arg: here.text(k.value) for k in code.keywords if k.arg != "device"}
+    devices = [here.text(k.value) for k in code.keywords if k.arg == "device"]
     made = here.flow.names.dotted(code.func)
     if start is None or value is None or made not in {"torch.tensor", "torch.as_tensor"}:
         return None
@@ -192,6 +193,7 @@ def _kept(here: Surroundings, code: ast.Call) -> Proposal | None:
     return Proposal(
         code,
         form="in_forward",
+        asked=tuple(("x", d.removesuffix(".device")) for d in devices if d.endswith(".device")),
         changes=(Change(at, text), Change(here.span(code), f"self.{name}")),
         shown=f"self.{name}",
     )

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.element_reads import is_covered, read_before, rows_read
 from npufix.rewriters.edit.statements.handed_in import is_handed_in
+from npufix.rewriters.edit.statements.host.element_reads import is_covered, read_before, rows_read
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.occasions import is_made_on_host
