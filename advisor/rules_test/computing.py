@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from npufix.advisor.rules_test.mutations import mutations_of
-from npufix.rewriters.verification.judge.verify_rule import SeededDraw, bind_torch, verify_rule
+from npufix.rewriters.verification.judge.verify_rule import (
+    Originals,
+    SeededDraw,
+    bind_torch,
+    verify_rule,
+)
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rules.substitution import Form, Substitution
 
@@ -32,7 +37,6 @@ if TYPE_CHECKING:
 
 SEEDS = tuple(random.Random(0).randrange(2**31) for _ in range(4))  # noqa: S311 - no secret
 _ROUNDS = 12
-_SURVIVED = 3
 _STAGES = (2, 6, 24)
 """Rounds that must refute a slip; what a rule is verified with is the largest number."""
 
@@ -83,9 +87,13 @@ def check_mistakes(subject: Subject) -> Iterator[str]:
         forms.setdefault(form.replacement, []).append(form)
     for replacement, own in forms.items():
         bind_torch(replacement)
+        originals, depth = Originals(), 0
         for mutation in mutations_of(replacement):
+            originals.prepare(own[0], _STAGES[depth])  # here, and so for all children
             wrong = [replace(form, replacement=mutation.function) for form in own]
-            if _survives(wrong):
+            stage = _stage_of(wrong, originals)
+            depth = max(depth, min(stage, len(_STAGES) - 1))
+            if stage == len(_STAGES):
                 yield (
                     f"{replacement.__name__}, line {mutation.line}: nobody would notice if "
                     f"{mutation.slip}: "
@@ -94,25 +102,36 @@ def check_mistakes(subject: Subject) -> Iterator[str]:
                 )
 
 
-def _survives(wrong: list[Form]) -> bool:
-    """Tell whether no form is refuted; in a process of its own, which a slip may crash."""
+def _stage_of(wrong: list[Form], originals: Originals) -> int:
+    """Return the stage that refutes a form, how many there are if none does.
+
+    In a process of its own, which a slip may crash: that is the first stage.
+    """
     sys.stdout.flush()
     child = os.fork()
     if not child:
         os.close(2)  # how it crashes is nobody's business
         faulthandler.disable()
-        refuted = True  # what raises is
-        with suppress(Exception):
+        stage = 0
+        with suppress(Exception):  # what raises is refuted
             # One form may show at once what another shows in no round.
-            refuted = any(refute(form, stages=(rounds,)) for rounds in _STAGES for form in wrong)
-        os._exit(0 if refuted else _SURVIVED)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == _SURVIVED
+            while stage < len(_STAGES) and not any(
+                refute(form, stages=(_STAGES[stage],), known=originals) for form in wrong
+            ):
+                stage += 1
+        os._exit(stage)
+    return max(0, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
-def refute(form: Form, seed: int = 0, stages: Sequence[int] = _STAGES) -> Verdict | None:
+def refute(
+    form: Form,
+    seed: int = 0,
+    stages: Sequence[int] = _STAGES,
+    known: Originals | None = None,
+) -> Verdict | None:
     """Return the refutation of a wrong form, for most after a few rounds; ``None`` if none is."""
     for rounds in stages:
-        verdict = verify_rule(form, seed, rounds)
+        verdict = verify_rule(form, seed, rounds, known or Originals())
         if verdict.status is Status.REFUTED:
             return verdict
     return None

@@ -109,7 +109,7 @@ def pattern_of(function: Callable[..., object]) -> Pattern:
     given = [ast.literal_eval(default) for default in code.args.defaults]
     defaults = dict(zip(params[::-1], given[::-1], strict=False))
     root = results[0]
-    return Pattern(root, root_ops(root), code, defaults, _needed_ops(root))
+    return Pattern(root, root_ops(root), code, defaults, _needed_ops(root, {}))
 
 
 def helpers_of(function: Callable[..., object]) -> dict[str, FunctionNode]:
@@ -147,14 +147,16 @@ def root_ops(root: Node) -> frozenset[str]:
     return frozenset({root.op})
 
 
-def _needed_ops(node: Node) -> frozenset[str]:
+def _needed_ops(node: Node, known: dict[Node, frozenset[str]]) -> frozenset[str]:
     """Return the operators without which nothing is what a node of a pattern describes."""
-    if node.op == Op.PARAM:
-        return frozenset()
-    parts = map(_needed_ops, node.args)
-    if node.op == Op.EITHER:
-        return frozenset.intersection(*parts)
-    return frozenset({node.op}).union(*parts)
+    if node not in known:
+        parts = [_needed_ops(arg, known) for arg in node.args]
+        if node.op == Op.EITHER:
+            known[node] = frozenset.intersection(*parts)
+        else:
+            own = () if node.op == Op.PARAM else (node.op,)
+            known[node] = frozenset(own).union(*parts)
+    return known[node]
 
 
 def find(pattern: Pattern, flow: FunctionFlow) -> Iterator[Match]:

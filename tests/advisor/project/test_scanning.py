@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import gc
 from typing import TYPE_CHECKING
 
 from npufix.advisor.project import scanning
 from npufix.advisor.project.configuration import EVERYTHING
 from npufix.advisor.project.scanning import FileSearch, Search
 from npufix.advisor.project.source_tree import read_source_tree
+from npufix.rewriters.find import find_sites
 from npufix.rewriters.write import child_processes
 from npufix.rules.registry import all_rules
 
@@ -68,3 +71,23 @@ def test_a_report_needs_no_text_of_changed_modules(tmp_path: Path) -> None:
     first = search.file(file).sites[0]
     assert first.rewrite is not None
     assert (first.rewrite.direct, bool(first.rewrite.text)) == ("", True)
+
+
+def test_a_tree_goes_with_its_search() -> None:
+    """What only a collection of garbage finds makes the next file dear."""
+    loop = (
+        "    for i in range(len(key)):\n        key[i] = key[i] * [torch.sqrt(k) for k in key][0]\n"
+    )
+    text = "import torch" + FUNCTION.format(n=2, comment="") + f"\n\ndef g(key):\n{loop}"
+    rules = all_rules()
+    assert list(find_sites(text, rules))
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        list(find_sites(text, rules))
+        gc.collect()
+        left = [node.name for node in gc.garbage if isinstance(node, ast.FunctionDef)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert left == []

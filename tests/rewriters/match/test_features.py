@@ -44,6 +44,20 @@ FOUND = {
         ),
         "NPU102",
     ),
+    "a half turned right behind a bracket": (
+        (
+            "def f(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):\n"
+            "    a, b = x.chunk(2,dim=-1)\n    return x*cos+torch.cat((-b,a),-1)*sin\n"
+        ),
+        "NPU102",
+    ),
+    "a power of minus a half": (
+        (
+            "def f(x: torch.Tensor, weight: torch.Tensor):\n"
+            "    return weight*(x*(x.pow(2).mean(-1,keepdim=True)+1e-6)**-0.5)\n"
+        ),
+        "NPU101",
+    ),
     "halves made negative first": (
         (
             "def f(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):\n"
