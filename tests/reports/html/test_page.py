@@ -270,6 +270,7 @@ def test_without_scripts_everything_is_text(
         assert demo[0].split is not None
         hottest = demo[0].hot_operators[0]
         assert milliseconds(hottest.total_ns / demo[0].split.recorded_steps) in text
+        assert page.locator("#prediction i.less").count() > 1
         assert not page.locator("#theme").is_visible()
 
 
