@@ -62,7 +62,7 @@ def recognise(path: Path) -> DumpLocation:
 
 def _find(path: Path) -> list[DumpLocation]:
     if not path.exists():
-        raise DumpError(f"{path}: no such file or folder", _nearest(path) or PROFILE)
+        raise DumpError(f"{path}: no such file or folder", nearest(path) or PROFILE)
     if path.is_file():
         return [_of_file(path)]
     start = path.parent if path.resolve().name in OUTPUT_FOLDERS else path
@@ -74,7 +74,7 @@ def _find(path: Path) -> list[DumpLocation]:
     return dumps
 
 
-def _nearest(path: Path) -> str:
+def nearest(path: Path) -> str:
     """Return what a path may have meant: the part of it that is missing, spelt another way."""
     missing = next(p for p in (*reversed(path.parents), path) if not p.exists())
     try:

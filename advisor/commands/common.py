@@ -172,9 +172,9 @@ def read_configuration(
     for name in rules:
         check_rule(name)
     for name in allow:
-        if name not in known_names.condition_names():
-            known = ", ".join(sorted(known_names.condition_names()))
-            raise click.UsageError(f"no condition {name}; there are {known}")
+        if name not in (known := known_names.condition_names()):
+            near = known_names.likely(name, known) or f" There are {', '.join(sorted(known))}"
+            raise click.UsageError(f"no condition {name}.{near}")
     for name in assume:
         if name not in SETS:
             raise click.UsageError(f"no set of conditions {name}; there are {', '.join(SETS)}")

@@ -72,7 +72,10 @@ def _file(path: Path) -> SourceFile:
     if path.is_dir():
         raise click.UsageError(f"{path} is a folder; name a file and a line: FILE:LINE")
     if not path.exists():
-        raise click.UsageError(f"no file {path}; name a file and a line: FILE:LINE")
+        from npufix.profiling_parsers.discover import nearest
+
+        remedy = nearest(path) or "name a file and a line: FILE:LINE"
+        raise click.UsageError(f"no file {path}; {remedy}")
     tree = read_source_tree(path)
     for problem in tree.problems:
         raise click.UsageError(f"{path}: {problem.what}; {problem.remedy}")

@@ -80,7 +80,10 @@ def _parse(value: str, names: Collection[str]) -> tuple[str, Path]:
         there = f"there are {', '.join(names)}"
         if name in formats():
             raise click.BadParameter(f"{value!r}: {name} is no format of this command; {there}")
-        raise click.BadParameter(f"{value!r}: there is no format {name!r}; {there}")
+        from npufix.advisor.project.known_names import likely
+
+        near = likely(name, names).strip() or there
+        raise click.BadParameter(f"{value!r}: there is no format {name!r}; {near}")
     if not file:
         raise click.BadParameter(f"{value!r} names no file; - is the standard output")
     return name, Path(file)

@@ -107,6 +107,12 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         common.write_scripts([f.verdict for f in found.functions], counterexample)
     outputs = output_files.with_json((), as_json=as_json)
     output_files.write(outputs, output_files.Result(found, details=verbose))
+    if found.count("refuted") and not (allow or dump or patch):
+        conditions = (
+            "a change that npufix wrote holds under the conditions in the header of its patch: "
+            "npufix verify --patch FILE --source FOLDER reads them, --dump proves them"
+        )
+        common.warn([conditions])
     return _EXIT[found.status]
 
 

@@ -224,7 +224,10 @@ def _read_below(
 ) -> tuple[dict[str, SourceFile], list[Problem]]:
     """Return the files of one folder (or one file) by their path below ``base``."""
     if not root.exists():
-        raise SourceError(f"no source at {root}", "give the folder that holds your Python files")
+        from npufix.profiling_parsers.discover import nearest
+
+        remedy = nearest(root) or "give the folder that holds your Python files"
+        raise SourceError(f"no source at {root}", remedy)
     files: dict[str, SourceFile] = {}
     problems: list[Problem] = []
     for path in [root] if root.is_file() else _python_files(root):

@@ -29,7 +29,10 @@ def from_git(paths: Sequence[Path], revision: str) -> Changes:
     """
     for path in paths:
         if not path.exists():
-            raise DiffError(f"no file {path}", "name a file or folder of the working tree")
+            from npufix.profiling_parsers.discover import nearest
+
+            remedy = nearest(path) or "name a file or folder of the working tree"
+            raise DiffError(f"no file {path}", remedy)
         if path.is_file():
             require_python(path)
     _require_revision(revision)

@@ -10,7 +10,7 @@ from npufix.reports.wording.report import interval, plain
 from npufix.rules.shared.quantities import milliseconds, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from npufix.reports.data.sources import Sources
     from npufix.reports.gate_report import GatedMetric
@@ -42,9 +42,15 @@ class Notice:
 
 
 def notices(made: Report | GateReport, sources: Sources) -> list[Notice]:
-    """Return what there is to tell, the most important first."""
-    found = list(_of_gate(made, sources) if isinstance(made, GateReport) else _of(made, sources))
-    return sorted(found, key=lambda n: (_ORDER[n.level], n.accepted))
+    """Return what there is to tell, in the order of the report."""
+    return [*(_of_gate(made, sources) if isinstance(made, GateReport) else _of(made, sources))]
+
+
+def most_important(found: Sequence[Notice], most: int) -> list[Notice]:
+    """Return what a server takes; errors first where that is not all, else in the given order."""
+    if len(found) <= most:
+        return [*found]
+    return sorted(found, key=lambda n: (_ORDER[n.level], n.accepted))[:most]
 
 
 def _of(made: Report, sources: Sources) -> Iterator[Notice]:

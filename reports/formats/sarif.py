@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npufix.reports.data.fixes import replacements
-from npufix.reports.data.notices import ERROR, Notice, notices
+from npufix.reports.data.notices import ERROR, Notice, most_important, notices
 from npufix.reports.data.sources import utf16
 from npufix.reports.encoding import encode_indented
 from npufix.reports.formats import Format
@@ -36,9 +36,10 @@ def _render(result: Result[Report | GateReport]) -> str:
     made, sources = result.report, result.sources
     found = notices(made, sources)
     placed = [notice for notice in found if notice.path]
-    results = [_result(notice, sources) for notice in placed[:MOST_RESULTS]]
+    told = most_important(placed, MOST_RESULTS)
+    results = [_result(notice, sources) for notice in told]
     name, _, version = made.tool.partition(" ")
-    ids = sorted({notice.rule for notice in placed[:MOST_RESULTS]})
+    ids = sorted({notice.rule for notice in told})
     index = {rule: number for number, rule in enumerate(ids)}
     for row in results:
         row["ruleIndex"] = index[row["ruleId"]]

@@ -60,7 +60,7 @@ def _plot(series: TrendSeries, report: TrendReport) -> TrendPlot:
         name=name,
         cells=cells,
         measured=_path(series.values, low, high),
-        levels=_path(series.levels, low, high),
+        levels=_path(series.levels, low, high, stepped=True),
         sizes=[(100 * n / 2, quantity(low + (high - low) * n / 2, series.unit)) for n in range(3)],
         marks=[
             (step * shift.first, "more" if shift.change > 0 else "less",
@@ -70,13 +70,16 @@ def _plot(series: TrendSeries, report: TrendReport) -> TrendPlot:
     )  # fmt: skip
 
 
-def _path(values: Sequence[float | None], low: float, high: float) -> str:
-    """Return a line from run to run; it has gaps where nothing was measured."""
+def _path(values: Sequence[float | None], low: float, high: float, *, stepped: bool = False) -> str:
+    """Return a line from run to run, or in steps; it has gaps where nothing was measured."""
     drawn, gap = [], True
     for number, value in enumerate(values):
         if value is not None:
             x = WIDTH * number / max(1, len(values) - 1)
             y = HEIGHT * (1 - (value - low) / (high - low))
-            drawn.append(f"{'M' if gap else 'L'}{x:.1f} {y:.1f}")
+            if stepped and not gap:
+                drawn.append(f"H{x:.1f}V{y:.1f}")
+            else:
+                drawn.append(f"{'M' if gap else 'L'}{x:.1f} {y:.1f}")
         gap = value is None
     return "".join(drawn)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _RANKS_NAMED = 24
 """Ranks of a finding that its card names."""
+_FINDINGS_AT_ONCE = 50
+"""Findings that scripts show at first; findings.js."""
 _BARS = 12
 """Operators, and lines, that a picture has."""
 _SCRIPTS = ("picture.js", "findings.js", "timeline.js", "icicle.js")
@@ -50,6 +52,8 @@ def to_html(report: Report, details: Details | None = None) -> str:
         groups=[_group(finding) for finding in report.findings],
         headroom=_headroom(report),
         prediction=[*forecast_lines(report.forecast)],
+        savings=_savings(report),
+        first_findings=_FINDINGS_AT_ONCE,
         commands=[_command(report, finding) for finding in report.findings],
         reasons=_reasons(report),
         anchors={file.path: number for number, file in enumerate(details.sources)},
@@ -68,11 +72,22 @@ def _basis(report: Report) -> list[str]:
     split = report.split
     found = []
     if split is not None:
-        found.append(f"average of {split.steps} steps" if split.steps > 1 else f"one {split.unit}")
+        alone = "one step" if split.unit == "step" else "one recording"
+        found.append(f"average of {split.steps} steps" if split.steps > 1 else alone)
     led = report.attributed + report.attributed_to_functions
     if report.hot_operators:
         found.append(f"{percent(led)} of the compute time is led to your code")
     return found
+
+
+def _savings(report: Report) -> list[Bar]:
+    """Return what leads from the step of today to the predicted one, without what saves nothing."""
+    steps = report.forecast.waterfall if report.forecast else []
+    if len(steps) < 2:  # noqa: PLR2004 - one is said above it
+        return []
+    names = [finding.name for finding in report.findings]
+    saving = [(f"{b.finding} {names[b.finding - 1]}", -b.saved_ns) for b in steps if b.saved_ns]
+    return bars.waterfall(saving, steps[0].step_ns + steps[0].saved_ns, steps[-1].step_ns)
 
 
 def _headroom(report: Report) -> dict[str, object] | None:

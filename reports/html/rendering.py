@@ -123,7 +123,7 @@ def _spoken(text: str) -> Markup:
 
 
 def _switched(english: str, chinese: str) -> Markup:
-    english, chinese = wording.plain(english), wording.plain(chinese)
+    english, chinese = (wording.plain(text).replace(" -> ", " → ") for text in (english, chinese))
     if english == chinese:
         return escape(english)
     shown = chinese if language.current() == "zh" else english

@@ -102,11 +102,11 @@ def _show_explanation(comparison: Comparison, console: Console) -> None:
 
 def _show_metrics(comparison: Comparison, console: Console) -> None:
     what = "Recording" if "recording" in {comparison.before.unit, comparison.after.unit} else "Step"
-    header = (f"{what}, median", "Before", "After", "Change", "", "Spread")
+    spreads = [words.spread_text(metric) for metric in comparison.metrics]
+    header = (f"{what}, median", "Before", "After", "Change", "", "Spread" if any(spreads) else "")
     _METRICS.show(header, console, "bold")
-    for metric in comparison.metrics:
+    for metric, spread in zip(comparison.metrics, spreads, strict=True):
         name = words.METRIC_NAMES.get(metric.name, metric.name)
-        spread = words.spread_text(metric)
         cells = (*words.metric_values(metric), words.relative(metric.before, metric.after), spread)
         _METRICS.show((name, *cells), console)
     for metric in comparison.metrics[:1]:

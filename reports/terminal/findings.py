@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from npufix.reports.language import tr
 from npufix.reports.language.terminal import Verbatim
 from npufix.reports.terminal.summary import CLASSES
 from npufix.reports.terminal.text import paragraph, print_indented
@@ -52,7 +53,9 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
         if finding.kind == "run":
             _show_run_finding(finding, console, details=details)
             continue
-        print_indented(f"{finding.place} in {finding.function}", console)
+        console.print(  # not wrapped: a terminal opens the path
+            Verbatim(f"   {tr(plain(f'{finding.place} in {finding.function}'))}"), soft_wrap=True
+        )
         said = (*_costs(finding), also_at(finding))
         for line in (*filter(None, said), *_conditions(finding.conditions, details=details)):
             print_indented(line, console)

@@ -76,8 +76,10 @@ def _show_source_report(report: Report, console: Console, *, details: bool) -> N
     if report.problems:
         console.print()
         show_problems(report.problems, console)
+    if report.next_steps:
+        console.print()
     for step in report.next_steps:
-        console.print(Text.assemble("\nNext: ", (plain(step), "bold")), soft_wrap=True)
+        console.print(Text.assemble("Next: ", (plain(step), "bold")), soft_wrap=True)
 
 
 def _show_operators(report: Report, console: Console, details: bool) -> None:  # noqa: FBT001 - one of several of a kind

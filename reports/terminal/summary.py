@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from npufix.reports.language.layout import cut, pad, width
 from npufix.reports.language.terminal import Verbatim
 from npufix.reports.terminal.text import paragraph, print_indented
 from npufix.reports.wording.prediction import forecast_summary
-from npufix.reports.wording.report import environment_text, plain
+from npufix.reports.wording.report import contained, environment_text, plain
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 
 if TYPE_CHECKING:
@@ -142,8 +143,7 @@ class _Row:
         saving = self.finding.saving
         if saving is not None:
             return milliseconds(saving.high_ns)
-        _, _, first = self.finding.overlap.rpartition(" ")
-        return tr(f"in {first}") if first.isdigit() else "?"
+        return tr(contained(self.finding))
 
     @property
     def rule(self) -> str:
@@ -155,10 +155,10 @@ class _Row:
 
 
 def _mark(finding: Finding) -> str:
-    """Return ``*`` if ``npufix patch`` writes a change, ``?`` if it would with ``--allow``."""
+    """Return ``*`` if ``npufix patch`` writes a change, ``+`` if it would with ``--allow``."""
     if not finding.replacement or finding.problem:
         return ""
-    return "?" if any(condition.basis == "open" for condition in finding.conditions) else "*"
+    return "+" if any(condition.basis == "open" for condition in finding.conditions) else "*"
 
 
 def _show_table(findings: Sequence[Finding], console: Console) -> None:
@@ -170,7 +170,7 @@ def _show_table(findings: Sequence[Finding], console: Console) -> None:
         _show_columns(rows, console)
     marks = {_mark(finding) for finding in findings}
     remarks = ["*: npufix patch writes it"] * ("*" in marks)
-    remarks += ["?: with --allow"] * ("?" in marks)
+    remarks += ["+: with --allow"] * ("+" in marks)
     if len(rows) < len(findings):
         more = counted(len(findings) - len(rows), "more finding")
         remarks.insert(0, f"{more}: --findings")
@@ -295,4 +295,4 @@ def there(report: Report) -> Iterator[str]:
 
 def _advice(finding: Finding) -> str:
     """Return what to do first about what ``patch`` does not write, "" if nothing is known."""
-    return finding.advice.splitlines()[0].split("; ")[0] if finding.advice else ""
+    return re.split(r"; (?![^(]*\))", finding.advice.splitlines()[0])[0] if finding.advice else ""

@@ -22,7 +22,7 @@ UNKNOWN = "—"
 _FEW = 0.05
 _ROUNDING = 1e-4
 _TIMES_AS_MUCH = 10
-_MOST_TIMES = 10_000
+_MOST_TIMES = 30
 _MIB = 1 << 20
 METRIC_NAMES = {
     "step-time": "step",
@@ -56,7 +56,7 @@ def signed_time(ns: float) -> str:
 
 
 def relative(before: float | None, after: float | None) -> str:
-    """Return ``-15.4%``, ``31.3x``; ``new`` and ``gone`` where one of them is nothing."""
+    """Return ``-15.4%``, ``12.5x``; ``new`` and ``gone`` where one of them is nothing."""
     if before is None or after is None:
         return ""
     if not before or not after:
@@ -65,9 +65,9 @@ def relative(before: float | None, after: float | None) -> str:
 
 
 def relative_change(change: float) -> str:
-    """Return ``+8.0%``; how many times as much, ``31.3x``, from ten times on."""
+    """Return ``+8.0%``; how many times as much, ``12.5x`` or ``>30x``, from ten times on."""
     if change >= _MOST_TIMES:
-        return f">{_MOST_TIMES:,}x"
+        return f">{_MOST_TIMES}x"
     return f"{number(change + 1)}x" if change + 1 >= _TIMES_AS_MUCH else f"{change:+.1%}"
 
 

@@ -213,15 +213,22 @@ def interval(saving: Saving) -> str:
     return f"about {low}" if low == high else f"about {low} to {high}"
 
 
-def saved(saving: Saving | None) -> str:
-    """Return a saving for a column: ``3 ms``, ``3 to 5 ms``, ``≤ 5 ms``; ``?`` if none is known."""
+def saved(finding: Finding) -> str:
+    """Return a saving for a column: ``3 ms``, ``3 … 5 ms``, ``≤ 5 ms``; or ``contained``."""
+    saving = finding.saving
     if saving is None:
-        return "?"
+        return contained(finding)
     low, high = milliseconds(saving.low_ns), milliseconds(saving.high_ns)
     if not saving.low_ns:
         return f"≤ {high}"
     unit = high.rpartition(" ")[2]
     return low if low == high else f"{low.removesuffix(unit).rstrip()} … {high}"
+
+
+def contained(finding: Finding) -> str:
+    """Return ``in 2`` where a saving is counted with that of finding 2, ``?`` if none is known."""
+    _, _, first = finding.overlap.rpartition(" ")
+    return f"in {first}" if first.isdigit() else "?"
 
 
 def _bottleneck(split: StepSplit | None, hot: Sequence[HotOperator]) -> str:

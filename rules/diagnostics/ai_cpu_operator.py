@@ -30,7 +30,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.quantities import milliseconds, number, percent
 from npufix.rules.shared.recording.core_time import on_ai_core
 from npufix.rules.shared.recording.observing import per_step, places, share
 from npufix.rules.shared.recording.recorded_cells import dtype_name
@@ -95,7 +95,7 @@ def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observa
     reasons = tuple(_dtypes(name, rows, recording.environment.chip or ""))
     return Observation(
         what=(
-            f"{name} runs on the AI CPU {calls:.3g} times per step and takes {milliseconds(cost)} "
+            f"{name} runs on the AI CPU {number(calls)} times per step and takes {milliseconds(cost)} "
             f"({percent(share(cost, recording))} of the step); {': '.join(reasons[0])}"
         ),
         evidence=(("longest", milliseconds(rows["duration_ns"].max())), *reasons),

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import counted, milliseconds, number, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE, labels
 from npufix.rules.shared.recording.observing import named, per_step, places, share
 from npufix.rules.shared.recording.recorded_shapes import shapes
@@ -59,7 +59,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         ),
         evidence=(
             ("kernels", ", ".join(sorted({str(name) for name in rows["type"]}))),
-            ("updates by AdamW", f"{len(updates) / steps:.3g} per step"),
+            ("updates by AdamW", f"{number(len(updates) / steps)} per step"),
         ),
         cost_ns=cost,
         saving_ns=(0, cost),

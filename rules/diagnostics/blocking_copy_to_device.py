@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.quantities import milliseconds, number, percent
 from npufix.rules.shared.recording.observing import (
     copies_to_device,
     idle_time,
@@ -57,7 +57,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     steps = max(1, recording.step_count)
     yield Observation(
         what=(
-            f"{len(copies) / steps:.3g} copies from the host per step; the device is idle for "
+            f"{number(len(copies) / steps)} copies from the host per step; the device is idle for "
             f"{milliseconds(cost)} of them ({percent(share(cost, recording))} of the step)"
         ),
         evidence=(

@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.quantities import milliseconds, number, percent
 from npufix.rules.shared.recording.collectives import (
     LEAST_SHARE,
     PARTS,
@@ -116,7 +116,7 @@ def _evidence(
     facts = [
         ("all communication", f"{milliseconds(whole)} per step"),
         ("hidden by computation", percent(max(0.0, 1 - part))),
-        ("collectives", f"{len(rows) / max(1, recording.step_count):.3g} per step"),
+        ("collectives", f"{number(len(rows) / max(1, recording.step_count))} per step"),
     ]
     if moving is not None:
         facts.append(("moves data", f"{milliseconds(moving)} per step"))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.quantities import milliseconds, number, percent
 from npufix.rules.shared.recording.kernel_groups import LEAST_SHARE
 from npufix.rules.shared.recording.observing import COPIES, named, per_step, places, share
 
@@ -60,7 +60,7 @@ def check(recording: Recording) -> Iterator[Observation]:
             "the step)"
         ),
         evidence=(
-            ("copies", f"{len(copies) / max(1, recording.step_count):.3g} per step"),
+            ("copies", f"{number(len(copies) / max(1, recording.step_count))} per step"),
             ("longest copy", milliseconds(int(copies["duration_ns"].max()))),
         ),
         cost_ns=cost,

@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.shared.quantities import number
 from npufix.rules.shared.recording.conversions import conversion_storm, takes_too_much
 from npufix.rules.shared.recording.kernel_groups import bucket_copies
 from npufix.rules.shared.recording.observing import computing
@@ -56,7 +57,7 @@ def _alike(rows: pd.DataFrame, steps: int) -> tuple[str, str]:
     if known.empty:
         return "same shape in one function", "unknown: shapes or stacks were not recorded"
     counts = known.groupby(_SAME, observed=True).size() / steps
-    return "same shape in one function", f"{counts[counts > 1].sum():.3g} copies per step"
+    return "same shape in one function", f"{number(counts[counts > 1].sum())} copies per step"
 
 
 RULE = Diagnostic(

@@ -22,6 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.shared.quantities import number
 from npufix.rules.shared.recording.kernel_groups import told_together
 from npufix.rules.shared.recording.observing import named
 
@@ -42,12 +43,12 @@ def check(recording: Recording) -> Iterator[Observation]:
     if calls <= SYNCBN_20:
         return
     yield from told_together(
-        f"SyncBatchNorm is called {calls:.3g} times per step",
+        f"SyncBatchNorm is called {number(calls)} times per step",
         named(recording.kernels, _ALL, "type"),
         recording,
         basis="what the collectives of these layers take is not told apart from others",
         saved_ns=None,
-        evidence=(("collectives", f"{_collectives(recording):.3g} per step"),),
+        evidence=(("collectives", f"{number(_collectives(recording))} per step"),),
         least=0,
     )
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.quantities import milliseconds, number, percent
 from npufix.rules.shared.recording.observing import (
     SPELLINGS,
     beyond_typical,
@@ -97,7 +97,7 @@ def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observa
         facts.append(("host held", f"{milliseconds(blocked)} per step"))
     return Observation(
         what=(
-            f"{name}{spelled} makes the device run dry {calls:.3g} times per step; it then waits "
+            f"{name}{spelled} makes the device run dry {number(calls)} times per step; it then waits "
             f"{milliseconds(high)} ({percent(share(high, recording))} of the step)"
         ),
         evidence=tuple(facts),

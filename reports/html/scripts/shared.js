@@ -11,6 +11,11 @@ const page = (() => {
     const said = root.lang === "zh" ? data.words[text] || text : text;
     return said.replace(/\{(\w+)\}/g, (_, name) => values[name]);
   };
+  // What is in a part of the page, in that language.
+  const speak = (within) => {
+    for (const part of within.querySelectorAll(".t")) part.textContent = part.dataset[root.lang];
+    for (const part of within.querySelectorAll("[data-label-en]")) part.setAttribute("aria-label", root.lang === "zh" ? part.dataset.labelZh : part.dataset.labelEn);
+  };
   // Functions that draw anew: after a change of the language, after one of the language or theme.
   const redraws = [], repaints = [];
 
@@ -31,7 +36,7 @@ const page = (() => {
     calls: (x) => (Math.abs(x) >= 999.5 || Math.abs(x - Math.round(x)) < 1e-6 ? many(even(x)) : three(x)),
     number: String,
     signed: (ns) => `${Math.round(ns) > 0 ? "+" : Math.round(ns) < 0 ? "-" : ""}${time(Math.abs(ns))}`,
-    relative: (x) => (x + 1 >= 10 ? `${three(x + 1)}x` : `${x < 0 ? "" : "+"}${percent(x)}`),
+    relative: (x) => (x >= 30 ? ">30x" : x + 1 >= 10 ? `${three(x + 1)}x` : `${x < 0 ? "" : "+"}${percent(x)}`),
   };
   const WORDS = new Set(["text", "said", "findings"]);
   const printable = (text) => String(text).replace(/[\p{Cc}\p{Cf}]/gu, "?");
@@ -56,5 +61,5 @@ const page = (() => {
   const go = (finding) => { location.hash = `finding-${finding}`; };
   const named = (finding) => { const [rule, name, place] = data.findings[finding]; return `${finding + 1} ${rule} ${name} ${place}`; };
 
-  return { root, data, byId, t, redraws, repaints, time, many, percent, figure, WORDS, printable, cut, button, color, dark, go, named };
+  return { root, data, byId, t, speak, redraws, repaints, time, many, percent, figure, WORDS, printable, cut, button, color, dark, go, named };
 })();

@@ -7,7 +7,7 @@
   const repaint = () => { for (const draw of repaints) draw(); };
 
   const theme = byId("theme");
-  const say = () => { theme.setAttribute("aria-pressed", String(dark())); theme.textContent = t(dark() ? "light" : "dark"); };
+  const say = () => { theme.setAttribute("aria-pressed", String(dark())); theme.textContent = dark() ? t("light") : t("dark"); };
   redraws.push(say);
   theme.addEventListener("click", () => {
     root.dataset.theme = dark() ? "light" : "dark";
@@ -20,8 +20,7 @@
   const chosen = byId("language");
   const speak = (language) => {
     root.lang = language;
-    for (const part of document.querySelectorAll(".t")) part.textContent = part.dataset[language];
-    for (const part of document.querySelectorAll("[data-label-en]")) part.setAttribute("aria-label", language === "zh" ? part.dataset.labelZh : part.dataset.labelEn);
+    page.speak(document);
     chosen.lang = language === "zh" ? "en" : "zh";
     chosen.textContent = language === "zh" ? "English" : "中文";
     for (const draw of redraws) draw();

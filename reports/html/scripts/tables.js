@@ -15,7 +15,9 @@
       for (const number of value) {
         const link = document.createElement("a");
         link.href = `#finding-${number}`;
-        link.textContent = data.findings[number][0];
+        link.className = "pin";
+        link.title = data.findings[number][0];
+        link.textContent = number + 1;
         cell.append(link, " ");
       }
       return;

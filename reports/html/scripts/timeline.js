@@ -23,6 +23,8 @@
   const bottom = below;
   const titleOf = ({ kind, number, stream }) => (stream >= 0 ? `${NAMES[kind]()} ${t("stream")} ${stream}` : number > 1 ? `${NAMES[kind]()} ${number}` : NAMES[kind]());
 
+  const shortOf = (lane) => (lane.stream >= 0 ? `${NAMES[lane.kind]()} ${lane.stream}` : titleOf(lane)); // beside the lane
+
   let view = [0, length], drag = null, alone = -1, left = 96, pins = [];
   const x = (ns, width) => left + ((ns - view[0]) / (view[1] - view[0])) * (width - left);
   const zoom = (from, to) => {
@@ -50,7 +52,7 @@
       pen.fillStyle = tone[toneOf(row, kind)];
       pen.fillRect(from, y, wide, tall);
       if (row.finding >= 0) { pen.fillStyle = tone.accent; pen.fillRect(from, y + tall - 4, wide, 4); }
-      if (kind !== "idle") { pen.fillStyle = tone.ink; label(pen, labels[row.name], from + 4, y + tall / 2, wide - 8); }
+      if (kind !== "idle") { pen.fillStyle = tone.ink; label(pen, labels[row.name] && nameOf(row), from + 4, y + tall / 2, wide - 8); }
       else if (wide > 60) {
         const said = time(row.end - row.start), asked = pen.measureText(said).width;
         if (asked + 12 < wide) {
@@ -114,7 +116,7 @@
     }
     lanes.forEach((lane, i) => {
       pen.fillStyle = color("--dim");
-      if (left) label(pen, titleOf(lane), 8, top[i] + TALL[lane.kind] / 2, left - 16);
+      if (left) label(pen, shortOf(lane), 8, top[i] + TALL[lane.kind] / 2, left - 16);
       drawLane(pen, i, width, tone);
     });
     if (left && owned.length) { pen.fillStyle = color("--accent"); label(pen, t("findings"), 8, AXIS + RADIUS + 1, left - 16); }
@@ -221,16 +223,19 @@
   for (const one of document.querySelectorAll("[data-zoom]")) one.addEventListener("click", () => ZOOMS[one.dataset.zoom]());
 
   // --- from a finding to its kernels --------------------------------------------------------------
-  for (const one of document.querySelectorAll("[data-show]")) {
-    const own = owned.filter((row) => row.finding === Number(one.dataset.show));
-    one.hidden = !own.length;
-    one.addEventListener("click", () => {
-      const start = Math.min(...own.map((row) => row.start)), end = Math.max(...own.map((row) => row.end)), slack = (end - start) / 10 + length / 100;
-      alone = own[0].finding;
-      zoom(start - slack, end + slack);
-      byId("timeline-section").scrollIntoView();
-    });
-  }
+  const shown = new Set(owned.map((row) => row.finding));
+  const offer = () => { for (const one of document.querySelectorAll("[data-show]")) one.hidden = !shown.has(Number(one.dataset.show)); };
+  offer();
+  redraws.push(offer);
+  addEventListener("click", (event) => {
+    const pressed = event.target.closest?.("[data-show]");
+    if (!pressed) return;
+    const own = owned.filter((row) => row.finding === Number(pressed.dataset.show));
+    const start = Math.min(...own.map((row) => row.start)), end = Math.max(...own.map((row) => row.end)), slack = (end - start) / 10 + length / 100;
+    alone = own[0].finding;
+    zoom(start - slack, end + slack);
+    byId("timeline-section").scrollIntoView();
+  });
 
   const legend = byId("timeline-legend");
   const used = [...lanes.map(({ kind }) => kind).filter((kind) => !["idle", "AI CPU", "critical"].includes(kind)), ...Object.keys(CAUSES).filter((cause) => rows.some((row) => lanes[row.lane].kind === "idle" && labels[row.name] === cause))];

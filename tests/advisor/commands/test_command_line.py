@@ -241,6 +241,10 @@ def test_a_wrong_path_is_one_line(
         ("scan --basline x .", "--baseline"),
         ("diagnose examples/dumb", "did you mean examples/dump?"),
         ("diagnose exmples/dump", "did you mean examples?"),
+        ("scan exmples", "did you mean examples?"),
+        ("explain examples/bert_like/trian.py:1", "did you mean examples/bert_like/train.py"),
+        ("scan examples -o htm=x", "Did you mean html"),
+        ("patch --source examples/bert_like --allow same-dtyp", "Did you mean same-dtype"),
     ],
 )
 def test_what_is_spelt_wrong_is_guessed(

@@ -89,7 +89,9 @@ def test_a_comparison_is_drawn_and_accessible(
 def test_the_numbers_are_those_of_the_json(browser: Browser, tmp_path: Path) -> None:
     made = json.loads(encoding.encode_indented(comparison()))
     with Opened(browser, written(tmp_path, to_html(comparison()))) as page:
-        assert " ".join(page.inner_text("h1").split()) == made["headline"].replace("; ", " ")
+        assert " ".join(page.inner_text("h1").split()) == made["headline"].replace(
+            "; ", " "
+        ).replace("->", "→")
         assert shown_rows(page, "operators") == [
             [
                 op["type"], "communication" if op["communication"] else "compute",
