@@ -50,6 +50,7 @@ FLAGS = (
 )
 TEXTS: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"reduction", ("mean", "sum", "none")),
+    (r"approximate", ("tanh", "none")),
     (r"act", ("silu", "gelu", "relu")),
     (r"attn_impl", ("eager",)),
     (r"^device$|_device$", ("cpu",)),
