@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.project.generated import GENERATED_FILE, generated_from
 from npufix.reports.code_digest import normal_form
-from npufix.rewriters.edit.statements.host_values import ONLY_LOGGED
+from npufix.rewriters.edit.statements.host.host_values import ONLY_LOGGED
 from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rules.diagnostic import Place
 
