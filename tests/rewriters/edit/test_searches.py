@@ -236,7 +236,6 @@ def loss(x: torch.Tensor, y: torch.Tensor, a: torch.Tensor, b: torch.Tensor):
 @pytest.mark.parametrize(
     ("code", "advice"),
     [
-        ("torch.tensor([2.0] * n, device=x.device)", "torch.full"),
         ("torch.tensor(range(n), device=x.device)", "torch.arange"),
         ("torch.tensor([0.1, 0.2], device=x.device)", "register_buffer"),
         ("torch.tensor([n, 4]).to(dtype)", ""),  # stays on the host
@@ -248,6 +247,20 @@ def test_what_is_copied_decides_what_to_do_instead(code: str, advice: str) -> No
     text = f"def forward(x: torch.Tensor, n: int, dtype):\n    return x * {code}\n"
     problems = [site.problem for site in found(text, "NPU219")]
     assert [advice in problem for problem in problems] == [True] * bool(advice)
+
+
+@pytest.mark.parametrize(
+    ("code", "new"),
+    [
+        ("torch.tensor([2.0] * n, device=x.device)", "torch.full((n,), 2.0, device=x.device)"),
+        ("x.new_tensor([n])", "x.new_full((1,), n)"),
+    ],
+)
+def test_a_list_of_one_number_is_written_on_the_device(code: str, new: str) -> None:
+    text = f"def forward(x: torch.Tensor, n: int):\n    return x * {code}\n"
+    (site,) = found(text, "NPU219")
+    assert site.rewrite is not None
+    assert f"return x * {new}\n" in site.rewrite.direct
 
 
 @pytest.mark.parametrize(
