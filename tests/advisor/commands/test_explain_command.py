@@ -177,7 +177,7 @@ def test_what_is_unproven_is_not_said_to_be_false(tmp_path: Path) -> None:
     assert ["only a dump tells" in m.not_written for m in sure.matches] == [True]
 
 
-def differences(x: Any) -> Any:  # noqa: ANN401 - a pattern
+def differences(x: Any) -> Any:
     return x[..., 1:] - x[..., :-1]
 
 
