@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from npufix.advisor.diagnose.explaining import explain
 from npufix.advisor.project.configuration import EVERYTHING
 from npufix.advisor.project.source_tree import read_source_tree
+from npufix.advisor.rules_test.substitutions import explanations
 from npufix.rules.registry import all_rules
+from npufix.rules.substitution import Form
 
 if TYPE_CHECKING:
     import subprocess
@@ -172,3 +175,15 @@ def test_what_is_unproven_is_not_said_to_be_false(tmp_path: Path) -> None:
         ["integer-vector: it could not be proven that the index is a vector of integers"]
     ]
     assert ["only a dump tells" in m.not_written for m in sure.matches] == [True]
+
+
+def differences(x: Any) -> Any:
+    return x[..., 1:] - x[..., :-1]
+
+
+@pytest.mark.parametrize(("end", "near"), [("-2", True), ("-1", False)])
+def test_a_pattern_of_arithmetic_alone_has_near_misses(end: str, near: bool) -> None:  # noqa: FBT001
+    rule = next(rule for rule in all_rules() if not rule.search)
+    rule = replace(rule, forms=(Form(differences, differences, lambda _: {}),))
+    code = f"def f(x: torch.Tensor):\n    return x[..., 1:] - x[..., :{end}]\n"
+    assert any("-2" in said for said in explanations(rule, code)) == near
