@@ -315,6 +315,10 @@ class Verdict(msgspec.Struct, frozen=True):
     """None where nothing ran."""
 
 
+ASKER = "asked for by"
+"""Name of the fact that says what of C++ asks for kernels that no line of the program does."""
+
+
 class Fact(msgspec.Struct, frozen=True):
     """A number behind a finding."""
 
