@@ -248,6 +248,10 @@ class Verdict(msgspec.Struct, frozen=True):
     """None where they were not counted."""
 
 
+ASKER = "asked for by"
+"""Name of the fact that says what of C++ asks for kernels that no line of the program does."""
+
+
 class Fact(msgspec.Struct, frozen=True):
     """A number behind a finding."""
 

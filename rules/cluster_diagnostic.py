@@ -74,6 +74,8 @@ class ClusterObservation:
     is_idle: bool = False
     is_communication: bool = False
     """Whether ``cost_ns`` is time of collectives, not of computing."""
+    is_symptom: bool = False
+    """It says that collectives take long, not why."""
     advice: str = ""
     """What to do here, where that is not ``ClusterDiagnostic.advice`` as it stands."""
 

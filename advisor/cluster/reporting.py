@@ -118,4 +118,5 @@ def _observe(
         is_idle=seen.is_idle,
         of_job=True,
         is_communication=seen.is_communication,
+        is_symptom=seen.is_symptom,
     )

@@ -7,12 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.item import Item, make_finding
 from npufix.advisor.evidence.lines import rows_of
 from npufix.reports import report
 from npufix.rules.diagnostic import Recording
+from npufix.rules.shared.quantities import counted, milliseconds
+from npufix.rules.shared.recording.observing import outermost_operators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
     from npufix.profiling_parsers.profile import Profile
     from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
     from npufix.rules.diagnostic import Diagnostic, Observation
+
+
+_OWN_OPERATORS = r"(?i)(aten|npu|prims|_c10d_functional|c10d)::|acl"
+"""What a program calls itself: without a stack it is not known where."""
 
 
 def observe(
@@ -92,12 +99,40 @@ def _finding(
     diagnostic: Diagnostic, seen: Observation, recording: Recording, number: int
 ) -> report.Finding:
     own = recording.kernels.loc[list(seen.kernels), "type"] if seen.kernels else None
+    found = finding(diagnostic, seen, seen.of_ns or recording.step_ns)
     return msgspec.structs.replace(
-        finding(diagnostic, seen, seen.of_ns or recording.step_ns),
+        found,
+        evidence=[*found.evidence, *askers(seen, recording)],
         fingerprint=fingerprint(diagnostic, seen.places[0].path if seen.places else "", number),
         kernels=sorted({str(name) for name in own}) if own is not None else [],
         calls=round(len(seen.kernels) / recording.step_count),
     )
+
+
+def askers(seen: Observation, recording: Recording) -> Iterator[report.Fact]:
+    """Yield what of C++ asks for most of the kernels, where no line asks for as much.
+
+    The gradients that ``torch::autograd::AccumulateGrad`` adds up have no line of the program.
+    """
+    rows = recording.kernels.loc[list(seen.kernels)]
+    unplaced = (rows["path"] == "").to_numpy(bool) & (rows["host_op"] >= 0).to_numpy(bool)
+    rows = rows[unplaced & ~rows["communication"].to_numpy(bool)]
+    if rows.empty:
+        return
+    outer = recording.host_ops.iloc[outermost_operators(recording.host_ops)]
+    starts = recording.host_ops["start_ns"].reindex(rows["host_op"]).to_numpy()
+    at = np.searchsorted(outer["start_ns"].to_numpy(), starts, side="right") - 1
+    names = outer["name"].astype(str).str.removeprefix("autograd::engine::evaluate_function: ")
+    spent = rows["duration_ns"].groupby(names.to_numpy()[at.clip(min=0)]).agg(["sum", "size"])
+    spent = spent[~spent.index.str.match(_OWN_OPERATORS)]
+    if spent.empty:
+        return
+    name = str(spent["sum"].idxmax())
+    total, count = spent.sort_values("sum").iloc[-1].tolist()
+    steps = max(1, recording.step_count)
+    if total / steps > max((place.cost_ns for place in seen.places), default=0):
+        kernels = counted(count / steps, "kernel")
+        yield report.Fact(report.ASKER, f"{name}: {kernels}, {milliseconds(total / steps)}")
 
 
 def finding(

@@ -18,7 +18,7 @@ from npufix.advisor.predict.waits import (
 )
 from npufix.profiling_parsers.kernels.launch_order import launches_in_order, stream_numbers
 from npufix.profiling_parsers.kernels.whole_steps import host_marks
-from npufix.profiling_parsers.tables.columns import find_rows_with
+from npufix.rules.shared.recording.observing import outermost_operators
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -275,18 +275,13 @@ def _typical(values: Floats, otherwise: float) -> float:
 
 def _within_operators(host_ops: pd.DataFrame, launch: Integers, delta_ns: Floats) -> Floats:
     """Return what of ``delta_ns`` the operator takes that launches, and no code around it."""
-    start = host_ops["start_ns"].to_numpy()
-    end = start + host_ops["duration_ns"].to_numpy()
-    # What has a "#" stands around whole steps: ``Optimizer.step#AdamW.step``.
-    named = find_rows_with(host_ops["name"], lambda name: "#" not in name)
-    order = np.flatnonzero(named)[np.argsort(start[named], kind="stable")]
-    latest = np.maximum.accumulate(np.append(0, end[order]))[:-1]
-    outer = order[start[order] >= latest]
-    at = np.searchsorted(start[outer], launch, side="right") - 1
-    if not len(outer):
+    outer = host_ops.iloc[outermost_operators(host_ops)]
+    if outer.empty:
         return np.zeros(len(launch))
-    within = (at >= 0) & (launch <= end[outer][at])
-    since = np.where(within, launch - start[outer][at], 0)
+    start = outer["start_ns"].to_numpy()
+    end = start + outer["duration_ns"].to_numpy()
+    at = np.searchsorted(start, launch, side="right") - 1
+    since = np.where((at >= 0) & (launch <= end[at]), launch - start[at], 0)
     own: Floats = np.minimum(since.astype(np.float64), delta_ns)
     return own
 

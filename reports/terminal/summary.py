@@ -14,7 +14,7 @@ from npufix.reports.language.layout import cut, pad, width
 from npufix.reports.language.terminal import Verbatim
 from npufix.reports.terminal.text import paragraph, print_indented
 from npufix.reports.wording.prediction import forecast_summary
-from npufix.reports.wording.report import contained, environment_text, plain
+from npufix.reports.wording.report import asker, contained, environment_text, plain
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 
 if TYPE_CHECKING:
@@ -237,6 +237,8 @@ def _where(finding: Finding) -> str:
         return tr(f"rank {few}") + (" ..." if len(finding.ranks) > 4 else "")  # noqa: PLR2004 - few
     if finding.kind == "code":
         return plain(finding.place)
+    if name := asker(finding):
+        return plain(name.rpartition("::")[2])
     placed = [place for place in finding.places if place.path]
     if not placed:
         return ""

@@ -6,6 +6,7 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
+from npufix.reports.report import ASKER
 from npufix.rules.shared.quantities import counted, milliseconds, percent, shortened
 
 if TYPE_CHECKING:
@@ -103,7 +104,15 @@ def _diagnosis(finding: Finding) -> str:
         return f"{text}; write {written} instead" if written else text
     where = finding.places[0] if finding.places else None
     at = f", asked for at {where.path}:{where.line}" if where is not None and where.path else ""
+    if name := asker(finding):
+        at = f", asked for by {name}"
     return f"{what}{at}"
+
+
+def asker(finding: Finding) -> str:
+    """Return what of C++ asks for the kernels, where no line asks for as much; else ""."""
+    told = (fact.value for fact in finding.evidence if fact.name == ASKER)
+    return next(told, "").rpartition(": ")[0]
 
 
 def _first_clause(text: str) -> str:

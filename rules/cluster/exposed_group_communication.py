@@ -94,6 +94,7 @@ def _observation(key: str, rows: pd.DataFrame, step: float) -> Iterator[ClusterO
         saving_ns=(0, round(transfer)),
         basis="at most the transfer, as waiting goes when the last rank arrives earlier",
         is_communication=True,
+        is_symptom=True,
         advice=_advice(waiting, transfer, still),
     )
 

@@ -79,6 +79,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
             "stages cost"
         ),
         is_communication=True,
+        is_symptom=True,
     )
 
 

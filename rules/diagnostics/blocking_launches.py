@@ -50,12 +50,15 @@ def check(recording: Recording) -> Iterator[Observation]:
     blocked = waits.total_ns / recorded_steps(recording)
     cost = min(free_ns(recording), round(blocked)) if waits.count else free_ns(recording)
     steps = recorded_steps(recording)
-    counted = (
-        f"{number(waits.count / steps)} synchronisations for {number(launches.count / steps)} "
-        "launches per step"
-    )
+    counted, set_to = "", f"ASCEND_LAUNCH_BLOCKING={setting}"
+    if launches.count:
+        counted = (
+            f"{number(waits.count / steps)} synchronisations for "
+            f"{number(launches.count / steps)} launches per step"
+        )
+    both = counted and setting == "1"
     yield Observation(
-        what=f"ASCEND_LAUNCH_BLOCKING={setting} and {counted}" if setting == "1" else counted,
+        what=f"ASCEND_LAUNCH_BLOCKING={setting} and {counted}" if both else counted or set_to,
         evidence=(
             ("synchronisations per launch", f"{ratio:.2f}"),
             ("host blocked", f"{milliseconds(blocked)} per step"),

@@ -66,7 +66,7 @@ def _observation(
     part = min(1.0, cost * max(1, recording.step_count) / max(1, int(spent.sum())))
     yield Observation(
         what=(
-            f"{milliseconds(waited)} per step ({percent(share(cost, recording))} of the step) are "
+            f"{milliseconds(cost)} per step ({percent(share(cost, recording))} of the step) are "
             f"waiting for other ranks, in {counted(len(rows) / steps, 'collective')} that {they}: "
             f"{longest_collectives(rows, 'waiting_ns', steps, payload_bytes(recording))}"
         ),

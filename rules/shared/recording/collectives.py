@@ -149,9 +149,14 @@ def longest_collectives(
 ) -> str:
     """Name the collectives that take most of a time: ``hcom_allReduce__1_0_1 79.1 ms``.
 
-    Its size is that of its operand, as ``payloads`` has it, else what it moved over the links.
+    Its size is that of its operand, as ``payloads`` has it, else what it moved over the links. HCCL
+    counts on from step to step: ``__1_0_1`` and ``__1_6_1`` of the next are one, if it has six.
     """
-    spent = rows.assign(bare=rows["name"].astype(str).str.split("@").str[0])
+    bare = rows["name"].astype(str).str.split("@").str[0]
+    parts = bare.str.extract(r"^(.*?)(?:_(\d+))?(_\d+)?$")
+    number = parts[1].astype(float).fillna(0.0)
+    place = number.groupby([rows["step"].astype(str), parts[0]]).rank(method="dense")
+    spent = rows.assign(bare=bare.groupby([parts[0], place]).transform("first"))
     totals = spent.groupby("bare")[[column, "size_bytes"]].sum()
     totals = totals.sort_values(column, ascending=False, kind="stable")
     whole = int(totals[column].sum())

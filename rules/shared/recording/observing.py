@@ -151,7 +151,9 @@ def idle_time(recording: Recording, *, before_first: bool = False) -> Idle:
     before[jumps] = start[jumps]
     if before_first:
         heads = np.concatenate([[0], jumps])
-        before[heads] = _marks(recording, start[heads])
+        before[heads] = np.maximum(
+            _marks(recording, start[heads]), start[heads] - _prepared(recording, step[heads])
+        )
     idle = start > before
     return Idle(before[idle], start[idle], rows[idle])
 
@@ -162,6 +164,14 @@ def _busiest_device(kernels: pd.DataFrame) -> Integers:
         return np.arange(len(device), dtype=np.int64)
     busiest = kernels.groupby("device")["duration_ns"].sum().idxmax()
     return np.flatnonzero(device == busiest).astype(np.int64)
+
+
+def _prepared(recording: Recording, steps: Integers) -> Integers:
+    """Return for how long nothing ran before each step's first kernel, also of steps left out."""
+    known = recording.steps.dropna(subset="step")
+    heads = known.groupby(known["step"].astype("int64"))["preparing_ns"].max()
+    found = heads.reindex(steps).to_numpy(np.float64, na_value=-1.0)
+    return np.where(found > 0, found, _UNKNOWN_NS).astype(np.int64)
 
 
 def _marks(recording: Recording, first_kernels: Integers) -> Integers:
@@ -194,6 +204,19 @@ def rows_where(rows: pd.DataFrame, chosen: NDArray[np.bool_]) -> pd.DataFrame:
     if not chosen.any():
         return rows.iloc[:0]
     return rows if chosen.all() else rows.iloc[np.flatnonzero(chosen)]
+
+
+def outermost_operators(host_ops: pd.DataFrame) -> Integers:
+    """Return the rows of the operators that lie within no other, in the order of their start.
+
+    What has a ``#`` stands around whole steps (``Optimizer.step#AdamW.step``), and is none.
+    """
+    start = host_ops["start_ns"].to_numpy()
+    end = start + host_ops["duration_ns"].to_numpy()
+    order = np.flatnonzero(_is_named(host_ops, "[^#]*", "name"))
+    order = order[np.argsort(start[order], kind="stable")]
+    before = np.maximum.accumulate(np.append(0, end[order]))[:-1]
+    return order[start[order] >= before]
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +291,7 @@ _TYPICAL_GAPS = 10
 """Times the median gap: where all gaps are long, none is a pause."""
 _AS_LONG = 0.8
 """Share of a gap that a call covers, and of the call that the gap does, where both are one."""
+_UNKNOWN_NS = 1 << 60
 _LONGEST_LAUNCH_NS = 1_000_000
 """What the device waits longer than that is no launch after the other."""
 
@@ -298,7 +322,9 @@ def host_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
     waited = (gap >= 0) & (idle.start_ns[at] >= start) & (idle.end_ns[at] >= end)
     ops, at = ops[waited], at[waited]
     blocked = ops["duration_ns"].to_numpy()
-    cost = beyond_typical(idle, at)[at]
+    # Behind the call the host launches again, or does what is no matter of the call: it loads.
+    until = end[waited] + _LONGEST_LAUNCH_NS - idle.start_ns[at]
+    cost = np.minimum(beyond_typical(idle, at)[at], until)
     rows = ops.assign(gap=at, blocked=blocked, low=np.minimum(cost, blocked), high=cost)
     # Of calls around each other, the innermost is the one that waited.
     innermost: pd.DataFrame = rows.sort_values("start_ns").drop_duplicates("gap", keep="last")

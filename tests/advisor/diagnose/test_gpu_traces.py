@@ -67,8 +67,10 @@ def report_of(events: list[Event], folder: Path) -> Report:
 @pytest.mark.parametrize(
     ("planted", "rule"),
     [({"loading": 30_000}, "NPU408"), ({"copying": 20_000}, "NPU410"),
-     ({"kernel": 3, "launch": 50}, "NPU401"), ({"reading": 5_000}, "NPU406")],
-    ids=["loader", "copy", "launches", "value"],
+     ({"kernel": 3, "launch": 50}, "NPU401"), ({"reading": 900, "kernel": 20}, "NPU406"),
+     # What takes 7 ms behind the value is no wait for it.
+     ({"reading": 7_000}, "NPU411")],
+    ids=["loader", "copy", "launches", "value", "pause"],
 )  # fmt: skip
 def test_the_first_finding_is_what_was_planted(
     planted: dict[str, float], rule: str, tmp_path: Path

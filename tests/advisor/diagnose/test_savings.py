@@ -61,6 +61,14 @@ def test_what_a_job_loses_comes_first_and_of_it_what_is_certain() -> None:
     assert rank_items([own, tiny, wide, sure]) == [sure, wide, own, tiny]
 
 
+def test_a_link_comes_before_the_group_that_waits_for_it() -> None:
+    link, group = (replace(found(0, ns), of_job=True, is_communication=True) for ns in (80, 100))
+    assert rank_items([link, group]) == [group, link]
+    group = replace(group, is_symptom=True)
+    assert rank_items([link, group]) == [link, group]
+    assert rank_items([replace(link, finding=found(0, 20).finding), group])[0] is group
+
+
 def test_shared_time_is_said_and_counted_once() -> None:
     first, second, third = settle(
         [found(0, 20, {1, 2}), found(0, 8, {2}), found(0, 8, {3})], None, KERNELS

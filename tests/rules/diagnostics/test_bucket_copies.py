@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
+from npufix.advisor.evidence.run_findings import askers, finding
 from npufix.advisor.rules_test.recordings import MS, US, recording
-from npufix.rules.diagnostics import gradient_bucket_copies, layout_copies
+from npufix.reports.wording.report import asker
+from npufix.rules.diagnostics import gradient_bucket_copies, hot_operator, layout_copies
 
 WITHIN = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
 
@@ -42,3 +46,24 @@ def test_other_copies_are_not_those_of_the_reducer() -> None:
 def test_few_copies_are_left_alone() -> None:
     few = recording(*copies(WITHIN), step_ns=2000 * MS)
     assert not list(gradient_bucket_copies.RULE.check(few))
+
+
+def test_what_of_cpp_asks_for_kernels_without_a_line_is_named() -> None:
+    rows = [
+        {"type": "Add", "start_ns": at * MS, "duration_ns": 20 * MS, "host_op": 2 * at + 1}
+        for at in range(2)
+    ]
+    node = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+    calls = [
+        {"name": name, "start_ns": at * MS + inner, "duration_ns": 1000 - 2 * inner}
+        for at in range(2)
+        for inner, name in enumerate((node, "aten::add_"))
+    ]
+    looked_at = recording(rows, calls, step_ns=100 * MS)
+    (seen,) = hot_operator.check(looked_at)
+    (fact,) = askers(seen, looked_at)
+    assert fact.value == "torch::autograd::AccumulateGrad: 2 kernels, 40 ms"
+    told = replace(finding(hot_operator.RULE, seen, 100 * MS), evidence=[fact])
+    assert asker(told) == "torch::autograd::AccumulateGrad"
+    # An operator that the program calls itself says nothing of where.
+    assert not [*askers(seen, recording(rows, [{**c, "name": "aten::add_"} for c in calls]))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from npufix.advisor.rules_test.recordings import MS, recording
@@ -18,7 +19,11 @@ from npufix.rules.diagnostics import (
     stalled_collectives,
     waiting_for_other_ranks,
 )
-from npufix.rules.shared.recording.collectives import PARTS, collective_times
+from npufix.rules.shared.recording.collectives import (
+    PARTS,
+    collective_times,
+    longest_collectives,
+)
 
 MB = 1_000_000
 STEP = {"communication_exposed_ns": 50 * MS, "communication_ns": 80 * MS}
@@ -104,6 +109,18 @@ def test_sizes_are_named_where_they_tell_slow_collectives_from_the_others(
     assert ("512" in seen.what) == bool(said)
     assert seen.what.endswith(said)
     assert ("bucket" in seen.advice) == bool(said)
+
+
+def test_collectives_that_count_on_from_step_to_step_are_one() -> None:
+    rows = pd.DataFrame(
+        {
+            "step": ["1", "1", "2", "2"],
+            "name": [f"hcom_allReduce__5_{number}_1@group" for number in range(4)],
+            "waiting_ns": [60 * MS, MS, 40 * MS, MS],
+            "size_bytes": 0,
+        }
+    )
+    assert longest_collectives(rows, "waiting_ns", 2, {}) == "hcom_allReduce__5_0_1 50 ms"
 
 
 def test_the_time_of_the_links_counts_where_a_version_states_none() -> None:
