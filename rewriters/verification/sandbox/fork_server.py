@@ -81,10 +81,13 @@ class ForkServer:
                     self._start(msgspec.json.decode(line, type=Question))
             else:
                 self._hear(self._running[pipe])
-        if time.monotonic() >= self._looked + _LOOK_MS / 1000:
-            self._looked = time.monotonic()
+        now = time.monotonic()
+        if now >= self._looked + _LOOK_MS / 1000:
             for one in list(self._running.values()):
+                waited = 0.0 if one.wants_processor else now - max(self._looked, one.began)
+                one.waited_s += waited
                 self._look_at(one)
+            self._looked = now
         return True
 
     def _look_at(self, one: JobProcesses) -> None:
@@ -93,7 +96,7 @@ class ForkServer:
         if one.spent_s > most:
             self._end(one)
             self._reply(one, f"no verdict within {most:g} s of processor time", late=True)
-        elif time.monotonic() > one.began + WAITING * most:
+        elif one.waited_s > WAITING * most:
             self._end(one)
             self._reply(one, f"no verdict within {WAITING * most:g} s: the code waits", late=True)
         elif excess := find_excess(one.processes, one.folder):

@@ -96,6 +96,8 @@ class JobProcesses:
     processes: list[int] = field(default_factory=list)
     """Those that were not seen to end: the judge is the last."""
     began: float = field(default_factory=time.monotonic)
+    waited_s: float = 0.0
+    """While none of them computed, or wanted to."""
     said: bytearray = field(default_factory=bytearray)
     _ended: dict[int, int] = field(default_factory=dict)
     _spent: dict[int, float] = field(default_factory=dict)
@@ -162,6 +164,16 @@ class JobProcesses:
             with contextlib.suppress(OSError):  # it has ended
                 self._spent[process] = time.clock_gettime(clock_of(process))
         return sum(self._spent.values())
+
+    @property
+    def wants_processor(self) -> bool:
+        """Whether one of them computes or reads, or would on a machine that is less busy."""
+        for process in self.processes:
+            with contextlib.suppress(OSError):  # it has ended, or there is no /proc
+                stat = Path(f"/proc/{process}/stat").read_bytes()
+                if stat.rpartition(b")")[2].split()[:1] in ([b"R"], [b"D"]):
+                    return True
+        return False
 
     def end(self) -> None:
         """End them, with all that they have started."""

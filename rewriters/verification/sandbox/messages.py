@@ -11,7 +11,7 @@ from npufix.rewriters.edit.job import Job  # noqa: TC001 - msgspec reads it
 from npufix.rewriters.verification.verdict import Verdict  # noqa: TC001 - msgspec reads it
 
 WAITING = 10
-"""How much longer than its processor time a job may take: it sleeps, or the machine is busy."""
+"""How much longer than it may compute a job may wait; for its turn on a busy machine, any time."""
 
 
 class Start(msgspec.Struct, frozen=True):

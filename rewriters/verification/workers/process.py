@@ -38,6 +38,7 @@ _CHILD = "npufix.rewriters.verification.workers.child"
 _START_S = 600.0
 _GRACE_S = 60.0
 """For a child that keeps the time of its jobs itself: how late it may be."""
+_BUSY = 10
 _ENDING_S = 5.0
 """For processes of jobs to be gone that have not noticed yet that theirs is."""
 
@@ -98,7 +99,8 @@ class Child:
     def ask(self, number: int, job: Job, timeout_s: float, left: int) -> None:
         """Have ``job`` verified."""
         # Without a process for each job nobody looks at their processor time.
-        most = WAITING * timeout_s + _GRACE_S if self.start.forks else 2 * timeout_s
+        # With one, a busy machine may keep them from it for as long as they may wait, and longer.
+        most = _BUSY * WAITING * timeout_s + _GRACE_S if self.start.forks else 2 * timeout_s
         self.running[number] = time.monotonic() + most
         self.unsent += msgspec.json.encode(Question(number, job, timeout_s, left)) + b"\n"
         self.send()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 import sys
 import time
 
@@ -12,6 +13,7 @@ pytest.importorskip("torch", reason="torch is needed to verify changes")
 
 from npufix.rewriters.verification import Job, Settings, verify
 from npufix.rewriters.verification.sandbox import limits
+from npufix.rewriters.verification.sandbox.job_processes import JobProcesses
 from npufix.rewriters.verification.sandbox.limits import ExpiredError, alarm
 from npufix.rewriters.verification.sandbox.messages import Answer, Reply
 from npufix.rewriters.verification.verdict import Status, Verdict
@@ -41,6 +43,20 @@ def test_a_machine_that_lets_others_run_stops_nothing(monkeypatch: pytest.Monkey
     monkeypatch.setattr(limits.time, "process_time", lambda: next(clock))
     with alarm(0.1):  # five times as long by the wall's clock
         time.sleep(0.5)
+
+
+@ONLY_LINUX
+@pytest.mark.parametrize(("code", "wants"), [("while True: pass", True), ("input()", False)])
+def test_only_code_that_could_not_compute_waits(code: str, *, wants: bool) -> None:
+    """One that would compute is not to blame for a machine that gives it nothing."""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
+        one = JobProcesses(None, None, None, processes=[process.pid])  # type: ignore[arg-type]
+        until = time.monotonic() + 60
+        while one.wants_processor is not wants and time.monotonic() < until:
+            time.sleep(0.05)
+        seen = one.wants_processor
+        process.kill()
+    assert seen is wants
 
 
 @ONLY_LINUX
