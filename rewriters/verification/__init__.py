@@ -28,8 +28,26 @@ Read in this order, in which no room imports a later one: ``kernels``, ``verdict
 ``reference``, ``virtual_npu``, ``calls``, ``inputs``, ``judge``, ``workers``.
 """
 
-from npufix.rewriters.edit.job import Job
-from npufix.rewriters.match.recorded_call import RecordedCall
-from npufix.rewriters.verification.workers.parent import Settings, verify
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.match.recorded_call import RecordedCall
+    from npufix.rewriters.verification.workers.parent import Settings, verify
 
 __all__ = ["Job", "RecordedCall", "Settings", "verify"]
+
+_HOMES = {
+    "Job": "npufix.rewriters.edit.job",
+    "RecordedCall": "npufix.rewriters.match.recorded_call",
+    "Settings": "npufix.rewriters.verification.workers.parent",
+    "verify": "npufix.rewriters.verification.workers.parent",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load what is asked for when it is: reports need the records of ``verdict`` alone."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

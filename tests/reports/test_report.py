@@ -39,7 +39,7 @@ def report_with(text: str) -> model.Report:
         share=0.5,
         saving=model.Saving(1, 2, text),
         diff=text,
-        verdict=model.Verdict("refuted", text, text, text, 3, [], text),
+        verdict=model.Verdict("refuted", text, text, text, 3, (), text),
     )
     operator = model.HotOperator(text, "AI_CORE", 1, 10, 10, 1.0, text, 2, f"{text}:3", text, 2)
     return model.Report(
