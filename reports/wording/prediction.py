@@ -69,12 +69,11 @@ def forecast_summary(forecast: Forecast | None) -> Iterator[str]:
     if forecast.question is not None:
         yield from _answer(forecast, forecast.question)
     elif forecast.together is not None and forecast.model == "replay":
-        after = milliseconds(forecast.together.step_ns)
-        limit = _LIMITS[forecast.together.limit]
-        yield (
-            f"Replayed with these changes: {milliseconds(forecast.now_ns)} -> {after}; "
-            f"the limit then is {limit}."
-        )
+        made = forecast.together
+        now, after = milliseconds(forecast.now_ns), milliseconds(made.step_ns)
+        low, high = milliseconds(made.step_low_ns), milliseconds(made.step_high_ns)
+        limit = _LIMITS[made.limit]
+        yield f"Together: {now} -> {after} ({low} to {high}); the limit then is {limit}."
 
 
 def _answer(forecast: Forecast, question: Question) -> Iterator[str]:
