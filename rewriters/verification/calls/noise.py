@@ -11,6 +11,7 @@ that rounds would make it another. Numbers as large as masks fill with stay as w
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,8 @@ _MOVES = frozenset({
 })  # fmt: skip
 _INNER_PRECISION = torch.finfo(torch.float32).eps
 """Kernels sum numbers of a half dtype in float32."""
+_BLOCK = 8.0
+"""The root of the number of terms that kernels hold in as many sums."""
 _ROUNDS_ONCE = frozenset({"_softmax", "_log_softmax", "convert_element_type"})
 
 
@@ -87,10 +90,11 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
         eps = max(_INNER_PRECISION, coarse if backward else 0.0)
         found = _in_float64(func, args, keywords, partial(self._shaken, eps))
         plain = _in_float64(func, args, keywords)
+        most = max((t.numel() for t in tree_leaves(args) if isinstance(t, torch.Tensor)), default=0)
         several = [list(r) if isinstance(r, tuple | list) else [r] for r in (result, found, plain)]
         if len({len(s) for s in several}) == 1:
             moved = [
-                _moved(r, f, p) if _fit(r, f) and _fit(r, p) else r
+                _moved(r, f, p, most) if _fit(r, f) and _fit(r, p) else r
                 for r, f, p in zip(*several, strict=True)
             ]
             result = (
@@ -149,9 +153,13 @@ def _fit(result: object, other: object) -> bool:
     )
 
 
-def _moved(result: torch.Tensor, shaken: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
+def _moved(
+    result: torch.Tensor, shaken: torch.Tensor, plain: torch.Tensor, most: int
+) -> torch.Tensor:
     off = (shaken.double() - plain.double()).nan_to_num(0.0, 0.0, 0.0)
-    return (result.double() + off).to(result.dtype)
+    # Added one by one, n terms are off by the rounding of n sums, not by the root of that.
+    terms = most / result.numel()
+    return (result.double() + off * max(1.0, math.sqrt(terms) / _BLOCK)).to(result.dtype)
 
 
 def _out_of_place(func: Any, plain: str) -> Any:  # noqa: ANN401 - an operator

@@ -10,7 +10,7 @@ import random
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 import torch.fx.experimental.symbolic_shapes  # gradients want it: once for all forks
@@ -360,11 +360,26 @@ def _aliases(
     memory = {name: _memory(value) for name, value in everything.items()}
     return {
         name: frozenset(
-            other for other, at in memory.items() if other != name and at == memory[name]
+            other
+            for other, at in memory.items()
+            if other != name and at == memory[name] and _overlap(value, everything[other])
         )
-        for name in results
+        for name, value in results.items()
         if memory[name] is not None
     }
+
+
+def _overlap(one: Any, other: Any) -> bool:  # noqa: ANN401 - tensors
+    """Say whether two views of one storage have a byte in common; two halves of it have none."""
+    marks = torch.zeros(one.untyped_storage().nbytes(), dtype=torch.bool, device="cpu")
+
+    def bytes_of(view: torch.Tensor) -> torch.Tensor:
+        size = view.element_size()
+        strides = (*(size * step for step in view.stride()), 1)
+        return marks.as_strided((*view.shape, size), strides, size * view.storage_offset())
+
+    bytes_of(one).fill_(True)  # noqa: FBT003 - what every byte becomes
+    return bool(bytes_of(other).any())
 
 
 def _propagate(

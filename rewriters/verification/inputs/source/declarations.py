@@ -25,6 +25,7 @@ from npufix.rewriters.verification.inputs.source.shapes import (
     Shape,
     evaluate_size,
     read_annotation,
+    read_multiples,
     read_sizes,
     read_text,
 )
@@ -69,7 +70,7 @@ class Declared:
     kinds: frozenset[DeclaredKind] = frozenset()
     use: Use = field(default_factory=Use)
     below: str = ""
-    """A name or a number that its whole numbers are less than."""
+    """A size that its whole numbers are less than: a name, a number, ``n + 1``."""
 
     @property
     def is_tensor(self) -> bool:
@@ -113,6 +114,8 @@ class Declarations:
     """Sizes that the object is made with, by the names of its arguments."""
     times: int = 1
     """What every size with a name is a multiple of."""
+    multiples: Sequence[tuple[str, str]] = ()
+    """Sizes that are multiples of others."""
 
     def of(self, name: str) -> Declared:
         """Return what holds for one argument."""
@@ -128,7 +131,7 @@ class Declarations:
         given = self.arguments.items()
         plain = {n: Declared(use=Use(keys=d.use.keys, counts=d.use.counts)) for n, d in given}
         sure = {n: d for n, d in self.arguments.items() if n in self.assumed}
-        return replace(self, arguments={**plain, **sure})
+        return replace(self, arguments={**plain, **sure}, multiples=())
 
     def made_with(self, arguments: Sequence[tuple[str, Spec]]) -> Declarations:
         """Return what holds for an object that is made with these arguments."""
@@ -156,6 +159,10 @@ class Declarations:
         sizes = self.made_with(tuple(specs.items())).given
         return len(ranks) <= 1 and any(
             all(self._is_below(n, s, {**sizes, **known}) for n, s in specs.items())
+            and not any(
+                {**sizes, **known}.get(m, 0) % ({**sizes, **known}.get(n) or 1)
+                for m, n in self.multiples
+            )
             for known in _unified(shaped, self.given)
         )
 
@@ -166,7 +173,8 @@ class Declarations:
 
     def _most(self, name: str, sizes: Mapping[str, int]) -> int | None:
         below = self.of(name).below
-        return int(below) if below.isdecimal() else sizes.get(below)
+        parsed = read_sizes([below]) if below else None
+        return evaluate_size(parsed[0], sizes) if parsed else None
 
     def widen(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
         """Return arguments with whole numbers of all that the text allows: each of n experts."""
@@ -281,6 +289,9 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
         n: replace(one, kinds=frozenset({"int"})) if one.use.numbers and not one.kinds else one
         for n, one in found.items()
     }
+    x, y = found.get("x"), found.get("y")
+    if x and y and x.shapes == y.shapes != () and not y.kinds:  # beside another y: no label
+        found["y"] = replace(y, kinds=x.kinds or frozenset({"float"}))
     comments = list_comments(text, function.lineno, function.end_lineno or function.lineno)
     if re.search(_BELOW_ZERO, ast.get_source_segment(text, function) or ""):
         found = {n: replace(one, below="") for n, one in found.items()}
@@ -291,7 +302,8 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
     sure = _read_assumed((*comments, *assumed), names)
     for name, one in sure.items():
         found[name] = replace(one, use=replace(uses[name], dims=set(), least=0))
-    return Declarations(found, frozenset(sure), given)
+    multiples = read_multiples(ast.get_docstring(function) or "")
+    return Declarations(found, frozenset(sure), given, multiples=multiples)
 
 
 def _read_assumed(texts: Sequence[str], names: Sequence[str]) -> dict[str, Declared]:

@@ -53,7 +53,11 @@ _BELOW = re.compile(
     r"|[\[{(]0, *(?:\.\.\.?,? *)?(\w+)(?:\)| *- *1[\])}])"
     r"|\b0 *(?:to|\.\.\.?|-) *(\w+) *- *1\b"
 )
-_BOUND_BEFORE = re.compile(r"(?i)(\bbelow|\bthan|<=?|\b0 *(,|to|\.\.\.?|-)) *$")
+_AT_MOST = re.compile(r"(?i)(?:\b(?:at most|no more than)|<=) *(\w+)")
+_MULTIPLE = re.compile(r"(?i)\b(\w+)(?: is| must be)?(?: a)? (?:multiple of|divisible by) (\w+)")
+_CLAUSE = 5
+"""Words that say of an argument what its numbers are."""
+_BOUND_BEFORE = re.compile(r"(?i)(\bbelow|\bthan|\bmost|<=?|\b0 *(,|to|\.\.\.?|-)) *$")
 
 _HIDING = r"(?i)\binf\b|lowest|large negative|\bmin\b|finfo|-?1e\d|-1?0000|hidden|mask(s|ed) out"
 """What says that all that is added is 0, or so low that it hides."""
@@ -67,7 +71,7 @@ class Said:
     """Alternatives; empty: nothing is said."""
     kinds: frozenset[DeclaredKind] = frozenset()
     below: str = ""
-    """A name or a number that its whole numbers are less than."""
+    """A size that its whole numbers are less than: a name, a number, ``n + 1``."""
 
 
 def read_annotation(text: str) -> Said:
@@ -104,12 +108,22 @@ def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
                 said.add("float")  # a bias by distance is added as well
             kinds.setdefault(name, set()).update(said)
             bound = _BELOW.search(words)
+            most = _AT_MOST.search(words)
             if bound is not None:
                 below[name] = next(filter(None, bound.groups()))
+            elif most is not None:
+                below[name] = f"{most.group(1)} + 1"
+            elif "zero-one" in said:
+                below[name] = "2"
     return {
         n: Said(tuple(dict.fromkeys(s)), frozenset(kinds[n]), below.get(n, ""))
         for n, s in shapes.items()
     }
+
+
+def read_multiples(text: str) -> list[tuple[str, str]]:
+    """Return the sizes that a text says to be multiples of others: ``C a multiple of groups``."""
+    return _MULTIPLE.findall(text)
 
 
 def _entries(text: str, names: Sequence[str]) -> Iterator[tuple[list[str], str, list[Shape]]]:
@@ -162,6 +176,11 @@ def _shapes_in(
             yield known, f"{words} {rest.partition(chr(10))[0]}", [shape]
         elif said:
             return
+    # ``x, y (B, T); y 0 or 1`` says more of y; a whole sentence may be about anything.
+    for clause in re.split(r"[;.]\s+|\n\s*", part[at:])[1:] if told else ():
+        more = inside.match(clause)
+        if more and len(clause.split()) <= _CLAUSE:
+            yield [n for n in _JOINED.split(more.group(0)) if n], clause, []
     if not told and known:
         yield known, part.partition("\n\n")[0], []
 

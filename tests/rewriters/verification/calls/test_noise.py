@@ -53,6 +53,12 @@ def test_a_gradient_in_bfloat16_may_be_summed_in_parts() -> None:
     assert spread(upstream.sum) < 1e-3  # forward, kernels sum in float32
 
 
+def test_a_long_sum_may_be_added_one_by_one() -> None:
+    x = torch.rand(1 << 14, generator=torch.Generator().manual_seed(0)) - 0.5
+    one_by_one = x.cumsum(0)[-1]
+    assert (one_by_one - x.double().sum()).abs() < 8 * spread(x.sum) < 1e-2
+
+
 @pytest.mark.parametrize(
     "compute",
     [

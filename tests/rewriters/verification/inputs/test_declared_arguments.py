@@ -54,6 +54,9 @@ def test_kinds_of_numbers_in_docstrings() -> None:
         "i": {"int"},
         "z": {"zero-one"},
     }
+    later = read_text("x, y (B, T); y 0 or 1. x is what all integers are added to.", ["x", "y"])
+    assert (later["y"].kinds, later["y"].below) == ({"zero-one"}, "2")
+    assert not later["x"].kinds
 
 
 def test_annotations_of_jaxtyping() -> None:
@@ -161,6 +164,27 @@ def test_whole_numbers_of_all_that_a_text_allows() -> None:
     of_sizes = declared('def f(x, i):\n    """x (E, D), i (T,) long below E"""\n')
     assert of_sizes.widen({"x": Tensor((7, 8)), "i": specs["i"]})["i"] == Tensor((3,), "int", 7)
     assert declared("def f(x, i):\n    pass\n").widen(specs) == specs
+    lengths = declared('def f(x, i, n: int):\n    """x (T, D), i (T,) long, at most n"""\n')
+    assert lengths.widen(specs)["i"] == Tensor((3,), "int", 10)
+
+
+def test_sizes_that_divide_others() -> None:
+    said = declared('def f(x, groups=2):\n    """x (N, C), C a multiple of groups"""\n')
+    groups = {"groups": Value(2, given=False)}
+    assert said.fits({"x": Tensor((3, 4)), **groups})
+    assert not said.fits({"x": Tensor((3, 1)), **groups})
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("x, y (B, T)", {"float"}),
+        ("x, y (B, T) long", {"int"}),
+        ("x (B, C), y (B,)", set()),  # labels, perhaps
+    ],
+)
+def test_another_y_beside_x_is_no_label(text: str, kinds: set[str]) -> None:
+    assert declared(f'def f(x, y):\n    """{text}"""\n').of("y").kinds == kinds
 
 
 def test_numbers_of_the_code_and_of_its_types() -> None:

@@ -257,3 +257,15 @@ def test_lines_that_only_nan_reaches_are_not_compared_where_it_refutes_nothing(a
     found = verdict(text, ("x * 2", "x + x"), ("x * 3", at_nan))
     assert found.status is Status.NOT_VERIFIED
     assert "reach line" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status"),
+    [
+        ("torch.stack([x, -x]).unbind()", "x.clone(), -x", Status.EQUIVALENT),
+        ("x.exp(), x.exp()", "(x.exp(),) * 2", Status.REFUTED),
+    ],
+)
+def test_two_halves_of_one_storage_share_nothing(old: str, new: str, status: Status) -> None:
+    found = verdict(f"def pair(x: torch.Tensor):\n    return {old}\n", (old, new))
+    assert found.status is status, found
