@@ -380,7 +380,7 @@ def _candidates(  # noqa: PLR0913, PLR0917 - same
 ) -> Iterable[list[_Candidate]]:
     """Return what each rule may do at each place, one for each form that fits."""
     found: dict[tuple[str, int], list[_Candidate]] = {}
-    may_be_chosen = _mentions_npu(source) or is_reference(flow)
+    may_be_chosen = _mentions_npu(source) or ".rms_norm(" in source or is_reference(flow)
     for rule in rules:
         for form in rule.forms:
             for match in find(pattern_of(form.pattern), flow):

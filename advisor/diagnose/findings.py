@@ -13,6 +13,7 @@ from npufix.advisor.diagnose.folding import fold
 from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.estimate import Calibration, NewKernels, estimate_saving
 from npufix.advisor.evidence.item import Item, make_finding, rank_items
+from npufix.advisor.project.callers import Callers
 from npufix.advisor.project.cold_files import folders_of_gpus, is_cold, is_test
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
@@ -110,12 +111,13 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
     search = Search(rules, tree.configuration, recorded, rule_names(), with_text, store)
     read = [f for _, f in sorted(tree.files.items()) if f.is_python or measured is None]
     for_gpus = folders_of_gpus(tree.files)
+    callers = Callers(tree.files)
     for file, result in search.files(read):
         elsewhere = not for_gpus.isdisjoint(map(str, PurePosixPath(file.relative).parents))
         sites = [
             site
             for site in result.sites
-            if everything or (not elsewhere and _runs_in_steps(tree, file, site))
+            if everything or (not elsewhere and _runs_in_steps(tree, file, site, callers))
         ]
         left_out += len(result.sites) - len(sites)
         found += _with_evidence(file, sites, measured)
@@ -131,7 +133,16 @@ _BESIDE = re.compile(r"(^|\.)(test|log|plot|export)_\w*$|ONNX|TensorRT|TRT")
 """Functions and classes that take no part in a step on an NPU: ``test_norm``, ``ModelONNX``."""
 
 
-def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site) -> bool:
+_ABOUT_WHAT_IS_BUILT = frozenset({"data-loaders", "environment", "growing-caches"})
+"""Searches for what has an effect on the steps wherever it stands."""
+_TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
+_USES_MINDSPEED = re.compile(
+    r"(import|from) (mindspeed|megatron)\b|vocab_size|For(Causal|Masked)LM|(?i:mindspeed)"
+)
+"""What a program has that may depend on MindSpeed: a detector does not for one operator."""
+
+
+def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Callers) -> bool:
     if file.path == tree.given:
         return True
     if _BESIDE.search(site.function):
@@ -140,7 +151,18 @@ def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site) -> bool:
         return not is_test(file.relative)
     if site.rule.table == "affinity" and site.rewrite is None and site.occasion is Occasion.CALL:
         return False  # nobody works out by hand what is done once
-    return not (is_cold(file.relative) or site.occasion is Occasion.HOST)
+    in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
+    if is_cold(file.relative) or site.occasion is Occasion.HOST or in_training:
+        return False  # in training nothing is generated
+    return _is_of_use(site, callers)
+
+
+def _is_of_use(site: Site, callers: Callers) -> bool:
+    """Tell whether, for all that the tree says, a step runs a site and may call what it needs."""
+    if any(proof.condition.name == "mindspeed-installed" for proof in site.proofs):
+        return callers.mention(_USES_MINDSPEED)
+    of_runs = site.rule.table == "affinity" and site.rule.search not in _ABOUT_WHAT_IS_BUILT
+    return not (of_runs and callers.set_up(site.function))
 
 
 def _with_evidence(

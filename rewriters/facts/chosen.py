@@ -190,4 +190,6 @@ def _is_fused(flow: FunctionFlow, call: ast.Call, wanted: Sequence[str]) -> bool
     whole = f"{flow.names.dotted(call.func) or ''} {ast.unparse(call.func)}"
     kinds = {_PREFIX.sub("", one.lower()).replace("_", "") for one in wanted}
     called = name.lower().replace("_", "")  # ``fused_rmsnorm`` is ``npu_rms_norm``
+    if called in kinds and whole.startswith("torch.nn.functional."):
+        return True  # ``F.rms_norm`` where there is one
     return _FUSED.search(whole) is not None and any(kind in called for kind in kinds)

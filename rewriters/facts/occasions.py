@@ -34,7 +34,11 @@ class Occasion(str, Enum):
 # A loop in them takes no part in a step either.
 _BUILDS = re.compile(
     r"_*(init|reset|load|save|from|convert|export|setup|configure|register|plot|visuali[sz]e)(_.*|__)?"
-    r"|.*state_dicts?(_.*)?"
+    r"|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
+)
+_SETS_UP = re.compile(
+    r"_*(init|reset|load|save|export|register|setup)_(parameters|weights|model|checkpoint|buffers?)(_.*)?"
+    r"|(get|save|load)_(.*_)?state(_dict)?(_.*)?|(fast)?_*(gptq|quanti[sz]e)(_.*)?"
 )
 _ONCE = re.compile(
     r"_*(generate|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video)"
@@ -63,9 +67,9 @@ _ASIDE = frozenset(
     {
         "benchmark", "checkpoint", "collate", "collator", "config", "dataloader", "dataset",
         "debug", "demo", "draw", "eval", "evaluate", "evaluation", "evaluator", "example",
-        "loading", "main", "metric", "metrics", "plot", "postprocess", "postprocessor",
+        "gptq", "loading", "main", "metric", "metrics", "plot", "postprocess", "postprocessor",
         "preprocess", "probe", "processor", "profile", "repr", "summary", "test", "tokenizer",
-        "val", "validate", "validation", "visualise", "visualization", "visualize", "viz",
+        "val", "vali", "validate", "validation", "visualise", "visualization", "visualize", "viz",
         "weights",
     }
 )  # fmt: skip
@@ -73,8 +77,8 @@ _ASIDE = frozenset(
 _BETWEEN_STEPS = frozenset(
     {
         "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "metrics",
-        "plot", "test", "validate", "validation", "validator", "visualization", "visualize", "viz",
-        "export",
+        "plot", "test", "vali", "validate", "validation", "validator", "visualization", "visualize",
+        "viz", "export", "gptq",
     }
 )  # fmt: skip
 """Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""
@@ -192,6 +196,17 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
     if module is None or scope.path or _words(scope.qualname) & _ASIDE:
         return False
     return scope.function.name in _called_in_steps(module)
+
+
+def sets_up(scope: Scope) -> bool:
+    """Tell whether a function builds a module, or loads and saves it: what it calls is no step.
+
+    The ``__init__`` of what is no module may run in each: that of a batch, or of boxes.
+    """
+    name = scope.function.name
+    if name == "__init__":
+        return scope.cls is not None and _is_part_of_model(scope.cls)
+    return _SETS_UP.fullmatch(name) is not None
 
 
 def is_done_once(scope: Scope) -> bool:

@@ -172,10 +172,15 @@ class Shapes:
     def covers(self, node: Node, other: Node) -> bool:
         """Tell whether a value has all dimensions of another one: computed with its elements."""
         rank, least = self.rank(node), self.rank(other)
-        if rank is not None and rank == least:
+        if node is other or (rank is not None and rank == least):
             return True
         if self.may_have_changed(node):
             return False
+        # ``mask = (ids < a) | (ids >= b)`` has all of ``ids - a``
+        if other.op in operators.BROADCAST and not self.may_have_changed(other):
+            parts = other.args[: len(other.args) - len(keywords_of(other))]
+            if parts and all(self.is_number(p) or self.covers(node, p) for p in parts):
+                return True
         if node.op in SAME_SHAPE:
             return self.covers(node.args[0], other)
         return node.op in operators.BROADCAST and any(self.covers(arg, other) for arg in node.args)

@@ -133,6 +133,16 @@ def weigh_rows(a: Tensor, b: Tensor) -> Tensor:
     return (a * b.transpose(-2, -1)).sum(-1, keepdim=True)
 
 
+def by_column_squeezed(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply matrices by a column each, and drop its dimension."""
+    return either(torch.bmm(a, b), torch.matmul(a, b)).squeeze(-1)
+
+
+def weigh_rows_alone(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply every row by the column, then add."""
+    return (a * b.transpose(-2, -1)).sum(-1)
+
+
 def by_row(a: Tensor, b: Tensor) -> Tensor:
     """Multiply a row each by matrices."""
     return either(torch.bmm(a, b), torch.matmul(a, b))
@@ -356,6 +366,12 @@ RULE = Substitution(
         ),
         Form(vector_column, weigh_by_vector, vector_column_inputs, (SINGLE_PRECISION,)),
         Form(vector_row, add_weighed_rows, vector_row_inputs, (SINGLE_PRECISION,)),
+        Form(
+            by_column_squeezed,
+            weigh_rows_alone,
+            column_inputs,
+            (COLUMN, BATCHES, SINGLE_PRECISION),
+        ),
         Form(by_column, weigh_rows, column_inputs, (COLUMN, BATCHES, SINGLE_PRECISION)),
         Form(by_row, weigh_columns, row_inputs, (ROW, BATCHES, SINGLE_PRECISION)),
     ),
@@ -442,6 +458,19 @@ def to_ego(rots: torch.Tensor, points: torch.Tensor):
         -1, keepdim=True
     )
     return points
+""",
+        ),
+        # the dimension of the columns goes at once
+        Rewritten(
+            """
+def f(a: torch.Tensor, b: torch.Tensor):
+    a, b = a.float().view(-1, 4, 8), b.view(-1, 8, 1)
+    return torch.bmm(a, b).squeeze(-1)
+""",
+            """
+def f(a: torch.Tensor, b: torch.Tensor):
+    a, b = a.float().view(-1, 4, 8), b.view(-1, 8, 1)
+    return (a * b.transpose(-2, -1)).sum(-1)
 """,
         ),
         Rewritten(

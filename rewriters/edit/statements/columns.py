@@ -406,7 +406,8 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
                 before = "".join(f"{here.text(o)}, " for o in items[: items.index(lists[0])])
                 after = "".join(f", {here.text(o)}" for o in items[items.index(lists[0]) + 1 :])
                 name = here.text(owner)
-                new, form = f"{name}[{before}{text}{after}].clone()", "every_second"
+                copied = "" if _is_cloned(here, node) else ".clone()"
+                new, form = f"{name}[{before}{text}{after}]{copied}", "every_second"
                 if text is None:
                     runs = runs_of(lists[0].elts)
                     if not runs or not isinstance(owner, ast.Name):
@@ -420,6 +421,14 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
                 proven = frozenset({"is-tensor"} if tensor else ())
                 change = Change(here.span(node), new)
                 yield Proposal(node, form=form, changes=(change,), shown=new, proven=proven)
+
+
+def _is_cloned(here: Surroundings, code: ast.Subscript) -> bool:
+    """Tell whether what is picked is copied anyway: ``x[:, [0, 2]].clone()``."""
+    match here.parents.get(id(code)):
+        case ast.Attribute(attr="clone") as method:
+            return isinstance(here.parents.get(id(method)), ast.Call)
+    return False
 
 
 def runs_of(items: Sequence[ast.expr]) -> list[str]:

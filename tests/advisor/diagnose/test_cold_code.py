@@ -98,6 +98,7 @@ def test_functions_beside_the_steps_are_left_out(tmp_path: Path, function: str) 
         ("pkg/testament.py", False),
         ("pkg/losses/contrastive.py", False),
         ("train.py", False),
+        ("tools/numerics_debugging/trace.py", True),
         ("pkg/data/mixup.py", False),
         ("pkg/attest.py", False),
     ],
@@ -160,6 +161,60 @@ def test_what_no_step_runs_is_counted_and_shown_on_demand(tmp_path: Path) -> Non
 def test_tensors_of_the_host_are_left_out(tmp_path: Path, code: str, *, shown: bool) -> None:
     text = f"import torch\nfrom torch import nn\n\n\n{code}\n"
     assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+BUILT = {
+    "tables.py": FILL.replace("def step", "def _table")
+    + "\n\ndef table(n):\n    return _table(torch.eye(n, device='npu'))\n",
+    "net.py": (
+        "from torch import nn\nfrom .tables import table\n\n\nclass Net(nn.Module):\n"
+        "    def __init__(self):\n        self.rows = {}\n\n    def forward(self, x):\n"
+        "        return {}\n"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("built", "forward", "shown"),
+    [
+        ("table(4)", "x * self.rows", False),
+        ("4", "x * table(4)", True),
+        ("table(4)", "x * table(4)", True),
+        ("table", "x * self.rows(4)", True),  # handed on
+        ("lambda: table(4)", "x * self.rows()", True),
+        ("4", "x", True),  # anyone may call what nobody here calls
+    ],
+)
+def test_what_only_builds_a_model_is_left_out(
+    tmp_path: Path, built: str, forward: str, *, shown: bool
+) -> None:
+    files = {**BUILT, "net.py": BUILT["net.py"].format(built, forward)}
+    assert bool(places(scanned(tmp_path, files))) is shown
+    boxes = files["net.py"].replace("(nn.Module)", "").replace("def forward", "def area")
+    assert places(scanned(tmp_path, {**files, "net.py": boxes}))  # made in each step, perhaps
+
+
+def test_mindspeed_is_asked_for_where_a_program_may_depend_on_it(tmp_path: Path) -> None:
+    layer = (
+        "import torch\nfrom torch import nn\n\n\nclass Layer(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.drop, self.norm = nn.Dropout(0.1), nn.LayerNorm(64)\n\n"
+        "    def forward(self, x: torch.Tensor, y: torch.Tensor):\n"
+        "        return self.norm(self.drop(x) + y)\n"
+    )
+    assert places(scanned(tmp_path, {"layer.py": layer})) == []
+    assert places(scanned(tmp_path, {"model.py": "def embed(vocab_size):\n    ...\n"})) == [
+        "layer.py:11"
+    ]
+
+
+def test_no_cache_grows_in_training(tmp_path: Path) -> None:
+    text = (
+        "import torch\n\n\nclass Attention(nn.Module):\n    def forward(self, k):\n"
+        "        self.k_cache = torch.cat((self.k_cache, k), dim=1)\n        return self.k_cache\n"
+    )
+    files = {"train/patch.py": text, "net/model.py": text}
+    assert [p.partition(":")[0] for p in places(scanned(tmp_path, files))] == ["net/model.py"]
 
 
 def test_a_file_that_the_user_names_is_shown(tmp_path: Path) -> None:

@@ -510,3 +510,35 @@ def test_layers_of_one_input_get_the_name_that_they_share() -> None:
     """
     (site,) = found(text, "NPU176")
     assert "self.kv_proj = nn.Linear(4, 2 * 4)" in site.problem
+
+
+@pytest.mark.parametrize(
+    ("code", "rule", "count"),
+    [
+        ("return dict(scores_3d=x.cpu(), boxes_3d=x.cpu())", "NPU214", 0),
+        ("return [{'labels_3d': x.cpu()} for x in xs]", "NPU214", 0),
+        ("return [{'loss': x.cpu()} for x in xs]", "NPU214", 1),
+        ("return DataLoader(self.replay_buffer, shuffle=True)", "NPU270", 0),
+        ("d = TensorDataset(x, xs)\n        return DataLoader(d, shuffle=True)", "NPU270", 0),
+        ("d = Scenes(x, xs)\n        return DataLoader(d, shuffle=True)", "NPU270", 1),
+    ],
+)
+def test_what_is_made_already_or_found_in_the_end_is_left(code: str, rule: str, count: int) -> None:
+    text = (
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "class A(nn.Module):\n    def train_step(self, x: torch.Tensor, xs):\n"
+        f"        {code}\n"
+    )
+    assert len(found(text, rule)) == count
+
+
+@pytest.mark.parametrize(("name", "count"), [("before_train_step", 0), ("train_step", 1)])
+def test_a_hook_may_wait_for_the_device(name: str, count: int) -> None:
+    waits = "        y = self.f(x)\n        torch.npu.synchronize()\n"
+    text = f"class A:\n    def {name}(self, x):\n{waits}"
+    assert len(found(text, "NPU320")) == count
+
+
+def test_columns_that_are_copied_anyway_are_copied_once() -> None:
+    text = "def forward(x: torch.Tensor):\n    return x[:, [0, 2]].clone()\n"
+    assert rewritten(text, "NPU267") == text.replace("[0, 2]", "0:3:2")

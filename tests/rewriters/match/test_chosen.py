@@ -156,6 +156,16 @@ def test_nothing_is_found_where_the_author_has_chosen(code: str) -> None:
     assert sites(code, "NPU101") == []
 
 
+def test_what_stands_in_for_a_function_of_torch_is_no_finding_beside_it() -> None:
+    code = f"""
+        def f(x, w, new):
+            if new:
+                return torch.nn.functional.rms_norm(x, (8,), w, 1e-6)
+            return {NORM}
+    """
+    assert ["functional" in site.code for site in sites(code, "NPU101")] == [True]
+
+
 @pytest.mark.parametrize("code", LEFT.values(), ids=LEFT)
 def test_what_stands_elsewhere_is_no_choice(code: str) -> None:
     assert len(sites(code, "NPU101")) == 1

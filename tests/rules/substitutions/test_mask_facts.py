@@ -278,3 +278,19 @@ def test_a_mask_that_was_expanded_has_the_rank_of_what_it_was_expanded_to() -> N
     assert not site.open_conditions
     assert site.rewrite is not None
     assert site.rewrite.text == "x.masked_fill_(m.expand_as(x), 0.0)"
+
+
+@pytest.mark.parametrize(("taken", "aligned"), [("a", False), ("1", False), ("c", True)])
+def test_a_mask_has_all_dimensions_of_what_its_comparison_reads(
+    taken: str, *, aligned: bool
+) -> None:
+    (site,) = sites(
+        function(
+            "ids: torch.LongTensor, a, b, c: torch.Tensor",
+            "m = (ids < a) | (ids >= b)",
+            f"x = ids - {taken}",
+            "x[m] = 0",
+        )
+    )
+    assert site.rewrite is not None
+    assert (".view(" in site.rewrite.text) is aligned

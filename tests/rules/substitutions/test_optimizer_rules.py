@@ -364,3 +364,15 @@ def f(x: torch.Tensor, y: torch.Tensor):
     return 0.5 * c + 2.0 * (a @ b)
 """
     assert open_names(code, scaled_matmul_add.RULE) <= {"same-dtype"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "count"), [("[log_alpha]", 0), ("model.parameters()", 1), ("list(model)", 1)]
+)
+def test_one_number_is_no_model(parameters: str, count: int) -> None:
+    code = (
+        "import torch\n\n\ndef build(model, device):\n"
+        "    log_alpha = torch.zeros(1, requires_grad=True, device=device)\n"
+        f"    return torch.optim.Adam({parameters}, lr=1e-3), log_alpha\n"
+    )
+    assert len(list(find_sites(code, [fused_optimizer.RULE]))) == count

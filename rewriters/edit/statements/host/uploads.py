@@ -83,12 +83,15 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
                 yield found or Proposal(node, advice)
 
 
+_HOOK = re.compile(r"(?i)hook|callback|(^|\.)(on|before|after)_\w+$")
+
+
 def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
     """Yield ``torch.npu.synchronize()`` where nothing is timed."""
     function = here.flow.function
     alone = len(function.body) - (ast.get_docstring(function, clean=False) is not None) == 1
-    if alone or _TIMED.search(here.text(function)):
-        return  # ``def synchronize(self): torch.npu.synchronize()`` is asked to
+    if alone or _TIMED.search(here.text(function)) or _HOOK.search(here.flow.qualname):
+        return  # ``def synchronize(self): torch.npu.synchronize()`` is asked to, a hook looks on
     for node in here.nodes:
         match node:
             case ast.Call(ast.Attribute(owner, "synchronize"), [], []):

@@ -20,6 +20,9 @@ CONFIGURED = r"\b(workers_per_gpu|num_workers)\s*=|\bTrainingArguments\("
 _LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 _TRAINS = re.compile(r"(?i)train|(?<![a-z])shuffle=True")
 _BESIDE = re.compile(r"(?i)val|test|eval|valid|predict|infer|calib|demo")
+_IN_MEMORY = re.compile(
+    r"\bTensorDataset\(|(?i:(^|[._])(replay|rollout|experience)\w*buffer(\[.*\])?$)"
+)
 _FEW = 1
 _TOO_FEW = 4
 _ENOUGH = "8"
@@ -40,7 +43,7 @@ def find_data_loaders(here: Surroundings) -> Iterator[Proposal]:
         if None in named:
             continue
         name = here.flow.names.dotted(node.func)
-        if name in _LOADERS and _is_for_training(here, node):
+        if name in _LOADERS and _is_for_training(here, node) and not _is_in_memory(here, node):
             yield from _proposed(here, node, named, dict.fromkeys(_missing(named), "True"))
         elif here.flow.function.name == MODULE and _is_configured(here, node, named):
             staying = () if "workers_per_gpu" in named else _SETTINGS
@@ -96,6 +99,25 @@ def _is_for_training(here: Surroundings, call: ast.Call) -> bool:
         near += [ast.unparse(target) for target in statement.targets]
     words = " ".join(near)
     return _TRAINS.search(words) is not None and _BESIDE.search(words) is None
+
+
+def _is_in_memory(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether items are made already, so that a worker would only copy them.
+
+    ``DataLoader(self.replay_buffer)``, ``DataLoader(TensorDataset(x, y))``.
+    """
+    data = next((k.value for k in call.keywords if k.arg == "dataset"), None)
+    data = call.args[0] if call.args else data
+    if data is None:
+        return False
+    made = [here.text(data)]
+    if isinstance(data, ast.Name):
+        made += [
+            here.text(n.value)
+            for n in here.nodes
+            if isinstance(n, ast.Assign) and data.id in map(ast.unparse, n.targets)
+        ]
+    return any(_IN_MEMORY.search(text) for text in made)
 
 
 def _is_configured(here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]) -> bool:

@@ -1,0 +1,102 @@
+"""Who calls a function, in all files of a source tree: what only builds a model is no step.
+
+``_wigner_nj`` is called by ``U_matrix_real`` of the same file, and that by the ``__init__`` of a
+module in another one.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
+
+from npufix.advisor.project.cold_files import is_cold
+from npufix.rewriters.facts.occasions import is_hot, sets_up
+from npufix.rewriters.graph.modules.scopes import scopes
+from npufix.rewriters.graph.modules.syntax import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from npufix.advisor.project.source_tree import SourceFile
+
+_LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_MOST_CALLERS = 8
+"""Who is called by more than that is not followed."""
+_HANDED_ON = ""
+"""What stands for a step among the names of callers."""
+
+
+class Callers:
+    """The calls of functions in a source tree, by the names of the functions."""
+
+    def __init__(self, files: Mapping[str, SourceFile]) -> None:
+        self._texts = [f.text for n, f in files.items() if f.is_python and not is_cold(n)]
+        self._of = cache(self._callers_of)
+
+    def mention(self, words: re.Pattern[str]) -> bool:
+        """Tell whether any file of the tree that a step may run has these words."""
+        return any(words.search(text) for text in self._texts)
+
+    def set_up(self, function: str) -> bool:
+        """Tell whether a function (its qualified name) runs where something is built, only there.
+
+        Everybody who calls it by its name does so from the ``__init__`` of a module or the like,
+        and nobody hands it on; a function that nobody calls may be called by anyone.
+        """
+        if "<" in function:
+            return False
+        names = [function.rpartition(".")[2]]
+        for name in names:  # grows
+            callers = self._of(name)
+            if name.startswith("__") or not callers or _HANDED_ON in callers:
+                return False
+            names += sorted(callers - {*names, sets_up.__name__})
+            if len(names) > _MOST_CALLERS:
+                return False
+        return True
+
+    def _callers_of(self, name: str) -> frozenset[str]:
+        word = re.compile(rf"\b{name}\b")
+        texts = (text for text in self._texts if name in text and word.search(text))
+        found = frozenset[str]().union(*(_callers_in(text, name) for text in texts))
+        return found - {name}
+
+
+def _callers_in(text: str, name: str) -> frozenset[str]:
+    """Return the functions of a module that call one, ``_HANDED_ON`` for a step or a reference."""
+    try:
+        module, mentions = _read(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return frozenset({_HANDED_ON})
+    left = mentions.get(name, 0)
+    found: set[str] = set()
+    for scope in scopes(module) if left else ():
+        inner = walk(*scope.function.body, closed=_LATER)
+        calls = [n for n in inner if isinstance(n, ast.Call) and _name(n.func) == name]
+        left -= len(calls)
+        if calls and sets_up(scope):
+            found.add(sets_up.__name__)
+        elif calls:
+            found.add(_HANDED_ON if is_hot(scope, module) else scope.function.name)
+    return frozenset({*found, _HANDED_ON} if left else found)
+
+
+@lru_cache(maxsize=64)
+def _read(text: str) -> tuple[ast.Module, Mapping[str, int]]:
+    """Return a module, and how often it mentions each name, in a text of that name as well."""
+    module = ast.parse(text)
+    found: dict[str, int] = {}
+    for node in walk(module):
+        name = node.value if isinstance(node, ast.Constant) else _name(node)
+        if isinstance(name, str):
+            found[name] = found.get(name, 0) + 1
+    return module, found
+
+
+def _name(node: ast.AST) -> str | None:
+    match node:
+        case ast.Name(name) | ast.Attribute(attr=name):
+            return name
+    return None
