@@ -88,8 +88,11 @@ def _ways(tree: ast.Module, line: int) -> Iterator[int]:
         if isinstance(node, ast.If) and node.lineno <= line <= (
             node.test.end_lineno or node.lineno
         ):
+            never = None  # Under ``if False:`` nothing ever runs.
+            if isinstance(node.test, ast.Constant):
+                never = node.orelse if node.test.value else node.body
             for block in (node.body, node.orelse):
-                if block and not isinstance(block[-1], ast.Raise):
+                if block and block is not never and not isinstance(block[-1], ast.Raise):
                     yield block[0].lineno
 
 

@@ -366,7 +366,8 @@ def trace_call(
     with compute_on_device(on_npu=target.on_npu), trace_lines(target.loaded.filename) as lines:
 
         def call() -> object:
-            prepared = target.prepare(case, torch.float32, again=found is not None)
+            dtype = next(iter(case.dtypes), torch.float32)
+            prepared = target.prepare(case, dtype, again=found is not None)
             seed_everything(case.seed)
             if target.applied is not None:  # its gradient is a part of what it runs
                 return observe(prepared, "leaf", case.seed).or_raise()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.calls.coverage import LinesToCover
@@ -53,7 +54,8 @@ def require_all(
             "with other numbers of dimensions the two agree"
         )
     # By mean and variance one call is compared, which may be another than that at the edge.
-    cases = [one.case for one in compared if run.counts(one.case) and not run.other_numbers]
+    compared_here = compared if not run.other_numbers else ()
+    cases = [replace(c.case, dtypes=(c.dtype,)) for c in compared_here if run.counts(c.case)]
     if run.at_edges is not None:
         wanted, ran = run.at_edges
         require_reached(wanted, trace_cases(original, cases, wanted, ran))

@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 
 from npufix.advisor.verify.changed_functions import find_touched
 from npufix.rewriters.verification import Job
+from npufix.rewriters.verification.calls.coverage import LinesToCover
 from npufix.rewriters.verification.judge.verify_function import verify_function
 from npufix.rewriters.verification.verdict import Status, Verdict
 
@@ -418,6 +419,11 @@ def test_an_optimiser_takes_steps_with_weights_of_its_own() -> None:
             "x[a] * x[b]",
             "x.index_select(0, a) * x.index_select(0, b)",
         ),
+        (  # a line that only two dtypes at once reach
+            RESIDUAL,
+            "return residual",
+            "if x.dtype != residual.dtype:\n        x = x.to(residual.dtype)\n    return residual",
+        ),
     ],
 )
 def test_right_changes_are_not_refuted_by_calls_that_nobody_makes(
@@ -425,6 +431,12 @@ def test_right_changes_are_not_refuted_by_calls_that_nobody_makes(
 ) -> None:
     verdict = verified(text, old, new)
     assert verdict.status is Status.EQUIVALENT, verdict
+
+
+def test_what_a_literal_switches_off_need_not_run() -> None:
+    text = "if False:\n    a = 1\nelse:\n    a = 2\n"
+    assert LinesToCover(text, "m.py", [1]).unreached({1, 4}) == []
+    assert LinesToCover(text, "m.py", [1]).unreached({1, 2}) == [4]
 
 
 def test_sizes_at_which_the_original_makes_nan_are_said() -> None:
