@@ -43,7 +43,11 @@ _JAXTYPED = re.compile(
 )
 _KINDS: tuple[tuple[str, DeclaredKind], ...] = (
     (r"(?i)\badditive\b|-inf\b|added to (the )?(scores|logits|attention)", "additive"),
-    (r"(?i)\b0 ?(/|or|and|,) ?1\b|\bzeros? (and|or) ones?\b|\{0, ?1\}", "zero-one"),
+    # Not the intervals ``in (0, 1)`` and ``between 0 and 1``.
+    (
+        r"(?i)(?<![(\[])(?<!between )\b0 ?(/|or|and|,) ?1\b|\bzeros? (and|or) ones?\b|\{0, ?1\}",
+        "zero-one",
+    ),
     (r"(?i)\bbool(ean|tensor)?\b", "bool"),
     (r"(?i)\b(long|int64|int32|integers?|longtensor|indices|indexes|ids)\b", "int"),
     (r"(?i)\bfloat(ing)?\b", "float"),
