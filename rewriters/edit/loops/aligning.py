@@ -169,6 +169,7 @@ class Aligner:
         """Without a dimension a tensor does not decide the dtype of a sum, as rows it does."""
         tensors = [*rows, *(v for v in same if not self.of.facts.is_number(v.code))]
         ranks = {v.rank for v in tensors}
+        self.of.met += [v.code for v in tensors if v.kind is Kind.SAME]
         if len(tensors) > 1 and 0 in ranks and (len(ranks) > 1 or len(same) > 0):
             self.of.ask_for_dtype(*(v.code for v in tensors))
 

@@ -54,6 +54,8 @@ class Expressions:
         """The conditions that nobody has proven, in the order met."""
         self.shown: dict[str, ast.expr] = {}
         """What conditions are about, by the names that the verifier knows: ``index``."""
+        self.met: list[ast.expr] = []
+        """What all rounds share and meets what they do not: of one dtype where that is asked."""
         self.aligner = Aligner(self)
         self.indexer = Indexer(self)
         self.calls = Calls(facts)

@@ -60,7 +60,9 @@ def written(  # noqa: PLR0913, PLR0917 - what is written, and where
     if not with_text:
         return Rewrite("", "", text, 0)
     lines = source_lines(source)
-    probed = ", ".join(f"{word}={ast.unparse(code)}" for word, code in body.of.shown.items())
+    met = body.of.met if "same-dtype" in body.of.conditions else []
+    shown = body.of.shown | {f"met{number}": code for number, code in enumerate(met)}
+    probed = ", ".join(f"{word}={ast.unparse(code)}" for word, code in shown.items())
     if joins:
         direct, line = _with_lists(source, lines, flow, loop, made, joins)
         call = ast.parse(f"{PROBE}({probed})").body

@@ -76,6 +76,9 @@ def guess_tensors(
         known = [_BY_DIMS[n] for n in counts if n < len(_BY_DIMS)]
         made = _guess_any(parameter, base, widths, known, declared.use.columns)
         fitting = [s for s in made if all(map(declared.takes, list_tensors(s)))]
+    if declared.use.elements and base:
+        lengths = [Tensor(base[:1], "int", high) for high in (4, WIDTH)]
+        fitting = [*filter(declared.takes, lengths), *fitting]
     if not fitting and "complex" in declared.kinds:
         fitting = [Tensor(s, "complex") for s in shapes]
     return fitting
@@ -258,6 +261,8 @@ def guess_argument(
         return held
     wants_tensor = is_tensor(parameter, declared)
     plain = [] if wants_tensor else guess_scalars(parameter, widths)
+    if declared.use.rounds and plain and base:
+        plain.insert(0, Value(base[0]))
     made = guess_tensors(parameter, base, widths, declared, shapes)
     if declared.use.looped and not re.search(
         f"{_SEVERAL}|{_TENSOR_ANNOTATION}", parameter.annotation

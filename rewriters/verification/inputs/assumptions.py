@@ -200,6 +200,27 @@ def _has_finite_arms(operands: Operands) -> bool:
     return all(bool(value.isfinite().all()) for value in made if isinstance(value, torch.Tensor))
 
 
+def _is_mask_or_alike(operands: Operands) -> bool:
+    masks, values = _tensors(operands, "a"), _tensors(operands, "b")
+    return all(m.dtype in {torch.bool, v.dtype} for m in masks for v in values)
+
+
+def _fit_as_matrices(operands: Operands) -> bool:
+    pairs = [(a, b) for a in _tensors(operands, "a") for b in _tensors(operands, "b")]
+    return all(
+        min(a.dim(), b.dim()) > 1 and (*a.shape[:-2], a.shape[-1]) == tuple(b.shape[:-1])
+        for a, b in pairs
+    )
+
+
+def _has_no_short_rows(operands: Operands) -> bool:
+    """Tell whether all rows are far longer than ``eps``."""
+    eps = operands.get("eps", operands.get("literal_eps", 0.0))
+    least = 1e3 * eps if isinstance(eps, float) else 0.0
+    norms = [t.double().norm(dim=-1) for t in _tensors(operands, "x") if t.dim()]
+    return not any(bool(((n > 0) & (n < least)).any()) for n in norms)
+
+
 def _driving_takes(operands: Operands) -> bool:
     """Tell whether numbers are float32 and finite, and groups not negative."""
     return all(
@@ -244,6 +265,8 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "mask-of-rows": _is_mask_of_rows,
     "mask-is-boolean": _is_additive_mask,
     "mask-shape": _dims(4, "mask"),
+    "mask-or-same-dtype": _is_mask_or_alike,
+    "matrices-that-fit": _fit_as_matrices,
     "matrix-factors": _dims(2, "a", "b", "left", "right"),
     "matrix-input": _dims(2, "x", "weight"),
     "matrix-scores": _dims(2, "x", "scores", "input"),
@@ -258,6 +281,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     # who casts the module gives it inputs of that dtype
     "module-moves-along": lambda o: all(t.dtype not in _HALVES for t in _tensors(o, "x")),
     "no-fully-masked-row": _sees_a_key,
+    "no-short-rows": _has_no_short_rows,
     "no-nan": lambda o: not any(bool(t.isnan().any()) for t in _floats(o)),
     "nonnegative-index": lambda o: all(
         not bool((t < 0).any()) for t in _tensors(o, "index", "indices")
@@ -272,6 +296,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "same-heads-third": partial(_same_heads, heads=2),
     "same-rank-mask": _fewer_dims(0),
     "same-shape": _same_shape,
+    "single-precision": lambda o: all(t.dtype == torch.float32 for t in _floats(o)),
     "sums-fit-int32": lambda o: all(
         float(t.double().abs().sum()) < 2**31 for t in _tensors(o, "x")
     ),

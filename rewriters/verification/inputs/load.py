@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.graph.modules.packages import package_of
 from npufix.rewriters.verification.inputs.configurations import CONFIG_CLASS, LightConfig
 from npufix.rewriters.verification.inputs.overlay import find_text
@@ -273,7 +274,7 @@ class _Module:
     ) -> None:
         """Take what nothing else in the file defines from where everything was to come from."""
         own = set[str]().union(*map(bound_names, self.tree.body))
-        for name in sorted({*wanted} - own - vars(builtins).keys() - module.__dict__.keys()):
+        for name in sorted({*wanted} - own - {PROBE} - vars(builtins).keys() - vars(module).keys()):
             found = self._neighbour(statement, name)
             module.__dict__[name] = Placeholder(name, loading) if found is None else found
             self._missing |= {name} if found is None else set()
@@ -358,6 +359,13 @@ class Placeholder:
             raise AttributeError(name)
         self._use()
         return Placeholder(f"{self._name}.{name}", self._loading)
+
+    def __getitem__(self, _of: object) -> Placeholder:
+        """Stay what it is in ``class Builder(Base[Metadata])`` and ``config: Config | None``."""
+        self._use()
+        return self
+
+    __or__ = __ror__ = __getitem__
 
     def __mro_entries__(self, _bases: tuple[object, ...]) -> tuple[type, ...]:
         return (LightConfig if re.search(CONFIG_CLASS, self._name) else StandInBase,)

@@ -406,6 +406,23 @@ def test_a_number_without_dimensions_promotes_another_way() -> None:
         assert site.rewrite is None or "same-dtype" in conditions(site)
 
 
+def test_one_dtype_is_asked_of_all_that_the_counter_meets() -> None:
+    site = only_site(
+        """
+def f(start, end, count):
+    res = torch.zeros((count, 2), dtype=start.dtype, device=start.device)
+    total = count + 1
+    for i in range(1, total):
+        ratio = i / total
+        res[i - 1] = (1 - ratio) * start + ratio * end
+    return res
+"""
+    )
+    assert site.rewrite is not None
+    (asked,) = re.findall(r"npufix_operands_\((.*)\)", site.rewrite.probe)
+    assert {"start", "end"} <= {given.partition("=")[2] for given in asked.split(", ")}
+
+
 def test_a_loop_whose_body_has_comments_keeps_them() -> None:
     text = (
         "def f(x: Tensor):\n    y = torch.zeros_like(x)\n    for i in range(x.shape[0]):\n"

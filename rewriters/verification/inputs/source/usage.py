@@ -23,6 +23,7 @@ _COUNTED = frozenset(["range", "arange", "eye", "tril_indices", "triu_indices"])
 """What takes whole numbers alone."""
 _COUNTED_LATER = frozenset(["one_hot", "split", "chunk", "narrow", "topk", "tril", "triu", "roll"])
 """And what does after the tensor that it is about."""
+_OF_ONE = frozenset(["range", "int", "float"])
 _OF_NUMBERS = frozenset(["sqrt", "log", "log2", "floor", "ceil", "gcd", "isqrt"])
 _SIZED = frozenset(
     [
@@ -83,6 +84,10 @@ class Use:
     """Whether it stands in a sum or a product."""
     counts: bool = False
     """Whether it is a whole number: a size, or how many there are."""
+    rounds: bool = False
+    """Whether a loop has as many rounds, so that there are as many of something else."""
+    elements: bool = False
+    """Whether single ones of its elements are numbers: ``n[i].item()``, ``x[:, : n[i]]``."""
     numbers: bool = False
     """Whether its elements are compared with what counts in a loop: ``chosen == expert``."""
 
@@ -190,6 +195,8 @@ def _note(use: Use, node: ast.AST, name: str) -> None:
         _note_comparison(use, node, name)
     elif isinstance(node, ast.Subscript):
         _note_subscript(use, node, name)
+    elif isinstance(node, ast.Slice):
+        use.elements |= _is_element(node.lower, name) or _is_element(node.upper, name)
     elif isinstance(node, ast.Call):
         _note_call(use, node, name)
     elif isinstance(node, ast.For | ast.comprehension) and _is(node.iter, name):
@@ -198,6 +205,12 @@ def _note(use: Use, node: ast.AST, name: str) -> None:
         use.attributes.add(node.attr)
     elif isinstance(node, ast.BinOp) and (_is(node.left, name) or _is(node.right, name)):
         use.added = True
+
+
+def _is_element(node: ast.AST | None, name: str) -> bool:
+    several = ast.Slice | ast.Tuple
+    plain = isinstance(node, ast.Subscript) and not isinstance(node.slice, several)
+    return plain and _is(getattr(node, "value", None), name)
 
 
 def _is_shape(node: ast.AST, name: str) -> bool:
@@ -274,6 +287,9 @@ def _note_call(use: Use, node: ast.Call, name: str) -> None:
     func, arguments = node.func, node.args
     called = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
     use.called |= _is(func, name)
+    held = arguments[:1] if called in _OF_ONE else [getattr(func, "value", None)]
+    use.rounds |= called == "range" and any(_is(argument, name) for argument in arguments)
+    use.elements |= called in {*_OF_ONE, "item"} and any(_is_element(one, name) for one in held)
     use.counts |= any(_is_computed_from(size, name) for size in _list_counts(node, called))
     use.looped |= called in _SEQUENCES and any(_is(argument, name) for argument in arguments)
     if called == "einsum" and arguments and isinstance(arguments[0], ast.Constant):

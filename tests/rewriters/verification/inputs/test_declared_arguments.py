@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from dataclasses import replace
 from textwrap import dedent
+from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("torch")
 
 from npufix.rewriters.verification.calls.values import Several, Tensor, Value
+from npufix.rewriters.verification.inputs.arguments import guess_argument
+from npufix.rewriters.verification.inputs.load import load
 from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     AssumptionError,
     parse_assumption,
 )
 from npufix.rewriters.verification.inputs.source.declarations import (
     Declarations,
+    Declared,
     read_declarations,
 )
 from npufix.rewriters.verification.inputs.source.numbers import list_numbers
+from npufix.rewriters.verification.inputs.source.parameters import Parameter
 from npufix.rewriters.verification.inputs.source.shapes import read_annotation, read_text
+from npufix.rewriters.verification.inputs.source.usage import find_uses
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def declared(text: str, *assumed: str) -> Declarations:
@@ -211,3 +222,37 @@ def test_what_is_added_is_a_bias_unless_it_hides() -> None:
         "m": {"additive", "float"},
         "n": {"additive"},
     }
+
+
+def test_a_loop_that_reads_lengths_gets_as_many_whole_numbers() -> None:
+    (function,) = ast.parse(
+        """
+def f(count, lengths, ends, mask):
+    for i in range(count):
+        mask[i, : lengths[i]] = ends[i].item()
+"""
+    ).body
+    assert isinstance(function, ast.FunctionDef)
+    likeliest = [
+        str(guess_argument(Parameter(name, "", inspect.Parameter.empty), (2, 3, 8), (), given)[0])
+        for name, use in find_uses(function).items()
+        for given in [Declared(use=use)]
+    ]
+    assert likeliest[:3] == ["2", "int[2]", "int[2]"]
+
+
+def test_missing_bases_are_generic_and_hide_no_question(tmp_path: Path) -> None:
+    text = """
+from missing import *
+from missing import Base, Config
+
+
+class Builder(Base[int]):
+    config: Config | None = None
+
+    def build(self, x):
+        return npufix_operands_(x=x)
+"""
+    loaded = load(text, str(tmp_path / "m.py"), str(tmp_path), "Builder", "probe")
+    assert isinstance(loaded.namespace["Builder"], type)
+    assert "npufix_operands_" not in loaded.namespace

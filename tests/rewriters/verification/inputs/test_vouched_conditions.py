@@ -64,6 +64,14 @@ def test_a_number_is_no_mask_of_the_same_rank() -> None:
         ("finite-arms", {"arm0": lambda: torch.ones(2), "arm1": lambda: torch.ones(())}, True),
         ("finite-arms", {"arm0": lambda: torch.ones(2) / 0}, False),
         ("finite-arms", {"arm0": lambda: torch.ones(2)[3]}, False),
+        ("mask-or-same-dtype", {"a": torch.ones(2), "b": torch.ones(2).half()}, False),
+        ("mask-or-same-dtype", {"a": torch.ones(2) > 0, "b": torch.ones(2).half()}, True),
+        ("matrices-that-fit", {"a": torch.ones(2, 3, 4), "b": torch.ones(2, 4, 5)}, True),
+        ("matrices-that-fit", {"a": torch.ones(2, 3, 1), "b": torch.ones(2, 4, 5)}, False),
+        ("matrices-that-fit", {"a": torch.ones(3), "b": torch.ones(3, 3)}, False),
+        ("no-short-rows", {"x": torch.eye(3)[:2] * 1e-5, "eps": 1e-6}, False),
+        ("no-short-rows", {"x": torch.tensor([[0.0, 0.0], [1, 1]]), "eps": 1e-6}, True),
+        ("single-precision", {"x": torch.ones(2).bfloat16()}, False),
     ],
 )
 def test_promises_about_borders_and_arms(
