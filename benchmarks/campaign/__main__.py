@@ -1,7 +1,6 @@
 """The table of docs/campaign.md: public adaptations to NPUs against what they replace.
 
-    python -m benchmarks.campaign CHECKOUTS [--work DIR] [--only WORD] [--on GROUND]
-        [--write docs/campaign.md]
+    python -m benchmarks.campaign CHECKOUTS [--work DIR] [--only WORD] [--write docs/campaign.md]
 
 ``CHECKOUTS`` holds repositories as ``owner+name`` (clones or bare) and wheels; ``pairs.json``
 names what is compared. A pair that ``DIR`` has a verdict of is not run again.
@@ -13,13 +12,13 @@ import argparse
 import hashlib
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from benchmarks.campaign.pairs import PairError, compose, patched, unpack
 
 from npufix.advisor.verify.changes import ChangedFile, Changes
-from npufix.advisor.verify.device_branches import as_on_npu
 from npufix.advisor.verify.settings import make_settings
 from npufix.advisor.verify.verifying import Given, check
 from npufix.rewriters.verification.workers.pool import keep_children
@@ -29,48 +28,43 @@ _BEGIN, _END = (
     "<!-- campaign: written by python -m benchmarks.campaign -->",
     "<!-- campaign end -->",
 )
-_WORST_FIRST = ("refuted", "not verified", "equivalent")
+_OPEN = "no verdict yet"
+_WORST_FIRST = (_OPEN, "refuted", "not verified", "equivalent")
 _ASKED = ("old", "changes", "replace", "assume")
 
 
 def main(arguments: list[str]) -> None:
-    """Verify what is not verified yet, then print the table or write it into a page."""
+    """Verify what is not verified yet, then write the table into a page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkouts", type=Path)
     parser.add_argument("--work", type=Path, default=Path("build/campaign"))
-    parser.add_argument("--on", default="reference")
     parser.add_argument("--only", default="", help="pairs whose name holds this word")
     parser.add_argument("--write", type=Path)
     options = parser.parse_args(arguments)
     told = json.loads(PAIRS.read_text("utf-8"))
-    results = options.work / f"results-{options.on}"
+    results = options.work / "results-reference"
     results.mkdir(parents=True, exist_ok=True)
+    found = dict[str, list[dict[str, Any]]]()
     with keep_children():
-        for pair in told["pairs"]:
-            kept = results / f"{pair['id']}-{_digest(pair)}.json"
-            if kept.exists() or options.only not in pair["id"]:
-                continue
-            try:
-                found = _verify(pair, told["sources"], options)
-            except PairError as error:
-                print(f"{pair['id']}: {error}", flush=True)
-                continue
-            kept.write_text(json.dumps(found, indent=1), "utf-8")
-            for one in found:
-                print(f"{pair['id']}: {one['status']}: {one['reason']}", flush=True)
-    every = [(pair, results / f"{pair['id']}-{_digest(pair)}.json") for pair in told["pairs"]]
-    rows = [(pair, json.loads(kept.read_text("utf-8"))) for pair, kept in every if kept.exists()]
-    text = table(rows, told["sources"])
-    if options.write is None:
-        print(text)
-        return
-    page = options.write.read_text("utf-8")
-    head, _, rest = page.partition(_BEGIN)
-    options.write.write_text(f"{head}{_BEGIN}\n{text}\n{_END}{rest.partition(_END)[2]}", "utf-8")
-
-
-def _digest(pair: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps([pair.get(k) for k in _ASKED]).encode()).hexdigest()[:12]
+        for pair in (pair for pairs in told["pairs"].values() for pair in pairs):
+            asked = json.dumps([pair.get(key) for key in _ASKED])
+            digest = hashlib.sha256(asked.encode()).hexdigest()[:12]
+            kept = results / f"{pair['id']}-{digest}.json"
+            if not kept.exists() and options.only in pair["id"]:
+                try:
+                    verdicts = _verify(pair, told["sources"], options)
+                except PairError as error:
+                    print(f"{pair['id']}: {error}", flush=True)
+                    continue
+                kept.write_text(json.dumps(verdicts, indent=1), "utf-8")
+                for one in verdicts:
+                    print(f"{pair['id']}: {one['status']}: {one['reason']}", flush=True)
+            if kept.exists():
+                found[pair["id"]] = json.loads(kept.read_text("utf-8"))
+    if options.write is not None:
+        head, _, rest = options.write.read_text("utf-8").partition(_BEGIN)
+        page = f"{head}{_BEGIN}\n{tables(told, found)}\n{_END}{rest.partition(_END)[2]}"
+        options.write.write_text(page, "utf-8")
 
 
 def _verify(
@@ -91,9 +85,8 @@ def _verify(
         original = original.replace(before, after)
     (options.work / f"{pair['id']}-old.py").write_text(original, "utf-8")
     (options.work / f"{pair['id']}-new.py").write_text(changed, "utf-8")
-    texts = as_on_npu(original), as_on_npu(changed)
-    change = ChangedFile(path, folder / path, folder, *texts)
-    settings = make_settings(options.on, no_cache=True, say=lambda _: None)
+    change = ChangedFile(path, folder / path, folder, original, changed)
+    settings = make_settings("reference", no_cache=True, say=lambda _: None)
     first = next(iter(pair["changes"]))
     whole = first.partition(".")[0] == first and first[0].isupper()  # a class
     given = Given(assume=tuple(pair.get("assume", ())), function="" if whole else first)
@@ -105,26 +98,28 @@ def _verify(
     ]  # fmt: skip
 
 
-def table(rows: list[tuple[dict[str, Any], list[dict[str, Any]]]], sources: dict[str, str]) -> str:
-    """Return the verdicts, a line for each pair, and where the code is from."""
-    lines = ["| Original | Adaptation | Verdict | Judgement |", "| --- | --- | --- | --- |"]
-    counts = dict.fromkeys(_WORST_FIRST, 0)
-    for pair, found in rows:
-        worst = min(found, key=lambda one: _WORST_FIRST.index(one["status"]))
-        status = worst["status"]
-        counts[status] += 1
-        calls = f", {sum(one['cases'] for one in found)} calls"
-        said = status + (calls if status == "equivalent" else f": {worst['reason']}")
-        name, place = next(iter(pair["changes"].items()))
-        source, _, *new = place.split(":")
-        old = pair["old"].partition(":")[0]
-        cells = f"{old} `{name}`", f"{source} `{(new or [name])[0]}`", said, pair["judgement"]
-        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
-    places = [p for pair, _ in rows for p in (pair["old"], *pair["changes"].values())]
-    used = sorted({place.partition(":")[0] for place in places})
-    summary = ", ".join(f"{count} {status}" for status, count in reversed(counts.items()))
-    where = ", ".join(f"{name} is `{sources[name]}`" for name in used)
-    return "\n".join([f"{len(rows)} pairs: {summary}.", "", *lines, "", f"{where}."])
+def tables(told: dict[str, Any], found: dict[str, list[dict[str, Any]]]) -> str:
+    """Return a table for each group, a line for each pair, and where the code is from."""
+    lines, counts, used = list[str](), Counter[str](), set[str]()
+    for group, pairs in told["pairs"].items():
+        lines += ["", f"### {group}", "", "| Original | Adaptation | Verdict | Judgement |",
+                  "| --- | --- | --- | --- |"]  # fmt: skip
+        for pair in (pair for pair in pairs if pair["id"] in found or pair["judgement"]):
+            every = found.get(pair["id"]) or [{"status": _OPEN, "reason": "", "cases": 0}]
+            worst = min(every, key=lambda one: _WORST_FIRST.index(one["status"]))
+            counts[worst["status"]] += 1
+            calls = f", {cases} calls" if (cases := sum(one["cases"] for one in every)) else ""
+            why = worst["reason"].removeprefix("as on an NPU: ").partition(", for ")[0]
+            said = worst["status"] + (f": {why}" if why else calls)
+            name, place = next(iter(pair["changes"].items()))
+            new, _, *new_name = place.split(":")
+            old = pair["old"].partition(":")[0]
+            used |= {old, *(place.partition(":")[0] for place in pair["changes"].values())}
+            cells = f"{old} `{name}`", f"{new} `{(new_name or [name])[0]}`", said, pair["judgement"]
+            lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    summary = ", ".join(f"{counts[status]} {status}" for status in reversed(_WORST_FIRST))
+    where = ", ".join(f"{name} is `{told['sources'][name]}`" for name in sorted(used))
+    return "\n".join([f"{counts.total()} pairs: {summary}.", *lines, "", f"{where}."])
 
 
 if __name__ == "__main__":

@@ -94,7 +94,8 @@ def compose(old: str, name: str, new: str, new_name: str) -> str:
     for bound in {b for s in needs if not isinstance(s, IMPORTS) for b in bound_names(s)}:
         if bound in own and not isinstance(own[bound], IMPORTS):
             raise PairError(f"both files define {bound}, in different ways")
-    marks = [f"@{ast.unparse(d)}" for d in target.decorator_list if "method" in ast.unparse(d)]
+    marked = written if _is_static(written) else target
+    marks = [f"@{ast.unparse(d)}" for d in marked.decorator_list if "method" in ast.unparse(d)]
     segments = (ast.get_source_segment(new, statement) or "" for statement in needs)
     text = textwrap.indent("\n".join([*marks, _renamed(written, target)]), " " * target.col_offset)
     return "\n".join(
@@ -125,6 +126,10 @@ def _start(definition: _Definition) -> int:
     return min([definition.lineno, *(d.lineno for d in definition.decorator_list)])
 
 
+def _is_static(definition: _Definition) -> bool:
+    return any(ast.unparse(d) == "staticmethod" for d in definition.decorator_list)
+
+
 def _needs(tree: ast.Module, written: _Definition, top: str) -> list[ast.stmt]:
     """Return what a definition needs of its file, in the order of the file."""
     wanted = set[int]()
@@ -138,6 +143,7 @@ def _renamed(written: _Definition, target: _Definition) -> str:
     names = {written.name: target.name} if isinstance(written, ast.ClassDef) else {}
     if isinstance(written, ast.FunctionDef) and isinstance(target, ast.FunctionDef):
         mine, theirs = written.args.args, target.args.args
+        theirs = theirs[-len(mine) :] if _is_static(written) else theirs  # without cls or self
         if len(mine) == len(theirs):
             names = {a.arg: b.arg for a, b in zip(mine, theirs, strict=True)}
     for node in ast.walk(written):

@@ -217,7 +217,8 @@ class _Telling:
     def list_dtypes(self) -> Iterator[CallCase]:
         """Yield calls in which one tensor is float32 beside half ones, and those under autocast."""
         recipe, job = self.assignment.recipe, self.job
-        if recipe is not None and is_mixed(job.recorded):
+        asked = job.by_hand and re.search(r"\bself\.\w+\.dtype\b", job.patched)
+        if recipe is not None and (asked or is_mixed(job.recorded)):
             yield CallCase(self.assignment, float32_weights=True)
         if re.search(r"\bautocast\b|custom_fwd", job.original + job.patched):
             both = torch.float32, torch.bfloat16

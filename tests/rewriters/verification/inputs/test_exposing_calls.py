@@ -60,6 +60,17 @@ import torch
 def f(x: torch.Tensor, residual: torch.Tensor):
     return residual + x.to(residual.dtype)
 """
+SCALED = """
+import torch
+
+class Scaled(torch.nn.Module):
+    def __init__(self, dim=8):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        return x * self.weight
+"""
 AUTOCAST = """
 import torch
 
@@ -419,7 +430,12 @@ def test_an_optimiser_takes_steps_with_weights_of_its_own() -> None:
             "x[a] * x[b]",
             "x.index_select(0, a) * x.index_select(0, b)",
         ),
-        (  # a line that only two dtypes at once reach
+        (  # lines that only two dtypes at once reach
+            SCALED,
+            "return",
+            "if x.dtype != self.weight.dtype:\n            x = x.to(self.weight)\n        return",
+        ),
+        (
             RESIDUAL,
             "return residual",
             "if x.dtype != residual.dtype:\n        x = x.to(residual.dtype)\n    return residual",
