@@ -11,7 +11,7 @@ import re
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
-from npufix.advisor.project.cold_files import is_cold
+from npufix.advisor.project.cold_files import is_cold, is_test
 from npufix.rewriters.facts.occasions import is_hot, sets_up
 from npufix.rewriters.graph.modules.scopes import scopes
 from npufix.rewriters.graph.modules.syntax import walk
@@ -24,20 +24,24 @@ if TYPE_CHECKING:
 _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MOST_CALLERS = 8
 """Who is called by more than that is not followed."""
-_HANDED_ON = ""
-"""What stands for a step among the names of callers."""
+_HANDED_ON, _BUILDS, _BESIDE = "<step>", "<building>", "<beside>"
+"""What stand among the names of callers for a step, what builds, and converters or examples."""
 
 
 class Callers:
     """The calls of functions in a source tree, by the names of the functions."""
 
     def __init__(self, files: Mapping[str, SourceFile]) -> None:
-        self._texts = [f.text for n, f in files.items() if f.is_python and not is_cold(n)]
+        self._texts = [
+            (file.text, is_cold(name))
+            for name, file in files.items()
+            if file.is_python and not is_test(name)
+        ]
         self._of = cache(self._callers_of)
 
     def mention(self, words: re.Pattern[str]) -> bool:
         """Tell whether any file of the tree that a step may run has these words."""
-        return any(words.search(text) for text in self._texts)
+        return any(words.search(text) for text, _ in self._texts)
 
     def set_up(self, function: str) -> bool:
         """Tell whether a function (its qualified name) runs where something is built, only there.
@@ -47,21 +51,25 @@ class Callers:
         """
         if "<" in function:
             return False
-        names = [function.rpartition(".")[2]]
+        names, built = [function.rpartition(".")[2]], False
         for name in names:  # grows
             callers = self._of(name)
             if name.startswith("__") or not callers or _HANDED_ON in callers:
                 return False
-            names += sorted(callers - {*names, sets_up.__name__})
+            built = built or _BUILDS in callers
+            names += sorted(callers - {*names, _BUILDS, _BESIDE})
             if len(names) > _MOST_CALLERS:
                 return False
-        return True
+        return built
 
     def _callers_of(self, name: str) -> frozenset[str]:
         word = re.compile(rf"\b{name}\b")
-        texts = (text for text in self._texts if name in text and word.search(text))
-        found = frozenset[str]().union(*(_callers_in(text, name) for text in texts))
-        return found - {name}
+        found: set[str] = set()
+        for text, is_beside in self._texts:
+            if name in text and word.search(text):
+                callers = _callers_in(text, name)
+                found |= {_BESIDE} if is_beside and callers else callers
+        return frozenset(found - {name})
 
 
 def _callers_in(text: str, name: str) -> frozenset[str]:
@@ -77,7 +85,7 @@ def _callers_in(text: str, name: str) -> frozenset[str]:
         calls = [n for n in inner if isinstance(n, ast.Call) and _name(n.func) == name]
         left -= len(calls)
         if calls and sets_up(scope):
-            found.add(sets_up.__name__)
+            found.add(_BUILDS)
         elif calls:
             found.add(_HANDED_ON if is_hot(scope, module) else scope.function.name)
     return frozenset({*found, _HANDED_ON} if left else found)
@@ -88,11 +96,16 @@ def _read(text: str) -> tuple[ast.Module, Mapping[str, int]]:
     """Return a module, and how often it mentions each name, in a text of that name as well."""
     module = ast.parse(text)
     found: dict[str, int] = {}
-    for node in walk(module):
+    exports = [n for n in module.body if isinstance(n, ast.Assign) and _exports(n)]
+    for node in walk(*(n for n in module.body if n not in exports)):
         name = node.value if isinstance(node, ast.Constant) else _name(node)
         if isinstance(name, str):
             found[name] = found.get(name, 0) + 1
     return module, found
+
+
+def _exports(statement: ast.Assign) -> bool:
+    return any(_name(target) == "__all__" for target in statement.targets)
 
 
 def _name(node: ast.AST) -> str | None:

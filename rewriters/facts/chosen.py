@@ -83,7 +83,7 @@ def find_choice(flow: FunctionFlow, match: Match, form: Form | None) -> str:
         return ""
     beside: list[ast.AST] = [b for branch in _other_branches(flow, statement) for b in branch]
     beside += _other_choices(statement, match.evaluation.code)
-    called = _fused(flow, beside, wanted)
+    called = _fused(flow, [*beside, *_instead_of_calls(flow)], wanted)
     if not called:
         called = next((c for f in _siblings(flow) if (c := _fused(flow, f.body, wanted))), "")
     return f"{called} stands beside it: somebody has chosen already" if called else ""
@@ -122,6 +122,20 @@ def _other_choices(statement: ast.stmt, code: ast.expr | ast.stmt) -> Iterator[a
             for one, other in ((node.body, node.orelse), (node.orelse, node.body)):
                 if any(inner is code for inner in walk(one)):
                     yield other
+
+
+def _instead_of_calls(flow: FunctionFlow) -> Iterator[ast.stmt]:
+    """Yield what methods do instead of calling this one: ``F.rms_norm(x)`` or ``self.norm(x)``."""
+    name = flow.function.name
+    for node in walk(*_methods(flow.cls)) if flow.cls is not None else ():
+        branches = _branches(node) if isinstance(node, ast.If) else []
+        calling = [
+            b
+            for b in branches
+            if any(isinstance(n, ast.Attribute) and n.attr == name for n in walk(*b))
+        ]
+        if calling:
+            yield from (statement for b in branches if b not in calling for statement in b)
 
 
 def _branches(node: ast.If | ast.Try) -> list[list[ast.stmt]]:

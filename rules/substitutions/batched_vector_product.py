@@ -460,19 +460,6 @@ def to_ego(rots: torch.Tensor, points: torch.Tensor):
     return points
 """,
         ),
-        # the dimension of the columns goes at once
-        Rewritten(
-            """
-def f(a: torch.Tensor, b: torch.Tensor):
-    a, b = a.float().view(-1, 4, 8), b.view(-1, 8, 1)
-    return torch.bmm(a, b).squeeze(-1)
-""",
-            """
-def f(a: torch.Tensor, b: torch.Tensor):
-    a, b = a.float().view(-1, 4, 8), b.view(-1, 8, 1)
-    return (a * b.transpose(-2, -1)).sum(-1)
-""",
-        ),
         Rewritten(
             """
 def rotate(rots: torch.Tensor, points: torch.Tensor):

@@ -165,7 +165,7 @@ def test_tensors_of_the_host_are_left_out(tmp_path: Path, code: str, *, shown: b
 
 BUILT = {
     "tables.py": FILL.replace("def step", "def _table")
-    + "\n\ndef table(n):\n    return _table(torch.eye(n, device='npu'))\n",
+    + "\n\ndef table(n):\n    return _table(torch.eye(n, device='npu'))\n\n\n__all__ = ['table']\n",
     "net.py": (
         "from torch import nn\nfrom .tables import table\n\n\nclass Net(nn.Module):\n"
         "    def __init__(self):\n        self.rows = {}\n\n    def forward(self, x):\n"

@@ -166,6 +166,23 @@ def test_what_stands_in_for_a_function_of_torch_is_no_finding_beside_it() -> Non
     assert ["functional" in site.code for site in sites(code, "NPU101")] == [True]
 
 
+@pytest.mark.parametrize(("other", "count"), [("else", 0), ("if self.b", 1)])
+def test_a_helper_that_is_called_instead_is_no_finding(other: str, count: int) -> None:
+    code = f"""
+        class Norm(nn.Module):
+            def norm(self, x):
+                return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+            def forward(self, x):
+                if self.a:
+                    x = torch.nn.functional.rms_norm(x, (8,), self.weight, 1e-6)
+                {other}:
+                    x = self.norm(x) + self.weight
+                return x
+    """
+    assert len(sites(code, "NPU168")) == count
+
+
 @pytest.mark.parametrize("code", LEFT.values(), ids=LEFT)
 def test_what_stands_elsewhere_is_no_choice(code: str) -> None:
     assert len(sites(code, "NPU101")) == 1

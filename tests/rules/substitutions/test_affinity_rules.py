@@ -155,3 +155,14 @@ def test_look_alikes_are_not_even_mentioned(code: str) -> None:
 def test_a_position_list_that_is_needed_elsewhere_stays() -> None:
     body = "i = (x > 0).nonzero().squeeze(1)\n    y = x[i].sum() + len(i)"
     assert [s.rule.id for s in sites(body) if s.rewrite is not None] == []
+
+
+def test_a_column_that_is_squeezed_away_is_not_kept_before() -> None:
+    code = (
+        "import torch\n\n\ndef f(a: torch.Tensor, b: torch.Tensor):\n"
+        "    a, b = a.float().view(-1, 4, 8), b.view(-1, 8, 1)\n"
+        "    return torch.bmm(a, b).squeeze(-1)\n"
+    )
+    (site,) = find_sites(code, [batched_vector_product.RULE])
+    assert site.rewrite is not None
+    assert site.rewrite.text == "(a * b.transpose(-2, -1)).sum(-1)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 
+_FOUND = re.compile(r"(^|_)(box(es)?|scores?|labels?|masks?|pred\w*|results?|attrs?)(_|$)")
+"""What a detector hands to those who look at what it has found."""
+
 
 class _Element(NamedTuple):
     """``x[i].item()`` and ``int(x[i])``: what becomes ``values[i]`` is ``code``."""
@@ -25,6 +29,18 @@ class _Element(NamedTuple):
     code: ast.expr
     base: ast.expr
     place: ast.expr
+
+
+def is_result(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether a tensor is brought to the host as what a model has found: ``scores_3d=``."""
+    match here.parents.get(id(code)):
+        case ast.keyword(arg=str(name)):
+            return _FOUND.search(name) is not None
+        case ast.Dict(keys, values):
+            at = next(i for i, value in enumerate(values) if value is code)
+            key = keys[at]
+            return isinstance(key, ast.Constant) and _FOUND.search(str(key.value)) is not None
+    return False
 
 
 def read_before(here: Surroundings, code: ast.Call) -> Proposal | None:

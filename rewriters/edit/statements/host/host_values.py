@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.handed_in import is_handed_in
-from npufix.rewriters.edit.statements.host.element_reads import is_covered, read_before, rows_read
+from npufix.rewriters.edit.statements.host.element_reads import (
+    is_covered,
+    is_result,
+    read_before,
+    rows_read,
+)
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.occasions import is_made_on_host
@@ -58,8 +63,6 @@ _TAKES_TENSOR = re.compile(r"loss|criterion", re.IGNORECASE)
 _SELDOM = re.compile(
     r"(^|_)(log|logging|print|report|verbose|debug|summary)(_|$)|last_(step|batch)"
 )
-_FOUND = re.compile(r"(^|_)(box(es)?|scores?|labels?|masks?|pred\w*|results?|attrs?)(_|$)")
-"""What a detector hands to those who look at what it has found."""
 _FORM_ITEM, _FORM_LIMIT, _FORM_LIMIT_OF_ITEM = "item", "limit", "limit_of_item"
 
 _IN_LOOP = (
@@ -113,23 +116,11 @@ def find_host_values(here: Surroundings) -> Iterator[Proposal]:
             continue  # which is worth more: once for all layers
         if here.loop_of(read.code) is not None and is_covered(here, read.code):
             continue
-        if read.how == "cpu" and _is_result(here, read.code):
+        if read.how == "cpu" and is_result(here, read.code):
             continue
         found = _on_device(here, read) or _by_hand(here, read)
         if found is not None:
             yield found
-
-
-def _is_result(here: Surroundings, code: ast.Call) -> bool:
-    """Tell whether a tensor is brought to the host as what a model has found: ``scores_3d=``."""
-    match here.parents.get(id(code)):
-        case ast.keyword(arg=str(name)):
-            return _FOUND.search(name) is not None
-        case ast.Dict(keys, values):
-            at = next(i for i, value in enumerate(values) if value is code)
-            key = keys[at]
-            return isinstance(key, ast.Constant) and _FOUND.search(str(key.value)) is not None
-    return False
 
 
 def _read_of(here: Surroundings, code: ast.Call) -> _Read | None:
