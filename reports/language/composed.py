@@ -327,7 +327,6 @@ NO_MESSAGES: frozenset[str] = frozenset(
         "device_us per step",
         "Optional\\[|\\| *None|None *\\|",
         "__import__({name}, fromlist=[''])",
-        "not implemented for '(Half|BFloat16)'|not supported.*(Half|BFloat16)",
         "AttributeError: 'StandIn",
         "SystemExit: 1",
         "ORIGINAL = {quoted}\n\nCHANGED = {quoted2}",

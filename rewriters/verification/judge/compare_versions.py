@@ -62,7 +62,7 @@ _STEPS = 3
 _MOST_AGAIN = 6
 _CACHES = "cache"
 _NO_CPU_KERNEL = (  # the histogram of integers: the tokens of each expert
-    r"not implemented for '(Half|BFloat16)'|not supported.*(Half|BFloat16)|\"histogram_cpu\" not"
+    r"not implemented for '(Half|BFloat16)'|not supported.*(Half|BFloat16)|\bhistogram_cpu\b. not"
 )
 _REFUSED_BY_WHEEL = r"ERR\d{5} (OPS|PTA)"
 """How the checks of torch_npu mark what they say."""
