@@ -41,14 +41,19 @@ def option(chosen: int, place: tuple[int, int], count: int) -> int:
     """
     if chosen < count:
         return chosen
+    if sys.version_info < (3, 11):  # which does not know columns: the same all along a line
+        place = place[0], 0
     return random.Random(f"{chosen} {place}").randrange(count)  # noqa: S311 - no secret
 
 
 def either(*options: T) -> T:
     """Return one of several spellings of the same value; a pattern matches each of them."""
     caller = sys._getframe(1)  # noqa: SLF001 - where it stands tells one call from another
-    line, _, column, _ = list(caller.f_code.co_positions())[caller.f_lasti // 2]
-    return options[option(Spelling.chosen, (line or 0, column or 0), len(options))]
+    line, column = caller.f_lineno, 0
+    if sys.version_info >= (3, 11):
+        first, _, column_, _ = list(caller.f_code.co_positions())[caller.f_lasti // 2]
+        line, column = first or 0, column_ or 0
+    return options[option(Spelling.chosen, (line, column), len(options))]
 
 
 class Safety(str, Enum):

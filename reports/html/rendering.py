@@ -106,7 +106,7 @@ def _tail(path: str) -> str:
 
 def _text(name: str) -> str:
     folder = "templates" if name.endswith(".html") else "scripts"
-    return files(__package__).joinpath(folder, name).read_text("utf-8")
+    return (files(__package__) / folder / name).read_text("utf-8")
 
 
 def _asset(name: str) -> Markup:

@@ -340,7 +340,7 @@ def _unquoted(lines: str) -> str:
 @cache
 def read_catalogue(language: str) -> Catalogue:
     """Return the catalogue of a language."""
-    folder = files("npufix.reports").joinpath("locale", language, "LC_MESSAGES")
+    folder = files("npufix.reports") / "locale" / language / "LC_MESSAGES"
     messages: dict[str, str] = {}
     for domain in DOMAINS:
         own = read_messages(folder.joinpath(f"{domain}.po").read_text("utf-8"))

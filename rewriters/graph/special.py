@@ -6,7 +6,7 @@ object that a class makes (``torch.optim.Adam``), or begins with one of the pref
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum
 
 PYTHON = "py:"
 """Begins the name of a function of Python: ``py:len``, ``py:math.sqrt``."""
@@ -16,8 +16,15 @@ STARRED = "(*)"
 """Ends an operator that is given ``*args`` or ``**kwargs``: ``reshape(*)`` of ``x.view(*size)``."""
 
 
-class Op(StrEnum):
+class Op(str, Enum):
     """The special nodes; ``value`` is that of the node, where it has one."""
+
+    # As of ``StrEnum``, which Python 3.10 does not have: ``f"{Op.CONST}"`` is ``const``.
+    def __str__(self) -> str:
+        return self.value
+
+    def __format__(self, format_spec: str) -> str:
+        return format(self.value, format_spec)
 
     # Leaves
     CONST = "const"

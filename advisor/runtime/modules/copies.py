@@ -8,6 +8,7 @@ dictionary that the original reads and writes.
 from __future__ import annotations
 
 import ast
+import sys
 from types import CellType, CodeType, FunctionType
 from typing import TYPE_CHECKING
 
@@ -77,7 +78,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 def _rename(code: CodeType, old: CodeType) -> CodeType:
     """Give the code, and that of functions inside, the name that tracebacks know it by."""
-    if not hasattr(code, "co_qualname"):  # before Python 3.11
+    if sys.version_info < (3, 11):  # where code has no qualified name
         return code
     return _below(code, code.co_qualname, old.co_qualname)
 
@@ -86,6 +87,8 @@ def _below(code: CodeType, before: str, after: str) -> CodeType:
     inner = tuple(
         _below(c, before, after) if isinstance(c, CodeType) else c for c in code.co_consts
     )
+    if sys.version_info < (3, 11):
+        return code
     name = after + code.co_qualname.removeprefix(before)
     return code.replace(co_consts=inner, co_qualname=name)
 

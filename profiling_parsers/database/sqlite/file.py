@@ -7,6 +7,7 @@ or a virtual table would run what is written in the file.
 from __future__ import annotations
 
 import sqlite3
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -68,7 +69,7 @@ def open_file(path: Path) -> OpenFile:
     connection = sqlite3.connect(uri, uri=True)
     try:
         connection.text_factory = lambda text: text.decode("utf-8", errors="replace")
-        if hasattr(connection, "setlimit"):
+        if sys.version_info >= (3, 11):
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
         for pragma in ("trusted_schema=OFF", "query_only=ON", "cell_size_check=ON"):
             connection.execute(f"PRAGMA {pragma}")
