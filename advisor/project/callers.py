@@ -38,8 +38,9 @@ class Callers:
             if file.is_python and not is_test(name)
         ]
         self._of = cache(self._callers_of)
+        self.mention = cache(self._mention)
 
-    def mention(self, words: re.Pattern[str]) -> bool:
+    def _mention(self, words: re.Pattern[str]) -> bool:
         """Tell whether any file of the tree that a step may run has these words."""
         return any(words.search(text) for text, _ in self._texts)
 
@@ -49,9 +50,9 @@ class Callers:
         Everybody who calls it by its name does so from the ``__init__`` of a module or the like,
         and nobody hands it on; a function that nobody calls may be called by anyone.
         """
-        if "<" in function:
-            return False
         names, built = [function.rpartition(".")[2]], False
+        if "<" in function or names == ["forward"]:  # torch calls it, whoever else does
+            return False
         for name in names:  # grows
             callers = self._of(name)
             if name.startswith("__") or not callers or _HANDED_ON in callers:
@@ -63,12 +64,15 @@ class Callers:
         return built
 
     def _callers_of(self, name: str) -> frozenset[str]:
+        """Return who calls a function; the first step that does ends the search."""
         word = re.compile(rf"\b{name}\b")
         found: set[str] = set()
         for text, is_beside in self._texts:
             if name in text and word.search(text):
                 callers = _callers_in(text, name)
                 found |= {_BESIDE} if is_beside and callers else callers
+                if _HANDED_ON in found:
+                    break
         return frozenset(found - {name})
 
 

@@ -194,6 +194,12 @@ def test_what_only_builds_a_model_is_left_out(
     assert places(scanned(tmp_path, {**files, "net.py": boxes}))  # made in each step, perhaps
 
 
+def test_torch_calls_forward_whoever_else_does(tmp_path: Path) -> None:
+    calls = "class Net(nn.Module):\n    def __init__(self):\n        forward(4)\n"
+    files = {"tables.py": FILL.replace("def step", "def forward"), "net.py": calls}
+    assert places(scanned(tmp_path, files))
+
+
 def test_mindspeed_is_asked_for_where_a_program_may_depend_on_it(tmp_path: Path) -> None:
     layer = (
         "import torch\nfrom torch import nn\n\n\nclass Layer(nn.Module):\n"
