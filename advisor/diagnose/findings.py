@@ -154,15 +154,15 @@ def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Call
     in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
     if is_cold(file.relative) or site.occasion is Occasion.HOST or in_training:
         return False  # in training nothing is generated
-    return _is_of_use(site, callers)
+    return _is_of_use(file, site, callers)
 
 
-def _is_of_use(site: Site, callers: Callers) -> bool:
+def _is_of_use(file: SourceFile, site: Site, callers: Callers) -> bool:
     """Tell whether, for all that the tree says, a step runs a site and may call what it needs."""
     if any(proof.condition.name == "mindspeed-installed" for proof in site.proofs):
         return callers.mention(_USES_MINDSPEED)
     of_runs = site.rule.table == "affinity" and site.rule.search not in _ABOUT_WHAT_IS_BUILT
-    return not (of_runs and callers.set_up(site.function))
+    return not (of_runs and callers.set_up(site.function, file.relative))
 
 
 def _with_evidence(

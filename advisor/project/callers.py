@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache, lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from npufix.advisor.project.cold_files import is_cold, is_test
@@ -32,19 +33,19 @@ class Callers:
     """The calls of functions in a source tree, by the names of the functions."""
 
     def __init__(self, files: Mapping[str, SourceFile]) -> None:
-        self._texts = [
-            (file.text, is_cold(name))
+        self._texts = {
+            name: (file.text, is_cold(name))
             for name, file in files.items()
             if file.is_python and not is_test(name)
-        ]
-        self._of = cache(self._callers_of)
+        }
+        self._known: dict[str, frozenset[str]] = {}
         self.mention = cache(self._mention)
 
     def _mention(self, words: re.Pattern[str]) -> bool:
         """Tell whether any file of the tree that a step may run has these words."""
-        return any(words.search(text) for text, _ in self._texts)
+        return any(words.search(text) for text, _ in self._texts.values())
 
-    def set_up(self, function: str) -> bool:
+    def set_up(self, function: str, file: str) -> bool:
         """Tell whether a function (its qualified name) runs where something is built, only there.
 
         Everybody who calls it by its name does so from the ``__init__`` of a module or the like,
@@ -54,7 +55,9 @@ class Callers:
         if "<" in function or names == ["forward"]:  # torch calls it, whoever else does
             return False
         for name in names:  # grows
-            callers = self._of(name)
+            if name not in self._known:
+                self._known[name] = self._callers_of(name, file)
+            callers = self._known[name]
             if name.startswith("__") or not callers or _HANDED_ON in callers:
                 return False
             built = built or _BUILDS in callers
@@ -63,11 +66,12 @@ class Callers:
                 return False
         return built
 
-    def _callers_of(self, name: str) -> frozenset[str]:
-        """Return who calls a function; the first step that does ends the search."""
+    def _callers_of(self, name: str, file: str) -> frozenset[str]:
+        """Return who calls a function; the first step that does, mostly beside it, ends it."""
         word = re.compile(rf"\b{name}\b")
         found: set[str] = set()
-        for text, is_beside in self._texts:
+        own = [self._texts[file]] if file in self._texts else []
+        for text, is_beside in chain(own, self._texts.values()):
             if name in text and word.search(text):
                 callers = _callers_in(text, name)
                 found |= {_BESIDE} if is_beside and callers else callers

@@ -170,15 +170,13 @@ class Search:
         left = [number for number in range(len(files)) if known.get(number) is None]
         workers = min(child_processes.processors(), len(left))
         size = sum(len(files[number].text) for number in left)
-        if workers < 2 or size < _WORTH_A_POOL or not _can_fork():  # noqa: PLR2004 - no pool of one
-            with _collecting_rarely():
-                for number, file in enumerate(files):
+        pooled = workers > 1 and size >= _WORTH_A_POOL and _can_fork()
+        with _collecting_rarely():  # who takes what is found reads trees as well
+            found = _Pool(self, files, workers).results(left) if pooled else {}
+            for number, file in enumerate(files):
+                if not pooled:
                     advanced("files", number, len(files))
-                    yield file, known.get(number) or self.file(file)
-            return
-        found = _Pool(self, files, workers).results(left)
-        for number, file in enumerate(files):
-            yield file, known.get(number) or found[number]
+                yield file, known.get(number) or found.get(number) or self.file(file)
 
 
 def _comment_on(site: Site, comments: Sequence[Suppression]) -> Suppression | None:
