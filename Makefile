@@ -27,8 +27,6 @@ demo: .venv/ready
 	@$(BIN)/npufix diagnose $(DUMP) --source $(EXAMPLE)
 	@echo
 	@$(BIN)/npufix patch $(DUMP) --source $(EXAMPLE) -o $(OUT)/npufix.patch --report $(OUT)/report.md --report $(OUT)/report.html
-	@echo
-	@echo "The report is $(OUT)/report.html (and .md), the patch is $(OUT)/npufix.patch"
 
 test: .venv/test-ready $(NPU) $(SARIF)
 	$(BIN)/python -m pytest -n auto --dist loadgroup

@@ -227,7 +227,7 @@ def _wrong_metric(where: str, metric: BaselineMetric, count: int) -> Iterator[st
     yield from _wrong_runs(where, metric.runs, count)
     for number in metric.runs:
         if metric.unit == "us" and number > _LONGEST_STEP_US:
-            yield f"{where}.runs holds {number:.4g} us, more than a day a step"
+            yield f"{where}.runs holds {number:.4g} µs, more than a day a step"
         if not number and where.endswith(_POSITIVE):
             yield f"{where}.runs holds 0: nothing was measured"
 

@@ -71,7 +71,7 @@ that may be noise, a broken dump."""
 @common.environment_option
 @click.option("--tolerance", metavar="PERCENT",
               help="Changes up to this one do not matter. Default: 5%.")  # fmt: skip
-@click.option("--floor", metavar="TIME", help="Nor do smaller ones per step. Default: 50 us.")
+@click.option("--floor", metavar="TIME", help="Nor do smaller ones per step. Default: 50 µs.")
 @click.option("--budget", "budgets", multiple=True, metavar="METRIC=AMOUNT",
               help='Fail above this, "step-time=850 ms"; may be repeated.')  # fmt: skip
 @click.option("--fail-on", type=click.Choice(_FAILURES), multiple=True,

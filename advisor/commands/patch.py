@@ -282,7 +282,7 @@ def _show(  # noqa: PLR0913 - what to show and where
         for change in patched.changes:
             out.print(f"Changed {change.relative}", soft_wrap=True)
         out.print("npufix undo takes it back.")
-    for number, step in enumerate(report.next_steps):
+    for number, step in enumerate(report.next_steps if verbose else report.next_steps[:2]):
         out.print("\n" * (not number) + f"Next: {step}", soft_wrap=True)
     if output is None and not write:
         _print_diff(patched.diff)

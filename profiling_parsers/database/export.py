@@ -92,7 +92,7 @@ def _contradiction(profile: Profile, marks: Marks) -> str:
     if profile.steps.empty or (summed <= _MOST_TIMES * stated and stated <= _MOST_TIMES * summed):
         return ""
     return (
-        f"{SPLIT} states {stated / 1e3:.3f} us of computing, and the kernels {summed / 1e3:.3f} us"
+        f"{SPLIT} states {stated / 1e3:.3f} µs of computing, and the kernels {summed / 1e3:.3f} µs"
     )
 
 

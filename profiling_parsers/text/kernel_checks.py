@@ -24,8 +24,8 @@ def check_totals(
     if not len(differ):
         return []
     worst = "; ".join(
-        f"{name}: {row['count_kernels']} kernels, {row['total_ns_kernels'] / 1e3:.3f} us "
-        f"against {row['count_stated']}, {row['total_ns_stated'] / 1e3:.3f} us"
+        f"{name}: {row['count_kernels']} kernels, {row['total_ns_kernels'] / 1e3:.3f} µs "
+        f"against {row['count_stated']}, {row['total_ns_stated'] / 1e3:.3f} µs"
         for name, row in differ.head(3).iterrows()
     )
     what = f"{len(differ)} Types disagree with the totals of {files[1]} ({worst})"
@@ -55,7 +55,7 @@ def check_steps(
         own, stated = int(mine[column].sum()), int(steps[column].sum())
         borders = stated * _SHARE_AT_BORDERS if len(steps) > 1 else 0
         if abs(own - stated) > _ROUNDING_NS + len(kernels) + borders:
-            faults.append(f"{own / 1e3:.3f} us {name} against {stated / 1e3:.3f} us")
+            faults.append(f"{own / 1e3:.3f} µs {name} against {stated / 1e3:.3f} µs")
     if not faults:
         return []
     what = f"the kernels disagree with the steps of {files[1]} ({', '.join(faults)})"

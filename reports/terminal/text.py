@@ -21,7 +21,7 @@ _GLUE = "\ue000"
 
 def paragraph(text: str, console: Console, style: str = "", margin: str = "") -> None:
     """Print text of several lines if need be; a number stays with its unit."""
-    joined = re.sub(r"(?<=\d) (?=(?:us|ms|s|min)\b)", _GLUE, tr(plain(text)))
+    joined = re.sub(r"(?<=\d) (?=(?:µs|ms|s|min)\b)", _GLUE, tr(plain(text)))
     for part in lines(Text(joined, style), console, console.width - len(margin)):
         part.plain = part.plain.replace(_GLUE, " ")
         console.print(Verbatim(margin).append_text(part))

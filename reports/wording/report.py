@@ -296,7 +296,7 @@ def describe_tried(found: Tried) -> Iterator[str]:
 
 
 def times(found: Times) -> str:
-    """Say how long both versions take: ``12.3 us -> 4.5 us, median of 20``."""
+    """Say how long both versions take: ``12.3 µs -> 4.5 µs, median of 20``."""
     one, other = found.original, found.patched
     passes = "forward and backward" if found.with_backward else "forward"
 

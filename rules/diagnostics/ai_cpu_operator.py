@@ -1,6 +1,6 @@
 """An operator runs on the AI CPU of the device instead of an AI core.
 
-What: kernels whose core is AI_CPU and that take more than 20 us.
+What: kernels whose core is AI_CPU and that take more than 20 µs.
 
 Why it is slow on the NPU: the AI CPU is a few scalar cores beside the AI cores, one to two orders
 of magnitude slower on tensors. An operator ends there when no AI core kernel accepts its dtypes,
@@ -17,7 +17,7 @@ values allow it), or write it with another operator: ``x.float().sort()`` for wh
 
 Safety: advice; a narrower dtype overflows or rounds where a wider one does not.
 
-References: aicpu_rules.yaml of msprof-analyze (threshold 20 us); solution_to_top2.md and
+References: aicpu_rules.yaml of msprof-analyze (threshold 20 µs); solution_to_top2.md and
 solution_to_top5.md of the troubleshooting guide; aclnn_index_put_impl.cpp of ops-nn.
 """
 

@@ -13,7 +13,7 @@ Use instead: leave the expanding to the operator that reads the mask, which broa
 
 Safety: exact.
 
-References: "Expand operator" of the bottleneck operator samples (36,223 us to 19 us).
+References: "Expand operator" of the bottleneck operator samples (36,223 µs to 19 µs).
 """
 
 from __future__ import annotations

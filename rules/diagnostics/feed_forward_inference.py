@@ -7,7 +7,7 @@ products, while the cube cores wait for the vector cores. ``npu_ffn`` overlaps t
 
 Evidence: MatMul > activation > MatMul, or MatMul > activation > MatMul > Mul > MatMul, where each
 reads a tensor as large as the one before wrote, in a run without a backward pass; told where the
-vector kernels take 30 us or more and 10 % of the block, which is when MindSpeed fuses.
+vector kernels take 30 µs or more and 10 % of the block, which is when MindSpeed fuses.
 
 Use instead: ``torch_npu.npu_ffn(x, w1, w2, "gelu", bias1=b1, bias2=b2)``; for the gated form
 ``"swiglu"``, ``"geglu"`` or ``"reglu"`` with the two projections as one weight.

@@ -172,7 +172,7 @@ def _late_ns(recording: Recording, idle: Idle) -> Integers:
 def _launches(recording: Recording) -> Integers:
     """Return when each kernel was launched, -1 if unknown, by the clock of the device.
 
-    The clocks of host and device differ by up to 100 us (HOST-LINES). No kernel starts before its
+    The clocks of host and device differ by up to 100 µs (HOST-LINES). No kernel starts before its
     launch: where that is what the clocks say, all launches are moved ahead by the difference.
     """
     launched = recording.kernels["launch_ns"].to_numpy()

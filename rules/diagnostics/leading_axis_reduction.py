@@ -1,6 +1,6 @@
 """A sum or maximum over a dimension that is not the last one.
 
-What: ReduceSum, ReduceMean, ReduceMax and their like on floating-point tensors, of more than 20 us,
+What: ReduceSum, ReduceMean, ReduceMax and their like on floating-point tensors, of more than 20 µs,
 that keep the last dimension and read their input at less than a quarter of the bandwidth of this recording.
 
 Why it is slow on the NPU: the vector core adds up what lies side by side. Along another dimension

@@ -1,6 +1,6 @@
 """Matrix products whose rows do not begin at multiples of 512 bytes.
 
-What: MatMul of more than 50 us with a last dimension of more than 1000 elements that is not a
+What: MatMul of more than 50 µs with a last dimension of more than 1000 elements that is not a
 multiple of 512 bytes: a vocabulary of 151,936 in bfloat16 has rows of 303,872 bytes.
 
 Why it is slow on the NPU: the cube reads tiles from memory in lines of 512 bytes. Where rows begin
@@ -17,7 +17,7 @@ half precision, 128 for float32 (``--make-vocab-size-divisible-by 256`` in Megat
 Safety: advice; more rows of a vocabulary change the shape of checkpoints, and the new logits must
 be masked or never be targets.
 
-References: MIXAIC of the msprof guide (1000 elements, 50 us, 512 bytes); cube checks of
+References: MIXAIC of the msprof guide (1000 elements, 50 µs, 512 bytes); cube checks of
 msprof-analyze (inner axes % 256).
 """
 

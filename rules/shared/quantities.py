@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-_TIMES = ((60e9, "min"), (1e9, "s"), (1e6, "ms"), (1e3, "us"))
+_TIMES = ((60e9, "min"), (1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 _LONGEST = 60
 _ROUNDS_UP = 0.9995
 """Of a unit: from here on three digits would say 1,000 of the one below."""
 
 
 def milliseconds(ns: float) -> str:
-    """Return a time with three significant digits: ``12.3 us``, ``1.5 ms``, ``2.05 s``."""
+    """Return a time with three significant digits: ``12.3 µs``, ``1.5 ms``, ``2.05 s``."""
     unit_ns, name = next((one for one in _TIMES if abs(ns) >= one[0] * _ROUNDS_UP), _TIMES[-1])
     value = ns / unit_ns
     return f"{value:,.0f} {name}" if abs(value) >= 100 else f"{value:.3g} {name}"  # noqa: PLR2004 - three digits

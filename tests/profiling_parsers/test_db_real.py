@@ -199,7 +199,7 @@ def test_analysis_of_a_run_says_what_its_communication_json_says(megatron: Path)
     stated, _ = read_step_trace_time(output / "step_trace_time.csv")
     apart = ["device", "preparing_ns"]
     assert steps.drop(columns=apart).equals(stated.drop(columns=apart))
-    # The profiler itself states 206.09 us in the database, 206.25 in the table.
+    # The profiler itself states 206.09 µs in the database, 206.25 in the table.
     assert (steps["preparing_ns"] - stated["preparing_ns"]).abs().max() < 1000
 
 

@@ -111,7 +111,7 @@ def test_the_steps_of_a_dump_are_held_against_its_kernels() -> None:
     assert check_steps(frame, steps, files, "again") == []
     assert check_steps(frame, steps.assign(computing_ns=51_000), files, "again") == []
     (problem,) = check_steps(frame, steps.assign(computing_ns=60_000), files, "again")
-    assert problem.what.endswith("(50.000 us computing against 60.000 us)")
+    assert problem.what.endswith("(50.000 µs computing against 60.000 µs)")
     assert problem.damaged
     (problem,) = check_steps(frame, steps.assign(step=steps["step"] + 7), files, "again")
     assert "kernels are of steps that" in problem.what

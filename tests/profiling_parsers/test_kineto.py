@@ -129,7 +129,7 @@ def test_steps_last_as_long_as_on_the_host(new: Profile) -> None:
     # The last one was launched by nothing that was recorded, and ran while step 4 did.
     assert new.kernels["step"].isna().tolist() == [False] * 5
     steps = new.steps.set_index("step")
-    # The copy from the host, 20 us in the first step, computes nothing.
+    # The copy from the host, 20 µs in the first step, computes nothing.
     assert steps["computing_ns"].tolist() == [10_375, 51_000]
     assert steps["communication_ns"].tolist() == [0, 30_000]
     assert steps["communication_exposed_ns"].tolist() == [0, 20_000]

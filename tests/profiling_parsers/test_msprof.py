@@ -189,7 +189,7 @@ def test_totals_are_held_against_op_statistic(tmp_path: Path) -> None:
     assert profile.op_statistic["total_ns"].tolist() == [122_000]
     wrong = {**right, f"op_statistic_{AT}.csv": statistic(Mul=(5, 152.5))}
     (told,) = damaged(read_msprof(write(tmp_path / "PROF_2", wrong)))
-    assert "4 kernels, 122.000 us against 5, 152.500 us" in told
+    assert "4 kernels, 122.000 µs against 5, 152.500 µs" in told
 
 
 def test_without_op_summary_the_tasks_are_read(tmp_path: Path) -> None:

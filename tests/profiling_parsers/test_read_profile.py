@@ -233,7 +233,7 @@ def test_step_times(dump: Path) -> None:
 def test_totals_that_disagree_are_a_problem(tmp_path: Path) -> None:
     statistic = "OP Type,Core Type,Count,Total Time(us)\nMul,AI_VECTOR_CORE,3,41.25\n"
     profile = read(tmp_path, op_statistic=statistic)
-    assert "Mul: 2 kernels, 30.750 us against 3, 41.250 us" in problem(profile).what
+    assert "Mul: 2 kernels, 30.750 µs against 3, 41.250 µs" in problem(profile).what
 
 
 def test_a_dump_without_totals_is_no_problem(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_comment_begins_with_the_marker_and_the_verdict() -> None:
     assert text.startswith(f"{MARKER}\n### FAIL: ")
     assert "| step-time | 80 ms | 86.8 ms | +8.5% | ±1.5% | regression |" in text
     assert "regression (warning)" in text
-    assert "**saves about 900 us to 2.1 ms**" in text
+    assert "**saves about 900 µs to 2.1 ms**" in text
     kinds = {token.type for token in MarkdownIt("commonmark").enable("table").parse(text)}
     assert "table_open" in kinds
 

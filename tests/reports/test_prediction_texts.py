@@ -66,5 +66,5 @@ def test_what_is_off_the_critical_path_is_said_to_be() -> None:
 def test_the_parts_of_the_critical_path_are_told_the_largest_first() -> None:
     parts = {"computing": 2 * _MS, "communication": 0, "host": 90 * _MS, "between": 1_000}
     *_, line = forecast_lines(replace(_NOW, critical_path=parts))
-    said = "host 90 ms, computing 2 ms, between kernels 1 us"
+    said = "host 90 ms, computing 2 ms, between kernels 1 µs"
     assert line == f"The critical path of a step: {said}."

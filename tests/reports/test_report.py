@@ -92,11 +92,11 @@ def test_another_schema_version_is_refused() -> None:
 @pytest.mark.parametrize(
     ("ns", "text"),
     [
-        (0, "0 us"),
-        (1_500, "1.5 us"),
-        (99_949, "99.9 us"),
-        (99_960, "100 us"),
-        (999_499, "999 us"),
+        (0, "0 µs"),
+        (1_500, "1.5 µs"),
+        (99_949, "99.9 µs"),
+        (99_960, "100 µs"),
+        (999_499, "999 µs"),
         (999_500, "1 ms"),
         (1_234_567, "1.23 ms"),
         (99_900_000, "99.9 ms"),
@@ -112,9 +112,9 @@ def test_times_have_three_digits(ns: int, text: str) -> None:
 def test_a_number_stays_with_its_unit_and_no_line_ends_in_a_blank() -> None:
     for width in range(12, 40):
         out = io.StringIO()
-        paragraph("free 25.7 ms of it, all 1.5 s, 2 min, 0 us", Console(file=out, width=width))
+        paragraph("free 25.7 ms of it, all 1.5 s, 2 min, 0 µs", Console(file=out, width=width))
         lines = out.getvalue().splitlines()
-        assert " ".join(lines) == "free 25.7 ms of it, all 1.5 s, 2 min, 0 us"
+        assert " ".join(lines) == "free 25.7 ms of it, all 1.5 s, 2 min, 0 µs"
         assert not any(line.startswith(("ms", "us", "s,", "min")) for line in lines)
         assert not any(line.endswith(" ") for line in lines)
 

@@ -13,7 +13,7 @@ STEP = 4 * MS
 
 
 def kernel(kind: str, read: str = "", written: str = "", **columns: Any) -> dict[str, Any]:
-    """Return a kernel of 100 us; ``chain`` puts them one after the other."""
+    """Return a kernel of 100 µs; ``chain`` puts them one after the other."""
     row = {"type": kind, "duration_ns": 100 * US, "input_shapes": read, "output_shapes": written}
     if kind.startswith("hcom_"):
         row |= {"communication": True, "name": f"{kind}_1", "input_shapes": "", "output_shapes": ""}

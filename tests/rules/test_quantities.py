@@ -9,10 +9,10 @@ from npufix.rules.shared.quantities import counted, milliseconds, number, percen
 
 
 def test_times_are_the_same_in_findings_and_in_tables() -> None:
-    """A finding said 500 us, 1234 ms and 1e+03 us where the table had other words."""
-    shown = {500_000: "500 us", 1_234_500_000: "1.23 s", 999_600: "1 ms", 12_345: "12.3 us"}
+    """A finding said 500 µs, 1234 ms and 1e+03 µs where the table had other words."""
+    shown = {500_000: "500 µs", 1_234_500_000: "1.23 s", 999_600: "1 ms", 12_345: "12.3 µs"}
     assert {ns: milliseconds(ns) for ns in shown} == shown
-    assert [milliseconds(ns) for ns in (0, 25.83e6, 999_400)] == ["0 us", "25.8 ms", "999 us"]
+    assert [milliseconds(ns) for ns in (0, 25.83e6, 999_400)] == ["0 µs", "25.8 ms", "999 µs"]
     assert [milliseconds(ns) for ns in (-2.5e9, 59.98e9, 1.2e12)] == ["-2.5 s", "1 min", "20 min"]
 
 

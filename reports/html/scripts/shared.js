@@ -23,7 +23,7 @@ const page = (() => {
   const three = (x) => String(Number(x.toPrecision(3)));
   const even = (x) => { const low = Math.floor(x); return x - low === 0.5 ? low + (low % 2) : Math.round(x); };
   const many = (x) => x.toLocaleString("en-US");
-  const TIMES = [[60e9, "min"], [1e9, "s"], [1e6, "ms"], [1e3, "us"]], ROUNDS_UP = 0.9995;
+  const TIMES = [[60e9, "min"], [1e9, "s"], [1e6, "ms"], [1e3, "µs"]], ROUNDS_UP = 0.9995;
   const time = (ns) => {
     const [size, name] = TIMES.find(([unit]) => Math.abs(ns) >= unit * ROUNDS_UP) || TIMES[3], value = ns / size;
     return `${Math.abs(value) >= 100 ? many(even(value)) : three(value)} ${name}`;

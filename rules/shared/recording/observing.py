@@ -284,7 +284,7 @@ SPELLINGS = {
     "aten::unique_consecutive": "unique_consecutive",
 }
 SHORTEST_NS = 15_000
-"""No copy from a device returns sooner: the fastest of both real dumps takes 19 us."""
+"""No copy from a device returns sooner: the fastest of both real dumps takes 19 µs."""
 SHORTEST_PAUSE_NS = 1_000_000
 """A host that is merely slow launches many kernels in that time."""
 _TYPICAL_GAPS = 10

@@ -22,7 +22,7 @@ SLOWER = [("MatMulV3", "64,128", 650.0), ("Mul", "64,128", 40.0), ("Mul", "8,8",
 
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[Path, Path]:
-    """Return a run, and one whose MatMulV3 takes 150 us more."""
+    """Return a run, and one whose MatMulV3 takes 150 µs more."""
     return write_run(tmp_path / "a", KERNELS), write_run(tmp_path / "b", SLOWER)
 
 
@@ -37,8 +37,8 @@ def test_the_injected_change_is_what_explains_it(inside: Command, pair: tuple[Pa
     done = inside("compare", *pair)
     assert done.returncode == 0
     first = " ".join(done.stdout.split("Before:")[0].split())
-    assert first == "Step 561 us -> 711 us (+26.7%); MatMulV3 explains 150 us of 150 us."
-    assert "+150 us  MatMulV3: 500 us -> 650 us" in done.stdout
+    assert first == "Step 561 µs -> 711 µs (+26.7%); MatMulV3 explains 150 µs of 150 µs."
+    assert "+150 µs  MatMulV3: 500 µs -> 650 µs" in done.stdout
     assert "more than the steps differ" in done.stdout
     assert "not independent" in " ".join(done.stdout.split())
     assert max(map(len, done.stdout.replace(str(pair[0].parent.parent), "").splitlines())) <= 80
@@ -54,7 +54,7 @@ def test_the_injected_change_is_what_explains_it(inside: Command, pair: tuple[Pa
 def test_a_run_does_not_differ_from_itself(inside: Command, pair: tuple[Path, Path]) -> None:
     done = inside("compare", pair[0], pair[0])
     assert done.returncode == 0
-    assert done.stdout.startswith("Step 561 us -> 561 us: no difference.\n")
+    assert done.stdout.startswith("Step 561 µs -> 561 µs: no difference.\n")
     assert "What explains" not in done.stdout
 
 
@@ -65,7 +65,7 @@ def test_it_is_written_in_every_format_at_once(
     done = inside("compare", *pair, "--html", page, "-o", more, "-o", "json=-")
     made = json.loads(done.stdout)
     assert made["headline"].replace(">", "&gt;") in page.read_text()
-    assert more.read_text().startswith("# Step 561 us")
+    assert more.read_text().startswith("# Step 561 µs")
     assert [step["computing_ns"] for step in made["before"]["recorded"]] == [550_000] * 4
     for wrong in (("--json", "-o", "json=-"), ("-o", "csv=x"), ("--html", tmp_path)):
         assert inside("compare", *pair, *wrong).returncode == 2

@@ -74,7 +74,7 @@ def test_shared_time_is_said_and_counted_once() -> None:
         [found(0, 20, {1, 2}), found(0, 8, {2}), found(0, 8, {3})], None, KERNELS
     )
     assert not first.finding.overlap
-    assert second.finding.overlap == "the same 0.008 us as 1"
+    assert second.finding.overlap == "the same 0.008 µs as 1"
     assert second.finding.saving is None
     assert third.finding.saving == Saving(0, 8, "")
 

@@ -67,7 +67,7 @@ def test_a_form_that_copies_first_takes_longer_than_what_it_replaces() -> None:
 
 
 def test_between_measured_sizes_the_time_is_latency_and_rate() -> None:
-    """3 us and 10 us a MiB: two sizes show it, a power of the size would be twice as much."""
+    """3 µs and 10 µs a MiB: two sizes show it, a power of the size would be twice as much."""
     run = measured(("SwiGlu", 1, 23), ("SwiGlu", 256, 5_123))
     found = run.of_types(("SwiGlu",), KernelSize(32 * _MIB), 3_000, backward=False)
     assert found is not None

@@ -110,18 +110,18 @@ def test_a_slow_kernel_is_traded_by_the_table_where_there_is_no_dump() -> None:
         (
             {"GatherV2": 90_000.0},
             {"GatherV2": 5_000.0, "Range": 4_000.0, "Index": 20_000.0},
-            Profitability(pays=True, why="90 us -> 24 us"),
+            Profitability(pays=True, why="90 µs -> 24 µs"),
         ),
         (
             {},
             {"GatherV2": 9_000.0, "Range": 4_000.0, "Index": 20_000.0},
-            Profitability(pays=False, why="9 us -> 24 us"),
+            Profitability(pays=False, why="9 µs -> 24 µs"),
         ),
         # Of several Types, the dearest for what comes, the cheapest for what goes.
         (
             {"GatherV2": 9_000.0, "GatherElements": 500_000.0},
             {"Range": 4_000.0, "Index": 5_000.0, "IndexAiCore": 50_000.0},
-            Profitability(pays=False, why="9 us -> 54 us"),
+            Profitability(pays=False, why="9 µs -> 54 µs"),
         ),
     ],
 )
@@ -146,7 +146,7 @@ def test_a_dump_without_one_of_the_kernels_leaves_it_to_the_table() -> None:
     [
         (Timing(4.5, 4.4, 4.6), Profitability()),
         (Timing(12.5, 12.2, 12.8), Profitability()),
-        (Timing(15.0, 14.0, 16.0), Profitability(pays=False, why="slower: 12.3 us -> 15 us")),
+        (Timing(15.0, 14.0, 16.0), Profitability(pays=False, why="slower: 12.3 µs -> 15 µs")),
     ],
 )
 def test_times_on_a_device_decide_before_launches(patched: Timing, expected: Profitability) -> None:
@@ -182,6 +182,6 @@ def test_times_are_one_line() -> None:
     found = report_verdict(dataclasses.replace(verdict(None), times=measured))
     assert found.times is not None
     assert times_in_words(found.times) == (
-        "12.3 us -> 4.5 us, median of 20 (forward and backward; half of them 12 us to 13 us ->"
-        " 4.4 us to 4.6 us), for x=float[2]"
+        "12.3 µs -> 4.5 µs, median of 20 (forward and backward; half of them 12 µs to 13 µs ->"
+        " 4.4 µs to 4.6 µs), for x=float[2]"
     )

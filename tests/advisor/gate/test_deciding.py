@@ -190,7 +190,7 @@ def test_communication_that_was_not_there_before_fails() -> None:
     none = a_run().metrics | {"exposed-communication": MeasuredMetric(0.0, "ns")}
     some = a_run().metrics | {"exposed-communication": MeasuredMetric(9 * MS, "ns")}
     made = gated(baseline_of(*STEADY, metrics=none), runs(100, 100, 100, metrics=some))
-    assert made.headline.startswith("exposed-communication: 0 us -> 9 ms")
+    assert made.headline.startswith("exposed-communication: 0 µs -> 9 ms")
     assert gated(baseline_of(*STEADY, metrics=none), runs(1, 1, 1, metrics=none)).exit_status == 0
 
 

@@ -169,11 +169,11 @@ def test_what_the_user_types_is_checked(
 
 
 def test_budgets_and_exit_zero(dumps: dict[str, Path], inside: Run) -> None:
-    tight, wide = "step-time=1 us", "step-time=1 s"
+    tight, wide = "step-time=1 µs", "step-time=1 s"
     assert inside("gate", dumps["a"], "--budget", wide).returncode == 0
     over = inside("gate", dumps["a"], "--budget", tight)
     assert over.returncode == 1
-    assert "more than the budget of 1 us" in over.stdout
+    assert "more than the budget of 1 µs" in over.stdout
     assert inside("gate", dumps["a"], "--budget", tight, "--exit-zero").returncode == 0
 
 

@@ -130,7 +130,7 @@ def test_what_limits_the_step_is_said(name: str, limit: str) -> None:
 
 
 def test_a_new_operator_takes_the_host_as_long_as_usual_ones() -> None:
-    # Not as long as the first of those in its place: 150 us in the job, of 25 for its products.
+    # Not as long as the first of those in its place: 150 µs in the job, of 25 for its products.
     regime = REGIMES["host"]
     before = regime.run(first_us=150)
     after = regime.run(["norm"])
@@ -195,7 +195,7 @@ def test_waits_that_go_let_the_host_run_ahead() -> None:
         gather_evidence(profile, {}), [Item(finding=finding("NPU406"), change=change)], 0
     )
     assert found is not None
-    # The calls stay, they only wait for nothing: 20 us of the host for each.
+    # The calls stay, they only wait for nothing: 20 µs of the host for each.
     assert found.alone[0].step_ns == pytest.approx(
         1000 * after.step_us, rel=0.03, abs=_LAYERS * 25_000
     )

@@ -106,7 +106,7 @@ def test_the_numbers_are_those_of_the_json(browser: Browser, tmp_path: Path) -> 
         page.locator("#t-operators th", has_text="relative").get_by_role("button").click()
         assert "new" in page.locator("#t-operators tbody tr").first.inner_text()
         held = page.locator("#made tbody tr").first.inner_text()
-        assert held.split("\t")[1:6] == ["90 us to 110 us", "100 us", "120 us", "20 us", "held"]
+        assert held.split("\t")[1:6] == ["90 µs to 110 µs", "100 µs", "120 µs", "20 µs", "held"]
 
 
 def test_names_of_a_dump_stay_text(browser: Browser, tmp_path: Path) -> None:

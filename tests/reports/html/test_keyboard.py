@@ -55,18 +55,18 @@ def test_the_icicle_is_walked_through(browser: Browser, file: Path) -> None:
 def test_the_timeline_is_walked_through(browser: Browser, file: Path) -> None:
     with Opened(browser, file) as page:
         page.locator("#timeline").scroll_into_view_if_needed()
-        assert press(page, "timeline").startswith("host, 1 of 1,000: Op0, 20 us @ 0 us")
+        assert press(page, "timeline").startswith("host, 1 of 1,000: Op0, 20 µs @ 0 µs")
         said = press(page, "timeline", "ArrowRight", "+", "+")
         assert "host, 2 of 1,000: Op3" in said
         assert said.endswith("25.0% of the time shown")
         below = press(page, "timeline", "ArrowDown")
-        assert below.startswith("compute, 2 of 1,000: Op4, 20 us @ 120 us")
+        assert below.startswith("compute, 2 of 1,000: Op4, 20 µs @ 120 µs")
         assert "● 4 NPU201" in below
         page.keyboard.press("Enter")
         assert page.evaluate("location.hash") == "#finding-3"
         assert page.locator("#finding-3").get_attribute("open") is not None
         idle = press(page, "timeline", *(["ArrowDown"] * 3), "End")
-        assert idle.startswith("idle, 3,000 of 3,000: idle: not launched yet, 10 us")
+        assert idle.startswith("idle, 3,000 of 3,000: idle: not launched yet, 10 µs")
         assert press(page, "timeline", "Escape") == ""
 
 

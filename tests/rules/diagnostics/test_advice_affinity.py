@@ -171,7 +171,7 @@ def test_copies_from_5_percent_of_compute(rule: Any, name: str, other: int, expe
 
 
 def reductions(shapes: str, output: str, duration: int) -> Recording:
-    # 8 MiB in 8 us: 1 TB/s
+    # 8 MiB in 8 µs: 1 TB/s
     fast = kernel("Mul", "1024,1024", "1024,1024", input_dtypes="FLOAT", duration_ns=8 * US)
     slow = kernel("ReduceSum", shapes, output, input_dtypes="FLOAT", duration_ns=duration)
     return recording([slow, *[fast] * 5], step_ns=4 * MS)

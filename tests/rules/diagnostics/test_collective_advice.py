@@ -28,7 +28,7 @@ def test_an_exposed_all_reduce_of_a_product_is_told_with_its_line() -> None:
     found = the(seen(matmul_all_reduce, rows, links=LINKS))
     assert found.cost_ns == 400 * US
     assert found.saving_ns == (0, 200 * US)
-    assert found.what.startswith("2 MatMulV3 > hcom_allReduce_ sequences per step take 400 us")
+    assert found.what.startswith("2 MatMulV3 > hcom_allReduce_ sequences per step take 400 µs")
     assert ("ranks in the group", "4") in found.evidence
     assert [(place.path, place.line) for place in found.places] == [("model.py", 11)]
     assert found.kernels == {0, 1, 3, 4}

@@ -68,7 +68,7 @@ def test_else_the_bandwidth_of_element_wise_kernels_is_the_measure() -> None:
     found = only(ai_cpu_operator, recording([on_ai_cpu(5 * MS), *[large] * 5, *[small] * 5]))
     assert found.saving_ns is not None
     low, high = found.saving_ns
-    # 16 MiB at 8 MiB per 8 us: 16 us once, 160 us ten times, and a launch.
+    # 16 MiB at 8 MiB per 8 µs: 16 µs once, 160 µs ten times, and a launch.
     assert low == pytest.approx(5 * MS - 162 * US, rel=1e-3)
     assert high == pytest.approx(5 * MS - 18 * US, rel=1e-3)
 

@@ -33,7 +33,7 @@ def nothing(rule: Any, looked_at: Recording) -> bool:
 
 
 def late(count: int, gap: int, *, launched_after: int) -> list[dict[str, Any]]:
-    """Return kernels of 100 us, each launched some time after the one before has ended."""
+    """Return kernels of 100 µs, each launched some time after the one before has ended."""
     rows = in_a_row([100 * US] * count, gap, path="train.py", line=7, function="step")
     return [
         {**row, "launch_ns": row["start_ns"] - gap + launched_after} if i else row
@@ -139,7 +139,7 @@ def test_blocking_launches_are_not_called_host_bound() -> None:
 
 
 def test_a_host_clock_that_is_ahead_does_not_make_launches_late() -> None:
-    # Every launch is stated 80 us after its kernel started: they all come before their gap.
+    # Every launch is stated 80 µs after its kernel started: they all come before their gap.
     rows = in_a_row([100 * US] * 11, 90 * US)
     rows = [{**row, "launch_ns": row["start_ns"] + 80 * US} for row in rows]
     found = list(host_bound_step.check(recording(rows, step={"free_ns": 900 * US}, step_ns=2 * MS)))
@@ -242,7 +242,7 @@ def test_logs_below_error_level_are_named(variables: dict[str, str], expected: l
     assert all(seen.saving_ns is None for seen in found)
 
 
-# A kernel of 1 ms, 2 ms of idle time, then kernels with gaps of 10 us.
+# A kernel of 1 ms, 2 ms of idle time, then kernels with gaps of 10 µs.
 AROUND_A_WAIT = [
     {"start_ns": 0, "duration_ns": MS},
     *({**row, "start_ns": row["start_ns"] + 3 * MS} for row in in_a_row([MS] * 5, 10 * US)),

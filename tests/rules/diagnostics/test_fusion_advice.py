@@ -180,7 +180,7 @@ def optimizer(name: str) -> list[dict[str, Any]]:
 def test_an_optimizer_in_small_kernels_is_told_with_its_class() -> None:
     rows = chain(*[UPDATE] * 12, {**UPDATE, "host_op": 2}, {**UPDATE, "host_op": -1})
     found = the(seen(optimizer_in_small_kernels, rows, host_rows=optimizer("AdamW")))
-    assert found.what.startswith("AdamW takes 240 us per step (6.0% of the step) in 12 kernels")
+    assert found.what.startswith("AdamW takes 240 µs per step (6.0% of the step) in 12 kernels")
     assert "fused=True" in dict(found.evidence)["fused counterpart"]
     assert found.kernels == set(range(12))
     assert found.places[0].path == "train.py"

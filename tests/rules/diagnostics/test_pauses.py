@@ -131,7 +131,7 @@ def test_the_kernels_of_an_expression_are_one_finding() -> None:
     kinds = ["Exp", "Adds", "Log", "Tanh", "Mul"] * 4
     rows = [{"type": kind, "start_ns": n * 10 * US, **place} for n, kind in enumerate(kinds)]
     (seen,) = hot_operator.check(recording(rows, step_ns=MS))
-    assert seen.what.startswith("Adds, Exp, Log, Mul, Tanh together take 100 us per step")
+    assert seen.what.startswith("Adds, Exp, Log, Mul, Tanh together take 100 µs per step")
     assert seen.kernels == frozenset(range(20))
 
 
