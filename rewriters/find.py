@@ -63,6 +63,7 @@ _LOOKS_LIKE_A_CHANGE = 100
 _NOT_TRIED = "the function holds so much that this change was not tried"
 
 
+@lru_cache(maxsize=1)
 def may_have_sites(source: str) -> bool:
     """Tell whether a module is worth reading: it names torch, or configures a training run."""
     return "torch" in source or configures(source)

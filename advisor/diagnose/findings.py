@@ -111,7 +111,7 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
     search = Search(rules, tree.configuration, recorded, rule_names(), with_text, store)
     read = [f for _, f in sorted(tree.files.items()) if f.is_python or measured is None]
     for_gpus = folders_of_gpus(tree.files)
-    callers = Callers(tree.files)
+    callers = Callers(tree.files, store)
     for file, result in search.files(read):
         elsewhere = not for_gpus.isdisjoint(map(str, PurePosixPath(file.relative).parents))
         sites = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from npufix.advisor.diagnose.findings import Located
     from npufix.advisor.project.source_tree import SourceTree
 
+_IMPORT = re.compile(r"^from\s[^\n]+?\simport(?:[ \t]*\([^)]*\)|(?:\\\n|[^\n\\(])*)", re.MULTILINE)
 _NEEDS_PACKAGE = frozenset({"mindspeed-installed", "mx-driving-installed"})
 _OF_A_KIND = frozenset({"early-reductions", "growing-caches"})
 _SETTINGS = frozenset({"optimizers", "data-loaders"})
@@ -182,7 +184,7 @@ class _Sources:
         if relative not in self._imports:
             found: dict[str, dict[str, str]] = {}
             file = self._files[relative]
-            for node in ast.parse(file.text).body:
+            for node in _imports_in(file.text):
                 if isinstance(node, ast.ImportFrom):
                     path = file.neighbour_path("." * node.level + (node.module or ""))
                     other = None if path is None else self._relative.get(path.resolve())
@@ -191,3 +193,14 @@ class _Sources:
                         found.setdefault(other, {}).update(names)
             self._imports[relative] = found
         return self._imports[relative]
+
+
+def _imports_in(source: str) -> Sequence[ast.stmt]:
+    """Return the imports of a module from others; it is parsed only where their text is no code.
+
+    ``from .b import (  # see a)`` is none as far as the bracket.
+    """
+    try:
+        return ast.parse("\n".join(_IMPORT.findall(source))).body
+    except SyntaxError:
+        return ast.parse(source).body

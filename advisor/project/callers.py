@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from npufix.advisor.project.source_tree import SourceFile
+    from npufix.advisor.project.stored import Store
 
 _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MOST_CALLERS = 8
@@ -32,18 +33,15 @@ _HANDED_ON, _BUILDS, _BESIDE = "<step>", "<building>", "<beside>"
 class Callers:
     """The calls of functions in a source tree, by the names of the functions."""
 
-    def __init__(self, files: Mapping[str, SourceFile]) -> None:
-        self._texts = {
-            name: (file.text, is_cold(name))
-            for name, file in files.items()
-            if file.is_python and not is_test(name)
-        }
+    def __init__(self, files: Mapping[str, SourceFile], store: Store | None = None) -> None:
+        self._files = {n: f for n, f in files.items() if f.is_python and not is_test(n)}
+        self._store = store
         self._known: dict[str, frozenset[str]] = {}
         self.mention = cache(self._mention)
 
     def _mention(self, words: re.Pattern[str]) -> bool:
         """Tell whether any file of the tree that a step may run has these words."""
-        return any(words.search(text) for text, _ in self._texts.values())
+        return any(words.search(file.text) for file in self._files.values())
 
     def set_up(self, function: str, file: str) -> bool:
         """Tell whether a function (its qualified name) runs where something is built, only there.
@@ -70,14 +68,27 @@ class Callers:
         """Return who calls a function; the first step that does, mostly beside it, ends it."""
         word = re.compile(rf"\b{name}\b")
         found: set[str] = set()
-        own = [self._texts[file]] if file in self._texts else []
-        for text, is_beside in chain(own, self._texts.values()):
+        own = [file] if file in self._files else []
+        for relative in chain(own, self._files):
+            text = self._files[relative].text
             if name in text and word.search(text):
-                callers = _callers_in(text, name)
-                found |= {_BESIDE} if is_beside and callers else callers
+                callers = self._callers_there(relative, name)
+                found |= {_BESIDE} if callers and is_cold(relative) else callers
                 if _HANDED_ON in found:
                     break
         return frozenset(found - {name})
+
+    def _callers_there(self, relative: str, name: str) -> frozenset[str]:
+        """Return who calls a function in a file, as far as possible from the last time."""
+        file = self._files[relative]
+        key = b"callers", name.encode(), file.sha256.encode()
+        known = self._store.get(*key) if self._store else None
+        if known is not None:
+            return frozenset(known.decode().split())
+        found = _callers_in(file.text, name)
+        if self._store:
+            self._store.put(" ".join(sorted(found)).encode(), *key)
+        return found
 
 
 def _callers_in(text: str, name: str) -> frozenset[str]:

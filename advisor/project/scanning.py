@@ -153,7 +153,7 @@ class Search:
             for name in too_large
         ]
         said += [f"{file.relative}: {text}" for text in unknown_names(comments, self.known)]
-        wrong = unknown_conditions(granted, condition_names())
+        wrong = unknown_conditions(granted, condition_names()) if granted else ()
         said += [f"{file.relative}: {sentence}" for sentence in wrong]
         sites = [_with_assumptions(site, granted) for site in sites]
         hidden = [(s, c) for s in sites if (c := _comment_on(s, comments)) is not None]
