@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from collections.abc import Set as AbstractSet
     from typing import Any
 
     import pandas as pd
@@ -100,7 +101,7 @@ class Observation:
     """Why the saving is what it is."""
     places: tuple[Place, ...] = ()
     """The most expensive first."""
-    kernels: frozenset[int] = field(default_factory=frozenset)
+    kernels: AbstractSet[int] = field(default_factory=frozenset)
     """Index labels of ``Recording.kernels`` whose time would go."""
     host_ops: frozenset[int] = field(default_factory=frozenset)
     """Index labels of ``Recording.host_ops`` that would not wait for the device any more."""

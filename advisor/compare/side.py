@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 import pandas as pd
 
 from npufix.advisor.compare.cells import cells_of, host_calls
@@ -19,10 +18,12 @@ from npufix.advisor.gate.measuring import measure_diagnosis, measure_report
 from npufix.profiling_parsers.profile import DumpError
 from npufix.reports import comparison, report
 from npufix.rewriters.write.user_error import UserError
+from npufix.rules.shared.labels import Labels
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from npufix.advisor.diagnose.result import Diagnosis
@@ -180,7 +181,7 @@ def run_of_dump(path: Path, result: Diagnosis, tree: SourceTree | None) -> Compa
         cells=cells,
         host_calls=host_calls(evidence, devices),
         found=[
-            ForecastFinding(item.finding, np.fromiter(item.kernels, np.int64, len(item.kernels)))
+            ForecastFinding(item.finding, Labels(item.kernels).array)
             for item in result.found
         ],
         tree=tree,

@@ -24,6 +24,7 @@ from npufix.reports import report
 from npufix.reports.code_digest import digest, normal_form
 from npufix.rewriters.facts.occasions import Occasion
 from npufix.rewriters.write.user_folders import private_cache_folder
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.recording.recorded_cells import dtype_name, tensor_bytes
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def _with_evidence(
             continue
         own = kernels[kernels["type"].isin(site.rule.replaces)]
         finding = _finding(file, site, seen, own, measured)
-        labels = frozenset(int(i) for i in own.index)
+        labels = Labels(own.index)
         change = _change(file, site, own, measured) if len(own) else None
         yield Located(file=file, site=site, finding=finding, kernels=labels, change=change)
 
@@ -196,7 +197,7 @@ def _change(
     new = _new_kernels(file, site, kernels, measured)
     becomes = site.rule.becomes
     forward, backward = new.work(measured.calibration, measured.kernel_times, becomes)
-    labels = frozenset(int(i) for i in going.index)
+    labels = Labels(going.index)
     return Change(labels, max(1, new.forward_calls), forward, backward)
 
 

@@ -12,19 +12,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
+import pandas as pd
 
 from npufix.advisor.evidence.item import expected_ns
 from npufix.reports.report import Saving
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
-    import pandas as pd
+    from numpy.typing import NDArray
 
     from npufix.advisor.evidence.item import Item, T
     from npufix.reports.prediction import Forecast
     from npufix.reports.report import StepSplit
+
+    Mask = NDArray[np.bool_]
 
 _MOST = 0.5
 """Share of a finding's time that others explain, from which it says nothing of its own."""
@@ -32,20 +37,21 @@ _MOST = 0.5
 
 def without_explained(found: Sequence[T], kernels: pd.DataFrame) -> list[T]:
     """Return the findings without those whose time others, which yield less, explain already."""
-    explained: set[int] = set()
-    spent = kernels["duration_ns"]
+    spent = _Spent(kernels)
+    explained = spent.none
 
     def is_explained(item: Item) -> bool:
-        whole = int(spent.reindex(list(item.kernels)).sum())
-        other = int(spent.reindex(list(item.kernels & explained)).sum())
-        return other >= _MOST * whole
+        own = spent.of(item)
+        whole = int(spent.times[own].sum())
+        return int(spent.times[own & explained].sum()) >= _MOST * whole
 
     kept: set[int] = set()
     for level in sorted({item.yields for item in found}):
         own = [(at, item) for at, item in enumerate(found) if item.yields == level]
         stay = [(at, item) for at, item in own if not level or not is_explained(item)]
         kept.update(at for at, _ in stay)
-        explained.update(*(item.kernels for _, item in stay if not item.is_idle))
+        for _, item in stay:
+            explained = explained if item.is_idle else explained | spent.of(item)
     return [item for at, item in enumerate(found) if at in kept]
 
 
@@ -55,8 +61,7 @@ def settle(found: Sequence[T], split: StepSplit | None, kernels: pd.DataFrame) -
     ``found`` are all findings in the order of the report; it stays. ``kernels`` have a
     ``duration_ns``, by the labels that the findings hold.
     """
-    labels = sorted(frozenset[int]().union(*(item.kernels for item in found)))
-    spent = dict(zip(labels, kernels["duration_ns"].reindex(labels).tolist(), strict=True))
+    spent = _Spent(kernels)
     claims = _Claims(split, spent)
     savings: dict[int, Saving | None] = {}
     # What the ranks gain together first, the largest of it in front; then what is in the source.
@@ -94,13 +99,13 @@ def _precedence(item: Item) -> tuple[int, float, float]:
 class _Claims:
     """What findings have claimed of the step so far; times in ns."""
 
-    def __init__(self, split: StepSplit | None, spent: Mapping[int, float]) -> None:
+    def __init__(self, split: StepSplit | None, spent: _Spent) -> None:
         self._spent = spent
         most = float("inf")
         self._step = split.total_ns if split else most
         self._busy = split.computing_ns + split.exposed_communication_ns if split else most
         self._free = split.free_ns if split else most
-        self._kernels: set[int] = set()
+        self._claimed = spent.none
         self._idle = self._job = (0.0, 0.0)
         self._of_job = (0.0, 0.0)
         """What the job gains and this rank may gain as well: surely, and of waiting at most."""
@@ -119,10 +124,9 @@ class _Claims:
             high = min(high, self._free)
             self._free -= high
         else:
-            share = 1.0 if item.kernels else 0.0
-            if item.kernels:
-                share = _part(item.kernels - self._kernels, item.kernels, self._spent)
-                self._kernels |= item.kernels
+            own = self._spent.of(item)
+            share = self._spent.part(own & ~self._claimed, own)
+            self._claimed = self._claimed | own
             low, high = wanted[0] * share, min(wanted[1] * share, self._busy)
             self._busy -= high
         if not item.of_job:
@@ -162,14 +166,29 @@ def _larger(one: tuple[float, float], other: tuple[float, float]) -> tuple[float
     return max(one[0], other[0]), max(one[1], other[1])
 
 
-def _part(some: Iterable[int], kernels: Iterable[int], spent: Mapping[int, float]) -> float:
-    """Return the share of the time of kernels that some of them take."""
-    return sum(spent[k] for k in some) / (sum(spent[k] for k in kernels) or 1)
+class _Spent:
+    """The time of kernels; what a finding is about is a mask over them."""
+
+    def __init__(self, kernels: pd.DataFrame) -> None:
+        self._index = kernels.index
+        self.times = kernels["duration_ns"].to_numpy(np.float64)
+        self.none = np.zeros(len(kernels), np.bool_)
+
+    def of(self, item: Item) -> Mask:
+        """Return which kernels a finding is about."""
+        at = self._index.get_indexer(pd.Index(Labels(item.kernels).array))
+        mask = self.none.copy()
+        mask[at[at >= 0]] = True
+        return mask
+
+    def part(self, some: Mask, kernels: Mask) -> float:
+        """Return the share of the time of kernels that some of them take."""
+        return float(self.times[some].sum()) / (float(self.times[kernels].sum()) or 1.0)
 
 
-def _overlaps(found: Sequence[Item], spent: Mapping[int, float]) -> list[str]:
+def _overlaps(found: Sequence[Item], spent: _Spent) -> list[str]:
     """Say of each finding which one before it is about the same time."""
-    owners: dict[int, int] = {}
+    owners = np.zeros(len(spent.times), np.int64)
     first_idle = first_of_job = 0
     texts = []
     for number, item in enumerate(found, 1):
@@ -181,11 +200,10 @@ def _overlaps(found: Sequence[Item], spent: Mapping[int, float]) -> list[str]:
             text = f"part of the same idle time as {first_idle}" if first_idle else ""
             first_idle = first_idle or number
         elif item.kernels:
-            told: dict[int, set[int]] = {}
-            for kernel in item.kernels & owners.keys():
-                told.setdefault(owners[kernel], set()).add(kernel)
-            owners.update(dict.fromkeys(item.kernels - owners.keys(), number))
-            shares = {n: _part(own, item.kernels, spent) for n, own in told.items()}
+            own = spent.of(item)
+            told = np.unique(owners[own & (owners > 0)]).tolist()
+            shares = {n: spent.part(own & (owners == n), own) for n in told}
+            owners[own & (owners == 0)] = number
             other = max(shares, key=lambda n: (shares[n], -n), default=0)
             if other and (same := round(item.finding.device_ns * shares[other])):
                 text = f"the same {milliseconds(same)} as {other}"

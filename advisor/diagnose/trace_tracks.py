@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING
 from npufix.profiling_parsers.dump_folder import analysed_folder, trace_file
 from npufix.profiling_parsers.trace.copied import copy_trace
 from npufix.reports.data.trace_events import Clock, Slice, finding_events, kernel_events
+from npufix.rules.shared.labels import Labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -133,11 +134,11 @@ def _owners(result: Diagnosis, findings: Sequence[Finding]) -> list[tuple[int, i
     kernels = {item.finding.fingerprint: item.kernels for item in result.found}
     kernels |= {item.finding.fingerprint: item.kernels for item in result.seen}
     owners: list[tuple[int, int]] = []
-    taken: dict[str, set[int]] = {}
+    taken: dict[str, Labels] = {}
     for number, found in enumerate(findings):
-        own = kernels.get(found.fingerprint, frozenset()) - taken.setdefault(found.rule, set())
-        taken[found.rule] |= own
-        owners += [(kernel, number) for kernel in sorted(own)]
+        own = Labels(kernels.get(found.fingerprint, ())) - taken.get(found.rule, Labels())
+        taken[found.rule] = taken.get(found.rule, Labels()) | own
+        owners += [(kernel, number) for kernel in own]
     return owners
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
 
 Corners = tuple[float, float, float]
 """The least that is saved by it, what is expected, and the most."""
@@ -27,7 +31,7 @@ class Change:
     without ``executions``, they keep a part of their time.
     """
 
-    kernels: frozenset[int]
+    kernels: AbstractSet[int]
     """Labels of ``Profile.kernels``, over all steady steps."""
     executions: int = 0
     """Over all steady steps."""

@@ -9,6 +9,7 @@ from npufix.reports import report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from collections.abc import Set as AbstractSet
     from typing import TypeVar
 
     from npufix.advisor.evidence.change import Change
@@ -23,7 +24,7 @@ class Item:
     """A finding; ``kernels`` are index labels of the profile's."""
 
     finding: report.Finding
-    kernels: frozenset[int] = frozenset()
+    kernels: AbstractSet[int] = frozenset()
     is_idle: bool = False
     """What it costs is time in which the device waits."""
     of_job: bool = False

@@ -14,6 +14,7 @@ from npufix.advisor.evidence.item import Item, make_finding
 from npufix.advisor.evidence.lines import rows_of
 from npufix.reports import report
 from npufix.rules.diagnostic import Recording
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import counted, milliseconds
 from npufix.rules.shared.recording.observing import outermost_operators
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Diagnostic, Observation
 
 
+_ASKED = ["path", "host_op", "communication", "duration_ns"]
 _OWN_OPERATORS = r"(?i)(aten|npu|prims|_c10d_functional|c10d)::|acl"
 """What a program calls itself: without a stack it is not known where."""
 
@@ -86,7 +88,7 @@ def _change(seen: Observation) -> Change | None:
 
 
 def _only_collectives(seen: Observation, recording: Recording) -> bool:
-    own = recording.kernels["communication"].reindex(list(seen.kernels))
+    own = recording.kernels["communication"].reindex(Labels(seen.kernels).array)
     return bool(len(own)) and bool(own.all())
 
 
@@ -98,13 +100,13 @@ def _of_recording(text: str) -> str:
 def _finding(
     diagnostic: Diagnostic, seen: Observation, recording: Recording, number: int
 ) -> report.Finding:
-    own = recording.kernels.loc[list(seen.kernels), "type"] if seen.kernels else None
+    own = recording.kernels.loc[Labels(seen.kernels).array, "type"] if seen.kernels else None
     found = finding(diagnostic, seen, seen.of_ns or recording.step_ns)
     return msgspec.structs.replace(
         found,
         evidence=[*found.evidence, *askers(seen, recording)],
         fingerprint=fingerprint(diagnostic, seen.places[0].path if seen.places else "", number),
-        kernels=sorted({str(name) for name in own}) if own is not None else [],
+        kernels=sorted(map(str, own.unique())) if own is not None else [],
         calls=round(len(seen.kernels) / recording.step_count),
     )
 
@@ -114,7 +116,7 @@ def askers(seen: Observation, recording: Recording) -> Iterator[report.Fact]:
 
     The gradients that ``torch::autograd::AccumulateGrad`` adds up have no line of the program.
     """
-    rows = recording.kernels.loc[list(seen.kernels)]
+    rows = recording.kernels.loc[Labels(seen.kernels).array, _ASKED]
     unplaced = (rows["path"] == "").to_numpy(bool) & (rows["host_op"] >= 0).to_numpy(bool)
     rows = rows[unplaced & ~rows["communication"].to_numpy(bool)]
     if rows.empty:

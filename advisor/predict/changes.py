@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.advisor.predict.replay import NO_EDIT, Edit
+from npufix.rules.shared.labels import Labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,7 +29,7 @@ _LAUNCH_SPREAD = (0.2, 0.0, -0.2)
 
 def edits(graph: StepGraph, change: Change) -> tuple[Edit, Edit, Edit]:
     """Return a change as edits of a graph, one a corner."""
-    rows = np.flatnonzero(np.isin(graph.label, list(change.kernels)))
+    rows = np.flatnonzero(np.isin(graph.label, Labels(change.kernels).array))
     gone_waits = frozenset(
         number
         for number, wait in enumerate(graph.host_waits)

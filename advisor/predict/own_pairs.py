@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.write.user_folders import state_folder, write_whole
+from npufix.rules.shared.labels import Labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -120,7 +121,7 @@ def _with(item: T, evidence: Evidence, ratios: list[float]) -> T:
         low, expected, high = (min(1.0, max(0.0, 1 - ratio * part)) for ratio in gains)
         return replace(item, change=replace(change, keeps=(low, expected, high)))
     kernels = evidence.kernels
-    old = float(kernels.loc[list(change.kernels), "duration_ns"].sum()) / change.executions
+    old = float(kernels.loc[Labels(change.kernels).array, "duration_ns"].sum()) / change.executions
     works = [work for work in (change.forward, change.backward) if work]
     new = sum(work.time_ns[1] for work in works)
     if not 0 < new < old:  # what is predicted as a loss has nothing to be corrected

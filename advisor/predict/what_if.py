@@ -16,6 +16,7 @@ from npufix.advisor.predict.other_ranks import alone as alone_graph
 from npufix.advisor.predict.recorded import step_graph
 from npufix.advisor.predict.replay import NO_EDIT, replay
 from npufix.reports.prediction import WORST_ERROR, Bar, Forecast, Prediction, Question
+from npufix.rules.shared.labels import Labels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Three = tuple[Edit, Edit, Edit]
 
+_NONE = np.zeros(0, np.int64)
 _MOST_CELLS = 40_000_000
 """Kernels times variants."""
 _USUAL_STEPS, _USUAL_SPREAD = 3, 0.008
@@ -152,7 +154,7 @@ def _told(
     if path is None:
         return chosen
     labels = [
-        [label for at in own if (change := items[at].change) for label in change.kernels]
+        np.concatenate([_NONE, *(Labels(c.kernels).array for at in own if (c := items[at].change))])
         for own in sets
     ]
     return [

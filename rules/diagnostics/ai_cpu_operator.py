@@ -30,6 +30,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds, number, percent
 from npufix.rules.shared.recording.core_time import on_ai_core
 from npufix.rules.shared.recording.observing import per_step, places, share
@@ -103,7 +104,7 @@ def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observa
         saving_ns=saving,
         basis=basis,
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
-        kernels=frozenset(int(label) for label in rows.index),
+        kernels=Labels(rows.index),
         advice=remedy(name),
     )
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.recording.fusable import MATMUL, Fusable, passes_on, told, trains
 from npufix.rules.shared.recording.sequences import find
 
@@ -59,7 +60,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for gated blocks, and one for plain ones."""
     if trains(recording):
         return
-    taken: frozenset[int] = frozenset()
+    taken = Labels()
     for form in _FORMS:
         found = find(recording, form.parts).without(taken)
         if found.count and form.links is not None:

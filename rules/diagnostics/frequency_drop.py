@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.observing import per_step
 
@@ -80,7 +81,7 @@ def _of_device(
         cost_ns=per_step(affected, recording),
         saving_ns=(0, per_step(lost, recording)),
         basis="at most the time in proportion to the clock: kernels bound by memory gain less",
-        kernels=frozenset(int(label) for label in kernels.index[slow]),
+        kernels=Labels(kernels.index[slow]),
     )
 
 

@@ -24,7 +24,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import counted, milliseconds, percent, shortened
 from npufix.rules.shared.recording.conversions import PRIORITY
 from npufix.rules.shared.recording.observing import (
@@ -33,6 +36,7 @@ from npufix.rules.shared.recording.observing import (
     named,
     per_step,
     places,
+    rows_where,
     share,
 )
 
@@ -43,6 +47,10 @@ if TYPE_CHECKING:
 
     from npufix.rules.diagnostic import Recording
 
+_COLUMNS = [
+    "type", "communication", "duration_ns", "start_ns", "path", "line", "function",
+    "input_shapes", "output_shapes",
+]  # fmt: skip
 _HOT = PRIORITY / 2
 """Share of the compute time; findings are in the order of theirs, so none vanishes just below 5 %."""
 _MOST_SHAPES = 3
@@ -91,13 +99,16 @@ _ELSE = "look at the line and the shapes; the call with the largest time first"
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for each Type with a share of the compute time that matters."""
-    kernels = recording.kernels
-    own = kernels[~kernels["communication"].to_numpy(bool)]
-    own = own.drop(index=named(own, COPIES, "type").index)  # NPU410 is about those
+    kernels = recording.kernels[_COLUMNS]
+    aside = kernels["communication"].to_numpy(bool)
+    aside = aside | kernels.index.isin(named(kernels, COPIES, "type").index)  # NPU410 tells those
+    own = rows_where(kernels, ~aside)
     whole = compute_ns(recording)
+    told = np.zeros(len(own), np.bool_)
     for rows in _chains(own, whole):
-        own = own.drop(index=rows.index)
+        told |= own.index.isin(rows.index)
         yield _observation(_types(rows), rows, whole, recording)
+    own = rows_where(own, ~told)
     totals = own.groupby("type", observed=True)["duration_ns"].sum()
     hot = totals[(totals >= _HOT * whole) & (totals > 0)]
     for kind in hot.sort_values(ascending=False, kind="stable").index:
@@ -110,18 +121,30 @@ def _chains(own: pd.DataFrame, whole: int) -> Iterator[pd.DataFrame]:
     ``x * torch.tanh(F.softplus(x))`` is Exp, Adds, Log, Tanh and Mul: one finding, not five of
     which none names the expression. Where no line is known, those on tensors of one shape.
     """
-    kinds = own["type"].astype(str)
-    chained = kinds.map({kind: _advice(kind) == _ELEMENTWISE for kind in kinds.unique()})
-    rows = own[chained.to_numpy(bool)]
+    kinds = own["type"].array
+    chained = [_advice(str(kind)) == _ELEMENTWISE for kind in kinds.categories]
+    rows = rows_where(own, np.array([*chained, False], np.bool_)[kinds.codes])
     known = (rows["path"] != "").to_numpy()
-    place = rows["path"].astype(str) + ":" + rows["line"].astype(str)
-    shapes = rows["output_shapes"].astype(str)
-    keys = place.where(known, shapes)
-    spent = rows["duration_ns"].groupby(keys).sum().sort_values(ascending=False, kind="stable")
-    for key in spent.index[(spent >= _HOT * whole).to_numpy() & (spent.index != "")]:
-        found = rows[(keys == key).to_numpy()]
+    shaped = ~known & (rows["output_shapes"] != "").to_numpy()
+    groups = [
+        found
+        for where, keys in ((known, ["path", "line"]), (shaped, ["output_shapes"]))
+        for found in _hot_groups(rows_where(rows, where), keys, _HOT * whole)
+    ]
+    for _, found in sorted(groups, key=lambda group: -group[0]):
         if _takes_turns(found):
             yield found
+
+
+def _hot_groups(
+    rows: pd.DataFrame, keys: list[str], least: float
+) -> Iterator[tuple[int, pd.DataFrame]]:
+    """Yield the groups of rows with equal keys that take long enough, and how long."""
+    groups = rows.groupby(keys, observed=True)
+    spent = groups["duration_ns"].sum().to_numpy()
+    number = groups.ngroup().to_numpy()
+    for at in np.flatnonzero(spent >= least).tolist():
+        yield int(spent[at]), rows_where(rows, number == at)
 
 
 def _takes_turns(rows: pd.DataFrame) -> bool:
@@ -135,8 +158,8 @@ def _takes_turns(rows: pd.DataFrame) -> bool:
 
 def _types(rows: pd.DataFrame) -> str:
     """Return the Types of some kernels, those first that take longest: ``Mul, Exp and 3 more``."""
-    spent = rows.groupby(rows["type"].astype(str))["duration_ns"].sum()
-    names = list(spent.sort_values(ascending=False, kind="stable").index)
+    spent = rows.groupby("type", observed=True)["duration_ns"].sum()
+    names = list(map(str, spent.sort_values(ascending=False, kind="stable").index))
     more = len(names) - _MOST_TYPES
     if more > 1:
         return f"{', '.join(names[:_MOST_TYPES])} and {more} more Types"
@@ -165,7 +188,7 @@ def _observation(kind: str, rows: pd.DataFrame, whole: int, recording: Recording
         cost_ns=cost,
         basis="nothing in the dump tells how much of it can go",
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
-        kernels=frozenset(int(label) for label in rows.index),
+        kernels=Labels(rows.index),
         advice=_WORK_ADVICE if is_work else _advice(str(rows["type"].iloc[0])),
         is_work=is_work,
     )

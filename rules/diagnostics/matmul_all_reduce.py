@@ -42,7 +42,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for products whose all-reduce is exposed."""
     found = reduced_products(recording)
     if found.count:
-        found = found.without({n for fit in fused_with_norm(recording) for n in fit.found.labels})
+        found = found.without([n for fit in fused_with_norm(recording) for n in fit.found.labels])
     yield from overlappable(found, 0, 1, "npu_mm_all_reduce_base")
 
 

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import percent
 from npufix.rules.shared.recording.kernel_groups import told_together
 from npufix.rules.shared.recording.observing import computing
@@ -88,13 +89,13 @@ def check(recording: Recording) -> Iterator[Observation]:
 
 def _conversions(products: pd.DataFrame, recording: Recording) -> pd.DataFrame:
     """Return the format conversions right before and behind products."""
-    labels: set[int] = set()
+    labels = Labels()
     for parts in _AROUND:
         found = find(recording, parts)
         product = found.part(parts.index(_MATMUL))
         found = found.where(product.index.isin(products.index))
         labels |= found.labels
-    rows = recording.kernels.loc[sorted(labels)]
+    rows = recording.kernels.loc[labels.array]
     return rows.drop(index=rows.index.intersection(products.index))
 
 

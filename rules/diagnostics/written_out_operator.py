@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.fusable import (
@@ -166,7 +167,7 @@ def check(recording: Recording) -> Iterator[Observation]:
                 else "at most all kernels but the longest of each: a fused one reads and writes, too"
             ),
             places=places(kernels, spent, recording),
-            kernels=frozenset(int(label) for label in kernels.index),
+            kernels=Labels(kernels.index),
             advice=wanted.instead,
         )
 
@@ -177,7 +178,7 @@ def _variants(recording: Recording, wanted: _WrittenOut, told: set[int]) -> Iter
         found = find(recording, parts, between=wanted.between).without(told)
         if wanted.links is not None:
             found = found.where(wanted.links(found))
-        told |= found.labels
+        told.update(found.labels)
         yield found
 
 

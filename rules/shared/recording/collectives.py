@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import kept
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds
 
 if TYPE_CHECKING:
@@ -68,9 +69,9 @@ def kernels_of(names: pd.Series[str], recording: Recording) -> pd.DataFrame:
     return kernels[kernels["communication"].to_numpy(bool) & kernels["name"].isin(list(bare))]
 
 
-def labels(kernels: pd.DataFrame) -> frozenset[int]:
+def labels(kernels: pd.DataFrame) -> Labels:
     """Return the index labels of kernels."""
-    return frozenset(int(label) for label in kernels.index)
+    return Labels(kernels.index)
 
 
 def moving_ns(rows: pd.DataFrame, recording: Recording) -> Integers:

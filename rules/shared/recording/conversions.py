@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds, number, percent
 from npufix.rules.shared.recording.observing import compute_ns, per_step, places, share
 
@@ -49,5 +50,5 @@ def conversion_storm(
         saving_ns=(0, cost),
         basis=basis,
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
-        kernels=frozenset(int(label) for label in rows.index),
+        kernels=Labels(rows.index),
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.observing import named, per_step, places, share
 
@@ -57,7 +58,7 @@ def told_together(  # noqa: PLR0913 - the parts of an observation
         saving_ns=saving,
         basis=basis,
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
-        kernels=frozenset(rows.index.tolist()),
+        kernels=Labels(rows.index),
         advice=advice,
     )
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.recording.observing import per_step, places
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ class Occurrences:
         return self.recording.kernels.iloc[self.rows.ravel()]
 
     @property
-    def labels(self) -> frozenset[int]:
+    def labels(self) -> Labels:
         """Return their index labels, as ``Observation.kernels`` wants them."""
-        return frozenset(self.recording.kernels.index[self.rows.ravel()].tolist())
+        return Labels(self.recording.kernels.index[self.rows.ravel()])
 
     @property
     def durations(self) -> Integers:
@@ -95,7 +96,7 @@ class Occurrences:
     def without(self, labels: Collection[int]) -> Occurrences:
         """Return the occurrences none of whose kernels is in ``labels``, told already."""
         own = self.recording.kernels.index.to_numpy()[self.rows]
-        told = np.isin(own, np.fromiter(labels, np.int64))
+        told = np.isin(own, Labels(labels).array)
         return self.where(np.logical_not(np.any(told, axis=1)))
 
 
