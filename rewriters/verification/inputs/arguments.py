@@ -264,9 +264,8 @@ def guess_argument(
     if declared.use.rounds and plain and base:
         plain.insert(0, Value(base[0]))
     made = guess_tensors(parameter, base, widths, declared, shapes)
-    if declared.use.looped and not re.search(
-        f"{_SEVERAL}|{_TENSOR_ANNOTATION}", parameter.annotation
-    ):
+    shaped = declared.shapes or re.search(f"{_SEVERAL}|{_TENSOR_ANNOTATION}", parameter.annotation)
+    if declared.use.looped and not shaped:
         made = [Several((s, s), "list") for s in made[:8] if isinstance(s, Tensor)] + made
     objects = guess_objects(parameter, declared.use)
     if objects:

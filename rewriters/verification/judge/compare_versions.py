@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     Keeps = Callable[..., bool]
 
+_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _COMPARE_S = 15.0
 """For all cases of a job; the first ones are the most telling."""
 _ENOUGH_DIFFERENCES = 12
@@ -286,10 +287,38 @@ def _tells_nothing(  # noqa: PLR0913, PLR0917 - all that is known of a call
         after.error and _is_unmeant(one, after, compared, assignments)
     ):
         return True
+    if (
+        not after.error
+        and _has_other_integers(one, after)
+        and is_integral(one.case.assignment.specs)
+        and any(not is_integral(a.specs) for a in assignments)
+    ):
+        run.other_integers = run.other_integers or one.label
+        return True
     if run.job.by_hand and re.search(_WANTS_DIMENSIONS, after.error):
         flat.append((one, after))
         return True
     return False
+
+
+def _has_other_integers(one: CaseRun, after: CallRecord) -> bool:
+    """Say whether all that tells two calls apart is the width of the same whole numbers.
+
+    ``(x * one_hot(y).to(x.dtype)).sum(1)`` makes int64 of int32, ``x.gather(1, y)`` does not.
+    """
+    before, then = one.original.tensors, after.tensors
+    pairs = [(t, then.get(name)) for name, t in before.items() if t is not None]
+    return (
+        before.keys() == then.keys()
+        and any(o is not None and t.dtype != o.dtype for t, o in pairs)
+        and all(
+            o is not None
+            and (t.dtype == o.dtype or not {t.dtype, o.dtype} - _INTEGERS)
+            and t.shape == o.shape
+            and torch.equal(t.to(o.dtype), o)
+            for t, o in pairs
+        )
+    )
 
 
 def _is_unmeant(

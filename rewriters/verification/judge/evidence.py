@@ -97,6 +97,8 @@ class Proof:
     """Cases of shapes that the original takes and an operator does not."""
     not_taken: RefusedCase | None = None
     """A case of more dimensions than others, which the original takes and the changed code not."""
+    other_integers: str = ""
+    """A call with integers that nothing asks for, of which the same come out in another type."""
     absent: str = ""
     """What the device has not run, though the host does."""
     launches: Launches | None = None
@@ -190,6 +192,8 @@ class Proof:
             ground += f"; not for {self.refused[0].one.case}, which the {whose} refuses"
         if self.absent:
             ground += f"; not for {self.absent}"
+        if self.other_integers:
+            ground += f"; its integers are of another type for {self.other_integers}"
         if self.other_numbers:
             ground += _OTHER_NUMBERS
         ground = self._say_what_is_taken(ground)

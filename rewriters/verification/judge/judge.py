@@ -177,15 +177,16 @@ class Judge:
     ) -> Iterator[tuple[str, str]]:
         """Yield where tensors are not of one kind; keep the others to be judged."""
         original, patched, oracle = seen
-        # Of an empty result, a gradient of zeros is as good as none.
+        # Of an empty result, or of nothing but NaN, no gradient tells; nor without elements.
         results = [t for n, t in original.tensors.items() if n.startswith("result")]
-        empty = bool(results) and not any(t is not None and t.numel() for t in results)
+        empty = bool(results) and all(t is None or bool(t.isnan().all()) for t in results)
         noise = _largest_gradient(oracle)
         names = [*original.tensors, *(patched.tensors.keys() - original.tensors.keys())]
         for name in (n for n in names if n not in unlike):
             left, right = original.tensors.get(name), patched.tensors.get(name)
             text = _unlike(name, left, right)
-            nothing = empty and name.startswith("gradient of ")
+            alone = (left is None) is not (right is None) and not _elements(left, right)
+            nothing = (empty or alone) and name.startswith("gradient of ")
             if text and not nothing:
                 yield text, name
             if text or nothing or left is None or right is None:
@@ -408,6 +409,10 @@ def _largest_gradient(oracle: CallRecord | None) -> float:
         ),
         default=0.0,
     )
+
+
+def _elements(*tensors: torch.Tensor | None) -> int:
+    return sum(tensor.numel() for tensor in tensors if tensor is not None)
 
 
 def _unlike(name: str, left: torch.Tensor | None, right: torch.Tensor | None) -> str:
