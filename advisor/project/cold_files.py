@@ -16,6 +16,7 @@ _FOLDERS = re.compile(
     r"|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
     r"|eval(uation|uators?)?|metrics?|.*_benchmark"
     r"|loggers?|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)"
+    r"|preprocess(ing|ors?)?|processors?|annotators?|visuali[sz](e|ation|ers?)"
 )
 _TESTS = re.compile(r"(unit_?)?tests?(ing)?(_\w+)?|e2e")
 _FILES = re.compile(
@@ -27,7 +28,7 @@ _FILES = re.compile(
     r"|(.*_)?(rocm|hpu|xpu|tpu|mlu|maca|musa|camb(ricon)?)(_(ops|utils|backend))?|.*_cpu"
     r"|(.*_)?profil(er|ing)(_.*)?|bench(mark)?_.*"
     r"|data_(transforms?|pipelines?)(_.*)?"
-    r"|((image|video|audio)_)?processing_.*|feature_extraction_.*|tokenization_.*"
+    r"|((image|video|audio)_)?processing_.*|feature_extraction_.*|tokenization_.*|tokenizers?"
 )
 
 

@@ -29,11 +29,13 @@ class Occasion(str, Enum):
     """Once per call of ``generate``, per epoch, or when something is built."""
     HOST = "host"
     """On the host: data sets, processors, what was brought to the CPU."""
+    ASIDE = "aside"
+    """Beside the steps: validation, plots, exports, and what is computed once and kept."""
 
 
 # A loop in them takes no part in a step either.
 _BUILDS = re.compile(
-    r"_*(init|reset|load|save|from|convert|export|setup|configure|register|plot|visuali[sz]e)(_.*|__)?"
+    r"_*(init|reset|load|save|from|convert|export|setup|configure|merge|register|plot|visuali[sz]e)(_.*|__)?"
     r"|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
 )
 _SETS_UP = re.compile(
@@ -44,6 +46,7 @@ _ONCE = re.compile(
     r"_*(generate|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video)"
     r"|on_\w*epoch)(_.*)?"
 )
+_VALIDATES = re.compile(r"_*(valid_(step|epoch|one_epoch)|sample_images?(_inference)?$)")
 _CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
 _ON_HOST = re.compile(
     r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+|Wrapper)?|Tokenizer(Fast)?|FeatureExtractor"
@@ -57,7 +60,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _DONE_ONCE = frozenset(
     {
         "add", "build", "calibrate", "convert", "create", "dump", "export", "from", "get_config",
-        "capture", "fuse", "init", "initialize", "load", "log", "make", "parse", "precompute",
+        "capture", "fuse", "init", "initialize", "load", "log", "make", "merge", "parse", "precompute",
         "print", "prune", "quantize", "read", "register", "report", "reset", "resize", "save",
         "set", "setup", "show", "warmup", "write",
     }
@@ -76,9 +79,9 @@ _ASIDE = frozenset(
 """Words of what runs beside the steps, or on the host."""
 _BETWEEN_STEPS = frozenset(
     {
-        "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "metrics",
-        "plot", "test", "vali", "validate", "validation", "validator", "visualization", "visualize",
-        "viz", "export", "gptq",
+        "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "gradcam",
+        "metrics", "plot", "vali", "validate", "validation", "validator", "visualization",
+        "visualize", "viz", "export", "gptq",
     }
 )  # fmt: skip
 """Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""
@@ -105,12 +108,24 @@ def occasion(flow: FunctionFlow, match: Match | None = None) -> Occasion:
     name = flow.function.name
     if _BUILDS.fullmatch(name):
         return Occasion.CALL
-    if name != "forward" and _words(flow.qualname) & _BETWEEN_STEPS:
-        return Occasion.CALL
-    once = name == MODULE or _ONCE.fullmatch(name) is not None
+    if is_aside(flow.qualname) or any(map(_is_cache, flow.function.decorator_list)):
+        return Occasion.ASIDE
+    once = name == MODULE or _ONCE.fullmatch(name) is not None or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
     in_loop = match is not None and is_in_loop(flow, match)
     return Occasion.CALL if once and not in_loop else Occasion.STEP
+
+
+def is_aside(qualname: str) -> bool:
+    """Tell whether a name says that no step runs a function: ``Trainer.validation_step``."""
+    name = qualname.rpartition(".")[2]
+    words = _words(qualname) & _BETWEEN_STEPS
+    return name != "forward" and bool(words or _VALIDATES.match(name))
+
+
+def _is_cache(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return last_name(called) in {"cache", "lru_cache", "cached_property"}
 
 
 def _is_host_code(flow: FunctionFlow) -> bool:
@@ -212,7 +227,8 @@ def sets_up(scope: Scope) -> bool:
 def is_done_once(scope: Scope) -> bool:
     """Tell whether a name says that a function runs once, or beside steps: ``_fuse_weights``."""
     own = [word.lower() for word in _WORD.findall(scope.function.name)]
-    return bool(_words(scope.qualname) & _ASIDE or (own and own[0] in _DONE_ONCE))
+    once = bool(own) and (own[0] in _DONE_ONCE or own[-1] == "init")  # ``rope_init``
+    return bool(_words(scope.qualname) & _ASIDE) or once
 
 
 @lru_cache(maxsize=2)
@@ -235,7 +251,7 @@ def _called_in_steps(module: ast.Module) -> frozenset[str]:
 def _is_hot_by_name(scope: Scope) -> bool:
     name = scope.function.name
     own = [word.lower() for word in _WORD.findall(name)]
-    if name.startswith("__") or not own or _words(scope.qualname) & _ASIDE:
+    if name.startswith("__") or not own or own[-1] == "init" or _words(scope.qualname) & _ASIDE:
         return False
     if set(own) & _EACH_STEP:
         return True

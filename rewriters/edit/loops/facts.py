@@ -64,10 +64,14 @@ class Facts(ValueKinds):
     def rank(self, code: ast.AST) -> Rank:
         """Return the number of dimensions of a tensor, as proven or as assumed."""
         node = self.node(code)
-        rank = None if node is None else self.shapes.rank(node)
+        rank = None if node is None else self._rank_of(node)
         if isinstance(rank, RelativeRank) and rank.base in self.assumed:
             return self.assumed[rank.base] + rank.more
         return rank
+
+    def _rank_of(self, node: Node) -> Rank:
+        rank = self.shapes.rank(node)
+        return RelativeRank(node, 0) if rank is None else rank
 
     def assume_ranks(self) -> None:
         """Take it that tensors have no more dimensions than they are indexed with.
@@ -87,7 +91,7 @@ class Facts(ValueKinds):
 
     def _indexed(self) -> Iterator[tuple[ast.expr, RelativeRank, int]]:
         """Yield the tensors of unknown dimensions, and how many they are indexed with."""
-        for code in (e.code for e in self._inside):
+        for code in (_written_to(e.code) for e in self._inside):
             if not isinstance(code, ast.Subscript) or not isinstance(code.slice, ast.Tuple):
                 continue
             rank, items = self.rank(code.value), code.slice.elts
@@ -226,3 +230,10 @@ def linear(node: Node) -> tuple[Node, int]:
         else:
             break
     return node, more
+
+
+def _written_to(code: ast.AST) -> ast.AST:
+    match code:
+        case ast.Assign([target]) | ast.AugAssign(target):
+            return target
+    return code

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 _MOST_RUNS = 4
 _GIVEN = re.compile(
-    r"(^|_)(gt|targets?|labels?|coo?rds?|coors|idx|ind|ind(ic|ex)es|index|grid|thw|anchors?|priors?"
-    r"|points?|voxels?|masks?)(_|$)"
+    r"(^|_)(gts?|targets?|labels?|coo?rds?|coors|idx|ind|ind(ic|ex)es|index|grid|thw|anchors?|priors?"
+    r"|points?|voxels?|masks?|proposals?|rois?|(pos|neg|det)_bbox(es)?|freqs?|cis|rope|cos|sin)(_|$)"
 )
 """What is called so is an input or a number of a place: nothing is propagated back to it."""
+_MAKES_TARGETS = re.compile(r"(^|_)(get|gen|make)_\w*targets?(_|$)|(^|_)assign(_|$)|get_\w*bboxes")
+"""Functions that compute without gradients what a loss compares with, or what is shown."""
 _WHOLE = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8"})
 _FEWEST = 3
 """Two columns are often all that is wanted of many; three in a row are taken to bits."""
@@ -108,7 +110,7 @@ def _spread(here: Surroundings, taken: set[int]) -> Iterator[Proposal]:
 
     They are views, which cost nothing before the backward pass: so only what may have one.
     """
-    if not here.is_hot:
+    if not here.is_hot or _MAKES_TARGETS.search(here.flow.function.name):
         return
     found: dict[tuple[int, str, bool, str], list[_Piece]] = {}
     for node in here.nodes:

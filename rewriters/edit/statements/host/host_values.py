@@ -37,7 +37,8 @@ _ARITHMETIC = frozenset({"add", "div", "mul", "sub"})
 _OF_SHAPES = frozenset(
     {
         "arange", "chunk", "empty", "expand", "full", "linspace", "narrow", "new_empty", "new_full",
-        "new_ones", "new_zeros", "ones", "pad", "py:range", "py:slice", "rand", "randn", "repeat",
+        "new_ones", "new_zeros", "ones", "pad", "py:range", "py:slice", "rand", "randint", "randn",
+        "repeat",
         "repeat_interleave", "reshape", "roll", "slice", "split", "topk", "unfold", "view", "zeros",
     }
 )  # fmt: skip
@@ -51,6 +52,7 @@ _DECIDING = frozenset({Op.COMPARE, Op.BOOLOP, Op.NOT, "eq", "ne", "lt", "le", "g
 _LOGS = re.compile(
     r"^(print|info|debug|warning|log\w*|append|add_scalar\w*|record\w*|update|write|set_postfix|format)$"
 )
+_KEEPS = re.compile(r"_*(save|write|dump|imsave|imwrite|predict|fit)(_|$)")
 _ON_HOST = frozenset({"cpu", "numpy"})
 _LENGTHS = re.compile(
     r"(^|_)(i?lens?|\w*lengths?|seq_?lens?|cu_?seq\w*|splits?|group_list)(_\w+)?$"
@@ -181,10 +183,18 @@ def _is_of_host(here: Surroundings, code: ast.expr) -> bool:
     parts = [] if node is None else list(node.walk())
     if any(part.op in _ON_HOST or _is_of_numpy(part) for part in parts):
         return True
-    if node is not None and here.flow.function.name != "forward" and is_made_on_host(node):
+    if node is not None and _is_made_there(here, node):
         return True
     given = any(part.op in {Op.PARAM, Op.ATTR, Op.CALL, Op.ELEMENT} for part in parts)
     return not given and any(part.op in operators.FACTORIES for part in parts)
+
+
+def _is_made_there(here: Surroundings, node: Node) -> bool:
+    """Tell whether a number comes out of a tensor of the host: ``int(torch.rand(1) * n + 1)``."""
+    if node.op not in _ARITHMETIC | {"pow"}:
+        return is_made_on_host(node)
+    others = [arg for arg in node.args if not _is_made_there(here, arg)]
+    return len(others) < len(node.args) and not any(_is_tensor(here, arg) for arg in others)
 
 
 def _is_of_numpy(node: Node) -> bool:
@@ -311,18 +321,7 @@ def _is_count(node: Node) -> bool:
     if node.op != "sum" or len(node.args) < 1:
         return False
     counted = node.args[0]
-    return counted.op in {
-        "gt",
-        "ge",
-        "lt",
-        "le",
-        "eq",
-        "ne",
-        "isfinite",
-        "isnan",
-        "isinf",
-        "invert",
-    }
+    return counted.op in operators.COMPARISONS | {"isfinite", "isnan", "isinf", "invert"}
 
 
 def _needs_number(here: Surroundings, user: Node, value: Node) -> bool:
@@ -364,11 +363,15 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
     """Return what to do where the tool does not know how to write it."""
     if _is_seldom(here, read.code):
         return None
-    if read.how in _LIMITS:
-        return Proposal(read.code, _TO_CLAMP)
     loop = here.loop_of(read.code)
     value = here.value(read.code)
     users = [] if value is None else here.users(value)
+    if read.how in _LIMITS:
+        later = [u for user in users if user.op in _ARITHMETIC for u in here.users(user)]
+        counts = any(user.op.removesuffix("(*)") in _OF_SHAPES for user in (*users, *later))
+        return None if counts else Proposal(read.code, _TO_CLAMP)
+    if read.how in _ON_HOST and _is_for_files(here, read.code):
+        return None
     if loop is not None and (once := read_before(here, read.code)) is not None:
         return once
     if kind := _logged(here, read):
@@ -387,6 +390,12 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _handed_over(here, read, users)
     return None
+
+
+def _is_for_files(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a tensor is brought to what works on the host: ``save(path, x.cpu())``."""
+    calls = [outer for outer in here.around(code) if isinstance(outer, ast.Call)]
+    return any(_KEEPS.match(last_name(call.func) or "") for call in calls)
 
 
 def _is_of_caller(here: Surroundings, read: _Read) -> bool:
