@@ -46,7 +46,9 @@ _ONCE = re.compile(
     r"_*(generate|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video)"
     r"|on_\w*epoch)(_.*)?"
 )
-_VALIDATES = re.compile(r"_*(valid_(step|epoch|one_epoch)|sample_images?(_inference)?$)")
+_VALIDATES = re.compile(
+    r"_*(valid_(step|epoch|one_epoch)|sample_images?(_inference)?$|make_inputs|(make|get|create)_(dummy|example)_inputs)"
+)
 _CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
 _ON_HOST = re.compile(
     r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+|Wrapper)?|Tokenizer(Fast)?|FeatureExtractor"
@@ -60,9 +62,9 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _DONE_ONCE = frozenset(
     {
         "add", "build", "calibrate", "convert", "create", "dump", "export", "from", "get_config",
-        "capture", "fuse", "init", "initialize", "load", "log", "make", "merge", "parse", "precompute",
-        "print", "prune", "quantize", "read", "register", "report", "reset", "resize", "save",
-        "set", "setup", "show", "warmup", "write",
+        "capture", "fuse", "init", "initialize", "load", "log", "make", "merge", "parse",
+        "precompute", "print", "prune", "quantize", "read", "register", "report", "reset", "resize",
+        "save", "set", "setup", "show", "warmup", "write",
     }
 )  # fmt: skip
 """What a function does once, where its name begins with it."""
@@ -79,7 +81,8 @@ _ASIDE = frozenset(
 """Words of what runs beside the steps, or on the host."""
 _BETWEEN_STEPS = frozenset(
     {
-        "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "gradcam",
+        "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "explain",
+        "explainer", "gradcam",
         "metrics", "plot", "vali", "validate", "validation", "validator", "visualization",
         "visualize", "viz", "export", "gptq",
     }
@@ -97,7 +100,9 @@ _PART_OF_MODEL = re.compile(
 )
 
 
-def occasion(flow: FunctionFlow, match: Match | None = None) -> Occasion:
+def occasion(
+    flow: FunctionFlow, match: Match | None = None, code: ast.expr | ast.stmt | None = None
+) -> Occasion:
     """Return when a match runs, or a function for all that is known of it.
 
     ``image.repeat_interleave(n)`` in ``Pipeline.__call__`` runs once per call, and in each step
@@ -108,7 +113,10 @@ def occasion(flow: FunctionFlow, match: Match | None = None) -> Occasion:
     name = flow.function.name
     if _BUILDS.fullmatch(name):
         return Occasion.CALL
+    code = code if match is None else match.evaluation.statement
     if is_aside(flow.qualname) or any(map(_is_cache, flow.function.decorator_list)):
+        return Occasion.ASIDE
+    if code is not None and _is_kept(flow, code.lineno):
         return Occasion.ASIDE
     once = name == MODULE or _ONCE.fullmatch(name) is not None or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
@@ -126,6 +134,25 @@ def is_aside(qualname: str) -> bool:
 def _is_cache(decorator: ast.expr) -> bool:
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     return last_name(called) in {"cache", "lru_cache", "cached_property"}
+
+
+def _is_kept(flow: FunctionFlow, line: int) -> bool:
+    """Tell whether a line computes what is kept: ``if self.mask is None: self.mask = ...``."""
+    for node in walk(flow.function):
+        if isinstance(node, ast.If) and node.body[0].lineno <= line <= (
+            node.body[-1].end_lineno or line
+        ):
+            test = ast.unparse(node.test)
+            kept = {
+                ast.unparse(target)
+                for inner in node.body
+                if isinstance(inner, ast.Assign)
+                for target in inner.targets
+                if isinstance(target, ast.Attribute)
+            }
+            if any(f"{name} is None" in test for name in kept):
+                return True
+    return False
 
 
 def _is_host_code(flow: FunctionFlow) -> bool:

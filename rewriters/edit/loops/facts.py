@@ -64,14 +64,10 @@ class Facts(ValueKinds):
     def rank(self, code: ast.AST) -> Rank:
         """Return the number of dimensions of a tensor, as proven or as assumed."""
         node = self.node(code)
-        rank = None if node is None else self._rank_of(node)
+        rank = None if node is None else self.shapes.rank(node)
         if isinstance(rank, RelativeRank) and rank.base in self.assumed:
             return self.assumed[rank.base] + rank.more
-        return rank
-
-    def _rank_of(self, node: Node) -> Rank:
-        rank = self.shapes.rank(node)
-        return RelativeRank(node, 0) if rank is None else rank
+        return self.assumed.get(node) if rank is None and node is not None else rank
 
     def assume_ranks(self) -> None:
         """Take it that tensors have no more dimensions than they are indexed with.
@@ -95,6 +91,8 @@ class Facts(ValueKinds):
             if not isinstance(code, ast.Subscript) or not isinstance(code.slice, ast.Tuple):
                 continue
             rank, items = self.rank(code.value), code.slice.elts
+            node = self.node(code.value)
+            rank = RelativeRank(node, 0) if rank is None and node is not None else rank
             plain = not any(isinstance(i, ast.Constant) and type(i.value) is not int for i in items)
             if isinstance(rank, RelativeRank) and plain:
                 yield code.value, rank, len(items)

@@ -67,8 +67,9 @@ def more_arguments(call: ast.Call, lines: Sequence[str], *added: str) -> Change 
     *_, last, end = max(span(code, lines) for code in given)
     *_, final, close = span(call, lines)
     rest = "".join([*lines[last - 1 : final - 1], lines[final - 1][:close]])[end:]
-    starts = sorted((arg.lineno, arg.col_offset) for arg in (*call.args, *call.keywords))
-    indent = lines[starts[-1][0] - 1][: starts[-1][1]]
+    starts = [(arg.lineno, arg.col_offset) for arg in call.args]
+    row, column = max(starts + [(arg.lineno, arg.col_offset) for arg in call.keywords])
+    indent = lines[row - 1][:column]
     lone = indent.isspace() and final > last
     joint = f",\n{indent}" if lone else ", "
     text = "".join(f"{joint}{one}" for one in added)

@@ -361,17 +361,13 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
     here: Surroundings, read: _Read
 ) -> Proposal | None:
     """Return what to do where the tool does not know how to write it."""
-    if _is_seldom(here, read.code):
+    if _is_seldom(here, read.code) or (read.how in _ON_HOST and _is_for_files(here, read.code)):
         return None
     loop = here.loop_of(read.code)
     value = here.value(read.code)
     users = [] if value is None else here.users(value)
     if read.how in _LIMITS:
-        later = [u for user in users if user.op in _ARITHMETIC for u in here.users(user)]
-        counts = any(user.op.removesuffix("(*)") in _OF_SHAPES for user in (*users, *later))
-        return None if counts else Proposal(read.code, _TO_CLAMP)
-    if read.how in _ON_HOST and _is_for_files(here, read.code):
-        return None
+        return None if _makes_shapes(here, users) else Proposal(read.code, _TO_CLAMP)
     if loop is not None and (once := read_before(here, read.code)) is not None:
         return once
     if kind := _logged(here, read):
@@ -390,6 +386,12 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _handed_over(here, read, users)
     return None
+
+
+def _makes_shapes(here: Surroundings, users: Sequence[Node]) -> bool:
+    """Tell whether the host needs a number, or what it makes of it: ``randint(0, n + 1, (4,))``."""
+    later = [u for user in users if user.op in _ARITHMETIC for u in here.users(user)]
+    return any(user.op.removesuffix("(*)") in _OF_SHAPES for user in (*users, *later))
 
 
 def _is_for_files(here: Surroundings, code: ast.expr) -> bool:
