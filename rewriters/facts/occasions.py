@@ -49,6 +49,8 @@ _ONCE = re.compile(
 _VALIDATES = re.compile(
     r"_*(valid_(step|epoch|one_epoch)|sample_images?(_inference)?$|make_inputs|(make|get|create)_(dummy|example)_inputs)"
 )
+_FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?state(\[\w+\])?")
+"""What an optimizer asks before it makes what it keeps of a parameter."""
 _CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
 _ON_HOST = re.compile(
     r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+|Wrapper)?|Tokenizer(Fast)?|FeatureExtractor"
@@ -150,7 +152,7 @@ def _is_kept(flow: FunctionFlow, line: int) -> bool:
                 for target in inner.targets
                 if isinstance(target, ast.Attribute)
             }
-            if any(f"{name} is None" in test for name in kept):
+            if any(f"{name} is None" in test for name in kept) or _FIRST_STEP.fullmatch(test):
                 return True
     return False
 

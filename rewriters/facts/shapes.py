@@ -113,8 +113,8 @@ class Shapes:
                 if args[1].value is None:
                     return None if args[2].value else 0
                 return self.rank(args[0]) if args[2].value else _shifted(self.rank(args[0]), -1)
-            case "flatten" if args[1].value == 0 and args[2].value == -1:
-                return 1
+            case "flatten" if args[2].value == -1 and (first := _positive(args[1])) is not None:
+                return first + 1
             case "arange" | "randperm":
                 return 1
             case "tensor" if self.is_number(args[0]):

@@ -217,11 +217,7 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def listed(self, name: str) -> int | None:
         """Return how many tensors a list names one by one, ``None`` if it is none such."""
         node = self.match.bindings[name]
-        single = {
-            Op.ATTR,
-            Op.ITEM,
-            Op.PARAM,
-        } | operators.FACTORIES  # ``[torch.zeros(1, device=device)]``
+        single = {Op.ATTR, Op.PARAM} | operators.FACTORIES  # ``[torch.zeros(1, device=device)]``
         named = node.op == Op.LIST and all(a.op.removesuffix("(*)") in single for a in node.args)
         return len(node.args) if named else None
 

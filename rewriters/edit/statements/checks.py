@@ -91,8 +91,13 @@ _COMPARABLE = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "
 
 
 def _is_switched(here: Surroundings, code: ast.stmt) -> bool:
-    """Tell whether a setting decides on a check: ``if self.strict: assert x.all()``."""
+    """Tell whether a check is seldom made: ``if self.strict: assert x.all()``.
+
+    A setting decides on it, or another check that the host has waited for already.
+    """
     for outer in here.around(code):
+        if isinstance(outer, ast.If) and outer is not code and _is_answer(here, outer.test):
+            return True
         match outer:
             case ast.If(ast.UnaryOp(ast.Not(), ast.Name() | ast.Attribute() as flag)) | ast.If(
                 ast.Name() | ast.Attribute() as flag
@@ -109,7 +114,8 @@ def _without(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -> P
     lines = here.whole_lines(code)
     outer = here.parents.get(id(code), here.flow.function)
     alone = any(getattr(outer, block, None) == [code] for block in ("body", "orelse", "finalbody"))
-    if lines is None or holds_comment("".join(here.lines), here.lines, code):
+    above = "" if lines is None else here.lines[lines[0] - 2].strip()
+    if lines is None or above[:1] == "#" or holds_comment("".join(here.lines), here.lines, code):
         return Proposal(code, "leave the check out, or make it once in N steps")
     new = f"{here.indent(code)}pass\n" if alone else ""
     first, _, last, _ = lines

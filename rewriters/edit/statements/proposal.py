@@ -70,7 +70,7 @@ def more_arguments(call: ast.Call, lines: Sequence[str], *added: str) -> Change 
     starts = [(arg.lineno, arg.col_offset) for arg in call.args]
     row, column = max(starts + [(arg.lineno, arg.col_offset) for arg in call.keywords])
     indent = lines[row - 1][:column]
-    lone = indent.isspace() and final > last
+    lone = indent.isspace() and len(given) > 1
     joint = f",\n{indent}" if lone else ", "
     text = "".join(f"{joint}{one}" for one in added)
     return Change((last, end, last, end), text) if _CLOSING.fullmatch(rest) else None

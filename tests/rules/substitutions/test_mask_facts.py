@@ -26,6 +26,17 @@ def function(parameters: str, *lines: str) -> str:
 
 
 SAFE = {
+    "what modules return": """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 3, 1), nn.Sequential(nn.ReLU(), nn.BatchNorm2d(3))
+
+    def forward(self, x):
+        x = self.norm(self.conv(x))
+        x[x > 0] = 0
+        return x
+""",
     "a comparison of the tensor with a setting": function(
         "x: torch.Tensor, limit", "x[x > limit] = 0"
     ),

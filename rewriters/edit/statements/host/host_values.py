@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.handed_in import is_handed_in
 from npufix.rewriters.edit.statements.host.element_reads import (
     is_covered,
+    is_for_files,
     is_result,
     read_before,
     rows_read,
@@ -35,12 +36,10 @@ _LIMITS = {"max": "min", "min": "max"}
 """``max(x, 1)`` is ``x.clamp(min=1)``."""
 _ARITHMETIC = frozenset({"add", "div", "mul", "sub"})
 _OF_SHAPES = frozenset(
-    {
-        "arange", "chunk", "empty", "expand", "full", "linspace", "narrow", "new_empty", "new_full",
-        "new_ones", "new_zeros", "ones", "pad", "py:range", "py:slice", "rand", "randint", "randn",
-        "repeat",
-        "repeat_interleave", "reshape", "roll", "slice", "split", "topk", "unfold", "view", "zeros",
-    }
+    {"arange", "chunk", "empty", "expand", "full", "linspace", "narrow", "new_empty", "new_full",
+     "new_ones", "new_zeros", "ones", "pad", "py:range", "py:slice", "rand", "randint", "randn",
+     "repeat", "repeat_interleave", "reshape", "roll", "slice", "split", "topk", "unfold", "view",
+     "zeros"}
 )  # fmt: skip
 """Operators for which the host needs a number before it can go on."""
 OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | _READING | {
@@ -52,7 +51,6 @@ _DECIDING = frozenset({Op.COMPARE, Op.BOOLOP, Op.NOT, "eq", "ne", "lt", "le", "g
 _LOGS = re.compile(
     r"^(print|info|debug|warning|log\w*|append|add_scalar\w*|record\w*|update|write|set_postfix|format)$"
 )
-_KEEPS = re.compile(r"_*(save|write|dump|imsave|imwrite|predict|fit)(_|$)")
 _ON_HOST = frozenset({"cpu", "numpy"})
 _LENGTHS = re.compile(
     r"(^|_)(i?lens?|\w*lengths?|seq_?lens?|cu_?seq\w*|splits?|group_list)(_\w+)?$"
@@ -191,7 +189,7 @@ def _is_of_host(here: Surroundings, code: ast.expr) -> bool:
 
 def _is_made_there(here: Surroundings, node: Node) -> bool:
     """Tell whether a number comes out of a tensor of the host: ``int(torch.rand(1) * n + 1)``."""
-    if node.op not in _ARITHMETIC | {"pow"}:
+    if node.op not in {*_ARITHMETIC, "pow"}:
         return is_made_on_host(node)
     others = [arg for arg in node.args if not _is_made_there(here, arg)]
     return len(others) < len(node.args) and not any(_is_tensor(here, arg) for arg in others)
@@ -361,7 +359,7 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
     here: Surroundings, read: _Read
 ) -> Proposal | None:
     """Return what to do where the tool does not know how to write it."""
-    if _is_seldom(here, read.code) or (read.how in _ON_HOST and _is_for_files(here, read.code)):
+    if _is_seldom(here, read.code) or (read.how in _ON_HOST and is_for_files(here, read.code)):
         return None
     loop = here.loop_of(read.code)
     value = here.value(read.code)
@@ -392,12 +390,6 @@ def _makes_shapes(here: Surroundings, users: Sequence[Node]) -> bool:
     """Tell whether the host needs a number, or what it makes of it: ``randint(0, n + 1, (4,))``."""
     later = [u for user in users if user.op in _ARITHMETIC for u in here.users(user)]
     return any(user.op.removesuffix("(*)") in _OF_SHAPES for user in (*users, *later))
-
-
-def _is_for_files(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether a tensor is brought to what works on the host: ``save(path, x.cpu())``."""
-    calls = [outer for outer in here.around(code) if isinstance(outer, ast.Call)]
-    return any(_KEEPS.match(last_name(call.func) or "") for call in calls)
 
 
 def _is_of_caller(here: Surroundings, read: _Read) -> bool:
