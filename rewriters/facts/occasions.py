@@ -140,21 +140,31 @@ def _is_cache(decorator: ast.expr) -> bool:
 
 def _is_kept(flow: FunctionFlow, line: int) -> bool:
     """Tell whether a line computes what is kept: ``if self.mask is None: self.mask = ...``."""
-    for node in walk(flow.function):
-        if isinstance(node, ast.If) and node.body[0].lineno <= line <= (
-            node.body[-1].end_lineno or line
-        ):
-            test = ast.unparse(node.test)
-            kept = {
-                ast.unparse(target)
-                for inner in node.body
-                if isinstance(inner, ast.Assign)
-                for target in inner.targets
-                if isinstance(target, ast.Attribute)
-            }
-            if any(f"{name} is None" in test for name in kept) or _FIRST_STEP.fullmatch(test):
-                return True
-    return False
+    around = (
+        node
+        for node in walk(flow.function)
+        if isinstance(node, ast.If)
+        and node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
+    )
+    return any(
+        _FIRST_STEP.fullmatch(ast.unparse(node.test)) or _asked_for(node.test) & _attributes(node)
+        for node in around
+    )
+
+
+def _asked_for(test: ast.expr) -> set[str]:
+    """Return what a test compares with ``None``."""
+    return {
+        ast.unparse(code.left)
+        for code in ast.walk(test)
+        if isinstance(code, ast.Compare) and isinstance(code.ops[0], ast.Is)
+    }
+
+
+def _attributes(code: ast.If) -> set[str]:
+    """Return the attributes that a branch assigns."""
+    assigned = (target for s in code.body if isinstance(s, ast.Assign) for target in s.targets)
+    return {ast.unparse(target) for target in assigned if isinstance(target, ast.Attribute)}
 
 
 def _is_host_code(flow: FunctionFlow) -> bool:

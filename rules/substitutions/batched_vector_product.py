@@ -312,7 +312,7 @@ COLUMN = Condition(
 )
 BATCHES = Condition(
     "batches-of-matrices",
-    "both operands have three dimensions, or more and at most 16 rows and columns",
+    "both operands have three dimensions or more, and at most 16 rows and columns",
     _batches,
     meaning="batches-of-small-matrices",
 )
