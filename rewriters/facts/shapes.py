@@ -164,7 +164,7 @@ class Shapes:
             case Op.PHI:
                 ranks = {self.rank(arg) for arg in args[1:] if arg.op != Op.UNSET}
                 return ranks.pop() if len(ranks) == 1 else None
-        known = op in {Op.PARAM, Op.ITEM, Op.CALL, Op.GLOBAL, Op.ELEMENT}
+        known = op in {Op.PARAM, Op.ITEM, Op.CALL, Op.GLOBAL, Op.ELEMENT, Op.CARRIED}
         return RelativeRank(node, 0) if known else None
 
     def may_have_changed(self, node: Node) -> bool:

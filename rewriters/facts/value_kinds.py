@@ -56,8 +56,10 @@ _NO_TENSOR = frozenset({Op.CONST, Op.TUPLE, Op.LIST, Op.SLICE, Op.SIZE, Op.SHAPE
 _OF_SHAPED = (Op.SHAPE, Op.SIZE, Op.RANK, Op.DTYPE_OF)
 """What no number is asked for."""
 _DISPLAYS = ("Dict", "Set(")
-_DRAWN = frozenset({"multinomial", "randint", "randperm", "searchsorted", "bucketize"})
-"""What returns positions."""
+_NO_MASKS = _NO_TENSOR | {
+    "multinomial", "randint", "randperm", "searchsorted", "bucketize",  # positions
+    "sub", "div", "floordiv", "mod", "pow",
+}  # fmt: skip
 _PARTS = frozenset({"chunk", "split", "split_with_sizes", "tensor_split", "unbind"})
 _INTEGERS = operators.INTEGERS | {Op.ITEM}
 _MAYBE_NUMBER = frozenset(
@@ -202,7 +204,7 @@ class ValueKinds:
             return None
         if node.op == "invert":
             return False if is_of_numpy(node.args[0]) else None
-        if node.op in _NO_TENSOR or node.op in _INTEGERS or self._is_int(node) or node.op in _DRAWN:
+        if node.op in _NO_MASKS or node.op in _INTEGERS or self._is_int(node):
             return False
         if node.op == Op.CAST and "int" in str(node.args[1].value):
             return False
