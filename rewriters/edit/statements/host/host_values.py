@@ -495,7 +495,4 @@ def _logged(here: Surroundings, read: _Read) -> str:
 
 
 def _reads_one(code: ast.expr) -> bool:
-    match code:
-        case ast.Call(ast.Attribute(_, "item"), [], []):
-            return True
-    return False
+    return isinstance(code, ast.Call) and not code.args and last_name(code.func) == "item"
