@@ -88,8 +88,8 @@ def insertion(
     if guarded:
         text = _GUARDED.format(statement=needed.statement, bound=needed.bound, unit=unit)
         block = [newline, *(f"{line}{newline}" for line in text.splitlines())]
-        first = next((n.lineno for n in tree.body if _may_use(n)), len(lines) + 1)
-        return _below([n for n in imports if n.lineno < first][-1:], tree), block
+        used = next((n.lineno for n in tree.body if _may_use(n)), len(lines) + 1)
+        return _below([n for n in imports if n.lineno < used][-1:], tree), block
     torch = [n for n in imports if _is_of_torch(n)]
     if needed.module == "torch" and torch:
         return torch[0].lineno - 1, [f"{needed.statement}{newline}"]
