@@ -112,6 +112,8 @@ class ValueKinds:
             return True
         if declared in {"int", "float", "bool", "str", "np.ndarray", "numpy.ndarray"}:
             return False
+        if node.op == Op.PARAM and "tensordict" in f"{node.value} {declared}".lower():
+            return False
         if node in self._operands_of_tensors or returns_tensor(self.flow, node):
             return True
         if node.op in _PARTS:

@@ -170,6 +170,7 @@ def test_not_proven(code: str, names: set[str]) -> None:
 
 NOTHING = {
     "an array of NumPy": function("n", "a = np.zeros((3, 4))", "a[a == 0] = n"),
+    "a dictionary of tensors": function("next_tensordict, m", "next_tensordict[m > 0] = 0"),
     "an array in other dimensions": function(
         "x: torch.Tensor", "a = x.cpu().numpy().reshape(2, 1)[0]", "a[a > 0] = 1"
     ),
