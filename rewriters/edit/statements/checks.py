@@ -93,12 +93,12 @@ _COMPARABLE = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "
 def _is_switched(here: Surroundings, code: ast.stmt) -> bool:
     """Tell whether a check is seldom made: ``if self.strict: assert x.all()``.
 
-    A setting decides on it, or another check that the host has waited for already.
+    A setting decides on it, or another check that fails, ``if not x.isfinite().all():``.
     """
     for outer in here.around(code):
-        if isinstance(outer, ast.If) and outer is not code and _is_answer(here, outer.test):
-            return True
         match outer:
+            case ast.If(ast.UnaryOp(ast.Not(), test)) if _is_answer(here, test):
+                return True
             case ast.If(ast.UnaryOp(ast.Not(), ast.Name() | ast.Attribute() as flag)) | ast.If(
                 ast.Name() | ast.Attribute() as flag
             ):
