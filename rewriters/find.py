@@ -254,7 +254,7 @@ def _make_site(
         rewrite=None,
         problem="",
         operators=frozenset(),
-        occasion=occasion(flow),
+        occasion=occasion(flow, code=code),
         function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
     )
 

@@ -153,7 +153,8 @@ def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Call
     if site.rule.table == "affinity" and site.rewrite is None and site.occasion is Occasion.CALL:
         return False  # nobody works out by hand what is done once
     in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
-    if is_cold(file.relative) or site.occasion is Occasion.HOST or in_training:
+    left_out = site.occasion in {Occasion.HOST, Occasion.ASIDE}
+    if is_cold(file.relative) or left_out or in_training:
         return False  # in training nothing is generated
     return _is_of_use(file, site, callers)
 

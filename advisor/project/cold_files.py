@@ -16,18 +16,19 @@ _FOLDERS = re.compile(
     r"|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
     r"|eval(uation|uators?)?|metrics?|.*_benchmark"
     r"|loggers?|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)"
+    r"|preprocess(ing|ors?)?|processors?|annotators?|visuali[sz](e|ation|ers?)"
 )
 _TESTS = re.compile(r"(unit_?)?tests?(ing)?(_\w+)?|e2e")
 _FILES = re.compile(
     r"test_.*|.*_tests?|conftest|setup|.*_(example|demo)"
-    r"|(.*_)?(export(er)?|onnx|torchscript|tensorrt|coreml)(_.*)?|convert_.*"
+    r"|(.*_)?(export(er)?|onnx|torchscript|tensorrt|coreml|m?ncnn|mnn)(_.*)?|convert_.*"
     r"|(.*_)?metrics|eval(uate|uation|uator)?(_.*)?|.*_eval(uate|uation|uator)?"
     r"|(.*_)?(hf|ckpt|custom)_?(2|to)_?(hf|ckpt|custom|mcore|megatron|pt)"
     r"|(.*_)?(dataset|dataloader|data_module|datamodule|data_util|collat(or|e))s?"
     r"|(.*_)?(rocm|hpu|xpu|tpu|mlu|maca|musa|camb(ricon)?)(_(ops|utils|backend))?|.*_cpu"
     r"|(.*_)?profil(er|ing)(_.*)?|bench(mark)?_.*"
     r"|data_(transforms?|pipelines?)(_.*)?"
-    r"|((image|video|audio)_)?processing_.*|feature_extraction_.*|tokenization_.*"
+    r"|((image|video|audio)_)?processing_.*|feature_extraction_.*|tokenization_.*|tokenizers?"
 )
 
 
@@ -39,7 +40,9 @@ def is_cold(relative: str) -> bool:
     """
     path = PurePosixPath(relative)
     above = path.parts[:-1]
-    cold = bool(_FILES.fullmatch(path.stem)) or any(map(_FOLDERS.fullmatch, above))
+    cold = bool(_FILES.fullmatch(path.stem.replace("-", "_"))) or any(
+        map(_FOLDERS.fullmatch, above)
+    )
     return cold or is_test(relative)
 
 

@@ -67,7 +67,7 @@ def add_import(source: str, needed: Import, *, guarded: bool, unit: str = "    "
     """Return the source with a module imported; unchanged if it already is.
 
     A plain import goes below ``import torch``; a guarded one is a block of its own and goes
-    below the last import.
+    below the last import, or in a script below the last one before anything is called.
     """
     lines = source_lines(source)
     names = module_names(ast.parse(source))
@@ -88,7 +88,8 @@ def insertion(
     if guarded:
         text = _GUARDED.format(statement=needed.statement, bound=needed.bound, unit=unit)
         block = [newline, *(f"{line}{newline}" for line in text.splitlines())]
-        return _below(imports[-1:], tree), block
+        used = next((n.lineno for n in tree.body if _may_use(n)), len(lines) + 1)
+        return _below([n for n in imports if n.lineno < used][-1:], tree), block
     torch = [n for n in imports if _is_of_torch(n)]
     if needed.module == "torch" and torch:
         return torch[0].lineno - 1, [f"{needed.statement}{newline}"]
@@ -97,6 +98,12 @@ def insertion(
         first = next(n for n in torch if isinstance(n, ast.ImportFrom))
         return first.lineno - 1, [f"{needed.statement}{newline}"]
     return _below(plain[-1:] or imports[-1:], tree), [f"{needed.statement}{newline}"]
+
+
+def _may_use(node: ast.stmt) -> bool:
+    """Tell whether a statement of a script may need what is imported: it calls something."""
+    defines = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+    return not defines and any(isinstance(part, ast.Call) for part in ast.walk(node))
 
 
 def _below(place: Sequence[ast.stmt], tree: ast.Module) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.attributes import assigned_values, number_of_lengths
@@ -26,6 +27,12 @@ _PARAMETERS: Mapping[str, tuple[str, ...]] = {
 }
 _PARAMETER = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
 _KEY = "words of the module"
+_OF_ONE_TENSOR = re.compile(
+    r"torch\.nn\.(Linear|Bilinear|Embedding|Conv\w+|\w*Norm\w*|(Adaptive)?AvgPool\dd|\w*E?LU\w*|SiLU"
+    r"|(Log)?Sigmoid|Tanh|Mish|Softplus|Softmax|Hardswish|\w*Dropout\w*|\w*Pad\dd|Upsample\w*"
+    r"|Pixel(Uns|S)huffle|Flatten)"
+)
+"""Modules that return one tensor."""
 _WITHOUT_GRADIENTS = frozenset({"torch.no_grad", "torch.inference_mode"})
 
 
@@ -38,6 +45,23 @@ def setting(flow: FunctionFlow, node: Node, parameter: str) -> str | None:
         "" if value is None else ast.unparse(value) for _, value in _given(flow, node, parameter)
     }
     return found.pop() if len(found) == 1 else None
+
+
+def returns_tensor(flow: FunctionFlow, node: Node) -> bool:
+    """Tell whether a value is what modules of torch.nn return: ``self.bn(x)``."""
+    called = bool(node.args) and (node.op.startswith("module:") or node.op == Op.CALL)
+    made = _assigned(flow, node.args[0]) if called else ()
+    return bool(made) and all(value is not None and _makes_one(flow, value) for _, value in made)
+
+
+def _makes_one(flow: FunctionFlow, code: ast.expr) -> bool:
+    match code:
+        case ast.Call(function, args):
+            name = flow.names.dotted(function) or ""
+            if name == "torch.nn.Sequential" and args:
+                return _makes_one(flow, args[-1])
+            return _OF_ONE_TENSOR.fullmatch(name) is not None
+    return False
 
 
 def normalized_dims(flow: FunctionFlow, node: Node) -> int | None:

@@ -29,11 +29,13 @@ class Occasion(str, Enum):
     """Once per call of ``generate``, per epoch, or when something is built."""
     HOST = "host"
     """On the host: data sets, processors, what was brought to the CPU."""
+    ASIDE = "aside"
+    """Beside the steps: validation, plots, exports, and what is computed once and kept."""
 
 
 # A loop in them takes no part in a step either.
 _BUILDS = re.compile(
-    r"_*(init|reset|load|save|from|convert|export|setup|configure|register|plot|visuali[sz]e)(_.*|__)?"
+    r"_*(init|reset|load|save|from|convert|export|setup|configure|merge|register|plot|visuali[sz]e)(_.*|__)?"
     r"|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
 )
 _SETS_UP = re.compile(
@@ -44,6 +46,11 @@ _ONCE = re.compile(
     r"_*(generate|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video)"
     r"|on_\w*epoch)(_.*)?"
 )
+_VALIDATES = re.compile(
+    r"_*(valid_(step|epoch|one_epoch)|sample_images?(_inference)?$|make_inputs|(make|get|create)_(dummy|example)_inputs)"
+)
+_FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?state(\[\w+\])?")
+"""What an optimizer asks before it makes what it keeps of a parameter."""
 _CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
 _ON_HOST = re.compile(
     r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+|Wrapper)?|Tokenizer(Fast)?|FeatureExtractor"
@@ -57,9 +64,9 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _DONE_ONCE = frozenset(
     {
         "add", "build", "calibrate", "convert", "create", "dump", "export", "from", "get_config",
-        "capture", "fuse", "init", "initialize", "load", "log", "make", "parse", "precompute",
-        "print", "prune", "quantize", "read", "register", "report", "reset", "resize", "save",
-        "set", "setup", "show", "warmup", "write",
+        "capture", "fuse", "init", "initialize", "load", "log", "make", "merge", "parse",
+        "precompute", "print", "prune", "quantize", "read", "register", "report", "reset", "resize",
+        "save", "set", "setup", "show", "warmup", "write",
     }
 )  # fmt: skip
 """What a function does once, where its name begins with it."""
@@ -76,9 +83,10 @@ _ASIDE = frozenset(
 """Words of what runs beside the steps, or on the host."""
 _BETWEEN_STEPS = frozenset(
     {
-        "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "metrics",
-        "plot", "test", "vali", "validate", "validation", "validator", "visualization", "visualize",
-        "viz", "export", "gptq",
+        "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "explain",
+        "explainer", "gradcam",
+        "metrics", "plot", "vali", "validate", "validation", "validator", "visualization",
+        "visualize", "viz", "export", "gptq",
     }
 )  # fmt: skip
 """Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""
@@ -94,7 +102,9 @@ _PART_OF_MODEL = re.compile(
 )
 
 
-def occasion(flow: FunctionFlow, match: Match | None = None) -> Occasion:
+def occasion(
+    flow: FunctionFlow, match: Match | None = None, code: ast.expr | ast.stmt | None = None
+) -> Occasion:
     """Return when a match runs, or a function for all that is known of it.
 
     ``image.repeat_interleave(n)`` in ``Pipeline.__call__`` runs once per call, and in each step
@@ -105,12 +115,56 @@ def occasion(flow: FunctionFlow, match: Match | None = None) -> Occasion:
     name = flow.function.name
     if _BUILDS.fullmatch(name):
         return Occasion.CALL
-    if name != "forward" and _words(flow.qualname) & _BETWEEN_STEPS:
-        return Occasion.CALL
-    once = name == MODULE or _ONCE.fullmatch(name) is not None
+    code = code if match is None else match.evaluation.statement
+    if is_aside(flow.qualname) or any(map(_is_cache, flow.function.decorator_list)):
+        return Occasion.ASIDE
+    if code is not None and _is_kept(flow, code.lineno):
+        return Occasion.ASIDE
+    once = name == MODULE or _ONCE.fullmatch(name) is not None or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
     in_loop = match is not None and is_in_loop(flow, match)
     return Occasion.CALL if once and not in_loop else Occasion.STEP
+
+
+def is_aside(qualname: str) -> bool:
+    """Tell whether a name says that no step runs a function: ``Trainer.validation_step``."""
+    name = qualname.rpartition(".")[2]
+    words = _words(qualname) & _BETWEEN_STEPS
+    return name != "forward" and bool(words or _VALIDATES.match(name))
+
+
+def _is_cache(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return last_name(called) in {"cache", "lru_cache", "cached_property"}
+
+
+def _is_kept(flow: FunctionFlow, line: int) -> bool:
+    """Tell whether a line computes what is kept: ``if self.mask is None: self.mask = ...``."""
+    around = (
+        node
+        for node in walk(flow.function)
+        if isinstance(node, ast.If)
+        and node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
+    )
+    return any(
+        _FIRST_STEP.fullmatch(ast.unparse(node.test)) or _asked_for(node.test) & _attributes(node)
+        for node in around
+    )
+
+
+def _asked_for(test: ast.expr) -> set[str]:
+    """Return what a test compares with ``None``."""
+    return {
+        ast.unparse(code.left)
+        for code in ast.walk(test)
+        if isinstance(code, ast.Compare) and isinstance(code.ops[0], ast.Is)
+    }
+
+
+def _attributes(code: ast.If) -> set[str]:
+    """Return the attributes that a branch assigns."""
+    assigned = (target for s in code.body if isinstance(s, ast.Assign) for target in s.targets)
+    return {ast.unparse(target) for target in assigned if isinstance(target, ast.Attribute)}
 
 
 def _is_host_code(flow: FunctionFlow) -> bool:
@@ -212,7 +266,8 @@ def sets_up(scope: Scope) -> bool:
 def is_done_once(scope: Scope) -> bool:
     """Tell whether a name says that a function runs once, or beside steps: ``_fuse_weights``."""
     own = [word.lower() for word in _WORD.findall(scope.function.name)]
-    return bool(_words(scope.qualname) & _ASIDE or (own and own[0] in _DONE_ONCE))
+    once = bool(own) and (own[0] in _DONE_ONCE or own[-1] == "init")  # ``rope_init``
+    return bool(_words(scope.qualname) & _ASIDE) or once
 
 
 @lru_cache(maxsize=2)
@@ -235,7 +290,7 @@ def _called_in_steps(module: ast.Module) -> frozenset[str]:
 def _is_hot_by_name(scope: Scope) -> bool:
     name = scope.function.name
     own = [word.lower() for word in _WORD.findall(name)]
-    if name.startswith("__") or not own or _words(scope.qualname) & _ASIDE:
+    if name.startswith("__") or not own or own[-1] == "init" or _words(scope.qualname) & _ASIDE:
         return False
     if set(own) & _EACH_STEP:
         return True

@@ -33,6 +33,8 @@ Rank = int | RelativeRank | None
 SAME_SHAPE = operators.SAME_SHAPE | {Op.AGAIN, Op.AUGMENTED}
 _NEW_TENSORS = operators.FACTORIES & operators.TAKES_LENGTHS
 _MATRIX = 2
+_BY_MODE: dict[object, int] = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilinear": 5}
+"""The dimensions that a mode of ``F.interpolate`` is for; the others take images of any."""
 _RANKS = re.compile(r"get_(\w+_)?(rank|world_size)$")
 """Functions that return a number: ``torch.distributed.get_rank``."""
 _RESHAPED = frozenset({"expand", "reshape", "view"})
@@ -111,8 +113,8 @@ class Shapes:
                 if args[1].value is None:
                     return None if args[2].value else 0
                 return self.rank(args[0]) if args[2].value else _shifted(self.rank(args[0]), -1)
-            case "flatten" if args[1].value == 0 and args[2].value == -1:
-                return 1
+            case "flatten" if args[2].value == -1 and (first := _positive(args[1])) is not None:
+                return first + 1
             case "arange" | "randperm":
                 return 1
             case "tensor" if self.is_number(args[0]):
@@ -135,6 +137,8 @@ class Shapes:
                 return self._broadcast_all(args)
             case "addmm" | "outer":
                 return 2
+            case "interpolate" | "upsample":
+                return _BY_MODE.get(args[3].value) or self.rank(args[0])
             case "gather":
                 return self.rank(args[2])
             case "linear":
@@ -160,7 +164,7 @@ class Shapes:
             case Op.PHI:
                 ranks = {self.rank(arg) for arg in args[1:] if arg.op != Op.UNSET}
                 return ranks.pop() if len(ranks) == 1 else None
-        known = op in {Op.PARAM, Op.ITEM, Op.CALL, Op.GLOBAL, Op.ELEMENT}
+        known = op in {Op.PARAM, Op.ITEM, Op.CALL, Op.GLOBAL, Op.ELEMENT, Op.CARRIED}
         return RelativeRank(node, 0) if known else None
 
     def may_have_changed(self, node: Node) -> bool:
@@ -345,13 +349,13 @@ class Shapes:
     def _indexed_rank(self, node: Node) -> Rank:
         base, index = node.args
         items = index.args if index.op == Op.TUPLE else (index,)
-        if any(not (_is_new_axis(i) or i.op == Op.SLICE or _is_int(i)) for i in items):
+        if any(not (_is_new_axis(i) or i.op == Op.SLICE or _is_place(i)) for i in items):
             return None
         rank = self.rank(base)
-        if isinstance(rank, RelativeRank) and index.op != Op.TUPLE and _is_int(index):
+        if isinstance(rank, RelativeRank) and index.op != Op.TUPLE and _is_place(index):
             # One of several results perhaps, and then of a rank of its own: ``group(x)[2]``.
             return RelativeRank(node, 0)
-        added, dropped = sum(map(_is_new_axis, items)), sum(map(_is_int, items))
+        added, dropped = sum(map(_is_new_axis, items)), sum(map(_is_place, items))
         return _shifted(rank, added - dropped)
 
 
@@ -425,6 +429,11 @@ def _positive(node: Node | None) -> int | None:
 
 def _is_int(node: Node) -> bool:
     return node.op == Op.CONST and type(node.value) is int
+
+
+def _is_place(node: Node) -> bool:
+    """Tell whether an index takes one of a dimension: a number, or the counter of a loop."""
+    return _is_int(node) or node.op == Op.COUNTER
 
 
 def _is_new_axis(node: Node) -> bool:

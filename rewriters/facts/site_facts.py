@@ -217,7 +217,8 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def listed(self, name: str) -> int | None:
         """Return how many tensors a list names one by one, ``None`` if it is none such."""
         node = self.match.bindings[name]
-        single = {Op.ATTR, Op.PARAM} | operators.FACTORIES  # ``[torch.zeros(1, device=device)]``
+        # ``[torch.zeros(1, device=device)]``, ``[log_alpha.requires_grad_()]``
+        single = operators.TABLE.keys() | {Op.ATTR, Op.PARAM, "requires_grad_"}
         named = node.op == Op.LIST and all(a.op.removesuffix("(*)") in single for a in node.args)
         return len(node.args) if named else None
 

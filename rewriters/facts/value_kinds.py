@@ -19,7 +19,7 @@ from npufix.rewriters.facts.index_facts import (
     is_used_as_int,
     names_of,
 )
-from npufix.rewriters.facts.module_facts import is_parameter
+from npufix.rewriters.facts.module_facts import is_parameter, returns_tensor
 from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes, annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_int_attribute
@@ -56,8 +56,10 @@ _NO_TENSOR = frozenset({Op.CONST, Op.TUPLE, Op.LIST, Op.SLICE, Op.SIZE, Op.SHAPE
 _OF_SHAPED = (Op.SHAPE, Op.SIZE, Op.RANK, Op.DTYPE_OF)
 """What no number is asked for."""
 _DISPLAYS = ("Dict", "Set(")
-_DRAWN = frozenset({"multinomial", "randint", "randperm", "searchsorted", "bucketize"})
-"""What returns positions."""
+_NO_MASKS = _NO_TENSOR | {
+    "multinomial", "randint", "randperm", "searchsorted", "bucketize",  # positions
+    "sub", "div", "floordiv", "mod", "pow",
+}  # fmt: skip
 _PARTS = frozenset({"chunk", "split", "split_with_sizes", "tensor_split", "unbind"})
 _INTEGERS = operators.INTEGERS | {Op.ITEM}
 _MAYBE_NUMBER = frozenset(
@@ -110,7 +112,9 @@ class ValueKinds:
             return True
         if declared in {"int", "float", "bool", "str", "np.ndarray", "numpy.ndarray"}:
             return False
-        if node in self._operands_of_tensors:
+        if node.op == Op.PARAM and "tensordict" in f"{node.value} {declared}".lower():
+            return False
+        if node in self._operands_of_tensors or returns_tensor(self.flow, node):
             return True
         if node.op in _PARTS:
             return False  # a tuple, whose elements are tensors
@@ -202,7 +206,7 @@ class ValueKinds:
             return None
         if node.op == "invert":
             return False if is_of_numpy(node.args[0]) else None
-        if node.op in _NO_TENSOR or node.op in _INTEGERS or self._is_int(node) or node.op in _DRAWN:
+        if node.op in _NO_MASKS or node.op in _INTEGERS or self._is_int(node):
             return False
         if node.op == Op.CAST and "int" in str(node.args[1].value):
             return False
@@ -360,6 +364,8 @@ def _choices(node: Node) -> list[Node]:
 
 def is_of_numpy(node: Node) -> bool:
     """Tell whether a value is an array: made by NumPy, or by a method that only arrays have."""
+    while node.op in operators.VIEWS | {Op.GETITEM}:  # ``x.numpy().reshape(2, 1)[0]``
+        node = node.args[0]
     if node.op == "numpy" or (node.op == Op.ATTR and node.value == "np"):
         return True
     if node.op != Op.CALL:
@@ -375,11 +381,12 @@ def is_of_numpy(node: Node) -> bool:
 @lru_cache(maxsize=4)
 def _given_to_numpy(flow: FunctionFlow) -> frozenset[Node]:
     """Return what NumPy certainly computes with: ``std`` of ``if np.any(std == 0)``."""
-    given = {
-        arg for e in flow.by_operation.get(Op.CALL, ()) if e.certain and is_of_numpy(e.node)
-        for arg in e.node.args[1:]
-    }  # fmt: skip
-    return frozenset(given | {a for n in given if n.op in operators.COMPARISONS for a in n.args})
+    calls = (e.node for e in flow.by_operation.get(Op.CALL, ()) if e.certain)
+    given = [arg for call in calls if is_of_numpy(call) for arg in call.args[1:]]
+    for node in given:  # grows: ``np.concatenate([boxes[:, :3], ones])``
+        inside = node.args if node.op in operators.COMPARISONS | {Op.LIST} else ()
+        given += node.args[:1] if node.op == Op.GETITEM else inside
+    return frozenset(given)
 
 
 @lru_cache(maxsize=4)

@@ -7,7 +7,8 @@ einsum: ``"bd,bd->b"``.
 Why it is slow on the NPU: BatchMatMul cuts its matrices into blocks of 16 x 16 for the Cube unit. A
 result of one row or column fills one sixteenth of each block, one of 1 x 1 a 256th, and the backward
 pass is a batch of outer products that runs on the same operator. A product and a sum on the Vector
-units read each element once. A column that all batches share is one ordinary matrix product.
+units are faster where the matrices are small or both operands are vectors. A column that all batches
+share is one ordinary matrix product.
 
 Safety: the same sum in another order. In half precision the products are rounded before they are
 added, which the Cube unit does not do, so float32 is a condition (``single-precision``) except for
@@ -258,8 +259,8 @@ def _has_length(site: Site, name: str, dim: int) -> bool:
 
 def _precise(site: Site) -> bool | None:
     dtypes = {site.dtype("a"), site.dtype("b")}
-    if dtypes - {"float32", None}:
-        return False
+    if dtypes - {"float32", None} or False in {site.is_tensor("a"), site.is_tensor("b")}:
+        return False  # arrays of NumPy are multiplied with ``@`` as well
     # A matrix product takes operands of one dtype alone.
     return True if "float32" in dtypes else None
 
@@ -280,9 +281,8 @@ def _batches(site: Site) -> bool | None:
     ranks = [site.ndim("a"), site.ndim("b")]
     if max(rank or _BATCH for rank in ranks) < _BATCH:
         return False  # an ordinary product
-    if set(ranks) == {_BATCH}:
-        return True
-    return _small_or_of_space(site)
+    both_vectors = _has_length(site, "a", -2) and _has_length(site, "b", -1)
+    return (both_vectors and set(ranks) == {_BATCH}) or _small_or_of_space(site)
 
 
 def _small(site: Site, *names: str) -> bool | None:
@@ -301,7 +301,7 @@ def _holds_small_matrices(site: Site) -> bool | None:
 def _small_or_of_space(site: Site, *names: str) -> bool | None:
     """Tell whether matrices are small; open where their name alone says so, ``rotation``."""
     small = _small(site, *names)
-    moves_points = any(map(_OF_SPACE.search, site.called("a")))
+    moves_points = any(_OF_SPACE.search(n) for name in names or ("a",) for n in site.called(name))
     return False if small is None and not moves_points else small
 
 
@@ -312,16 +312,18 @@ COLUMN = Condition(
 )
 BATCHES = Condition(
     "batches-of-matrices",
-    "both operands have three dimensions, or more and at most 16 rows and columns",
+    "both operands have three dimensions or more, and at most 16 rows and columns",
     _batches,
     meaning="batches-of-small-matrices",
 )
-SMALL = Condition(
-    "small-matrices",
-    "the left operand holds matrices of at most 16 rows and columns: the products of large ones "
-    "would be written to memory one by one",
-    _holds_small_matrices,
+_ARE_SMALL = (
+    "the matrices have at most 16 rows and columns: the products of large ones would be written "
+    "to memory one by one"
 )
+SMALL = Condition("small-matrices", _ARE_SMALL, _holds_small_matrices)
+LEFT_SMALL = Condition("small-matrices", _ARE_SMALL, lambda site: _small_or_of_space(site, "a"))
+RIGHT_SMALL = Condition("small-matrices", _ARE_SMALL, lambda site: _small_or_of_space(site, "b"))
+_LEFT, _RIGHT = (LEFT_SMALL, SINGLE_PRECISION), (RIGHT_SMALL, SINGLE_PRECISION)
 VECTORS = Condition("batches-of-vectors", "both operands have two dimensions", _vectors)
 DOT_PRODUCT = Condition(
     "dot-product",
@@ -352,20 +354,10 @@ RULE = Substitution(
         Form(einsum, multiply_and_add_last, einsum_inputs, (DOT_PRODUCT, SINGLE_PRECISION)),
         Form(shared_column, matrix_product, shared_inputs, (SHARED,)),
         Form(points, weigh_points, point_inputs, (SMALL, SINGLE_PRECISION)),
-        Form(
-            vector_column_squeezed,
-            weigh_by_vector_alone,
-            vector_column_inputs,
-            (SINGLE_PRECISION,),
-        ),
-        Form(
-            vector_row_squeezed,
-            add_weighed_rows_alone,
-            vector_row_inputs,
-            (SINGLE_PRECISION,),
-        ),
-        Form(vector_column, weigh_by_vector, vector_column_inputs, (SINGLE_PRECISION,)),
-        Form(vector_row, add_weighed_rows, vector_row_inputs, (SINGLE_PRECISION,)),
+        Form(vector_column_squeezed, weigh_by_vector_alone, vector_column_inputs, _LEFT),
+        Form(vector_row_squeezed, add_weighed_rows_alone, vector_row_inputs, _RIGHT),
+        Form(vector_column, weigh_by_vector, vector_column_inputs, _LEFT),
+        Form(vector_row, add_weighed_rows, vector_row_inputs, _RIGHT),
         Form(
             by_column_squeezed,
             weigh_rows_alone,
@@ -385,11 +377,6 @@ RULE = Substitution(
 def f(a: torch.Tensor, b: torch.Tensor):
     return torch.bmm(a, b.transpose(1, 2))
 """,
-        # the precision is not known
-        """
-def f(a: torch.Tensor, b: torch.Tensor):
-    return torch.bmm(a.unsqueeze(1), b.unsqueeze(2))
-""",
         # half precision
         """
 def f(a: torch.Tensor, b: torch.Tensor):
@@ -408,7 +395,13 @@ def f(a: torch.Tensor, b: torch.Tensor):
     a = a.float().view(2, 1, 1, 64, 64)
     return a.matmul(b.unsqueeze(-1)).squeeze(-1)
 """,
-        # the sum is not over the last dimension
+        # states of an encoder: long and wide
+        """
+def f(weights: torch.Tensor, states: torch.Tensor):
+    weights, states = weights.float(), states.float()
+    return torch.bmm(weights.unsqueeze(1), states)
+""",
+        # the sum is over another dimension
         """
 def f(a: torch.Tensor, b: torch.Tensor):
     return torch.einsum("bd,bd->d", a.float(), b.float())
@@ -486,14 +479,14 @@ def f(a: torch.Tensor, b: torch.Tensor):
         ),
         Rewritten(
             """
-def f(weights: torch.Tensor, values: torch.Tensor):
-    weights, values = weights.float(), values.float()
-    return torch.bmm(weights.unsqueeze(1), values)
+def f(points: torch.Tensor, turns: torch.Tensor):
+    points, turns = points.float(), turns.float().view(-1, 3, 3)
+    return torch.bmm(points.unsqueeze(1), turns)
 """,
             """
-def f(weights: torch.Tensor, values: torch.Tensor):
-    weights, values = weights.float(), values.float()
-    return (weights.unsqueeze(2) * values).sum(1, keepdim=True)
+def f(points: torch.Tensor, turns: torch.Tensor):
+    points, turns = points.float(), turns.float().view(-1, 3, 3)
+    return (points.unsqueeze(2) * turns).sum(1, keepdim=True)
 """,
         ),
     ),

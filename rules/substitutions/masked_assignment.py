@@ -108,7 +108,7 @@ def columns(x: Tensor, mask: Tensor, value: float) -> None:
 
 def rows(x: Tensor, mask: Tensor, value: float) -> None:
     """Write one value to the rows where the mask is true."""
-    x[either(mask, leading(mask))] = value
+    x[either(spelled(mask), leading(mask))] = value
 
 
 def whole_rows(x: Tensor, mask: Tensor, value: float) -> None:

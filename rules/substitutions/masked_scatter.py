@@ -1,7 +1,8 @@
 """Rows written to where a mask says so, element by element.
 
 What: ``x.masked_scatter(mask, rows)``, where the mask is one of rows: that of the places of an image in
-a text, ``(ids == image_token).unsqueeze(-1).expand_as(embeddings)``.
+a text, ``(ids == image_token).unsqueeze(-1).expand_as(embeddings)``; ``x.masked_scatter(mask, y[mask])``,
+which is ``torch.where``.
 
 Why it is slow on the NPU: MaskedScatter counts the elements of the mask one after the other, all
 columns of each row, and for most dtypes on the AI CPU. The positions of the rows are as many times
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution, either
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -51,6 +53,16 @@ def put_first_column(x: Tensor, mask: Tensor, rows: Tensor) -> Tensor:
     )
 
 
+def selected(x: Tensor, mask: Tensor, y: Tensor) -> Tensor:
+    """Write the elements of another tensor that the mask itself selects."""
+    return x.masked_scatter(mask, y[mask])
+
+
+def chosen(x: Tensor, mask: Tensor, y: Tensor) -> Tensor:
+    """Choose element by element."""
+    return torch.where(mask, y, x)
+
+
 def row_inputs(draw: Draw) -> dict[str, Any]:
     """Return a batch of rows, a mask of them, and as many new rows."""
     import torch
@@ -70,6 +82,18 @@ def element_inputs(draw: Draw) -> dict[str, Any]:
     return {**given, "mask": given["mask"].unsqueeze(-1).expand_as(given["x"])}
 
 
+def chosen_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two tensors and a mask of one shape."""
+    import torch
+
+    shape = draw.integer(1, 3), draw.integer(1, 4)
+    return {
+        "x": draw.floats(*shape, dtype=torch.float32),
+        "mask": draw.booleans(*shape),
+        "y": draw.floats(*shape, dtype=torch.float32),
+    }
+
+
 def _of_rows(site: Site) -> bool | None:
     # ``x > 0`` differs from column to column, and a mask of fewer dimensions has other columns
     other = site.is_test_of("mask", "x") or site.same_ndim("x", "mask") is False
@@ -80,6 +104,12 @@ MASK_OF_ROWS = Condition(
     "mask-of-rows",
     "the mask has the shape of the tensor and is the same in all columns",
     _of_rows,
+)
+SAME_SHAPE = Condition(
+    "same-shape",
+    "the mask and both tensors have one shape",
+    lambda site: False if site.same_ndim("y", "mask") is False else None,
+    meaning="one-shape",
 )
 AS_MANY_ROWS = Condition(
     "as-many-rows",
@@ -93,11 +123,12 @@ RULE = Substitution(
     summary="rows written element by element to where a mask says so",
     table="affinity",
     forms=(
+        Form(selected, chosen, chosen_inputs, (SAME_SHAPE,)),
         Form(expanded, put_rows, row_inputs, (AS_MANY_ROWS,)),
         Form(of_elements, put_first_column, element_inputs, (MASK_OF_ROWS, AS_MANY_ROWS)),
     ),
     replaces=("MaskedScatter", "MaskedScatterWithPosition", "BroadcastTo", "Expand"),
-    becomes=("IndexPutV2", "NonZero"),
+    becomes=("IndexPutV2", "NonZero", "SelectV2"),
     passes=(2, 2),
     requires="torch_npu>=2.1",
     valid=(
@@ -129,6 +160,18 @@ def forward(x: torch.Tensor, mask: torch.Tensor):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+def insert(tokens: torch.Tensor, predicted: torch.Tensor, unknown: int):
+    missing = tokens.eq(unknown)
+    return tokens.masked_scatter(missing, predicted[missing])
+""",
+            """
+def insert(tokens: torch.Tensor, predicted: torch.Tensor, unknown: int):
+    missing = tokens.eq(unknown)
+    return torch.where(missing, predicted, tokens)
+""",
+        ),
         Rewritten(
             """
 def merge(embeds: torch.Tensor, features: torch.Tensor, ids: torch.Tensor, token: int):

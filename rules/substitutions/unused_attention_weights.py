@@ -192,7 +192,8 @@ class Decoder(nn.Module):
             query=query,
             key=memory,
             value=memory,
-            key_padding_mask=mask, need_weights=False,
+            key_padding_mask=mask,
+            need_weights=False,
         )[0]
 """,
         ),

@@ -67,7 +67,7 @@ class Facts(ValueKinds):
         rank = None if node is None else self.shapes.rank(node)
         if isinstance(rank, RelativeRank) and rank.base in self.assumed:
             return self.assumed[rank.base] + rank.more
-        return rank
+        return self.assumed.get(node) if rank is None and node is not None else rank
 
     def assume_ranks(self) -> None:
         """Take it that tensors have no more dimensions than they are indexed with.
@@ -87,10 +87,12 @@ class Facts(ValueKinds):
 
     def _indexed(self) -> Iterator[tuple[ast.expr, RelativeRank, int]]:
         """Yield the tensors of unknown dimensions, and how many they are indexed with."""
-        for code in (e.code for e in self._inside):
+        for code in (_written_to(e.code) for e in self._inside):
             if not isinstance(code, ast.Subscript) or not isinstance(code.slice, ast.Tuple):
                 continue
             rank, items = self.rank(code.value), code.slice.elts
+            node = self.node(code.value)
+            rank = RelativeRank(node, 0) if rank is None and node is not None else rank
             plain = not any(isinstance(i, ast.Constant) and type(i.value) is not int for i in items)
             if isinstance(rank, RelativeRank) and plain:
                 yield code.value, rank, len(items)
@@ -226,3 +228,10 @@ def linear(node: Node) -> tuple[Node, int]:
         else:
             break
     return node, more
+
+
+def _written_to(code: ast.AST) -> ast.AST:
+    match code:
+        case ast.Assign([target]) | ast.AugAssign(target):
+            return target
+    return code

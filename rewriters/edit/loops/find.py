@@ -103,7 +103,7 @@ def find_loops(
             continue
         told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)
         told = told or (found.problem in _ROWS_TOO and _takes_rows(wide, loop))
-        told = told and worth_telling and not _is_on_host(wide, loop)
+        told = told and worth_telling and _only_computes(loop) and not _is_on_host(wide, loop)
         if found.rewrite is not None or all_of_them or told:
             taken.append((first, last))
             yield found
@@ -281,11 +281,31 @@ def _is_of_host(node: Node) -> bool:
     return is_of_numpy(node) or is_made_on_host(node)
 
 
+def _only_computes(loop: Loop) -> bool:
+    """Tell whether a person can write a loop anew: it binds, fills, and chooses, and no more."""
+    plain = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.For)
+    inside = [node for part in loop.body for node in walk(part) if isinstance(node, ast.stmt)]
+    filled = {one.name for one in loop.lists}
+    return all(isinstance(node, plain) or _fills(node, filled) for node in inside)
+
+
+def _fills(code: ast.stmt, lists: set[str]) -> bool:
+    match code:
+        case ast.Expr(ast.Constant()) | ast.Pass():
+            return True
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"))):
+            return name in lists
+    return False
+
+
 def _takes_rows(flow: FunctionFlow, loop: Loop) -> bool:
     """Tell whether a loop joins, adds up or fills rows that only a tensor has: ``x[i, :n]``."""
-    codes: list[ast.AST] = [e.code for e in _inside(flow, loop)]
+    inside = list(_inside(flow, loop))
+    codes: list[ast.AST] = [e.code for e in inside]
     if loop.is_statement and not loop.lists and not loop.total:
+        facts = Facts(flow, inside)  # ``d[(i, j)] = n`` may be a dictionary
         codes = [c.targets[0] for c in codes if isinstance(c, ast.Assign)]
+        codes = [c for c in codes if isinstance(c, ast.Subscript) and facts.is_tensor(c.value)]
     return any(isinstance(c, ast.Subscript) and _is_of_several(c, loop) for c in codes)
 
 

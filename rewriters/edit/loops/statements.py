@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 RECURRENCE = "a round needs what the round before it has left in a name"
 EARLY_EXIT = "it may end, or skip a part, before the last round"
 BRANCH = "which branch it takes depends on the round: torch.where computes both"
-EFFECT = "it does something else beside computing rows"
+EFFECT = (
+    "it does something else beside computing rows: collect the numbers that it needs first, then "
+    "compute all rows at once, as in torch.arange(n, device=x.device) < lengths[:, None]"
+)
 SHARED = "what it writes to may share memory with what it reads"
 _OUT = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Try, ast.With, ast.While)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.edit import CannotSpliceError, Edit, extent, span, unit_of
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.layout import broken, style_of
+from npufix.rewriters.edit.loops.statements import EFFECT
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.edit.splice import splice
 from npufix.rewriters.edit.statements.proposal import Change, changed
@@ -109,7 +110,7 @@ def _assignments(made: Sequence[ast.stmt]) -> list[tuple[str, str]]:
             case ast.Assign([ast.Name(name)], value):
                 found.append((name, ast.unparse(value)))
             case _:
-                raise NotRewritableError("it does something else beside computing rows")
+                raise NotRewritableError(EFFECT)
     return found
 
 

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.proposal import Change, Proposal, behind_arguments
+from npufix.rewriters.edit.statements.proposal import Proposal, more_arguments
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import assigned_values
 from npufix.rewriters.graph.modules.syntax import walk
@@ -39,18 +39,18 @@ def find_unused_weights(here: Surroundings) -> Iterator[Proposal]:
                 starred = any(isinstance(arg, ast.Starred) for arg in args)
                 if not made or starred or named & _WEIGHTS or len(args) > _POSITIONAL:
                     continue
-                at = behind_arguments(node, here.lines)
-                if at is None or not _is_first_alone(here, node) or _is_masked(here, node):
+                text = "need_weights=False"
+                added = more_arguments(node, here.lines, text)
+                if added is None or not _is_first_alone(here, node) or _is_masked(here, node):
                     continue
                 masks = [k.value for k in keywords if k.arg in _MASKS] + args[_POSITIONAL - 1 :]
                 proven = set() if masks else {"no-mask", "no-fully-masked-row"}
                 proven |= set() if any(map(_drops, made)) else {"other-random-numbers"}
-                text = ", need_weights=False"
                 shown = re.sub(r"\s+", " ", here.text(node))
                 yield Proposal(
                     node,
-                    changes=(Change(at, text),),
-                    shown=f"{shown[:-1].rstrip(' ,')}{text})",
+                    changes=(added,),
+                    shown=f"{shown[:-1].rstrip(' ,')}, {text})",
                     asked=tuple(zip(("mask", "hidden"), map(here.text, masks), strict=False)),
                     proven=frozenset(proven),
                 )

@@ -12,6 +12,7 @@ from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.occasions import is_made_on_host
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def find_checks(here: Surroundings) -> Iterator[Proposal]:
         if isinstance(node, ast.If) and here.text(node).startswith("elif"):
             continue  # nothing can stand alone behind another branch
         match node:
+            case ast.Assert() | ast.If(_, [ast.Raise()], []) if _is_switched(here, node):
+                continue  # who wants no check says so
             case ast.Assert(test) if _is_answer(here, test):
                 yield _without(here, node, test, "check")
             case ast.If(test, [ast.Raise()], []) if _is_answer(here, test):
@@ -87,14 +90,38 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
 _COMPARABLE = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum"})
 
 
+def _is_switched(here: Surroundings, code: ast.stmt) -> bool:
+    """Tell whether a check is seldom made: ``if self.strict: assert x.all()``.
+
+    A setting decides on it, or another check that fails, ``if not x.isfinite().all():``.
+    """
+    for outer in here.around(code):
+        match outer:
+            case ast.If(ast.UnaryOp(ast.Not(), test)) if _is_answer(here, test):
+                return True
+            case ast.If(ast.UnaryOp(ast.Not(), ast.Name() | ast.Attribute() as flag)) | ast.If(
+                ast.Name() | ast.Attribute() as flag
+            ):
+                value = here.value(flag)
+                setting = value is not None and value.op in {Op.PARAM, Op.ATTR, Op.GLOBAL}
+                if setting and not here.is_tensor(flag) and last_name(flag) != "training":
+                    return True
+    return False
+
+
 def _without(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -> Proposal:
     """Return the code without a check that is there to fail."""
     lines = here.whole_lines(code)
     outer = here.parents.get(id(code), here.flow.function)
     alone = any(getattr(outer, block, None) == [code] for block in ("body", "orelse", "finalbody"))
-    if lines is None or holds_comment("".join(here.lines), here.lines, code):
+    above = "" if lines is None else here.lines[lines[0] - 2].strip()
+    if lines is None or above[:1] == "#" or holds_comment("".join(here.lines), here.lines, code):
         return Proposal(code, "leave the check out, or make it once in N steps")
     new = f"{here.indent(code)}pass\n" if alone else ""
+    first, _, last, _ = lines
+    before, behind = here.lines[first - 2].strip(), here.lines[last : last + 1]
+    if not new and before[-1:] in {"", ":"} and behind and not behind[0].strip():
+        lines = first, 0, last + 1, len(behind[0])  # no blank line more than there was
     asked = ((kind, f"lambda:{here.text(test)}"),)
     return Proposal(
         code, form=_FORM_ASSERT, changes=(Change(lines, new),), shown="pass", asked=asked

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 _MOST_RUNS = 4
 _GIVEN = re.compile(
-    r"(^|_)(gt|targets?|labels?|coo?rds?|coors|idx|ind|ind(ic|ex)es|index|grid|thw|anchors?|priors?"
-    r"|points?|voxels?|masks?)(_|$)"
+    r"(^|_)(gts?|targets?|labels?|coo?rds?|coors|idx|ind|ind(ic|ex)es|index|grid|thw|anchors?|priors?"
+    r"|points?|voxels?|masks?|proposals?|rois?|(pos|neg|det)_bbox(es)?|freqs?|cis|rope|cos|sin)(_|$)"
 )
 """What is called so is an input or a number of a place: nothing is propagated back to it."""
+_MAKES_TARGETS = re.compile(r"(^|_)(get|gen|make)_\w*targets?(_|$)|(^|_)assign(_|$)|get_\w*bboxes")
+"""Functions that compute without gradients what a loss compares with, or what is shown."""
 _WHOLE = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8"})
 _FEWEST = 3
 """Two columns are often all that is wanted of many; three in a row are taken to bits."""
@@ -108,7 +110,7 @@ def _spread(here: Surroundings, taken: set[int]) -> Iterator[Proposal]:
 
     They are views, which cost nothing before the backward pass: so only what may have one.
     """
-    if not here.is_hot:
+    if not here.is_hot or _MAKES_TARGETS.search(here.flow.function.name):
         return
     found: dict[tuple[int, str, bool, str], list[_Piece]] = {}
     for node in here.nodes:
@@ -150,7 +152,8 @@ def _gathered(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | 
     known = _known(here, owner, reads[0])
     bound = {name for read in reads for name in _bound_to(here, read.code)}
     is_written = any(_is_written_by_method(here, read.code) for read in reads)
-    if known is None or is_written or _is_changed(here, bound, 0):
+    is_whole = any(_is_index(here, read.code) for read in reads)
+    if known is None or is_written or is_whole or _is_changed(here, bound, 0):
         return None
     names, gone = _names(here, name, reads, block)
     sizes, targets = _with_gaps(spans, names)
@@ -168,6 +171,12 @@ def _gathered(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | 
     return Proposal(
         reads[0].code, form=form, changes=tuple(changes), shown=line, proven=frozenset(proven)
     )
+
+
+def _is_index(here: Surroundings, code: ast.expr) -> bool:
+    value = here.value(code)
+    users = [] if value is None else here.users(value)
+    return any(user.op == Op.GETITEM and user.args[1] is value for user in users)
 
 
 def _names(
@@ -424,8 +433,10 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
 
 
 def _is_cloned(here: Surroundings, code: ast.Subscript) -> bool:
-    """Tell whether what is picked is copied anyway: ``x[:, [0, 2]].clone()``."""
+    """Tell whether what is picked is copied anyway: by ``.clone()``, or ``x[:, [0, 2]] - y``."""
     match here.parents.get(id(code)):
+        case ast.BinOp() | ast.Compare() | ast.UnaryOp():
+            return True
         case ast.Attribute(attr="clone") as method:
             return isinstance(here.parents.get(id(method)), ast.Call)
     return False

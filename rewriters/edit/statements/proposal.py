@@ -56,12 +56,21 @@ def changed(lines: Sequence[str], changes: Sequence[Change]) -> str:
     return "".join(text)
 
 
-def behind_arguments(call: ast.Call, lines: Sequence[str]) -> Span | None:
-    """Return the place behind the last argument of a call, ``None`` if there is no plain one."""
+def more_arguments(call: ast.Call, lines: Sequence[str], *added: str) -> Change | None:
+    """Return what adds arguments behind the others, ``None`` if there is no plain place.
+
+    Each gets a line of its own where the last one has.
+    """
     given = [*call.args, *(k.value for k in call.keywords)]
     if not given:
         return None
     *_, last, end = max(span(code, lines) for code in given)
     *_, final, close = span(call, lines)
     rest = "".join([*lines[last - 1 : final - 1], lines[final - 1][:close]])[end:]
-    return (last, end, last, end) if _CLOSING.fullmatch(rest) else None
+    starts = [(arg.lineno, arg.col_offset) for arg in call.args]
+    row, column = max(starts + [(arg.lineno, arg.col_offset) for arg in call.keywords])
+    indent = lines[row - 1][:column]
+    lone = indent.isspace() and len(given) > 1
+    joint = f",\n{indent}" if lone else ", "
+    text = "".join(f"{joint}{one}" for one in added)
+    return Change((last, end, last, end), text) if _CLOSING.fullmatch(rest) else None

@@ -296,6 +296,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "same-heads-third": partial(_same_heads, heads=2),
     "same-rank-mask": _fewer_dims(0),
     "same-shape": _same_shape,
+    "one-shape": lambda o: len({t.shape for t in _tensors(o)}) == 1,
     "single-precision": lambda o: all(t.dtype == torch.float32 for t in _floats(o)),
     "sums-fit-int32": lambda o: all(
         float(t.double().abs().sum()) < 2**31 for t in _tensors(o, "x")

@@ -99,6 +99,8 @@ def test_functions_beside_the_steps_are_left_out(tmp_path: Path, function: str) 
         ("pkg/losses/contrastive.py", False),
         ("train.py", False),
         ("tools/numerics_debugging/trace.py", True),
+        ("nets/preprocessing/resample.py", True),
+        ("egs/asr/streaming-ncnn-decode.py", True),
         ("pkg/data/mixup.py", False),
         ("pkg/attest.py", False),
     ],
@@ -155,6 +157,16 @@ def test_what_no_step_runs_is_counted_and_shown_on_demand(tmp_path: Path) -> Non
                 "        x[x > 0] = 0\n        return x"
             ),
             True,
+        ),
+        ("class A:\n    def validation_step(self, x: torch.Tensor):\n        x[x > 0] = 0", False),
+        ("@lru_cache(2)\ndef table(x: torch.Tensor):\n    x[x > 0] = 0\n    return x", False),
+        (
+            (
+                "class A:\n    def mask(self, x: torch.Tensor):\n"
+                "        if self.kept is None:\n            x[x > 0] = 0\n"
+                "            self.kept = x\n        return self.kept"
+            ),
+            False,
         ),
     ],
 )

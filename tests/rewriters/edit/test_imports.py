@@ -117,3 +117,10 @@ def test_an_import_that_does_not_bind_the_name_is_not_taken_for_one(above: str) 
     assert [s.rewrite.direct.count("import torch_npu\n") for s in found if s.rewrite] == [
         1 + above.count("import torch_npu\n")
     ]
+
+
+def test_a_script_imports_what_it_needs_before_it_calls_anything() -> None:
+    above = "import torch\n\nN = 4\n"
+    text = f"{above}optim = torch.optim.Adam(model.parameters())\nimport wandb\n"
+    new = add_import(text, NPU, guarded=True)
+    assert new == text.replace("import torch\n", f"import torch\n{GUARDED}", 1)

@@ -50,6 +50,14 @@ def conditions(site: Site) -> set[str]:
 X = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1))
 LENGTHS = torch.tensor([0, 4, 2])
 WRITTEN = {
+    "columns of what a list became": (
+        (
+            "def f(x: Tensor, y: Tensor, n: int):\n"
+            "    p = torch.cat([part.long() for part in (x, y)])\n"
+            "    for i in range(n):\n        p[:, i] += i * n\n    return p\n"
+        ),
+        (X[0], X[1], 3),
+    ),
     "a counter that starts at one": (
         (
             "def f(x: Tensor):\n    y = torch.zeros_like(x)\n"

@@ -43,6 +43,7 @@ def rewritten(text: str, rule: str) -> str:
         ("class Foo(Dataset):\n    def forward(self): ...", True),
         ("class FooDataset:\n    def compute_step(self): ...", False),
         ("class PostProcessFoo(nn.Module):\n    def forward(self): ...", False),
+        ("class A(nn.Module):\n    def rope_init(self): ...", False),
         ("def load_balancing_loss(x): ...", True),
         ("def build_model(x): ...", False),
         ("def train_one_epoch(x): ...", True),
@@ -478,6 +479,17 @@ def test_a_choice_whose_arms_learn_other_things_says_so() -> None:
         ("p, q = F.normalize(x), x.long()\n        return p[0] + p[1] + p[2]", "NPU268"),
         ("q = x.long()\n        return F.relu(q[:, 0]) + q[:, 1] + q[:, 2]", "NPU268"),
         ("for i in range(1, 9):\n            x[..., i, :i] = x[..., :i, :i].sum(-2)", "NPU250"),
+        ("for i in range(9):\n            x[i, :n[i]] = 1\n            self.log(i)", "NPU250"),
+        ("d = {}\n        for i in range(9):\n            d[i, 0], n = 1, x.y[i]", "NPU250"),
+        ("rois = x.exp()\n        return rois[:, 0] + rois[:, 1] + rois[:, 2]", "NPU268"),
+        ("p = F.relu(x)\n        return x[p[:, 0]] + x[p[:, 1]] + x[p[:, 2]]", "NPU268"),
+        ("for i in x.sizes:\n            n = int(torch.rand(1) * x.size(0))", "NPU214"),
+        ("for i in range(9):\n            save(i, x[i].cpu())", "NPU214"),
+        ("return torch.randint(0, max(1, x.max()) + 1, (4,))", "NPU214"),
+        ("if self.strict:\n            assert x.all()", "NPU217"),
+        ("if not x.all():\n            assert x.any()\n            self.log(x)", "NPU217"),
+        ("x = torch.cat([self.cached_left_pad, x])\n        return x, (x, x)", "NPU323"),
+        ("return {n: torch.tensor([], device=x.device) for n in x.names}", "NPU219"),
     ],
 )  # fmt: skip
 def test_nothing_is_said_where_nothing_is_gained(code: str, rule: str) -> None:
@@ -539,6 +551,29 @@ def test_a_hook_may_wait_for_the_device(name: str, count: int) -> None:
     assert len(found(text, "NPU320")) == count
 
 
-def test_columns_that_are_copied_anyway_are_copied_once() -> None:
-    text = "def forward(x: torch.Tensor):\n    return x[:, [0, 2]].clone()\n"
+@pytest.mark.parametrize("behind", [".clone()", " - y", " > 0"])
+def test_columns_that_are_copied_anyway_are_copied_once(behind: str) -> None:
+    text = f"def forward(x: torch.Tensor, y):\n    return x[:, [0, 2]]{behind}\n"
     assert rewritten(text, "NPU267") == text.replace("[0, 2]", "0:3:2")
+
+
+def test_settings_get_lines_of_their_own_where_the_others_have() -> None:
+    text = """
+    from torch.utils.data import DataLoader
+    def train_loader(data, n):
+        return DataLoader(
+            data,
+            num_workers=n,
+            collate_fn=lambda items: dict(
+                items=items
+            ),
+        )
+    """
+    assert "),\n            pin_memory=True,\n        )" in rewritten(text, "NPU270").replace(
+        "\n    ", "\n"
+    ) or "        pin_memory=True,\n    )" in rewritten(text, "NPU270")
+
+
+def test_a_check_takes_the_blank_line_behind_it_along() -> None:
+    text = "def forward(x: torch.Tensor):\n    assert x.all()\n\n    return x\n"
+    assert rewritten(text, "NPU217") == "def forward(x: torch.Tensor):\n    return x\n"

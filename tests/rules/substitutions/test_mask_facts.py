@@ -26,6 +26,17 @@ def function(parameters: str, *lines: str) -> str:
 
 
 SAFE = {
+    "what modules return": """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 3, 1), nn.Sequential(nn.ReLU(), nn.BatchNorm2d(3))
+
+    def forward(self, x):
+        x = self.norm(self.conv(x))
+        x[x > 0] = 0
+        return x
+""",
     "a comparison of the tensor with a setting": function(
         "x: torch.Tensor, limit", "x[x > limit] = 0"
     ),
@@ -159,6 +170,19 @@ def test_not_proven(code: str, names: set[str]) -> None:
 
 NOTHING = {
     "an array of NumPy": function("n", "a = np.zeros((3, 4))", "a[a == 0] = n"),
+    "a dictionary of tensors": function("next_tensordict, m", "next_tensordict[m > 0] = 0"),
+    "an array in other dimensions": function(
+        "x: torch.Tensor", "a = x.cpu().numpy().reshape(2, 1)[0]", "a[a > 0] = 1"
+    ),
+    "an array of which NumPy takes columns": function(
+        "x", "y = np.concatenate([x[:, :2], x[:, 3:]])", "x[x > 0] = 1"
+    ),
+    "an index of three dimensions": function(
+        "x: torch.Tensor, i: torch.Tensor, n",
+        "i = i.unsqueeze(-1).expand(4, 5, 6)",
+        "for k in range(n):",
+        "    y = x[k].gather(0, i[k])",
+    ),
     "an array that a tensor became": function(
         "x: torch.Tensor", "a = x.cpu().numpy() * 2", "a[a > 0] = 1"
     ),
@@ -260,6 +284,7 @@ NO_MASKS = {
         "mask = (~mask).nonzero().flatten()",
         "x[..., mask] = 0.0",
     ),
+    "a place in a ring": ("buffer, n", "pos = (buffer.pos - 1) % n", "buffer.done[pos] = True"),
     "a setting": ("self, x: torch.Tensor", "x[..., self.config.pad_code] = 0.0"),
     "a key": ("self, x", "self.saved[self.padding_key] = 1"),
     "an array of several": ("self, mask", "self.count.np[:4][mask] = 1"),
@@ -270,6 +295,13 @@ NO_MASKS = {
 @pytest.mark.parametrize("lines", NO_MASKS.values(), ids=NO_MASKS)
 def test_what_can_be_no_mask_is_none(lines: tuple[str, ...]) -> None:
     assert sites(function(*lines)) == []
+
+
+def test_positions_of_rows_are_a_mask_of_rows() -> None:
+    body = "m[torch.where(m.sum(-1) == m.shape[-1])] = False"
+    (site,) = sites(function("m: torch.BoolTensor, n", "for _ in range(n):", f"    {body}"))
+    assert site.rewrite is not None
+    assert site.rewrite.text == "m.masked_fill_((m.sum(-1) == m.shape[-1]).unsqueeze(-1), False)"
 
 
 def test_a_mask_that_was_expanded_has_the_rank_of_what_it_was_expanded_to() -> None:

@@ -367,7 +367,8 @@ def f(x: torch.Tensor, y: torch.Tensor):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "count"), [("[log_alpha]", 0), ("model.parameters()", 1), ("list(model)", 1)]
+    ("parameters", "count"),
+    [("[log_alpha]", 0), ("[log_alpha.exp()]", 0), ("model.parameters()", 1), ("list(model)", 1)],
 )
 def test_one_number_is_no_model(parameters: str, count: int) -> None:
     code = (

@@ -21,6 +21,7 @@ _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 
 _FOUND = re.compile(r"(^|_)(box(es)?|scores?|labels?|masks?|pred\w*|results?|attrs?)(_|$)")
 """What a detector hands to those who look at what it has found."""
+_FOR_FILES = re.compile(r"_*(save|write|dump|imsave|imwrite|predict|fit)(_|$)")
 
 
 class _Element(NamedTuple):
@@ -29,6 +30,12 @@ class _Element(NamedTuple):
     code: ast.expr
     base: ast.expr
     place: ast.expr
+
+
+def is_for_files(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a tensor is brought to what works on the host: ``save(path, x.cpu())``."""
+    calls = [outer for outer in here.around(code) if isinstance(outer, ast.Call)]
+    return any(_FOR_FILES.match(last_name(call.func) or "") for call in calls)
 
 
 def is_result(here: Surroundings, code: ast.Call) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.handed_in import is_handed_in
 from npufix.rewriters.edit.statements.host.element_reads import (
     is_covered,
+    is_for_files,
     is_result,
     read_before,
     rows_read,
@@ -35,11 +36,10 @@ _LIMITS = {"max": "min", "min": "max"}
 """``max(x, 1)`` is ``x.clamp(min=1)``."""
 _ARITHMETIC = frozenset({"add", "div", "mul", "sub"})
 _OF_SHAPES = frozenset(
-    {
-        "arange", "chunk", "empty", "expand", "full", "linspace", "narrow", "new_empty", "new_full",
-        "new_ones", "new_zeros", "ones", "pad", "py:range", "py:slice", "rand", "randn", "repeat",
-        "repeat_interleave", "reshape", "roll", "slice", "split", "topk", "unfold", "view", "zeros",
-    }
+    {"arange", "chunk", "empty", "expand", "full", "linspace", "narrow", "new_empty", "new_full",
+     "new_ones", "new_zeros", "ones", "pad", "py:range", "py:slice", "rand", "randint", "randn",
+     "repeat", "repeat_interleave", "reshape", "roll", "slice", "split", "topk", "unfold", "view",
+     "zeros"}
 )  # fmt: skip
 """Operators for which the host needs a number before it can go on."""
 OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | _READING | {
@@ -181,10 +181,18 @@ def _is_of_host(here: Surroundings, code: ast.expr) -> bool:
     parts = [] if node is None else list(node.walk())
     if any(part.op in _ON_HOST or _is_of_numpy(part) for part in parts):
         return True
-    if node is not None and here.flow.function.name != "forward" and is_made_on_host(node):
+    if node is not None and _is_made_there(here, node):
         return True
     given = any(part.op in {Op.PARAM, Op.ATTR, Op.CALL, Op.ELEMENT} for part in parts)
     return not given and any(part.op in operators.FACTORIES for part in parts)
+
+
+def _is_made_there(here: Surroundings, node: Node) -> bool:
+    """Tell whether a number comes out of a tensor of the host: ``int(torch.rand(1) * n + 1)``."""
+    if node.op not in {*_ARITHMETIC, "pow"}:
+        return is_made_on_host(node)
+    others = [arg for arg in node.args if not _is_made_there(here, arg)]
+    return len(others) < len(node.args) and not any(_is_tensor(here, arg) for arg in others)
 
 
 def _is_of_numpy(node: Node) -> bool:
@@ -311,18 +319,7 @@ def _is_count(node: Node) -> bool:
     if node.op != "sum" or len(node.args) < 1:
         return False
     counted = node.args[0]
-    return counted.op in {
-        "gt",
-        "ge",
-        "lt",
-        "le",
-        "eq",
-        "ne",
-        "isfinite",
-        "isnan",
-        "isinf",
-        "invert",
-    }
+    return counted.op in operators.COMPARISONS | {"isfinite", "isnan", "isinf", "invert"}
 
 
 def _needs_number(here: Surroundings, user: Node, value: Node) -> bool:
@@ -362,13 +359,13 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
     here: Surroundings, read: _Read
 ) -> Proposal | None:
     """Return what to do where the tool does not know how to write it."""
-    if _is_seldom(here, read.code):
+    if _is_seldom(here, read.code) or (read.how in _ON_HOST and is_for_files(here, read.code)):
         return None
-    if read.how in _LIMITS:
-        return Proposal(read.code, _TO_CLAMP)
     loop = here.loop_of(read.code)
     value = here.value(read.code)
     users = [] if value is None else here.users(value)
+    if read.how in _LIMITS:
+        return None if _makes_shapes(here, users) else Proposal(read.code, _TO_CLAMP)
     if loop is not None and (once := read_before(here, read.code)) is not None:
         return once
     if kind := _logged(here, read):
@@ -387,6 +384,12 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _handed_over(here, read, users)
     return None
+
+
+def _makes_shapes(here: Surroundings, users: Sequence[Node]) -> bool:
+    """Tell whether the host needs a number, or what it makes of it: ``randint(0, n + 1, (4,))``."""
+    later = [u for user in users if user.op in _ARITHMETIC for u in here.users(user)]
+    return any(user.op.removesuffix("(*)") in _OF_SHAPES for user in (*users, *later))
 
 
 def _is_of_caller(here: Surroundings, read: _Read) -> bool:
@@ -492,7 +495,4 @@ def _logged(here: Surroundings, read: _Read) -> str:
 
 
 def _reads_one(code: ast.expr) -> bool:
-    match code:
-        case ast.Call(ast.Attribute(_, "item"), [], []):
-            return True
-    return False
+    return isinstance(code, ast.Call) and not code.args and last_name(code.func) == "item"

@@ -255,7 +255,8 @@ def _of(here: Surroundings, code: ast.Call, made: ast.Call) -> str:
     given = {k.arg for call in (code, made) for k in call.keywords}
     if given & {"non_blocking", "pin_memory"}:
         return ""  # somebody has thought of it
-    if data is None or _is_number(here, data) or here.is_tensor(data):
+    is_empty = isinstance(data, ast.List) and not data.elts
+    if data is None or is_empty or _is_number(here, data) or here.is_tensor(data):
         return ""
     advice = _of_data(data)
     if advice and _is_on_condition(here, code):
@@ -277,8 +278,6 @@ def _of_data(data: ast.expr) -> str:
             return _FILLED
         case ast.List([one]) if not isinstance(one, (ast.List, ast.Tuple, ast.Starred)):
             return _FILLED
-        case ast.List([]):
-            return ""  # nothing is copied
     return _BUFFER if _is_constant(data) else ""
 
 

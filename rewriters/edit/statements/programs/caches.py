@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 GROWS = r"(?i)(cat|concat)\([\[(][^\n]*(past|cache)"
 _CACHE = re.compile(r"(?i)past(?!e)|cache")
+_OF_CONVOLUTION = re.compile(r"(?i)pad|conv")
+"""What is kept for a convolution does not grow: as much as its kernel sees."""
 
 
 def find_growing_caches(here: Surroundings) -> Iterator[Proposal]:
@@ -28,6 +30,7 @@ def find_growing_caches(here: Surroundings) -> Iterator[Proposal]:
                 stored = here.parents.get(id(node))
                 if (
                     _CACHE.search(name)
+                    and not _OF_CONVOLUTION.search(name)
                     and not _CACHE.search(here.text(new))
                     and _is_kept(here, stored, old)
                 ):

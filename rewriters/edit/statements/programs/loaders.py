@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.proposal import Change, Proposal, behind_arguments
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
 from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rewriters.graph.modules.syntax import last_name
 
@@ -81,12 +81,11 @@ def _with(
     changes = [
         Change(here.span(named[name]), text) for name, text in given.items() if name in named
     ]
-    text = "".join(f", {name}={value}" for name, value in given.items() if name not in named)
-    at = behind_arguments(call, here.lines)
-    if text and at is not None:
-        changes.append(Change(at, text))
-    if not given or (text and at is None):
+    new = [f"{name}={value}" for name, value in given.items() if name not in named]
+    added = more_arguments(call, here.lines, *new)
+    if not given or (new and added is None):
         return None
+    changes += [added] if new and added is not None else []
     settings = ", ".join(f"{name}={value}" for name, value in given.items())
     return Proposal(call, changes=tuple(changes), shown=f"{last_name(call.func)}(..., {settings})")
 

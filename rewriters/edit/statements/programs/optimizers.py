@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.proposal import Change, Proposal, behind_arguments
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
 from npufix.rewriters.facts.module_facts import mentions
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
@@ -57,7 +57,7 @@ def _made(
             return
         proven = {"fused-undecided"} if given is not None else set()
         proven |= set() if _scales(here) else {"no-grad-scaler"}
-        yield from _written(here, call, ", fused=True", proven)
+        yield from _written(here, call, "fused=True", proven)
     elif call.args and _is_table(here, call.func):
         yield Proposal(call, _TABLE)
 
@@ -120,7 +120,7 @@ def _configured(
                 yield Proposal(call, _SCALED)
             else:
                 yield from _written(
-                    here, call, ", fused=True", {"fused-undecided", "parameters-on-npu"}
+                    here, call, "fused=True", {"fused-undecided", "parameters-on-npu"}
                 )
 
 
@@ -154,13 +154,13 @@ def _of_trainer(
 
 
 def _written(here: Surroundings, call: ast.Call, text: str, proven: set[str]) -> Iterator[Proposal]:
-    at = behind_arguments(call, here.lines)
-    if at is not None:
+    added = more_arguments(call, here.lines, text)
+    if added is not None:
         shown = re.sub(r"\s+", " ", here.text(call)).rstrip(" ,)")
         yield Proposal(
             call,
-            changes=(Change(at, text),),
-            shown=f"{shown}{text})",
+            changes=(added,),
+            shown=f"{shown}, {text})",
             proven=frozenset(proven),
         )
 
