@@ -20,11 +20,17 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.verification.inputs.source.slicing import bound_names
+from npufix.rewriters.verification.inputs.source.slicing import bound_names, used_names
+from npufix.rewriters.verification.workers.definitions import (
+    Block,
+    Calls,
+    find_definitions,
+    list_foreign,
+    stored_names,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,8 +67,11 @@ class _Head(NamedTuple):
     """Arguments in place of what is read of objects, by their names and the attributes."""
 
 
-def narrow(job: Job) -> Job | None:
-    """Return the same question about the changed statements alone; None if they cannot stand so."""
+def narrow(job: Job, *, defined: bool = False) -> Job | None:
+    """Return the same question about the changed statements alone; None if they cannot stand so.
+
+    ``defined`` asks of them behind what defines what they read, where something does.
+    """
     texts = [job.original, job.patched, *filter(None, [job.portable]), *job.probes]
     try:
         trees = [ast.parse(text) for text in texts]
@@ -77,10 +86,11 @@ def narrow(job: Job) -> Job | None:
         return None
     window = _join(first.body, windows)
     blocks = _without_calls([_cut(f.body, window) for f in functions], trees[0], first)
-    head = _head(first, blocks, trees[0])
-    if head is None:
+    front = _definitions(first, window, blocks, trees[0]) if defined else []
+    head = _head(first, blocks, trees[0], front)
+    if head is None or bool(front) is not defined:
         return None
-    made = [_append(text, block, head) for text, block in zip(texts, blocks, strict=True)]
+    made = [_append(text, block, head, front) for text, block in zip(texts, blocks, strict=True)]
     original, patched, *rest = made
     return replace(
         job,
@@ -89,8 +99,8 @@ def narrow(job: Job) -> Job | None:
         portable=rest.pop(0) if job.portable else "",
         probes=tuple(rest),
         qualname=NAME,
-        lines_original=_lines(original),
-        lines_patched=_lines(patched),
+        lines_original=_lines(original, len(front)),
+        lines_patched=_lines(patched, len(front)),
         # What it raises for arguments that the code around it never passes counts for nothing.
         by_hand=False,
     )
@@ -202,8 +212,28 @@ def _cut(body: Sequence[ast.stmt], window: _Window) -> list[ast.stmt]:
     return list(block[window.before : len(block) - window.after])
 
 
-_OWN = frozenset({"torch", "torch_npu", "mindspeed", "mx_driving", "numpy", "math"})
-"""Packages whose functions are called, wherever a fragment runs."""
+def _definitions(
+    function: _Function, window: _Window, blocks: Sequence[Sequence[ast.stmt]], tree: ast.Module
+) -> list[ast.stmt]:
+    """Return the statements in front of a window that define what it reads."""
+    found = list[Block]()
+    body, owner = function.body, None
+    for at, field in (*window.path, (window.before, "")):
+        found.append(Block(owner, body[:at]))
+        if field:
+            owner, body = body[at], getattr(body[at], field)
+    nodes = [n for block in blocks for s in block for n in ast.walk(s)]
+    read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    named = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+    own = {*(a.arg for a in _arguments(function)), *stored_names(function)}
+    methods = {f.name for f in ast.walk(tree) if isinstance(f, _Function)}
+    return find_definitions(
+        found,
+        read & named,
+        Calls(list_foreign(tree, next(_arguments(function), None)), own, methods),
+    )
+
+
 _GIVEN, _MADE = "npufix_given_", "npufix_made_"
 
 
@@ -216,15 +246,7 @@ def _without_calls(
     same arguments give the same result. Not so in loops, which rewrites leave out, and beside
     writes in place, which would change what was handed over.
     """
-    arguments = [a.arg for a in _arguments(function)][:1]
-    foreign = {a for a in arguments if a in {"self", "cls"}}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            module = getattr(node, "module", "") if isinstance(node, ast.ImportFrom) else None
-            for alias in node.names:
-                top = (alias.name if module is None else module or "").partition(".")[0]
-                if top not in _OWN and top not in sys.stdlib_module_names:
-                    foreign.add(alias.asname or alias.name.partition(".")[0])
+    foreign = list_foreign(tree, next(_arguments(function), None))
     found = [[c for s in block for c in ast.walk(s) if _is_foreign(c, foreign)] for block in blocks]
     loops = (ast.For, ast.While, ast.comprehension, ast.Lambda)
     nodes = [n for block in blocks for s in block for n in ast.walk(s)]
@@ -288,17 +310,24 @@ class _Taking(ast.NodeTransformer):
 
 
 def _head(
-    function: _Function, blocks: Sequence[Sequence[ast.stmt]], tree: ast.Module
+    function: _Function,
+    blocks: Sequence[Sequence[ast.stmt]],
+    tree: ast.Module,
+    front: Sequence[ast.stmt],
 ) -> _Head | None:
-    """Return what statements read and leave; None where they are no function of that."""
-    nodes = [n for block in blocks for s in block for n in ast.walk(s)]
+    """Return what statements, run behind others, read and leave; None if they are no function."""
+    nodes = [n for block in (front, *blocks) for s in block for n in ast.walk(s)]
     if not blocks[0] or any(isinstance(n, _FORBIDDEN) for n in nodes) or any(map(_leaves, blocks)):
         return None
     arguments = {a.arg: a for a in _arguments(function)}
-    inside = {id(n) for s in blocks[0] for n in ast.walk(s)}
+    inside = {id(n) for s in (*front, *blocks[0]) for n in ast.walk(s)}
     outer = [n for n in ast.walk(function) if isinstance(n, ast.Name) and id(n) not in inside]
     bound = set(arguments) | {n.id for n in outer if isinstance(n.ctx, ast.Store)}
-    own = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    own = {n for block in blocks for s in block for n in stored_names(s)}
+    # What is made in front, the statements may write to.
+    written = {n for s in front for n in stored_names(s)} & {
+        n.id for s in blocks[0] for n in ast.walk(s) if isinstance(n, ast.Name)
+    }
     read = dict.fromkeys(n.id for n in nodes if isinstance(n, ast.Name) and n.id in bound)
     first = next(iter(arguments), "")
     instance = first if first in {"self", "cls"} else ""
@@ -311,7 +340,7 @@ def _head(
             return None
         taken = {*names, *own, *bound, *attributes.values()}
         attributes |= {(owner, a): a if a not in taken else f"{owner}_{a}" for a in found or ()}
-    free = [name for name in read if name != instance]
+    free = [name for name in read if name not in {instance, *_assigned_first(front)}]
     later = {n.id for n in outer if isinstance(n.ctx, ast.Load)}
     kinds = _kinds(function, inside)
     given = [
@@ -326,7 +355,19 @@ def _head(
     if own & set(_written_in_place(outer, function)):
         return None
     # What it reads, it may read again in the next round of a loop around it.
-    return _Head(given, sorted(own & (later | set(read) | {_GIVEN})), attributes)
+    return _Head(given, sorted(written | own & (later | set(read) | {_GIVEN})), attributes)
+
+
+def _assigned_first(statements: Sequence[ast.stmt]) -> set[str]:
+    """Return the names that statements assign before they read them."""
+    read, assigned = set[str](), set[str]()
+    for statement in statements:
+        names = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
+        targets = stored_names(statement) if isinstance(statement, ast.Assign) else set()
+        plain = targets - used_names(statement) - read
+        read |= names - assigned - plain
+        assigned |= plain
+    return assigned
 
 
 def _is_main(statement: ast.stmt) -> bool:
@@ -431,9 +472,9 @@ class _Renaming(ast.NodeTransformer):
         return node
 
 
-def _append(text: str, block: Sequence[ast.stmt], head: _Head) -> str:
+def _append(text: str, block: Sequence[ast.stmt], head: _Head, front: Sequence[ast.stmt]) -> str:
     renaming = _Renaming(head.attributes)
-    body = [renaming.visit(copy.deepcopy(statement)) for statement in block]
+    body = [renaming.visit(copy.deepcopy(statement)) for statement in (*front, *block)]
     if head.results:
         elements: list[ast.expr] = [ast.Name(name, ast.Load()) for name in head.results]
         body.append(ast.Return(ast.Tuple(elements, ast.Load())))
@@ -446,6 +487,8 @@ def _append(text: str, block: Sequence[ast.stmt], head: _Head) -> str:
     return f"{text.rstrip()}\n\n\n{ast.unparse(ast.fix_missing_locations(made))}\n"
 
 
-def _lines(text: str) -> tuple[int, ...]:
+def _lines(text: str, first: int) -> tuple[int, ...]:
+    """Return the lines of all statements from one on, and of those within them."""
     function = _find(ast.parse(text), NAME)
-    return tuple(s.lineno for s in function.body) if function is not None else ()
+    body = function.body[first:] if function is not None else []
+    return tuple(n.lineno for s in body for n in ast.walk(s) if isinstance(n, ast.stmt))
