@@ -320,6 +320,9 @@ def _list_counts(node: ast.Call, called: str) -> Iterator[ast.expr]:
         own = of is not None and not (_is(of, "torch") or _is(of, "F"))
         yield from node.args if own else node.args[1:]
         yield from (keyword.value for keyword in node.keywords)
+    elif called in {"min", "max"} and of is None and len(node.args) == _PAIR:
+        # ``max(start, first)``; of ``max(t, 1.0)``, t may be a tensor
+        yield from node.args if all(isinstance(a, ast.Name) for a in node.args) else ()
 
 
 def _is_computed_from(node: ast.expr, name: str) -> bool:
