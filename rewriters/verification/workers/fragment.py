@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.verification.inputs.source.slicing import bound_names, used_names
+from npufix.rewriters.verification.workers.configured import MODULE, make_optimizers
 from npufix.rewriters.verification.workers.definitions import (
     Block,
     Calls,
@@ -72,6 +73,8 @@ def narrow(job: Job, *, defined: bool = False) -> Job | None:
 
     ``defined`` asks of them behind what defines what they read, where something does.
     """
+    if job.qualname == MODULE:
+        return None if defined else make_optimizers(job, NAME)
     texts = [job.original, job.patched, *filter(None, [job.portable]), *job.probes]
     try:
         trees = [ast.parse(text) for text in texts]
@@ -299,6 +302,8 @@ class _Taking(ast.NodeTransformer):
         if number is None:
             new.func = self.visit(node.func)
             return new
+        if not new.args and not new.keywords:
+            return ast.Name(f"{_MADE}{number}", ast.Load())
         named = ast.Dict(
             [k.arg if k.arg is None else ast.Constant(k.arg) for k in new.keywords],
             [k.value for k in new.keywords],

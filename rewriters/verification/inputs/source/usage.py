@@ -32,6 +32,7 @@ _SIZED = frozenset(
     ]
 )
 """What takes sizes, one by one or in a tuple."""
+_OPTIMIZERS = r"(Npu)?(Fused)?(Adam|SGD|RMSprop|Adagrad|Adadelta|Lamb|LAMB|Lion)\w*"
 _OF_TENSORS = frozenset(
     [
         "shape",
@@ -79,6 +80,8 @@ class Use:
     looped: bool = False
     """Whether the code goes through it, or joins what it holds."""
     called: bool = False
+    trained: bool = False
+    """Whether an optimizer is made for it."""
     attributes: set[str] = field(default_factory=set)
     added: bool = False
     """Whether it stands in a sum or a product."""
@@ -287,6 +290,9 @@ def _note_call(use: Use, node: ast.Call, name: str) -> None:
     func, arguments = node.func, node.args
     called = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
     use.called |= _is(func, name)
+    use.trained |= _is(next(iter(arguments), None), name) and bool(
+        re.fullmatch(_OPTIMIZERS, called)
+    )
     held = arguments[:1] if called in _OF_ONE else [getattr(func, "value", None)]
     use.rounds |= called == "range" and any(_is(argument, name) for argument in arguments)
     use.elements |= called in {*_OF_ONE, "item"} and any(_is_element(one, name) for one in held)
