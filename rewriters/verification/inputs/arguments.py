@@ -101,7 +101,7 @@ def _guess_any(
     # with more than corners, boxes have headings or velocities as well
     if re.search(BOXES, name) and not re.search(MASK, name) and columns <= 4:  # noqa: PLR2004 - corners
         return [Tensor(s, "box") for s in ((3, 4), (2, 4), (2, 3, 4), (4,))]
-    floats = [Tensor(s) for s in _shapes(name, base, widths)]
+    floats = [Tensor(s) for s in _shapes(name, _widen(base, columns), widths)]
     units = [Tensor(s.shape, "unit") for s in floats]
     ints = _integers(name, base)
     bools = _masks(name, base)
@@ -121,6 +121,14 @@ def _guess_any(
     elif re.search(_UNIT_TENSOR, name):
         order = [units, floats]
     return _join(parameter, order)
+
+
+def _widen(base: tuple[int, ...], columns: int) -> tuple[int, ...]:
+    """Return a shape with enough columns: for ``pose[:, :, :3, 3]`` beside matrices of 3 x 3."""
+    if not base or columns <= base[-1]:
+        return base
+    square = 2 if base[-2:] == (base[-1],) * 2 else 1
+    return (*base[:-square], *(columns,) * square)
 
 
 def _of_shapes(name: str, shapes: Sequence[tuple[int, ...]]) -> list[list[Tensor]]:

@@ -18,8 +18,10 @@ import builtins
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 _METADATA = frozenset({"shape", "device", "dtype", "ndim", "size", "dim", "is_cuda"})
 """What no write in place changes."""
@@ -105,7 +107,7 @@ def _can_run(statement: ast.stmt, calls: Calls) -> bool:
         isinstance(statement, _WHOLE)
         and not stored
         and not any(isinstance(n, _NEVER) for n in nodes)
-        and not any(_root(f) in calls.foreign or getattr(f, "id", "") in calls.own for f in called)
+        and not any(_is_foreign(f, calls) or getattr(f, "id", "") in calls.own for f in called)
     )
 
 
@@ -129,10 +131,19 @@ def written(statement: ast.AST, calls: Calls, *, bindings: bool = True) -> set[s
                 if name in calls.methods:
                     found.add(root)
                 named = isinstance(function, ast.Name) and root not in _PURE
-                if named or root in calls.foreign:
+                if named or _is_foreign(function, calls):
                     given = [*arguments, *(k.value for k in keywords)]
                     found |= set[str]().union(*map(_read, given))
     return found
+
+
+def _is_foreign(function: ast.expr, calls: Calls) -> bool:
+    """Tell whether nobody knows what is called: not so ``self.grid.to(x)``."""
+    of_tensor = isinstance(function, ast.Attribute) and isinstance(
+        function.value, ast.Attribute | ast.Subscript
+    )
+    known = of_tensor and getattr(function, "attr", "") in OF_TENSORS
+    return _root(function) in calls.foreign and not known
 
 
 def _read(code: ast.AST, *, metadata: bool = False) -> set[str]:
@@ -179,3 +190,28 @@ def list_foreign(tree: ast.Module, first: ast.arg | None) -> set[str]:
                 if top not in _OWN and top not in sys.stdlib_module_names:
                     foreign.add(alias.asname or alias.name.partition(".")[0])
     return foreign
+
+
+def list_written_in_place(names: Sequence[ast.Name], function: ast.AST) -> Iterator[str]:
+    """Yield which of some names are written to where they are: ``x[i] = 0``, ``x.T.mul_(2)``."""
+    parents = {
+        id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)
+    }
+    for name in names:
+        node: ast.AST = name
+        while True:
+            outer = parents.get(id(node))
+            match outer:
+                case ast.AugAssign(target) if target is node:
+                    yield name.id
+                case ast.Subscript(value, ctx=ctx) if value is node:
+                    if not isinstance(ctx, ast.Load):
+                        yield name.id
+                case ast.Attribute(attr=attr) | ast.keyword(arg=attr):
+                    if attr == "out" or (attr or "").endswith("_"):
+                        yield name.id
+                case ast.Call(called) if called is node:
+                    pass
+                case _:
+                    break
+            node = outer

@@ -30,6 +30,7 @@ from npufix.rewriters.verification.workers.definitions import (
     Calls,
     find_definitions,
     list_foreign,
+    list_written_in_place,
     stored_names,
 )
 
@@ -87,7 +88,7 @@ def narrow(job: Job, *, defined: bool = False) -> Job | None:
     windows = [w for f in functions[1:] if (w := _differing(first.body, f.body)) is not None]
     if not windows:
         return None
-    window = _join(first.body, windows)
+    window = _until_written(first, _join(first.body, windows))
     blocks = _without_calls([_cut(f.body, window) for f in functions], trees[0], first)
     front = _definitions(first, window, blocks, trees[0]) if defined else []
     head = _head(first, blocks, trees[0], front)
@@ -208,6 +209,16 @@ def _block(body: Sequence[ast.stmt], path: Sequence[tuple[int, str]]) -> Sequenc
     for at, field in path:
         body = getattr(body[at], field)
     return body
+
+
+def _until_written(function: _Function, window: _Window) -> _Window:
+    """Return a window that holds what later writes in place to what it makes: ``x += shift``."""
+    block = _block(function.body, window.path)
+    end = len(block) - window.after
+    own = {n for s in block[window.before : end] for n in stored_names(s)}
+    names = [[n for n in ast.walk(s) if isinstance(n, ast.Name) and n.id in own] for s in block]
+    writing = [i for i in range(end, len(block)) if any(list_written_in_place(names[i], function))]
+    return window._replace(after=len(block) - max(writing, default=end - 1) - 1)
 
 
 def _cut(body: Sequence[ast.stmt], window: _Window) -> list[ast.stmt]:
@@ -357,7 +368,7 @@ def _head(
     given += [ast.arg(name) for name in attributes.values()]
     given += [ast.arg(name) for name in sorted(names) if name.startswith(_MADE)]
     # ``a, b = x.unbind(-1)`` is ``a, b = x[..., 0], x[..., 1]``, but not where ``b += 1`` follows.
-    if own & set(_written_in_place(outer, function)):
+    if own & set(list_written_in_place(outer, function)):
         return None
     # What it reads, it may read again in the next round of a loop around it.
     return _Head(given, sorted(written | own & (later | set(read) | {_GIVEN})), attributes)
@@ -378,31 +389,6 @@ def _assigned_first(statements: Sequence[ast.stmt]) -> set[str]:
 def _is_main(statement: ast.stmt) -> bool:
     """Tell whether a statement runs only where the file is started as a program."""
     return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
-
-
-def _written_in_place(names: Sequence[ast.Name], function: _Function) -> Iterator[str]:
-    """Yield which of some names are written to where they are: ``x[i] = 0``, ``x.T.mul_(2)``."""
-    parents = {
-        id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)
-    }
-    for name in names:
-        node: ast.AST = name
-        while True:
-            outer = parents.get(id(node))
-            match outer:
-                case ast.AugAssign(target) if target is node:
-                    yield name.id
-                case ast.Subscript(value, ctx=ctx) if value is node:
-                    if not isinstance(ctx, ast.Load):
-                        yield name.id
-                case ast.Attribute(attr=attr) | ast.keyword(arg=attr):
-                    if attr == "out" or (attr or "").endswith("_"):
-                        yield name.id
-                case ast.Call(called) if called is node:
-                    pass
-                case _:
-                    break
-            node = outer
 
 
 def _kinds(function: _Function, inside: set[int]) -> dict[str, ast.expr]:

@@ -33,7 +33,7 @@ _SIZED = frozenset(
 )
 """What takes sizes, one by one or in a tuple."""
 _OPTIMIZERS = r"(Npu)?(Fused)?(Adam|SGD|RMSprop|Adagrad|Adadelta|Lamb|LAMB|Lion)\w*"
-_OF_TENSORS = frozenset(
+OF_TENSORS = frozenset(
     [
         "shape",
         "dtype",
@@ -97,7 +97,7 @@ class Use:
     @property
     def as_tensor(self) -> bool:
         """Whether it is used as a tensor is, or in sums, where a number says little."""
-        return self.added or bool(self.attributes & _OF_TENSORS)
+        return self.added or bool(self.attributes & OF_TENSORS)
 
 
 def find_function(tree: ast.Module, qualname: str) -> Function | None:
