@@ -164,7 +164,8 @@ def _shapes(name: str, base: tuple[int, ...], widths: Sequence[int]) -> list[tup
     """Return the shapes that floating tensors may have."""
     lead, last = base[:-1], base[-1:]
     others = [(*lead, width) for width in widths] if base else []
-    found = [base, *others, lead, last, base[-2:], (*lead, 1), base[:1]]
+    turned = (*base[:-2], *reversed(base[-2:]))
+    found = [base, *others, lead, last, base[-2:], (*lead, 1), base[:1], turned]
     heads = len(base) == _HEADS
     if re.search(_TABLE, name):
         # Per position, per row and position, as they come out of the cache or of the module.
@@ -262,8 +263,9 @@ def guess_argument(
 
     ``shapes`` are those that the code declares, in numbers.
     """
-    if declared.use.counts and not (parameter.annotation or parameter.has_default):
-        parameter = replace(parameter, annotation="int")
+    number = "int" if declared.use.counts else "float" if declared.use.sets else ""
+    if number and not (parameter.annotation or parameter.has_default):
+        parameter = replace(parameter, annotation=number)
     held = _guess_held(parameter, base, widths, declared)
     if held:
         return held

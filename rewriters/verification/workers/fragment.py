@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.verification.inputs.source.slicing import bound_names, used_names
+from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
 from npufix.rewriters.verification.workers.configured import MODULE, make_optimizers
 from npufix.rewriters.verification.workers.definitions import (
     Block,
@@ -350,13 +351,21 @@ def _head(
     attributes: dict[tuple[str, str], str] = {}
     names = {n.id for n in nodes if isinstance(n, ast.Name)}
     known = {n for s in tree.body if not _is_main(s) for n in bound_names(s)} | set(dir(builtins))
-    for owner in [*([instance] if instance in read else []), *sorted(names - bound - own - known)]:
+    unknown = sorted(names - bound - own - known)
+    for owner in [
+        *([instance] if instance in read else []),
+        *unknown,
+        *(n for n in read if n != instance),
+    ]:
         found = _attributes_of(owner, nodes)
         if found is None and owner == instance:
             return None
+        if owner in read and owner != instance and OF_TENSORS.intersection(found or ("T",)):
+            continue
         taken = {*names, *own, *bound, *attributes.values()}
         attributes |= {(owner, a): a if a not in taken else f"{owner}_{a}" for a in found or ()}
-    free = [name for name in read if name not in {instance, *_assigned_first(front)}]
+    objects = {owner for owner, _ in attributes}
+    free = [n for n in read if n not in {instance, *objects, *_assigned_first(front)}]
     later = {n.id for n in outer if isinstance(n.ctx, ast.Load)}
     kinds = _kinds(function, inside)
     given = [
@@ -407,12 +416,21 @@ def _kinds(function: _Function, inside: set[int]) -> dict[str, ast.expr]:
     return {name: mask for name, is_mask in found.items() if is_mask and name not in arguments}
 
 
+_MASKS = frozenset({"isfinite", "isnan", "isinf", "isin", "logical_and", "logical_or", "bool"})
+_OF_MASKS = frozenset({"all", "any", "view", "reshape", "unsqueeze", "squeeze", "flatten"})
+
+
 def _compares(value: ast.expr) -> bool:
     """Tell whether an expression compares tensors, or joins such comparisons: ``(a > b) & c``."""
     if isinstance(value, ast.BinOp):
         masks = ast.BitAnd | ast.BitOr | ast.BitXor | ast.Add | ast.Mult
         both = _compares(value.left), _compares(value.right)
         return isinstance(value.op, masks) and all(both)
+    if isinstance(value, ast.UnaryOp):
+        return isinstance(value.op, ast.Invert) and _compares(value.operand)
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        of_mask = value.func.attr in _OF_MASKS and _compares(value.func.value)
+        return of_mask or value.func.attr in _MASKS
     return isinstance(value, ast.Compare) and not isinstance(
         value.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn
     )

@@ -59,6 +59,7 @@ OF_TENSORS = frozenset(
         "mean",
         "new_zeros",
         "type_as",
+        *("T", "mT", "grad", "requires_grad", "is_cuda", "real", "imag", "layout"),
     ]
 )
 
@@ -82,6 +83,8 @@ class Use:
     called: bool = False
     trained: bool = False
     """Whether an optimizer is made for it."""
+    sets: bool = False
+    """Whether it is a setting of an optimizer: a number."""
     attributes: set[str] = field(default_factory=set)
     added: bool = False
     """Whether it stands in a sum or a product."""
@@ -290,9 +293,9 @@ def _note_call(use: Use, node: ast.Call, name: str) -> None:
     func, arguments = node.func, node.args
     called = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
     use.called |= _is(func, name)
-    use.trained |= _is(next(iter(arguments), None), name) and bool(
-        re.fullmatch(_OPTIMIZERS, called)
-    )
+    if re.fullmatch(_OPTIMIZERS, called):
+        use.trained |= _is(next(iter(arguments), None), name)
+        use.sets |= any(_is(keyword.value, name) for keyword in node.keywords)
     held = arguments[:1] if called in _OF_ONE else [getattr(func, "value", None)]
     use.rounds |= called == "range" and any(_is(argument, name) for argument in arguments)
     use.elements |= called in {*_OF_ONE, "item"} and any(_is_element(one, name) for one in held)
