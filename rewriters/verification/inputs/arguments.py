@@ -270,7 +270,7 @@ def guess_argument(
     if held:
         return held
     wants_tensor = is_tensor(parameter, declared)
-    plain = [] if wants_tensor else guess_scalars(parameter, widths)
+    plain = [] if wants_tensor or declared.use.indexed else guess_scalars(parameter, widths)
     if declared.use.rounds and plain and base:
         plain.insert(0, Value(base[0]))
     made = guess_tensors(parameter, base, widths, declared, shapes)

@@ -92,6 +92,8 @@ class Use:
     """Whether it is a whole number: a size, or how many there are."""
     rounds: bool = False
     """Whether a loop has as many rounds, so that there are as many of something else."""
+    indexed: bool = False
+    """Whether it has elements, so that it is no number: ``x[i]``."""
     elements: bool = False
     """Whether single ones of its elements are numbers: ``n[i].item()``, ``x[:, : n[i]]``."""
     numbers: bool = False
@@ -262,6 +264,7 @@ def _note_subscript(use: Use, node: ast.Subscript, name: str) -> None:
         use.least = max([use.least, *(_axes_for(n) for n in _axis(node.slice))])
     if not _is(node.value, name):
         return
+    use.indexed = True
     if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
         if node.slice.value not in use.keys:
             use.keys.append(node.slice.value)
