@@ -89,14 +89,18 @@ def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
     """Yield the calls that an operator of mx_driving stands for."""
     for node in here.nodes:
         if isinstance(node, ast.Call):
-            row = _row(_imported(here, node.func))
+            row = _row(_imported(here, node.func)) or _row_of_variable(here, node.func)
             if row is not None:
                 limits = f"{row.limits}; " if row.limits else ""
                 operator = f"mx_driving.{row.operator}"
                 advice = f"{operator} of Ascend DrivingSDK: {limits}Atlas A2"
                 text = _call(here, node, row.written)
                 changes = [Change(here.span(node), text), *_importing(here)] if text else []
-                given = tuple((f"x{n}", here.text(a)) for n, a in enumerate(node.args[:2]))
+                given = tuple(
+                    (f"x{n}", here.text(a))
+                    for n, a in enumerate(node.args[:2])
+                    if not isinstance(a, ast.Constant)
+                )
                 asked = given if text else ()
                 yield Proposal(node, advice, changes=tuple(changes), shown=text, asked=asked)
 
@@ -106,14 +110,24 @@ def _call(here: Surroundings, call: ast.Call, template: str) -> str:
     form = template.removeprefix(_FIRST)
     named = {k.arg: k.value for k in call.keywords}
     given = [None if isinstance(a, ast.Starred) else here.text(a) for a in call.args]
-    count = form.count("{")
+    every = "{*}" in form
+    used = [int(number) for number in re.findall(r"{(\d)}", form)]
+    count = len(given) if every else max(used, default=-1) + 1
     if not form or None in given[:count] or len(given) < count:
         return ""
+    if any(used.count(n) > 1 and not isinstance(call.args[n], ast.Name) for n in used):
+        return ""  # it would be computed twice
+    own = re.findall(r"{([a-z_]+)}", form)
+    arguments = {a.arg for a in here.flow.function.args.args}
+    if not arguments.issuperset(own):
+        return ""  # ``level_start_index``, which what is called does without
     if form != template:
         along = call.args[count] if len(given) > count else named.pop("dim", None)
         if len(given) > count + 1 or along is None or ast.unparse(along) != "0":
             return ""
-    return "" if named else f"mx_driving.{form.format(*given)}"
+    if every:
+        form = form.replace("{*}", ", ".join(map("{{{}}}".format, range(count))))
+    return "" if named else f"mx_driving.{form.format(*given, **{n: n for n in own})}"
 
 
 def _importing(here: Surroundings) -> list[Change]:
@@ -165,6 +179,20 @@ def _row(called: str) -> _Row | None:
         if _pattern(row).fullmatch(called) and called.startswith(row.package):
             return row
     return None
+
+
+def _row_of_variable(here: Surroundings, code: ast.expr) -> _Row | None:
+    """Return what ``Function.apply`` stands for, of a variable that holds one of a few."""
+    if not isinstance(code, ast.Attribute) or not isinstance(code.value, ast.Name):
+        return None
+    held = [
+        node.value
+        for node in here.nodes
+        if isinstance(node, ast.Assign)
+        and any(isinstance(t, ast.Name) and t.id == code.value.id for t in node.targets)
+    ]
+    found = {_row(f"{_imported(here, value)}.{code.attr}") for value in held}
+    return found.pop() if len(found) == 1 else None
 
 
 def _imported(here: Surroundings, code: ast.expr) -> str:

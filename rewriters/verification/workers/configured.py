@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job
 
 MODULE = "<module>"
+_MADE = "import torch\n\n\ndef NAME(params):\n    return torch.optim.CLASS(paramsSETTINGS)\n"
 _CLASSES = frozenset({"Adam", "AdamW", "SGD"})
 _SETTINGS = frozenset(
     {"lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach", "fused"}
@@ -59,5 +60,5 @@ def _append(text: str, call: ast.Call, name: str) -> str | None:
     if kind not in _CLASSES or call.args or None in given:
         return None
     settings = "".join(f", {key}={value}" for key, value in given.items() if key in _SETTINGS)
-    made = f"def {name}(params):\n    return torch.optim.{kind}(params{settings})\n"
-    return f"{text.rstrip()}\n\n\nimport torch\n\n\n{made}"
+    made = _MADE.replace("NAME", name).replace("CLASS", kind).replace("SETTINGS", settings)
+    return f"{text.rstrip()}\n\n\n{made}"
