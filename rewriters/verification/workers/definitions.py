@@ -29,6 +29,8 @@ _PURE = frozenset({"torch", "F", "nn", "math", "np", "numpy", *dir(builtins)})
 _OF_LISTS = frozenset(
     {"append", "extend", "insert", "pop", "remove", "clear", "update", "setdefault", "add", "sort"}
 )
+_MASKS = frozenset({"isfinite", "isnan", "isinf", "isin", "logical_and", "logical_or", "bool"})
+_OF_MASKS = frozenset({"all", "any", "view", "reshape", "unsqueeze", "squeeze", "flatten"})
 _WHOLE = (ast.Assign, ast.AugAssign, ast.Expr, ast.For, ast.If)
 _NEVER = (
     ast.Return, ast.Raise, ast.Assert, ast.Break, ast.Continue, ast.Try, ast.With, ast.While,
@@ -215,3 +217,36 @@ def list_written_in_place(names: Sequence[ast.Name], function: ast.AST) -> Itera
                 case _:
                     break
             node = outer
+
+
+def find_masks(
+    function: ast.AST, arguments: Collection[str], inside: Collection[int]
+) -> dict[str, ast.expr]:
+    """Return what names hold that are always assigned comparisons: masks."""
+    found: dict[str, bool] = {}
+    for node in ast.walk(function):
+        if id(node) in inside or not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        for name in (n for target in targets for n in ast.walk(target)):
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
+                is_mask = name in targets and node.value is not None and _compares(node.value)
+                found[name.id] = found.get(name.id, True) and is_mask
+    mask = ast.parse("torch.BoolTensor", mode="eval").body
+    return {name: mask for name, is_mask in found.items() if is_mask and name not in arguments}
+
+
+def _compares(value: ast.expr) -> bool:
+    """Tell whether an expression compares tensors, or joins such comparisons: ``(a > b) & c``."""
+    if isinstance(value, ast.BinOp):
+        masks = ast.BitAnd | ast.BitOr | ast.BitXor | ast.Add | ast.Mult
+        both = _compares(value.left), _compares(value.right)
+        return isinstance(value.op, masks) and all(both)
+    if isinstance(value, ast.UnaryOp):
+        return isinstance(value.op, ast.Invert) and _compares(value.operand)
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        of_mask = value.func.attr in _OF_MASKS and _compares(value.func.value)
+        return of_mask or value.func.attr in _MASKS
+    return isinstance(value, ast.Compare) and not isinstance(
+        value.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn
+    )

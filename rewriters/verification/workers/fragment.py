@@ -30,6 +30,7 @@ from npufix.rewriters.verification.workers.definitions import (
     Block,
     Calls,
     find_definitions,
+    find_masks,
     list_foreign,
     list_written_in_place,
     stored_names,
@@ -367,7 +368,7 @@ def _head(
     objects = {owner for owner, _ in attributes}
     free = [n for n in read if n not in {instance, *objects, *_assigned_first(front)}]
     later = {n.id for n in outer if isinstance(n.ctx, ast.Load)}
-    kinds = _kinds(function, inside)
+    kinds = find_masks(function, {a.arg for a in _arguments(function)}, inside)
     given = [
         ast.arg(
             name, kinds.get(name) or (arguments[name].annotation if name in arguments else None)
@@ -398,42 +399,6 @@ def _assigned_first(statements: Sequence[ast.stmt]) -> set[str]:
 def _is_main(statement: ast.stmt) -> bool:
     """Tell whether a statement runs only where the file is started as a program."""
     return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
-
-
-def _kinds(function: _Function, inside: set[int]) -> dict[str, ast.expr]:
-    """Return what names hold that are always assigned comparisons: masks."""
-    found: dict[str, bool] = {}
-    for node in ast.walk(function):
-        if id(node) in inside or not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-            continue
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        for name in (n for target in targets for n in ast.walk(target)):
-            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
-                is_mask = name in targets and node.value is not None and _compares(node.value)
-                found[name.id] = found.get(name.id, True) and is_mask
-    mask = ast.parse("torch.BoolTensor", mode="eval").body
-    arguments = {argument.arg for argument in _arguments(function)}
-    return {name: mask for name, is_mask in found.items() if is_mask and name not in arguments}
-
-
-_MASKS = frozenset({"isfinite", "isnan", "isinf", "isin", "logical_and", "logical_or", "bool"})
-_OF_MASKS = frozenset({"all", "any", "view", "reshape", "unsqueeze", "squeeze", "flatten"})
-
-
-def _compares(value: ast.expr) -> bool:
-    """Tell whether an expression compares tensors, or joins such comparisons: ``(a > b) & c``."""
-    if isinstance(value, ast.BinOp):
-        masks = ast.BitAnd | ast.BitOr | ast.BitXor | ast.Add | ast.Mult
-        both = _compares(value.left), _compares(value.right)
-        return isinstance(value.op, masks) and all(both)
-    if isinstance(value, ast.UnaryOp):
-        return isinstance(value.op, ast.Invert) and _compares(value.operand)
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-        of_mask = value.func.attr in _OF_MASKS and _compares(value.func.value)
-        return of_mask or value.func.attr in _MASKS
-    return isinstance(value, ast.Compare) and not isinstance(
-        value.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn
-    )
 
 
 def _arguments(function: _Function) -> Iterator[ast.arg]:
