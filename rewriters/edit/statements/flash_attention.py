@@ -12,7 +12,7 @@ from npufix.rewriters.edit.statements.vendor_operators import imported_name, imp
 from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
@@ -70,65 +70,72 @@ def _proposal(here: Surroundings, call: ast.Call, rows: bool, packed: str) -> Pr
     advice = _FLASH.format(_PACKED_ROWS if rows else _DENSE)
     given = _arguments(call, rows, packed)
     held = [given.get(name) for name in _HELD[packed]]
-    if given.pop("", None) or not all(isinstance(h, ast.Name | ast.Attribute) for h in held):
+    statement = here.statement_of(call)
+    whole = here.whole_lines(statement)
+    inner = (*COMPREHENSIONS, ast.Lambda)  # ``[flash_attn_func(x, x, x) for x in q]``
+    if (
+        given.pop("", None)
+        or not all(isinstance(h, ast.Name | ast.Attribute) for h in held)
+        or whole is None
+        or not isinstance(statement, ast.Assign | ast.Return | ast.Expr)
+        or any(isinstance(outer, inner) for outer in here.around(call))
+    ):
         return Proposal(call, advice)
     texts = [here.text(h) for h in held if h is not None]
+    asked = texts[0]
     middle = ", " if rows else ", :, "
     if packed:
         parts = range(2 if len(texts) > 1 else 3)
         texts[-1:] = [f"{texts[-1]}[:{middle}{n}]" for n in parts]
-    q, k, v = texts
-    passed = [q, k, v, f"{q}.shape[{1 if rows else 2}]", '"TND"' if rows else '"BSND"']
-    settings = {name: given.get(name, ast.Constant(None)) for name in _SETTINGS}
-    causal = getattr(settings["causal"], "value", "")
-    if causal not in {None, False, True}:
+    passed = [*texts, f"{texts[0]}.shape[{1 if rows else 2}]", '"TND"' if rows else '"BSND"']
+    more = _settings(here, given, texts[0], rows=rows)
+    if more is None:
         return Proposal(call, advice)
-    passed.append(f"scale={_scale(here, settings['softmax_scale'], q)}")
-    drops = getattr(settings["dropout_p"], "value", "") not in {None, 0.0}
-    if drops:
-        passed.append(f"keep_prob=1.0 - ({here.text(settings['dropout_p'])})")
-    if causal:
-        passed += [f"atten_mask={_TRIANGLE.format(q=q)}", "sparse_mode=3"]
-    if rows:
-        of_q = given.get("cu_seqlens_q", given.get("cu_seqlens"))
-        starts = [of_q, given.get("cu_seqlens_k", of_q)]
-        if not all(isinstance(s, ast.Name | ast.Attribute) for s in starts):
-            return Proposal(call, advice)
-        ends = [here.text(s) for s in starts if s is not None]
-        passed.append(f"actual_seq_qlen={ends[0]}[1:].tolist()")
-        passed.append(f"actual_seq_kvlen={ends[1]}[1:].tolist()")
-    statement = here.statement_of(call)
-    whole, indent = here.whole_lines(statement), here.indent(statement)
-    plain = isinstance(statement, ast.Assign | ast.Return | ast.Expr)
-    inner = (*COMPREHENSIONS, ast.Lambda)  # ``[flash_attn_func(x, x, x) for x in q]``
-    if whole is None or not plain or any(isinstance(o, inner) for o in here.around(call)):
-        return Proposal(call, advice)
+    indent = here.indent(statement)
     end = "\r\n" if here.lines[0].endswith("\r\n") else "\n"
-    lines = "".join(f"{indent}    {argument},{end}" for argument in passed)
-    text = f"torch_npu.npu_fusion_attention({end}{lines}{indent})[0]"
-    change = Change(here.span(call), text)
+    lines = "".join(f"{indent}    {argument},{end}" for argument in (*passed, *more))
+    change = Change(here.span(call), f"torch_npu.npu_fusion_attention({end}{lines}{indent})[0]")
     old, shift = here.lines[whole[0] - 1 : whole[2]], whole[0] - 1
     first, start, last, column = change.span
-    new = changed(old, [Change((first - shift, start, last - shift, column), text)])
-    guard = [f'{indent}if {here.text(held[0])}.device.type == "npu":{end}'] if held[0] else []
-    block = [
-        *guard,
-        *_indented(new.splitlines(keepends=True)),
-        f"{indent}else:{end}",
-        *_indented(old),
-    ]
+    new = changed(old, [Change((first - shift, start, last - shift, column), change.text)])
+    guard = f'{indent}if {asked}.device.type == "npu":{end}'
+    fused = _indented(new.splitlines(keepends=True))
+    block = "".join([guard, *fused, f"{indent}else:{end}", *_indented(old)])
+    drops = any(argument.startswith("keep_prob") for argument in more)
     return Proposal(
         call,
         advice,
         changes=(change, *importing(here, "torch_npu")),
-        elsewhere=(
-            Change(whole, "".join(block)),
-            *importing(here, "torch_npu", guarded=True),
-        ),
-        shown=text,
+        elsewhere=(Change(whole, block), *importing(here, "torch_npu", guarded=True)),
+        shown=change.text,
         asked=(("q", texts[0]),),
         proven=frozenset() if drops else frozenset({"other-random-numbers"}),
     )
+
+
+def _settings(
+    here: Surroundings, given: Mapping[str, ast.expr], q: str, *, rows: bool
+) -> list[str] | None:
+    """Return the keywords of the fused call, ``None`` where one is not known."""
+    drops, scale, causal = (given.get(name, ast.Constant(None)) for name in _SETTINGS)
+    found = [f"scale={_scale(here, scale, q)}"]
+    if not isinstance(drops, ast.Constant) or drops.value not in {None, 0.0}:
+        found.append(f"keep_prob=1.0 - ({here.text(drops)})")
+    mask = f"atten_mask={_TRIANGLE.format(q=q)}"
+    if isinstance(causal, ast.Constant) and causal.value in {None, False, True}:
+        found += [mask, "sparse_mode=3"] if causal.value else []
+    elif isinstance(causal, ast.Name | ast.Attribute):
+        asked = here.text(causal)
+        found += [f"{mask} if {asked} else None", f"sparse_mode=3 if {asked} else 0"]
+    else:
+        return None
+    if rows:
+        of_q = given.get("cu_seqlens_q", given.get("cu_seqlens"))
+        for name, starts in (("q", of_q), ("kv", given.get("cu_seqlens_k", of_q))):
+            if not isinstance(starts, ast.Name | ast.Attribute):
+                return None
+            found.append(f"actual_seq_{name}len={here.text(starts)}[1:].tolist()")
+    return found
 
 
 def _indented(lines: Sequence[str]) -> list[str]:

@@ -26,6 +26,7 @@ def site(call: str, name: str = DENSE, arguments: str = "q, k, v, p, scale", bef
             "flash_attn_func(q, k, v, p, window_size=(-1, -1), deterministic=True)",
             '"BSND", scale=q.shape[-1] ** -0.5, keep_prob=1.0 - (p))',
         ),
+        ("flash_attn_func(q, k, v, causal=p)", "if p else None, sparse_mode=3 if p else 0)"),
     ],
 )
 def test_arguments_have_their_counterparts(call: str, expected: str) -> None:
@@ -41,7 +42,7 @@ def test_arguments_have_their_counterparts(call: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        "flash_attn_func(q, k, v, causal=p)",
+        "flash_attn_func(q, k, v, causal=p > 0)",
         "flash_attn_func(q, k, v, window_size=(16, 0))",
         "flash_attn_func(q.half(), k, v)",
         "flash_attn_func(*q)",
