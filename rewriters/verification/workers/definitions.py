@@ -92,9 +92,13 @@ def find_definitions(
             changed |= written(statement, calls, bindings=False)
             settled |= needed & writes
             needed -= writes
-        if isinstance(owner, ast.For | ast.AsyncFor | ast.While):
-            # What the rest of a loop writes, the round before has written.
-            writes = written(owner, calls)
+        if owner is not None:
+            # What the rest of a loop writes, the round before has written; ``if (x := f(y)):``
+            around = isinstance(owner, ast.For | ast.AsyncFor | ast.While | ast.Try)
+            parts = [owner] if around else [
+                n for n in ast.iter_child_nodes(owner) if isinstance(n, ast.expr | ast.withitem)
+            ]  # fmt: skip
+            writes = set[str]().union(*(written(part, calls) for part in parts))
             changed |= writes
             settled |= needed & writes
             needed -= writes

@@ -218,6 +218,20 @@ def test_what_the_rest_of_a_loop_writes_is_an_argument() -> None:
     assert "rows = n > 1" in found
 
 
+@pytest.mark.parametrize(
+    "around",
+    [
+        "try:\n    area = merge(x)\nexcept ValueError:\n    raise\nelse:\n    CHANGED",
+        "if (area := merge(x)) is not None:\n    CHANGED",
+        "with merge(x) as area:\n    CHANGED",
+    ],
+)
+def test_what_the_statement_around_binds_is_an_argument(around: str) -> None:
+    found = defined(f"area = torch.ones(3)\nrows = n > 1\n{around}", NEW)
+    assert found is not None
+    assert "torch.ones" not in found
+
+
 def test_nothing_in_front_is_no_other_question() -> None:
     assert defined("area, rows = merge(x)\nCHANGED", NEW) is None
 
