@@ -100,27 +100,28 @@ def _between(rows: Tensor, borders: Tensor) -> Sequence[Tensor]:
     return torch.split(rows, lengths)
 
 
-def _packed(
-    function: Callable[..., Tensor], dim: int, x: Tensor, *rest: object, **more: object
+def _of_qkv(function: Callable[..., Tensor], x: Tensor, *rest: object, **more: object) -> Tensor:
+    """Take queries, keys and values out of one tensor."""
+    return function(*x.unbind(2), *rest, **more)
+
+
+def _of_kv(
+    function: Callable[..., Tensor], dim: int, q: Tensor, kv: Tensor, *rest: object, **more: object
 ) -> Tensor:
-    """Take queries, keys and values out of one tensor, or of the second with keys and values."""
-    if x.dim() > dim + 2 and x.shape[dim] == 3:  # noqa: PLR2004 - queries, keys and values
-        return function(*x.unbind(dim), *rest, **more)
-    first, *others = rest
-    assert isinstance(first, torch.Tensor)  # noqa: S101 - as the package wants it
-    return function(x, *first.unbind(dim), *others, **more)
+    """Take keys and values out of one tensor."""
+    return function(q, *kv.unbind(dim), *rest, **more)
 
 
 def modules() -> dict[str, types.ModuleType]:
     """Return the modules that stand in for flash_attn, by dotted name."""
     found: dict[str, Callable[..., Tensor]] = {
         "flash_attn_func": flash_attn_func,
-        "flash_attn_kvpacked_func": partial(_packed, flash_attn_func, 2),
-        "flash_attn_qkvpacked_func": partial(_packed, flash_attn_func, 2),
+        "flash_attn_kvpacked_func": partial(_of_kv, flash_attn_func, 2),
+        "flash_attn_qkvpacked_func": partial(_of_qkv, flash_attn_func),
     }
     for name in ("varlen", "unpadded"):
         found[f"flash_attn_{name}_func"] = flash_attn_varlen_func
-        found[f"flash_attn_{name}_kvpacked_func"] = partial(_packed, flash_attn_varlen_func, 1)
+        found[f"flash_attn_{name}_kvpacked_func"] = partial(_of_kv, flash_attn_varlen_func, 1)
     made = {}
     for name in ("flash_attn", "flash_attn.flash_attn_interface"):
         module = types.ModuleType(name, "A stand-in by npufix: torch on CPU.")

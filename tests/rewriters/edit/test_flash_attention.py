@@ -119,3 +119,20 @@ def test_what_is_written_attends_as_flash_attn_does(case: str) -> None:
 def test_another_attention_is_refuted(case: str, old: str, new: str) -> None:
     pytest.importorskip("torch")
     assert verdict(case, old, new).startswith("refuted")
+
+
+def test_packed_tensors_are_taken_apart_where_they_are_packed() -> None:
+    torch = pytest.importorskip("torch")
+    from npufix.rewriters.verification.reference import flash_functions
+
+    flash = flash_functions.modules()["flash_attn"]
+    qkv = torch.randn(2, 3, 3, 3, 4)
+    q, k, v = qkv.unbind(2)
+    whole = flash.flash_attn_func(q, k, v)
+    assert torch.equal(flash.flash_attn_qkvpacked_func(qkv), whole)
+    assert torch.equal(flash.flash_attn_kvpacked_func(q, qkv[:, :, 1:]), whole)
+    starts = torch.tensor([0, 3, 6], dtype=torch.int32)
+    rows = flash.flash_attn_varlen_kvpacked_func(
+        q.flatten(0, 1), qkv[:, :, 1:].flatten(0, 1), starts, starts, 3, 3
+    )
+    assert torch.allclose(rows, whole.flatten(0, 1), atol=1e-6)
