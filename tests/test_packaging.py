@@ -53,6 +53,7 @@ OPTIONAL = {
     # Of vendors, in the code that rules are shown on.
     "flash-attn",
     "mmcv",
+    "mmdet3d",
     "mx-driving",
     "torch-scatter",
     "xformers",

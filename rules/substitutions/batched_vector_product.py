@@ -261,8 +261,8 @@ def _precise(site: Site) -> bool | None:
     dtypes = {site.dtype("a"), site.dtype("b")}
     if dtypes - {"float32", None} or False in {site.is_tensor("a"), site.is_tensor("b")}:
         return False  # arrays of NumPy are multiplied with ``@`` as well
-    # A matrix product takes operands of one dtype alone.
-    return True if "float32" in dtypes else None
+    # A matrix product takes operands of one dtype alone; autocast makes halves of float32.
+    return True if "float32" in dtypes and not site.mentions("autocast") else None
 
 
 def _vectors(site: Site) -> bool | None:

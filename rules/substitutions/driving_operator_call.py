@@ -71,6 +71,15 @@ import torch_scatter
 def pool(x, starts):
     return torch_scatter.segment_csr(x, starts, reduce="max")
 """
+_POOL = """
+from mmdet3d.ops.bev_pool_v2.bev_pool import bev_pool_v2
+
+
+def pool(depth, feat, ranks_depth, ranks_feat, ranks_bev, shape, starts, lengths):
+    return bev_pool_v2(
+        depth, feat, ranks_depth, ranks_feat, ranks_bev, shape, starts, lengths
+    )
+"""
 LIMITS = Condition(
     "within-limits",
     "dtypes and sizes are those that the operator of mx_driving takes",
@@ -119,6 +128,15 @@ def pool(x, index):
             f"import mx_driving{_DEFORMABLE}".replace(
                 "MultiScaleDeformableAttnFunction.apply(value, shapes, starts, locations, weights, 64)",
                 "mx_driving.multi_scale_deformable_attn(value, shapes, starts, locations, weights)",
+            ),
+        ),
+        Rewritten(
+            f"import mx_driving{_POOL}",
+            f"import mx_driving{_POOL}".replace(
+                """bev_pool_v2(
+        depth, feat, ranks_depth, ranks_feat, ranks_bev, shape, starts, lengths
+    )""",
+                "mx_driving.bev_pool_v3(depth, feat, ranks_depth, ranks_feat, ranks_bev, shape)",
             ),
         ),
         Rewritten(_SCATTER, _SCATTER),

@@ -11,9 +11,12 @@ each sequence, which is the same memory. Its scale is 1 unless it is given; flas
 the root of the size of a head. Causal attention of flash_attn counts from the end of the keys: that
 is ``sparse_mode=3`` with the compressed mask of 2048 x 2048.
 
-Safety: advice, as nothing that calls the package runs where it can be compared. Dropout draws other
-random numbers. ``alibi_slopes``, ``softcap``, returned probabilities and block tables have no
-counterpart here, and are not reported; a window is ``sparse_mode=4`` with pre_tockens and next_tockens.
+Safety: written where every argument has a counterpart, else advice; compared with a function of ours
+that computes what the documentation of flash_attn says. Dropout draws other random numbers
+(condition ``other-random-numbers``). The ends of sequences are numbers on the host: read once per
+forward, they should be handed down to all layers.
+``alibi_slopes``, ``softcap``, returned probabilities and block tables have no counterpart here, and are
+not reported; a window is ``sparse_mode=4`` with pre_tockens and next_tockens, and is advice.
 
 References: torch_npu.npu_fusion_attention in the API reference of Ascend Extension for PyTorch;
 npu_flash_attention of transformers; SparseDrive in Ascend DrivingSDK.
@@ -23,6 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from npufix.rules.shared.operands.norms import RANDOM_NUMBERS
 from npufix.rules.substitution import Draw, Form, Rewritten, Substitution
 
 if TYPE_CHECKING:
@@ -50,19 +54,12 @@ def inputs(draw: Draw) -> dict[str, Any]:
     return {"q": q, "k": k, "v": v}
 
 
-_CALL = """
+_WINDOW = """
 from flash_attn import flash_attn_func
 
 
 def attend(q, k, v):
-    return flash_attn_func(q, k, v, causal=True)
-"""
-_VARLEN = """
-from flash_attn.flash_attn_interface import flash_attn_varlen_func
-
-
-def attend(q, k, v, starts, longest):
-    return flash_attn_varlen_func(q, k, v, starts, starts, longest, longest)
+    return flash_attn_func(q, k, v, causal=True, window_size=(256, 0))
 """
 _OF_XFORMERS = """
 import xformers.ops as xops
@@ -77,7 +74,7 @@ RULE = Substitution(
     name="flash-attention-call",
     summary="a call of flash_attn or xformers, which have no kernels for the NPU",
     table="fusion",
-    forms=(Form(dense, fused, inputs),),
+    forms=(Form(dense, fused, inputs, (RANDOM_NUMBERS,)),),
     search="flash-attention",
     replaces=("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Mul", "SoftmaxV2"),
     becomes=("FlashAttentionScore", "FlashAttentionScoreGrad"),
@@ -121,8 +118,57 @@ def attend(q, k, v):
 """,
     ),
     rewritten=(
-        Rewritten(_CALL, _CALL),
-        Rewritten(_VARLEN, _VARLEN),
+        Rewritten(
+            """
+from flash_attn import flash_attn_func, flash_attn_varlen_kvpacked_func
+
+
+def attend(q, k, v, scale):
+    return flash_attn_func(q, k, v, softmax_scale=scale)
+""",
+            """
+from flash_attn import flash_attn_func, flash_attn_varlen_kvpacked_func
+
+
+def attend(q, k, v, scale):
+    return torch_npu.npu_fusion_attention(
+        q,
+        k,
+        v,
+        q.shape[2],
+        "BSND",
+        scale=q.shape[-1] ** -0.5 if scale is None else scale,
+    )[0]
+""",
+        ),
+        Rewritten(
+            """
+from flash_attn import flash_attn_func, flash_attn_varlen_kvpacked_func
+
+
+def attend(q, kv, starts, longest):
+    return flash_attn_varlen_kvpacked_func(q, kv, starts, starts, longest, longest, causal=True)
+""",
+            """
+from flash_attn import flash_attn_func, flash_attn_varlen_kvpacked_func
+
+
+def attend(q, kv, starts, longest):
+    return torch_npu.npu_fusion_attention(
+        q,
+        kv[:, 0],
+        kv[:, 1],
+        q.shape[1],
+        "TND",
+        scale=q.shape[-1] ** -0.5,
+        atten_mask=torch.triu(torch.ones(2048, 2048, dtype=torch.bool, device=q.device), diagonal=1),
+        sparse_mode=3,
+        actual_seq_qlen=starts[1:].tolist(),
+        actual_seq_kvlen=starts[1:].tolist(),
+    )[0]
+""",
+        ),
+        Rewritten(_WINDOW, _WINDOW),
         Rewritten(_OF_XFORMERS, _OF_XFORMERS),
     ),
 )

@@ -36,6 +36,8 @@ class Proposal:
     form: str = ""
     """The name of the ``pattern`` of the form that it is, "" for the first."""
     changes: tuple[Change, ...] = ()
+    elsewhere: tuple[Change, ...] = ()
+    """The same, with the old code for other devices; empty: the new code runs everywhere."""
     shown: str = ""
     """The new code, for a report."""
     asked: tuple[tuple[str, str], ...] = ()

@@ -17,6 +17,7 @@ from npufix.rewriters.edit.statements.attention_weights import (
 from npufix.rewriters.edit.statements.checks import find_checks
 from npufix.rewriters.edit.statements.columns import find_columns, find_index_lists
 from npufix.rewriters.edit.statements.experts import find_expert_loops, find_routers
+from npufix.rewriters.edit.statements.flash_attention import find_flash_attention
 from npufix.rewriters.edit.statements.handed_in import find_constants, find_handed_in
 from npufix.rewriters.edit.statements.host.host_values import find_host_values
 from npufix.rewriters.edit.statements.host.uploads import find_device_waits, find_uploads
@@ -45,7 +46,6 @@ from npufix.rewriters.edit.statements.selections import (
 from npufix.rewriters.edit.statements.surroundings import Surroundings
 from npufix.rewriters.edit.statements.vendor_operators import (
     RESIDUAL,
-    find_flash_attention,
     find_sums_cut_off,
     find_vendor_operators,
     vendor_names,
@@ -258,7 +258,8 @@ def written(
     text = changed(lines, proposal.changes) if with_text else ""
     asks = with_text and proposal.asked
     probe = _asking(Surroundings(flow, lines), proposal) if asks else ""
-    return Rewrite(text, text, proposal.shown, line, "", probe)
+    portable = changed(lines, proposal.elsewhere) if text and proposal.elsewhere else text
+    return Rewrite(text, portable, proposal.shown, line, "", probe)
 
 
 def _asking(here: Surroundings, proposal: Proposal) -> str:

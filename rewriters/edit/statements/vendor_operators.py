@@ -37,23 +37,6 @@ _ADD_RELU = (
     "mx_driving.npu_add_relu(x, y) of Ascend DrivingSDK adds and cuts off in one kernel: float32, "
     "x and y of one shape, and only for more than 2 million elements; Atlas A2"
 )
-_FLASH = (
-    "torch_npu.npu_fusion_attention({0})[0]; with dropout keep_prob=1 - dropout_p; a causal call "
-    "takes sparse_mode=3 and atten_mask=torch.triu(torch.ones(2048, 2048, dtype=torch.bool, "
-    "device=q.device), diagonal=1)"
-)
-_DENSE = 'q, k, v, q.shape[2], "BSND", scale=q.shape[-1] ** -0.5'
-_PACKED_ROWS = (
-    'q, k, v, q.shape[1], "TND", scale=q.shape[-1] ** -0.5, '
-    "actual_seq_qlen=cu_seqlens_q[1:].tolist(), actual_seq_kvlen=cu_seqlens_k[1:].tolist()"
-)
-_ATTENTIONS = re.compile(
-    r"(flash_attn|flash_attention|flash_attn_interface)\."
-    r"(?:\w+\.)*flash_attn_(varlen_|unpadded_)?(?:qkvpacked_|kvpacked_)?func"
-)
-_ON_CUDA = re.compile(r"device.*== 'cuda'|\.is_cuda\b")
-_OF_XFORMERS = re.compile(r"xformers\.ops\.(?:fmha\.)?memory_efficient_attention")
-_WITHOUT_COUNTERPART = frozenset({"alibi_slopes", "softcap", "return_attn_probs", "block_table"})
 RESIDUAL = r"(?:\+=|= \w+ \+ \w+)[^\n]*\n\s*(?:return |\w+ = )[\w.]*[rR]e[lL][uU]"
 _OF_DRIVING = frozenset(
     {"mmcv", "mmdet", "mmdet3d", "mmengine", "mx_driving", "spconv", "torch_npu"}
@@ -89,14 +72,18 @@ def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
     """Yield the calls that an operator of mx_driving stands for."""
     for node in here.nodes:
         if isinstance(node, ast.Call):
-            row = _row(_imported(here, node.func))
+            row = _row(imported_name(here, node.func)) or _row_of_variable(here, node.func)
             if row is not None:
                 limits = f"{row.limits}; " if row.limits else ""
                 operator = f"mx_driving.{row.operator}"
                 advice = f"{operator} of Ascend DrivingSDK: {limits}Atlas A2"
                 text = _call(here, node, row.written)
-                changes = [Change(here.span(node), text), *_importing(here)] if text else []
-                given = tuple((f"x{n}", here.text(a)) for n, a in enumerate(node.args[:2]))
+                changes = [Change(here.span(node), text), *importing(here)] if text else []
+                given = tuple(
+                    (f"x{n}", here.text(a))
+                    for n, a in enumerate(node.args[:2])
+                    if not isinstance(a, ast.Constant)
+                )
                 asked = given if text else ()
                 yield Proposal(node, advice, changes=tuple(changes), shown=text, asked=asked)
 
@@ -106,20 +93,32 @@ def _call(here: Surroundings, call: ast.Call, template: str) -> str:
     form = template.removeprefix(_FIRST)
     named = {k.arg: k.value for k in call.keywords}
     given = [None if isinstance(a, ast.Starred) else here.text(a) for a in call.args]
-    count = form.count("{")
+    every = "{*}" in form
+    used = [int(number) for number in re.findall(r"{(\d)}", form)]
+    count = len(given) if every else max(used, default=-1) + 1
     if not form or None in given[:count] or len(given) < count:
         return ""
+    if any(used.count(n) > 1 and not isinstance(call.args[n], ast.Name) for n in used):
+        return ""  # it would be computed twice
+    own = re.findall(r"{([a-z_]+)}", form)
+    arguments = {a.arg for a in here.flow.function.args.args}
+    if not arguments.issuperset(own):
+        return ""  # ``level_start_index``, which what is called does without
     if form != template:
         along = call.args[count] if len(given) > count else named.pop("dim", None)
         if len(given) > count + 1 or along is None or ast.unparse(along) != "0":
             return ""
-    return "" if named else f"mx_driving.{form.format(*given)}"
+    if every:
+        form = form.replace("{*}", ", ".join(map("{{{}}}".format, range(count))))
+    return "" if named else f"mx_driving.{form.format(*given, **{n: n for n in own})}"
 
 
-def _importing(here: Surroundings) -> list[Change]:
-    """Return what imports the library, nothing if the file does."""
-    needed = Import("mx_driving")
-    at, block = insertion(here.flow.names, here.lines, needed, guarded=False)
+def importing(
+    here: Surroundings, module: str = "mx_driving", *, guarded: bool = False
+) -> list[Change]:
+    """Return what imports a library, nothing if the file does."""
+    needed = Import(module)
+    at, block = insertion(here.flow.names, here.lines, needed, guarded=guarded)
     return [Change((at + 1, 0, at + 1, 0), "".join(block))] if block else []
 
 
@@ -133,31 +132,6 @@ def find_sums_cut_off(here: Surroundings) -> Iterator[Proposal]:
             yield from _sums_cut_off(here, block)
 
 
-def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
-    """Yield the calls of flash_attn and xformers, which have no kernels for the NPU."""
-    for node in here.nodes:
-        if not isinstance(node, ast.Call):
-            continue
-        called = _imported(here, node.func)
-        if _OF_XFORMERS.fullmatch(called):
-            yield Proposal(node, _FLASH.format(_DENSE))
-        found = _ATTENTIONS.fullmatch(called)
-        if found and _is_for_cuda(here, node):
-            continue
-        if found and not {k.arg for k in node.keywords} & _WITHOUT_COUNTERPART:
-            yield Proposal(node, _FLASH.format(_PACKED_ROWS if found[2] else _DENSE))
-
-
-def _is_for_cuda(here: Surroundings, call: ast.Call) -> bool:
-    """Tell whether a call runs on CUDA alone, and the function calls the attention of torch too."""
-    tests = [outer.test for outer in here.around(call) if isinstance(outer, ast.If)]
-    asked = any(_ON_CUDA.search(ast.unparse(test)) for test in tests)
-    return asked and any(
-        isinstance(n, ast.Call) and last_name(n.func) == "scaled_dot_product_attention"
-        for n in here.nodes
-    )
-
-
 def _row(called: str) -> _Row | None:
     if not called or called.startswith(("mx_driving", "torch.", "torch_npu")):
         return None
@@ -167,7 +141,21 @@ def _row(called: str) -> _Row | None:
     return None
 
 
-def _imported(here: Surroundings, code: ast.expr) -> str:
+def _row_of_variable(here: Surroundings, code: ast.expr) -> _Row | None:
+    """Return what ``Function.apply`` stands for, of a variable that holds one of a few."""
+    if not isinstance(code, ast.Attribute) or not isinstance(code.value, ast.Name):
+        return None
+    held = [
+        node.value
+        for node in here.nodes
+        if isinstance(node, ast.Assign)
+        and any(isinstance(t, ast.Name) and t.id == code.value.id for t in node.targets)
+    ]
+    found = {_row(f"{imported_name(here, value)}.{code.attr}") for value in held}
+    return found.pop() if len(found) == 1 else None
+
+
+def imported_name(here: Surroundings, code: ast.expr) -> str:
     """Return the full name of a function or class that is imported, "" for anything else."""
     known = here.flow.names.dotted(code)
     if known is not None:
@@ -217,7 +205,7 @@ def _added(here: Surroundings, first: ast.stmt, call: ast.Call, text: str) -> Pr
         return Proposal(call, _ADD_RELU)
     begin, _, end, _ = whole
     gone = Change((begin, 0, end + 1, 0), "")
-    changes = (gone, Change(here.span(call), text), *_importing(here))
+    changes = (gone, Change(here.span(call), text), *importing(here))
     return Proposal(call, changes=changes, shown=text)
 
 

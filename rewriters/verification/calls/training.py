@@ -10,7 +10,7 @@ from npufix.rewriters.verification.calls.device import copy_to_host, wait_for
 from npufix.rewriters.verification.calls.values import seed_generator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 LARGEST_CHANGE = 1 / 16
 """Of any element in one step: as much as of the weights that a step of a real training moves."""
@@ -76,13 +76,34 @@ def draw_cotangent(value: torch.Tensor, name: str) -> torch.Tensor:
 
 
 _STEPS = 3
+_SEVERAL = frozenset({list, tuple})
 
 
 def use_result(value: object) -> object:
     """Return a result as it is; an optimiser takes a few steps, and what is left is its rate.
 
-    What the steps have done is seen on the parameters, which are arguments of the call.
+    What the steps have done is seen on the parameters, which are arguments of the call. So it is
+    of optimisers in lists, tuples and dictionaries, beside schedules of their rates.
     """
+    return (
+        _used(value) if any(isinstance(v, torch.optim.Optimizer) for v in _held(value)) else value
+    )
+
+
+def _held(value: object) -> Iterator[object]:
+    yield value
+    held = value.values() if type(value) is dict else value if type(value) in _SEVERAL else ()
+    for item in held:  # type: ignore[attr-defined] # one of the three
+        yield from _held(item)
+
+
+def _used(value: object) -> object:
+    if type(value) in _SEVERAL:
+        return [_used(item) for item in value]  # type: ignore[attr-defined] # a list or a tuple
+    if type(value) is dict:
+        return {name: _used(item) for name, item in value.items()}
+    if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+        return value.state_dict()
     if not isinstance(value, torch.optim.Optimizer):
         return value
     parameters = [p for group in value.param_groups for p in group["params"]]

@@ -101,7 +101,7 @@ def _guess_any(
     # with more than corners, boxes have headings or velocities as well
     if re.search(BOXES, name) and not re.search(MASK, name) and columns <= 4:  # noqa: PLR2004 - corners
         return [Tensor(s, "box") for s in ((3, 4), (2, 4), (2, 3, 4), (4,))]
-    floats = [Tensor(s) for s in _shapes(name, base, widths)]
+    floats = [Tensor(s) for s in _shapes(name, _widen(base, columns), widths)]
     units = [Tensor(s.shape, "unit") for s in floats]
     ints = _integers(name, base)
     bools = _masks(name, base)
@@ -121,6 +121,14 @@ def _guess_any(
     elif re.search(_UNIT_TENSOR, name):
         order = [units, floats]
     return _join(parameter, order)
+
+
+def _widen(base: tuple[int, ...], columns: int) -> tuple[int, ...]:
+    """Return a shape with enough columns: for ``pose[:, :, :3, 3]`` beside matrices of 3 x 3."""
+    if not base or columns <= base[-1]:
+        return base
+    square = 2 if base[-2:] == (base[-1],) * 2 else 1
+    return (*base[:-square], *(columns,) * square)
 
 
 def _of_shapes(name: str, shapes: Sequence[tuple[int, ...]]) -> list[list[Tensor]]:
@@ -156,7 +164,8 @@ def _shapes(name: str, base: tuple[int, ...], widths: Sequence[int]) -> list[tup
     """Return the shapes that floating tensors may have."""
     lead, last = base[:-1], base[-1:]
     others = [(*lead, width) for width in widths] if base else []
-    found = [base, *others, lead, last, base[-2:], (*lead, 1), base[:1]]
+    turned = (*base[:-2], *reversed(base[-2:]))
+    found = [base, *others, lead, last, base[-2:], (*lead, 1), base[:1], turned]
     heads = len(base) == _HEADS
     if re.search(_TABLE, name):
         # Per position, per row and position, as they come out of the cache or of the module.
@@ -254,13 +263,14 @@ def guess_argument(
 
     ``shapes`` are those that the code declares, in numbers.
     """
-    if declared.use.counts and not (parameter.annotation or parameter.has_default):
-        parameter = replace(parameter, annotation="int")
+    number = "int" if declared.use.counts else "float" if declared.use.sets else ""
+    if number and not (parameter.annotation or parameter.has_default):
+        parameter = replace(parameter, annotation=number)
     held = _guess_held(parameter, base, widths, declared)
     if held:
         return held
     wants_tensor = is_tensor(parameter, declared)
-    plain = [] if wants_tensor else guess_scalars(parameter, widths)
+    plain = [] if wants_tensor or declared.use.indexed else guess_scalars(parameter, widths)
     if declared.use.rounds and plain and base:
         plain.insert(0, Value(base[0]))
     made = guess_tensors(parameter, base, widths, declared, shapes)

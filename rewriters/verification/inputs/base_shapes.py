@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,18 @@ def collect_base_shapes(
     split = any(re.search(HEADS, p.name.lower()) for p in wanted)
     usual = sorted(BASES, key=lambda base: len(base) != _HEADS_DIMS) if split else BASES
     return list(dict.fromkeys((*bases[:6], *_of_layers(made), *_of_caches(made), *usual)))
+
+
+def of_views(function: ast.AST | None) -> list[tuple[int, ...]]:
+    """Return shapes that end as what is viewed does: matrices, for ``x.view(b, n, 1, 4, 4)``."""
+    found: dict[tuple[int, ...], None] = {}
+    for node in ast.walk(function) if function is not None else ():
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in {"view", "reshape"}:
+            ends = [a.value for a in node.args[-_MATRIX:] if isinstance(a, ast.Constant)]
+            sizes = [n for n in ends if isinstance(n, int) and n > 1]
+            if len(sizes) == _MATRIX:
+                found[(2, _POSITIONS, *sizes)] = None
+    return list(found)
 
 
 def _of_layers(made: object) -> list[tuple[int, ...]]:

@@ -220,7 +220,9 @@ class _Telling:
         asked = job.by_hand and re.search(r"\bself\.\w+\.dtype\b", job.patched)
         if recipe is not None and (asked or is_mixed(job.recorded)):
             yield CallCase(self.assignment, float32_weights=True)
-        if re.search(r"\bautocast\b|custom_fwd", job.original + job.patched):
+        # Under autocast a product of float32 operands is one of halves.
+        outside = {"no-autocast", "single-precision"}.intersection(job.vouched)
+        if not outside and re.search(r"\bautocast\b|custom_fwd", job.original + job.patched):
             both = torch.float32, torch.bfloat16
             yield CallCase(self.assignment, autocast=True, dtypes=both)
             yield CallCase(self.assignment, autocast=True, float32_weights=True, dtypes=both[1:])

@@ -160,7 +160,7 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
         made = [MadeArgument(descent, "SGD over the parameters of the model", DESCENT)]
     elif re.search(r"\bGenerator$", annotation):
         made = [_made("generator", "a generator", seed)]
-    elif re.search(_WEIGHTS, name) and use.looped:
+    elif use.trained or (re.search(_WEIGHTS, name) and use.looped):
         made = make_weights(name)
     elif re.search(r"\bCallable\b", annotation) or (use.called and not re.search(MODEL, name)):
         made = [Value(torch.tanh), some_layer]

@@ -54,6 +54,7 @@ _DRAWN_INTO = frozenset({"normal_", "uniform_", "trunc_normal_", "bernoulli_", "
 _BUILD_S = 5.0
 _REPAIRS = 12
 _MOST_CONFIGURATIONS = 2
+_KNOWN = ("nn.", "torch.nn.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,13 @@ class StandInLayer(torch.nn.Module):
 
 
 def _attribute(what: str, name: str, *, module: bool) -> object:
+    if what.startswith(_KNOWN):
+        with torch.device("meta"):  # it may be large
+            layer: torch.nn.Module = eval(what, {"nn": torch.nn, "torch": torch})  # noqa: S307 - constants alone
+        # Where there are weights, sizes may not fit what else is made up.
+        if next(layer.parameters(), None) is None:
+            return layer
+        what = "call"
     if what == "call":
         return torch.nn.SiLU() if "act" in name.lower() else StandInLayer(name)
     if what == "tensor":
@@ -302,18 +310,13 @@ def _invented(owner: type, name: str) -> MadeArgument:
 def _read_attributes(owner: type, method: str) -> dict[str, str]:
     """Return what ``method`` reads from ``self``: as a tensor, a callable or a number."""
     found: dict[str, str] = {}
+    made = _read_made(owner)
     queue, seen = [method], set[str]()
     while queue:
         name = queue.pop()
-        function = inspect.getattr_static(owner, name, None)
-        if name in seen or not inspect.isfunction(function):
+        if name in seen or (tree := _tree_of(owner, name)) is None:
             continue
         seen.add(name)
-        source = try_call(lambda f=function: inspect.getsource(f), _BUILD_S).value  # type: ignore[misc] # a default binds it
-        if not isinstance(source, str):
-            continue
-        # not ``dedent``, which a comment or a docstring at the first column stops
-        tree = ast.parse(f"if True:\n{source}" if source[:1].isspace() else source)
         called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         for node in ast.walk(tree):
             if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
@@ -323,9 +326,39 @@ def _read_attributes(owner: type, method: str) -> dict[str, str]:
             if hasattr(owner, node.attr):
                 queue.append(node.attr)
             elif id(node) in called:
-                found[node.attr] = "call"
+                found[node.attr] = made.get(node.attr, "call")
             elif re.search(r"weight|gamma|scale$|^g$|beta$|bias$", node.attr):
                 found[node.attr] = "tensor"
             else:
                 found.setdefault(node.attr, "number")
     return found
+
+
+def _tree_of(owner: type, name: str) -> ast.Module | None:
+    function = inspect.getattr_static(owner, name, None)
+    source = try_call(lambda: inspect.getsource(function), _BUILD_S).value
+    if not inspect.isfunction(function) or not isinstance(source, str):
+        return None
+    # not ``dedent``, which a comment or a docstring at the first column stops
+    return ast.parse(f"if True:\n{source}" if source[:1].isspace() else source)
+
+
+def _read_made(owner: type) -> dict[str, str]:
+    """Return the layers that ``__init__`` makes of constants: ``self.relu = nn.ReLU(True)``."""
+    tree, found = _tree_of(owner, "__init__"), dict[str, set[str]]()
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Assign):
+            text, call = ast.unparse(node.value), node.value
+            given = (
+                [*call.args, *(k.value for k in call.keywords)]
+                if isinstance(call, ast.Call)
+                else [call]
+            )
+            plain = text.startswith(_KNOWN) and all(isinstance(a, ast.Constant) for a in given)
+            for target in node.targets:
+                found.setdefault(ast.unparse(target), set()).add(text if plain else "")
+    return {
+        name.removeprefix("self."): next(iter(texts))
+        for name, texts in found.items()
+        if name.startswith("self.") and len(texts) == 1 and "" not in texts
+    }

@@ -35,7 +35,11 @@ from npufix.rewriters.verification.inputs.arguments import (
     guess_tensors,
     is_tensor,
 )
-from npufix.rewriters.verification.inputs.base_shapes import collect_base_shapes, find_widths
+from npufix.rewriters.verification.inputs.base_shapes import (
+    collect_base_shapes,
+    find_widths,
+    of_views,
+)
 from npufix.rewriters.verification.inputs.cases import list_edges
 from npufix.rewriters.verification.inputs.recipes import (
     Recipe,
@@ -53,6 +57,7 @@ from npufix.rewriters.verification.inputs.source.path_conditions import (
     find_compared_constants,
     solve_path_condition,
 )
+from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
@@ -224,6 +229,7 @@ class _Search:
         widths = find_widths(target, recipe)
         made = target.make_object(recipe)
         bases = collect_base_shapes(self.recorded, widths, target.parameters(), made)
+        bases = [*of_views(find_function(self.wanted.tree, target.qualname)), *bases]
         declared = self.declared
         if recipe is not None:
             declared = declared.made_with(recipe.arguments)

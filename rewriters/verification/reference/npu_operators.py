@@ -24,6 +24,7 @@ from npufix.rewriters.verification import kernels
 from npufix.rewriters.verification.kernels.common import NoReferenceKernelError, note_kernel
 from npufix.rewriters.verification.reference import (
     driving_functions,
+    flash_functions,
     fused_optimizers,
     mindspeed_functions,
     scatter_functions,
@@ -113,8 +114,9 @@ def install(version: str = "") -> types.ModuleType:
     sys.modules.update(mindspeed_functions.modules())
     if "mx_driving" not in sys.modules:  # the real one knows more
         sys.modules.update(driving_functions.modules())
-    if importlib.util.find_spec("torch_scatter") is None:  # same
-        sys.modules.update(scatter_functions.modules())
+    for name, stand_in in (("torch_scatter", scatter_functions), ("flash_attn", flash_functions)):
+        if name not in sys.modules and importlib.util.find_spec(name) is None:  # same
+            sys.modules.update(stand_in.modules())
     return module
 
 

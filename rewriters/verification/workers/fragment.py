@@ -20,11 +20,21 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.verification.inputs.source.slicing import bound_names
+from npufix.rewriters.verification.inputs.source.slicing import bound_names, used_names
+from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
+from npufix.rewriters.verification.workers.configured import MODULE, make_optimizers
+from npufix.rewriters.verification.workers.definitions import (
+    Block,
+    Calls,
+    find_definitions,
+    find_masks,
+    list_foreign,
+    list_written_in_place,
+    stored_names,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,8 +71,13 @@ class _Head(NamedTuple):
     """Arguments in place of what is read of objects, by their names and the attributes."""
 
 
-def narrow(job: Job) -> Job | None:
-    """Return the same question about the changed statements alone; None if they cannot stand so."""
+def narrow(job: Job, *, defined: bool = False) -> Job | None:
+    """Return the same question about the changed statements alone; None if they cannot stand so.
+
+    ``defined`` asks of them behind what defines what they read, where something does.
+    """
+    if job.qualname == MODULE:
+        return None if defined else make_optimizers(job, NAME)
     texts = [job.original, job.patched, *filter(None, [job.portable]), *job.probes]
     try:
         trees = [ast.parse(text) for text in texts]
@@ -75,12 +90,13 @@ def narrow(job: Job) -> Job | None:
     windows = [w for f in functions[1:] if (w := _differing(first.body, f.body)) is not None]
     if not windows:
         return None
-    window = _join(first.body, windows)
+    window = _until_written(first, _join(first.body, windows))
     blocks = _without_calls([_cut(f.body, window) for f in functions], trees[0], first)
-    head = _head(first, blocks, trees[0])
-    if head is None:
+    front = _definitions(first, window, blocks, trees[0]) if defined else []
+    head = _head(first, blocks, trees[0], front)
+    if head is None or bool(front) is not defined:
         return None
-    made = [_append(text, block, head) for text, block in zip(texts, blocks, strict=True)]
+    made = [_append(text, block, head, front) for text, block in zip(texts, blocks, strict=True)]
     original, patched, *rest = made
     return replace(
         job,
@@ -89,8 +105,8 @@ def narrow(job: Job) -> Job | None:
         portable=rest.pop(0) if job.portable else "",
         probes=tuple(rest),
         qualname=NAME,
-        lines_original=_lines(original),
-        lines_patched=_lines(patched),
+        lines_original=_lines(original, len(front)),
+        lines_patched=_lines(patched, len(front)),
         # What it raises for arguments that the code around it never passes counts for nothing.
         by_hand=False,
     )
@@ -197,13 +213,43 @@ def _block(body: Sequence[ast.stmt], path: Sequence[tuple[int, str]]) -> Sequenc
     return body
 
 
+def _until_written(function: _Function, window: _Window) -> _Window:
+    """Return a window that holds what later writes in place to what it makes: ``x += shift``."""
+    block = _block(function.body, window.path)
+    end = len(block) - window.after
+    own = {n for s in block[window.before : end] for n in stored_names(s)}
+    names = [[n for n in ast.walk(s) if isinstance(n, ast.Name) and n.id in own] for s in block]
+    writing = [i for i in range(end, len(block)) if any(list_written_in_place(names[i], function))]
+    return window._replace(after=len(block) - max(writing, default=end - 1) - 1)
+
+
 def _cut(body: Sequence[ast.stmt], window: _Window) -> list[ast.stmt]:
     block = _block(body, window.path)
     return list(block[window.before : len(block) - window.after])
 
 
-_OWN = frozenset({"torch", "torch_npu", "mindspeed", "mx_driving", "numpy", "math"})
-"""Packages whose functions are called, wherever a fragment runs."""
+def _definitions(
+    function: _Function, window: _Window, blocks: Sequence[Sequence[ast.stmt]], tree: ast.Module
+) -> list[ast.stmt]:
+    """Return the statements in front of a window that define what it reads."""
+    found = list[Block]()
+    body, owner = function.body, None
+    for at, field in (*window.path, (window.before, "")):
+        found.append(Block(owner, body[:at]))
+        if field:
+            owner, body = body[at], getattr(body[at], field)
+    nodes = [n for block in blocks for s in block for n in ast.walk(s)]
+    read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    named = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+    own = {*(a.arg for a in _arguments(function)), *stored_names(function)}
+    methods = {f.name for f in ast.walk(tree) if isinstance(f, _Function)}
+    return find_definitions(
+        found,
+        read & named,
+        Calls(list_foreign(tree, next(_arguments(function), None)), own, methods),
+    )
+
+
 _GIVEN, _MADE = "npufix_given_", "npufix_made_"
 
 
@@ -216,15 +262,7 @@ def _without_calls(
     same arguments give the same result. Not so in loops, which rewrites leave out, and beside
     writes in place, which would change what was handed over.
     """
-    arguments = [a.arg for a in _arguments(function)][:1]
-    foreign = {a for a in arguments if a in {"self", "cls"}}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            module = getattr(node, "module", "") if isinstance(node, ast.ImportFrom) else None
-            for alias in node.names:
-                top = (alias.name if module is None else module or "").partition(".")[0]
-                if top not in _OWN and top not in sys.stdlib_module_names:
-                    foreign.add(alias.asname or alias.name.partition(".")[0])
+    foreign = list_foreign(tree, next(_arguments(function), None))
     found = [[c for s in block for c in ast.walk(s) if _is_foreign(c, foreign)] for block in blocks]
     loops = (ast.For, ast.While, ast.comprehension, ast.Lambda)
     nodes = [n for block in blocks for s in block for n in ast.walk(s)]
@@ -277,6 +315,8 @@ class _Taking(ast.NodeTransformer):
         if number is None:
             new.func = self.visit(node.func)
             return new
+        if not new.args and not new.keywords:
+            return ast.Name(f"{_MADE}{number}", ast.Load())
         named = ast.Dict(
             [k.arg if k.arg is None else ast.Constant(k.arg) for k in new.keywords],
             [k.value for k in new.keywords],
@@ -288,32 +328,47 @@ class _Taking(ast.NodeTransformer):
 
 
 def _head(
-    function: _Function, blocks: Sequence[Sequence[ast.stmt]], tree: ast.Module
+    function: _Function,
+    blocks: Sequence[Sequence[ast.stmt]],
+    tree: ast.Module,
+    front: Sequence[ast.stmt],
 ) -> _Head | None:
-    """Return what statements read and leave; None where they are no function of that."""
-    nodes = [n for block in blocks for s in block for n in ast.walk(s)]
+    """Return what statements, run behind others, read and leave; None if they are no function."""
+    nodes = [n for block in (front, *blocks) for s in block for n in ast.walk(s)]
     if not blocks[0] or any(isinstance(n, _FORBIDDEN) for n in nodes) or any(map(_leaves, blocks)):
         return None
     arguments = {a.arg: a for a in _arguments(function)}
-    inside = {id(n) for s in blocks[0] for n in ast.walk(s)}
+    inside = {id(n) for s in (*front, *blocks[0]) for n in ast.walk(s)}
     outer = [n for n in ast.walk(function) if isinstance(n, ast.Name) and id(n) not in inside]
     bound = set(arguments) | {n.id for n in outer if isinstance(n.ctx, ast.Store)}
-    own = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    own = {n for block in blocks for s in block for n in stored_names(s)}
+    # What is made in front, the statements may write to.
+    written = {n for s in front for n in stored_names(s)} & {
+        n.id for s in blocks[0] for n in ast.walk(s) if isinstance(n, ast.Name)
+    }
     read = dict.fromkeys(n.id for n in nodes if isinstance(n, ast.Name) and n.id in bound)
     first = next(iter(arguments), "")
     instance = first if first in {"self", "cls"} else ""
     attributes: dict[tuple[str, str], str] = {}
     names = {n.id for n in nodes if isinstance(n, ast.Name)}
     known = {n for s in tree.body if not _is_main(s) for n in bound_names(s)} | set(dir(builtins))
-    for owner in [*([instance] if instance in read else []), *sorted(names - bound - own - known)]:
+    unknown = sorted(names - bound - own - known)
+    for owner in [
+        *([instance] if instance in read else []),
+        *unknown,
+        *(n for n in read if n != instance),
+    ]:
         found = _attributes_of(owner, nodes)
         if found is None and owner == instance:
             return None
+        if owner in read and owner != instance and OF_TENSORS.intersection(found or ("T",)):
+            continue
         taken = {*names, *own, *bound, *attributes.values()}
         attributes |= {(owner, a): a if a not in taken else f"{owner}_{a}" for a in found or ()}
-    free = [name for name in read if name != instance]
+    objects = {owner for owner, _ in attributes}
+    free = [n for n in read if n not in {instance, *objects, *_assigned_first(front)}]
     later = {n.id for n in outer if isinstance(n.ctx, ast.Load)}
-    kinds = _kinds(function, inside)
+    kinds = find_masks(function, {a.arg for a in _arguments(function)}, inside)
     given = [
         ast.arg(
             name, kinds.get(name) or (arguments[name].annotation if name in arguments else None)
@@ -323,67 +378,27 @@ def _head(
     given += [ast.arg(name) for name in attributes.values()]
     given += [ast.arg(name) for name in sorted(names) if name.startswith(_MADE)]
     # ``a, b = x.unbind(-1)`` is ``a, b = x[..., 0], x[..., 1]``, but not where ``b += 1`` follows.
-    if own & set(_written_in_place(outer, function)):
+    if own & set(list_written_in_place(outer, function)):
         return None
     # What it reads, it may read again in the next round of a loop around it.
-    return _Head(given, sorted(own & (later | set(read) | {_GIVEN})), attributes)
+    return _Head(given, sorted(written | own & (later | set(read) | {_GIVEN})), attributes)
+
+
+def _assigned_first(statements: Sequence[ast.stmt]) -> set[str]:
+    """Return the names that statements assign before they read them."""
+    read, assigned = set[str](), set[str]()
+    for statement in statements:
+        names = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
+        targets = stored_names(statement) if isinstance(statement, ast.Assign) else set()
+        plain = targets - used_names(statement) - read
+        read |= names - assigned - plain
+        assigned |= plain
+    return assigned
 
 
 def _is_main(statement: ast.stmt) -> bool:
     """Tell whether a statement runs only where the file is started as a program."""
     return isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test)
-
-
-def _written_in_place(names: Sequence[ast.Name], function: _Function) -> Iterator[str]:
-    """Yield which of some names are written to where they are: ``x[i] = 0``, ``x.T.mul_(2)``."""
-    parents = {
-        id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)
-    }
-    for name in names:
-        node: ast.AST = name
-        while True:
-            outer = parents.get(id(node))
-            match outer:
-                case ast.AugAssign(target) if target is node:
-                    yield name.id
-                case ast.Subscript(value, ctx=ctx) if value is node:
-                    if not isinstance(ctx, ast.Load):
-                        yield name.id
-                case ast.Attribute(attr=attr) | ast.keyword(arg=attr):
-                    if attr == "out" or (attr or "").endswith("_"):
-                        yield name.id
-                case ast.Call(called) if called is node:
-                    pass
-                case _:
-                    break
-            node = outer
-
-
-def _kinds(function: _Function, inside: set[int]) -> dict[str, ast.expr]:
-    """Return what names hold that are always assigned comparisons: masks."""
-    found: dict[str, bool] = {}
-    for node in ast.walk(function):
-        if id(node) in inside or not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-            continue
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        for name in (n for target in targets for n in ast.walk(target)):
-            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
-                is_mask = name in targets and node.value is not None and _compares(node.value)
-                found[name.id] = found.get(name.id, True) and is_mask
-    mask = ast.parse("torch.BoolTensor", mode="eval").body
-    arguments = {argument.arg for argument in _arguments(function)}
-    return {name: mask for name, is_mask in found.items() if is_mask and name not in arguments}
-
-
-def _compares(value: ast.expr) -> bool:
-    """Tell whether an expression compares tensors, or joins such comparisons: ``(a > b) & c``."""
-    if isinstance(value, ast.BinOp):
-        masks = ast.BitAnd | ast.BitOr | ast.BitXor | ast.Add | ast.Mult
-        both = _compares(value.left), _compares(value.right)
-        return isinstance(value.op, masks) and all(both)
-    return isinstance(value, ast.Compare) and not isinstance(
-        value.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn
-    )
 
 
 def _arguments(function: _Function) -> Iterator[ast.arg]:
@@ -431,9 +446,9 @@ class _Renaming(ast.NodeTransformer):
         return node
 
 
-def _append(text: str, block: Sequence[ast.stmt], head: _Head) -> str:
+def _append(text: str, block: Sequence[ast.stmt], head: _Head, front: Sequence[ast.stmt]) -> str:
     renaming = _Renaming(head.attributes)
-    body = [renaming.visit(copy.deepcopy(statement)) for statement in block]
+    body = [renaming.visit(copy.deepcopy(statement)) for statement in (*front, *block)]
     if head.results:
         elements: list[ast.expr] = [ast.Name(name, ast.Load()) for name in head.results]
         body.append(ast.Return(ast.Tuple(elements, ast.Load())))
@@ -446,6 +461,8 @@ def _append(text: str, block: Sequence[ast.stmt], head: _Head) -> str:
     return f"{text.rstrip()}\n\n\n{ast.unparse(ast.fix_missing_locations(made))}\n"
 
 
-def _lines(text: str) -> tuple[int, ...]:
+def _lines(text: str, first: int) -> tuple[int, ...]:
+    """Return the lines of all statements from one on, and of those within them."""
     function = _find(ast.parse(text), NAME)
-    return tuple(s.lineno for s in function.body) if function is not None else ()
+    body = function.body[first:] if function is not None else []
+    return tuple(n.lineno for s in body for n in ast.walk(s) if isinstance(n, ast.stmt))

@@ -115,20 +115,26 @@ def _ask_of_fragments(
 
     What differs there may be what no caller does: then it is still not known.
     """
-    places = list(narrowed)
+    again = replace(settings, progress=_say_nothing)
+    for last in (False, True):
+        places = list(narrowed)
+        defined = {p: job for p in places if not last and (job := narrow(jobs[p], defined=True))}
 
-    def tell(number: int, verdict: Verdict) -> None:
-        place = places[number]
-        whole = found[place]
-        why = f"{jobs[place].qualname} does not run here as a whole: {whole.reason}"
-        if verdict.status is Status.EQUIVALENT:
-            scope = f"the changed statements of {jobs[place].qualname}"
-            found[place] = replace(verdict, scope=scope, notes=(*verdict.notes, why))
-        settings.decided(jobs[place], found[place], len(jobs))
+        def tell(number: int, verdict: Verdict) -> None:
+            place = places[number]  # noqa: B023 - called in this round
+            whole = found[place]
+            why = f"{jobs[place].qualname} does not run here as a whole: {whole.reason}"
+            if verdict.status is Status.EQUIVALENT:
+                scope = f"the changed statements of {jobs[place].qualname}"
+                found[place] = replace(verdict, scope=scope, notes=(*verdict.notes, why))
+            elif place in defined:  # noqa: B023 - called in this round
+                return
+            settings.decided(jobs[place], found[place], len(jobs))
+            defined.pop(place, None)  # noqa: B023 - called in this round
 
-    if places:
-        again = replace(settings, progress=_say_nothing)
-        _verified([narrowed[place] for place in places], again, limits, tell)
+        if places:
+            _verified([narrowed[place] for place in places], again, limits, tell)
+        narrowed = defined
 
 
 def _verified(

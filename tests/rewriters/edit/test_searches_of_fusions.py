@@ -195,3 +195,59 @@ def test_vendor_operators_are_known_by_where_they_come_from(
 ) -> None:
     found = sites(f"{HEADER}{imported}\n\n\ndef f(x, i):\n    return {call}\n", "NPU171")
     assert [operator in advice for advice, _ in found] == ([True] if operator else [])
+
+
+@pytest.mark.parametrize(
+    ("imported", "call", "written"),
+    [
+        ("from mmcv.ops import knn", "knn(3, x, i, True)", "mx_driving.knn(3, x, i, True)"),
+        ("from mmcv.ops import knn", "knn(3, x, transposed=True)", ""),
+        (
+            "from mmdet3d.ops import bev_pool",
+            "bev_pool(x, i, 2, 1, 8, 4)",
+            "mx_driving.bev_pool_v3(None, x, None, None, i.int(), [2, 1, 8, 4, x.shape[1]])",
+        ),
+        ("from mmdet3d.ops import bev_pool", "bev_pool(x.relu(), i, 2, 1, 8, 4)", ""),
+        ("from mmdet3d.ops import bev_pool", "bev_pool(*x)", ""),
+        (
+            "from bevdepth.ops.voxel_pooling_train import voxel_pooling_train",
+            "voxel_pooling_train(i, x, [8, 8, 1])",
+            "mx_driving.npu_voxel_pooling_train(i, x, [8, 8, 1])",
+        ),
+    ],
+)
+def test_vendor_operators_are_written_where_arguments_correspond(
+    imported: str, call: str, written: str
+) -> None:
+    source = f"{HEADER}import mx_driving\n{imported}\n\n\ndef f(x, i):\n    return {call}\n"
+    ((text, _),) = sites(source, "NPU171")
+    assert text == written if written else text.startswith("mx_driving.")
+
+
+DEFORMABLE = f"""{HEADER}import mx_driving
+from mmcv.ops.multi_scale_deform_attn import multi_scale_deformable_attn_pytorch
+from .functions import MultiScaleDeformableAttnFunction_fp16, MultiScaleDeformableAttnFunction_fp32
+
+
+def f(value, shapes, level_start_index, places, weights):
+    if value.dtype == torch.float16:
+        Function = MultiScaleDeformableAttnFunction_fp16
+    else:
+        Function = MultiScaleDeformableAttnFunction_fp32
+    if value.is_cuda:
+        return Function.apply(value, shapes, level_start_index, places, weights, 64)
+    return multi_scale_deformable_attn_pytorch(value, shapes, places, weights)
+"""
+
+
+def test_deformable_attention_is_known_behind_a_variable_and_without_starts() -> None:
+    new = (
+        "mx_driving.multi_scale_deformable_attn(value, shapes, level_start_index, places, weights)"
+    )
+    assert {text for text, _ in sites(DEFORMABLE, "NPU171")} == {new}
+    other = DEFORMABLE.replace(
+        "Function = MultiScaleDeformableAttnFunction_fp16", "Function = torch"
+    )
+    other = other.replace("level_start_index", "starts")
+    assert [text for text, _ in sites(other, "NPU171") if not text.startswith("mx_driving.")] == []
+    assert new not in {text for text, _ in sites(other, "NPU171")}

@@ -104,6 +104,10 @@ OPEN = [
     ("y = x.gather(1, i).squeeze(1)", {"one-column-index"}),
     ("x[x > 0] += n.v", {"is-number"}),
     ("y = torch.matmul(x[:, None], y[:, :, None])", {"batches-of-vectors", "single-precision"}),
+    (
+        "with torch.autocast('npu'): y = torch.bmm(x.float()[:, None], y.float()[:, :, None])",
+        {"single-precision"},
+    ),
     ("x[i.bool(), :] = 0", {"row-mask"}),
     ("y = F.one_hot(i, n).sum(-2)", {"number-of-classes"}),
     ("y = x[i.long().flatten()]", {"nonnegative-index"}),

@@ -42,7 +42,7 @@ FLOATS: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"drop|^p$|prob|smooth", (0.1,)),
     (r"theta|base", (10000.0,)),
     (r"temperature|tau|gamma", (2.0, 0.5)),
-    (r"alpha|scal|momentum|rate|lambda|decay|factor|std|range|limit", (0.25, 1.0)),
+    (r"alpha|(^|_)lr(_|$)|scal|momentum|rate|lambda|decay|factor|std|range|limit", (0.25, 1.0)),
     (r"thresh", (0.5, 0.25, 1.0)),
 )
 FLAGS = (

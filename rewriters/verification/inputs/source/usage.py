@@ -32,7 +32,8 @@ _SIZED = frozenset(
     ]
 )
 """What takes sizes, one by one or in a tuple."""
-_OF_TENSORS = frozenset(
+_OPTIMIZERS = r"(Npu)?(Fused)?(Adam|SGD|RMSprop|Adagrad|Adadelta|Lamb|LAMB|Lion)\w*"
+OF_TENSORS = frozenset(
     [
         "shape",
         "dtype",
@@ -58,6 +59,7 @@ _OF_TENSORS = frozenset(
         "mean",
         "new_zeros",
         "type_as",
+        *("T", "mT", "grad", "requires_grad", "is_cuda", "real", "imag", "layout"),
     ]
 )
 
@@ -79,6 +81,10 @@ class Use:
     looped: bool = False
     """Whether the code goes through it, or joins what it holds."""
     called: bool = False
+    trained: bool = False
+    """Whether an optimizer is made for it."""
+    sets: bool = False
+    """Whether it is a setting of an optimizer: a number."""
     attributes: set[str] = field(default_factory=set)
     added: bool = False
     """Whether it stands in a sum or a product."""
@@ -86,6 +92,8 @@ class Use:
     """Whether it is a whole number: a size, or how many there are."""
     rounds: bool = False
     """Whether a loop has as many rounds, so that there are as many of something else."""
+    indexed: bool = False
+    """Whether it has elements, so that it is no number: ``x[i]``."""
     elements: bool = False
     """Whether single ones of its elements are numbers: ``n[i].item()``, ``x[:, : n[i]]``."""
     numbers: bool = False
@@ -94,7 +102,7 @@ class Use:
     @property
     def as_tensor(self) -> bool:
         """Whether it is used as a tensor is, or in sums, where a number says little."""
-        return self.added or bool(self.attributes & _OF_TENSORS)
+        return self.added or bool(self.attributes & OF_TENSORS)
 
 
 def find_function(tree: ast.Module, qualname: str) -> Function | None:
@@ -256,6 +264,7 @@ def _note_subscript(use: Use, node: ast.Subscript, name: str) -> None:
         use.least = max([use.least, *(_axes_for(n) for n in _axis(node.slice))])
     if not _is(node.value, name):
         return
+    use.indexed = True
     if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
         if node.slice.value not in use.keys:
             use.keys.append(node.slice.value)
@@ -287,6 +296,9 @@ def _note_call(use: Use, node: ast.Call, name: str) -> None:
     func, arguments = node.func, node.args
     called = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
     use.called |= _is(func, name)
+    if re.fullmatch(_OPTIMIZERS, called):
+        use.trained |= _is(next(iter(arguments), None), name)
+        use.sets |= any(_is(keyword.value, name) for keyword in node.keywords)
     held = arguments[:1] if called in _OF_ONE else [getattr(func, "value", None)]
     use.rounds |= called == "range" and any(_is(argument, name) for argument in arguments)
     use.elements |= called in {*_OF_ONE, "item"} and any(_is_element(one, name) for one in held)
@@ -320,6 +332,9 @@ def _list_counts(node: ast.Call, called: str) -> Iterator[ast.expr]:
         own = of is not None and not (_is(of, "torch") or _is(of, "F"))
         yield from node.args if own else node.args[1:]
         yield from (keyword.value for keyword in node.keywords)
+    elif called in {"min", "max"} and of is None and len(node.args) == _PAIR:
+        # ``max(start, first)``; of ``max(t, 1.0)``, t may be a tensor
+        yield from node.args if all(isinstance(a, ast.Name) for a in node.args) else ()
 
 
 def _is_computed_from(node: ast.expr, name: str) -> bool:

@@ -148,12 +148,14 @@ def test_what_is_no_function_of_what_it_reads_has_none(old: str, new: str) -> No
 
 
 @pytest.mark.parametrize(
-    "later", ["b += 1", "b[0] = 1", "b.T.mul_(2)", "torch.add(a, 1, out=b)", "(b).clamp_(0)"]
+    "later", ["b += 1", "b[0] = 1", "b.T.mul_(2)", "torch.add(a, 1, out=b)", "b.clamp_(0)"]
 )
-def test_what_is_written_to_later_must_not_be_cut_off(later: str) -> None:
+def test_what_is_written_to_later_is_not_cut_off(later: str) -> None:
     source = f"import torch\n\ndef f(x):\n    a, b = {{code}}\n    {later}\n    return a + b\n"
     texts = (source.replace("{code}", c) for c in ("(x[..., 0], x[..., 1])", "x.unbind(-1)"))
-    assert narrow(Job("m.py", ".", *texts, "f", (), ())) is None
+    found = narrow(Job("m.py", ".", *texts, "f", (), ()))
+    assert found is not None
+    assert later in found.patched.partition(NAME)[2]
     harmless = source.replace(later, "b = b + 1")
     texts = (harmless.replace("{code}", c) for c in ("(x[..., 0], x[..., 1])", "x.unbind(-1)"))
     assert narrow(Job("m.py", ".", *texts, "f", (), ())) is not None
@@ -164,3 +166,101 @@ def test_a_change_elsewhere_in_the_file_has_none() -> None:
     other = asked.patched.replace("1e8", "1e9")
     assert narrow(asked) is not None
     assert narrow(Job("m.py", ".", asked.original, other, "Head.targets", (), ())) is None
+
+
+def defined(body: str, new: str) -> str | None:
+    """Return the fragment of ``area[rows] = 0`` in a method, behind its definitions."""
+    texts = [
+        "import torch\nfrom missing import merge\n\n\nclass Head:\n    def look(self, x, n):\n"
+        + textwrap.indent(body.replace("CHANGED", code), " " * 8)
+        + "\n        return area\n"
+        for code in ("area[rows] = 0", new)
+    ]
+    asked = Job("m.py", ".", *texts, qualname="Head.look", lines_original=(), lines_patched=())
+    found = narrow(asked, defined=True)
+    return None if found is None else found.original.partition(f"def {NAME}")[2].rstrip()
+
+
+NEW = "area.index_fill_(0, rows, 0)"
+
+
+def test_what_it_reads_is_defined_in_front() -> None:
+    body = "x = self.layer(x)\nsize = x.shape[0]\narea = torch.ones(size)\nrows = n > 1\nCHANGED"
+    assert defined(body, NEW) == (
+        "(x, n):\n    size = x.shape[0]\n    area = torch.ones(size)\n    rows = n > 1\n"
+        "    area[rows] = 0\n    return (area, rows)"
+    )
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "self.fill(area)",
+        "flat = area.view(-1)\nmerge(flat)",
+        "flat = area.view(-1)\nflat[0] = self.first(n)",
+        "area = merge(area)",
+    ],
+)
+def test_what_may_have_been_written_since_is_an_argument(between: str) -> None:
+    body = f"area = torch.ones(3)\n{between}\nrows = n > 1\nCHANGED"
+    found = defined(body, NEW)
+    assert found is not None
+    assert found.startswith(("(n, area)", "(area, n)"))
+
+
+def test_what_the_rest_of_a_loop_writes_is_an_argument() -> None:
+    body = (
+        "area = torch.ones(3)\nrows = n > 1\nfor one in x:\n    CHANGED\n    area = self.grow(area)"
+    )
+    found = defined(body, NEW)
+    assert found is not None
+    assert "torch.ones" not in found
+    assert "rows = n > 1" in found
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "try:\n    area = merge(x)\nexcept ValueError:\n    raise\nelse:\n    CHANGED",
+        "if (area := merge(x)) is not None:\n    CHANGED",
+        "with merge(x) as area:\n    CHANGED",
+    ],
+)
+def test_what_the_statement_around_binds_is_an_argument(around: str) -> None:
+    found = defined(f"area = torch.ones(3)\nrows = n > 1\n{around}", NEW)
+    assert found is not None
+    assert "torch.ones" not in found
+
+
+def test_nothing_in_front_is_no_other_question() -> None:
+    assert defined("area, rows = merge(x)\nCHANGED", NEW) is None
+
+
+def test_all_lines_of_the_statements_must_run() -> None:
+    at = "if inside.any():\n                area"
+    old, new = f"{at}[inside == 0] = 1", f"{at}.masked_fill_(inside == 0, 1)"
+    found = narrow(
+        job(f"area = area + 0\n            {old}", f"area = area * 1\n            {new}")
+    )
+    assert found is not None
+    lines = found.original.splitlines()
+    assert "area[inside == 0] = 1" in [lines[n - 1].strip() for n in found.lines_original]
+
+
+def test_settings_become_the_optimizer_that_they_make() -> None:
+    texts = [
+        f"base = 1e-3\nx = dict(optimizer=dict(type='AdamW', lr=base, mult=dict(a=1){given}))"
+        for given in ("", ", fused=True")
+    ]
+    asked = Job("c.py", ".", *texts, qualname="<module>", lines_original=(2,), lines_patched=(2,))
+    found = narrow(asked)
+    assert found is not None
+    assert found.original.endswith("return torch.optim.AdamW(params, lr=base)\n")
+    assert found.patched.endswith("return torch.optim.AdamW(params, lr=base, fused=True)\n")
+
+
+@pytest.mark.parametrize("change", ["'SGD', lr=1", "'AdamW', lr=1); other = dict(a=2"])
+def test_other_settings_are_no_such_question(change: str) -> None:
+    texts = ["x = dict(type='AdamW', lr=1); other = dict(a=1)", f"x = dict(type={change})"]
+    asked = Job("c.py", ".", *texts, qualname="<module>", lines_original=(1,), lines_patched=(1,))
+    assert narrow(asked) is None

@@ -1,0 +1,170 @@
+"""Calls of flash_attn and xformers, as the fused attention of torch_npu."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
+from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
+from npufix.rewriters.edit.statements.vendor_operators import imported_name, importing
+from npufix.rewriters.graph.modules.syntax import last_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+
+_FLASH = (
+    "torch_npu.npu_fusion_attention({0})[0]; with dropout keep_prob=1 - dropout_p; a causal call "
+    "takes sparse_mode=3 and atten_mask=torch.triu(torch.ones(2048, 2048, dtype=torch.bool, "
+    "device=q.device), diagonal=1)"
+)
+_DENSE = 'q, k, v, q.shape[2], "BSND", scale=q.shape[-1] ** -0.5'
+_PACKED_ROWS = (
+    'q, k, v, q.shape[1], "TND", scale=q.shape[-1] ** -0.5, '
+    "actual_seq_qlen=cu_seqlens_q[1:].tolist(), actual_seq_kvlen=cu_seqlens_k[1:].tolist()"
+)
+_ATTENTIONS = re.compile(
+    r"(flash_attn|flash_attention|flash_attn_interface)\."
+    r"(?:\w+\.)*flash_attn_(varlen_|unpadded_)?(qkvpacked_|kvpacked_)?func"
+)
+_ON_CUDA = re.compile(r"device.*== 'cuda'|\.is_cuda\b")
+_OF_XFORMERS = re.compile(r"xformers\.ops\.(?:fmha\.)?memory_efficient_attention")
+_WITHOUT_COUNTERPART = frozenset({"alibi_slopes", "softcap", "return_attn_probs", "block_table"})
+_SETTINGS = ("dropout_p", "softmax_scale", "causal")
+_HELD = {"": ("q", "k", "v"), "kvpacked_": ("q", "kv"), "qkvpacked_": ("qkv",)}
+_TRIANGLE = "torch.triu(torch.ones(2048, 2048, dtype=torch.bool, device={q}.device), diagonal=1)"
+
+
+def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
+    """Yield the calls of flash_attn and xformers, which have no kernels for the NPU."""
+    if "npu_fusion_attention" in here.text(here.flow.function):
+        return  # its author has chosen
+    for node in here.nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        called = imported_name(here, node.func)
+        if _OF_XFORMERS.fullmatch(called):
+            yield Proposal(node, _FLASH.format(_DENSE))
+        found = _ATTENTIONS.fullmatch(called)
+        if found and _is_for_cuda(here, node):
+            continue
+        if found and not {k.arg for k in node.keywords} & _WITHOUT_COUNTERPART:
+            yield _proposal(here, node, bool(found[2]), found[3] or "")
+
+
+def _is_for_cuda(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether a call runs on CUDA alone, and the function calls the attention of torch too."""
+    tests = [outer.test for outer in here.around(call) if isinstance(outer, ast.If)]
+    asked = any(_ON_CUDA.search(ast.unparse(test)) for test in tests)
+    return asked and any(
+        isinstance(n, ast.Call) and last_name(n.func) == "scaled_dot_product_attention"
+        for n in here.nodes
+    )
+
+
+def _proposal(here: Surroundings, call: ast.Call, rows: bool, packed: str) -> Proposal:  # noqa: FBT001 - of a name
+    """Return the fused call where every argument has a counterpart, else the advice."""
+    advice = _FLASH.format(_PACKED_ROWS if rows else _DENSE)
+    given = _arguments(call, rows, packed)
+    held = [given.get(name) for name in _HELD[packed]]
+    statement = here.statement_of(call)
+    whole = here.whole_lines(statement)
+    inner = (*COMPREHENSIONS, ast.Lambda)  # ``[flash_attn_func(x, x, x) for x in q]``
+    if (
+        given.pop("", None)
+        or not all(isinstance(h, ast.Name | ast.Attribute) for h in held)
+        or whole is None
+        or not isinstance(statement, ast.Assign | ast.Return | ast.Expr)
+        or any(isinstance(outer, inner) for outer in here.around(call))
+    ):
+        return Proposal(call, advice)
+    texts = [here.text(h) for h in held if h is not None]
+    asked = texts[0]
+    middle = ", " if rows else ", :, "
+    if packed:
+        parts = range(2 if len(texts) > 1 else 3)
+        texts[-1:] = [f"{texts[-1]}[:{middle}{n}]" for n in parts]
+    passed = [*texts, f"{texts[0]}.shape[{1 if rows else 2}]", '"TND"' if rows else '"BSND"']
+    more = _settings(here, given, texts[0], rows=rows)
+    if more is None:
+        return Proposal(call, advice)
+    indent = here.indent(statement)
+    end = "\r\n" if here.lines[0].endswith("\r\n") else "\n"
+    lines = "".join(f"{indent}    {argument},{end}" for argument in (*passed, *more))
+    change = Change(here.span(call), f"torch_npu.npu_fusion_attention({end}{lines}{indent})[0]")
+    old, shift = here.lines[whole[0] - 1 : whole[2]], whole[0] - 1
+    first, start, last, column = change.span
+    new = changed(old, [Change((first - shift, start, last - shift, column), change.text)])
+    guard = f'{indent}if {asked}.device.type == "npu":{end}'
+    fused = _indented(new.splitlines(keepends=True))
+    block = "".join([guard, *fused, f"{indent}else:{end}", *_indented(old)])
+    drops = any(argument.startswith("keep_prob") for argument in more)
+    return Proposal(
+        call,
+        advice,
+        changes=(change, *importing(here, "torch_npu")),
+        elsewhere=(Change(whole, block), *importing(here, "torch_npu", guarded=True)),
+        shown=change.text,
+        asked=(("q", texts[0]),),
+        proven=frozenset() if drops else frozenset({"other-random-numbers"}),
+    )
+
+
+def _settings(
+    here: Surroundings, given: Mapping[str, ast.expr], q: str, *, rows: bool
+) -> list[str] | None:
+    """Return the keywords of the fused call, ``None`` where one is not known."""
+    drops, scale, causal = (given.get(name, ast.Constant(None)) for name in _SETTINGS)
+    found = [f"scale={_scale(here, scale, q)}"]
+    if not isinstance(drops, ast.Constant) or drops.value not in {None, 0.0}:
+        found.append(f"keep_prob=1.0 - ({here.text(drops)})")
+    mask = f"atten_mask={_TRIANGLE.format(q=q)}"
+    if isinstance(causal, ast.Constant) and causal.value in {None, False, True}:
+        found += [mask, "sparse_mode=3"] if causal.value else []
+    elif isinstance(causal, ast.Name | ast.Attribute):
+        asked = here.text(causal)
+        found += [f"{mask} if {asked} else None", f"sparse_mode=3 if {asked} else 0"]
+    else:
+        return None
+    if rows:
+        of_q = given.get("cu_seqlens_q", given.get("cu_seqlens"))
+        for name, starts in (("q", of_q), ("kv", given.get("cu_seqlens_k", of_q))):
+            if not isinstance(starts, ast.Name | ast.Attribute):
+                return None
+            found.append(f"actual_seq_{name}len={here.text(starts)}[1:].tolist()")
+    return found
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"    {line}" for line in lines]
+
+
+def _arguments(call: ast.Call, rows: bool, packed: str) -> dict[str, ast.expr]:  # noqa: FBT001 - of a name
+    """Return arguments by name; "" stands for one that is not known here."""
+    places = ["cu_seqlens"] if packed == "qkvpacked_" else ["cu_seqlens_q", "cu_seqlens_k"]
+    longest = [name.replace("cu_", "max_").replace("seqlens", "seqlen") for name in places]
+    names = [*_HELD[packed], *((*places, *longest) if rows else ()), *_SETTINGS]
+    found = dict(zip(names, call.args, strict=False))
+    for keyword in call.keywords:
+        harmless = keyword.arg == "deterministic" or (
+            keyword.arg == "window_size" and ast.unparse(keyword.value) == "(-1, -1)"
+        )
+        if not harmless:
+            found[keyword.arg if keyword.arg in names else ""] = keyword.value
+    if len(call.args) > len(names) or any(isinstance(a, ast.Starred) for a in call.args):
+        found[""] = call
+    return found
+
+
+def _scale(here: Surroundings, given: ast.expr, q: str) -> str:
+    """Return the factor of the scores: one over the root of the size of a head if none is given."""
+    usual = f"{q}.shape[-1] ** -0.5"
+    if isinstance(given, ast.Constant):
+        return usual if given.value is None else here.text(given)
+    text = here.text(given)
+    if isinstance(given, ast.Name | ast.Attribute):
+        return f"{usual} if {text} is None else {text}"
+    return text

@@ -1,0 +1,138 @@
+"""Calls of flash_attn: what is written, what is proven of it, and what is only named."""
+
+from __future__ import annotations
+
+import pytest
+
+from npufix.rewriters.find import find_sites
+from npufix.rules.registry import all_rules
+
+HEAD = "import torch\nfrom flash_attn import {name}\n\n\n"
+DENSE, ROWS = "flash_attn_func", "flash_attn_varlen_func"
+
+
+def site(call: str, name: str = DENSE, arguments: str = "q, k, v, p, scale", before: str = ""):  # noqa: ANN201 - a Site
+    source = f"{HEAD.format(name=name)}def attend({arguments}):\n{before}    return {call}\n"
+    (found,) = find_sites(source, [rule for rule in all_rules() if rule.id == "NPU170"])
+    return source, found
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("flash_attn_func(q, k, v)", 'q.shape[2], "BSND", scale=q.shape[-1] ** -0.5)'),
+        ("flash_attn_func(q, k, v, 0.0, 0.5)", 'q.shape[2], "BSND", scale=0.5)'),
+        (
+            "flash_attn_func(q, k, v, p, window_size=(-1, -1), deterministic=True)",
+            '"BSND", scale=q.shape[-1] ** -0.5, keep_prob=1.0 - (p))',
+        ),
+        ("flash_attn_func(q, k, v, causal=p)", "if p else None, sparse_mode=3 if p else 0)"),
+    ],
+)
+def test_arguments_have_their_counterparts(call: str, expected: str) -> None:
+    _, found = site(call)
+    assert found.rewrite is not None
+    written = " ".join(found.rewrite.text.split()).replace("( ", "(").replace(", )", ")")
+    assert written.endswith(f"{expected}[0]")
+    assert [c.name for c in found.open_conditions] == (
+        ["other-random-numbers"] if "keep_prob" in written else []
+    )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "flash_attn_func(q, k, v, causal=p > 0)",
+        "flash_attn_func(q, k, v, window_size=(16, 0))",
+        "flash_attn_func(q.half(), k, v)",
+        "flash_attn_func(*q)",
+        "flash_attn_func(q, k, v, **scale)",
+        "[flash_attn_func(x, x, x) for x in q]",
+    ],
+)
+def test_what_is_not_sure_is_named(call: str) -> None:
+    _, found = site(call)
+    assert found.rewrite is None
+    assert "npu_fusion_attention" in found.problem
+
+
+VERIFIED = {
+    "dense": ("flash_attn_func(q, k, v)", DENSE, ""),
+    "causal": ("flash_attn_func(q, k, v, softmax_scale=0.25, causal=True)", DENSE, ""),
+    "fewer heads of keys": (
+        "flash_attn_func(q, k, v)",
+        DENSE,
+        "    k, v = k[:, :, :1], v[:, :, :1]\n",
+    ),
+    "fewer keys than queries": (
+        "flash_attn_func(q, k, v, causal=True)",
+        DENSE,
+        "    k, v = k[:, 1:], v[:, 1:]\n",
+    ),
+    "rows of sequences": (
+        "flash_attn_varlen_func(q, k, v, starts, starts, 9, 9, causal=True)",
+        ROWS,
+        """    q, k, v = (t.flatten(0, 1) for t in (q, k, v))
+    starts = torch.tensor([0, 1, len(q)], dtype=torch.int32)
+""",
+    ),
+}
+
+
+def verdict(case: str, old: str = "", new: str = "") -> str:
+    from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.judge.verify_function import verify_function
+
+    call, name, before = VERIFIED[case]
+    source, found = site(call, name, "q, k, v", before)
+    assert found.rewrite is not None
+    assert old in found.rewrite.direct
+    job = Job(
+        "/user/m.py",
+        "/user",
+        source,
+        found.rewrite.direct.replace(old, new) if old else found.rewrite.direct,
+        "attend",
+        (found.line,),
+        (found.rewrite.line,),
+        portable="" if old else found.rewrite.portable,
+        floating=True,
+    )
+    answer = verify_function(job).verdict
+    return f"{answer.status.value} {answer.reason}".strip()
+
+
+@pytest.mark.parametrize("case", VERIFIED)
+def test_what_is_written_attends_as_flash_attn_does(case: str) -> None:
+    pytest.importorskip("torch")
+    assert verdict(case) == "equivalent"
+
+
+@pytest.mark.parametrize(
+    ("case", "old", "new"),
+    [
+        ("dense", "q.shape[-1] ** -0.5", "1.0"),
+        ("fewer keys than queries", "sparse_mode=3", "sparse_mode=2"),
+        ("rows of sequences", "starts[1:].tolist()", "[len(q)]"),
+    ],
+)
+def test_another_attention_is_refuted(case: str, old: str, new: str) -> None:
+    pytest.importorskip("torch")
+    assert verdict(case, old, new).startswith("refuted")
+
+
+def test_packed_tensors_are_taken_apart_where_they_are_packed() -> None:
+    torch = pytest.importorskip("torch")
+    from npufix.rewriters.verification.reference import flash_functions
+
+    flash = flash_functions.modules()["flash_attn"]
+    qkv = torch.randn(2, 3, 3, 3, 4)
+    q, k, v = qkv.unbind(2)
+    whole = flash.flash_attn_func(q, k, v)
+    assert torch.equal(flash.flash_attn_qkvpacked_func(qkv), whole)
+    assert torch.equal(flash.flash_attn_kvpacked_func(q, qkv[:, :, 1:]), whole)
+    starts = torch.tensor([0, 3, 6], dtype=torch.int32)
+    rows = flash.flash_attn_varlen_kvpacked_func(
+        q.flatten(0, 1), qkv[:, :, 1:].flatten(0, 1), starts, starts, 3, 3
+    )
+    assert torch.allclose(rows, whole.flatten(0, 1), atol=1e-6)
