@@ -28,7 +28,7 @@ class Branch:
     holds: bool
 
 
-Place: TypeAlias = "int | Branch"
+Place: TypeAlias = int | Branch
 """A line, or a way that a test on it can take."""
 _NO_COLUMNS = sys.version_info < (3, 11)
 _LONGEST = 60

@@ -170,10 +170,9 @@ def _initialise_partly(made: object, owner: type) -> None:
     tree = ast.parse(f"def make(__class__):\n  if True:\n{source}\n  return __init__")
     function = next(n for n in ast.walk(tree) if getattr(n, "name", "") == "__init__")
     assert isinstance(function, ast.FunctionDef)  # noqa: S101 - what has source is one
-    passing = ast.parse("try:\n  pass\nexcept Exception:\n  pass").body[0]
-    assert isinstance(passing, ast.Try)  # noqa: S101 - as it is written
+    passing = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
     function.decorator_list = []
-    function.body = [ast.Try([one], passing.handlers, [], []) for one in function.body]
+    function.body = [ast.Try([one], [passing], [], []) for one in function.body]
     scope: dict[str, Any] = {}
     code = compile(ast.fix_missing_locations(tree), "<a part of __init__>", "exec")
     exec(code, init.__globals__, scope)  # noqa: S102 - the user's own, behind the walls
@@ -307,8 +306,9 @@ def _is_layer(owner: type, name: str) -> bool:
 
 def make_stand_in(name: str) -> MadeArgument:
     """Return a layer of any shape, another one for another name."""
-    own = f"__import__({__name__!r}, fromlist=['']).StandInLayer({name!r})"
-    return MadeArgument(lambda: StandInLayer(name), "a stand-in layer", own)
+    own = f"__import__({__name__!r}, fromlist=[''])"
+    text = f"{own}.{StandInLayer.__name__}({name!r})"
+    return MadeArgument(lambda: StandInLayer(name), "a stand-in layer", text)
 
 
 def offer_file_configurations(owner: str, loaded: Loaded) -> list[Spec]:
