@@ -26,6 +26,9 @@ class Branch:
     line: int
     column: int
     holds: bool
+    of_jump: bool = False
+    """Whether it is what the byte code says, and not the test as written: of ``x is not None`` the
+    jump may hold where x is None."""
 
 
 Place: TypeAlias = int | Branch
@@ -53,7 +56,8 @@ def trace_lines(filename: str) -> Iterator[set[Place]]:
             elif event == "opcode":
                 if pending is not None and frame.f_lasti != pending.at:
                     jumped = frame.f_lasti not in pending.next
-                    ran.add(Branch(pending.line, pending.column, jumped is pending.if_true))
+                    holds = jumped is pending.if_true
+                    ran.add(Branch(pending.line, pending.column, holds, of_jump=True))
                 pending = jumps.get(frame.f_lasti)
             elif event == "exception":
                 pending = None
@@ -148,8 +152,9 @@ class LinesToCover:
                 self._tests[branch] = ast.unparse(part)
 
     def reached(self, ran: Collection[Place]) -> set[Place]:
-        """Return what is wanted and has run."""
-        return {place for place, proof in self._proofs.items() if not proof.isdisjoint(ran)}
+        """Return what is wanted and has run; ``ran`` may hold what was returned before."""
+        proofs = self._proofs.items()
+        return {place for place, proof in proofs if place in ran or not proof.isdisjoint(ran)}
 
     def unreached(self, ran: Collection[Place]) -> list[Place]:
         """Return what is wanted and has not run, in its order."""
@@ -263,7 +268,7 @@ def _prove(test: ast.expr, jumps: Sequence[_Jump], *, holds: bool) -> Iterator[B
             if place == (first.lineno, first.col_offset) or (
                 _NO_COLUMNS and jump.line in _span([test])
             ):
-                yield Branch(*place, holds is not (jump.of_none and absent))
+                yield Branch(*place, holds is not (jump.of_none and absent), of_jump=True)
 
 
 def _statement(tree: ast.Module, line: int) -> frozenset[Place]:

@@ -15,11 +15,13 @@ import torch
 from npufix.rewriters.verification.calls.coverage import LinesToCover, find_blocks, find_names_read
 from npufix.rewriters.verification.calls.device import is_real
 from npufix.rewriters.verification.calls.values import Value
+from npufix.rewriters.verification.inputs.cases import list_edges
 from npufix.rewriters.verification.inputs.load import LoadError, list_own_files
 from npufix.rewriters.verification.inputs.search import (
     is_integral,
     search_as_declared,
     trace_call,
+    trace_cases,
 )
 from npufix.rewriters.verification.inputs.source.assumed_shapes import AssumptionError
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
@@ -29,7 +31,7 @@ from npufix.rewriters.verification.judge.checks.refusals import (
     compare_refusals,
     find_running_lines,
 )
-from npufix.rewriters.verification.judge.checks.requirements import require_all
+from npufix.rewriters.verification.judge.checks.requirements import require_all, require_reached
 from npufix.rewriters.verification.judge.compare_versions import (
     NO_MEMORY,
     compare_versions,
@@ -174,6 +176,9 @@ def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[
     if wanted.unreached(found.reached):
         # ``if not rows:`` -- only what is compared counts in the end, and that may reach them too.
         run.at_edges = wanted, found.reached
+        if not job.by_hand:  # nobody asks what else is wrong with a patch that is not offered
+            edges = [case for case in list_edges(found.assignments, job) if run.counts(case)]
+            require_reached(wanted, trace_cases(original, edges, wanted, found.reached))
     more = _with_defaults(original, found.assignments)
     return [*found.assignments, *more], keeps
 

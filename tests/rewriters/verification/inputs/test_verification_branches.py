@@ -73,7 +73,28 @@ class Block(nn.Module):
         return x + y
 """
 
+WEIGHTED = """
+import torch
+from torch import nn
+
+class Norm(nn.Module):
+    def __init__(self, dim, eps, affine=True):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim)) if affine else None
+
+    def forward(self, x):
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+        if self.weight is not None:
+            x = x * self.weight
+        return x
+"""
 WRONG = {
+    "a weight that may be None": (
+        WEIGHTED,
+        "        if self.weight is not None:\n    ",
+        "        x = x.to(self.weight.dtype)\n",
+    ),
     "what is minus infinity": (HIDDEN, "j < n", "j <= n"),
     "a test of a number": (BETA, "    if beta < 1e-5:\n        return d.sum()\n", ""),
     "a width that is a default": (
@@ -104,7 +125,9 @@ def test_both_ways_of_a_test_must_be_taken() -> None:
         with trace_lines("m.py") as ran:
             for call in calls:
                 f(*call)
-        return every.name(every.unreached(ran))
+        reached = every.reached(ran)
+        assert every.reached(reached) == reached
+        return every.name(every.unreached(reached))
 
     some = (1, 2, 3.0)
     assert left(some)  # and a call before: Python 3.12 tells nothing of the first
