@@ -1,68 +1,195 @@
-"""Which lines of a user's module a call has run."""
+"""Which lines of a user's module a call has run, and how its tests turned out."""
 
 from __future__ import annotations
 
 import ast
+import dis
+import itertools
+import re
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from types import CodeType, FrameType
 
     from _typeshed import TraceFunction
 
 
-@contextmanager
-def trace_lines(filename: str) -> Iterator[set[int]]:
-    """Collect the lines that run in code objects of ``filename``."""
-    lines: set[int] = set()
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """How a test turned out: that of ``if mask is not None:`` without ``else`` leaves no line."""
 
-    def trace_line(frame: FrameType, event: str, _argument: object) -> TraceFunction:
-        if event == "line":
-            lines.add(frame.f_lineno)
-        return trace_line
+    line: int
+    column: int
+    holds: bool
+    of_jump: bool = False
+    """Whether it is what the byte code says, and not the test as written: of ``x is not None`` the
+    jump may hold where x is None."""
+
+
+Place: TypeAlias = int | Branch
+"""A line, or a way that a test on it can take."""
+_NO_COLUMNS = sys.version_info < (3, 11)
+_LONGEST = 60
+
+
+@contextmanager
+def trace_lines(filename: str) -> Iterator[set[Place]]:
+    """Collect the lines that run in code objects of ``filename``, and the ways of their tests."""
+    ran: set[Place] = set()
 
     def trace_call(frame: FrameType, _event: str, _argument: object) -> TraceFunction | None:
-        return trace_line if frame.f_code.co_filename == filename else None
+        if frame.f_code.co_filename != filename:
+            return None
+        frame.f_trace_opcodes = True
+        jumps = _find_jumps(frame.f_code)
+        pending: _Jump | None = None
+
+        def trace_line(frame: FrameType, event: str, _argument: object) -> TraceFunction:
+            nonlocal pending
+            if event == "line":
+                ran.add(frame.f_lineno)
+            elif event == "opcode":
+                if pending is not None and frame.f_lasti != pending.at:
+                    jumped = frame.f_lasti not in pending.next
+                    holds = jumped is pending.if_true
+                    ran.add(Branch(pending.line, pending.column, holds, of_jump=True))
+                pending = jumps.get(frame.f_lasti)
+            elif event == "exception":
+                pending = None
+            return trace_line
+
+        return trace_line
 
     previous = sys.gettrace()
     sys.settrace(trace_call)
     try:
-        yield lines
+        yield ran
     finally:
         sys.settrace(previous)
 
 
+@dataclass(frozen=True, slots=True)
+class _Jump:
+    """A conditional jump of the byte code."""
+
+    line: int
+    column: int
+    """Where what it tests begins; Python 3.10 does not tell columns: 0."""
+    if_true: bool
+    """Whether it jumps if that holds."""
+    of_none: bool
+    """Whether what holds is that it is None."""
+    at: int
+    next: range
+    """Offsets of what runs if it does not jump."""
+
+
+@lru_cache(maxsize=256)
+def _find_jumps(code: CodeType) -> dict[int, _Jump]:
+    """Return the tests of a code object by the offsets of their jumps."""
+    found: dict[int, _Jump] = {}
+    line, place, prefixes = 0, (0, 0), list[int]()
+    instructions = list(dis.get_instructions(code))
+    for one, after in itertools.pairwise(instructions):
+        line = one.starts_line if type(one.starts_line) is int else line
+        if one.opname == "EXTENDED_ARG":
+            prefixes.append(one.offset)
+            continue
+        if "JUMP" in one.opname and "_IF_" in one.opname and "EXC" not in one.opname:
+            if_true = re.search("IF_(TRUE|NONE)", one.opname) is not None
+            reached = range(one.offset + 1, after.offset + 1)
+            jump = _Jump(*place, if_true, one.opname.endswith("NONE"), one.offset, reached)
+            found |= dict.fromkeys((*prefixes, one.offset), jump)
+        elif one.opname not in {"COPY", "TO_BOOL", "CACHE"}:
+            known = getattr(one, "positions", None)
+            place = (known.lineno or line, known.col_offset or 0) if known else (line, 0)
+        prefixes = []
+    return found
+
+
 class LinesToCover:
-    """The lines of a text that must run, each with the lines that prove that it did."""
+    """What of a text must run: lines, each with those that prove it, and both ways of tests."""
 
-    MADE_FROM = ("text", "filename", "lines")
+    MADE_FROM = ("text", "filename", "lines", "alike")
 
-    def __init__(self, text: str, filename: str, lines: Iterable[int]) -> None:
+    def __init__(
+        self, text: str, filename: str, lines: Iterable[int], alike: Iterable[str] = ()
+    ) -> None:
         """Prepare the proof of each line.
 
         A line that has code of its own must run itself. One that has none (the inner line of
         a call that the compiler attributes to its first line) is proven by its statement.
+        Of a test that has changed, or that decides over a part of what has, both ways must be
+        taken; ``alike``: what ``find_blocks`` says of the lines of the other version.
         """
-        self.text, self.filename, self.lines = text, filename, tuple(lines)
+        self.text, self.filename, self.lines, self.alike = text, filename, tuple(lines), (*alike,)
         self.tree = tree = ast.parse(text)
-        own = _lines_with_code(compile(text, filename, "exec", dont_inherit=True))
-        wanted = dict.fromkeys(self.lines)
-        # Where a test has changed, both ways must be taken.
-        wanted |= dict.fromkeys(way for line in list(wanted) for way in _ways(tree, line))
-        self._proofs = {
-            line: frozenset({line}) if line in own else _statement(tree, line) for line in wanted
+        codes = _list_codes(compile(text, filename, "exec", dont_inherit=True))
+        own = {line for code in codes for _, _, line in code.co_lines() if line is not None}
+        self._proofs: dict[Place, frozenset[Place]] = {
+            line: frozenset({line}) if line in own else _statement(tree, line)
+            for line in self.lines
         }
+        self._tests: dict[Place, str] = {}
+        jumps = [jump for code in codes for jump in _find_jumps(code).values()]
+        for test, outcomes in _list_decisions(tree, set(self.lines), set(self.alike)):
+            for holds in outcomes:
+                self._want(test, jumps, holds=holds)
 
-    def reached(self, ran: set[int]) -> set[int]:
-        """Return the wanted lines that have run."""
-        return {line for line, proof in self._proofs.items() if proof & ran}
+    def _want(self, test: ast.expr, jumps: Sequence[_Jump], *, holds: bool) -> None:
+        """Want an outcome of a test, and each part of it that can bring it about."""
+        for part, each in ((test, holds), *_list_parts(test, holds=holds)):
+            proof = frozenset(_prove(part, jumps, holds=each))
+            if proof:  # of ``if True:`` there is none
+                branch = Branch(part.lineno, part.col_offset, each)
+                known = self._proofs.get(branch, proof)
+                self._proofs[branch] = min(known, proof, key=len)
+                self._tests[branch] = ast.unparse(part)
 
-    def unreached(self, ran: set[int]) -> list[int]:
-        """Return the wanted lines that have not run."""
-        return sorted(self._proofs.keys() - self.reached(ran))
+    def reached(self, ran: Collection[Place]) -> set[Place]:
+        """Return what is wanted and has run; ``ran`` may hold what was returned before."""
+        proofs = self._proofs.items()
+        return {place for place, proof in proofs if place in ran or not proof.isdisjoint(ran)}
+
+    def unreached(self, ran: Collection[Place]) -> list[Place]:
+        """Return what is wanted and has not run, in its order."""
+        left = self._proofs.keys() - self.reached(ran)
+        return sorted(
+            left, key=lambda p: (p.line, p.column, p.holds) if isinstance(p, Branch) else (p,)
+        )
+
+    def name(self, places: Iterable[Place]) -> str:
+        """Return places in few words: ``12, 14 (mask is not None: False)``."""
+        texts = (
+            f"{p.line} ({self._tests[p][:_LONGEST]}: {p.holds})"
+            if isinstance(p, Branch)
+            else str(p)
+            for p in places
+        )
+        return ", ".join(texts)
+
+
+def find_blocks(text: str, lines: Iterable[int]) -> set[str]:
+    """Return the tests that decide over all of these lines, each with the way that leads there.
+
+    None, if it is no Python.
+    """
+    try:
+        tree, wanted = ast.parse(text), set(lines)
+    except (SyntaxError, ValueError):
+        return set()
+    return {
+        f"{ast.unparse(node.test)}: {holds}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If)
+        for holds, block in ((True, node.body), (False, node.orelse))
+        if wanted <= _span(block)
+    }
 
 
 def find_names_read(text: str, lines: Iterable[int]) -> set[str]:
@@ -74,30 +201,78 @@ def find_names_read(text: str, lines: Iterable[int]) -> set[str]:
     return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.lineno in wanted}
 
 
-def _lines_with_code(code: CodeType) -> set[int]:
-    lines = {line for _, _, line in code.co_lines() if line is not None}
-    for constant in code.co_consts:
-        if isinstance(constant, type(code)):
-            lines |= _lines_with_code(constant)
-    return lines
+def _list_codes(code: CodeType) -> list[CodeType]:
+    inner = [c for c in code.co_consts if isinstance(c, type(code))]
+    return [code, *(each for one in inner for each in _list_codes(one))]
 
 
-def _ways(tree: ast.Module, line: int) -> Iterator[int]:
-    """Yield the first lines of what the test on a line chooses from, if it does not just raise."""
+def _span(nodes: Sequence[ast.AST]) -> set[int]:
+    return {
+        line
+        for node in nodes
+        if isinstance(node, ast.stmt | ast.expr)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+
+
+def _list_decisions(
+    tree: ast.Module, lines: set[int], alike: set[str]
+) -> Iterator[tuple[ast.expr, list[bool]]]:
+    """Yield the tests on the lines or above some of them, and their outcomes that do not raise."""
+    tests = (
+        n.test for n in ast.walk(tree) if isinstance(n, ast.If | ast.IfExp | ast.While | ast.Assert)
+    )
+    within = {part for test in tests for part in ast.walk(test)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.If) and node.lineno <= line <= (
-            node.test.end_lineno or node.lineno
-        ):
-            never = None  # Under ``if False:`` nothing ever runs.
-            if isinstance(node.test, ast.Constant):
-                never = node.orelse if node.test.value else node.body
-            for block in (node.body, node.orelse):
-                if block and block is not never and not isinstance(block[-1], ast.Raise):
-                    yield block[0].lineno
+        if isinstance(node, ast.If):
+            blocks = {True: node.body, False: node.orelse}
+            running = [h for h, b in blocks.items() if not b or not isinstance(b[-1], ast.Raise)]
+            apart = any(
+                lines & (inside := _span(block))
+                and not (lines <= inside and f"{ast.unparse(node.test)}: {holds}" in alike)
+                for holds, block in blocks.items()
+            )
+            if apart or lines & _span([node.test]):
+                yield node.test, running
+        elif isinstance(node, ast.IfExp | ast.While) and lines & _span([node.test]):
+            yield node.test, [True, False]
+        elif isinstance(node, ast.BoolOp | ast.comprehension) and node not in within:
+            parts = node.values[:-1] if isinstance(node, ast.BoolOp) else node.ifs
+            yield from ((part, [True, False]) for part in parts if lines & _span([part]))
 
 
-def _statement(tree: ast.Module, line: int) -> frozenset[int]:
-    smallest = frozenset({line})
+def _list_parts(test: ast.expr, *, holds: bool) -> Iterator[tuple[ast.expr, bool]]:
+    """Yield each part of ``a and b`` with what decides the whole, if it has parts."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _list_parts(test.operand, holds=not holds)
+    elif isinstance(test, ast.BoolOp):
+        for part in test.values:
+            yield part, holds
+            yield from _list_parts(part, holds=holds)
+
+
+def _prove(test: ast.expr, jumps: Sequence[_Jump], *, holds: bool) -> Iterator[Branch]:
+    """Yield the ways of single jumps each of which says that a test had this outcome."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _prove(test.operand, jumps, holds=not holds)
+    elif isinstance(test, ast.BoolOp):
+        # ``a and b`` holds once ``b`` does, and does not if either does not
+        decided_by_last = isinstance(test.op, ast.And) is holds
+        for part in test.values[-1:] if decided_by_last else test.values:
+            yield from _prove(part, jumps, holds=holds)
+    else:
+        absent = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot)
+        first = test.left if isinstance(test, ast.Compare) else test
+        for jump in jumps:
+            place = jump.line, jump.column
+            if place == (first.lineno, first.col_offset) or (
+                _NO_COLUMNS and jump.line in _span([test])
+            ):
+                yield Branch(*place, holds is not (jump.of_none and absent), of_jump=True)
+
+
+def _statement(tree: ast.Module, line: int) -> frozenset[Place]:
+    smallest: frozenset[Place] = frozenset({line})
     size = None
     for node in ast.walk(tree):
         if not isinstance(node, ast.stmt):

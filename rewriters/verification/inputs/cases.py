@@ -240,7 +240,7 @@ class _Telling:
         numbers = list_numbers(texts, self.job.qualname)
         until = time.process_time() + _LARGE_S
         for number in numbers[:_MOST_NUMBERS]:
-            for case in (*self._of_values(number), *self._of_sizes(number)):
+            for case in (*self._of_all(number), *self._of_values(number), *self._of_sizes(number)):
                 if time.process_time() > until:
                     return
                 yield case
@@ -266,6 +266,17 @@ class _Telling:
                 if made is not None:
                     resized = replace(self.assignment, specs=made)
                     yield CallCase(resized, was=axis.size, dtypes=_LARGE)
+
+    def _of_all(self, number: int) -> Iterator[CallCase]:
+        """Yield a call with all sizes beyond a number: a table that is short hides positions."""
+        specs = self.distinct.specs
+        rows_last = sorted(self.axes, key=lambda axis: min(p.axis or 0 for p in axis.places) == 0)
+        for n, axis in enumerate(rows_last if len(rows_last) > 1 else ()):
+            specs = (
+                change_axis(specs, axis, number + (n + 1) * axis.step, self._takes_soon) or specs
+            )
+        if specs != self.distinct.specs:
+            yield CallCase(replace(self.assignment, specs=specs), dtypes=_LARGE)
 
     def _will_take_soon(self, axis: Axis, new: int) -> bool:
         """Say whether a large size is worth a try: by how long a smaller one takes."""

@@ -85,7 +85,7 @@ def layer(kind: str, seed: int) -> torch.nn.Module:
 
 
 def parameters(seed: int, scale: float = 1.0) -> list[torch.nn.Parameter]:
-    """Return weights of several shapes, of which the last has no gradient; of scale 0, none has."""
+    """Return weights of several shapes, the second without gradient; of scale 0, all."""
     made = []
     for number, shape in enumerate(((WIDTH, 3), (3,), (_MANY,))):
         source = seed_generator("parameters", seed, number)
@@ -94,7 +94,7 @@ def parameters(seed: int, scale: float = 1.0) -> list[torch.nn.Parameter]:
         drawn = torch.randint(-16, 17, shape, generator=source) / 8 * scale
         weight.grad = drawn if scale else None
         made.append(weight)
-    return [*made, torch.nn.Parameter(torch.ones(2))]
+    return [made[0], torch.nn.Parameter(torch.ones(3)), *made[1:]]
 
 
 def list_weights(value: object) -> list[torch.nn.Parameter]:

@@ -54,7 +54,7 @@ _DRAWN_INTO = frozenset({"normal_", "uniform_", "trunc_normal_", "bernoulli_", "
 _BUILD_S = 5.0
 _REPAIRS = 12
 _MOST_CONFIGURATIONS = 2
-_KNOWN = ("nn.", "torch.nn.")
+_PLAIN_BASE = re.compile(r"(^|\.)(Module|object|ABC)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,9 @@ class Recipe:
             holder = scope.get(first)
             for part in inner:
                 holder = getattr(holder, part, None)
-            if holder is not None and last in getattr(holder, "__dict__", ()):
+            # of a module ``weight`` is no plain attribute; that it is None alone says what it is
+            plain = last in getattr(holder, "__dict__", ()) or isinstance(holder, StandInConfig)
+            if plain or (value is None and _is_module(holder) and hasattr(holder, last)):
                 setattr(holder, last, value)
 
     @staticmethod
@@ -104,8 +106,13 @@ class Recipe:
         made: object = object.__new__(owner)
         if isinstance(made, torch.nn.Module):
             torch.nn.Module.__init__(made)
+        _initialise_partly(made, owner)
+        known = {
+            n for held in ("_parameters", "_buffers", "_modules") for n in vars(made).get(held, ())
+        }
         for name, what in attributes:
-            setattr(made, name, _attribute(what, name, module=isinstance(made, torch.nn.Module)))
+            if name not in known | vars(made).keys():
+                setattr(made, name, _attribute(what, name, module=_is_module(made)))
         return made
 
     def __str__(self) -> str:
@@ -132,13 +139,6 @@ class StandInLayer(torch.nn.Module):
 
 
 def _attribute(what: str, name: str, *, module: bool) -> object:
-    if what.startswith(_KNOWN):
-        with torch.device("meta"):  # it may be large
-            layer: torch.nn.Module = eval(what, {"nn": torch.nn, "torch": torch})  # noqa: S307 - constants alone
-        # Where there are weights, sizes may not fit what else is made up.
-        if next(layer.parameters(), None) is None:
-            return layer
-        what = "call"
     if what == "call":
         return torch.nn.SiLU() if "act" in name.lower() else StandInLayer(name)
     if what == "tensor":
@@ -161,8 +161,34 @@ def _randomise(module: torch.nn.Module) -> None:
                 buffer.copy_(drawn.abs() + 0.5 if name.endswith("var") else drawn * 0.5)
 
 
-def generate_recipes(owner: type, method: str, loaded: Loaded) -> Iterator[Recipe]:
-    """Yield recipes that work, the most faithful first."""
+def _initialise_partly(made: object, owner: type) -> None:
+    """Run those statements of ``__init__`` that run: ``self.relu = nn.ReLU()`` is no stand-in."""
+    init = vars(owner).get("__init__")
+    source = try_call(lambda: inspect.getsource(init), _BUILD_S).value  # type: ignore[arg-type] # raises
+    if not isinstance(source, str) or not inspect.isfunction(init):
+        return
+    tree = ast.parse(f"def make(__class__):\n  if True:\n{source}\n  return __init__")
+    function = next(n for n in ast.walk(tree) if getattr(n, "name", "") == "__init__")
+    assert isinstance(function, ast.FunctionDef)  # noqa: S101 - what has source is one
+    passing = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
+    function.decorator_list = []
+    function.body = [ast.Try([one], [passing], [], []) for one in function.body]
+    scope: dict[str, Any] = {}
+    code = compile(ast.fix_missing_locations(tree), "<a part of __init__>", "exec")
+    exec(code, init.__globals__, scope)  # noqa: S102 - the user's own, behind the walls
+    given = {}
+    for parameter in list_parameters(inspect.signature(init))[1:]:
+        guesses = guess_scalars(parameter)
+        likely = next((s.value for s in guesses if isinstance(s, Value)), StandInConfig({}))
+        given[parameter.name] = parameter.default if parameter.has_default else likely
+    try_call(lambda: scope["make"](owner)(made, **given), _BUILD_S)
+
+
+def generate_recipes(owner: type, method: str, loaded: Loaded, other: str = "") -> Iterator[Recipe]:
+    """Yield recipes that work, the most faithful first.
+
+    ``other`` is the text of the other version, which may read more of an object.
+    """
     found = 0
     for arguments in _constructions(owner, loaded):
         recipe = Recipe(tuple(arguments.items()))
@@ -172,7 +198,8 @@ def generate_recipes(owner: type, method: str, loaded: Loaded) -> Iterator[Recip
             found += 1
             yield recipe
     if not found:
-        recipe = Recipe(attributes=tuple(sorted(_read_attributes(owner, method).items())))
+        read = {**_read_by_other(other, owner, method), **_read_attributes(owner, method)}
+        recipe = Recipe(attributes=tuple(sorted(read.items())))
         if not try_call(lambda: recipe.build(owner, loaded.find), _BUILD_S).error:
             yield recipe
 
@@ -263,7 +290,25 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         if not specs:
             specs += offer_file_configurations(owner.__name__, loaded)
         specs.append(_invented(owner, parameter.name))
+    if parameter.default is None and _is_layer(owner, parameter.name):
+        specs.append(make_stand_in(parameter.name))
     return specs + guess_scalars(parameter)
+
+
+def _is_layer(owner: type, name: str) -> bool:
+    """Say whether an argument of ``__init__`` is kept and called, as ``self.downsample(x)`` is."""
+    methods = filter(inspect.isfunction, vars(owner).values())
+    texts = (try_call(lambda m=m: inspect.getsource(m), _BUILD_S).value for m in methods)  # type: ignore[misc] # a default binds it
+    source = "".join(map(str, texts))
+    kept = re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}\b(?!\()", source)
+    return any(re.search(rf"self\.{attribute}\(", source) for attribute in kept)
+
+
+def make_stand_in(name: str) -> MadeArgument:
+    """Return a layer of any shape, another one for another name."""
+    own = f"__import__({__name__!r}, fromlist=[''])"
+    text = f"{own}.{StandInLayer.__name__}({name!r})"
+    return MadeArgument(lambda: StandInLayer(name), "a stand-in layer", text)
 
 
 def offer_file_configurations(owner: str, loaded: Loaded) -> list[Spec]:
@@ -310,55 +355,54 @@ def _invented(owner: type, name: str) -> MadeArgument:
 def _read_attributes(owner: type, method: str) -> dict[str, str]:
     """Return what ``method`` reads from ``self``: as a tensor, a callable or a number."""
     found: dict[str, str] = {}
-    made = _read_made(owner)
     queue, seen = [method], set[str]()
     while queue:
         name = queue.pop()
-        if name in seen or (tree := _tree_of(owner, name)) is None:
+        function = inspect.getattr_static(owner, name, None)
+        if name in seen or not inspect.isfunction(function):
             continue
         seen.add(name)
-        called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-        for node in ast.walk(tree):
-            if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
-                continue
-            if node.value.id != "self" or not isinstance(node.ctx, ast.Load):
-                continue
-            if hasattr(owner, node.attr):
-                queue.append(node.attr)
-            elif id(node) in called:
-                found[node.attr] = made.get(node.attr, "call")
-            elif re.search(r"weight|gamma|scale$|^g$|beta$|bias$", node.attr):
-                found[node.attr] = "tensor"
+        source = try_call(lambda f=function: inspect.getsource(f), _BUILD_S).value  # type: ignore[misc] # a default binds it
+        if not isinstance(source, str):
+            continue
+        # not ``dedent``, which a comment or a docstring at the first column stops
+        tree = ast.parse(f"if True:\n{source}" if source[:1].isspace() else source)
+        for name, what in _classify(tree):
+            if hasattr(owner, name):
+                queue.append(name)
+            elif what == "number":
+                found.setdefault(name, what)
             else:
-                found.setdefault(node.attr, "number")
+                found[name] = what
     return found
 
 
-def _tree_of(owner: type, name: str) -> ast.Module | None:
-    function = inspect.getattr_static(owner, name, None)
-    source = try_call(lambda: inspect.getsource(function), _BUILD_S).value
-    if not inspect.isfunction(function) or not isinstance(source, str):
-        return None
-    # not ``dedent``, which a comment or a docstring at the first column stops
-    return ast.parse(f"if True:\n{source}" if source[:1].isspace() else source)
+def _classify(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield the attributes of ``self`` that code reads, and what each is."""
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
+            continue
+        if node.value.id != "self" or not isinstance(node.ctx, ast.Load):
+            continue
+        is_tensor = re.search(r"weight|gamma|scale$|^g$|beta$|bias$", node.attr)
+        yield node.attr, "call" if id(node) in called else "tensor" if is_tensor else "number"
 
 
-def _read_made(owner: type) -> dict[str, str]:
-    """Return the layers that ``__init__`` makes of constants: ``self.relu = nn.ReLU(True)``."""
-    tree, found = _tree_of(owner, "__init__"), dict[str, set[str]]()
-    for node in ast.walk(tree) if tree is not None else ():
-        if isinstance(node, ast.Assign):
-            text, call = ast.unparse(node.value), node.value
-            given = (
-                [*call.args, *(k.value for k in call.keywords)]
-                if isinstance(call, ast.Call)
-                else [call]
-            )
-            plain = text.startswith(_KNOWN) and all(isinstance(a, ast.Constant) for a in given)
-            for target in node.targets:
-                found.setdefault(ast.unparse(target), set()).add(text if plain else "")
-    return {
-        name.removeprefix("self."): next(iter(texts))
-        for name, texts in found.items()
-        if name.startswith("self.") and len(texts) == 1 and "" not in texts
+def _read_by_other(text: str, owner: type, method: str) -> dict[str, str]:
+    """Return what the other version reads from ``self``, as far as something may have set it."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return {}
+    classes = (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
+    cls = next((c for c in classes if c.name == owner.__name__), None)
+    functions = [n for n in (cls.body if cls else ()) if getattr(n, "name", "") == method]
+    if cls is None:
+        return {}
+    own = {
+        n.attr for n in ast.walk(cls) if isinstance(n, ast.Attribute) and type(n.ctx) is ast.Store
     }
+    inherits = any(not _PLAIN_BASE.search(ast.unparse(base)) for base in cls.bases)
+    pairs = (pair for function in functions for pair in _classify(function))
+    return {n: w for n, w in pairs if (inherits or n in own) and not hasattr(owner, n)}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.coverage import LinesToCover, trace_lines
+from npufix.rewriters.verification.calls.coverage import LinesToCover, Place, trace_lines
 from npufix.rewriters.verification.calls.device import (
     compute_on_device,
     device_failure,
@@ -94,7 +94,7 @@ class SearchResult:
     """The result of a search."""
 
     assignments: list[Assignment] = field(default_factory=list)
-    reached: set[int] = field(default_factory=set)
+    reached: set[Place] = field(default_factory=set)
     ran: bool = False
     """Whether the original ran at all, reaching the lines or not."""
     outside: bool = False
@@ -187,7 +187,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     found = SearchResult()
     options: list[Recipe | None] = [None]
     if target.owner is not None:
-        made = generate_recipes(target.owner, target.name, target.loaded)
+        made = generate_recipes(target.owner, target.name, target.loaded, job.patched)
         options = list(itertools.islice(made, _MOST_RECIPES))
         if not options:
             found.errors["no object of the class can be made"] += 1
@@ -255,9 +255,9 @@ class _Search:
     def run_further(self) -> None:
         """Choose values that the tests above the lines ask for which nothing has reached."""
         found, asked = self.found, list[dict[str, object]]()
-        for line in self.wanted.unreached(found.reached):
-            values = solve_path_condition(self.wanted.tree, line)
-            if values and values not in asked and line not in found.reached:
+        for place in self.wanted.unreached(found.reached):
+            values = solve_path_condition(self.wanted.tree, place)
+            if values and values not in asked:
                 asked.append(values)
         for values in asked[:_MOST_GOALS]:
             for recipe in self.options[:2]:
@@ -332,7 +332,7 @@ class _Search:
             if len(found.assignments) >= enough and not wanted.unreached(found.reached):
                 return
 
-    def _trace(self, assignment: Assignment) -> set[int] | None:
+    def _trace(self, assignment: Assignment) -> set[Place] | None:
         """Return the lines that a call runs, in evaluation and a second time if some are left."""
         target, wanted, found = self.target, self.wanted, self.found
         ran = trace_call(target, CallCase(assignment), found)
@@ -367,7 +367,7 @@ def _chosen(recipe: Recipe | None, values: Mapping[str, object]) -> Recipe | Non
 @runs_with_target
 def trace_call(
     target: Target, case: CallCase, found: SearchResult | None = None, times: int = 1
-) -> set[int] | None:
+) -> set[Place] | None:
     """Return the lines of the module that this call runs, so many times; None if it raises."""
     with compute_on_device(on_npu=target.on_npu), trace_lines(target.loaded.filename) as lines:
 
@@ -483,8 +483,8 @@ def _look(specs: Mapping[str, Spec]) -> tuple[object, ...]:
 
 @runs_with_target
 def trace_cases(
-    target: Target, cases: Sequence[CallCase], wanted: LinesToCover, ran: set[int]
-) -> set[int]:
+    target: Target, cases: Sequence[CallCase], wanted: LinesToCover, ran: set[Place]
+) -> set[Place]:
     """Return the lines that have run once these calls have, as far as all of them are wanted."""
     ran, deadline = set(ran), time.process_time() + scale_timeout(_FURTHER_S)
     for case in cases:

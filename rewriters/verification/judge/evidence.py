@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from npufix.rewriters.edit.job import Job
-    from npufix.rewriters.verification.calls.coverage import LinesToCover
+    from npufix.rewriters.verification.calls.coverage import LinesToCover, Place
     from npufix.rewriters.verification.inputs.target import CallCase, Target
     from npufix.rewriters.verification.judge.observe_case import CaseRun
 
@@ -75,16 +75,16 @@ class Proof:
     propagated_twice: bool = False
     not_twice: str = ""
     tried: TriedCalls = field(default_factory=TriedCalls)
-    at_edges: tuple[LinesToCover, set[int]] | None = None
+    at_edges: tuple[LinesToCover, set[Place]] | None = None
     """What ordinary calls reach of the original; the rest must run in calls that are compared."""
     looked_at: int = 0
     """How many differences there were when it was asked which of them refute."""
     drawing: set[object] = field(default_factory=set)
     """What the original was called on and with where it draws random numbers."""
     called_again: list[CaseRun] = field(default_factory=list)
-    refused_lines: set[int] = field(default_factory=set)
+    refused_lines: set[Place] = field(default_factory=set)
     """Lines that have run in calls which the original refuses."""
-    refused_lines_patched: set[int] = field(default_factory=set)
+    refused_lines_patched: set[Place] = field(default_factory=set)
     launched_for: CaseRun | None = None
     """The call whose launches were kept."""
     other_numbers: bool = False

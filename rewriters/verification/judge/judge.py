@@ -283,6 +283,7 @@ def find_accepted(triple: Triple, earned: float) -> torch.Tensor:
     near_oracle = (right - reference).abs() <= (
         allowed + eps * (_ULPS * reference.abs() + (_SUM_ULPS if sums else _SCALE_ULPS) * scale)
     )
+    near_oracle &= reference.isfinite()  # everything is within a tolerance that is infinite
     near_original = left.isfinite() & ((right - left).abs() <= eps * _ULPS * left.abs())
     cut_off = _SUBNORMAL * eps * torch.finfo(original.dtype).smallest_normal
     near_original |= left.isfinite() & ((right - left).abs() <= cut_off)

@@ -11,6 +11,7 @@ from npufix.rewriters.verification.verdict import Tried
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from npufix.rewriters.verification.calls.coverage import Place
     from npufix.rewriters.verification.judge.observe_case import CaseRun
 
 _MOST = 40
@@ -45,9 +46,9 @@ class TriedCalls:
         if one.second and one.gradients != "none" and not one.original.without_second:
             self.modes["with second derivatives"] = None
 
-    def note_lines(self, lines: Iterable[int]) -> None:
+    def note_lines(self, places: Iterable[Place]) -> None:
         """Take the lines of the changed text that a call has run."""
-        self.lines |= dict.fromkeys(sorted(lines))
+        self.lines |= dict.fromkeys(sorted(p for p in places if isinstance(p, int)))
 
     def summarise(self) -> Tried:
         """Return it for the verdict."""

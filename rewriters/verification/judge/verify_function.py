@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.coverage import LinesToCover, find_names_read
+from npufix.rewriters.verification.calls.coverage import LinesToCover, find_blocks, find_names_read
 from npufix.rewriters.verification.calls.device import is_real
 from npufix.rewriters.verification.calls.values import Value
 from npufix.rewriters.verification.inputs.cases import list_edges
@@ -161,7 +161,8 @@ def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[
     """
     job = run.job
     running = find_running_lines(job.original, job.lines_original)
-    wanted = LinesToCover(job.original, original.loaded.filename, running)
+    alike = find_blocks(job.patched, job.lines_patched)
+    wanted = LinesToCover(job.original, original.loaded.filename, running, alike)
     # The host is faster; code that calls torch_npu runs on the device alone.
     read = find_names_read(job.original, job.lines_original) | find_names_read(
         job.patched, job.lines_patched
@@ -175,8 +176,9 @@ def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[
     if wanted.unreached(found.reached):
         # ``if not rows:`` -- only what is compared counts in the end, and that may reach them too.
         run.at_edges = wanted, found.reached
-        edges = [case for case in list_edges(found.assignments, job) if run.counts(case)]
-        require_reached(wanted, trace_cases(original, edges, wanted, found.reached))
+        if not job.by_hand:  # nobody asks what else is wrong with a patch that is not offered
+            edges = [case for case in list_edges(found.assignments, job) if run.counts(case)]
+            require_reached(wanted, trace_cases(original, edges, wanted, found.reached))
     more = _with_defaults(original, found.assignments)
     return [*found.assignments, *more], keeps
 

@@ -136,7 +136,7 @@ class Declarations:
     def made_with(self, arguments: Sequence[tuple[str, Spec]]) -> Declarations:
         """Return what holds for an object that is made with these arguments."""
         given = {n: s.value for n, s in arguments if isinstance(s, Value)}
-        sizes = {n: value for n, value in given.items() if type(value) is int}
+        sizes = {n: value for n, value in given.items() if type(value) is int and value > 0}
         return replace(self, given={**self.given, **sizes})
 
     def fits(self, specs: Mapping[str, Spec]) -> bool:
@@ -163,7 +163,7 @@ class Declarations:
                 {**sizes, **known}.get(m, 0) % ({**sizes, **known}.get(n) or 1)
                 for m, n in self.multiples
             )
-            for known in _unified(shaped, self.given)
+            for known in _unified(shaped, sizes)
         )
 
     def _is_below(self, name: str, spec: Spec, sizes: Mapping[str, int]) -> bool:
@@ -295,7 +295,11 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
     comments = list_comments(text, function.lineno, function.end_lineno or function.lineno)
     if re.search(_BELOW_ZERO, ast.get_source_segment(text, function) or ""):
         found = {n: replace(one, below="") for n, one in found.items()}
-    given = _read_defaults(_find_class(tree, qualname))
+    cls = _find_class(tree, qualname)
+    init = next(
+        (n for n in (cls.body if cls else ()) if getattr(n, "name", "") == "__init__"), None
+    )
+    given = _read_defaults(init)
     for name, one in found.items():
         shapes = tuple(_name_sizes(shape, given) for shape in one.shapes)
         found[name] = replace(one, shapes=shapes)
@@ -303,6 +307,8 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
     for name, one in sure.items():
         found[name] = replace(one, use=replace(uses[name], dims=set(), least=0))
     multiples = read_multiples(ast.get_docstring(function) or "")
+    # ``cos (T, rotary_dim)`` of a function with ``rotary_dim=4`` is four wide
+    given |= _read_defaults(function)
     return Declarations(found, frozenset(sure), given, multiples=multiples)
 
 
@@ -346,15 +352,16 @@ def _find_class(tree: ast.Module, qualname: str) -> ast.ClassDef | None:
     return next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == owner), None)
 
 
-def _read_defaults(cls: ast.ClassDef | None) -> dict[str, int]:
-    """Return the sizes that an object is made with unless others are given."""
-    body = [] if cls is None else cls.body
-    init = next((n for n in body if getattr(n, "name", "") == "__init__"), None)
-    if not isinstance(init, ast.FunctionDef):
+def _read_defaults(function: ast.stmt | None) -> dict[str, int]:
+    """Return the sizes that a call or an object is made with unless others are given."""
+    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
         return {}
-    named = init.args.args[len(init.args.args) - len(init.args.defaults) :]
-    pairs = (*zip(named, init.args.defaults, strict=True),
-             *zip(init.args.kwonlyargs, init.args.kw_defaults, strict=True))  # fmt: skip
+    args = function.args
+    named = [*args.posonlyargs, *args.args][
+        len(args.posonlyargs) + len(args.args) - len(args.defaults) :
+    ]
+    pairs = (*zip(named, args.defaults, strict=True),
+             *zip(args.kwonlyargs, args.kw_defaults, strict=True))  # fmt: skip
     constants = ((a.arg, d.value) for a, d in pairs if isinstance(d, ast.Constant))
     return {name: value for name, value in constants if type(value) is int and value > 1}
 

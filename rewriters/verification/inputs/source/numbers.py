@@ -30,7 +30,7 @@ _OF_TYPES = (
 )
 _GROWING = r"arange|cumsum|cumprod|linspace|position|\bscan\b|outer\("
 """What counts: in the dtype of the activations, it cannot beyond this."""
-_CAST = r"\.dtype\b|type_as|autocast"
+_CAST = r"\.dtype\b|type_as|autocast|\.to\(\w+\)"
 _BFLOAT16_COUNTS_TO = 257
 
 

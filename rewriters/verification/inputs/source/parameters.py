@@ -107,7 +107,8 @@ def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec
     """Return guesses that are no tensors: by annotation if there is one, else by name."""
     name, annotation = parameter.name.lower(), parameter.annotation
     found: list[object] = []
-    if re.search(r"\bbool\b", annotation) or re.search(FLAGS, name):
+    flagged = isinstance(parameter.default, bool) or re.search(r"\bbool\b", annotation)
+    if flagged or re.search(FLAGS, name):
         found += [False, True]
     if re.search(r"\bfloat\b", annotation) or (not annotation and named(FLOATS, name)):
         found += named(FLOATS, name) or (0.5, 2.0)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, TypeAlias
 
+from npufix.rewriters.verification.calls.coverage import Branch
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, guess_attribute
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from npufix.rewriters.verification.calls.coverage import Place
 
 Goal: TypeAlias = "Mapping[str, object]"
 """Values by dotted names, as code writes them: ``self.config.pretraining_tp``, ``mode``."""
@@ -17,18 +20,40 @@ _Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _ASK_S = 1.0
 _TIMES = 4
+_TINY = 1e-3
+"""What is compared with less stands for nothing: ``beta < 1e-5``."""
 
 
-def solve_path_condition(tree: ast.Module, line: int) -> dict[str, object]:
-    """Return values under which the tests around a line, and those it must get past, let it run."""
+def solve_path_condition(tree: ast.Module, place: Place) -> dict[str, object]:
+    """Return values under which the tests around a line, and those it must get past, let it run.
+
+    Of a way of a test, those under which the test turns out like that as well.
+    """
+    line = place.line if isinstance(place, Branch) else place
     function = _around(tree, line)
     if function is None:
         return {}
     wanted: dict[str, object] = {}
-    for test, outcome in _tests(function.body, line):
+    own = list(_tests_at(function, place)) if isinstance(place, Branch) else []
+    for test, outcome in (*own, *_tests(function.body, line)):
         for name, value in _satisfying(test, outcome=outcome):
             wanted.setdefault(name, value)
     return wanted
+
+
+def _tests_at(function: _Function, branch: Branch) -> Iterator[tuple[ast.expr, bool]]:
+    """Yield the part of a test that a way begins with, and what must hold for it to be asked."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.BoolOp):
+            for asked, part in enumerate(node.values):
+                if (part.lineno, part.col_offset) == (branch.line, branch.column):
+                    yield part, branch.holds
+                    others = node.values[:asked]
+                    yield from ((other, isinstance(node.op, ast.And)) for other in others)
+        elif isinstance(node, ast.If | ast.IfExp | ast.While) and (
+            (node.test.lineno, node.test.col_offset) == (branch.line, branch.column)
+        ):
+            yield node.test, branch.holds
 
 
 def find_compared_constants(tree: ast.Module, qualname: str) -> dict[str, list[object]]:
@@ -89,7 +114,7 @@ def _sides(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _constants(node: ast.expr) -> list[object]:
-    if isinstance(node, ast.Constant) and type(node.value) in {str, int}:
+    if isinstance(node, ast.Constant) and type(node.value) in {str, int, float}:
         return [node.value]
     if isinstance(node, ast.Tuple | ast.List | ast.Set):
         return [value for item in node.elts for value in _constants(item)]
@@ -168,11 +193,13 @@ def _compared(name: str, op: ast.cmpop, other: ast.expr, *, outcome: bool) -> tu
         return (first,) if outcome else (_other(first),)
     if isinstance(op, ast.NotEq | ast.IsNot | ast.NotIn):
         return (_other(first),) if outcome else (first,)
-    if not isinstance(first, int):
-        return ()
+    if isinstance(first, float):
+        lower = first / 2 if first > _TINY else 0.0 if first else -1.0
+        return (first * 2 or 1.0 if isinstance(op, ast.Gt | ast.GtE) is outcome else lower,)
     more = {ast.Gt: 1, ast.GtE: 0, ast.Lt: -1, ast.LtE: 0}
     less = {ast.Gt: 0, ast.GtE: -1, ast.Lt: 0, ast.LtE: 1}
-    return (first + (more if outcome else less)[type(op)],)
+    way = (more if outcome else less)[type(op)]
+    return (first + way,) if isinstance(first, int) else ()
 
 
 def _of_remainder(
@@ -191,7 +218,7 @@ def _of_remainder(
 
 
 def _other(value: object) -> object:
-    return value + 1 if isinstance(value, int) else None
+    return value + 1 if isinstance(value, int | float) else None
 
 
 def _something(name: str) -> object:

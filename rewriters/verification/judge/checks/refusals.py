@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.coverage import trace_lines
+from npufix.rewriters.verification.calls.coverage import Place, trace_lines
 from npufix.rewriters.verification.calls.device import compute_on_device
 from npufix.rewriters.verification.calls.observe import CALL_S, CallRecord, seed_everything
 from npufix.rewriters.verification.calls.values import Spec, Tensor, Value
@@ -46,7 +46,7 @@ class _Refusal:
     """Names of the class of what was raised, and of the classes that it comes from."""
     text: str
     where: str
-    lines: frozenset[int]
+    lines: frozenset[Place]
 
 
 def find_refusing_lines(text: str, lines: Sequence[int]) -> set[int]:

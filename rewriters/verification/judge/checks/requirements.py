@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.calls.coverage import LinesToCover
+from npufix.rewriters.verification.calls.coverage import LinesToCover, Place, find_blocks
 from npufix.rewriters.verification.calls.device import is_real
 from npufix.rewriters.verification.inputs.search import trace_call, trace_cases
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
@@ -21,6 +22,11 @@ from npufix.rewriters.verification.verdict import (
     BackendLimitError,
     NotVerifiedError,
     RefutedError,
+)
+
+_LOOKS_AROUND = (
+    r"^sys\.(modules|_\w+|gettrace|getprofile|settrace|argv)$|^(gc|inspect|ctypes|traceback|threading)\.\w+$"
+    r"|^os\.(environ|getenv|get\w*id)$|^(exec|eval|__import__|globals)$|\bnpufix\b|^/proc/"
 )
 
 if TYPE_CHECKING:
@@ -47,6 +53,7 @@ def require_all(
     """
     _require_refused(run)
     _require_hooks(run.job)
+    _require_looking_at_arguments(run.job)
     if run.not_taken is not None:
         one, why = run.not_taken
         raise NotVerifiedError(
@@ -75,7 +82,7 @@ def _require_refused(run: Proof) -> None:
         (job.patched, job.lines_patched, run.refused_lines_patched, "patched text"),
     ):
         refusing = find_refusing_lines(text, lines)
-        left = LinesToCover(text, which, refusing).unreached(ran)
+        left = [n for n in LinesToCover(text, which, refusing).unreached(ran) if n in refusing]
         if left:
             numbers = ", ".join(map(str, left))
             raise NotVerifiedError(
@@ -105,6 +112,26 @@ def _require_hooks(job: Job) -> None:
             )
 
 
+def _require_looking_at_arguments(job: Job) -> None:
+    """Require that new code does not ask where it runs, as then it may do something else there."""
+    before, after = (
+        {
+            ast.unparse(node) if not isinstance(node, ast.Constant) else str(node.value)
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Name | ast.Attribute | ast.Constant) and node.lineno in lines
+        }
+        for text, lines in (
+            (job.original, job.lines_original),
+            (job.patched, job.lines_patched),
+        )
+    )
+    looks = sorted(name for name in after - before if re.search(_LOOKS_AROUND, name))
+    if looks and job.by_hand:
+        raise NotVerifiedError(
+            f"the changed code asks where it runs ({looks[0]}): elsewhere it may do something else"
+        )
+
+
 def _require_no_more_work(
     run: Proof, original: Target, patched: Target, compared: Sequence[CaseRun]
 ) -> None:
@@ -119,11 +146,11 @@ def _require_no_more_work(
     run.notes.append(words)
 
 
-def require_reached(wanted: LinesToCover, ran: set[int]) -> None:
+def require_reached(wanted: LinesToCover, ran: set[Place]) -> None:
     """Require that every changed line of the original has run."""
     unreached = wanted.unreached(ran)
     if unreached:
-        lines = ", ".join(map(str, unreached))
+        lines = wanted.name(unreached)
         raise NotVerifiedError(f"no arguments were found that reach line {lines} of the original")
 
 
@@ -133,8 +160,9 @@ def _require_reached(
     """Require that every line of the new code has run; ``cases``: what was compared."""
     job = run.job
     running = find_running_lines(job.patched, job.lines_patched)
-    wanted = LinesToCover(job.patched, patched.loaded.filename, running)
-    ran: set[int] = set()
+    alike = find_blocks(job.original, job.lines_original)
+    wanted = LinesToCover(job.patched, patched.loaded.filename, running, alike)
+    ran: set[Place] = set()
     for assignment in assignments:
         for training in (True, False) if patched.has_modes else (True,):
             ran |= trace_call(patched, CallCase(assignment, training=training)) or set()
@@ -147,7 +175,7 @@ def _require_reached(
     refusing = find_refusing_lines(job.patched, job.lines_patched)
     run.tried.note_lines(wanted.reached(ran) | (refusing & run.refused_lines_patched))
     if unreached:
-        lines = ", ".join(map(str, unreached))
+        lines = wanted.name(unreached)
         raise NotVerifiedError(f"line {lines} of the patched text was never reached")
     launched = run.launches is not None and run.launches.patched
     if not (run.kernels or launched or is_real()) and _calls_torch_npu(run.job):

@@ -86,10 +86,20 @@ ATTACKS = {
 }
 
 
+LOOKS = {
+    "verified or not": "(x + 1, x * 2)['npufix' in sys.modules]",
+    "where it is called from": "(x + 1, x * 2)[sys._getframe().f_back is not None]",
+    "what else there is": "(x + 1, x * 2)[len(gc.get_objects()) > 9]",
+    "what is set": "(x + 1, x * 2)['HOME' in os.environ]",
+}
+
+
 @pytest.fixture(scope="module")
 def verdicts() -> dict[str, Verdict]:
     """Return the verdicts on all attacks, and on a change that is right."""
     texts = {n: AFTER.format(attack=_indented(code)) for n, code in ATTACKS.items()}
+    plain = AFTER.replace("{attack}\n", "")
+    texts |= {n: plain.replace("x + 1", expression) for n, expression in LOOKS.items()}
     texts |= {"right": BEFORE.replace("x * 2", "2 * x")}
     jobs = [job(text) for text in texts.values()]
     return dict(zip(texts, verify(jobs, Settings(children=2)), strict=True))
@@ -104,7 +114,7 @@ def job(after: str) -> Job:
     return Job("/user/m.py", "/user", BEFORE, after, "f", (3,), (last,), by_hand=True)
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", [*ATTACKS, *LOOKS])
 def test_a_wrong_change_cannot_make_itself_right(verdicts: dict[str, Verdict], attack: str) -> None:
     assert verdicts[attack].status is not Status.EQUIVALENT
     assert "anywhere" not in verdicts[attack].ground

@@ -1,0 +1,187 @@
+"""Both ways of the tests in a change are taken, and sizes are what the text says."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from test_exposing_calls import verified
+
+from npufix.rewriters.verification.calls.coverage import LinesToCover, find_blocks, trace_lines
+from npufix.rewriters.verification.verdict import Status
+
+BRANCHES = """
+import torch
+
+def f(x, mask=None, cap: float = 0.0):
+    if mask is not None and cap > 0:
+        x = x * mask
+    return x + 1 if cap else x
+"""
+HIDDEN = """
+import torch
+
+def f(rows: int, n: int = 4):
+    j = torch.arange(rows)
+    return torch.zeros(rows).masked_fill(j < n, float("-inf"))
+"""
+BETA = """
+def f(d, beta: float = 1.0):
+    d = d.abs()
+    if beta < 1e-5:
+        return d.sum()
+    return (d.pow(2) / beta).where(d < beta, d).sum()
+"""
+ROTARY = """
+import torch
+
+def f(x, cos, n: int = 4):
+    "x (B, T, D), cos (T, n)"
+    return torch.cat((x[..., :n] * cos, x[..., n:]), -1)
+"""
+POSITIONS = """
+import torch
+
+def f(x, table):
+    "x (B, T, D), table (R, D)"
+    at = torch.arange(x.shape[1])
+    return x + table[at.clamp(max=table.shape[0] - 1)]
+"""
+FLAG = """
+class Gate:
+    def __init__(self, config):
+        self.config = config
+
+    def forward(self, x):
+        if self.config.norm_prob:
+            x = x / x.sum(-1, keepdim=True)
+        return x
+"""
+SHORTCUT = """
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, down=None):
+        super().__init__()
+        self.down = down
+
+    def forward(self, x):
+        y = x.sin()
+        if self.down is not None:
+            x = self.down(x)
+        return x + y
+"""
+
+WEIGHTED = """
+import torch
+from torch import nn
+
+class Norm(nn.Module):
+    def __init__(self, dim, eps, affine=True):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim)) if affine else None
+
+    def forward(self, x):
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+        if self.weight is not None:
+            x = x * self.weight
+        return x
+"""
+WRONG = {
+    "a weight that may be None": (
+        WEIGHTED,
+        "        if self.weight is not None:\n    ",
+        "        x = x.to(self.weight.dtype)\n",
+    ),
+    "what is minus infinity": (HIDDEN, "j < n", "j <= n"),
+    "a test of a number": (BETA, "    if beta < 1e-5:\n        return d.sum()\n", ""),
+    "a width that is a default": (
+        ROTARY,
+        "x[..., :n] * cos, x[..., n:]",
+        "x[..., n:], x[..., :n] * cos",
+    ),
+    "positions in half precision": (POSITIONS, "x.shape[1])", "x.shape[1]).to(table).long()"),
+    "a configuration's other state": (FLAG, "        if self.config.norm_prob:\n    ", ""),
+    "a layer that may be absent": (SHORTCUT, "self.down(x)", "self.down(y)"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_changes_are_refuted(name: str) -> None:
+    verdict = verified(*WRONG[name])
+    assert verdict.status is Status.REFUTED, verdict
+
+
+def test_both_ways_of_a_test_must_be_taken() -> None:
+    every = LinesToCover(BRANCHES, "m.py", [5, 6, 7])
+    namespace: dict[str, object] = {}
+    exec(compile(BRANCHES, "m.py", "exec"), namespace)  # noqa: S102 - our own
+    f = namespace["f"]
+    assert callable(f)
+
+    def left(*calls: tuple[object, ...]) -> str:
+        with trace_lines("m.py") as ran:
+            for call in calls:
+                f(*call)
+        reached = every.reached(ran)
+        assert every.reached(reached) == reached
+        return every.name(every.unreached(reached))
+
+    some = (1, 2, 3.0)
+    assert left(some)  # and a call before: Python 3.12 tells nothing of the first
+    assert left(some, (1,), (1, 2)) == ""
+    assert left(some) == "5 (mask is not None: False), 5 (cap > 0: False), 7 (cap: False)"
+    # Where all that has changed is within one branch, the other one is as it was.
+    test = {"mask is not None and cap > 0: True"}
+    assert LinesToCover(BRANCHES, "m.py", [6], test).unreached({6}) == []
+    assert len(LinesToCover(BRANCHES, "m.py", [6]).unreached({6})) > 1
+    assert find_blocks(BRANCHES, [6]) == test
+
+
+def test_a_way_that_is_never_taken_is_named() -> None:
+    text = """
+    import torch
+
+    def f(x):
+        if x.is_sparse:
+            x = x.to_dense()
+        return x + 1
+    """
+    verdict = verified(text, "x.is_sparse", "x.layout == torch.sparse_coo")
+    assert verdict.status is Status.NOT_VERIFIED, verdict
+    assert "(x.is_sparse: True)" in verdict.reason
+
+
+UNMADE = """
+import torch.nn.functional as F
+from mmcv.cnn import build_layer
+from mmengine.model import BaseModule
+from torch import nn
+
+class Block(BaseModule):
+    def __init__(self, planes, norm_cfg):
+        super().__init__()
+        self.conv = build_layer(norm_cfg, planes)
+        self.relu = nn.ReLU(inplace=True)
+        self.tag = norm_cfg["tag"]
+
+    def forward(self, x):
+        out = self.conv(x) + x
+        out = F.relu(out)
+        return out
+"""
+
+
+def test_an_object_that_cannot_be_made_has_what_its_init_sets_all_the_same() -> None:
+    right = verified(UNMADE, "F.relu(out)", "self.relu(out)")
+    assert right.status is Status.EQUIVALENT, right
+    wrong = verified(UNMADE, "F.relu(out)", "self.relu(out) * 2")
+    assert wrong.status is Status.REFUTED, wrong
+    tagged = "self.relu(out) if self.tag else self.relu(out)"
+    assert verified(UNMADE, "F.relu(out)", tagged).status is not Status.REFUTED
+    forgotten = verified(
+        UNMADE.replace("BaseModule)", "nn.Module)"), "F.relu(out)", "self.act(out)"
+    )
+    assert forgotten.status is Status.REFUTED, forgotten
