@@ -81,7 +81,7 @@ def step_graph(evidence: Evidence, step_ns: int) -> StepGraph | None:
         graph.gap_ns[0] += max(0.0, beside)  # before the first kernel, and behind the last
         return replace(graph, measured_ns=measured)
     ops = _ops_within(evidence.host_ops, begin, window.end)
-    waits = find_host_waits(rows, ops, evidence.loads, measured, begin, window.end)
+    waits = find_host_waits(rows, ops, evidence.loads, measured, begin, window.end, busy)
     spread, alike = spread_of(np.array([_length(evidence, step) for step in window.steps]))
     last = max(int(rows.launch[-1]), max((moment for _, moment in waits), default=0))
     return replace(

@@ -36,6 +36,8 @@ _USUAL_ROUNDS, _ROUND_SPREAD = 2, 0.15
 """How far rounds are from each other before any was seen, and as how many of them that counts."""
 _SHORTEST_NS = 10_000
 """Of a call that asks the device, even where it has nothing to wait for."""
+_AS_LONG = 0.5
+"""Share of the call around it from which a call is what waits there."""
 _SYNCHRONISE = re.compile(r"(?i).*synchroni[sz]e.*")
 _BATCH = re.compile(NEXT_BATCH)
 _WORKERS = re.compile(r".*MultiProcessing.*")
@@ -131,18 +133,20 @@ def find_host_waits(  # noqa: PLR0913, PLR0917 - what was recorded of some steps
     step_ns: float,
     begin: int,
     end: int | None,
+    busy: Floats,
 ) -> list[tuple[HostWait, int]]:
     """Return the waits of the host with the moment when each ends.
 
     ``delta_ns`` is when the call began, and still to be taken from what is before. ``begin`` is
     when the first step begins and, if that is known, ``end`` when the last one ends on the host.
-    ``loads`` are the waits for batches of the whole recording.
+    ``loads`` are the waits for batches of the whole recording, ``busy`` is for how long each stream
+    still runs what is of the steps before.
     """
     calls = [*_calls(host_ops, rows.launch), *_pauses(rows, end)]
     calls = _apart(sorted(calls))
     batches = _batches([c for c in calls if c.loads], list(_calls(loads)), step_ns, begin, end)
     found = []
-    latest = _Latest(rows)
+    latest = _Latest(rows, begin + busy)
     for call in calls:
         before = int(np.searchsorted(rows.launch, call.end, side="right"))
         length = call.end - call.begin
@@ -157,13 +161,14 @@ def find_host_waits(  # noqa: PLR0913, PLR0917 - what was recorded of some steps
         stream, ended = latest.before(before, call.end)
         if stream < 0:
             continue
-        # What it was called for comes behind the last kernel: a part of a long wait, as of pauses.
-        returned = call.end - ended <= max(_RETURN_NS, _TAIL * length)
-        waited = ended >= call.begin and returned
-        if not waited and call.operator < 0:
+        # What it was called for, as a copy, comes behind the last kernel; of a pause a small part.
+        waited = ended >= call.begin
+        if call.operator < 0 and (
+            not waited or call.end - ended > max(_RETURN_NS, _TAIL * length)
+        ):
             continue
         own = min(length, _CALL_NS) if waited else length
-        behind = call.end - ended if waited else _CALL_NS
+        behind = call.end - max(ended, call.begin)
         found.append(
             (HostWait(before, call.begin, own, stream, behind, operator=call.operator), call.end)
         )
@@ -256,10 +261,19 @@ def _pauses(rows: Rows, end: int | None) -> Iterator[_Call]:
 
 
 def _apart(calls: list[_Call]) -> list[_Call]:
-    """Return calls that do not overlap: of those around each other the innermost."""
+    """Return calls that do not overlap: of those around each other the innermost that is as long.
+
+    ``acl_memcpy_device_to_host`` of 10 us in ``aten::_local_scalar_dense`` of 800 us only asks.
+    """
     kept: list[_Call] = []
     for call in calls:
-        while kept and kept[-1].end >= call.end and not kept[-1].loads:
+        length = call.end - call.begin
+        while (
+            kept
+            and kept[-1].end >= call.end
+            and not kept[-1].loads
+            and length >= _AS_LONG * (kept[-1].end - kept[-1].begin)
+        ):
             kept.pop()
         if not kept or kept[-1].end <= call.begin:
             kept.append(call)
@@ -267,15 +281,24 @@ def _apart(calls: list[_Call]) -> list[_Call]:
 
 
 class _Latest:
-    """The stream whose last kernel has just ended, of those launched so far."""
+    """The stream whose last kernel has just ended, of those launched so far.
 
-    def __init__(self, rows: Rows) -> None:
+    Before the first launch it is that with the last work of the steps before: the copy with which a
+    step begins waits for it, or would, if those of the steps before had been recorded.
+    """
+
+    def __init__(self, rows: Rows, free: Floats) -> None:
         self._rows = rows
+        busy = np.bincount(rows.stream, rows.end - rows.start, len(free))
+        stream = int(np.lexsort((busy, free))[-1]) if len(free) else -1
+        self._before = (stream, int(free.max(initial=0)))
         streams = range(int(rows.stream.max(initial=-1)) + 1)
         self._own = [np.flatnonzero(rows.stream == stream) for stream in streams]
 
     def before(self, row: int, moment: int) -> tuple[int, int]:
         """Return the stream and the end of its last kernel, (-1, 0) if none has ended."""
+        if not row:
+            return self._before if self._before[1] <= moment + 5_000 else (-1, 0)
         best = (-1, 0)
         for stream, own in enumerate(self._own):
             at = int(np.searchsorted(own, row)) - 1
