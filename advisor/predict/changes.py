@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CORNERS = 3
 """How certain a figure is: the least that it saves, what is expected, and the most."""
-_LAUNCH_SPREAD = (0.2, 0.0, -0.2)
+_LAUNCH_SPREAD = (0.4, 0.0, -0.4)
 """How far a new operator's launch is from that of a usual one."""
 
 
@@ -119,7 +119,8 @@ def _without_launches(
     """
     behind_wait = {wait.before for wait in graph.host_waits}
     for row in (gone + 1).tolist():
-        if row >= len(graph.label) or row in behind_wait:
+        # Behind a wait that stays is what launches next: it goes where that goes, too.
+        if row >= len(graph.label) or (row in behind_wait and row not in own):
             continue
         delta = float(graph.delta_ns[row])
         yield row, 0.0 if row in own else max(0.0, delta - usual)

@@ -28,6 +28,9 @@ _RETURN_NS = 250_000
 _CALL_NS = 20_000
 """Of a call that waits, what it takes where there is nothing to wait for."""
 _LOAD_NS, _LOAD_SHARE, _ONE_LOAD_SHARE = 200_000, 0.02, 0.05
+_ALIKE, _MUCH = 0.5, 0.1
+"""Calls for a batch of which the shortest takes so much of the longest wait for none, up to so much
+of the step."""
 _PAUSE, _PAUSE_NS, _TAIL = 20, 300_000, 0.05
 """A pause is so many usual ones, and so long; behind the last kernel there is so much of it."""
 _ROUND = 8
@@ -124,6 +127,7 @@ class _Call(NamedTuple):
     end: int
     operator: int
     loads: bool = False
+    copies: bool = False
 
 
 def find_host_waits(  # noqa: PLR0913, PLR0917 - what was recorded of some steps
@@ -161,14 +165,13 @@ def find_host_waits(  # noqa: PLR0913, PLR0917 - what was recorded of some steps
         stream, ended = latest.before(before, call.end)
         if stream < 0:
             continue
-        # What it was called for, as a copy, comes behind the last kernel; of a pause a small part.
-        waited = ended >= call.begin
-        if call.operator < 0 and (
-            not waited or call.end - ended > max(_RETURN_NS, _TAIL * length)
-        ):
+        # A copy comes behind the last kernel, however long it is; else that is a part of the wait.
+        returned = call.copies or call.end - ended <= max(_RETURN_NS, _TAIL * length)
+        waited = ended >= call.begin and returned
+        if not waited and call.operator < 0:
             continue
         own = min(length, _CALL_NS) if waited else length
-        behind = call.end - max(ended, call.begin)
+        behind = call.end - max(ended, call.begin) if waited or call.copies else _CALL_NS
         found.append(
             (HostWait(before, call.begin, own, stream, behind, operator=call.operator), call.end)
         )
@@ -194,8 +197,11 @@ def _batches(
     in each fourth. Which batch was there before it was asked for came with the one before.
     """
     share = _LOAD_SHARE if len(own) > 1 else _ONE_LOAD_SHARE
-    least = max(_LOAD_NS, share * step_ns)
     waits = sorted((call.end - call.begin for call in loads), reverse=True)
+    # What all calls take alike is taking a batch over, unless that is much of the step.
+    if len(waits) > 1 and waits[-1] >= _ALIKE * waits[0] and sum(waits) < _MUCH * len(waits) * step_ns:
+        return None
+    least = max(_LOAD_NS, share * step_ns)
     blocked = [call for call in loads if call.end - call.begin >= least]
     if not blocked or sum(waits[: len(blocked)]) < share * len(loads) * step_ns:
         return None
@@ -233,6 +239,7 @@ def _calls(host_ops: pd.DataFrame, launches: Integers | None = None) -> Iterator
     waits = find_rows_with(
         host_ops["name"], lambda name: name in SPELLINGS or bool(_SYNCHRONISE.fullmatch(name))
     )
+    copies = (host_ops["name"] == "aten::copy_").to_numpy()
     loads = find_rows_with(
         host_ops["name"], lambda name: bool(_BATCH.fullmatch(name) and _WORKERS.fullmatch(name))
     )
@@ -240,10 +247,10 @@ def _calls(host_ops: pd.DataFrame, launches: Integers | None = None) -> Iterator
     labels = host_ops.index.to_numpy()
     if launches is not None:
         first, last = np.searchsorted(launches, (start, start + length))
-        waits &= ~((host_ops["name"] == "aten::copy_").to_numpy() & (last > first))
+        waits &= ~(copies & (last > first))
     for at in np.flatnonzero((waits & (length >= _SHORTEST_NS)) | loads).tolist():
         end = int(start[at] + length[at])
-        yield _Call(int(start[at]), end, int(labels[at]), bool(loads[at]))
+        yield _Call(int(start[at]), end, int(labels[at]), bool(loads[at]), bool(copies[at]))
 
 
 def _pauses(rows: Rows, end: int | None) -> Iterator[_Call]:
@@ -267,17 +274,18 @@ def _apart(calls: list[_Call]) -> list[_Call]:
     """
     kept: list[_Call] = []
     for call in calls:
-        length = call.end - call.begin
-        while (
-            kept
-            and kept[-1].end >= call.end
-            and not kept[-1].loads
-            and length >= _AS_LONG * (kept[-1].end - kept[-1].begin)
-        ):
+        while kept and kept[-1].end >= call.end and _is_inside(call, kept[-1]):
             kept.pop()
         if not kept or kept[-1].end <= call.begin:
             kept.append(call)
     return kept
+
+
+def _is_inside(call: _Call, outer: _Call) -> bool:
+    """Tell whether a call is what waits in one around it; a pause only was seen."""
+    if outer.loads or call.loads or outer.operator < 0:
+        return not outer.loads
+    return call.end - call.begin >= _AS_LONG * (outer.end - outer.begin)
 
 
 class _Latest:
