@@ -35,8 +35,9 @@ _PAUSE, _PAUSE_NS, _TAIL = 20, 300_000, 0.05
 """A pause is so many usual ones, and so long; behind the last kernel there is so much of it."""
 _ROUND = 8
 """Waits that are so much shorter than the longest are no round of the processes that load."""
-_USUAL_ROUNDS, _ROUND_SPREAD = 2, 0.15
-"""How far rounds are from each other before any was seen, and as how many of them that counts."""
+_USUAL_ROUNDS, _ROUND_SPREAD, _NO_ROUND_SPREAD = 2, 0.15, 0.2
+"""As how many rounds counts what is usual, how far those are from each other, and few steps from
+what a round is on average."""
 _SHORTEST_NS = 10_000
 """Of a call that asks the device, even where it has nothing to wait for."""
 _AS_LONG = 0.5
@@ -217,7 +218,7 @@ def _batches(
     least = least if one else second / 2
     rounds = [at for at, call in enumerate(loads) if call.end - call.begin >= least]
     if len(rounds) <= 1 or (second * _ROUND < waits[0] and not one):
-        return _Batches(ready, period, 0.0)
+        return _Batches(ready, period, _NO_ROUND_SPREAD)
     ends = np.array([loads[at].end for at in rounds]) - loads[0].end
     batches, taken = np.diff(rounds), np.diff(ends)
     period = float(taken.sum() / batches.sum())

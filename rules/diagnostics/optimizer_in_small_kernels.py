@@ -153,7 +153,9 @@ def _observation(recording: Recording, rows: pd.DataFrame, name: str) -> Iterato
     spent = rows["duration_ns"].to_numpy()
     cost, steps = per_step(int(spent.sum()), recording), max(1, recording.step_count)
     types = rows["type"].astype(str)
-    if share(cost, recording) < LEAST_SHARE or len(rows) / steps < _FEW:
+    # Eight Foreach kernels of a whole model read and write all of it eight times.
+    is_foreach = bool(types.str.startswith("Foreach").any())
+    if share(cost, recording) < LEAST_SHARE or (len(rows) / steps < _FEW and not is_foreach):
         return
     if types.map(lambda kind: _FUSED.fullmatch(kind) is not None).any():
         return
