@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CORNERS = 3
 """How certain a figure is: the least that it saves, what is expected, and the most."""
-_LAUNCH_SPREAD = (0.4, 0.0, -0.4)
+_LAUNCH_SPREAD = (0.3, 0.0, -0.3)
 """How far a new operator's launch is from that of a usual one."""
 
 

@@ -200,7 +200,11 @@ def _batches(
     share = _LOAD_SHARE if len(own) > 1 else _ONE_LOAD_SHARE
     waits = sorted((call.end - call.begin for call in loads), reverse=True)
     # What all calls take alike is taking a batch over, unless that is much of the step.
-    if len(waits) > 1 and waits[-1] >= _ALIKE * waits[0] and sum(waits) < _MUCH * len(waits) * step_ns:
+    if (
+        len(waits) > 1
+        and waits[-1] >= _ALIKE * waits[0]
+        and sum(waits) < _MUCH * len(waits) * step_ns
+    ):
         return None
     least = max(_LOAD_NS, share * step_ns)
     blocked = [call for call in loads if call.end - call.begin >= least]

@@ -40,7 +40,7 @@ _QUANTILE = 1.645
 """Of the normal distribution: nine of ten cases lie within so many standard deviations."""
 _ALIKE = 0.02
 """How far the recorded steps are from those that would follow."""
-_OFF = 0.1
+_OFF = 0.06
 """How far a replay is off in what a change saves, nine times of ten."""
 _CLEAR = 0.0005
 """Share of the step; what is less is neither a gain nor a loss."""

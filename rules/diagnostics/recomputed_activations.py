@@ -72,15 +72,15 @@ def _within_checkpoints(recording: Recording) -> Mask:
     ``autograd::engine::evaluate_function`` in it.
     """
     ops = recording.host_ops
-    asked = ops["start_ns"].reindex(recording.kernels["host_op"]).to_numpy(np.float64, na_value=-1)
+    asked = ops["start_ns"].reindex(recording.kernels["host_op"], fill_value=-1).to_numpy()
     node = _around(asked, named(ops, _NODE))
     inner = named(ops, r"autograd::engine::evaluate_function: .*")
-    inner = rows_where(inner, _around(inner["start_ns"].to_numpy(np.float64), named(ops, _NODE)))
+    inner = rows_where(inner, _around(inner["start_ns"].to_numpy(), named(ops, _NODE)))
     again: Mask = node & ~_around(asked, inner)
     return again
 
 
-def _around(moments: NDArray[np.float64], calls: pd.DataFrame) -> Mask:
+def _around(moments: NDArray[np.int64], calls: pd.DataFrame) -> Mask:
     """Tell which moments lie in one of the calls, of which none is in two."""
     start = np.sort(calls["start_ns"].to_numpy())
     end = np.sort((calls["start_ns"] + calls["duration_ns"]).to_numpy())

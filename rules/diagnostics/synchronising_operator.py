@@ -106,7 +106,9 @@ def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observa
         saving_ns=(low, high),
         basis=_basis(rows),
         places=places(rows, rows["high"].to_numpy(), recording),
-        host_ops=_calls_there(name, rows, recording) if (rows["blocked"] >= 0).all() else frozenset(),
+        host_ops=_calls_there(name, rows, recording)
+        if (rows["blocked"] >= 0).all()
+        else frozenset(),
         is_idle=True,
     )
 

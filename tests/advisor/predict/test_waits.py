@@ -54,6 +54,29 @@ def test_a_copy_that_launches_a_kernel_waits_for_nothing() -> None:
     assert wait.operator == 1
 
 
+def test_the_first_copy_waits_for_what_ran_before() -> None:
+    # ``x.to("npu")`` as the step begins: 30 ms for the step before, then 400 us for itself.
+    ops = pd.DataFrame(
+        {
+            "name": pd.Categorical(["aten::copy_", "acl_memcpy_host_to_device"]),
+            "start_ns": [US, 5 * US],
+            "duration_ns": [30_399 * US, 60 * US],
+        }
+    )
+    rows = Rows(
+        *(np.array([value * US]) for value in (30_450, 30_460, 31_000, 0)), np.array([False])
+    )
+    busy = np.array([30_000.0 * US])
+    ((wait, ended),) = find_host_waits(rows, ops, ops[:0], 31e6, 0, None, busy)
+    assert (wait.operator, wait.before, wait.stream, ended) == (0, 0, 0, 30_400 * US)
+    assert (wait.own_ns, wait.behind_ns) == (20 * US, 400 * US)
+
+
+def test_what_each_batch_takes_alike_is_no_wait_for_it() -> None:
+    loads = _loads([1, 21, 41, 61], [1, 1, 1, 1])
+    assert find_host_waits(_ROW, loads, loads, 20e6, 0, None, np.zeros(1)) == []
+
+
 def _loads(ends: list[int], waits: list[int]) -> pd.DataFrame:
     return pd.DataFrame(
         {
