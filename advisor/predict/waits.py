@@ -35,6 +35,8 @@ _PAUSE, _PAUSE_NS, _TAIL = 20, 300_000, 0.05
 """A pause is so many usual ones, and so long; behind the last kernel there is so much of it."""
 _ROUND = 8
 """Waits that are so much shorter than the longest are no round of the processes that load."""
+_ODD = 3
+"""Times as long as the others."""
 _USUAL_ROUNDS, _ROUND_SPREAD, _NO_ROUND_SPREAD = 2, 0.15, 0.2
 """As how many rounds counts what is usual, how far those are from each other, and few steps from
 what a round is on average."""
@@ -225,6 +227,9 @@ def _batches(
         return _Batches(ready, period, _NO_ROUND_SPREAD)
     ends = np.array([loads[at].end for at in rounds]) - loads[0].end
     batches, taken = np.diff(rounds), np.diff(ends)
+    # In one of them the host may have done something else: a checkpoint is no round.
+    usual = taken <= _ODD * np.median(taken / batches) * batches
+    batches, taken = batches[usual], taken[usual]
     period = float(taken.sum() / batches.sum())
     off = taken / (period * batches.mean()) - batches / batches.mean()
     count = len(taken)
