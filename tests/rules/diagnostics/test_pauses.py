@@ -87,7 +87,7 @@ def test_longer_steps_are_shares_of_the_average_of_all() -> None:
     assert seen.cost_ns == 50 * MS
     assert seen.of_ns == 70 * MS
     assert seen.saving_ns is None
-    assert "420 ms, 390 ms of it in aten::copy_: step 9" in seen.what
+    assert "420 ms (step 9; 390 ms of it in aten::copy_)" in seen.what
     assert seen.places[0].line == 9
 
 
